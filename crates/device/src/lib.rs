@@ -1,0 +1,62 @@
+//! The seam to the disk: one small trait, and the devices that implement it.
+//!
+//! Purpose: everything that kvfs stores goes through [`Device`], so that every crash, fault and
+//! memory test plugs in at one place.
+//!
+//! Thread safety: a device is shared by reference between threads; calls may run at the same time.
+//! Overlapping writes that run at the same time leave unspecified bytes, as on a disk.
+//!
+//! Invariants: offsets and lengths are multiples of [`SECTOR_BYTES`]; nothing is durable before a
+//! [`Device::flush`] that *started after* the write returned.
+
+mod aligned;
+
+pub use aligned::AlignedBuf;
+
+use std::io;
+
+/// Unit of I/O: offsets and lengths of every call are multiples of this (bytes).
+pub const SECTOR_BYTES: usize = 4096;
+
+/// The largest piece that a device writes atomically (bytes): a write may tear at this boundary.
+pub const ATOMIC_BYTES: usize = 512;
+
+/// An array of bytes that survives the process.
+///
+/// Media assumption: a write may tear at [`ATOMIC_BYTES`] and damages no neighbour; writes that no
+/// flush has covered survive a crash in any subset.
+pub trait Device: Send + Sync {
+    /// Usable length in bytes, a multiple of [`SECTOR_BYTES`].
+    fn len_bytes(&self) -> u64;
+
+    /// Fills `buf` from `offset`. Reading past the end is an error of kind `UnexpectedEof`.
+    ///
+    /// # Errors
+    /// Any I/O error of the medium. The contents of `buf` are then unspecified.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `buf` at `offset`; not durable before the next [`Device::flush`].
+    ///
+    /// # Errors
+    /// Any I/O error; then any subset of the sectors may have been written.
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Returns when every write that returned before this call survives a power cut.
+    ///
+    /// # Errors
+    /// Any I/O error. The caller must treat it as sticky: what was lost is unknown.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Makes the device at least `len` bytes long, with the new space allocated.
+    ///
+    /// # Errors
+    /// `StorageFull` when there is no space, `Unsupported` when the device has a fixed size. The
+    /// length is unchanged then; this is never sticky.
+    fn grow(&self, len: u64) -> io::Result<()>;
+
+    /// Hint that `[offset, offset + len)` holds nothing any more. Reads there are unspecified after.
+    ///
+    /// # Errors
+    /// Any I/O error; the caller may ignore it.
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+}

@@ -1,0 +1,163 @@
+//! Batches: what is applied wholly or not at all.
+
+use bytes::Bytes;
+
+use crate::{BATCH_BYTES_MAX, BLOCK_BYTES, KEY_LEN_MAX, Keyspace, Result, StoreError, VALUE_LEN_MAX};
+
+/// One operation of a batch.
+#[expect(missing_docs, reason = "the variants' docs name their fields")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// Sets `key` to `value`.
+    Put { keyspace: Keyspace, key: Bytes, value: Bytes },
+    /// Removes `key`; it need not exist.
+    Delete { keyspace: Keyspace, key: Bytes },
+    /// Removes every key in `[start, end)`.
+    DeleteRange { keyspace: Keyspace, start: Bytes, end: Bytes },
+    /// Adds a merge operand to `key`.
+    Merge { keyspace: Keyspace, key: Bytes, operand: Bytes },
+    /// Sets the consecutive blocks of `prefix` from `first` on to `data` (whole blocks).
+    PutBlocks { keyspace: Keyspace, prefix: Bytes, first: u64, data: Bytes },
+}
+
+impl Op {
+    /// The keyspace that the operation touches.
+    pub fn keyspace(&self) -> Keyspace {
+        match self {
+            Self::Put { keyspace, .. }
+            | Self::Delete { keyspace, .. }
+            | Self::DeleteRange { keyspace, .. }
+            | Self::Merge { keyspace, .. }
+            | Self::PutBlocks { keyspace, .. } => *keyspace,
+        }
+    }
+
+    /// Key and value bytes that the operation carries.
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Put { key, value, .. } => key.len() + value.len(),
+            Self::Delete { key, .. } => key.len(),
+            Self::DeleteRange { start, end, .. } => start.len() + end.len(),
+            Self::Merge { key, operand, .. } => key.len() + operand.len(),
+            Self::PutBlocks { prefix, data, .. } => prefix.len() + data.len(),
+        }
+    }
+}
+
+/// Operations in order; a later one wins over an earlier one on the same key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    ops: Vec<Op>,
+    payload_bytes: usize,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends an operation.
+    pub fn push(&mut self, op: Op) {
+        self.payload_bytes += op.payload_bytes();
+        self.ops.push(op);
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&mut self, keyspace: Keyspace, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.push(Op::Put { keyspace, key: key.into(), value: value.into() });
+    }
+
+    /// Removes `key`.
+    pub fn delete(&mut self, keyspace: Keyspace, key: impl Into<Bytes>) {
+        self.push(Op::Delete { keyspace, key: key.into() });
+    }
+
+    /// Removes every key in `[start, end)`.
+    pub fn delete_range(&mut self, keyspace: Keyspace, start: impl Into<Bytes>, end: impl Into<Bytes>) {
+        self.push(Op::DeleteRange { keyspace, start: start.into(), end: end.into() });
+    }
+
+    /// Adds a merge operand to `key`.
+    pub fn merge(&mut self, keyspace: Keyspace, key: impl Into<Bytes>, operand: impl Into<Bytes>) {
+        self.push(Op::Merge { keyspace, key: key.into(), operand: operand.into() });
+    }
+
+    /// Sets consecutive blocks; `data` holds whole blocks.
+    pub fn put_blocks(&mut self, keyspace: Keyspace, prefix: impl Into<Bytes>, first: u64, data: impl Into<Bytes>) {
+        self.push(Op::PutBlocks { keyspace, prefix: prefix.into(), first, data: data.into() });
+    }
+
+    /// The operations in order.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Number of operations, and so of seqnos.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there is nothing to apply.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Key and value bytes in all.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    /// Checks the limits that hold for every engine.
+    ///
+    /// # Errors
+    /// Which limit was exceeded and by what.
+    pub fn check_limits(&self) -> Result<()> {
+        if self.payload_bytes > BATCH_BYTES_MAX {
+            return Err(StoreError::BatchTooLarge { bytes: self.payload_bytes, bytes_max: BATCH_BYTES_MAX });
+        }
+        for op in &self.ops {
+            match op {
+                Op::Put { key, value, .. } => check_key(key).and(check_value(value))?,
+                Op::Merge { key, operand, .. } => check_key(key).and(check_value(operand))?,
+                Op::Delete { key, .. } => check_key(key)?,
+                Op::DeleteRange { start, end, .. } => check_key_len(start).and(check_key_len(end))?,
+                Op::PutBlocks { prefix, first, data, .. } => check_blocks(prefix, *first, data)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_key_len(key: &[u8]) -> Result<()> {
+    if key.len() > KEY_LEN_MAX {
+        return Err(StoreError::KeyTooLong { len: key.len(), len_max: KEY_LEN_MAX });
+    }
+    Ok(())
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() {
+        return Err(StoreError::KeyEmpty);
+    }
+    check_key_len(key)
+}
+
+fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() > VALUE_LEN_MAX {
+        return Err(StoreError::ValueTooLong { len: value.len(), len_max: VALUE_LEN_MAX });
+    }
+    Ok(())
+}
+
+fn check_blocks(prefix: &[u8], first: u64, data: &[u8]) -> Result<()> {
+    check_key_len(prefix)?;
+    if prefix.len() + 8 > KEY_LEN_MAX {
+        return Err(StoreError::KeyTooLong { len: prefix.len() + 8, len_max: KEY_LEN_MAX });
+    }
+    let count = (data.len() / BLOCK_BYTES) as u64;
+    if !data.len().is_multiple_of(BLOCK_BYTES) || count == 0 || first.checked_add(count).is_none() {
+        return Err(StoreError::BlockShape { first, len: data.len() });
+    }
+    Ok(())
+}

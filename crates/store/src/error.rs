@@ -1,0 +1,107 @@
+//! Errors of the store seam. They say what happened, where, and what can be done.
+
+use std::{io, sync::Arc};
+
+/// Result of store calls.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// Why a store call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The medium failed. Nothing is known about the data in question.
+    #[error("I/O error while {what}: {source}")]
+    Io {
+        /// What the store was doing, with the place (device offset, run).
+        what: String,
+        /// The cause; shared, since a sticky failure is reported many times.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// Data on the medium does not match its checksum or its format.
+    #[error("corrupt data in {place}: {detail}; run `kvfs check` on the store")]
+    Corrupt {
+        /// Which structure, and where on the device.
+        place: String,
+        /// What did not match.
+        detail: String,
+    },
+    /// No space for ordinary writes; deletes still work, from the reserve.
+    #[error("no space left in the store; delete something or grow the store")]
+    Full,
+    /// A write or sync failed before: the store refuses writes and serves reads until reopened.
+    #[error("the store stopped accepting writes after a failure: {reason}; mount it again")]
+    Failed {
+        /// The first failure.
+        reason: Arc<str>,
+    },
+    /// The store was opened read-only.
+    #[error("the store is open read-only")]
+    ReadOnly,
+    /// A key is longer than [`crate::KEY_LEN_MAX`].
+    #[error("key of {len} bytes exceeds the limit of {len_max}")]
+    KeyTooLong {
+        /// Length given (bytes).
+        len: usize,
+        /// Limit (bytes).
+        len_max: usize,
+    },
+    /// Keys have at least one byte.
+    #[error("the empty key is not allowed")]
+    KeyEmpty,
+    /// A value is longer than [`crate::VALUE_LEN_MAX`].
+    #[error("value of {len} bytes exceeds the limit of {len_max}")]
+    ValueTooLong {
+        /// Length given (bytes).
+        len: usize,
+        /// Limit (bytes).
+        len_max: usize,
+    },
+    /// A batch carries more than [`crate::BATCH_BYTES_MAX`].
+    #[error("batch of {bytes} bytes exceeds the limit of {bytes_max}; split it")]
+    BatchTooLarge {
+        /// Payload given (bytes).
+        bytes: usize,
+        /// Limit (bytes).
+        bytes_max: usize,
+    },
+    /// Block data that is not whole blocks, or runs past the last block number.
+    #[error("{len} bytes from block {first} are not whole blocks within the keyspace")]
+    BlockShape {
+        /// First block number.
+        first: u64,
+        /// Length given (bytes).
+        len: usize,
+    },
+    /// The operation does not fit the kind of the keyspace.
+    #[error("{operation} does not work on keyspace \"{name}\", which holds {kind}")]
+    WrongKind {
+        /// What was asked.
+        operation: &'static str,
+        /// Keyspace name.
+        name: String,
+        /// "tuples" or "blocks".
+        kind: &'static str,
+    },
+    /// No such keyspace in this store.
+    #[error("no keyspace {0} in this store")]
+    NoKeyspace(String),
+    /// A merge record in a keyspace that was opened without a merge function.
+    #[error("keyspace \"{0}\" was opened without a merge function")]
+    NoMergeFunction(String),
+    /// The engine lacks an optional ability.
+    #[error("this engine does not support {0}")]
+    Unsupported(&'static str),
+}
+
+impl StoreError {
+    /// Wraps an I/O error with what was being done.
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source: Arc::new(source) }
+    }
+
+    /// Corruption of `place`.
+    pub fn corrupt(place: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Corrupt { place: place.into(), detail: detail.into() }
+    }
+}

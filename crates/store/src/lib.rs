@@ -1,0 +1,179 @@
+//! What kvfs needs of a storage engine, and nothing of one engine in particular.
+//!
+//! Purpose: [`Store`] is the seam between the file system (and every other front end) and the
+//! engines. The traits are small enough that a `BTreeMap` satisfies them: see [`model`], which is
+//! the reference in tests and the floor in benchmarks.
+//!
+//! Thread safety: every trait object here is `Send + Sync` (cursors are `Send`); a store is shared
+//! by `Arc` between all threads of a process.
+//!
+//! Invariants:
+//! * one total order over all keyspaces: a [`Batch`] of n operations takes n consecutive seqnos and
+//!   becomes visible at once;
+//! * a read through a [`Snapshot`] never changes its answer;
+//! * after a crash the surviving batches are a prefix of the order, and contain every batch at or
+//!   below a [`Position`] for which [`Store::sync`] returned `Ok`.
+
+mod batch;
+pub mod clock;
+mod error;
+pub mod model;
+mod types;
+
+pub use batch::{Batch, Op};
+pub use error::{Result, StoreError};
+pub use types::{
+    Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    MergeFunction, Position, Seqno, SpaceStats,
+};
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Size of a value in a block keyspace (bytes).
+pub const BLOCK_BYTES: usize = 4096;
+
+/// Longest key (bytes). In a block keyspace it includes the eight bytes of the block number.
+pub const KEY_LEN_MAX: usize = 4096;
+
+/// Longest value or merge operand in a tuple keyspace (bytes).
+pub const VALUE_LEN_MAX: usize = 1 << 20;
+
+/// Most payload bytes (keys and values) that one batch may carry.
+pub const BATCH_BYTES_MAX: usize = 32 << 20;
+
+/// Point and range reads at one position of the order.
+///
+/// Implemented by stores (the newest committed state, a fresh position at each call) and by
+/// snapshots (a fixed position).
+pub trait Read: Send + Sync {
+    /// The value under `key`, or `None`. In a block keyspace the key ends in a big-endian `u64`
+    /// block number and the value has [`BLOCK_BYTES`] bytes.
+    ///
+    /// # Errors
+    /// I/O errors and corruption; unknown keyspace.
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// The values under `keys`, in their order, all at one position.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>>;
+
+    /// A cursor over the keys in `range`, at one position; it starts before the first entry.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>>;
+
+    /// Fills `buf` (a multiple of [`BLOCK_BYTES`]) with the consecutive blocks of `prefix` from
+    /// block `first` on; absent blocks read as zeros. All blocks are read at one position.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// The first maximal-or-shorter stretch of present (`Data`) or absent (`Hole`) blocks of
+    /// `prefix` that starts at or after block `from`. `None`: no data (or, for holes, no block
+    /// number) is left. A hole reaches to the next data or to `u64::MAX`.
+    ///
+    /// # Errors
+    /// As [`Read::get`].
+    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>>;
+}
+
+/// An ordered walk over `(key, value)` at one position, both ways.
+///
+/// Not shared between threads. A cursor may hold resources of the engine: drop it soon.
+pub trait Cursor: Send {
+    /// Moves to the first entry with a key at or after `key` (clamped to the range).
+    ///
+    /// # Errors
+    /// I/O errors and corruption; the cursor is then nowhere.
+    fn seek(&mut self, key: &[u8]) -> Result<()>;
+
+    /// Moves to the last entry with a key at or before `key` (clamped to the range).
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`].
+    fn seek_back(&mut self, key: &[u8]) -> Result<()>;
+
+    /// Moves to the first entry of the range.
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`].
+    fn first(&mut self) -> Result<()>;
+
+    /// Moves to the last entry of the range.
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`].
+    fn last(&mut self) -> Result<()>;
+
+    /// Moves one entry forward; from nowhere (fresh) to the first entry.
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`].
+    fn next(&mut self) -> Result<()>;
+
+    /// Moves one entry back; from nowhere (fresh) to the last entry.
+    ///
+    /// # Errors
+    /// As [`Cursor::seek`].
+    fn prev(&mut self) -> Result<()>;
+
+    /// The entry under the cursor, or `None` before the first move and beyond either end.
+    fn entry(&self) -> Option<(&[u8], &Bytes)>;
+}
+
+/// A pin on one position of the order. Dropping it releases the pin.
+pub trait Snapshot: Read {
+    /// The newest seqno that the snapshot sees.
+    fn seqno(&self) -> Seqno;
+}
+
+/// A transactional, ordered, multi-keyspace store.
+pub trait Store: Read {
+    /// Opens the keyspace `name`, creating it when it is missing. `merge` resolves its merge
+    /// records; give the same function at every open. Creation is durable when this returns.
+    ///
+    /// # Errors
+    /// The keyspace exists with another kind; the store is read-only or full.
+    fn open_keyspace(&self, name: &str, kind: KeyspaceKind, merge: Option<Arc<dyn MergeFunction>>) -> Result<Keyspace>;
+
+    /// The keyspaces that exist, ordered by name.
+    fn keyspaces(&self) -> Vec<KeyspaceInfo>;
+
+    /// Pins the newest committed position.
+    ///
+    /// # Errors
+    /// The store was closed.
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>>;
+
+    /// Applies `batch` wholly or not at all. It is visible to every later read; with
+    /// [`Durability::Synced`] it also survives a power cut when this returns.
+    ///
+    /// # Errors
+    /// Limits exceeded, store full, read-only after a failure: then nothing was applied. A failed
+    /// sync is sticky and reported as [`StoreError::Failed`].
+    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position>;
+
+    /// Returns when every batch at or below `position` survives a power cut.
+    ///
+    /// # Errors
+    /// A failed sync is sticky: this and every later write fail with [`StoreError::Failed`].
+    fn sync(&self, position: Position) -> Result<()>;
+
+    /// The position of the newest applied batch.
+    fn position(&self) -> Position;
+
+    /// What this engine can do beyond the required.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Capacity and use, in bytes.
+    fn space(&self) -> SpaceStats;
+
+    /// Counters and gauges by dotted name, for people and monitors, in a stable order.
+    fn stats(&self) -> Vec<(String, u64)>;
+}

@@ -1,0 +1,1 @@
+//! The reference model: a store in a `BTreeMap`.
