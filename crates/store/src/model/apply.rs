@@ -252,8 +252,9 @@ impl Writer<'_> {
     }
 
     fn put_blocks(&mut self, prefix: &[u8], first: u64, data: &Bytes) {
-        for (block, offset) in (first..).zip((0..data.len()).step_by(BLOCK_BYTES)) {
-            self.put(block_key(prefix, block), data.slice(offset..offset + BLOCK_BYTES));
+        for index in 0..data.len() / BLOCK_BYTES {
+            let value = data.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES);
+            self.put(block_key(prefix, first + index as u64), value);
         }
     }
 }
