@@ -166,7 +166,7 @@ impl fmt::Display for Short<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_BYTES: usize = 40;
         let shown = &self.0[..self.0.len().min(SHOWN_BYTES)];
-        if shown.iter().all(|byte| byte.is_ascii_graphic()) {
+        if shown.iter().all(u8::is_ascii_graphic) {
             write!(f, "\"{}\"", shown.escape_ascii())?;
         } else {
             write!(f, "x")?;

@@ -44,7 +44,7 @@ impl Shrinker<'_> {
 
     /// Drops stretches of steps, long ones first.
     fn drop_steps(&mut self) {
-        let mut count = self.steps.len() / 2;
+        let mut count = self.steps.len().div_ceil(2);
         while count > 0 {
             let mut at = 0;
             while at < self.steps.len() {

@@ -174,8 +174,8 @@ fn same<T: PartialEq>(found: Result<T>, expected: Result<T>, show: impl Fn(&T) -
     }
 }
 
-fn show_value(value: &Option<Bytes>) -> String {
-    value.as_ref().map_or("nothing".to_owned(), |value| short(value).to_string())
+fn show_value(value: Option<&Bytes>) -> String {
+    value.map_or("nothing".to_owned(), |value| short(value).to_string())
 }
 
 fn show_entry(entry: Option<(&[u8], &Bytes)>) -> String {
@@ -282,7 +282,7 @@ impl Runner {
         let Some((found, expected)) = self.both(reader, space, |read, handle| read.get(handle, key)) else {
             return Ok(());
         };
-        same(found, expected, show_value)
+        same(found, expected, |value| show_value(value.as_ref()))
     }
 
     fn multi_get(&self, reader: Reader, space: SpaceIndex, keys: &[Bytes]) -> Verdict {
@@ -291,7 +291,9 @@ impl Runner {
         else {
             return Ok(());
         };
-        same(found, expected, |values| values.iter().map(show_value).collect::<Vec<_>>().join(", "))
+        same(found, expected, |values| {
+            values.iter().map(|value| show_value(value.as_ref())).collect::<Vec<_>>().join(", ")
+        })
     }
 
     fn cursor_open(&mut self, slot: usize, reader: Reader, space: SpaceIndex, range: &KeyRange) -> Verdict {
@@ -333,9 +335,10 @@ impl Runner {
         });
         let Some((found, expected)) = answers else { return Ok(()) };
         if let (Ok(found), Ok(expected)) = (&found, &expected) {
-            let mut blocks = (first..).zip(found.chunks(BLOCK_BYTES).zip(expected.chunks(BLOCK_BYTES)));
-            if let Some((block, (found, expected))) = blocks.find(|(_, (found, expected))| found != expected)
+            let mut blocks = found.chunks(BLOCK_BYTES).zip(expected.chunks(BLOCK_BYTES)).enumerate();
+            if let Some((index, (found, expected))) = blocks.find(|(_, (found, expected))| found != expected)
             {
+                let block = first + index as u64;
                 return Err(format!("block {block} is {}, not {}", short(found), short(expected)));
             }
         }
