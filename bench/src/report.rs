@@ -116,20 +116,20 @@ impl Report {
             self.machine.line(),
             self.runs
         );
-        let cell_width = 22;
+        let cell_width = 25;
         // Writing to a string cannot fail.
         let _ = write!(text, "{:13}{:28}", "durability", "workload");
         for target in &self.targets {
             let _ = write!(text, "{:cell_width$}", target.name);
         }
-        let _ = writeln!(text, "{:20}{:20}goal", "kvfs/ext4", "kvfs/floor");
+        let _ = writeln!(text, "{:cell_width$}{:cell_width$}goal", "kvfs/ext4", "kvfs/floor");
         for report in &self.workloads {
             let _ = write!(text, "{:13}{:28}", report.class.title(), report.title);
             for times in &report.seconds {
                 let _ = write!(text, "{:cell_width$}", cell(times.summary.as_ref(), 3));
             }
             for ratio in [&report.kvfs_to_ext4, &report.kvfs_to_floor] {
-                let _ = write!(text, "{:20}", cell(ratio.as_ref(), 2));
+                let _ = write!(text, "{:cell_width$}", cell(ratio.as_ref(), 2));
             }
             let goal = report.goal.as_ref().map_or(String::new(), |goal| {
                 format!("{}: {}", goal.text, if goal.is_met { "met" } else { "MISSED" })

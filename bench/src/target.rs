@@ -41,7 +41,8 @@ pub(crate) trait Target {
     /// Unmounts and ends the daemon.
     fn unmount(&mut self) -> Result<()>;
 
-    /// The most memory that the daemon has taken so far; `None` for a kernel file system.
+    /// The most memory that the daemon has taken so far; `None` for a kernel file system and
+    /// before the daemon has ended once.
     fn memory_peak(&self) -> Option<MemoryPeak>;
 }
 

@@ -16,14 +16,14 @@ pub(crate) struct Floor {
     dir: PathBuf,
     log: PathBuf,
     daemon: Option<Daemon>,
-    peak: MemoryPeak,
+    peak: Option<MemoryPeak>,
 }
 
 impl Floor {
     /// A floor served by `program` on a new directory `dir`.
     pub(crate) fn new(program: PathBuf, dir: PathBuf, log: PathBuf) -> Result<Self> {
         fs::create_dir(&dir)?;
-        Ok(Self { program, dir, log, daemon: None, peak: MemoryPeak::default() })
+        Ok(Self { program, dir, log, daemon: None, peak: None })
     }
 }
 
@@ -60,11 +60,11 @@ impl Target for Floor {
             let pid = Pid::from_raw(child.id().cast_signed()).context("the daemon has no process id")?;
             Ok(kill_process(pid, Signal::TERM)?)
         })?;
-        self.peak = self.peak.max(peak);
+        self.peak = Some(self.peak.unwrap_or_default().max(peak));
         Ok(())
     }
 
     fn memory_peak(&self) -> Option<MemoryPeak> {
-        Some(self.peak)
+        self.peak
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Kvfs {
     dir: PathBuf,
     log: PathBuf,
     daemon: Option<Daemon>,
-    peak: MemoryPeak,
+    peak: Option<MemoryPeak>,
 }
 
 impl Kvfs {
@@ -55,7 +55,7 @@ impl Kvfs {
         log: PathBuf,
     ) -> Result<Self> {
         fs::create_dir(&dir)?;
-        Ok(Self { options, backing, store, dir, log, daemon: None, peak: MemoryPeak::default() })
+        Ok(Self { options, backing, store, dir, log, daemon: None, peak: None })
     }
 
     fn make_store(&self) -> Result<()> {
@@ -123,12 +123,12 @@ impl Target for Kvfs {
             host::run(&self.options.program, &["umount".as_ref(), self.dir.as_os_str()])?;
             Ok(())
         })?;
-        self.peak = self.peak.max(peak);
+        self.peak = Some(self.peak.unwrap_or_default().max(peak));
         Ok(())
     }
 
     fn memory_peak(&self) -> Option<MemoryPeak> {
-        Some(self.peak)
+        self.peak
     }
 }
 
