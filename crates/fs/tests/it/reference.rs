@@ -367,9 +367,8 @@ impl Reference {
         }
         let (start, end) = (offset as usize, (offset + length) as usize);
         let keep_size = match mode {
-            FallocateMode::Allocate { keep_size } => keep_size,
+            FallocateMode::Allocate { keep_size } | FallocateMode::ZeroRange { keep_size } => keep_size,
             FallocateMode::PunchHole => true,
-            FallocateMode::ZeroRange { keep_size } => keep_size,
         };
         if !matches!(mode, FallocateMode::Allocate { .. }) && start < file.content.len() {
             let end = end.min(file.content.len());

@@ -125,7 +125,7 @@ fn one_step(fs: &FileSystem, caller: &Caller, random: &mut Random) {
 fn threads_in_one_directory_leave_a_sound_tree_and_no_nodes() {
     let setup = Setup::new(4096);
     in_parallel(&setup, |fs, caller, mut random| {
-        for _ in 0..1500 {
+        for _ in 0..4000 {
             one_step(fs, caller, &mut random);
         }
     });
@@ -141,7 +141,7 @@ fn concurrent_moves_of_directories_never_detach_a_cycle() {
     let dirs: Vec<NodeId> = (0..6).map(|index| setup.dir(NodeId::ROOT, &format!("d{index}"))).collect();
     // Every thread moves directories by the names they happen to have under each other.
     in_parallel(&setup, |fs, caller, mut random| {
-        for _ in 0..1500 {
+        for _ in 0..4000 {
             let mut any = || match random.below(7) as usize {
                 6 => NodeId::ROOT,
                 index => dirs[index],
@@ -184,7 +184,7 @@ fn appends_of_many_threads_are_all_there_and_whole() {
 fn a_read_sees_each_write_wholly_or_not_at_all() {
     let setup = Setup::new(4096);
     let file = setup.file(NodeId::ROOT, "f");
-    setup.write_at(file, 0, &[1; 20_000]).unwrap();
+    setup.write_at(file, 0, &vec![1; 20_000]).unwrap();
     in_parallel(&setup, |fs, caller, mut random| {
         for _ in 0..300 {
             if random.one_in(2) {
