@@ -31,18 +31,19 @@ fn mapped_writer_process() {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
+    /// A group below the root of the memory controller, of either version of control groups.
     fn new(bytes_max: usize) -> Result<Self, String> {
         let root = Path::new("/sys/fs/cgroup");
-        let controllers =
-            fs::read_to_string(root.join("cgroup.controllers")).map_err(|error| error.to_string())?;
-        if !controllers.split_whitespace().any(|name| name == "memory") {
-            return Err("no memory controller in cgroup v2".to_owned());
-        }
         let why = |error: std::io::Error| error.to_string();
-        fs::write(root.join("cgroup.subtree_control"), "+memory").map_err(why)?;
-        let group = Self(root.join(format!("kvfs-fuse-it-{}", std::process::id())));
+        let name = format!("kvfs-fuse-it-{}", std::process::id());
+        let (group, limit) = if root.join("memory").is_dir() {
+            (Self(root.join("memory").join(name)), "memory.limit_in_bytes")
+        } else {
+            fs::write(root.join("cgroup.subtree_control"), "+memory").map_err(why)?;
+            (Self(root.join(name)), "memory.max")
+        };
         fs::create_dir(&group.0).map_err(why)?;
-        fs::write(group.0.join("memory.max"), bytes_max.to_string()).map_err(why)?;
+        fs::write(group.0.join(limit), bytes_max.to_string()).map_err(why)?;
         Ok(group)
     }
 
