@@ -51,7 +51,7 @@ pub struct BridgeConfig {
 
 impl Default for BridgeConfig {
     fn default() -> Self {
-        let day = Duration::from_secs(86400);
+        let day = Duration::from_hours(24);
         Self {
             view: View::Main,
             entry_timeout: day,

@@ -278,7 +278,9 @@ impl Operations for Bridge {
         match self.shared.list(cx, NodeId(node), args) {
             Ok((buffer, counted)) => {
                 let delivery = reply.ok(buffer);
-                counted.into_iter().for_each(|node| self.shared.count_entry(delivery, node));
+                for node in counted {
+                    self.shared.count_entry(delivery, node);
+                }
             }
             Err(error) => reply.error(errno(&error)),
         }

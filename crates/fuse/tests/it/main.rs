@@ -1,5 +1,7 @@
 //! Tests of the protocol layer: against a kernel that the test plays, and against the real one.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 mod gate;
 mod kernel;
 mod mounted;

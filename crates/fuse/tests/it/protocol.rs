@@ -75,7 +75,7 @@ fn forgotten_interrupts_go_back_to_the_kernel() {
         interrupt(&kernel, 1000 + unique * 2);
     }
     let answer = kernel.answer();
-    assert_eq!((answer.unique, answer.error), (1000 | UNIQUE_INTERRUPT_BIT, minus(Errno::AGAIN)));
+    assert_eq!((answer.unique, answer.error), (0x3e8 | UNIQUE_INTERRUPT_BIT, minus(Errno::AGAIN)));
 }
 
 #[test]
