@@ -118,6 +118,10 @@ impl<'a> BatchReader<'a> {
 
     fn bytes(&mut self) -> Result<Bytes, DecodeError> {
         let bytes = self.decoder.bytes()?;
-        Ok(if bytes.len() <= COPY_LEN_MAX { Bytes::copy_from_slice(bytes) } else { self.payload.slice_ref(bytes) })
+        Ok(if bytes.len() <= COPY_LEN_MAX {
+            Bytes::copy_from_slice(bytes)
+        } else {
+            self.payload.slice_ref(bytes)
+        })
     }
 }

@@ -66,16 +66,16 @@ impl Header {
         bytes
     }
 
-    /// The header at the start of `bytes`, if it is whole and was written at `lsn` of this journal.
-    pub(super) fn decode(bytes: &[u8], lsn: u64, salt: u32) -> Option<Self> {
+    /// The header at the start of `bytes`, if it is whole and of this journal.
+    pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
         let (raw, _) = Raw::ref_from_prefix(bytes).ok()?;
-        if raw.magic != MAGIC || raw.lsn.get() != lsn || raw.crc.get() != raw.checksum(salt) {
+        if raw.magic != MAGIC || raw.crc.get() != raw.checksum(salt) {
             return None;
         }
         Some(Self {
             payload_crc: raw.payload_crc.get(),
             payload_len: raw.payload_len.get(),
-            lsn,
+            lsn: raw.lsn.get(),
             epoch: raw.epoch.get(),
             flushed_before: raw.flushed_before.get(),
             first_seqno: raw.first_seqno.get(),

@@ -115,7 +115,8 @@ impl<M: Monitor<State>> Log<M> {
         let len_max = encoded_len_max(batch);
         let alone = group_len((HEADER_BYTES + len_max) as u64);
         if alone > self.area.len {
-            let bytes_max = (self.area.len as usize).saturating_sub(len_max - batch.payload_bytes() + HEADER_BYTES);
+            let bytes_max =
+                (self.area.len as usize).saturating_sub(len_max - batch.payload_bytes() + HEADER_BYTES);
             return Err(StoreError::BatchTooLarge { bytes: batch.payload_bytes(), bytes_max }.into());
         }
         let mut state = self.state.lock();

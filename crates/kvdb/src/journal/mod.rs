@@ -194,12 +194,12 @@ impl Journal {
 
     /// Everything appended at or below this survives a power cut. 0 at first in an empty journal.
     pub fn durable_seqno(&self) -> Seqno {
-        self.log.read(|state| state.durable_seqno())
+        self.log.read(State::durable_seqno)
     }
 
     /// The last seqno appended (or replayed); 0 if none.
     pub fn appended_seqno(&self) -> Seqno {
-        self.log.read(|state| state.appended_seqno())
+        self.log.read(State::appended_seqno)
     }
 
     /// Where recovery would begin.

@@ -1,4 +1,4 @@
-//! A lock with a condition, as a seam: group commit runs over parking_lot in production, and over a
+//! A lock with a condition, as a seam: group commit runs over `parking_lot` in production, and over a
 //! scheduler that explores interleavings in tests.
 
 use std::ops::DerefMut;

@@ -2,7 +2,9 @@
 //!
 //! The log ends at the first place where no valid group of this journal begins. A crash can do that
 //! only behind what was flushed; so if a later group tells that the place *had been* flushed, this
-//! is not a torn write but damage, and recovery refuses rather than drop synced data in silence.
+//! is not a torn write but damage, and recovery refuses rather than drop synced data in silence. It
+//! also refuses when the area holds groups from beyond a lap after the tail: only a manifest that
+//! has lost its newest edits names a tail that was overwritten since.
 //!
 //! Groups that a crash left behind the end (written later, arrived earlier) must never count, not
 //! even when a later opening fills the gap exactly or when a later tail points at one of them.
@@ -88,7 +90,8 @@ fn read_group(reader: &mut Reader<'_>, log: &Recovered, epoch: u64) -> Result<Op
         return Ok(None);
     }
     if header.epoch >= epoch {
-        let detail = format!("opening {} wrote it, and the superblock knows only those before {epoch}", header.epoch);
+        let detail =
+            format!("opening {} wrote it, and the superblock knows only those before {epoch}", header.epoch);
         return Err(StoreError::corrupt(place(log.head), detail));
     }
     let payload = reader.payload(&header)?;
@@ -183,12 +186,21 @@ impl<'a> Reader<'a> {
         Ok(&self.window.as_ref()[(lsn - self.window_start) as usize..self.window_len as usize])
     }
 
+    /// The header of a group that was written at `lsn`; what earlier laps left does not count.
     fn header(&mut self, lsn: u64) -> Result<Option<Header>> {
         if lsn >= self.end {
             return Ok(None);
         }
         let salt = self.area.salt;
-        Ok(Header::decode(self.at(lsn)?, lsn, salt))
+        let Some(header) = Header::decode(self.at(lsn)?, salt) else { return Ok(None) };
+        if header.lsn > lsn {
+            let detail = format!(
+                "position {} lies there, a lap ahead: the manifest is older than the journal",
+                header.lsn
+            );
+            return Err(StoreError::corrupt(place(Lsn(lsn)), detail));
+        }
+        Ok((header.lsn == lsn).then_some(header))
     }
 
     /// The first valid header at or behind `lsn`, which moves behind it.
