@@ -8,14 +8,22 @@
 //! belong to one reader; a `TombstoneSet` is immutable.
 
 mod fill;
+mod growing;
+mod iter;
+mod keyspace;
 mod lookup;
 mod merge;
+mod skiplist;
+mod table;
 mod tombstones;
+mod writers;
 
 pub use fill::{BlockFill, BlockState, block_key, split_block_key};
 pub use lookup::{Lookup, Outcome};
 pub use merge::Merger;
+pub use table::MemTable;
 pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
+pub use writers::WriteGuard;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -9,7 +9,9 @@ pub(crate) struct Append;
 impl MergeFunction for Append {
     fn resolve(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
         let mut value = base.unwrap_or_default().to_vec();
-        operands.iter().for_each(|operand| value.extend_from_slice(operand));
+        for operand in operands {
+            value.extend_from_slice(operand);
+        }
         Ok(Some(value.into()))
     }
 

@@ -26,7 +26,7 @@ pub(super) struct SeqnoTree {
     nodes: Vec<Node>,
 }
 
-/// A bijective mix (the finalizer of SplitMix64), so priorities of different seqnos differ.
+/// A bijective mix (the finalizer of `SplitMix64`), so priorities of different seqnos differ.
 fn priority(seqno: Seqno) -> u64 {
     let mut x = seqno.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
