@@ -135,6 +135,11 @@ impl TombstoneSet {
         (cut.start[..] <= *key).then(|| self.view(cut))
     }
 
+    /// The fragment at an index of [`TombstoneSet::fragments`].
+    pub fn fragment(&self, at: usize) -> Option<Fragment<'_>> {
+        self.cuts.get(at).map(|cut| self.view(cut))
+    }
+
     /// All fragments, ascending.
     pub fn fragments(&self) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
         self.cuts.iter().map(|cut| self.view(cut))
@@ -181,7 +186,8 @@ impl TombstoneSet {
         }))
     }
 
-    fn first_ending_after(&self, key: &[u8]) -> usize {
+    /// Index of the first fragment that ends after `key`; their number when there is none. O(log n).
+    pub fn first_ending_after(&self, key: &[u8]) -> usize {
         self.cuts.partition_point(|cut| cut.end[..] <= *key)
     }
 
