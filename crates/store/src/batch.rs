@@ -84,7 +84,13 @@ impl Batch {
     }
 
     /// Sets consecutive blocks; `data` holds whole blocks.
-    pub fn put_blocks(&mut self, keyspace: Keyspace, prefix: impl Into<Bytes>, first: u64, data: impl Into<Bytes>) {
+    pub fn put_blocks(
+        &mut self,
+        keyspace: Keyspace,
+        prefix: impl Into<Bytes>,
+        first: u64,
+        data: impl Into<Bytes>,
+    ) {
         self.push(Op::PutBlocks { keyspace, prefix: prefix.into(), first, data: data.into() });
     }
 

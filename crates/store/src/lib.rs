@@ -80,7 +80,13 @@ pub trait Read: Send + Sync {
     ///
     /// # Errors
     /// As [`Read::get`].
-    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>>;
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>>;
 }
 
 /// An ordered walk over `(key, value)` at one position, both ways.
@@ -140,7 +146,12 @@ pub trait Store: Read {
     ///
     /// # Errors
     /// The keyspace exists with another kind; the store is read-only or full.
-    fn open_keyspace(&self, name: &str, kind: KeyspaceKind, merge: Option<Arc<dyn MergeFunction>>) -> Result<Keyspace>;
+    fn open_keyspace(
+        &self,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Result<Keyspace>;
 
     /// The keyspaces that exist, ordered by name.
     fn keyspaces(&self) -> Vec<KeyspaceInfo>;
