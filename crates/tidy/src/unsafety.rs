@@ -7,6 +7,8 @@ use crate::source::Source;
 pub const ALLOWED: &[&str] = &[
     // Memory aligned for direct I/O.
     "crates/device/src/aligned.rs",
+    // The BLKDISCARD ioctl.
+    "crates/device/src/file/blkdiscard.rs",
 ];
 
 /// Lines above a use of `unsafe` within which its `SAFETY` must stand.
