@@ -164,9 +164,7 @@ impl Superblock {
     pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Self, SuperblockError> {
         Self::decode_slot(bytes).map_err(|error| match error {
             SlotError::NoMagic { blank } => SuperblockError::NotKvfs { blank },
-            SlotError::OtherVersion(found) => {
-                SuperblockError::OtherVersion { found, known: FORMAT_VERSION }
-            }
+            SlotError::OtherVersion(found) => SuperblockError::OtherVersion { found, known: FORMAT_VERSION },
             SlotError::Damaged(details) => SuperblockError::Damaged { details },
         })
     }
@@ -206,7 +204,8 @@ impl Superblock {
 
     /// Whether the parts fit each other: a checksum does not tell that.
     fn check(&self) -> Result<(), &'static str> {
-        if !self.zone_bytes.is_power_of_two() || !(ZONE_BYTES_MIN..=ZONE_BYTES_MAX).contains(&self.zone_bytes) {
+        if !self.zone_bytes.is_power_of_two() || !(ZONE_BYTES_MIN..=ZONE_BYTES_MAX).contains(&self.zone_bytes)
+        {
             return Err("the zone size is not a power of two from 64 KiB to 1 GiB");
         }
         let zones = self.capacity_bytes / u64::from(self.zone_bytes);
@@ -214,7 +213,11 @@ impl Superblock {
         if zones > u64::from(u32::MAX) || journal_end > zones || self.journal_first.0 == 0 {
             return Err("the journal lies outside of the store");
         }
-        if self.manifest_zones.iter().any(|zone| u64::from(zone.0) < journal_end || u64::from(zone.0) >= zones) {
+        if self
+            .manifest_zones
+            .iter()
+            .any(|zone| u64::from(zone.0) < journal_end || u64::from(zone.0) >= zones)
+        {
             return Err("the manifest lies outside of the data zones");
         }
         Ok(())

@@ -160,7 +160,8 @@ impl Zones {
     /// `Corrupt` when it is not a free data zone.
     pub fn claim_zone(&self, zone: ZoneId) -> Result<()> {
         let claimed = self.table.lock().claim(zone);
-        claimed.map_err(|detail| StoreError::corrupt(format!("the superblock's use of zone {}", zone.0), detail))
+        claimed
+            .map_err(|detail| StoreError::corrupt(format!("the superblock's use of zone {}", zone.0), detail))
     }
 
     /// A contiguous extent of `len` bytes (a multiple of 4096, at most a zone) in the stream's open
@@ -185,7 +186,10 @@ impl Zones {
     fn allocate_between(&self, stream: Stream, len_min: u32, len_max: u32, budget: Budget) -> Result<Extent> {
         let sector = SECTOR_BYTES as u32;
         assert!(
-            len_max.is_multiple_of(sector) && len_min >= sector && len_max >= len_min && len_max <= self.zone_bytes,
+            len_max.is_multiple_of(sector)
+                && len_min >= sector
+                && len_max >= len_min
+                && len_max <= self.zone_bytes,
             "an extent is whole sectors within a zone, not {len_min} to {len_max} bytes"
         );
         loop {

@@ -154,10 +154,11 @@ impl Table {
     pub(super) fn allocate_in_gap(&mut self, len_min: u32, len_max: u32) -> Option<Extent> {
         let is_data = |state| matches!(state, ZoneState::Open(_) | ZoneState::Closed);
         let data_zones = (0..self.zones_present()).filter(|&zone| is_data(self.entries[zone as usize].state));
-        let (_, zone) = data_zones
-            .map(|zone| (self.room(zone), zone))
-            .filter(|&(room, _)| room >= len_min)
-            .min_by_key(|&(room, _)| if room >= len_max { (0, room) } else { (1, u32::MAX - room) })?;
+        let (_, zone) =
+            data_zones
+                .map(|zone| (self.room(zone), zone))
+                .filter(|&(room, _)| room >= len_min)
+                .min_by_key(|&(room, _)| if room >= len_max { (0, room) } else { (1, u32::MAX - room) })?;
         Some(self.bump(zone, len_max))
     }
 
