@@ -11,6 +11,8 @@ use crate::run::{Access, Piece, PieceWriter, RunOptions};
 
 /// Versions of each block, newest first: seqno and content.
 type Model = BTreeMap<(Vec<u8>, u64), Vec<(Seqno, Vec<u8>)>>;
+/// A block and one version of it.
+type Entry<'a> = (&'a (Vec<u8>, u64), &'a (Seqno, Vec<u8>));
 type Tombstones = Vec<(Vec<u8>, Vec<u8>, Seqno)>;
 
 const PREFIXES: [&[u8]; 3] = [b"aa", b"ab", b"b\0"];
@@ -47,14 +49,14 @@ fn random_model(rng: &mut Rng) -> Model {
     model
 }
 
-fn layer_of(model: &Model, layer: usize) -> Vec<(&(Vec<u8>, u64), &(Seqno, Vec<u8>))> {
+fn layer_of(model: &Model, layer: usize) -> Vec<Entry<'_>> {
     model.iter().filter_map(|(key, versions)| Some((key, versions.get(layer)?))).collect()
 }
 
 /// Adds a layer in stretches of random length, as a flush would.
 fn add_layer(writer: &mut PieceWriter, model: &Model, layer: usize, rng: &mut Rng) {
     let blocks = layer_of(model, layer);
-    let adjacent = |a: &(&(Vec<u8>, u64), _), b: &(&(Vec<u8>, u64), _)| a.0.0 == b.0.0 && a.0.1 + 1 == b.0.1;
+    let adjacent = |a: &Entry<'_>, b: &Entry<'_>| a.0.0 == b.0.0 && a.0.1 + 1 == b.0.1;
     for stretch in blocks.chunk_by(adjacent) {
         let mut rest = stretch;
         while !rest.is_empty() {

@@ -72,7 +72,7 @@ fn flipped_bits_in_tuple_pieces_are_never_wrong_data() {
             }
             match lookup.outcome() {
                 Outcome::Found(value) => {
-                    assert_eq!(value, format!("value of {n}").as_bytes(), "round {round}")
+                    assert_eq!(value, format!("value of {n}").as_bytes(), "round {round}");
                 }
                 Outcome::Pending => assert!(n >= 400, "round {round}: key {n} is there"),
                 Outcome::Absent => panic!("round {round}: nothing was deleted"),
@@ -150,7 +150,7 @@ fn failing_writes_release_everything() {
                 KeyspaceKind::Tuple => add_tuples(&mut writer, 3000),
                 KeyspaceKind::Block => add_blocks(&mut writer, 50),
             };
-            let result = added.and_then(|()| writer.finish());
+            let result = added.and_then(|()| writer.finish()).map(drop);
             if let Err(error) = result {
                 assert!(matches!(error, StoreError::Io { .. }), "{error}");
                 failures += 1;

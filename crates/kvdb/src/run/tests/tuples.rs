@@ -204,8 +204,10 @@ fn stitched_pieces_read_like_copied_ones() {
         let mut rng = Rng::new(seed);
         let rig = Rig::new(256 << 10, small_options());
         let records = random_records(&mut rng, 1200, 1000, 5000);
-        let source = write(&rig, 1, &records, &[]);
-        let source = if seed % 2 == 0 { rig.reopen(&source) } else { source };
+        let mut source = write(&rig, 1, &records, &[]);
+        if seed % 2 == 0 {
+            source = rig.reopen(&source);
+        }
         // Some blocks are stitched, some copied, some left out.
         let mut writer = rig.writer(KeyspaceKind::Tuple, 2);
         let (mut kept, mut at, mut stitched) = (Vec::new(), 0, 0);
