@@ -100,14 +100,17 @@ impl GrowingTombstones {
             return None;
         }
         let state = self.state.read();
-        let in_sets = state.sets.iter().filter_map(|set| set.covering(key, snapshot)).max();
         let in_tail = state
             .tail
             .iter()
             .filter(|tombstone| tombstone.seqno <= snapshot && tombstone.covers(key))
             .map(|tombstone| tombstone.seqno)
             .max();
-        in_sets.max(in_tail)
+        // Newer sets come last; once they have answered, older ones need no search.
+        state.sets.iter().rev().fold(in_tail, |newest, set| match newest {
+            Some(newest) if newest >= set.seqno_max() => Some(newest),
+            _ => newest.max(set.covering(key, snapshot)),
+        })
     }
 
     /// All tombstones now, as few sets whose key ranges may overlap. Cheap.

@@ -7,6 +7,7 @@
 //! Thread safety: immutable after construction.
 //! Invariants: fragments are sorted, not empty, do not overlap; touching ones differ in their sets.
 
+mod key_heads;
 mod seqno_tree;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kvfs_store::Seqno;
 
-use self::seqno_tree::{EMPTY, Root, SeqnoTree};
+use self::{
+    key_heads::KeyHeads,
+    seqno_tree::{EMPTY, Root, SeqnoTree},
+};
 
 /// Hides every record with a key in `[start, end)` and a smaller seqno.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +51,10 @@ pub struct TombstoneSet {
     /// Sorted by (start, seqno descending), without duplicates and empty ranges.
     list: Vec<RangeTombstone>,
     cuts: Vec<Cut>,
+    /// The ends of the cuts, for the search.
+    ends: KeyHeads,
     seqnos: SeqnoTree,
+    seqno_max: Seqno,
 }
 
 /// A stretch of keys over which the same range tombstones lie.
@@ -82,7 +89,9 @@ impl TombstoneSet {
         list.sort_by(|a, b| (&a.start, b.seqno, &a.end).cmp(&(&b.start, a.seqno, &b.end)));
         list.dedup();
         let (cuts, seqnos) = fragment(&list);
-        Self { list, cuts, seqnos }
+        let ends = KeyHeads::new(cuts.iter().map(|cut| &cut.end[..]));
+        let seqno_max = list.iter().map(|tombstone| tombstone.seqno).max().unwrap_or(0);
+        Self { list, cuts, ends, seqnos, seqno_max }
     }
 
     /// All tombstones of several sets.
@@ -105,10 +114,14 @@ impl TombstoneSet {
         &self.list
     }
 
+    /// The greatest seqno; 0 when empty.
+    pub fn seqno_max(&self) -> Seqno {
+        self.seqno_max
+    }
+
     /// Smallest and greatest seqno.
     pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
-        let seqnos = || self.list.iter().map(|tombstone| tombstone.seqno);
-        Some((seqnos().min()?, seqnos().max()?))
+        Some((self.list.iter().map(|tombstone| tombstone.seqno).min()?, self.seqno_max))
     }
 
     /// The smallest start and the greatest end.
@@ -120,7 +133,7 @@ impl TombstoneSet {
     pub fn bytes(&self) -> usize {
         let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
         keys + self.list.len() * size_of::<RangeTombstone>()
-            + self.cuts.len() * size_of::<Cut>()
+            + self.cuts.len() * (size_of::<Cut>() + size_of::<u64>())
             + self.seqnos.bytes()
     }
 
@@ -188,7 +201,8 @@ impl TombstoneSet {
 
     /// Index of the first fragment that ends after `key`; their number when there is none. O(log n).
     pub fn first_ending_after(&self, key: &[u8]) -> usize {
-        self.cuts.partition_point(|cut| cut.end[..] <= *key)
+        let undecided = self.ends.equal_range(key);
+        undecided.start + self.cuts[undecided].partition_point(|cut| cut.end[..] <= *key)
     }
 
     fn view<'a>(&'a self, cut: &'a Cut) -> Fragment<'a> {
