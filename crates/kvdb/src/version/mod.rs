@@ -14,3 +14,6 @@ mod state;
 pub use edit::{Edit, RunId};
 pub use manifest::Manifest;
 pub use state::{KeyspaceState, ManifestState, RunState};
+
+#[cfg(test)]
+mod tests;
