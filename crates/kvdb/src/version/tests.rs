@@ -9,9 +9,7 @@ use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::*;
-use crate::format::{
-    Decoder, Extent, FORMAT_VERSION, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse,
-};
+use crate::format::{Decoder, Extent, FORMAT_VERSION, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse};
 use crate::journal::Lsn;
 use crate::zone::{Budget, Stream, Zones};
 
@@ -164,7 +162,10 @@ fn the_bytes_of_edits_are_these() {
     let run = RunId(300);
     let key = |key: &'static str| Bytes::from_static(key.as_bytes());
     let name = "meta".to_owned();
-    assert_eq!(encoded(Edit::AddKeyspace { id: 1, name, kind: KeyspaceKind::Block }), b"\x01\x01\x04meta\x02");
+    assert_eq!(
+        encoded(Edit::AddKeyspace { id: 1, name, kind: KeyspaceKind::Block }),
+        b"\x01\x01\x04meta\x02"
+    );
     assert_eq!(encoded(Edit::AddRun { keyspace: 1, run, age: 5 }), b"\x02\x01\xac\x02\x05");
     assert_eq!(
         encoded(Edit::AddPiece { keyspace: 1, run, piece: piece(2, b"a", b"bc") }),
@@ -197,7 +198,11 @@ fn runs_are_newest_first_and_trimming_drops_pieces() {
     let order: Vec<_> = state.keyspaces[&1].runs.iter().map(|run| run.id.0).collect();
     assert_eq!(order, [2, 4, 3, 1]);
     assert_eq!(ids(&state), [5, 6, 7]);
-    let trim = |bound: &'static str| Edit::TrimRun { keyspace: 1, run, lower_bound: Bytes::from_static(bound.as_bytes()) };
+    let trim = |bound: &'static str| Edit::TrimRun {
+        keyspace: 1,
+        run,
+        lower_bound: Bytes::from_static(bound.as_bytes()),
+    };
     state.apply(&trim("c")).unwrap();
     assert_eq!(ids(&state), [5, 6, 7], "a piece that ends at the bound still counts");
     state.apply(&trim("d")).unwrap();
@@ -364,7 +369,11 @@ fn damage_in_a_manifest_is_refused() {
             // The last group can't be told from one that a crash has torn.
             let opened = open(&image);
             let is_last = index + 1 == ends.len();
-            assert_eq!(matches!(opened, Err(StoreError::Corrupt { .. })), !is_last, "group {index}, byte {at}");
+            assert_eq!(
+                matches!(opened, Err(StoreError::Corrupt { .. })),
+                !is_last,
+                "group {index}, byte {at}"
+            );
         }
     }
 }

@@ -43,7 +43,10 @@ impl Model {
     fn bytes_live(&self, zone: ZoneId) -> u64 {
         let sectors_per_zone = u64::from(ZONE_BYTES) / SECTOR_BYTES;
         let first = u64::from(zone.0) * sectors_per_zone;
-        self.sectors.range(first..first + sectors_per_zone).map(|(_, &count)| u64::from(count) * SECTOR_BYTES).sum()
+        self.sectors
+            .range(first..first + sectors_per_zone)
+            .map(|(_, &count)| u64::from(count) * SECTOR_BYTES)
+            .sum()
     }
 }
 
@@ -200,7 +203,8 @@ fn what_is_restored_is_live_and_what_follows_it_is_not_overwritten() {
     zones.restore(uses.iter()).unwrap();
     zones.claim_zone(ZoneId(5)).unwrap();
     assert_eq!(zones.table()[4], (ZoneId(4), ZoneState::Closed, 12288));
-    let extents: Vec<_> = std::iter::from_fn(|| zones.allocate_up_to(Stream::Meta, ZONE_BYTES, Budget::Reserve).ok()).collect();
+    let extents: Vec<_> =
+        std::iter::from_fn(|| zones.allocate_up_to(Stream::Meta, ZONE_BYTES, Budget::Reserve).ok()).collect();
     assert!(extents.iter().all(|extent| zones.zone_of(extent.addr) != ZoneId(5)));
     let gap = extents.iter().find(|extent| zones.zone_of(extent.addr) == ZoneId(4)).unwrap();
     assert_eq!(gap.addr, zones.zone_addr(ZoneId(4)) + 16384);

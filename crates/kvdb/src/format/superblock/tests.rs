@@ -38,7 +38,10 @@ fn a_slot_has_these_bytes_and_survives_encoding() {
     assert!(bytes[136..].iter().all(|&byte| byte == 0));
     assert_eq!(Superblock::decode(&bytes).unwrap(), superblock(0x0102));
 
-    let full = Superblock { manifest_zones: (5..5 + MANIFEST_ZONES_MAX as u32).map(ZoneId).collect(), ..superblock(1) };
+    let full = Superblock {
+        manifest_zones: (5..5 + MANIFEST_ZONES_MAX as u32).map(ZoneId).collect(),
+        ..superblock(1)
+    };
     let full = Superblock { capacity_bytes: 2000 << 16, ..full };
     assert_eq!(Superblock::decode(&slot(&full)).unwrap(), full);
 }

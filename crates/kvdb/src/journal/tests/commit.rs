@@ -55,11 +55,8 @@ impl Device for GateDevice {
 
 #[test]
 fn syncs_that_come_during_a_flush_share_the_next_one() {
-    let device = Arc::new(GateDevice {
-        inner: new_device(),
-        gate: Mutex::new((0, true)),
-        changed: Condvar::new(),
-    });
+    let device =
+        Arc::new(GateDevice { inner: new_device(), gate: Mutex::new((0, true)), changed: Condvar::new() });
     let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), &mut |_| Ok(())).unwrap();
     device.change(|gate| *gate = (0, false));
     journal.append(1, &put(b"first")).unwrap();

@@ -93,7 +93,8 @@ impl World {
 
     /// What the manifest says after a crash at `event`.
     fn tail_at(&mut self, life: &Life, event: usize) -> (Lsn, Seqno) {
-        let (_, _, tail, flushed) = *life.tails.iter().rfind(|&&(_, must_from, ..)| must_from <= event).unwrap();
+        let (_, _, tail, flushed) =
+            *life.tails.iter().rfind(|&&(_, must_from, ..)| must_from <= event).unwrap();
         let maybe = life.tails.iter().rfind(|&&(may_from, ..)| may_from <= event);
         match maybe {
             Some(&(_, _, tail, flushed)) if self.rng.chance(1, 2) => (tail, flushed),
@@ -102,12 +103,22 @@ impl World {
     }
 
     /// Checks what a crash at `event` leaves, and gives what the store knows then.
-    fn check(&mut self, image: &Arc<MemoryDevice>, epoch: u64, life: &Life, event: usize, now: &Outside) -> Outside {
+    fn check(
+        &mut self,
+        image: &Arc<MemoryDevice>,
+        epoch: u64,
+        life: &Life,
+        event: usize,
+        now: &Outside,
+    ) -> Outside {
         let place = format!("seed {}, epoch {epoch}, event {event}", self.seed);
         let (tail, flushed) = self.tail_at(life, event);
         let (_, replayed) = open(image, epoch, tail).unwrap_or_else(|error| panic!("{place}: {error}"));
-        let found: Vec<_> =
-            replayed.into_iter().filter(|found| found.base > flushed).map(|found| (found.base, found.batch)).collect();
+        let found: Vec<_> = replayed
+            .into_iter()
+            .filter(|found| found.base > flushed)
+            .map(|found| (found.base, found.batch))
+            .collect();
         let first = now.history.partition_point(|(base, _)| *base <= flushed);
         let rest = &now.history[first..];
         assert!(found.len() <= rest.len(), "{place}: more batches than were appended");
