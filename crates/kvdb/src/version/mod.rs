@@ -16,3 +16,6 @@ pub use edit::{Edit, RunId};
 pub use live::{KeyspaceRuns, Run, Version, first_block_at_or_after};
 pub use manifest::Manifest;
 pub use state::{KeyspaceState, ManifestState, RunState};
+
+#[cfg(test)]
+mod tests;
