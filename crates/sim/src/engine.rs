@@ -12,6 +12,11 @@ pub trait Engine {
     /// Most bytes that the store may take on its device.
     fn device_bytes_max(&self) -> u64;
 
+    /// As [`Subject::may_fill_up`].
+    fn may_fill_up(&self) -> bool {
+        false
+    }
+
     /// Makes an empty store; the device may have to grow for it.
     ///
     /// # Errors
@@ -112,6 +117,10 @@ impl Subject for DeviceSubject<'_> {
 
     fn compact(&mut self) -> Result<()> {
         self.open().compact()
+    }
+
+    fn may_fill_up(&self) -> bool {
+        self.engine.may_fill_up()
     }
 
     fn check(&mut self) -> Result<(), String> {

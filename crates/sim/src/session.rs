@@ -104,13 +104,15 @@ impl Session {
     pub(crate) fn step(mut self, engine: &dyn Engine, device: &Arc<dyn Device>, step: &Step) -> Result<Self> {
         match step {
             Step::Apply { ops, durability } => match self.apply(ops, *durability)? {
-                Applied::Yes | Applied::No(StoreError::Full) => {}
+                Applied::Yes => {}
+                Applied::No(StoreError::Full) if engine.may_fill_up() => {}
                 Applied::No(error) | Applied::Unsynced(error) => return Err(error),
             },
             Step::Sync => self.sync()?,
             Step::Flush => self.open.flush()?,
             Step::Compact => match self.open.compact() {
-                Ok(()) | Err(StoreError::Full) => {}
+                Ok(()) => {}
+                Err(StoreError::Full) if engine.may_fill_up() => {}
                 Err(error) => return Err(error),
             },
             Step::Reopen => return self.reopen(engine, device),
