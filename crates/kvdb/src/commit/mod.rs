@@ -16,6 +16,7 @@ pub use snapshots::{SnapshotPin, SnapshotTracker};
 /// The publisher once more, on primitives whose schedule a test decides.
 #[cfg(test)]
 mod scheduled {
+    #[expect(unreachable_pub, reason = "public in its other place")]
     #[path = "../publisher.rs"]
     mod publisher;
     mod sync;
