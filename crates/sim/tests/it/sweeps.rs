@@ -30,7 +30,7 @@ fn a_sound_engine_survives_everything() {
         let outcomes = assert_survives_faults(&SOUND, &FaultSweep::of_steps(50), seed);
         assert!(outcomes.stopped > 0, "{outcomes:?}");
         let flips = assert_notices_flips(&SOUND, 50, 40, seed);
-        assert!(flips.refused > 0 && flips.harmless > 0, "{flips:?}");
+        assert!(flips.refused > 0, "{flips:?}");
     }
 }
 
