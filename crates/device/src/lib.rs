@@ -10,10 +10,24 @@
 //! [`Device::flush`] that *started after* the write returned.
 
 mod aligned;
+mod counting;
+mod crash;
+mod fault;
+mod file;
+mod memory;
+mod request;
+mod rng;
 
 pub use aligned::AlignedBuf;
+pub use counting::{CountingDevice, IoCounts};
+pub use crash::{CrashDevice, CrashEvent, CrashEventKind, CrashMode, PowerCut};
+pub use fault::{Call, CallCounts, FaultDevice, FaultError, FaultRule};
+pub use file::{FileDevice, OpenError};
+pub use memory::MemoryDevice;
+pub use rng::Rng;
 
 use std::io;
+use std::sync::Arc;
 
 /// Unit of I/O: offsets and lengths of every call are multiples of this (bytes).
 pub const SECTOR_BYTES: usize = 4096;
@@ -59,4 +73,30 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// Any I/O error; the caller may ignore it.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
+}
+
+impl<D: Device + ?Sized> Device for Arc<D> {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        (**self).write_at(buf, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        (**self).grow(len)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).discard(offset, len)
+    }
 }
