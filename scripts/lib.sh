@@ -76,6 +76,7 @@ mount_store() {
   "$KVFS" mount --foreground --memory "${KVFS_MEMORY}M" -o "${1:-$(mount_options)}" "$store" "$mnt" \
     >>"$store.log" 2>&1 </dev/null &
   daemon=$!
+  echo "$daemon" >"$work/daemon.pid"
   local i
   for ((i = 0; i < 1200; i++)); do
     is_mounted "$mnt" && stat "$mnt" >/dev/null 2>&1 && return 0
@@ -129,13 +130,29 @@ check_store() {
   "$KVFS" check "$store"
 }
 
+# A file system that hangs would hang its tests: after LIMIT seconds the daemon is killed, and whoever waits for
+# it gets an error. Says first where its threads are.
+watch_step() {
+  local pid
+  sleep "${LIMIT:-600}"
+  pid=$(cat "$work/daemon.pid")
+  printf '\nno end after %s s; where the daemon waits:\n' "${LIMIT:-600}"
+  grep -H . "/proc/$pid/task/"*/{comm,wchan}
+  kill -9 "$pid"
+}
+
 # step NAME COMMAND...: runs it, prints its output only when it fails, counts it.
 step() {
-  local name=$1 t0 status=0 log
+  local name=$1 t0 status=0 log watcher
   shift
   log=$(mktemp)
   t0=$(date +%s.%N)
-  "$@" >"$log" 2>&1 </dev/null || status=$?
+  watch_step >>"$log" 2>&1 </dev/null &
+  watcher=$!
+  "$@" >>"$log" 2>&1 </dev/null || status=$?
+  pkill -P "$watcher"
+  kill "$watcher" 2>/dev/null
+  wait "$watcher" 2>/dev/null
   local took
   took=$(echo "$(date +%s.%N) - $t0" | bc)
   if [ "$status" = 0 ]; then

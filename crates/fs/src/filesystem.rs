@@ -1,31 +1,89 @@
-//! The façade: one method per operation.
-#![expect(unused_variables, reason = "bodies follow")]
+//! The file system: opening, and what all operations share.
 
+use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use kvfs_store::{Position, Store, clock::Clock};
+use kvfs_store::clock::Clock;
+use kvfs_store::{Batch, Durability, Position, Store};
+use kvfs_txn::{Guard, Latches, Want};
+use parking_lot::Mutex;
 
+use crate::attr::LazyTimes;
+use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
+use crate::schema::{
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, encode_row, superblock_key,
+};
 use crate::{
-    Attr, Caller, DirEntry, Entry, FallocateMode, Fill, FsError, MkfsOptions, MountOptions, NodeId,
-    NodeStats, PruneCandidate, RenameMode, Result, SeekKind, SetAttr, StatFs, View, WriteFlags, Written,
-    XattrMode,
+    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
+    Result, StatFs, Timestamp, View,
 };
 
+/// Inode numbers that the superblock reserves at once.
+const INODES_RESERVED: u64 = 4096;
+
+/// Inode numbers that a directory takes at once, so that its files' data lie together.
+const INODE_GROUP: u64 = 32;
+
 /// A file system in a store. Share it by `Arc`.
+///
+/// Parking: methods return [`FsError::Parked`] when names are held by others; wait for the ticket, put it
+/// into [`Caller::ticket`], call again. Methods whose docs say so never park.
 pub struct FileSystem {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) keyspaces: Keyspaces,
+    pub(crate) nodes: NodeTable,
+    pub(crate) options: MountOptions,
+    pub(crate) inline_len_max: u32,
+    pub(crate) lazy_times: LazyTimes,
+    clock: Arc<dyn Clock>,
+    latches: Arc<Latches>,
+    /// Numbers that the superblock has reserved and no directory has taken.
+    inodes: Mutex<Range<u64>>,
 }
 
-const LATER: FsError = FsError::NotSupported("not built yet");
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSystem").field("nodes", &self.nodes.stats()).finish_non_exhaustive()
+    }
+}
+
+/// A pinned directory. Derefs to its special part.
+pub(crate) struct PinnedDirectory(Arc<Node>);
+
+impl std::ops::Deref for PinnedDirectory {
+    type Target = DirectoryPart;
+
+    fn deref(&self) -> &DirectoryPart {
+        match &self.0.directory {
+            Some(directory) => directory,
+            None => unreachable!("checked when it was pinned"),
+        }
+    }
+}
 
 impl FileSystem {
-    /// Writes an empty file system into the store.
+    /// Writes an empty file system into the store, durably.
     ///
     /// # Errors
     /// [`FsError::Exists`] when there is one already; store errors.
     pub fn mkfs(store: &Arc<dyn Store>, clock: &dyn Clock, options: &MkfsOptions) -> Result<()> {
-        Err(LATER)
+        let superblock = Superblock::new(options)?;
+        let keyspaces = Keyspaces::open(&**store)?;
+        if store.get(keyspaces.meta, &superblock_key())?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let mut root = Header::new(ROOT_INODE, FileType::Directory, clock.wall().into());
+        root.mode = options.mode & 0o7777;
+        root.uid = options.uid;
+        root.gid = options.gid;
+        root.nlink = 2;
+        root.parent = ROOT_INODE;
+        let mut batch = Batch::new();
+        batch.put(keyspaces.meta, superblock_key(), superblock.encode());
+        batch.put(keyspaces.meta, Placement::own_subtree(ROOT_INODE).own_key(), encode_row(&root, b""));
+        store.apply(batch, Durability::Synced)?;
+        Ok(())
     }
 
     /// Opens the file system of the store, and reaps what a crash left behind.
@@ -33,7 +91,52 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Format`] when there is none, or one of another version; store errors.
     pub fn open(store: Arc<dyn Store>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
-        Err(LATER)
+        let keyspaces = Keyspaces::open(&*store)?;
+        let superblock = store
+            .get(keyspaces.meta, &superblock_key())?
+            .ok_or_else(|| FsError::Format("the store holds no file system; run `kvfs mkfs` first".into()))?;
+        let superblock = Superblock::decode(&superblock)?;
+        let fs = Self {
+            keyspaces,
+            nodes: NodeTable::new(options.node_bytes_max, options.content_bytes_max),
+            options,
+            inline_len_max: superblock.inline_len_max,
+            lazy_times: LazyTimes::default(),
+            clock,
+            latches: Arc::new(Latches::new()),
+            inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
+            store,
+        };
+        fs.install_root()?;
+        if !options.read_only {
+            fs.queue_leftovers()?;
+            fs.reap_all()?;
+        }
+        Ok(fs)
+    }
+
+    /// Puts the root into the node table, for good.
+    fn install_root(&self) -> Result<()> {
+        let placement = Placement::own_subtree(ROOT_INODE);
+        let bytes = self
+            .store
+            .get(self.keyspaces.meta, &placement.own_key())?
+            .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
+        let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
+        if header.kind != FileType::Directory {
+            return Err(FsError::corrupt("root directory", format!("it is a {:?}", header.kind)));
+        }
+        let intern = Intern {
+            header,
+            location: &|| Location::Root,
+            directory: Some(DirectoryPart::new(placement)),
+            content: &[],
+            changed_at: self.store.position(),
+        };
+        if let Some(root) = self.nodes.intern(intern, None) {
+            root.keep();
+        }
+        Ok(())
     }
 
     /// The store underneath (to wait for a [`Position`] elsewhere: `store().sync(position)`).
@@ -41,361 +144,134 @@ impl FileSystem {
         &self.store
     }
 
-    /// The entry `name` of directory `parent`. Raises the node's lookup count. Never parks.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
-    pub fn lookup(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        Err(LATER)
-    }
-
-    /// Lowers the lookup count of `node` by `count`. At zero the node is forgotten, and an orphan dies.
-    pub fn forget(&self, view: View, node: NodeId, count: u64) {}
-
-    /// Attributes. Never parks; no store access for a node that is known.
-    ///
-    /// # Errors
-    /// `Stale`.
-    pub fn getattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Attr> {
-        Err(LATER)
-    }
-
-    /// Changes attributes, the size included; returns them all.
-    ///
-    /// # Errors
-    /// `IsDirectory` or `Invalid` for the size of something else than a file, `FileTooLarge`, `NoSpace`, …
-    pub fn setattr(&self, view: View, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
-        Err(LATER)
-    }
-
-    /// The target of a symbolic link. Never parks.
-    ///
-    /// # Errors
-    /// `Invalid` when it is none.
-    pub fn readlink(&self, view: View, caller: &Caller, node: NodeId) -> Result<Bytes> {
-        Err(LATER)
-    }
-
-    /// Creates a symbolic link.
-    ///
-    /// # Errors
-    /// `Exists`, `NameTooLong`, …
-    pub fn symlink(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<Entry> {
-        Err(LATER)
-    }
-
-    /// Creates a file, device node, fifo or socket; `mode` is an `st_mode` with type.
-    ///
-    /// # Errors
-    /// `Exists`, `Invalid` for other types, …
-    pub fn mknod(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Entry> {
-        Err(LATER)
-    }
-
-    /// Creates a regular file, or, unless `exclusive`, returns the existing entry of any kind; then the
-    /// second value is false.
-    ///
-    /// # Errors
-    /// `Exists` when `exclusive`, …
-    pub fn create(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-        exclusive: bool,
-    ) -> Result<(Entry, bool)> {
-        Err(LATER)
-    }
-
-    /// Creates a directory.
-    ///
-    /// # Errors
-    /// `Exists`, `TooManyLinks`, …
-    pub fn mkdir(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Entry> {
-        Err(LATER)
-    }
-
-    /// Creates a regular file without a name (`O_TMPFILE`); `linkable` is false with `O_EXCL`.
-    ///
-    /// # Errors
-    /// `NotDirectory`, `NoSpace`, …
-    pub fn tmpfile(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        mode: u32,
-        linkable: bool,
-    ) -> Result<Entry> {
-        Err(LATER)
-    }
-
-    /// Removes the name of something that is no directory.
-    ///
-    /// # Errors
-    /// `NotFound`, `IsDirectory`, …
-    pub fn unlink(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotDirectory`, `NotEmpty`, …
-    pub fn rmdir(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// Renames or swaps.
-    ///
-    /// # Errors
-    /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
-    /// into itself), …
-    #[expect(clippy::too_many_arguments, reason = "a rename has two names")]
-    pub fn rename(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        new_parent: NodeId,
-        new_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// Gives `node` another name. Raises its lookup count.
-    ///
-    /// # Errors
-    /// `Exists`, `NotPermitted` for directories, `NotFound` for orphans that can't be linked, `TooManyLinks`, …
-    pub fn link(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        new_parent: NodeId,
-        new_name: &[u8],
-    ) -> Result<Entry> {
-        Err(LATER)
-    }
-
-    /// Fills `buffer` from `offset` on; returns the bytes read, short only at the end of the file.
-    /// Fastest when `offset` and the buffer's length are multiples of 4096.
-    ///
-    /// # Errors
-    /// `IsDirectory`, store errors.
-    pub fn read(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize> {
-        Err(LATER)
-    }
-
-    /// Writes all of `data` (at most 16 MiB), wholly or not at all. The store keeps slices of `data` when
-    /// it is block-aligned.
-    ///
-    /// # Errors
-    /// `FileTooLarge`, `NoSpace`, …
-    pub fn write(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        data: Bytes,
-        flags: WriteFlags,
-    ) -> Result<Written> {
-        Err(LATER)
-    }
-
-    /// Allocates, punches or zeroes a range.
-    ///
-    /// # Errors
-    /// `Invalid`, `FileTooLarge`, `NoSpace`, …
-    pub fn fallocate(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        length: u64,
-        mode: FallocateMode,
-    ) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// The first offset at or after `offset` that is data, or a hole.
-    ///
-    /// # Errors
-    /// `NoSuchOffset` at or beyond the end, or when there is no more data.
-    pub fn seek(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        kind: SeekKind,
-    ) -> Result<u64> {
-        Err(LATER)
-    }
-
-    /// Copies up to `length` bytes between files; may copy less, like the system call.
-    ///
-    /// # Errors
-    /// `Invalid` for overlapping ranges of one file, …
-    #[expect(clippy::too_many_arguments, reason = "the system call has as many")]
-    pub fn copy_file_range(
-        &self,
-        view: View,
-        caller: &Caller,
-        source: NodeId,
-        source_offset: u64,
-        target: NodeId,
-        target_offset: u64,
-        length: u64,
-    ) -> Result<Written> {
-        Err(LATER)
-    }
-
-    /// Lists a directory from `offset` (0: the start; else a [`DirEntry::offset`]) on. Never parks.
-    ///
-    /// # Errors
-    /// `NotDirectory`, store errors.
-    pub fn readdir(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        sink: &mut dyn FnMut(&DirEntry<'_>) -> Fill,
-    ) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
-    ///
-    /// # Errors
-    /// `NotDirectory`, store errors.
-    pub fn readdirplus(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        sink: &mut dyn FnMut(&DirEntry<'_>) -> Fill,
-    ) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// The value of an extended attribute. Never parks.
-    ///
-    /// # Errors
-    /// `NoAttribute`, `NotSupported` for foreign namespaces.
-    pub fn getxattr(&self, view: View, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
-        Err(LATER)
-    }
-
-    /// Sets an extended attribute.
-    ///
-    /// # Errors
-    /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `NotSupported`, …
-    #[expect(clippy::too_many_arguments, reason = "the system call has as many")]
-    pub fn setxattr(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        Err(LATER)
-    }
-
-    /// The names of all extended attributes, each followed by a zero byte. Never parks.
-    ///
-    /// # Errors
-    /// Store errors.
-    pub fn listxattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
-        Err(LATER)
-    }
-
-    /// Removes an extended attribute.
-    ///
-    /// # Errors
-    /// `NoAttribute`, …
-    pub fn removexattr(&self, view: View, caller: &Caller, node: NodeId, name: &[u8]) -> Result<()> {
-        Err(LATER)
-    }
-
     /// Capacity and use.
     pub fn statfs(&self, view: View) -> StatFs {
-        unreachable!()
+        let View::Main = view;
+        let space = self.store.space();
+        let block = kvfs_store::BLOCK_BYTES as u64;
+        StatFs {
+            block_bytes: kvfs_store::BLOCK_BYTES as u32,
+            blocks: space.capacity_bytes / block,
+            blocks_free: space.capacity_bytes.saturating_sub(space.used_bytes) / block,
+            blocks_available: space.available_bytes / block,
+            files: 0,
+            files_free: 0,
+            name_len_max: NAME_LEN_MAX as u32,
+        }
     }
 
     /// What `fsync`, `fdatasync` and `fsyncdir` of `node` must wait for: call `store().sync(position)`
-    /// wherever blocking is fine, then answer.
+    /// wherever blocking is fine, then answer. Never parks.
     ///
     /// # Errors
     /// `Stale`.
     pub fn sync_target(&self, view: View, node: NodeId) -> Result<Position> {
-        Err(LATER)
+        Ok(self.pin_node(view, node)?.state().changed_at)
     }
 
-    /// What `syncfs`, `sync` and unmounting must wait for. Flushes lazily kept access times.
+    /// What `syncfs`, `sync` and unmounting must wait for. Writes lazily kept access times. Never parks.
     ///
     /// # Errors
     /// Store errors.
     pub fn sync_target_all(&self, view: View) -> Result<Position> {
-        Err(LATER)
+        let View::Main = view;
+        if !self.options.read_only {
+            self.write_lazy_times()?;
+        }
+        Ok(self.store.position())
     }
 
     /// Nodes that the kernel should forget, least recently used first; empty while the table is within
     /// [`MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
     pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
-        Vec::new()
+        self.nodes.prune_candidates(count_max)
     }
 
     /// Figures of the node table.
     pub fn node_stats(&self) -> NodeStats {
-        NodeStats::default()
+        self.nodes.stats()
     }
 
-    /// Background work: reaps queued orphans, writes lazily kept access times. Call it about once a second
-    /// from a thread that may block, and before unmounting.
-    ///
-    /// # Errors
-    /// Store errors; what was not done stays queued.
-    pub fn housekeep(&self) -> Result<()> {
-        Err(LATER)
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.wall().into()
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    pub(crate) fn pin_node(&self, view: View, node: NodeId) -> Result<Pin<'_>> {
+        let View::Main = view;
+        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
+    }
+
+    pub(crate) fn pin_directory(&self, view: View, node: NodeId) -> Result<(Pin<'_>, PinnedDirectory)> {
+        let pin = self.pin_node(view, node)?;
+        if pin.directory.is_none() {
+            return Err(FsError::NotDirectory);
+        }
+        let directory = PinnedDirectory(Arc::clone(&pin));
+        Ok((pin, directory))
+    }
+
+    /// Takes all names or none.
+    pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Guard<'_>> {
+        self.latches.try_acquire(wants, caller.ticket.as_ref()).map_err(FsError::Parked)
+    }
+
+    /// Takes further names, or releases all.
+    pub(crate) fn extend(&self, guard: &mut Guard<'_>, wants: &[Want<'_>]) -> Result<()> {
+        guard.try_extend(wants).map_err(FsError::Parked)
+    }
+
+    pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {
+        Ok(self.store.apply(batch, Durability::Buffered)?)
+    }
+
+    /// Applies the batch and the patch of the node's row, and tells the node.
+    pub(crate) fn apply_to_node(
+        &self,
+        mut batch: Batch,
+        node: &Pin<'_>,
+        patch: &RowPatch,
+    ) -> Result<Position> {
+        let (keyspace, key) = node.row_address(&self.keyspaces);
+        batch.merge(keyspace, key, patch.encode(node.inode));
+        let position = self.apply(batch)?;
+        let mut state = node.state();
+        state.update(patch, position);
+        if patch.content.is_some() {
+            self.nodes.drop_content_locked(&mut state);
+        }
+        Ok(position)
+    }
+
+    /// An inode number that was never used, from the directory's group.
+    pub(crate) fn allocate_inode(&self, directory: &Pin<'_>) -> Result<u64> {
+        let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
+        let mut group = part.inode_group.lock();
+        if group.is_empty() {
+            *group = self.allocate_group()?;
+        }
+        let inode = group.start;
+        group.start += 1;
+        Ok(inode)
+    }
+
+    /// The reservation reaches the store before any number of it does, and what survives a crash is a
+    /// prefix of the history: so no number is given out twice.
+    fn allocate_group(&self) -> Result<Range<u64>> {
+        let mut free = self.inodes.lock();
+        if free.is_empty() {
+            let inode_next = free.end + INODES_RESERVED;
+            let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next };
+            let mut batch = Batch::new();
+            batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
+            self.apply(batch)?;
+            free.end = inode_next;
+        }
+        let group = free.start..(free.start + INODE_GROUP).min(free.end);
+        free.start = group.end;
+        Ok(group)
     }
 }

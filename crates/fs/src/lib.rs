@@ -9,9 +9,17 @@
 //!
 //! Invariants: an operation that fails left no trace; the directory tree stays a tree.
 
+mod attr;
+mod dir;
 mod error;
+mod file;
 mod filesystem;
+mod namespace;
+mod node;
+mod orphan;
+mod schema;
 mod types;
+mod xattr;
 
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;

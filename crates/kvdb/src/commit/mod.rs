@@ -1,1 +1,23 @@
-//! Placeholder.
+//! When a commit becomes visible, and which old positions readers still need.
+//!
+//! Purpose: [`Publisher`] advances the visible watermark over commits in their order, however their
+//! writers finish. [`SnapshotTracker`] knows the pinned positions, between which merges may thin out
+//! versions.
+//!
+//! Thread safety: both are shared by all threads.
+
+mod publisher;
+mod snapshots;
+mod sync;
+
+pub use publisher::{Publisher, Ticket};
+pub use snapshots::{SnapshotPin, SnapshotTracker};
+
+/// The publisher once more, on primitives whose schedule a test decides.
+#[cfg(test)]
+mod scheduled {
+    #[path = "../publisher.rs"]
+    mod publisher;
+    mod sync;
+    mod tests;
+}

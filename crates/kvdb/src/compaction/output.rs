@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{KeyspaceKind, Result};
 
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
@@ -59,10 +59,15 @@ impl<'a> Output<'a> {
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,
     /// it is replaced when it is full.
     pub(crate) fn writer_at(&mut self, key: &[u8]) -> Result<&mut PieceWriter> {
-        if self.writer.bytes_referenced() >= self.spec.piece_bytes {
+        if self.bytes() >= self.spec.piece_bytes {
             self.cut(key)?;
         }
         Ok(&mut self.writer)
+    }
+
+    /// What the open piece holds so far, stitched or written (bytes).
+    pub(crate) fn bytes(&self) -> u64 {
+        self.writer.bytes_written() + self.writer.bytes_referenced()
     }
 
     /// The piece that is open, whatever its size.
@@ -82,7 +87,7 @@ impl<'a> Output<'a> {
         let fresh = Self::new_writer(&self.spec);
         let mut writer = std::mem::replace(&mut self.writer, fresh);
         for tombstone in self.tombstones.clip(&self.low, high.map(|bound| &bound[..])).list() {
-            writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno)?;
+            writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);
         }
         if writer.is_empty() {
             return Ok(None);
@@ -95,25 +100,4 @@ impl<'a> Output<'a> {
         let piece = self.finish_piece(None)?;
         self.sink.piece(piece, None)
     }
-}
-
-/// The tombstones that must live on after a merge: the newest of each stripe; at the bottom, where
-/// nothing older lies below, those of the oldest stripe have done their work.
-pub(crate) fn surviving_tombstones(all: &TombstoneSet, boundaries: &[Seqno], bottom: bool) -> TombstoneSet {
-    let stripe = |seqno: Seqno| boundaries.partition_point(|&boundary| boundary < seqno);
-    let mut kept = Vec::new();
-    for fragment in all.fragments() {
-        let mut last_stripe = None;
-        for seqno in fragment.seqnos() {
-            let this = stripe(seqno);
-            if last_stripe.replace(this) != Some(this) && !(bottom && this == 0) {
-                kept.push(crate::memtable::RangeTombstone {
-                    start: fragment.start.clone(),
-                    end: fragment.end.clone(),
-                    seqno,
-                });
-            }
-        }
-    }
-    TombstoneSet::new(kept)
 }

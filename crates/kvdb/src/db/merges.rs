@@ -11,6 +11,7 @@ use kvfs_store::Result;
 
 use super::inner::Inner;
 use crate::compaction::{MergeJob, Sink, Victims, picker};
+use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
 use crate::zone::Budget;
@@ -87,9 +88,11 @@ impl Inner {
         let job = MergeJob {
             spec: self.output_spec(keyspace, &meta, false),
             inputs: inputs.to_vec(),
-            bottom: !older.iter().any(|run| overlap(run, inputs)),
-            boundaries: self.snapshots.boundaries(),
-            merger: meta.merger,
+            rules: KeepRules {
+                boundaries: self.snapshots.boundaries(),
+                bottom: !older.iter().any(|run| overlap(run, inputs)),
+                merger: meta.merger.clone(),
+            },
             options: self.options.merge,
             victims,
         };

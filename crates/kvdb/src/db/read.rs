@@ -11,7 +11,7 @@ use kvfs_store::{
 use super::inner::Inner;
 use super::view::View;
 use crate::commit::SnapshotPin;
-use crate::iter::{MergingIter, VisibleCursor};
+use crate::iter::VisibleCursor;
 use crate::memtable::{BlockFill, BlockState, Lookup, split_block_key};
 
 impl Inner {
@@ -43,9 +43,8 @@ impl Inner {
         range: KeyRange,
     ) -> Result<Box<dyn Cursor>> {
         let meta = self.keyspaces.get(keyspace.0)?;
-        let (sources, tombstones) = view.sources(keyspace.0);
-        let merging = MergingIter::new(sources);
-        Ok(Box::new(VisibleCursor::new(merging, tombstones, seqno, range, meta.merger, Box::new(view))))
+        let sources = view.sources(keyspace.0);
+        Ok(Box::new(VisibleCursor::new(sources, seqno, range, meta.merger, Box::new(view))))
     }
 
     pub(crate) fn read_blocks_at(
