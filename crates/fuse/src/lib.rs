@@ -2,7 +2,8 @@
 //!
 //! Purpose: [`mount`] attaches a directory to a connection, [`transport`] carries its messages, [`Session`]
 //! negotiates and runs the workers, [`dispatch`] turns requests into calls of [`Operations`] and answers into
-//! replies, [`notify`] tells the kernel what changed behind its back.
+//! replies, [`notify`] tells the kernel what changed behind its back,
+//! [`bridge`] joins all that to the file system of `kvfs-fs`.
 //!
 //! Thread safety: an `Operations` is called by all workers at once. No worker ever waits for a lock: a call
 //! that can't go on keeps its [`Reply`] (see [`Reply::park`]) and returns; whoever can go on answers later,
@@ -15,6 +16,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod bridge;
 pub mod dispatch;
 pub mod mount;
 pub mod notify;

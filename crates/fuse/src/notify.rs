@@ -1,7 +1,7 @@
 //! Telling the kernel what changed behind its back.
 //!
-//! A notification takes locks inside the kernel (INVAL_ENTRY the parent's inode lock, INVAL_INODE folio
-//! locks) that a request in progress may hold, so sending one can wait until that request is answered. They
+//! A notification takes locks inside the kernel (an entry's invalidation the parent's inode lock, an inode's
+//! folio locks) that a request in progress may hold, so sending one can wait until that request is answered. They
 //! are therefore sent by one thread of their own, which holds nothing; submitting never waits.
 //!
 //! Thread safety: [`Notifier`] is a cheap handle for any thread. Order: notifications go out in the order in

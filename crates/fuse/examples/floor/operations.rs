@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::tree::{CHUNK_BYTES, Content, Directory, FIRST_POSITION, Inode, State, Table};
 
-const FOREVER: Duration = Duration::from_secs(365 * 86400);
+const FOREVER: Duration = Duration::from_hours(365 * 24);
 const ROOT: u64 = 1;
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -241,9 +241,8 @@ impl Floor {
                         return Err(Errno::NOTEMPTY);
                     }
                     (Content::Directory(_), false) => return Err(Errno::ISDIR),
-                    (Content::Directory(_), true) => {}
+                    (Content::Directory(_), true) | (_, false) => {}
                     (_, true) => return Err(Errno::NOTDIR),
-                    (_, false) => {}
                 }
             }
             entries(pair.0)?.remove(name);
@@ -574,7 +573,9 @@ impl Operations for Floor {
             }
         }
         if reply.ok(buffer) == Delivery::Gone {
-            counted.into_iter().for_each(|ino| self.forget(ino, 1));
+            for ino in counted {
+                self.forget(ino, 1);
+            }
         }
     }
 

@@ -188,7 +188,7 @@ pub struct CopyArgs {
     pub offset_out: u64,
     /// Number of bytes.
     pub len: u64,
-    /// Flags of copy_file_range(2).
+    /// Flags of `copy_file_range(2)`.
     pub flags: u64,
 }
 

@@ -18,6 +18,7 @@ use crate::transport::{Message, RequestBuffer};
 
 /// Requests that are answered with ENOSYS so that the kernel does without them from then on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one per request")]
 pub(crate) struct ZeroMessage {
     pub(crate) open: bool,
     pub(crate) opendir: bool,
@@ -90,14 +91,13 @@ impl Router {
         let start = size_of::<abi::InHeader>();
         let args = Decoder::new(&message.bytes()[start..start + args_bytes]);
         let request = Request { cx, opcode, node: header.nodeid, args, channel };
-        let special = self.guarded(channel, header.unique, opcode, || self.call(request)).flatten();
+        let special = Self::guarded(channel, header.unique, opcode, || self.call(request)).flatten();
         (Some(message.into_buffer()), special)
     }
 
     /// Runs a handler; a panic or a malformed request is answered with an error. (After a panic the reply
     /// that the handler held has answered already.)
     fn guarded<R>(
-        &self,
         channel: &Arc<Channel>,
         unique: u64,
         opcode: Opcode,
@@ -153,7 +153,7 @@ impl Router {
             cache: wire.write_flags & flags::WRITE_CACHE != 0,
             kill_suidgid: wire.write_flags & flags::WRITE_KILL_SUIDGID != 0,
         };
-        self.guarded(channel, cx.unique, Opcode::Write, || {
+        Self::guarded(channel, cx.unique, Opcode::Write, || {
             self.operations.write(cx, node, args, data, Reply::new(channel, cx.unique, Opcode::Write));
             Ok(())
         });

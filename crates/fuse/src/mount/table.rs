@@ -52,16 +52,8 @@ fn unescape(text: &str) -> String {
             .then(|| tail.get(..3))
             .flatten()
             .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match octal {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
+        bytes.push(octal.unwrap_or(first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -29,15 +29,14 @@ impl Transport for DeviceTransport {
     fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
         loop {
             match read(&self.fd, &mut *buffer) {
-                Ok(0) => return Ok(Received::Ended),
-                Ok(len) => return Ok(Received::Request(len)),
+                Ok(len) if len > 0 => return Ok(Received::Request(len)),
                 // ENOENT: the request was taken back while it was being handed over.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None) {
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(errno) => return Err(errno),
                 },
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
+                Ok(_) | Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
                 Err(errno) => return Err(errno),
             }
         }
