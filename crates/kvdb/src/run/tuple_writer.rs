@@ -1,16 +1,22 @@
 //! The tuple half of a piece writer: records into blocks, blocks into chunks, chunks to the device.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, SECTOR_BYTES};
 use kvfs_store::{Result, Seqno, StoreError};
 
+use super::RunContext;
 use super::filter::fingerprint;
 use super::held::Held;
 use super::piece::Piece;
 use super::writer::Target;
-use crate::format::{Extent, Fingerprints, RecordKind, TUPLE_BLOCK_BYTES_MAX, TupleBlockBuilder, TupleEntry};
+use crate::cache::{Charge, Pool};
+use crate::format::{
+    Extent, Fingerprints, PieceId, RecordKind, TUPLE_BLOCK_BYTES_MAX, TupleBlockBuilder, TupleEntry,
+};
 
 /// A block may pass its target size up to this many times over, if it would waste much of its last
 /// sector otherwise.
@@ -32,13 +38,18 @@ pub(super) struct TupleOutput {
     pending: Vec<usize>,
     pub(super) entries: Vec<TupleEntry>,
     pub(super) fingerprints: Fingerprints,
+    /// Fingerprints of the pieces that were stitched from, and the memory that they take.
+    sources: HashMap<PieceId, Fingerprints>,
+    sources_charge: Charge,
 }
 
 impl TupleOutput {
-    pub(super) fn new(block_bytes: usize) -> Self {
+    pub(super) fn new(ctx: &RunContext) -> Self {
         Self {
+            sources: HashMap::new(),
+            sources_charge: ctx.accountant.guard(Pool::Io, 0),
             builder: TupleBlockBuilder::default(),
-            block_bytes,
+            block_bytes: ctx.options.tuple_block_bytes,
             first_key: Vec::new(),
             flags: 0,
             seqno_min: Seqno::MAX,
@@ -201,7 +212,15 @@ impl TupleOutput {
         range: Range<usize>,
     ) -> Result<u64> {
         self.end_block(target, held)?;
-        let fingerprints = source.fingerprints()?;
+        let fingerprints = match self.sources.entry(source.desc().id) {
+            Entry::Occupied(present) => present.into_mut(),
+            Entry::Vacant(vacant) => {
+                let fingerprints = vacant.insert(source.fingerprints()?);
+                let bytes = (fingerprints.values.len() + fingerprints.ends.len()) * size_of::<u32>();
+                self.sources_charge.resize(self.sources_charge.bytes() + bytes as u64);
+                fingerprints
+            }
+        };
         let mut bytes = 0;
         for (index, entry) in range.clone().zip(&source.tuple_entries()[range]) {
             held.retain(entry.extent);
@@ -211,7 +230,10 @@ impl TupleOutput {
                 last_key: Bytes::copy_from_slice(&entry.last_key),
                 ..entry.clone()
             };
-            if self.continues_key(&entry.first_key) {
+            if let Some(last) = self.entries.last_mut()
+                && last.last_key == entry.first_key
+            {
+                last.flags |= TupleEntry::HAS_VERSIONS;
                 entry.flags |= TupleEntry::HAS_VERSIONS;
             }
             self.entries.push(entry);

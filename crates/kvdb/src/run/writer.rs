@@ -108,7 +108,7 @@ impl PieceWriter {
         let ctx = &target.ctx;
         Self {
             held: Held::new(Arc::clone(&ctx.zones)),
-            tuples: TupleOutput::new(ctx.options.tuple_block_bytes),
+            tuples: TupleOutput::new(ctx),
             layers: Vec::new(),
             tombstones: Vec::new(),
             bounds: Bounds { first_key: None, last_key: Bytes::new(), seqno_min: Seqno::MAX, seqno_max: 0 },
@@ -167,8 +167,7 @@ impl PieceWriter {
     }
 
     /// Takes over the blocks `entries` of the index of `source`, in place of their records. Their
-    /// data is not read; where `source` was opened (not written by this process), its fingerprints
-    /// are read, once.
+    /// data is not read, but the fingerprints of `source` are, once per writer.
     ///
     /// # Errors
     /// I/O errors and corruption of the fingerprints; `Full`, since the block that is being built
