@@ -23,6 +23,10 @@ const TAIL_LEN: usize = 16;
 /// Sets of one size class before they become one.
 const FANOUT: usize = 4;
 
+/// Sets of more tombstones stay as they are: it bounds how long one insertion can take, and a
+/// memtable is sealed before it has more than a few of them.
+const SET_LEN_MAX: usize = 1 << 13;
+
 #[derive(Debug, Default)]
 struct State {
     /// Big ones first.
@@ -74,7 +78,7 @@ impl GrowingTombstones {
         sets.push(Arc::new(TombstoneSet::new(tail)));
         while let Some(from) = sets.len().checked_sub(FANOUT) {
             let newest_len = sets[sets.len() - 1].len();
-            if sets[from].len() > FANOUT * newest_len {
+            if sets[from].len() > (FANOUT * newest_len).min(SET_LEN_MAX) {
                 break;
             }
             let merged = TombstoneSet::union(sets[from..].iter().map(|set| &**set));

@@ -17,40 +17,41 @@ fn entry(cursor: &VisibleCursor) -> Option<(Bytes, Bytes)> {
     cursor.entry().map(|(key, value)| (Bytes::copy_from_slice(key), value.clone()))
 }
 
-/// `None`: fresh; else the index of the entry, `-1` before the first, the count behind the last.
+/// Makes a random move from `at` (`None`: fresh). Returns where that leads: the index of the entry, -1
+/// before the first, the count behind the last.
 fn expected_place(
     rng: &mut Rng,
     at: Option<i64>,
     entries: &[(Bytes, Bytes)],
     keys: u64,
     cursor: &mut VisibleCursor,
-) -> Option<i64> {
+) -> i64 {
     let count = entries.len() as i64;
     let key = random_key(rng, keys);
     match rng.below(12) {
         0 => {
             cursor.seek(&key).unwrap();
-            Some(entries.partition_point(|entry| entry.0 < key) as i64)
+            entries.partition_point(|entry| entry.0 < key) as i64
         }
         1 => {
             cursor.seek_back(&key).unwrap();
-            Some(entries.partition_point(|entry| entry.0 <= key) as i64 - 1)
+            entries.partition_point(|entry| entry.0 <= key) as i64 - 1
         }
         2 => {
             cursor.first().unwrap();
-            Some(0)
+            0
         }
         3 => {
             cursor.last().unwrap();
-            Some(count - 1)
+            count - 1
         }
         4..=7 => {
             cursor.next().unwrap();
-            Some(at.map_or(0, |at| (at + 1).min(count)))
+            at.map_or(0, |at| (at + 1).min(count))
         }
         _ => {
             cursor.prev().unwrap();
-            Some(at.map_or(count - 1, |at| (at - 1).max(-1)))
+            at.map_or(count - 1, |at| (at - 1).max(-1))
         }
     }
 }
@@ -70,7 +71,7 @@ fn check_random_moves(rng: &mut Rng, layers: &[Layer], keys: u64, moves: usize) 
     let mut at = None;
     assert_eq!(entry(&cursor), None);
     for _ in 0..moves {
-        at = expected_place(rng, at, &entries, keys + 2, &mut cursor);
+        at = Some(expected_place(rng, at, &entries, keys + 2, &mut cursor));
         let expected = at.and_then(|at| entries.get(usize::try_from(at).ok()?)).cloned();
         assert_eq!(entry(&cursor), expected, "snapshot {snapshot} place {at:?}");
     }

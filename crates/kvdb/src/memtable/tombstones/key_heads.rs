@@ -5,6 +5,8 @@
 
 use std::{cmp::Ordering, ops::Range};
 
+use bytes::Bytes;
+
 /// Heads of sorted keys.
 #[derive(Debug, Default)]
 pub(super) struct KeyHeads {
@@ -14,12 +16,22 @@ pub(super) struct KeyHeads {
     heads: Vec<u64>,
 }
 
-/// Zero padding keeps the order: where padded heads differ, they order the keys.
-fn head(rest: &[u8]) -> u64 {
+/// The first eight bytes, zero-padded. Zero padding keeps the order: where padded heads differ, they order the keys.
+pub(super) fn head(rest: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = rest.len().min(8);
     bytes[..len].copy_from_slice(&rest[..len]);
     u64::from_be_bytes(bytes)
+}
+
+/// How many bytes all keys have in common at their beginnings.
+pub(super) fn common_len<'a>(keys: impl IntoIterator<Item = &'a Bytes>) -> usize {
+    let mut keys = keys.into_iter();
+    let Some(first) = keys.next() else { return 0 };
+    keys.fold(first.len(), |common, key| {
+        let len = common.min(key.len());
+        first[..len].iter().zip(&key[..len]).take_while(|(a, b)| a == b).count()
+    })
 }
 
 impl KeyHeads {
