@@ -72,6 +72,8 @@ pub struct TombstoneSet {
     cuts: Vec<Cut>,
     /// The ends of the cuts, for the search.
     ends: KeyHeads,
+    /// Their starts, for most answers to "is it in the cut that the search found".
+    starts: KeyHeads,
     seqnos: SeqnoTree,
     seqno_max: Seqno,
 }
@@ -111,8 +113,9 @@ impl TombstoneSet {
         list.dedup();
         let (cuts, seqnos) = Sweep::new(&list, common).run();
         let ends = KeyHeads::new(cuts.iter().map(|cut| &cut.end.key(&list)[..]));
+        let starts = KeyHeads::new(cuts.iter().map(|cut| &cut.start.key(&list)[..]));
         let seqno_max = list.iter().map(|tombstone| tombstone.seqno).max().unwrap_or(0);
-        Self { list, cuts, ends, seqnos, seqno_max }
+        Self { list, cuts, ends, starts, seqnos, seqno_max }
     }
 
     /// All tombstones of several sets.
@@ -154,7 +157,7 @@ impl TombstoneSet {
     pub fn bytes(&self) -> usize {
         let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
         keys + self.list.len() * size_of::<RangeTombstone>()
-            + self.cuts.len() * (size_of::<Cut>() + size_of::<u64>())
+            + self.cuts.len() * (size_of::<Cut>() + 2 * size_of::<u64>())
             + self.seqnos.bytes()
     }
 
@@ -165,8 +168,11 @@ impl TombstoneSet {
 
     /// The fragment that `key` lies in. O(log n).
     pub fn fragment_at(&self, key: &[u8]) -> Option<Fragment<'_>> {
-        let cut = self.cuts.get(self.first_ending_after(key))?;
-        Some(self.view(cut)).filter(|fragment| fragment.start[..] <= *key)
+        let at = self.first_ending_after(key);
+        if self.starts.is_surely_greater(at, key) {
+            return None;
+        }
+        Some(self.view(self.cuts.get(at)?)).filter(|fragment| fragment.start[..] <= *key)
     }
 
     /// The fragment at an index of [`TombstoneSet::fragments`].

@@ -47,6 +47,13 @@ impl KeyHeads {
         Self { common: first[..common].to_vec(), heads }
     }
 
+    /// Whether the heads alone show that the key at `at` is greater than `key`.
+    pub(super) fn is_surely_greater(&self, at: usize, key: &[u8]) -> bool {
+        self.heads
+            .get(at)
+            .is_some_and(|&at| key.strip_prefix(&self.common[..]).is_some_and(|rest| at > head(rest)))
+    }
+
     /// Keys before the range are less than `key`, keys behind it greater; those inside share its
     /// head and must be looked at. O(log n).
     pub(super) fn equal_range(&self, key: &[u8]) -> Range<usize> {
@@ -58,7 +65,9 @@ impl KeyHeads {
         };
         let wanted = head(rest);
         let start = self.heads.partition_point(|&head| head < wanted);
-        let len = self.heads[start..].partition_point(|&head| head == wanted);
+        // Most keys differ in their heads, so a second search is rare.
+        let is_equal = self.heads.get(start) == Some(&wanted);
+        let len = if is_equal { self.heads[start..].partition_point(|&head| head == wanted) } else { 0 };
         start..start + len
     }
 }
