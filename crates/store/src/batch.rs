@@ -99,6 +99,11 @@ impl Batch {
         &self.ops
     }
 
+    /// The operations in order, by value.
+    pub fn into_ops(self) -> Vec<Op> {
+        self.ops
+    }
+
     /// Number of operations, and so of seqnos.
     pub fn len(&self) -> usize {
         self.ops.len()

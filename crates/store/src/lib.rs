@@ -117,13 +117,15 @@ pub trait Cursor: Send {
     /// As [`Cursor::seek`].
     fn last(&mut self) -> Result<()>;
 
-    /// Moves one entry forward; from nowhere (fresh) to the first entry.
+    /// Moves one entry forward; from nowhere (fresh) and from before the first entry to the first
+    /// entry. Beyond the last entry it stays there.
     ///
     /// # Errors
     /// As [`Cursor::seek`].
     fn next(&mut self) -> Result<()>;
 
-    /// Moves one entry back; from nowhere (fresh) to the last entry.
+    /// Moves one entry back; from nowhere (fresh) and from beyond the last entry to the last entry.
+    /// Before the first entry it stays there.
     ///
     /// # Errors
     /// As [`Cursor::seek`].

@@ -32,6 +32,11 @@ impl Merger {
         &self.keyspace
     }
 
+    /// Whether operands can be resolved.
+    pub fn has_function(&self) -> bool {
+        self.function.is_some()
+    }
+
     /// Applies `operands` (newest first) to `base`; with no operands the base itself.
     ///
     /// # Errors

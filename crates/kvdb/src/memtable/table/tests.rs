@@ -106,7 +106,7 @@ fn random_history(rng: &mut Rng, make: impl Fn(&mut Rng, Seqno) -> Op) -> (Arc<M
     let mut base = 1;
     for _ in 0..40 {
         let mut batch = Batch::new();
-        for _ in 0..1 + rng.below(4) {
+        for _ in 0..=rng.below(4) {
             let seqno = base + batch.len() as u64;
             let op = make(rng, seqno);
             model.ops.push((seqno, op.clone()));
