@@ -5,6 +5,7 @@
 //! Invariants: only successful calls are counted.
 
 use crate::Device;
+use std::fmt;
 use std::io;
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -131,6 +132,15 @@ impl<D: Device> Device for CountingDevice<D> {
         self.inner.discard(offset, len)?;
         count(&self.counters.discards, &self.counters.bytes_discarded, len);
         Ok(())
+    }
+}
+
+impl<D: Device + fmt::Debug> fmt::Debug for CountingDevice<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountingDevice")
+            .field("inner", &self.inner)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
     }
 }
 

@@ -28,6 +28,7 @@ use bytes::Bytes;
 use event::{Event, Held, Payload};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -434,6 +435,17 @@ impl Device for CrashDevice {
         // Reads after a discard are unspecified: alternate, so that nobody comes to rely on zeros.
         let byte = if self.events_len().is_multiple_of(2) { 0 } else { 0xa5 };
         self.record(Event::Discard { offset, payload: Payload::Fill { byte, len } })
+    }
+}
+
+impl fmt::Debug for CrashDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CrashDevice")
+            .field("len_bytes", &self.len_bytes())
+            .field("events_len", &self.events_len())
+            .field("bytes_unflushed", &self.bytes_unflushed())
+            .field("is_powered", &self.is_powered())
+            .finish_non_exhaustive()
     }
 }
 

@@ -10,6 +10,7 @@
 
 use crate::{Device, SECTOR_BYTES};
 use parking_lot::Mutex;
+use std::fmt;
 use std::io;
 
 /// One method of [`Device`] that can fail.
@@ -246,6 +247,18 @@ impl<D: Device> Device for FaultDevice<D> {
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.judge_simple(Call::Discard)?;
         self.inner.discard(offset, len)
+    }
+}
+
+impl<D: fmt::Debug> fmt::Debug for FaultDevice<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("FaultDevice")
+            .field("inner", &self.inner)
+            .field("counts", &state.counts)
+            .field("faults", &state.faults)
+            .field("rules", &state.rules)
+            .finish_non_exhaustive()
     }
 }
 

@@ -332,3 +332,6 @@ impl Debug for FileDevice {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

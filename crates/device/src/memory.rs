@@ -9,6 +9,7 @@
 use crate::{Device, SECTOR_BYTES, request};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,6 +211,16 @@ impl Device for MemoryDevice {
         request::check_write("discard", self.len_bytes(), offset, len)?;
         self.fill_bytes(0, offset, len);
         Ok(())
+    }
+}
+
+impl fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryDevice")
+            .field("len_bytes", &self.len_bytes())
+            .field("len_bytes_max", &self.len_bytes_max)
+            .field("bytes_allocated", &self.bytes_allocated())
+            .finish_non_exhaustive()
     }
 }
 

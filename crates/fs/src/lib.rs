@@ -1,1 +1,35 @@
-//! placeholder
+//! File-system semantics over any [`kvfs_store::Store`].
+//!
+//! Purpose: [`FileSystem`] offers one call for each operation of a Linux file system, by node id, so that a
+//! FUSE bridge is a translation without policy. Directories, files and attributes are rows of the store's
+//! keyspaces (see `schema`); every operation that changes something is one batch.
+//!
+//! Thread safety: everything is `&self`; any number of threads. No lock is held across I/O waits for
+//! others: an operation that meets another one's names returns [`FsError::Parked`] and is called again.
+//!
+//! Invariants: an operation that fails left no trace; the directory tree stays a tree.
+
+mod attr;
+pub mod check;
+mod dir;
+mod error;
+mod file;
+mod filesystem;
+mod namespace;
+mod node;
+mod orphan;
+mod schema;
+mod types;
+mod xattr;
+
+pub use error::{FsError, Result};
+pub use filesystem::FileSystem;
+pub use types::{
+    AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill, LINK_MAX,
+    MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, RenameMode, SYMLINK_LEN_MAX,
+    SeekKind, SetAttr, SetTime, StatFs, Timestamp, View, WriteFlags, Written, XATTR_LEN_MAX,
+    XATTR_NAME_LEN_MAX, XattrMode,
+};
+
+/// Largest inline threshold that `mkfs` accepts (bytes).
+pub const INLINE_LEN_LIMIT: u32 = 65536;

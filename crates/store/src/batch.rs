@@ -84,13 +84,24 @@ impl Batch {
     }
 
     /// Sets consecutive blocks; `data` holds whole blocks.
-    pub fn put_blocks(&mut self, keyspace: Keyspace, prefix: impl Into<Bytes>, first: u64, data: impl Into<Bytes>) {
+    pub fn put_blocks(
+        &mut self,
+        keyspace: Keyspace,
+        prefix: impl Into<Bytes>,
+        first: u64,
+        data: impl Into<Bytes>,
+    ) {
         self.push(Op::PutBlocks { keyspace, prefix: prefix.into(), first, data: data.into() });
     }
 
     /// The operations in order.
     pub fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    /// The operations in order, by value.
+    pub fn into_ops(self) -> Vec<Op> {
+        self.ops
     }
 
     /// Number of operations, and so of seqnos.

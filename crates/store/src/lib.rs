@@ -80,7 +80,13 @@ pub trait Read: Send + Sync {
     ///
     /// # Errors
     /// As [`Read::get`].
-    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>>;
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>>;
 }
 
 /// An ordered walk over `(key, value)` at one position, both ways.
@@ -111,13 +117,15 @@ pub trait Cursor: Send {
     /// As [`Cursor::seek`].
     fn last(&mut self) -> Result<()>;
 
-    /// Moves one entry forward; from nowhere (fresh) to the first entry.
+    /// Moves one entry forward; from nowhere (fresh) and from before the first entry to the first
+    /// entry. Beyond the last entry it stays there.
     ///
     /// # Errors
     /// As [`Cursor::seek`].
     fn next(&mut self) -> Result<()>;
 
-    /// Moves one entry back; from nowhere (fresh) to the last entry.
+    /// Moves one entry back; from nowhere (fresh) and from beyond the last entry to the last entry.
+    /// Before the first entry it stays there.
     ///
     /// # Errors
     /// As [`Cursor::seek`].
@@ -140,7 +148,12 @@ pub trait Store: Read {
     ///
     /// # Errors
     /// The keyspace exists with another kind; the store is read-only or full.
-    fn open_keyspace(&self, name: &str, kind: KeyspaceKind, merge: Option<Arc<dyn MergeFunction>>) -> Result<Keyspace>;
+    fn open_keyspace(
+        &self,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Result<Keyspace>;
 
     /// The keyspaces that exist, ordered by name.
     fn keyspaces(&self) -> Vec<KeyspaceInfo>;

@@ -38,6 +38,12 @@ enum Fate {
     Torn(u64),
 }
 
+impl Fate {
+    fn kept_if(kept: bool) -> Self {
+        if kept { Self::Kept } else { Self::Lost }
+    }
+}
+
 /// Calls `keep` with every event, or part of one, that survives, in their order.
 pub(super) fn select(events: &[Event], rng: &mut Rng, mode: CrashMode, mut keep: impl FnMut(&Event)) {
     let mode = match mode {
@@ -48,16 +54,14 @@ pub(super) fn select(events: &[Event], rng: &mut Rng, mode: CrashMode, mut keep:
     let density = rng.range(1, 16);
     for (index, event) in events.iter().enumerate() {
         let fate = match mode {
-            CrashMode::DropAll | CrashMode::Any => Fate::Lost,
-            CrashMode::KeepPrefix if index < pivot => Fate::Kept,
+            CrashMode::KeepAll => Fate::Kept,
             CrashMode::KeepPrefix if index == pivot => Fate::Torn(density),
-            CrashMode::KeepPrefix => Fate::Lost,
-            CrashMode::KeepSuffix if index < pivot => Fate::Lost,
-            CrashMode::KeepAll | CrashMode::KeepSuffix => Fate::Kept,
-            CrashMode::KeepSubset if rng.chance(density, 16) => Fate::Kept,
-            CrashMode::KeepSubset => Fate::Lost,
+            CrashMode::KeepPrefix => Fate::kept_if(index < pivot),
+            CrashMode::KeepSuffix => Fate::kept_if(index >= pivot),
+            CrashMode::KeepSubset => Fate::kept_if(rng.chance(density, 16)),
             // Each write gets a density of its own, so that some lose one piece and some keep one.
             CrashMode::Tear => Fate::Torn(rng.below(17)),
+            CrashMode::DropAll | CrashMode::Any => Fate::Lost,
         };
         match fate {
             Fate::Lost => {}

@@ -1,1 +1,165 @@
-//! Placeholder.
+//! The façade of the engine: [`Db`] implements the store traits by joining the other modules.
+//!
+//! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
+//! [`write`], [`flush`], [`merges`], [`open`].
+
+mod background;
+mod check;
+mod counters;
+mod flush;
+mod health;
+mod inner;
+mod keyspaces;
+mod merges;
+mod open;
+mod options;
+mod read;
+mod signals;
+mod throttle;
+mod view;
+mod write;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{
+    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    MergeFunction, Position, Read, Result, Snapshot, SpaceStats, Store,
+};
+
+pub use check::Checked;
+pub use options::{Background, CreateOptions, Options};
+
+use background::Threads;
+use inner::Inner;
+use read::DbSnapshot;
+
+/// An open store on one device.
+///
+/// Dropping it stops the background threads; [`Db::close`] also syncs and reports errors.
+pub struct Db {
+    inner: Arc<Inner>,
+    threads: Threads,
+}
+
+impl Db {
+    /// Writes everything out, so that the next open has nothing to replay, and stops. Later writes fail.
+    ///
+    /// # Errors
+    /// I/O errors; what was synced before is safe.
+    pub fn close(&self) -> Result<()> {
+        self.threads.stop(&self.inner);
+        self.inner.close()
+    }
+
+    /// Turns everything in memory into runs.
+    ///
+    /// # Errors
+    /// I/O errors, sticky.
+    pub fn flush(&self) -> Result<()> {
+        self.inner.seal_if(|active| active.bytes() > 0);
+        while self.inner.flush_oldest()? {}
+        Ok(())
+    }
+
+    /// Runs merges until none is due.
+    ///
+    /// # Errors
+    /// I/O errors, sticky; `Full`.
+    pub fn compact(&self) -> Result<()> {
+        while self.inner.merge_once()? {}
+        Ok(())
+    }
+
+    /// Frees all the space that garbage holds, as far as one pass finds it.
+    ///
+    /// # Errors
+    /// As [`Db::compact`].
+    pub fn reclaim(&self) -> Result<()> {
+        self.inner.reclaim()
+    }
+
+    /// Verifies every checksum and every reference of the engine.
+    ///
+    /// # Errors
+    /// Only what keeps the check itself from going on; damage is a finding.
+    pub fn check(&self) -> Result<Checked> {
+        self.inner.check()
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        self.threads.stop(&self.inner);
+    }
+}
+
+impl Read for Db {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        let (view, seqno) = self.inner.read_view();
+        self.inner.get_at(&view, seqno, keyspace, key)
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let (view, seqno) = self.inner.read_view();
+        keys.iter().map(|key| self.inner.get_at(&view, seqno, keyspace, key)).collect()
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        let (view, seqno) = self.inner.read_view();
+        self.inner.cursor_at(view, seqno, keyspace, range)
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        let (view, seqno) = self.inner.read_view();
+        self.inner.read_blocks_at(&view, seqno, keyspace, prefix, first, buf)
+    }
+
+    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>> {
+        let (view, seqno) = self.inner.read_view();
+        self.inner.next_extent_at(&view, seqno, keyspace, prefix, from, kind)
+    }
+}
+
+impl Store for Db {
+    fn open_keyspace(
+        &self,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Result<Keyspace> {
+        self.inner.open_keyspace(name, kind, merge)
+    }
+
+    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        self.inner.keyspaces.list()
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(DbSnapshot::new(Arc::clone(&self.inner))))
+    }
+
+    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
+        self.inner.apply(&batch, durability)
+    }
+
+    fn sync(&self, position: Position) -> Result<()> {
+        self.inner.sync(position)
+    }
+
+    fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: true, range_delete_constant: true }
+    }
+
+    fn space(&self) -> SpaceStats {
+        self.inner.space()
+    }
+
+    fn stats(&self) -> Vec<(String, u64)> {
+        self.inner.stats()
+    }
+}

@@ -8,10 +8,12 @@
 
 mod edit;
 mod group;
+mod live;
 pub mod manifest;
 mod state;
 
 pub use edit::{Edit, RunId};
+pub use live::{KeyspaceRuns, Run, Version, first_block_at_or_after};
 pub use manifest::Manifest;
 pub use state::{KeyspaceState, ManifestState, RunState};
 

@@ -1,0 +1,63 @@
+# One door for everything; `make` alone lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# rustup's usual place, for shells that did not read its profile.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+PREFIX ?= /usr/local
+KVFS   := target/release/kvfs
+
+.PHONY: help run stop build test test-unit test-mount realwork bench-first lint docs install clean setup
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## set up, build, mount a demonstration store and show it
+	@scripts/setup.sh run
+	@cargo build --release --locked --bin kvfs
+	@scripts/demo.sh
+
+stop: ## unmount and remove the demonstration of `make run`
+	@scripts/demo.sh --stop
+
+build: ## the release binary: target/release/kvfs
+	@cargo build --release --locked --bin kvfs
+
+test: ## everything CI runs: lint, docs, unit tests, suites on a mount, real work (short)
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+test-unit: ## unit, model, crash and tidy tests; no mount
+	@scripts/test.sh unit
+
+test-mount: ## pjdfstest, fsx, stress-ng and the life of a mount
+	@scripts/setup.sh test
+	@scripts/test.sh suites build mount
+
+realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long form
+	@scripts/setup.sh test
+	@scripts/realwork.sh
+
+bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour
+	@scripts/setup.sh test
+	@cargo build --release --locked -p kvfs-fuse --example floor
+	@cd bench && cargo run --release --locked -- --kvfs ../$(KVFS) --floor ../target/release/examples/floor \
+		--json ../target/bench.json $(BENCH)
+
+lint: ## rustfmt and clippy, no warning allowed
+	@cargo fmt --all -- --check
+	@cargo clippy --workspace --all-targets --locked -- -D warnings
+
+docs: ## the API pages, no warning allowed
+	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+install: build ## copy the binary to $(PREFIX)/bin
+	@install -D -m 755 $(KVFS) $(DESTDIR)$(PREFIX)/bin/kvfs
+
+clean: ## remove the demonstration and everything built
+	@scripts/demo.sh --stop
+	@cargo clean
+
+setup: ## install the system packages that are missing
+	@scripts/setup.sh test

@@ -1,0 +1,133 @@
+//! The machine: commands, caches, memory, and what to write about it into a report.
+//!
+//! Thread safety: free functions.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a reader of the figures has to know about the machine.
+#[derive(Serialize)]
+pub(crate) struct Machine {
+    kernel: String,
+    cpus: usize,
+    memory_bytes: u64,
+    load_average_at_start: String,
+}
+
+impl Machine {
+    /// This machine, now.
+    pub(crate) fn describe() -> Result<Self> {
+        let release = rustix::system::uname();
+        Ok(Self {
+            kernel: release.release().to_string_lossy().into_owned(),
+            cpus: std::thread::available_parallelism()?.get(),
+            memory_bytes: memory_total_bytes()?,
+            load_average_at_start: fs::read_to_string("/proc/loadavg")?.trim().to_owned(),
+        })
+    }
+
+    /// One line for people.
+    pub(crate) fn line(&self) -> String {
+        let gib = self.memory_bytes as f64 / f64::from(1 << 30);
+        let Self { kernel, cpus, load_average_at_start, .. } = self;
+        format!("Linux {kernel}, {cpus} CPUs, {gib:.1} GiB, load {load_average_at_start}")
+    }
+}
+
+/// Physical memory (bytes).
+pub(crate) fn memory_total_bytes() -> Result<u64> {
+    meminfo_bytes("MemTotal:")
+}
+
+fn meminfo_bytes(field: &str) -> Result<u64> {
+    kib_field(&fs::read_to_string("/proc/meminfo")?, field)
+        .with_context(|| format!("/proc/meminfo has no {field}"))
+}
+
+/// The value of a line such as `VmHWM:   1234 kB`, in bytes.
+pub(crate) fn kib_field(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Runs a command to its end; its standard error is part of the error.
+pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Result<String> {
+    run_with_codes(program, args, &[0])
+}
+
+/// As [`run`], for programs whose exit code says more than success.
+pub(crate) fn run_with_codes<S: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    args: &[S],
+    codes: &[i32],
+) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).env("LC_ALL", "C");
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if output.status.code().is_none_or(|code| !codes.contains(&code)) {
+        bail!("{command:?} failed, {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Drops clean pages, dentries and inodes of the whole machine.
+pub(crate) fn drop_caches() -> Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the kernel's caches")
+}
+
+/// Writes out the dirty pages of the file system that holds `dir`.
+pub(crate) fn sync_file_system(dir: &Path) -> Result<()> {
+    let dir_file = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
+    rustix::fs::syncfs(&dir_file).with_context(|| format!("cannot sync {}", dir.display()))
+}
+
+/// Reads a file through the page cache, up to `bytes_max`: afterwards its pages are cached, and the
+/// memory that holds them has been touched, which on a virtual machine is slow the first time.
+pub(crate) fn read_through_cache(path: &Path, bytes_max: u64) -> Result<u64> {
+    let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut buf = vec![0; 1 << 20];
+    let mut bytes = 0;
+    while bytes < bytes_max {
+        crate::interrupt::check()?;
+        match file.read(&mut buf)? {
+            0 => break,
+            len => bytes += len as u64,
+        }
+    }
+    Ok(bytes)
+}
+
+/// Touches the free memory of the machine by filling the page cache, and drops that again.
+pub(crate) fn warm_memory(image: &Path) -> Result<()> {
+    let spare_bytes = meminfo_bytes("MemAvailable:")?.saturating_sub(1 << 30);
+    let bytes = read_through_cache(image, spare_bytes)?;
+    eprintln!("warmed {} MiB of memory", bytes >> 20);
+    drop_caches()
+}
+
+/// Polls until `done` says so; false when `limit` has passed before.
+pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
+    let start = Instant::now();
+    while !done()? {
+        if start.elapsed() > limit {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(true)
+}
+
+/// Refuses to start where the measurement cannot work.
+pub(crate) fn check_rights() -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the benchmark mounts file systems and drops the kernel's caches: run it as root"
+    );
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! The command line, as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::units::parse_size;
+
+const AFTER_HELP: &str = "\
+Examples:
+  kvfs mkfs ~/store                        make a store in a directory
+  kvfs mount ~/store ~/mnt                 mount it (in the background)
+  kvfs mount --create ~/store ~/mnt        the same, making the store when it is missing
+  cd ~/mnt && kvfs kv put tags song.mp3 'artist=…'
+  kvfs umount ~/mnt
+
+Exit codes:
+  0 done             1 failed, or key not found   2 wrong usage      3 in use
+  4 not a store, or of another version            5 damaged          6 no space
+  7 missing rights   8 mount point unfit          9 not mounted";
+
+/// A transactional file system and key-value store in one.
+#[derive(Debug, Parser)]
+#[command(name = "kvfs", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a new store
+    Mkfs(MkfsArgs),
+    /// Mount a store
+    Mount(MountArgs),
+    /// Unmount, after everything is written
+    #[command(after_help = "Example:\n  kvfs umount ~/mnt")]
+    Umount(UmountArgs),
+    /// Verify every checksum and cross-reference
+    Check(CheckArgs),
+    /// Counters of a mounted store
+    Stats(StatsArgs),
+    /// Ordered key-value data beside the files
+    Kv(KvArgs),
+    /// Version of the program and of the on-disk format
+    #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
+    Version(JsonArgs),
+}
+
+const MKFS_EXAMPLES: &str = "\
+Examples:
+  kvfs mkfs ~/store                        a sparse file inside that grows with use
+  kvfs mkfs ~/store --size 20G             at most 20 GiB
+  kvfs mkfs ~/store --device /dev/sdb1     use a block device; ~/store then only names it";
+
+#[derive(Debug, Args)]
+#[command(after_help = MKFS_EXAMPLES)]
+pub(crate) struct MkfsArgs {
+    /// Directory of the store; made when missing, must be empty
+    pub(crate) store: PathBuf,
+    /// File or block device that holds the data, instead of a file inside STORE
+    #[arg(long, value_name = "FILE_OR_BLOCKDEV")]
+    pub(crate) device: Option<PathBuf>,
+    /// Most bytes the store may take, such as 20G (default: the block device, or what is free now)
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// Files up to this size live inside their row, such as 4K; 0 = never
+    #[arg(long, value_parser = parse_size, default_value = "4K")]
+    pub(crate) inline: u64,
+    /// Overwrite a block device or file that already holds something
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+const MOUNT_EXAMPLES: &str = "\
+Options for -o, separated by commas:
+  ro rw exec noexec suid nosuid dev nodev   as in mount(8)
+  relatime (default) noatime strictatime    when reading changes access times
+  allow_other                               let other users in (default for root; others need
+                                            user_allow_other in /etc/fuse.conf)
+  no_allow_other                            only the mounting user
+  commit=SECONDS                            longest time that a change stays only in memory (1)
+  nonempty                                  mount over what is in DIR
+
+Examples:
+  kvfs mount ~/store ~/mnt
+  kvfs mount --create -o noatime,nodev ~/store ~/mnt
+  kvfs mount --foreground --memory 256M ~/store ~/mnt";
+
+#[derive(Debug, Args)]
+#[command(after_help = MOUNT_EXAMPLES)]
+pub(crate) struct MountArgs {
+    /// The store
+    pub(crate) store: PathBuf,
+    /// Existing, empty directory to mount on
+    pub(crate) dir: PathBuf,
+    /// Make the store when it is missing
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// Stay in the foreground and log to standard error
+    #[arg(long, short = 'f')]
+    pub(crate) foreground: bool,
+    /// Mount options, separated by commas
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub(crate) options: Vec<String>,
+    /// Ceiling for memory, such as 512M (default: a quarter of RAM, at most 2G)
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
+    /// Threads that serve requests (default: one for each processor, at most 8)
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: Option<u16>,
+    /// Size limit when --create makes the store
+    #[arg(long, value_parser = parse_size, requires = "create")]
+    pub(crate) size: Option<u64>,
+    /// Set by the parent that waits for this process to be ready
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub(crate) in_background: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UmountArgs {
+    /// The mount point
+    pub(crate) dir: PathBuf,
+    /// Detach even when files are still open; the store closes when the last one is
+    #[arg(long, short = 'l')]
+    pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  kvfs check ~/store\n  kvfs check ~/mnt      while mounted")]
+pub(crate) struct CheckArgs {
+    /// Store, or a directory on its mount
+    pub(crate) target: PathBuf,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  kvfs stats ~/mnt\n  kvfs stats --json ~/mnt")]
+pub(crate) struct StatsArgs {
+    /// A directory on the mount, or the store
+    pub(crate) target: PathBuf,
+    /// For machines: exact numbers
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JsonArgs {
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const KV_EXAMPLES: &str = "\
+Examples:
+  kvfs kv put tags song.mp3 'artist=…'     on the mount of the current directory
+  kvfs kv get -s ~/store tags song.mp3
+  kvfs kv put tags cover.png - < cover.png     the value from standard input
+  kvfs kv scan tags --prefix song --limit 10 --json
+  kvfs kv del tags song.mp3
+  kvfs kv keyspaces";
+
+#[derive(Debug, Args)]
+#[command(after_help = KV_EXAMPLES)]
+pub(crate) struct KvArgs {
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    #[arg(short = 's', long = "store", global = true, value_name = "STORE|DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: KvCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KvCommand {
+    /// Set a key; the keyspace is made when missing
+    Put {
+        /// Keyspace
+        keyspace: String,
+        /// Key
+        key: String,
+        /// Value; `-` or nothing: standard input
+        value: Option<String>,
+    },
+    /// Print the value of a key; exit code 1 when there is none
+    Get {
+        /// Keyspace
+        keyspace: String,
+        /// Key
+        key: String,
+    },
+    /// Remove a key; exit code 1 when there is none
+    Del {
+        /// Keyspace
+        keyspace: String,
+        /// Key
+        key: String,
+    },
+    /// Print keys and values in key order
+    Scan {
+        /// Keyspace
+        keyspace: String,
+        /// Only keys that begin with this
+        #[arg(long)]
+        prefix: Option<String>,
+        /// First key to print
+        #[arg(long)]
+        start: Option<String>,
+        /// First key not to print
+        #[arg(long)]
+        end: Option<String>,
+        /// At most this many
+        #[arg(long)]
+        limit: Option<u64>,
+        /// From the last key to the first
+        #[arg(long)]
+        reverse: bool,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the keyspaces
+    Keyspaces {
+        /// For machines
+        #[arg(long)]
+        json: bool,
+    },
+}

@@ -1,0 +1,9 @@
+//! One file a subcommand.
+
+pub(crate) mod check;
+pub(crate) mod kv;
+pub(crate) mod mkfs;
+pub(crate) mod mount;
+pub(crate) mod stats;
+pub(crate) mod umount;
+pub(crate) mod version;

@@ -1,0 +1,82 @@
+//! What the command says when it fails, and the exit code it ends with.
+
+use std::fmt;
+use std::path::Path;
+
+use kvfs_store::StoreError;
+
+/// Exit codes, also listed in `kvfs --help`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    Failed = 1,
+    /// The same number that clap uses.
+    Usage = 2,
+    InUse = 3,
+    NotAStore = 4,
+    Damaged = 5,
+    NoSpace = 6,
+    Denied = 7,
+    MountPoint = 8,
+    NotMounted = 9,
+}
+
+impl Code {
+    const ALL: [Self; 9] = [
+        Self::Failed,
+        Self::Usage,
+        Self::InUse,
+        Self::NotAStore,
+        Self::Damaged,
+        Self::NoSpace,
+        Self::Denied,
+        Self::MountPoint,
+        Self::NotMounted,
+    ];
+
+    pub(crate) fn from_number(number: u8) -> Self {
+        Self::ALL.into_iter().find(|code| *code as u8 == number).unwrap_or(Self::Failed)
+    }
+}
+
+/// A failure with its exit code and a message that says what to do.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+pub(crate) type Result<T, E = CliError> = std::result::Result<T, E>;
+
+impl CliError {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// An I/O error on `path`, with the code its kind asks for.
+    pub(crate) fn io(what: &str, path: &Path, error: &std::io::Error) -> Self {
+        let code = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => Code::Denied,
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Code::NoSpace,
+            _ => Code::Failed,
+        };
+        Self::new(code, format!("cannot {what} {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::Corrupt { .. } => Code::Damaged,
+            StoreError::Full => Code::NoSpace,
+            _ => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}

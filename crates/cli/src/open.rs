@@ -1,0 +1,229 @@
+//! Opening and making stores: device → engine → file system.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_device::{Device, FileDevice, OpenError};
+use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
+use kvfs_kvdb::format::SuperblockError;
+use kvfs_kvdb::{CreateOptions, Db, Options};
+use kvfs_store::{Store, StoreError};
+use kvfs_store::clock::{Clock, SystemClock};
+
+use crate::control::{Client, Daemon};
+use crate::error::{CliError, Code, Result};
+use crate::mounts;
+use crate::store_dir::StoreDir;
+
+/// How long a daemon may take to write everything out.
+pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// The memory ceiling and how it is divided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    bytes: u64,
+}
+
+impl Default for Memory {
+    /// A quarter of RAM, at most 2 GiB.
+    fn default() -> Self {
+        let info = rustix::system::sysinfo();
+        let ram = info.totalram.saturating_mul(u64::from(info.mem_unit));
+        Self { bytes: (ram / 4).min(2 << 30) }
+    }
+}
+
+impl Memory {
+    /// Least that works (bytes).
+    const BYTES_MIN: u64 = 64 << 20;
+
+    pub(crate) fn new(bytes: Option<u64>) -> Result<Self> {
+        let Some(bytes) = bytes else { return Ok(Self::default()) };
+        if bytes < Self::BYTES_MIN {
+            return Err(CliError::new(Code::Usage, "--memory must be at least 64M"));
+        }
+        Ok(Self { bytes })
+    }
+
+    /// For the table of what the kernel knows: an eighth, and half as much again for content between
+    /// lookup and read.
+    fn node_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
+    fn content_bytes(self) -> u64 {
+        self.bytes / 32
+    }
+
+    fn engine_bytes(self) -> u64 {
+        self.bytes - self.node_bytes() - self.content_bytes()
+    }
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OpenOptions {
+    pub(crate) memory: Memory,
+    pub(crate) read_only: bool,
+    pub(crate) atime: AtimePolicy,
+    pub(crate) commit_interval: Option<Duration>,
+}
+
+/// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
+pub(crate) struct OpenStore {
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) db: Arc<Db>,
+    read_only: bool,
+}
+
+impl OpenStore {
+    /// Opens everything; the journal is replayed.
+    pub(crate) fn open(dir: &StoreDir, memory: Memory, read_only: bool) -> Result<Self> {
+        Self::open_with(dir, &OpenOptions { memory, read_only, ..OpenOptions::default() })
+    }
+
+    pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
+        let OpenOptions { memory, read_only, atime, commit_interval } = *options;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let device = open_device(dir, read_only)?;
+        let mut engine = Options::with_memory(memory.engine_bytes());
+        engine.read_only = read_only;
+        if let Some(interval) = commit_interval {
+            engine.commit_interval = interval;
+        }
+        let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
+        let mount = MountOptions {
+            atime,
+            read_only,
+            node_bytes_max: memory.node_bytes(),
+            content_bytes_max: memory.content_bytes(),
+        };
+        let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
+        let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, &error))?;
+        Ok(Self { fs: Arc::new(fs), db, read_only })
+    }
+
+    /// Writes everything out and gives the device back.
+    pub(crate) fn close(self) -> Result<()> {
+        let Self { fs, db, read_only } = self;
+        // What stays queued is found again at the next mount; it must not keep the store from closing.
+        if !read_only && let Err(error) = fs.housekeep() {
+            tracing::warn!(%error, "not everything was tidied up");
+        }
+        drop(fs);
+        Ok(db.close()?)
+    }
+}
+
+/// Waits for a daemon that is closing the store.
+pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
+    match client.await_closed().and_then(|closing| closing.wait(CLOSE_TIME_MAX)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CliError::new(
+            Code::InUse,
+            format!("{} was unmounted, and its daemon is still writing to it", store.path().display()),
+        )),
+        // However that daemon ended: opening the store tells what is left.
+        Err(error) => {
+            tracing::debug!(%error, "the daemon that closed the store");
+            Ok(())
+        }
+    }
+}
+
+/// Opens a store to mount it; says where it is mounted already.
+pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
+    let error = match OpenStore::open_with(store, options) {
+        Err(error) if error.code == Code::InUse => error,
+        done => return done,
+    };
+    match Client::connect(&store.socket_path()) {
+        Ok(Daemon::Closing(client)) => {
+            wait_closed(store, client)?;
+            OpenStore::open_with(store, options)
+        }
+        Ok(Daemon::Serving { dir, .. }) => Err(in_use(store, &dir)),
+        _ => match mounts::of_store(store.path())? {
+            Some(dir) => Err(in_use(store, &dir)),
+            None => Err(error),
+        },
+    }
+}
+
+/// The store is mounted already.
+pub(crate) fn in_use(store: &StoreDir, dir: &Path) -> CliError {
+    CliError::new(
+        Code::InUse,
+        format!("{} is mounted on {} already", store.path().display(), dir.display()),
+    )
+}
+
+/// Makes the engine's structures and an empty file system on `device`.
+pub(crate) fn make(dir: &StoreDir, device: Arc<dyn Device>, capacity_bytes: u64, inline: u32) -> Result<()> {
+    let mut uuid = [0; 16];
+    let filled = rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty());
+    if filled != Ok(uuid.len()) {
+        return Err(CliError::new(Code::Failed, "the kernel gave no random bytes for the store's identity"));
+    }
+    Db::create(Arc::clone(&device), &CreateOptions::new(capacity_bytes, uuid))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let db = Db::open(device, Options::with_memory(Memory::BYTES_MIN), Arc::clone(&clock))?;
+    let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
+    let options = MkfsOptions {
+        inline_len_max: inline,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        mode: 0o755,
+    };
+    FileSystem::mkfs(&store, clock.as_ref(), &options).map_err(|error| explain_fs(dir, &error))?;
+    drop(store);
+    db.close()?;
+    Ok(())
+}
+
+fn open_device(dir: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
+    match FileDevice::open(&dir.device_path(), read_only) {
+        Ok(device) => Ok(Arc::new(device)),
+        Err(error) => Err(explain_device(dir.path(), &error)),
+    }
+}
+
+/// What a device that can't be opened means to the user.
+pub(crate) fn explain_device(store: &Path, error: &OpenError) -> CliError {
+    let code = match error {
+        OpenError::InUse { .. } => Code::InUse,
+        OpenError::NotFound { .. } => Code::NotAStore,
+        OpenError::Permission { .. } => Code::Denied,
+        _ => Code::Failed,
+    };
+    CliError::new(code, format!("cannot open the store {}: {error}", store.display()))
+}
+
+fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
+    let superblock = match &error {
+        StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
+        _ => None,
+    };
+    let (code, message) = match superblock {
+        Some(cause @ (SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })) => {
+            (Code::NotAStore, cause.to_string())
+        }
+        _ => {
+            let base = CliError::from(error);
+            (base.code, base.message)
+        }
+    };
+    CliError::new(code, format!("cannot open the store {}: {message}", dir.path().display()))
+}
+
+fn explain_fs(dir: &StoreDir, error: &FsError) -> CliError {
+    let code = match error {
+        FsError::Format(_) => Code::NotAStore,
+        FsError::NoSpace => Code::NoSpace,
+        FsError::Corrupt { .. } => Code::Damaged,
+        FsError::Store(cause) => CliError::from((**cause).clone()).code,
+        _ => Code::Failed,
+    };
+    CliError::new(code, format!("the file system in {}: {error}", dir.path().display()))
+}

@@ -1,0 +1,78 @@
+//! Sizes and counts for people.
+
+/// Reads a size such as `4096`, `4K`, `20G`, `1.5TiB`: powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| format!("\"{text}\" is not a size such as 4K or 20G"))?;
+    let unit = unit.trim().to_ascii_uppercase();
+    let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        "P" => 50,
+        _ => return Err(format!("\"{text}\" has no unit of K, M, G, T or P")),
+    };
+    let bytes = number * (1u64 << shift) as f64;
+    if bytes >= u64::MAX as f64 {
+        return Err(format!("\"{text}\" is too large"));
+    }
+    Ok(bytes as u64)
+}
+
+/// `1.5 GiB`, `12 KiB`, `7 B`.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 || value >= 100.0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A counter's value as its name asks: names that hold `bytes` are sizes.
+pub(crate) fn human_value(name: &str, value: u64) -> String {
+    if name.contains("bytes") { human_bytes(value) } else { group_digits(value) }
+}
+
+/// `1234567` as `1 234 567`.
+fn group_digits(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("1.5KiB", 1536), ("20GB", 20 << 30)] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "x", "4X", "-1", "99999999999T"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(human_bytes(7), "7 B");
+        assert_eq!(human_bytes(1536), "1.5 KiB");
+        assert_eq!(human_bytes(200 << 30), "200 GiB");
+        assert_eq!(human_value("ops", 1_234_567), "1 234 567");
+    }
+}

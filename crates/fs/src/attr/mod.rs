@@ -1,0 +1,113 @@
+//! Attributes.
+
+mod atime;
+
+pub(crate) use atime::LazyTimes;
+
+use kvfs_store::Batch;
+use kvfs_txn::{Fields, LockName, Want};
+
+use crate::node::Node;
+use crate::schema::{BitsPatch, Header, RowPatch, TimePatch};
+use crate::{
+    Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
+    View,
+};
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+const MODE_BITS: u32 = 0o7777;
+
+/// The set-id bits that a write, a truncation or a change of owner takes away: set-user-id always,
+/// set-group-id where the group may execute (else it marks mandatory locking).
+pub(crate) fn killed_set_id_bits(mode: u32) -> u32 {
+    let group = if mode & S_IXGRP != 0 { S_ISGID } else { 0 };
+    mode & (S_ISUID | group)
+}
+
+impl FileSystem {
+    /// Attributes. Never parks; no store access.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn getattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Attr> {
+        let _ = caller;
+        Ok(self.pin_node(view, node)?.attr())
+    }
+
+    /// Changes attributes, the size included, in one batch; returns them all.
+    ///
+    /// # Errors
+    /// `IsDirectory` or `Invalid` for the size of something else than a file, `FileTooLarge`, `NoSpace`, …
+    pub fn setattr(&self, view: View, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
+        self.check_writable()?;
+        let node = self.pin_node(view, node)?;
+        if let Some(size) = changes.size {
+            match node.kind {
+                FileType::Regular if size > FILE_SIZE_MAX => return Err(FsError::FileTooLarge),
+                FileType::Regular => {}
+                FileType::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid("only files have a size that can be set")),
+            }
+        }
+        let _guard = self.latch(caller, &setattr_wants(&node, changes))?;
+        let header = node.header();
+        let mut batch = Batch::new();
+        let mut patch = plan(&header, changes, self.now());
+        if let Some(size) = changes.size {
+            self.stage_resize(&mut batch, &node, &header, size, &mut patch)?;
+        }
+        self.apply_to_node(batch, &node, &patch)?;
+        Ok(node.attr())
+    }
+}
+
+fn setattr_wants(node: &Node, changes: &SetAttr) -> Vec<Want<'static>> {
+    let inode = node.inode;
+    let name = |fields| LockName::Attributes { inode, fields };
+    let sets_times = changes.atime.is_some() || changes.mtime.is_some() || changes.ctime.is_some();
+    let times = |name| if sets_times { Want::exclusive(name) } else { Want::increment(name) };
+    let mut wants = vec![times(name(Fields::TIMES))];
+    if node.kind == FileType::Directory {
+        // The times of a directory also change with its entries.
+        wants.push(times(LockName::Counters { directory: inode }));
+    }
+    if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || changes.kill_suidgid {
+        wants.push(Want::exclusive(name(Fields::MODE)));
+    }
+    if changes.size.is_some() {
+        wants.push(Want::exclusive(name(Fields::SIZE)));
+        wants.push(Want::exclusive(LockName::Blocks { inode, first: 0, end: u64::MAX }));
+    }
+    wants
+}
+
+/// Everything but the size.
+fn plan(header: &Header, changes: &SetAttr, now: Timestamp) -> RowPatch {
+    let time = |time: SetTime| match time {
+        SetTime::Now => now,
+        SetTime::At(time) => time,
+    };
+    let mut patch = RowPatch::changed(now);
+    if changes.size.is_some() {
+        patch = RowPatch::modified(now);
+    }
+    patch.uid = changes.uid;
+    patch.gid = changes.gid;
+    patch.atime = changes.atime.map(|new| TimePatch::Set(time(new)));
+    if let Some(new) = changes.mtime {
+        patch.mtime = Some(TimePatch::Set(time(new)));
+    }
+    if let Some(new) = changes.ctime {
+        patch.ctime = Some(TimePatch::Set(new));
+    }
+    let mut mode = changes.mode.map_or(header.mode, |mode| mode & MODE_BITS);
+    let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+    let kills = changes.kill_suidgid || (owner_changes && changes.mode.is_none());
+    if kills && header.kind != FileType::Directory {
+        mode &= !killed_set_id_bits(mode);
+    }
+    patch.mode = (mode != header.mode).then(|| BitsPatch::set(mode));
+    patch
+}

@@ -1,0 +1,154 @@
+//! Listing directories: one range scan of rows, decoded straight into the caller's buffer.
+
+mod cookies;
+
+pub(crate) use cookies::{BatchInProgress, CookieBook, Resume};
+
+use crate::node::{Node, Pin};
+use crate::schema::Row;
+use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result, View};
+use cookies::{OFFSET_DOT, OFFSET_DOT_DOT};
+
+/// Takes entries until it is full.
+type Sink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> Fill;
+
+impl FileSystem {
+    /// Lists a directory from `offset` (0: the start; else a [`DirEntry::offset`]) on, in the order of names
+    /// after `.` and `..`. Never parks. O(log n) to get to the offset, then one range scan.
+    ///
+    /// An entry that exists throughout is listed exactly once, whatever comes and goes meanwhile.
+    ///
+    /// # Errors
+    /// `NotDirectory`; `Invalid` for an offset that was never given out; store errors.
+    pub fn readdir(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let _ = caller;
+        self.list(view, node, offset, false, sink)
+    }
+
+    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
+    ///
+    /// # Errors
+    /// As [`Self::readdir`].
+    pub fn readdirplus(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let _ = caller;
+        self.list(view, node, offset, true, sink)
+    }
+
+    fn list(&self, view: View, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
+        let (node, directory) = self.pin_directory(view, node)?;
+        if node.is_orphan() || !list_dots(&node, offset, sink) {
+            return Ok(());
+        }
+        let (resume, mut reply) = {
+            let mut book = directory.cookies.lock();
+            let resume =
+                book.resolve(offset).ok_or(FsError::Invalid("a directory offset that was not given out"))?;
+            let reply = book.begin(offset, &resume.after);
+            (resume, reply)
+        };
+        let result = self.list_entries(&node, &resume, plus, &mut reply, sink);
+        directory.cookies.lock().finish(reply);
+        result
+    }
+
+    fn list_entries(
+        &self,
+        node: &Pin<'_>,
+        resume: &Resume,
+        plus: bool,
+        reply: &mut BatchInProgress,
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
+        let prefix_len = directory.placement.prefix_len();
+        let epoch = self.nodes.epoch();
+        let mut cursor =
+            self.store.cursor(self.keyspaces.meta, directory.placement.entries_after(&resume.after))?;
+        let mut to_skip = resume.skip;
+        loop {
+            cursor.next()?;
+            let Some((key, bytes)) = cursor.entry() else { return Ok(()) };
+            if to_skip > 0 {
+                to_skip -= 1;
+                continue;
+            }
+            let Some(offset) = reply.next_offset() else { return Ok(()) };
+            let name = &key[prefix_len..];
+            let row = Row::decode(key, bytes)?;
+            let (inode, kind) = (row.inode(), row.kind());
+            if !plus {
+                if sink(&DirEntry { name, inode, kind, offset, entry: None }) == Fill::Full {
+                    return Ok(());
+                }
+                reply.push(name);
+                continue;
+            }
+            let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
+            let entry = Some(Entry { node: NodeId(inode), generation: 0, attr });
+            if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
+                return Ok(());
+            }
+            pin.count_lookup();
+            reply.push(name);
+        }
+    }
+
+    /// The node of a scanned row; read again where the scan may be out of date. `None`: gone meanwhile.
+    fn listed_node(
+        &self,
+        parent: &Pin<'_>,
+        name: &[u8],
+        row: Row<'_>,
+        epoch: u64,
+    ) -> Result<Option<(Pin<'_>, Attr)>> {
+        let inode = row.inode();
+        let pin = match self.intern_row(parent, name, row, epoch)? {
+            Some(pin) => pin,
+            None => match self.resolve(parent, name) {
+                Ok(pin) => pin,
+                Err(FsError::NotFound) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let state = pin.state();
+        let is_listed = pin.inode == inode && !state.is_orphan();
+        let attr = state.header.attr();
+        drop(state);
+        Ok(is_listed.then_some((pin, attr)))
+    }
+
+    /// Whether a directory has no entries, by looking.
+    pub(crate) fn is_empty_directory(&self, node: &Node) -> Result<bool> {
+        let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
+        let mut cursor = self.store.cursor(self.keyspaces.meta, directory.placement.entries_after(b""))?;
+        cursor.next()?;
+        Ok(cursor.entry().is_none())
+    }
+}
+
+/// Lists `.` and `..` where they come after `offset`. Whether to go on.
+fn list_dots(node: &Node, offset: u64, sink: Sink<'_>) -> bool {
+    let parent = node.header().parent;
+    let kind = FileType::Directory;
+    for (name, inode, own_offset) in [(&b"."[..], node.inode, OFFSET_DOT), (b"..", parent, OFFSET_DOT_DOT)] {
+        let entry = DirEntry { name, inode, kind, offset: own_offset, entry: None };
+        if offset < own_offset && sink(&entry) == Fill::Full {
+            return false;
+        }
+    }
+    true
+}

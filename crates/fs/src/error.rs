@@ -1,0 +1,173 @@
+//! Errors of file-system operations, and their errno values: the one place where they are mapped.
+
+use std::sync::Arc;
+
+use kvfs_store::StoreError;
+use kvfs_txn::Ticket;
+
+/// Result of file-system calls.
+pub type Result<T, E = FsError> = std::result::Result<T, E>;
+
+/// Why a file-system operation did nothing.
+///
+/// Every error means that the operation left no trace.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// Names that the operation needs are held by others. Not a failure: wait for the ticket (or
+    /// register a callback), put it into [`crate::Caller::ticket`] and call the same operation again.
+    #[error("the operation must wait for another one and be tried again")]
+    Parked(Ticket),
+    /// No such entry (ENOENT).
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name exists already (EEXIST).
+    #[error("the name exists already")]
+    Exists,
+    /// A directory was needed (ENOTDIR).
+    #[error("not a directory")]
+    NotDirectory,
+    /// Something else than a directory was needed (EISDIR).
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries (ENOTEMPTY).
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A name longer than [`crate::NAME_LEN_MAX`], or a symbolic-link target longer than
+    /// [`crate::SYMLINK_LEN_MAX`] (ENAMETOOLONG).
+    #[error("name of {len} bytes is longer than {len_max}")]
+    NameTooLong {
+        /// Length given (bytes).
+        len: usize,
+        /// Limit (bytes).
+        len_max: usize,
+    },
+    /// A file has [`crate::LINK_MAX`] names already (EMLINK).
+    #[error("too many links")]
+    TooManyLinks,
+    /// An offset or size beyond [`crate::FILE_SIZE_MAX`] (EFBIG).
+    #[error("file too large")]
+    FileTooLarge,
+    /// Arguments that make no sense (EINVAL).
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// The operation is never allowed on this object (EPERM).
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// No such extended attribute (ENODATA).
+    #[error("no such extended attribute")]
+    NoAttribute,
+    /// An extended-attribute value or list beyond the limit (E2BIG).
+    #[error("extended attribute of {len} bytes exceeds the limit of {len_max}")]
+    AttributeTooLarge {
+        /// Length given (bytes).
+        len: usize,
+        /// Limit (bytes).
+        len_max: usize,
+    },
+    /// Not offered here (EOPNOTSUPP).
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// No data or hole at or after the offset (ENXIO).
+    #[error("the offset is beyond the end of the file")]
+    NoSuchOffset,
+    /// The node or view is not known (any more) (ESTALE).
+    #[error("stale node {0}")]
+    Stale(u64),
+    /// Mounted read-only, or the store refuses writes (EROFS).
+    #[error("read-only file system")]
+    ReadOnly,
+    /// The store has no space for writes; deleting works (ENOSPC).
+    #[error("no space left in the store")]
+    NoSpace,
+    /// Rows that contradict each other or can't be decoded (EIO).
+    #[error("corrupt metadata of {place}: {detail}; run `kvfs check`")]
+    Corrupt {
+        /// Which row.
+        place: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The store holds no kvfs file system, or one of another format (EINVAL).
+    #[error("{0}")]
+    Format(String),
+    /// The store failed (EIO, except where it says otherwise).
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+}
+
+impl From<StoreError> for FsError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Full => Self::NoSpace,
+            StoreError::ReadOnly => Self::ReadOnly,
+            error => Self::Store(Arc::new(error)),
+        }
+    }
+}
+
+impl From<Ticket> for FsError {
+    fn from(ticket: Ticket) -> Self {
+        Self::Parked(ticket)
+    }
+}
+
+impl FsError {
+    /// The Linux errno for this error. [`FsError::Parked`] must not reach a user; it maps to EAGAIN.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Parked(_) => errno::EAGAIN,
+            Self::NotFound => errno::ENOENT,
+            Self::Exists => errno::EEXIST,
+            Self::NotDirectory => errno::ENOTDIR,
+            Self::IsDirectory => errno::EISDIR,
+            Self::NotEmpty => errno::ENOTEMPTY,
+            Self::NameTooLong { .. } => errno::ENAMETOOLONG,
+            Self::TooManyLinks => errno::EMLINK,
+            Self::FileTooLarge => errno::EFBIG,
+            Self::Invalid(_) | Self::Format(_) => errno::EINVAL,
+            Self::NotPermitted(_) => errno::EPERM,
+            Self::NoAttribute => errno::ENODATA,
+            Self::AttributeTooLarge { .. } => errno::E2BIG,
+            Self::NotSupported(_) => errno::EOPNOTSUPP,
+            Self::NoSuchOffset => errno::ENXIO,
+            Self::Stale(_) => errno::ESTALE,
+            Self::ReadOnly => errno::EROFS,
+            Self::NoSpace => errno::ENOSPC,
+            Self::Corrupt { .. } => errno::EIO,
+            Self::Store(error) => match **error {
+                StoreError::Failed { .. } => errno::EROFS,
+                StoreError::Unsupported(_) => errno::EOPNOTSUPP,
+                _ => errno::EIO,
+            },
+        }
+    }
+
+    /// Corruption of `place`.
+    pub(crate) fn corrupt(place: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::Corrupt { place: place.into(), detail: detail.into() }
+    }
+}
+
+/// Linux errno values (x86-64 and arm64 agree on these).
+mod errno {
+    pub(super) const EPERM: i32 = 1;
+    pub(super) const ENOENT: i32 = 2;
+    pub(super) const EIO: i32 = 5;
+    pub(super) const ENXIO: i32 = 6;
+    pub(super) const E2BIG: i32 = 7;
+    pub(super) const EAGAIN: i32 = 11;
+    pub(super) const EEXIST: i32 = 17;
+    pub(super) const ENOTDIR: i32 = 20;
+    pub(super) const EISDIR: i32 = 21;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const EFBIG: i32 = 27;
+    pub(super) const ENOSPC: i32 = 28;
+    pub(super) const EROFS: i32 = 30;
+    pub(super) const EMLINK: i32 = 31;
+    pub(super) const ENAMETOOLONG: i32 = 36;
+    pub(super) const ENOTEMPTY: i32 = 39;
+    pub(super) const ENODATA: i32 = 61;
+    pub(super) const EOPNOTSUPP: i32 = 95;
+    pub(super) const ESTALE: i32 = 116;
+}

@@ -1,0 +1,143 @@
+//! `fallocate`.
+
+use bytes::Bytes;
+use kvfs_store::Batch;
+use kvfs_txn::{Fields, LockName, Want};
+
+use super::{BLOCK, all_blocks, block_count, end_of};
+use crate::node::Pin;
+use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
+use crate::{Caller, FallocateMode, FileSystem, FsError, NodeId, Result, View};
+
+impl FileSystem {
+    /// Allocates, punches or zeroes a range. See [`FallocateMode`] for what allocating means here.
+    ///
+    /// # Errors
+    /// `Invalid`, `FileTooLarge`, `NoSpace`, …
+    pub fn fallocate(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        length: u64,
+        mode: FallocateMode,
+    ) -> Result<()> {
+        if length == 0 {
+            return Err(FsError::Invalid("an empty range"));
+        }
+        let end = end_of(offset, length)?;
+        self.check_writable()?;
+        let node = self.pin_file(view, node)?;
+        let name = |fields| LockName::Attributes { inode: node.inode, fields };
+        let _guard = self.latch(
+            caller,
+            &[
+                Want::exclusive(name(Fields::SIZE)),
+                Want::increment(name(Fields::TIMES)),
+                Want::exclusive(all_blocks(node.inode)),
+            ],
+        )?;
+        let header = node.header();
+        let mut batch = Batch::new();
+        let mut patch = RowPatch::modified(self.now());
+        let keep_size = match mode {
+            FallocateMode::Allocate { keep_size } => {
+                if length > self.store.space().available_bytes {
+                    return Err(FsError::NoSpace);
+                }
+                keep_size
+            }
+            FallocateMode::PunchHole => {
+                self.stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
+                true
+            }
+            FallocateMode::ZeroRange { keep_size } => {
+                self.stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
+                keep_size
+            }
+        };
+        if !keep_size && end > header.size {
+            self.stage_extension(&mut batch, &node, &header, end, &mut patch)?;
+        }
+        self.apply_to_node(batch, &node, &patch)?;
+        Ok(())
+    }
+
+    /// Extends the file after zeros may have been staged.
+    fn stage_extension(
+        &self,
+        batch: &mut Batch,
+        node: &Pin<'_>,
+        header: &Header,
+        end: u64,
+        patch: &mut RowPatch,
+    ) -> Result<()> {
+        let zeroed = std::mem::take(patch);
+        let mut resized = RowPatch::default();
+        self.stage_resize(batch, node, header, end, &mut resized)?;
+        if let (Some(ContentPatch::Write { offset, .. }), true) = (&zeroed.content, resized.flags.is_some()) {
+            // The content leaves the row: zero what goes to the blocks instead.
+            let mut content = self.inline_content(node)?.to_vec();
+            content[*offset as usize..].fill(0);
+            let content = super::blocks::padded(&content);
+            batch.put_blocks(self.keyspaces.data, header.inode.to_be_bytes().to_vec(), 0, content);
+            *patch = RowPatch { content: None, ..zeroed }.then(&resized).unwrap_or(resized);
+            return Ok(());
+        }
+        if let (Some(ContentPatch::Write { offset, .. }), Some(ContentPatch::Resize(len))) =
+            (&zeroed.content, &resized.content)
+        {
+            // Zeros up to the old end and zeros beyond it are one write of zeros.
+            let data = Bytes::from(vec![0; (*len - *offset) as usize]);
+            resized.content = Some(ContentPatch::Write { offset: *offset, data });
+            *patch = RowPatch { content: None, ..zeroed }.then(&resized).unwrap_or(resized);
+            return Ok(());
+        }
+        match zeroed.then(&resized) {
+            Some(joined) => *patch = joined,
+            None => return Err(FsError::Invalid("a range that can't be both zeroed and extended")),
+        }
+        Ok(())
+    }
+
+    /// Adds zeros over bytes `offset .. end`, as far as they are below the size.
+    fn stage_zeros(
+        &self,
+        batch: &mut Batch,
+        node: &Pin<'_>,
+        header: &Header,
+        offset: u64,
+        end: u64,
+        patch: &mut RowPatch,
+    ) -> Result<()> {
+        let end = end.min(header.size);
+        if offset >= end {
+            return Ok(());
+        }
+        if header.is_inline() {
+            let data = Bytes::from(vec![0; (end - offset) as usize]);
+            patch.content = Some(ContentPatch::Write { offset: offset as u32, data });
+            return Ok(());
+        }
+        // Beyond the size there are zeros already, so the last block can go as a whole.
+        let reach = if end == header.size { block_count(end) * BLOCK } else { end };
+        let (first_whole, end_whole) = (block_count(offset), reach / BLOCK);
+        if first_whole < end_whole {
+            let removed = self.present_blocks_of(header, first_whole, end_whole)?;
+            self.stage_block_deletion(batch, node.inode, first_whole, end_whole);
+            patch.blocks = Some(NumberPatch::Add(-(removed as i64)));
+            *patch = std::mem::take(patch).with_flags(RowFlags::SPARSE, RowFlags::default());
+        }
+        let (head, tail) = (offset / BLOCK, reach / BLOCK);
+        let (skew, rest) = ((offset % BLOCK) as usize, (reach % BLOCK) as usize);
+        if skew != 0 {
+            let stop = if head == tail { rest } else { BLOCK as usize };
+            self.stage_zeros_in_block(batch, node.inode, head, skew, stop)?;
+        }
+        if rest != 0 && (head != tail || skew == 0) {
+            self.stage_zeros_in_block(batch, node.inode, tail, 0, rest)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Staging of block changes.
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind};
+
+use super::{BLOCK, block_count};
+use crate::schema::{Header, RowFlags, block_prefix};
+use crate::{FileSystem, Result};
+
+/// Reads a block that is overwritten in part; `None`: it counts as zeros.
+type ReadEdge<'a> = &'a dyn Fn(u64) -> Result<Option<Bytes>>;
+
+impl FileSystem {
+    /// A block as stored.
+    pub(super) fn block(&self, inode: u64, block: u64) -> Result<Option<Bytes>> {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&block_prefix(inode));
+        key[8..].copy_from_slice(&block.to_be_bytes());
+        Ok(self.store.get(self.keyspaces.data, &key)?)
+    }
+
+    /// Number of present blocks in `first .. end`. O(number of extents).
+    pub(super) fn present_blocks(&self, inode: u64, first: u64, end: u64) -> Result<u64> {
+        let prefix = block_prefix(inode);
+        let (mut at, mut present) = (first, 0);
+        while at < end {
+            let Some(extent) = self.store.next_extent(self.keyspaces.data, &prefix, at, ExtentKind::Data)?
+            else {
+                break;
+            };
+            let extent_end = extent.first.saturating_add(extent.count).min(end);
+            if extent.first >= end {
+                break;
+            }
+            present += extent_end - extent.first.max(at);
+            at = extent_end;
+        }
+        Ok(present)
+    }
+
+    /// Number of present blocks in `first .. end` of a file with blocks.
+    pub(super) fn present_blocks_of(&self, header: &Header, first: u64, end: u64) -> Result<u64> {
+        if header.flags.has(RowFlags::SPARSE) {
+            return self.present_blocks(header.inode, first, end);
+        }
+        Ok(block_count(header.size).min(end).saturating_sub(first))
+    }
+
+    /// The block that a write of bytes `offset .. end` changes in part.
+    pub(super) fn edge(&self, header: &Header, block: u64, offset: u64, end: u64) -> Result<Option<Bytes>> {
+        let start = block * BLOCK;
+        let is_beyond = start >= header.size;
+        let is_covered = offset <= start && end >= header.size;
+        if is_beyond || is_covered {
+            return Ok(None);
+        }
+        self.block(header.inode, block)
+    }
+
+    /// Adds `data` at byte `offset` to the batch: whole blocks as slices of `data`, the first and the last
+    /// block joined with what was there.
+    pub(super) fn stage_blocks(
+        &self,
+        batch: &mut Batch,
+        inode: u64,
+        offset: u64,
+        data: &Bytes,
+        read_edge: ReadEdge<'_>,
+    ) -> Result<()> {
+        let prefix = Bytes::copy_from_slice(&block_prefix(inode));
+        let end = offset + data.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let block = at / BLOCK;
+            let skew = at % BLOCK;
+            let is_whole = skew == 0 && end - at >= BLOCK;
+            let stop = if is_whole { end - end % BLOCK } else { end.min((block + 1) * BLOCK) };
+            let piece = data.slice((at - offset) as usize..(stop - offset) as usize);
+            let piece = if is_whole { piece } else { join(read_edge(block)?, skew as usize, &piece) };
+            batch.put_blocks(self.keyspaces.data, prefix.clone(), block, piece);
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Adds the deletion of blocks `first .. end` (`u64::MAX`: all from `first` on) to the batch.
+    pub(crate) fn stage_block_deletion(&self, batch: &mut Batch, inode: u64, first: u64, end: u64) {
+        let key = |inode: u64, block: u64| {
+            let mut key = inode.to_be_bytes().to_vec();
+            key.extend_from_slice(&block.to_be_bytes());
+            key
+        };
+        let end = if end == u64::MAX { key(inode + 1, 0) } else { key(inode, end) };
+        batch.delete_range(self.keyspaces.data, key(inode, first), end);
+    }
+
+    /// Adds zeros over bytes `from .. to` of one block to the batch, unless it is absent.
+    pub(super) fn stage_zeros_in_block(
+        &self,
+        batch: &mut Batch,
+        inode: u64,
+        block: u64,
+        from: usize,
+        to: usize,
+    ) -> Result<()> {
+        if let Some(old) = self.block(inode, block)? {
+            let mut new = old.to_vec();
+            new[from..to].fill(0);
+            batch.put_blocks(self.keyspaces.data, block_prefix(inode).to_vec(), block, new);
+        }
+        Ok(())
+    }
+}
+
+/// One block: `old` (or zeros) with `piece` over it from `skew` on.
+fn join(old: Option<Bytes>, skew: usize, piece: &[u8]) -> Bytes {
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    if let Some(old) = old {
+        block.extend_from_slice(&old);
+    }
+    block.resize(BLOCK_BYTES, 0);
+    block[skew..skew + piece.len()].copy_from_slice(piece);
+    block.into()
+}
+
+/// Content as whole blocks, filled up with zeros.
+pub(super) fn padded(content: &[u8]) -> Bytes {
+    let mut blocks = content.to_vec();
+    blocks.resize(content.len().next_multiple_of(BLOCK_BYTES), 0);
+    blocks.into()
+}

@@ -1,0 +1,40 @@
+//! `copy_file_range`.
+
+use bytes::Bytes;
+
+use super::end_of;
+use crate::{Caller, FileSystem, FsError, NodeId, Result, View, WriteFlags, Written};
+
+/// Bytes copied by one call; the caller goes on.
+const COPY_LEN_MAX: u64 = 4 << 20;
+
+impl FileSystem {
+    /// Copies up to `length` bytes between files, at most 4 MiB; may copy less, like the system call.
+    /// What is copied is one atomic write.
+    ///
+    /// # Errors
+    /// `Invalid` for overlapping ranges of one file; else as reading and writing.
+    #[expect(clippy::too_many_arguments, reason = "the system call has as many")]
+    pub fn copy_file_range(
+        &self,
+        view: View,
+        caller: &Caller,
+        source: NodeId,
+        source_offset: u64,
+        target: NodeId,
+        target_offset: u64,
+        length: u64,
+    ) -> Result<Written> {
+        let source_end = end_of(source_offset, length)?;
+        let target_end = end_of(target_offset, length)?;
+        if source == target && source_offset < target_end && target_offset < source_end {
+            return Err(FsError::Invalid("overlapping ranges of one file"));
+        }
+        let available = self.pin_file(view, source)?.header().size.saturating_sub(source_offset);
+        let length = length.min(COPY_LEN_MAX).min(available) as usize;
+        let mut buffer = vec![0; length];
+        let length = self.read(view, caller, source, source_offset, &mut buffer)?;
+        buffer.truncate(length);
+        self.write(view, caller, target, target_offset, Bytes::from(buffer), WriteFlags::default())
+    }
+}

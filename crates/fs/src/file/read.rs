@@ -1,0 +1,73 @@
+//! Reading.
+
+use bytes::Bytes;
+use kvfs_store::BLOCK_BYTES;
+use kvfs_txn::Want;
+
+use super::{BLOCK, all_blocks, blocks_name};
+use crate::node::Pin;
+use crate::schema::block_prefix;
+use crate::{Caller, FileSystem, NodeId, Result, View};
+
+impl FileSystem {
+    /// Fills `buffer` from `offset` on; returns the bytes read, short only at the end of the file. Sees each
+    /// write wholly or not at all. Fastest when `offset` and the buffer's length are multiples of 4096.
+    ///
+    /// # Errors
+    /// `IsDirectory`, store errors.
+    pub fn read(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        let node = self.pin_file(view, node)?;
+        if offset >= node.header().size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let end = offset.saturating_add(buffer.len() as u64);
+        let _guard = self.latch(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
+        let header = node.header();
+        let length = header.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        if length == 0 {
+            return Ok(0);
+        }
+        if header.is_inline() {
+            let content = self.inline_content(&node)?;
+            let start = offset as usize;
+            buffer[..length].copy_from_slice(&content[start..start + length]);
+            if start + length == content.len() {
+                // Whoever reads to the end keeps it: the kernel in its page cache.
+                self.nodes.drop_content(&node);
+            }
+        } else {
+            self.read_blocks(node.inode, offset, length, buffer)?;
+        }
+        self.note_access(&node);
+        Ok(length)
+    }
+
+    /// Reads `length` bytes; uses the rest of `buffer` as room for whole blocks.
+    fn read_blocks(&self, inode: u64, offset: u64, length: usize, buffer: &mut [u8]) -> Result<()> {
+        let (prefix, data) = (block_prefix(inode), self.keyspaces.data);
+        let first = offset / BLOCK;
+        let skew = (offset % BLOCK) as usize;
+        let whole = (skew + length).next_multiple_of(BLOCK_BYTES);
+        if skew == 0 && whole <= buffer.len() {
+            return Ok(self.store.read_blocks(data, &prefix, first, &mut buffer[..whole])?);
+        }
+        // One read at one position, so that no write is seen in part.
+        let mut blocks = vec![0; whole];
+        self.store.read_blocks(data, &prefix, first, &mut blocks)?;
+        buffer[..length].copy_from_slice(&blocks[skew..skew + length]);
+        Ok(())
+    }
+
+    /// Inline content or the target of a link, for a caller that holds no names.
+    pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
+        let _guard = self.latch(caller, &[Want::shared(all_blocks(node.inode))])?;
+        self.inline_content(node)
+    }
+}

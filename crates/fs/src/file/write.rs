@@ -1,0 +1,136 @@
+//! Writing.
+
+use bytes::Bytes;
+use kvfs_store::Batch;
+use kvfs_txn::{Fields, LockName, Want};
+
+use super::blocks::padded;
+use super::{BLOCK, all_blocks, block_count, blocks_name, end_of};
+use crate::attr::killed_set_id_bits;
+use crate::node::Pin;
+use crate::schema::{BitsPatch, ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
+use crate::{Caller, FileSystem, FsError, NodeId, Result, View, WriteFlags, Written};
+
+/// Most bytes of one write.
+const WRITE_LEN_MAX: usize = 16 << 20;
+
+impl FileSystem {
+    /// Writes all of `data` (at most 16 MiB), wholly or not at all. One batch of one put of the blocks,
+    /// whose value is a slice of `data` (no copy of whole blocks), and one merge of the attributes; a small
+    /// file's content is part of the merge. Overwriting a part of a block reads it.
+    ///
+    /// # Errors
+    /// `FileTooLarge`, `NoSpace`, …
+    pub fn write(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        data: Bytes,
+        flags: WriteFlags,
+    ) -> Result<Written> {
+        if data.len() > WRITE_LEN_MAX {
+            return Err(FsError::Invalid("a write of more than 16 MiB"));
+        }
+        self.check_writable()?;
+        let node = self.pin_file(view, node)?;
+        if data.is_empty() {
+            return Ok(Written { bytes: 0, position: node.state().changed_at });
+        }
+        let mut guard = self.latch(caller, &attribute_wants(node.inode, flags))?;
+        let offset = if flags.append { node.header().size } else { offset };
+        let end = end_of(offset, data.len() as u64)?;
+        loop {
+            // Inline content is one granule; whether it is inline can change until its blocks are held.
+            let was_inline = node.header().is_inline();
+            let blocks =
+                if was_inline { all_blocks(node.inode) } else { blocks_name(node.inode, offset, end) };
+            guard.try_extend(&[Want::exclusive(blocks)])?;
+            if node.header().is_inline() == was_inline {
+                break;
+            }
+        }
+        let header = node.header();
+        let mut batch = Batch::new();
+        let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..RowPatch::modified(self.now()) };
+        if flags.kill_suidgid {
+            let killed = killed_set_id_bits(header.mode);
+            patch.mode = (killed != 0).then_some(BitsPatch { and: !killed, or: 0 });
+        }
+        let bytes = data.len() as u64;
+        self.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
+        let position = self.apply_to_node(batch, &node, &patch)?;
+        Ok(Written { bytes, position })
+    }
+
+    fn stage_write(
+        &self,
+        batch: &mut Batch,
+        node: &Pin<'_>,
+        header: &Header,
+        offset: u64,
+        data: Bytes,
+        patch: &mut RowPatch,
+    ) -> Result<()> {
+        let end = offset + data.len() as u64;
+        if !header.is_inline() {
+            self.note_new_blocks(header, offset, end, patch)?;
+            let edge = |block| self.edge(header, block, offset, end);
+            return self.stage_blocks(batch, header.inode, offset, &data, &edge);
+        }
+        if end.max(header.size) <= u64::from(self.inline_len_max) {
+            patch.content = Some(ContentPatch::Write { offset: offset as u32, data });
+            return Ok(());
+        }
+        // The whole content moves to blocks, in this one batch.
+        let old = padded(&self.inline_content(node)?);
+        let (old_blocks, first, last) = (block_count(header.size), offset / BLOCK, block_count(end));
+        for block in (0..old_blocks).filter(|block| !(first..last).contains(block)) {
+            let start = (block * BLOCK) as usize;
+            let data = old.slice(start..start + BLOCK as usize);
+            batch.put_blocks(self.keyspaces.data, header.inode.to_be_bytes().to_vec(), block, data);
+        }
+        let edge = |block: u64| {
+            let start = (block * BLOCK) as usize;
+            Ok((block < old_blocks).then(|| old.slice(start..start + BLOCK as usize)))
+        };
+        self.stage_blocks(batch, header.inode, offset, &data, &edge)?;
+        let is_sparse = first > old_blocks;
+        let flags = if is_sparse { RowFlags::BLOCKS | RowFlags::SPARSE } else { RowFlags::BLOCKS };
+        let present = if is_sparse { old_blocks + (last - first) } else { old_blocks.max(last) };
+        patch.blocks = Some(NumberPatch::Set(present));
+        patch.content = (header.size > 0).then(|| ContentPatch::Replace(Bytes::new()));
+        *patch = std::mem::take(patch).with_flags(flags, RowFlags::default());
+        Ok(())
+    }
+
+    /// Counts the blocks that a write of bytes `offset .. end` adds.
+    fn note_new_blocks(&self, header: &Header, offset: u64, end: u64, patch: &mut RowPatch) -> Result<()> {
+        let (first, last) = (offset / BLOCK, block_count(end));
+        let present = self.present_blocks_of(header, first, last)?;
+        let added = (last - first).saturating_sub(present);
+        if added > 0 {
+            patch.blocks = Some(NumberPatch::Add(added as i64));
+        }
+        if first > block_count(header.size) && !header.flags.has(RowFlags::SPARSE) {
+            *patch = std::mem::take(patch).with_flags(RowFlags::SPARSE, RowFlags::default());
+        }
+        Ok(())
+    }
+}
+
+fn attribute_wants(inode: u64, flags: WriteFlags) -> Vec<Want<'static>> {
+    let name = |fields| LockName::Attributes { inode, fields };
+    let mut wants = Vec::with_capacity(3);
+    if flags.append {
+        wants.push(Want::exclusive(name(Fields::SIZE)));
+    } else {
+        wants.push(Want::increment(name(Fields::SIZE)));
+    }
+    wants.push(Want::increment(name(Fields::TIMES)));
+    if flags.kill_suidgid {
+        wants.push(Want::exclusive(name(Fields::MODE)));
+    }
+    wants
+}

@@ -1,0 +1,272 @@
+//! The file system: opening, and what all operations share.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use kvfs_store::clock::Clock;
+use kvfs_store::{Batch, Durability, Position, Store};
+use kvfs_txn::{Guard, Latches, Want};
+use parking_lot::Mutex;
+
+use crate::attr::LazyTimes;
+use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
+use crate::schema::{
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, encode_row, superblock_key,
+};
+use crate::{
+    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
+    Result, StatFs, Timestamp, View,
+};
+
+/// Inode numbers that the superblock reserves at once.
+const INODES_RESERVED: u64 = 4096;
+
+/// Inode numbers that a directory takes at once, so that its files' data lie together.
+const INODE_GROUP: u64 = 32;
+
+/// A file system in a store. Share it by `Arc`.
+///
+/// Parking: methods return [`FsError::Parked`] when names are held by others; wait for the ticket, put it
+/// into [`Caller::ticket`], call again. Methods whose docs say so never park.
+pub struct FileSystem {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) keyspaces: Keyspaces,
+    pub(crate) nodes: NodeTable,
+    pub(crate) options: MountOptions,
+    pub(crate) inline_len_max: u32,
+    pub(crate) lazy_times: LazyTimes,
+    clock: Arc<dyn Clock>,
+    latches: Arc<Latches>,
+    /// Numbers that the superblock has reserved and no directory has taken.
+    inodes: Mutex<Range<u64>>,
+}
+
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSystem").field("nodes", &self.nodes.stats()).finish_non_exhaustive()
+    }
+}
+
+/// A pinned directory. Derefs to its special part.
+pub(crate) struct PinnedDirectory(Arc<Node>);
+
+impl std::ops::Deref for PinnedDirectory {
+    type Target = DirectoryPart;
+
+    fn deref(&self) -> &DirectoryPart {
+        match &self.0.directory {
+            Some(directory) => directory,
+            None => unreachable!("checked when it was pinned"),
+        }
+    }
+}
+
+impl FileSystem {
+    /// Writes an empty file system into the store, durably.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] when there is one already; store errors.
+    pub fn mkfs(store: &Arc<dyn Store>, clock: &dyn Clock, options: &MkfsOptions) -> Result<()> {
+        let superblock = Superblock::new(options)?;
+        let keyspaces = Keyspaces::open(&**store)?;
+        if store.get(keyspaces.meta, &superblock_key())?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let mut root = Header::new(ROOT_INODE, FileType::Directory, clock.wall().into());
+        root.mode = options.mode & 0o7777;
+        root.uid = options.uid;
+        root.gid = options.gid;
+        root.nlink = 2;
+        root.parent = ROOT_INODE;
+        let mut batch = Batch::new();
+        batch.put(keyspaces.meta, superblock_key(), superblock.encode());
+        batch.put(keyspaces.meta, Placement::own_subtree(ROOT_INODE).own_key(), encode_row(&root, b""));
+        store.apply(batch, Durability::Synced)?;
+        Ok(())
+    }
+
+    /// Opens the file system of the store, and reaps what a crash left behind.
+    ///
+    /// # Errors
+    /// [`FsError::Format`] when there is none, or one of another version; store errors.
+    pub fn open(store: Arc<dyn Store>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
+        let keyspaces = Keyspaces::open(&*store)?;
+        let superblock = store
+            .get(keyspaces.meta, &superblock_key())?
+            .ok_or_else(|| FsError::Format("the store holds no file system; run `kvfs mkfs` first".into()))?;
+        let superblock = Superblock::decode(&superblock)?;
+        let fs = Self {
+            keyspaces,
+            nodes: NodeTable::new(options.node_bytes_max, options.content_bytes_max),
+            options,
+            inline_len_max: superblock.inline_len_max,
+            lazy_times: LazyTimes::default(),
+            clock,
+            latches: Arc::new(Latches::new()),
+            inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
+            store,
+        };
+        fs.install_root()?;
+        if !options.read_only {
+            fs.queue_leftovers()?;
+            fs.reap_all()?;
+        }
+        Ok(fs)
+    }
+
+    /// Puts the root into the node table, for good.
+    fn install_root(&self) -> Result<()> {
+        let placement = Placement::own_subtree(ROOT_INODE);
+        let bytes = self
+            .store
+            .get(self.keyspaces.meta, &placement.own_key())?
+            .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
+        let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
+        if header.kind != FileType::Directory {
+            return Err(FsError::corrupt("root directory", format!("it is a {:?}", header.kind)));
+        }
+        let intern = Intern {
+            header,
+            location: &|| Location::Root,
+            directory: Some(Box::new(DirectoryPart::new(placement))),
+            content: &[],
+            changed_at: self.store.position(),
+        };
+        if let Some(root) = self.nodes.intern(intern, None) {
+            root.keep();
+        }
+        Ok(())
+    }
+
+    /// The store underneath (to wait for a [`Position`] elsewhere: `store().sync(position)`).
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Capacity and use.
+    pub fn statfs(&self, view: View) -> StatFs {
+        let View::Main = view;
+        let space = self.store.space();
+        let block = kvfs_store::BLOCK_BYTES as u64;
+        StatFs {
+            block_bytes: kvfs_store::BLOCK_BYTES as u32,
+            blocks: space.capacity_bytes / block,
+            blocks_free: space.capacity_bytes.saturating_sub(space.used_bytes) / block,
+            blocks_available: space.available_bytes / block,
+            files: 0,
+            files_free: 0,
+            name_len_max: NAME_LEN_MAX as u32,
+        }
+    }
+
+    /// What `fsync`, `fdatasync` and `fsyncdir` of `node` must wait for: call `store().sync(position)`
+    /// wherever blocking is fine, then answer. Never parks.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn sync_target(&self, view: View, node: NodeId) -> Result<Position> {
+        Ok(self.pin_node(view, node)?.state().changed_at)
+    }
+
+    /// What `syncfs`, `sync` and unmounting must wait for. Writes lazily kept access times. Never parks.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn sync_target_all(&self, view: View) -> Result<Position> {
+        let View::Main = view;
+        if !self.options.read_only {
+            self.write_lazy_times()?;
+        }
+        Ok(self.store.position())
+    }
+
+    /// Nodes that the kernel should forget, least recently used first; empty while the table is within
+    /// [`MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
+    pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
+        self.nodes.prune_candidates(count_max)
+    }
+
+    /// Figures of the node table.
+    pub fn node_stats(&self) -> NodeStats {
+        self.nodes.stats()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.wall().into()
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    pub(crate) fn pin_node(&self, view: View, node: NodeId) -> Result<Pin<'_>> {
+        let View::Main = view;
+        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
+    }
+
+    pub(crate) fn pin_directory(&self, view: View, node: NodeId) -> Result<(Pin<'_>, PinnedDirectory)> {
+        let pin = self.pin_node(view, node)?;
+        if pin.directory.is_none() {
+            return Err(FsError::NotDirectory);
+        }
+        let directory = PinnedDirectory(Arc::clone(&pin));
+        Ok((pin, directory))
+    }
+
+    /// Takes all names or none.
+    pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Guard<'_>> {
+        self.latches.try_acquire(wants, caller.ticket.as_ref()).map_err(FsError::Parked)
+    }
+
+    pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {
+        Ok(self.store.apply(batch, Durability::Buffered)?)
+    }
+
+    /// Applies the batch and the patch of the node's row, and tells the node.
+    pub(crate) fn apply_to_node(
+        &self,
+        mut batch: Batch,
+        node: &Pin<'_>,
+        patch: &RowPatch,
+    ) -> Result<Position> {
+        let (keyspace, key) = node.row_address(&self.keyspaces);
+        batch.merge(keyspace, key, patch.encode(node.inode));
+        let position = self.apply(batch)?;
+        let mut state = node.state();
+        state.update(patch, position);
+        if patch.content.is_some() {
+            self.nodes.drop_content_locked(&mut state);
+        }
+        Ok(position)
+    }
+
+    /// An inode number that was never used, from the directory's group.
+    pub(crate) fn allocate_inode(&self, directory: &Pin<'_>) -> Result<u64> {
+        let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
+        let mut group = part.inode_group.lock();
+        if group.is_empty() {
+            *group = self.allocate_group()?;
+        }
+        let inode = group.start;
+        group.start += 1;
+        Ok(inode)
+    }
+
+    /// The reservation reaches the store before any number of it does, and what survives a crash is a
+    /// prefix of the history: so no number is given out twice.
+    fn allocate_group(&self) -> Result<Range<u64>> {
+        let mut free = self.inodes.lock();
+        if free.is_empty() {
+            let inode_next = free.end + INODES_RESERVED;
+            let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next };
+            let mut batch = Batch::new();
+            batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
+            self.apply(batch)?;
+            free.end = inode_next;
+        }
+        let group = free.start..(free.start + INODE_GROUP).min(free.end);
+        free.start = group.end;
+        Ok(group)
+    }
+}

@@ -1,0 +1,237 @@
+//! New files, directories, links and nodes.
+
+use bytes::Bytes;
+use kvfs_store::Batch;
+
+use super::lookup::answer;
+use super::{check_name, counters, entry_wants};
+use crate::node::{DirectoryPart, Intern, Location, Pin};
+use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
+use crate::{
+    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, SYMLINK_LEN_MAX, Timestamp, View,
+};
+
+const S_ISGID: u32 = 0o2000;
+const MODE_BITS: u32 = 0o7777;
+
+/// What is to be created.
+struct New<'a> {
+    kind: FileType,
+    mode: u32,
+    rdev: u32,
+    target: &'a [u8],
+}
+
+impl FileSystem {
+    /// Creates a symbolic link. One batch.
+    ///
+    /// # Errors
+    /// `Exists`, `NameTooLong`, `NotFound` when the directory was removed, …
+    pub fn symlink(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if target.len() > SYMLINK_LEN_MAX {
+            return Err(FsError::NameTooLong { len: target.len(), len_max: SYMLINK_LEN_MAX });
+        }
+        let new = New { kind: FileType::Symlink, mode: 0o777, rdev: 0, target };
+        self.make(view, caller, parent, name, &new, true).map(|(entry, _)| entry)
+    }
+
+    /// Creates a file, device node, fifo or socket; `mode` is an `st_mode` with type (none: a file).
+    ///
+    /// # Errors
+    /// `Exists`, `Invalid` for other types, …
+    pub fn mknod(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Entry> {
+        let kind = match FileType::from_mode(mode) {
+            None if mode >> 12 == 0 => FileType::Regular,
+            Some(FileType::Directory | FileType::Symlink) | None => {
+                return Err(FsError::Invalid("mknod makes files, devices, fifos and sockets"));
+            }
+            Some(kind) => kind,
+        };
+        let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
+        let new =
+            New { kind, mode: mode & !caller.umask, rdev: if is_device { rdev } else { 0 }, target: b"" };
+        self.make(view, caller, parent, name, &new, true).map(|(entry, _)| entry)
+    }
+
+    /// Creates a regular file, or, unless `exclusive`, returns the existing entry of any kind; then the
+    /// second value is false.
+    ///
+    /// # Errors
+    /// `Exists` when `exclusive`, …
+    pub fn create(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        exclusive: bool,
+    ) -> Result<(Entry, bool)> {
+        let new = New { kind: FileType::Regular, mode: mode & !caller.umask, rdev: 0, target: b"" };
+        self.make(view, caller, parent, name, &new, exclusive)
+    }
+
+    /// Creates a directory.
+    ///
+    /// # Errors
+    /// `Exists`, `TooManyLinks`, …
+    pub fn mkdir(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Entry> {
+        let new = New { kind: FileType::Directory, mode: mode & !caller.umask, rdev: 0, target: b"" };
+        self.make(view, caller, parent, name, &new, true).map(|(entry, _)| entry)
+    }
+
+    /// Creates a regular file without a name (`O_TMPFILE`); `linkable` is false with `O_EXCL`. It is an
+    /// orphan from the start: a crash reaps it.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NoSpace`, …
+    pub fn tmpfile(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        mode: u32,
+        linkable: bool,
+    ) -> Result<Entry> {
+        self.check_writable()?;
+        let (parent, _) = self.pin_directory(view, parent)?;
+        let new = New { kind: FileType::Regular, mode: mode & !caller.umask, rdev: 0, target: b"" };
+        let mut header = self.new_header(caller, &parent, &new)?;
+        header.nlink = 0;
+        if linkable {
+            header.flags = header.flags | RowFlags::LINKABLE;
+        }
+        let mut batch = Batch::new();
+        batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
+        let node = self.intern_new(header, &|| Location::Orphan, None);
+        let position = self.apply(batch)?;
+        node.state().touched(position);
+        Ok(answer(&node))
+    }
+
+    fn make(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: &New<'_>,
+        exclusive: bool,
+    ) -> Result<(Entry, bool)> {
+        check_name(name).map_err(|error| {
+            if name.starts_with(b".") && name.len() <= 2 { FsError::Exists } else { error }
+        })?;
+        let (parent, directory) = self.pin_directory(view, parent)?;
+        let _guard = self.latch(caller, &entry_wants(parent.inode, name))?;
+        if parent.is_orphan() {
+            return Err(FsError::NotFound);
+        }
+        let key = directory.placement.key(name);
+        if self.store.get(self.keyspaces.meta, &key)?.is_some() {
+            if exclusive {
+                return Err(FsError::Exists);
+            }
+            return Ok((answer(&self.resolve(&parent, name)?), false));
+        }
+        self.check_writable()?;
+        let header = self.new_header(caller, &parent, new)?;
+        let is_directory = new.kind == FileType::Directory;
+        if is_directory && parent.header().nlink >= LINK_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let placement = Placement::own_subtree(header.inode);
+        let mut batch = Batch::new();
+        if is_directory {
+            batch.put(self.keyspaces.meta, key, encode_directory_link(header.inode, &placement));
+            batch.put(self.keyspaces.meta, placement.own_key(), encode_row(&header, b""));
+        } else {
+            batch.put(self.keyspaces.meta, key, encode_row(&header, new.target));
+        }
+        let patch = counters(header.btime, 1, i32::from(is_directory));
+        batch.merge(self.keyspaces.meta, directory.placement.own_key(), patch.encode(parent.inode));
+        // Nobody can know the inode before the batch is visible, and then they find this node.
+        let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
+        let node = self.intern_new(header, &|| parent.entry(name), part);
+        let position = self.apply(batch)?;
+        node.state().touched(position);
+        parent.update(&patch, position);
+        Ok((answer(&node), true))
+    }
+
+    /// Puts the node of a new inode into the table.
+    fn intern_new(
+        &self,
+        header: Header,
+        location: &dyn Fn() -> Location,
+        directory: Option<Box<DirectoryPart>>,
+    ) -> Pin<'_> {
+        let changed_at = self.store.position();
+        let intern = Intern { header, location, directory, content: &[], changed_at };
+        match self.nodes.intern(intern, None) {
+            Some(node) => node,
+            None => unreachable!("only rows that were read can be out of date"),
+        }
+    }
+
+    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory.
+    fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<Header> {
+        let now: Timestamp = self.now();
+        let inode = self.allocate_inode(parent)?;
+        let mut header = Header::new(inode, new.kind, now);
+        header.mode = new.mode & MODE_BITS;
+        header.uid = caller.uid;
+        header.gid = caller.gid;
+        header.rdev = new.rdev;
+        header.size = new.target.len() as u64;
+        let above = parent.header();
+        if above.mode & S_ISGID != 0 {
+            header.gid = above.gid;
+            if new.kind == FileType::Directory {
+                header.mode |= S_ISGID;
+            }
+        }
+        if new.kind == FileType::Directory {
+            header.nlink = 2;
+            header.parent = parent.inode;
+        }
+        Ok(header)
+    }
+
+    /// The target of a symbolic link. Never parks.
+    ///
+    /// # Errors
+    /// `Invalid` when it is none.
+    pub fn readlink(&self, view: View, caller: &Caller, node: NodeId) -> Result<Bytes> {
+        let _ = caller;
+        let node = self.pin_node(view, node)?;
+        if node.kind != FileType::Symlink {
+            return Err(FsError::Invalid("not a symbolic link"));
+        }
+        self.latched_content(caller, &node)
+    }
+}

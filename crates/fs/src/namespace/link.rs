@@ -1,0 +1,141 @@
+//! Further names of a file.
+
+use kvfs_store::{Batch, Position};
+use kvfs_txn::{Guard, LockName, Want};
+
+use super::lookup::answer;
+use super::{check_name, counters, entry_wants, row_wants};
+use crate::node::{Location, Pin};
+use crate::schema::{Placement, Row, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
+use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp, View};
+
+/// What the node becomes when the batch is applied.
+enum Linked {
+    /// Row moved under the inode's own subtree.
+    Moved(RowPatch),
+    /// Row was there already.
+    Counted(RowPatch),
+    /// An orphan got a name.
+    Named(RowPatch),
+}
+
+impl FileSystem {
+    /// Gives `node` another name. Raises its lookup count. The second name moves the row under the inode's
+    /// own subtree, where it stays. One batch.
+    ///
+    /// # Errors
+    /// `Exists`, `NotPermitted` for directories, `NotFound` for orphans that can't be linked, `TooManyLinks`, …
+    pub fn link(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        new_parent: NodeId,
+        new_name: &[u8],
+    ) -> Result<Entry> {
+        check_name(new_name)?;
+        self.check_writable()?;
+        let node = self.pin_node(view, node)?;
+        if node.kind == FileType::Directory {
+            return Err(FsError::NotPermitted("directories have one name"));
+        }
+        let (parent, directory) = self.pin_directory(view, new_parent)?;
+        let mut wants = entry_wants(parent.inode, new_name).to_vec();
+        wants.extend(row_wants(node.inode));
+        let mut guard = self.latch(caller, &wants)?;
+        if parent.is_orphan() {
+            return Err(FsError::NotFound);
+        }
+        let new_key = directory.placement.key(new_name);
+        if self.store.get(self.keyspaces.meta, &new_key)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        if node.header().nlink >= LINK_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let now = self.now();
+        let mut batch = Batch::new();
+        let linked = self.stage_link(&mut batch, &mut guard, &node, &new_key, now)?;
+        let counted = counters(now, 1, 0);
+        batch.merge(self.keyspaces.meta, directory.placement.own_key(), counted.encode(parent.inode));
+        let position = self.apply(batch)?;
+        finish_link(&node, &parent, new_name, &linked, position);
+        parent.update(&counted, position);
+        Ok(answer(&node))
+    }
+
+    fn stage_link(
+        &self,
+        batch: &mut Batch,
+        guard: &mut Guard<'_>,
+        node: &Pin<'_>,
+        new_key: &[u8],
+        now: Timestamp,
+    ) -> Result<Linked> {
+        let meta = self.keyspaces.meta;
+        let (_, old_key) = node.row_address(&self.keyspaces);
+        let mut header = node.header();
+        let mut patch = RowPatch { nlink_add: Some(1), ..RowPatch::changed(now) };
+        let is_own = matches!(node.state().location, Location::Own);
+        if is_own {
+            batch.merge(meta, old_key, patch.encode(node.inode));
+            batch.put(meta, new_key.to_vec(), encode_inode_link(node.inode, node.kind));
+            return Ok(Linked::Counted(patch));
+        }
+        let Some((parent, name)) = node.link() else {
+            if !header.flags.has(RowFlags::LINKABLE) {
+                return Err(FsError::NotFound);
+            }
+            patch = patch.with_flags(RowFlags::default(), RowFlags::LINKABLE);
+            patch.apply(&mut header);
+            let content = self.inline_content(node)?;
+            batch.delete(self.keyspaces.orphans, inode_key(node.inode));
+            batch.put(meta, new_key.to_vec(), encode_row(&header, &content));
+            return Ok(Linked::Named(patch));
+        };
+        // The dentry row changes from the row itself to a link.
+        guard.try_extend(&[
+            Want::exclusive(LockName::Entry { directory: parent.inode, name: &name }),
+            Want::shared(LockName::Placement { directory: parent.inode }),
+        ])?;
+        let content = self.inline_content(node)?;
+        patch.apply(&mut header);
+        batch.put(meta, old_key, encode_inode_link(node.inode, node.kind));
+        batch.put(meta, Placement::own_subtree(node.inode).own_key(), encode_row(&header, &content));
+        batch.put(meta, new_key.to_vec(), encode_inode_link(node.inode, node.kind));
+        Ok(Linked::Moved(patch))
+    }
+
+    /// The inline content of a file or the target of a symbolic link, as stored. Latches on its row (all
+    /// attributes or blocks) are held, or it is known not to change.
+    pub(crate) fn inline_content(&self, node: &Pin<'_>) -> Result<bytes::Bytes> {
+        let header = node.header();
+        let has_content = matches!(node.kind, FileType::Regular | FileType::Symlink);
+        if !has_content || !header.is_inline() || header.size == 0 {
+            return Ok(bytes::Bytes::new());
+        }
+        if let Some(content) = node.state().content.clone() {
+            return Ok(content);
+        }
+        let (keyspace, key) = node.row_address(&self.keyspaces);
+        let bytes = self.store.get(keyspace, &key)?.ok_or_else(|| {
+            FsError::corrupt(format!("inode {}", node.inode), format!("no row under {}", key.escape_ascii()))
+        })?;
+        let (_, content) = Row::decode_own(node.inode, &bytes)?;
+        Ok(bytes.slice_ref(content))
+    }
+}
+
+fn finish_link(node: &Pin<'_>, parent: &Pin<'_>, name: &[u8], linked: &Linked, position: Position) {
+    match linked {
+        Linked::Counted(patch) => node.update(patch, position),
+        Linked::Moved(patch) => {
+            node.update(patch, position);
+            node.relocate(Location::Own);
+        }
+        Linked::Named(patch) => {
+            node.update(patch, position);
+            node.relocate(parent.entry(name));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Names: looking up, creating, removing, renaming, linking.
+//!
+//! Each operation takes the names it knows, reads under them, takes the names it discovered, reads what
+//! those protect, and applies one batch. When names are not free it returns with everything released.
+
+mod create;
+mod link;
+mod lookup;
+mod remove;
+mod rename;
+
+use kvfs_txn::{Fields, LockName, Want};
+
+use crate::schema::{NumberPatch, RowPatch};
+use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};
+
+/// Checks a name that is to be created, removed or renamed.
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" => return Err(FsError::NotFound),
+        b"." | b".." => return Err(FsError::Invalid("`.` and `..` can't be created, removed or renamed")),
+        _ => {}
+    }
+    if name.len() > NAME_LEN_MAX {
+        return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
+    }
+    if name.iter().any(|&byte| byte == 0 || byte == b'/') {
+        return Err(FsError::Invalid("names hold neither `/` nor zero bytes"));
+    }
+    Ok(())
+}
+
+/// What a change of entries needs of the directory.
+fn entry_wants(directory: u64, name: &[u8]) -> [Want<'_>; 3] {
+    [
+        Want::exclusive(LockName::Entry { directory, name }),
+        Want::increment(LockName::Counters { directory }),
+        Want::shared(LockName::Placement { directory }),
+    ]
+}
+
+/// What moving or removing a file's row needs: everything that is stored in it.
+pub(crate) fn row_wants<'a>(inode: u64) -> [Want<'a>; 2] {
+    [
+        Want::exclusive(LockName::Attributes { inode, fields: Fields::ALL }),
+        Want::exclusive(LockName::Blocks { inode, first: 0, end: u64::MAX }),
+    ]
+}
+
+/// What removing a directory needs.
+fn directory_removal_wants<'a>(directory: u64) -> [Want<'a>; 3] {
+    [
+        Want::exclusive(LockName::Attributes { inode: directory, fields: Fields::ALL }),
+        Want::exclusive(LockName::Counters { directory }),
+        Want::exclusive(LockName::Identity { directory }),
+    ]
+}
+
+/// The change of a directory when entries come and go.
+fn counters(now: Timestamp, entries: i64, subdirectories: i32) -> RowPatch {
+    RowPatch {
+        size: (entries != 0).then_some(NumberPatch::Add(entries)),
+        nlink_add: (subdirectories != 0).then_some(subdirectories),
+        ..RowPatch::modified(now)
+    }
+}

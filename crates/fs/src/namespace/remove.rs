@@ -1,0 +1,119 @@
+//! Removing names. What loses its last name becomes an orphan, in the same batch.
+
+use kvfs_store::{Batch, Position};
+
+use super::{check_name, counters, directory_removal_wants, entry_wants, row_wants};
+use crate::node::{Location, Node, Pin};
+use crate::schema::{Header, RowFlags, RowPatch, encode_row, inode_key};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result, Timestamp, View};
+
+/// What the removal of a name does to the inode.
+pub(super) enum Removal {
+    /// It was the last one: the row as it is among the orphans.
+    Orphaned(Header),
+    /// There are others.
+    Unlinked(RowPatch),
+}
+
+impl FileSystem {
+    /// Removes the name of something that is no directory. One batch.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, …
+    pub fn unlink(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.remove(view, caller, parent, name, false)
+    }
+
+    /// Removes an empty directory. One batch.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`, …
+    pub fn rmdir(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.remove(view, caller, parent, name, true)
+    }
+
+    fn remove(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<()> {
+        check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
+        self.check_writable()?;
+        let (parent, part) = self.pin_directory(view, parent)?;
+        let mut guard = self.latch(caller, &entry_wants(parent.inode, name))?;
+        let victim = self.resolve(&parent, name)?;
+        match (victim.kind == FileType::Directory, directory) {
+            (true, false) => return Err(FsError::IsDirectory),
+            (false, true) => return Err(FsError::NotDirectory),
+            _ => {}
+        }
+        guard.try_extend(&removal_wants(&victim))?;
+        let now = self.now();
+        let mut batch = Batch::new();
+        batch.delete(self.keyspaces.meta, part.placement.key(name));
+        let removal = self.stage_removal(&mut batch, &victim, now)?;
+        let patch = counters(now, -1, -i32::from(directory));
+        batch.merge(self.keyspaces.meta, part.placement.own_key(), patch.encode(parent.inode));
+        let position = self.apply(batch)?;
+        finish_removal(&victim, removal, position);
+        parent.update(&patch, position);
+        Ok(())
+    }
+
+    /// Adds to the batch what happens to an inode that loses a name, save the deletion of the dentry row.
+    /// The latches of [`removal_wants`] are held.
+    pub(super) fn stage_removal(
+        &self,
+        batch: &mut Batch,
+        victim: &Pin<'_>,
+        now: Timestamp,
+    ) -> Result<Removal> {
+        let mut header = victim.header();
+        let (keyspace, key) = victim.row_address(&self.keyspaces);
+        let is_directory = victim.kind == FileType::Directory;
+        if is_directory && (header.size != 0 || !self.is_empty_directory(victim)?) {
+            return Err(FsError::NotEmpty);
+        }
+        if !is_directory && header.nlink > 1 {
+            let patch = RowPatch { nlink_add: Some(-1), ..RowPatch::changed(now) };
+            batch.merge(keyspace, key, patch.encode(victim.inode));
+            return Ok(Removal::Unlinked(patch));
+        }
+        let content = self.inline_content(victim)?;
+        header.nlink = 0;
+        header.ctime = now.max(header.ctime);
+        header.flags = RowFlags(header.flags.0 & !RowFlags::LINKABLE.0);
+        if is_directory || matches!(victim.state().location, Location::Own) {
+            batch.delete(keyspace, key);
+        }
+        batch.put(self.keyspaces.orphans, inode_key(victim.inode), encode_row(&header, &content));
+        Ok(Removal::Orphaned(header))
+    }
+}
+
+/// Tells the node what the batch did.
+pub(super) fn finish_removal(victim: &Pin<'_>, removal: Removal, position: Position) {
+    match removal {
+        Removal::Orphaned(header) => {
+            {
+                let mut state = victim.state();
+                state.header = header;
+                state.touched(position);
+            }
+            victim.relocate(Location::Orphan);
+        }
+        Removal::Unlinked(patch) => victim.update(&patch, position),
+    }
+}
+
+/// What removing (one name of) an inode needs.
+pub(super) fn removal_wants(victim: &Node) -> Vec<kvfs_txn::Want<'static>> {
+    if victim.kind == FileType::Directory {
+        directory_removal_wants(victim.inode).to_vec()
+    } else {
+        row_wants(victim.inode).to_vec()
+    }
+}

@@ -1,0 +1,318 @@
+//! Renaming: one row moves, never a tree.
+//!
+//! A directory that gets another parent must not become its own ancestor, also when several move at once:
+//! the operation holds the identity of the moved directory exclusively, and of the target and all its
+//! ancestors shared, so that none of them can move meanwhile.
+
+use kvfs_store::{Batch, Position};
+use kvfs_txn::{Fields, Guard, LockName, Want};
+
+use super::remove::{finish_removal, removal_wants};
+use super::{check_name, counters, entry_wants, row_wants};
+use crate::node::{DirectoryPart, Node, Pin};
+use crate::schema::{Header, Row, RowPatch, encode_row};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp, View};
+
+/// A name, the directory that it is in, and what is there.
+struct Side<'a, 't> {
+    parent: &'a Pin<'t>,
+    directory: &'a DirectoryPart,
+    name: &'a [u8],
+}
+
+/// What is under a name.
+struct Found<'t> {
+    node: Pin<'t>,
+    row: bytes::Bytes,
+}
+
+impl Found<'_> {
+    fn is_directory(&self) -> bool {
+        self.node.kind == FileType::Directory
+    }
+
+    /// Whether the dentry row holds the attributes.
+    fn holds_attributes(&self) -> bool {
+        matches!(Row::parse(&self.row), Some(Row::Inode(..)))
+    }
+}
+
+/// What a move does to the inode.
+enum Moved {
+    /// Its row went along.
+    Row(Header),
+    /// Its row is elsewhere and was patched.
+    Patched(RowPatch),
+}
+
+impl FileSystem {
+    /// Renames or swaps. One batch; a tree's size does not matter. O(depth) for a directory that gets
+    /// another parent.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
+    /// into itself), …
+    #[expect(clippy::too_many_arguments, reason = "a rename has two names")]
+    pub fn rename(
+        &self,
+        view: View,
+        caller: &Caller,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        self.check_writable()?;
+        let (source_pin, source_part) = self.pin_directory(view, parent)?;
+        let (target_pin, target_part) = self.pin_directory(view, new_parent)?;
+        let source = Side { parent: &source_pin, directory: &source_part, name };
+        let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
+        let mut wants = entry_wants(parent.0, name).to_vec();
+        wants.extend(entry_wants(new_parent.0, new_name));
+        let mut guard = self.latch(caller, &wants)?;
+        if source_pin.is_orphan() || target_pin.is_orphan() {
+            return Err(FsError::NotFound);
+        }
+        let (moving, replaced) = self.find_both(&source, &target, mode)?;
+        if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
+            return Ok(());
+        }
+        latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
+        match (mode, replaced) {
+            (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
+            (_, replaced) => self.move_over(&source, &target, &moving, replaced.as_ref()),
+        }
+    }
+
+    fn find_both(
+        &self,
+        source: &Side<'_, '_>,
+        target: &Side<'_, '_>,
+        mode: RenameMode,
+    ) -> Result<(Found<'_>, Option<Found<'_>>)> {
+        let (node, row) = self.resolve_row(source.parent, source.name)?;
+        let moving = Found { node, row };
+        let replaced = match self.resolve_row(target.parent, target.name) {
+            Ok((node, row)) => Some(Found { node, row }),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        match (mode, &replaced) {
+            (RenameMode::NoReplace, Some(_)) => Err(FsError::Exists),
+            (RenameMode::Exchange, None) => Err(FsError::NotFound),
+            (RenameMode::Replace, Some(other)) if other.node.inode != moving.node.inode => {
+                match (moving.is_directory(), other.is_directory()) {
+                    (true, false) => Err(FsError::NotDirectory),
+                    (false, true) => Err(FsError::IsDirectory),
+                    _ => Ok((moving, replaced)),
+                }
+            }
+            _ => Ok((moving, replaced)),
+        }
+    }
+
+    fn move_over(
+        &self,
+        source: &Side<'_, '_>,
+        target: &Side<'_, '_>,
+        moving: &Found<'_>,
+        replaced: Option<&Found<'_>>,
+    ) -> Result<()> {
+        let now = self.now();
+        let mut batch = Batch::new();
+        let removal = match replaced {
+            Some(other) => Some(self.stage_removal(&mut batch, &other.node, now)?),
+            None => None,
+        };
+        batch.delete(self.keyspaces.meta, source.directory.placement.key(source.name));
+        let moved = self.stage_move(&mut batch, moving, target, now)?;
+        let subdirectories = i32::from(moving.is_directory());
+        let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
+        let entries = i64::from(replaced.is_none());
+        let changes = if source.parent.inode == target.parent.inode {
+            vec![(source, counters(now, entries - 1, -subdirectories_replaced))]
+        } else {
+            vec![
+                (source, counters(now, -1, -subdirectories)),
+                (target, counters(now, entries, subdirectories - subdirectories_replaced)),
+            ]
+        };
+        let position = self.apply_with_counters(batch, &changes)?;
+        if let (Some(other), Some(removal)) = (replaced, removal) {
+            finish_removal(&other.node, removal, position);
+        }
+        finish_move(moving, moved, target, position);
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        source: &Side<'_, '_>,
+        target: &Side<'_, '_>,
+        moving: &Found<'_>,
+        other: &Found<'_>,
+    ) -> Result<()> {
+        let now = self.now();
+        let mut batch = Batch::new();
+        let moved = self.stage_move(&mut batch, moving, target, now)?;
+        let moved_back = self.stage_move(&mut batch, other, source, now)?;
+        let subdirectories = i32::from(other.is_directory()) - i32::from(moving.is_directory());
+        let changes = if source.parent.inode == target.parent.inode {
+            vec![(source, counters(now, 0, 0))]
+        } else {
+            vec![(source, counters(now, 0, subdirectories)), (target, counters(now, 0, -subdirectories))]
+        };
+        let position = self.apply_with_counters(batch, &changes)?;
+        finish_move(moving, moved, target, position);
+        finish_move(other, moved_back, source, position);
+        Ok(())
+    }
+
+    /// Applies the batch together with changes of directories, and tells their nodes.
+    fn apply_with_counters(
+        &self,
+        mut batch: Batch,
+        changes: &[(&Side<'_, '_>, RowPatch)],
+    ) -> Result<Position> {
+        for (side, patch) in changes {
+            let key = side.directory.placement.own_key();
+            batch.merge(self.keyspaces.meta, key, patch.encode(side.parent.inode));
+        }
+        let position = self.apply(batch)?;
+        for (side, patch) in changes {
+            side.parent.update(patch, position);
+        }
+        Ok(position)
+    }
+
+    /// Adds the row under its new name to the batch. The latches of [`move_wants`] are held.
+    fn stage_move(
+        &self,
+        batch: &mut Batch,
+        moving: &Found<'_>,
+        to: &Side<'_, '_>,
+        now: Timestamp,
+    ) -> Result<Moved> {
+        let meta = self.keyspaces.meta;
+        let new_key = to.directory.placement.key(to.name);
+        let mut patch = RowPatch::changed(now);
+        if moving.holds_attributes() {
+            let mut header = moving.node.header();
+            patch.apply(&mut header);
+            batch.put(meta, new_key, encode_row(&header, &self.inline_content(&moving.node)?));
+            return Ok(Moved::Row(header));
+        }
+        batch.put(meta, new_key, moving.row.clone());
+        if moving.is_directory() {
+            patch.parent = Some(to.parent.inode);
+        }
+        let (keyspace, own_key) = moving.node.row_address(&self.keyspaces);
+        batch.merge(keyspace, own_key, patch.encode(moving.node.inode));
+        Ok(Moved::Patched(patch))
+    }
+}
+
+/// The directory and its ancestors, up to the root.
+fn ancestors(directory: &Pin<'_>) -> Result<Vec<u64>> {
+    let mut path = vec![directory.inode];
+    let mut link = directory.link();
+    while let Some((parent, _)) = link {
+        path.push(parent.inode);
+        link = parent.link();
+    }
+    match path.last() {
+        Some(&crate::schema::ROOT_INODE) => Ok(path),
+        // The target, or a directory above it, was removed.
+        _ => Err(FsError::NotFound),
+    }
+}
+
+/// Takes the names that finding both sides led to, and checks that the tree stays one.
+fn latch_both(
+    guard: &mut Guard<'_>,
+    source: &Side<'_, '_>,
+    target: &Side<'_, '_>,
+    moving: &Found<'_>,
+    replaced: Option<&Found<'_>>,
+    mode: RenameMode,
+) -> Result<()> {
+    let mut wants = move_wants(moving);
+    if let Some(other) = replaced {
+        wants.extend(if mode == RenameMode::Exchange {
+            move_wants(other)
+        } else {
+            removal_wants(&other.node)
+        });
+    }
+    guard.try_extend(&wants)?;
+    if source.parent.inode == target.parent.inode {
+        return Ok(());
+    }
+    if moving.is_directory() {
+        latch_ancestry(guard, &moving.node, target.parent)?;
+    }
+    match replaced {
+        Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
+            latch_ancestry(guard, &other.node, source.parent)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Pins down that `moved` is no ancestor of `target`.
+fn latch_ancestry(guard: &mut Guard<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
+    guard.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
+    let mut latched: Vec<u64> = Vec::new();
+    loop {
+        let ancestors = ancestors(target)?;
+        if ancestors.contains(&moved.inode) {
+            return Err(FsError::Invalid("a directory can't be moved into itself"));
+        }
+        // Reading the path and holding it are two steps: hold, then read again until it is the same.
+        let missing: Vec<Want<'_>> = ancestors
+            .iter()
+            .filter(|ancestor| !latched.contains(ancestor))
+            .map(|&directory| Want::shared(LockName::Identity { directory }))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        guard.try_extend(&missing)?;
+        latched.extend(ancestors);
+    }
+}
+
+/// Tells the node what the batch did.
+fn finish_move(moving: &Found<'_>, moved: Moved, to: &Side<'_, '_>, position: Position) {
+    let is_named_by_entry = match moved {
+        Moved::Row(header) => {
+            let mut state = moving.node.state();
+            state.header = header;
+            state.touched(position);
+            true
+        }
+        Moved::Patched(patch) => {
+            moving.node.update(&patch, position);
+            moving.is_directory()
+        }
+    };
+    if is_named_by_entry {
+        moving.node.relocate(to.parent.entry(to.name));
+    }
+}
+
+/// What moving a name needs of the inode: all that its dentry row holds, and the change time.
+fn move_wants(moving: &Found<'_>) -> Vec<Want<'static>> {
+    let inode = moving.node.inode;
+    if moving.holds_attributes() {
+        return row_wants(inode).to_vec();
+    }
+    let mut wants = vec![Want::increment(LockName::Attributes { inode, fields: Fields::TIMES })];
+    if moving.is_directory() {
+        wants.push(Want::increment(LockName::Counters { directory: inode }));
+    }
+    wants
+}

@@ -1,0 +1,212 @@
+//! One node.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use kvfs_store::{Keyspace, Position};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::NodeTable;
+use crate::dir::CookieBook;
+use crate::schema::{Header, Keyspaces, Placement, RowPatch, inode_key};
+use crate::{Attr, FileType};
+
+/// Where an inode's name and row are.
+pub(crate) enum Location {
+    /// The root directory.
+    Root,
+    /// A file with one name, whose row is the dentry row; or a directory.
+    Entry {
+        /// Directory that holds the name. Holds one reference of it, given back by the table.
+        parent: Arc<Node>,
+        /// Name.
+        name: Box<[u8]>,
+    },
+    /// A file with several names (or which once had several): the row is under its own subtree.
+    Own,
+    /// No name: the row is in `orphans`.
+    Orphan,
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => write!(f, "root"),
+            Self::Entry { parent, name } => write!(f, "{}/{}", parent.inode, name.escape_ascii()),
+            Self::Own => write!(f, "own row"),
+            Self::Orphan => write!(f, "orphan"),
+        }
+    }
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(crate) struct NodeState {
+    /// Attributes as last committed.
+    pub(crate) header: Header,
+    /// Place.
+    pub(crate) location: Location,
+    /// Inline content, kept for the read that usually follows a lookup.
+    pub(crate) content: Option<Bytes>,
+    /// An fsync must wait for this position.
+    pub(crate) changed_at: Position,
+    /// Whether the row changed since the node came into the table.
+    pub(crate) modified: bool,
+}
+
+impl NodeState {
+    /// Whether the last name is gone.
+    pub(crate) fn is_orphan(&self) -> bool {
+        matches!(self.location, Location::Orphan)
+    }
+
+    /// Records a committed change.
+    pub(crate) fn update(&mut self, patch: &RowPatch, position: Position) {
+        patch.apply(&mut self.header);
+        self.touched(position);
+    }
+
+    /// Records that something about the inode changed.
+    pub(crate) fn touched(&mut self, position: Position) {
+        self.changed_at = self.changed_at.max(position);
+        self.modified = true;
+    }
+}
+
+/// What directories have in addition.
+pub(crate) struct DirectoryPart {
+    /// Where the rows of the entries are.
+    pub(crate) placement: Placement,
+    /// Inode numbers set aside for files of this directory, so that files created together lie together.
+    pub(crate) inode_group: Mutex<Range<u64>>,
+    /// Offsets given out by listings.
+    pub(crate) cookies: Mutex<CookieBook>,
+}
+
+impl DirectoryPart {
+    pub(crate) fn new(placement: Placement) -> Self {
+        Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() }
+    }
+}
+
+/// A node. Reached through a [`Pin`], or through the location of a child.
+pub(crate) struct Node {
+    /// Inode number; the node id.
+    pub(crate) inode: u64,
+    /// Kind; never changes.
+    pub(crate) kind: FileType,
+    /// Lookups + operations + children.
+    pub(super) references: AtomicU64,
+    /// How often the front end was told of the node, less what it forgot.
+    pub(super) lookups: AtomicU64,
+    /// Set by use, cleared by the sweep for prune candidates.
+    pub(super) recently_used: AtomicBool,
+    pub(super) state: Mutex<NodeState>,
+    /// Directories only.
+    pub(crate) directory: Option<Box<DirectoryPart>>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("inode", &self.inode).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// The state. Don't hold it across store accesses or while locking anything else.
+    pub(crate) fn state(&self) -> MutexGuard<'_, NodeState> {
+        self.state.lock()
+    }
+
+    /// A copy of the attributes as stored.
+    pub(crate) fn header(&self) -> Header {
+        self.state.lock().header
+    }
+
+    /// The attributes that users see.
+    pub(crate) fn attr(&self) -> Attr {
+        self.header().attr()
+    }
+
+    /// Records a committed change.
+    pub(crate) fn update(&self, patch: &RowPatch, position: Position) {
+        self.state.lock().update(patch, position);
+    }
+
+    /// Whether the last name is gone.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.state.lock().is_orphan()
+    }
+
+    /// Keyspace and key of the row that holds the attributes. Stable under any latch on the inode's
+    /// attributes.
+    pub(crate) fn row_address(&self, keyspaces: &Keyspaces) -> (Keyspace, Bytes) {
+        let state = self.state.lock();
+        match (&state.location, &self.directory) {
+            (Location::Orphan, _) => (keyspaces.orphans, inode_key(self.inode)),
+            (_, Some(directory)) => (keyspaces.meta, directory.placement.own_key()),
+            (Location::Entry { parent, name }, None) => match &parent.directory {
+                Some(directory) => (keyspaces.meta, directory.placement.key(name)),
+                None => unreachable!("only directories are parents"),
+            },
+            (Location::Own | Location::Root, None) => {
+                (keyspaces.meta, Placement::own_subtree(self.inode).own_key())
+            }
+        }
+    }
+
+    /// Inode of the parent directory and the name, where the node has exactly one.
+    pub(crate) fn link(&self) -> Option<(Arc<Node>, Box<[u8]>)> {
+        match &self.state.lock().location {
+            Location::Entry { parent, name } => Some((Arc::clone(parent), name.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// A node that stays in the table as long as this value lives.
+pub(crate) struct Pin<'t> {
+    pub(super) table: &'t NodeTable,
+    pub(super) node: Arc<Node>,
+}
+
+impl Deref for Pin<'_> {
+    type Target = Arc<Node>;
+
+    fn deref(&self) -> &Arc<Node> {
+        &self.node
+    }
+}
+
+impl Pin<'_> {
+    /// Counts one lookup by the front end.
+    pub(crate) fn count_lookup(&self) {
+        self.node.references.fetch_add(1, Ordering::Relaxed);
+        self.node.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Keeps the node in the table for good (the root).
+    pub(crate) fn keep(&self) {
+        self.node.references.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Moves the node; the place it had gives back its reference of the parent.
+    pub(crate) fn relocate(&self, location: Location) {
+        self.table.relocate(&self.node, location);
+    }
+
+    /// The place `name` in this directory, for a child.
+    pub(crate) fn entry(&self, name: &[u8]) -> Location {
+        self.node.references.fetch_add(1, Ordering::Relaxed);
+        Location::Entry { parent: Arc::clone(&self.node), name: name.into() }
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.table.release(&self.node, 1);
+    }
+}

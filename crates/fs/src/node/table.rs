@@ -1,0 +1,327 @@
+//! The table of nodes.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use kvfs_store::Position;
+use parking_lot::{Mutex, RwLock};
+
+use super::{DirectoryPart, Location, Node, NodeState, Pin};
+use crate::schema::Header;
+use crate::{NodeId, NodeStats, PruneCandidate};
+
+const SHARDS: usize = 64;
+
+/// Memory of a node without its name: the node, its counts, its slot in the map.
+const NODE_BYTES: usize = size_of::<Node>() + 2 * size_of::<usize>() + 2 * size_of::<(u64, Arc<Node>)>();
+
+/// Nodes with cached content per shard, at most; bounds the queue, whose entries may be out of date.
+const CONTENT_QUEUE_LEN: usize = 4096;
+
+/// Inode numbers are nearly sequential: a multiplication spreads them well.
+#[derive(Default)]
+pub(crate) struct InodeHasher(u64);
+
+impl Hasher for InodeHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    nodes: HashMap<u64, Arc<Node>, BuildHasherDefault<InodeHasher>>,
+    /// Nodes that were given content, oldest first.
+    content_queue: VecDeque<u64>,
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct PaddedShard {
+    shard: RwLock<Shard>,
+    content_bytes: AtomicU64,
+}
+
+/// What a row says about an inode.
+pub(crate) struct Intern<'a> {
+    /// Attributes.
+    pub(crate) header: Header,
+    /// Place; built only when the node is new.
+    pub(crate) location: &'a dyn Fn() -> Location,
+    /// Directories: the rest.
+    pub(crate) directory: Option<Box<DirectoryPart>>,
+    /// Inline content to keep, copied.
+    pub(crate) content: &'a [u8],
+    /// What an fsync must wait for.
+    pub(crate) changed_at: Position,
+}
+
+/// All nodes of a view.
+pub(crate) struct NodeTable {
+    shards: Box<[PaddedShard]>,
+    /// Number of changed nodes that left the table.
+    epoch: AtomicU64,
+    nodes: AtomicU64,
+    bytes: AtomicU64,
+    /// Next shard to sweep.
+    hand: AtomicUsize,
+    /// Orphans that nobody knows any more.
+    dead: Mutex<Vec<u64>>,
+    node_bytes_max: u64,
+    content_bytes_max: u64,
+}
+
+impl NodeTable {
+    pub(crate) fn new(node_bytes_max: u64, content_bytes_max: u64) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
+            epoch: AtomicU64::new(0),
+            nodes: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            hand: AtomicUsize::new(0),
+            dead: Mutex::default(),
+            node_bytes_max,
+            content_bytes_max,
+        }
+    }
+
+    fn shard(&self, inode: u64) -> &PaddedShard {
+        // Groups of 16 neighbours share a shard, so that a listing touches few locks.
+        &self.shards[(inode >> 4) as usize % SHARDS]
+    }
+
+    /// Read this before reading a row that is to become a node.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The node, if it is known.
+    pub(crate) fn get(&self, inode: u64) -> Option<Pin<'_>> {
+        let shard = self.shard(inode).shard.read();
+        let node = shard.nodes.get(&inode)?;
+        Some(self.pin(node))
+    }
+
+    fn pin(&self, node: &Arc<Node>) -> Pin<'_> {
+        node.references.fetch_add(1, Ordering::Relaxed);
+        if !node.recently_used.load(Ordering::Relaxed) {
+            node.recently_used.store(true, Ordering::Relaxed);
+        }
+        Pin { table: self, node: Arc::clone(node) }
+    }
+
+    /// The known node of that inode, or a new one made of a row that was read after `epoch`. `None`: the
+    /// row may be out of date; read again. A row that nobody else can know yet has no `epoch`.
+    pub(crate) fn intern(&self, row: Intern<'_>, epoch: Option<u64>) -> Option<Pin<'_>> {
+        let inode = row.header.inode;
+        let padded = self.shard(inode);
+        let mut guard = padded.shard.write();
+        let shard = &mut *guard;
+        let slot = match shard.nodes.entry(inode) {
+            MapEntry::Occupied(known) => return Some(self.pin(known.get())),
+            MapEntry::Vacant(slot) => slot,
+        };
+        if epoch.is_some_and(|epoch| epoch != self.epoch()) {
+            return None;
+        }
+        let location = (row.location)();
+        let content = self.admit_content(padded, row.content);
+        self.nodes.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(node_bytes(&location), Ordering::Relaxed);
+        let keeps_content = content.is_some();
+        let state =
+            NodeState { header: row.header, location, content, changed_at: row.changed_at, modified: false };
+        let node = Arc::new(Node {
+            inode,
+            kind: row.header.kind,
+            references: AtomicU64::new(1),
+            lookups: AtomicU64::new(0),
+            recently_used: AtomicBool::new(true),
+            state: Mutex::new(state),
+            directory: row.directory,
+        });
+        slot.insert(Arc::clone(&node));
+        if keeps_content {
+            self.queue_content(padded, shard, inode);
+        }
+        Some(Pin { table: self, node })
+    }
+
+    fn admit_content(&self, padded: &PaddedShard, content: &[u8]) -> Option<Bytes> {
+        if content.is_empty() || self.content_bytes_max < content.len() as u64 {
+            return None;
+        }
+        padded.content_bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
+        Some(Bytes::copy_from_slice(content))
+    }
+
+    fn queue_content(&self, padded: &PaddedShard, shard: &mut Shard, inode: u64) {
+        shard.content_queue.push_back(inode);
+        let bytes_max = self.content_bytes_max / SHARDS as u64;
+        while shard.content_queue.len() > CONTENT_QUEUE_LEN
+            || (padded.content_bytes.load(Ordering::Relaxed) > bytes_max && shard.content_queue.len() > 1)
+        {
+            let Some(oldest) = shard.content_queue.pop_front() else { break };
+            if let Some(node) = shard.nodes.get(&oldest) {
+                self.drop_content(node);
+            }
+        }
+    }
+
+    /// Forgets cached content: it was read, or is out of date.
+    pub(crate) fn drop_content(&self, node: &Node) {
+        self.drop_content_locked(&mut node.state.lock());
+    }
+
+    /// As [`Self::drop_content`], under the node's state lock.
+    pub(crate) fn drop_content_locked(&self, state: &mut NodeState) {
+        if let Some(content) = state.content.take() {
+            let padded = self.shard(state.header.inode);
+            padded.content_bytes.fetch_sub(content.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Moves a node; see [`Pin::relocate`].
+    pub(super) fn relocate(&self, node: &Arc<Node>, location: Location) {
+        let new_bytes = node_bytes(&location);
+        let old = std::mem::replace(&mut node.state.lock().location, location);
+        self.bytes.fetch_add(new_bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(node_bytes(&old), Ordering::Relaxed);
+        if let Location::Entry { parent, .. } = old {
+            self.release(&parent, 1);
+        }
+    }
+
+    /// Gives back lookups of the front end.
+    pub(crate) fn forget(&self, inode: u64, count: u64) {
+        let Some(pin) = self.get(inode) else { return };
+        let mut lookups = pin.node.lookups.load(Ordering::Relaxed);
+        loop {
+            let taken = lookups.min(count);
+            match pin.node.lookups.compare_exchange_weak(
+                lookups,
+                lookups - taken,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return self.release(&pin.node, taken),
+                Err(now) => lookups = now,
+            }
+        }
+    }
+
+    /// Gives back references; the last one removes the node, and so on up the tree.
+    pub(super) fn release(&self, node: &Arc<Node>, count: u64) {
+        if count == 0 || node.references.fetch_sub(count, Ordering::AcqRel) != count {
+            return;
+        }
+        let mut next = self.remove(node);
+        while let Some(parent) = next {
+            let last = parent.references.fetch_sub(1, Ordering::AcqRel) == 1;
+            next = if last { self.remove(&parent) } else { None };
+        }
+    }
+
+    /// Removes a node without references; returns its parent, one of whose references is to be given back.
+    fn remove(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
+        let mut shard = self.shard(node.inode).shard.write();
+        // Somebody may have found it in the meantime, or removed it before.
+        let is_current = shard.nodes.get(&node.inode).is_some_and(|current| Arc::ptr_eq(current, node));
+        if !is_current || node.references.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        shard.nodes.remove(&node.inode);
+        let mut state = node.state.lock();
+        if state.modified {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        drop(shard);
+        self.drop_content_locked(&mut state);
+        self.nodes.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(node_bytes(&state.location), Ordering::Relaxed);
+        match std::mem::replace(&mut state.location, Location::Root) {
+            Location::Entry { parent, .. } => Some(parent),
+            Location::Orphan => {
+                self.dead.lock().push(node.inode);
+                None
+            }
+            Location::Root | Location::Own => None,
+        }
+    }
+
+    /// Takes up to `count_max` orphans that nobody knows any more.
+    pub(crate) fn take_dead(&self, count_max: usize) -> Vec<u64> {
+        let mut dead = self.dead.lock();
+        let keep = dead.len().saturating_sub(count_max);
+        dead.split_off(keep)
+    }
+
+    /// Puts orphans (back) into the queue.
+    pub(crate) fn queue_dead(&self, inodes: Vec<u64>) {
+        self.dead.lock().extend(inodes);
+    }
+
+    /// Number of orphans that nobody knows any more.
+    pub(crate) fn dead_count(&self) -> usize {
+        self.dead.lock().len()
+    }
+
+    /// Nodes that only the kernel holds and that were not used since the sweep came by last; none while
+    /// the table is within its bound.
+    pub(crate) fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
+        let mut found = Vec::new();
+        for _ in 0..2 * SHARDS {
+            let over = self.bytes.load(Ordering::Relaxed).saturating_sub(self.node_bytes_max);
+            let wanted = (over as usize / NODE_BYTES + usize::from(over > 0)).min(count_max);
+            if found.len() >= wanted {
+                break;
+            }
+            let hand = self.hand.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            let shard = self.shards[hand].shard.read();
+            for node in shard.nodes.values() {
+                if found.len() >= wanted {
+                    break;
+                }
+                let lookups = node.lookups.load(Ordering::Relaxed);
+                let idle = lookups > 0 && node.references.load(Ordering::Relaxed) == lookups;
+                if idle && !node.recently_used.swap(false, Ordering::Relaxed) {
+                    let link = node.link().map(|(parent, name)| (NodeId(parent.inode), name));
+                    found.push(PruneCandidate { node: NodeId(node.inode), link });
+                }
+            }
+        }
+        found
+    }
+
+    pub(crate) fn stats(&self) -> NodeStats {
+        let content_bytes = self.shards.iter().map(|shard| shard.content_bytes.load(Ordering::Relaxed)).sum();
+        NodeStats {
+            nodes: self.nodes.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed) + content_bytes,
+            content_bytes,
+            orphans_queued: self.dead_count() as u64,
+        }
+    }
+}
+
+fn node_bytes(location: &Location) -> u64 {
+    let name_len = match location {
+        Location::Entry { name, .. } => name.len().next_multiple_of(16),
+        _ => 0,
+    };
+    (NODE_BYTES + name_len) as u64
+}

@@ -1,0 +1,86 @@
+//! Keys.
+
+use bytes::Bytes;
+use kvfs_store::KeyRange;
+
+/// Inode of the root directory.
+pub(crate) const ROOT_INODE: u64 = 1;
+
+/// Subtree of the file system's own records.
+const SUBTREE_SYSTEM: u64 = 0;
+
+/// Separates the label from the name. Labels are sequences of `01 ‖ varint`, so a directory's own row and
+/// entries (00) sort before those of its subdirectories (01).
+const LABEL_END: u8 = 0;
+
+/// Where the rows of a directory are: given at `mkdir`, changed only by a mover.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Placement {
+    /// Subtree.
+    pub(crate) subtree: u64,
+    /// Path of inodes inside the subtree; empty for its root. Always empty as long as every directory is
+    /// its own subtree.
+    pub(crate) label: Bytes,
+}
+
+impl Placement {
+    /// An inode that is its own subtree.
+    pub(crate) fn own_subtree(inode: u64) -> Self {
+        Self { subtree: inode, label: Bytes::new() }
+    }
+
+    /// Key of the own row (`name` empty) or of a dentry row.
+    pub(crate) fn key(&self, name: &[u8]) -> Bytes {
+        let mut key = Vec::with_capacity(9 + self.label.len() + name.len());
+        key.extend_from_slice(&self.subtree.to_be_bytes());
+        key.extend_from_slice(&self.label);
+        key.push(LABEL_END);
+        key.extend_from_slice(name);
+        key.into()
+    }
+
+    /// Key of the own row.
+    pub(crate) fn own_key(&self) -> Bytes {
+        self.key(b"")
+    }
+
+    /// Length of the part of the keys before the name.
+    pub(crate) fn prefix_len(&self) -> usize {
+        8 + self.label.len() + 1
+    }
+
+    /// The keys of all entries with names greater than `after` (empty: all entries, without the own row).
+    pub(crate) fn entries_after(&self, after: &[u8]) -> KeyRange {
+        let mut start = self.key(after).to_vec();
+        start.push(0);
+        // A name never is empty and never holds a zero byte, so this is the successor of `after` and
+        // comes before every greater name.
+        let mut end = self.key(b"").to_vec();
+        end.pop();
+        end.push(LABEL_END + 1);
+        KeyRange::new(start, end)
+    }
+}
+
+/// Key in `orphans`, and prefix in `data`.
+pub(crate) fn inode_key(inode: u64) -> Bytes {
+    Bytes::copy_from_slice(&inode.to_be_bytes())
+}
+
+/// Prefix of a file's blocks.
+pub(crate) fn block_prefix(inode: u64) -> [u8; 8] {
+    inode.to_be_bytes()
+}
+
+/// Key of an extended attribute.
+pub(crate) fn xattr_key(inode: u64, name: &[u8]) -> Bytes {
+    let mut key = Vec::with_capacity(8 + name.len());
+    key.extend_from_slice(&inode.to_be_bytes());
+    key.extend_from_slice(name);
+    key.into()
+}
+
+/// Key of the superblock record in `meta`.
+pub(crate) fn superblock_key() -> Bytes {
+    Placement { subtree: SUBTREE_SYSTEM, label: Bytes::new() }.key(b"superblock")
+}

@@ -1,0 +1,57 @@
+//! How files and directories are laid out in the keyspaces of a store.
+//!
+//! | keyspace | kind | key | value |
+//! |---|---|---|---|
+//! | `meta` | tuple, merged | subtree u64be ‖ label ‖ 00 ‖ name | row |
+//! | `data` | block | inode u64be ‖ block number u64be | 4 KiB |
+//! | `xattr` | tuple | inode u64be ‖ name | value |
+//! | `orphans` | tuple, merged | inode u64be | row |
+//!
+//! `(label, "")` is the *own row* of an inode: a directory's attributes and counters, or the row of a file
+//! with several names. Other names are *dentry rows*: a file's attributes and inline content, a reference
+//! to a directory, or a link to an inode's own row. Subtree 0 holds the file system's own records; a
+//! directory (or a file with several names) that is its own subtree has its inode number as subtree.
+//!
+//! Keys are big-endian, so that they sort; everything in values is little-endian.
+
+mod key;
+mod patch;
+mod row;
+mod superblock;
+
+pub(crate) use key::{Placement, ROOT_INODE, block_prefix, inode_key, superblock_key, xattr_key};
+pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TimePatch};
+pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
+pub(crate) use superblock::Superblock;
+
+use std::sync::Arc;
+
+use kvfs_store::{Keyspace, KeyspaceKind, Store};
+
+use crate::Result;
+
+/// The open keyspaces of a file system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keyspaces {
+    /// Rows.
+    pub(crate) meta: Keyspace,
+    /// Content of files beyond the inline threshold.
+    pub(crate) data: Keyspace,
+    /// Extended attributes.
+    pub(crate) xattr: Keyspace,
+    /// Rows of inodes without a name.
+    pub(crate) orphans: Keyspace,
+}
+
+impl Keyspaces {
+    /// Opens (and creates where missing) the keyspaces.
+    pub(crate) fn open(store: &dyn Store) -> Result<Self> {
+        let merge = || -> Option<Arc<dyn kvfs_store::MergeFunction>> { Some(Arc::new(RowMerge)) };
+        Ok(Self {
+            meta: store.open_keyspace("meta", KeyspaceKind::Tuple, merge())?,
+            data: store.open_keyspace("data", KeyspaceKind::Block, None)?,
+            xattr: store.open_keyspace("xattr", KeyspaceKind::Tuple, None)?,
+            orphans: store.open_keyspace("orphans", KeyspaceKind::Tuple, merge())?,
+        })
+    }
+}

@@ -1,0 +1,465 @@
+//! Merge operands of rows: blind, field-wise changes of an inode's row.
+//!
+//! An operand is a bitmap of the fields it touches (u32), the inode it is meant for (u64), and the fields'
+//! values in the order of their bits. It changes nothing when the row is absent or belongs to another
+//! inode: so a lazily written access time can't resurrect or hit a stranger.
+//!
+//! Commuting changes (additions, maxima) may come from several writers at once; others come from the
+//! holder of the exclusive name of their field.
+
+use bytes::Bytes;
+use kvfs_store::{MergeFunction, StoreError};
+
+use super::row::{Header, Row, RowFlags, encode_row};
+use crate::Timestamp;
+
+/// Change of a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimePatch {
+    /// To this.
+    Set(Timestamp),
+    /// To this, unless it is later already.
+    Max(Timestamp),
+}
+
+impl TimePatch {
+    fn apply(self, time: &mut Timestamp) {
+        *time = match self {
+            Self::Set(new) => new,
+            Self::Max(new) => new.max(*time),
+        };
+    }
+
+    fn then(self, newer: Self) -> Self {
+        match (self, newer) {
+            (_, Self::Set(_)) => newer,
+            (Self::Set(a), Self::Max(b)) => Self::Set(a.max(b)),
+            (Self::Max(a), Self::Max(b)) => Self::Max(a.max(b)),
+        }
+    }
+}
+
+/// Change of a 64-bit number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NumberPatch {
+    Set(u64),
+    Max(u64),
+    Add(i64),
+}
+
+impl NumberPatch {
+    fn apply(self, number: &mut u64) {
+        *number = match self {
+            Self::Set(new) => new,
+            Self::Max(new) => new.max(*number),
+            Self::Add(delta) => number.saturating_add_signed(delta),
+        };
+    }
+
+    fn then(self, newer: Self) -> Option<Self> {
+        Some(match (self, newer) {
+            (_, Self::Set(_)) => newer,
+            (Self::Set(mut number), change) => {
+                change.apply(&mut number);
+                Self::Set(number)
+            }
+            (Self::Max(a), Self::Max(b)) => Self::Max(a.max(b)),
+            (Self::Add(a), Self::Add(b)) => Self::Add(a.checked_add(b)?),
+            _ => return None,
+        })
+    }
+}
+
+/// `(value & and) | or`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BitsPatch {
+    pub(crate) and: u32,
+    pub(crate) or: u32,
+}
+
+impl BitsPatch {
+    pub(crate) fn set(value: u32) -> Self {
+        Self { and: 0, or: value }
+    }
+
+    fn apply(self, value: u32) -> u32 {
+        (value & self.and) | self.or
+    }
+
+    fn then(self, newer: Self) -> Self {
+        Self { and: self.and & newer.and, or: (self.or & newer.and) | newer.or }
+    }
+}
+
+/// Change of inline content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ContentPatch {
+    /// All of it.
+    Replace(Bytes),
+    /// From `offset` on; a gap is filled with zeros.
+    Write { offset: u32, data: Bytes },
+    /// Cut off, or extended by zeros.
+    Resize(u32),
+}
+
+impl ContentPatch {
+    pub(crate) fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Replace(data) => {
+                content.clear();
+                content.extend_from_slice(data);
+            }
+            Self::Write { offset, data } => {
+                let (start, end) = (*offset as usize, *offset as usize + data.len());
+                if content.len() < end {
+                    content.resize(end, 0);
+                }
+                content[start..end].copy_from_slice(data);
+            }
+            Self::Resize(len) => content.resize(*len as usize, 0),
+        }
+    }
+
+    fn then(&self, newer: &Self) -> Option<Self> {
+        match (self, newer) {
+            (_, Self::Replace(_)) => Some(newer.clone()),
+            (Self::Replace(data), change) => {
+                let mut content = data.to_vec();
+                change.apply(&mut content);
+                Some(Self::Replace(content.into()))
+            }
+            (Self::Write { offset, data }, Self::Write { offset: offset_2, data: data_2 }) => {
+                // Appending writers: one operand grows instead of a chain of small ones.
+                let touches = *offset_2 >= *offset && *offset_2 as usize <= *offset as usize + data.len();
+                touches.then(|| {
+                    let mut joined = data.to_vec();
+                    Self::Write { offset: offset_2 - offset, data: data_2.clone() }.apply(&mut joined);
+                    Self::Write { offset: *offset, data: joined.into() }
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A change of a row, field by field. Empty by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct RowPatch {
+    pub(crate) mode: Option<BitsPatch>,
+    pub(crate) flags: Option<BitsPatch>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) nlink_add: Option<i32>,
+    pub(crate) size: Option<NumberPatch>,
+    pub(crate) blocks: Option<NumberPatch>,
+    pub(crate) parent: Option<u64>,
+    pub(crate) atime: Option<TimePatch>,
+    pub(crate) mtime: Option<TimePatch>,
+    pub(crate) ctime: Option<TimePatch>,
+    pub(crate) content: Option<ContentPatch>,
+}
+
+const MODE: u32 = 1;
+const FLAGS: u32 = 1 << 1;
+const UID: u32 = 1 << 2;
+const GID: u32 = 1 << 3;
+const NLINK: u32 = 1 << 4;
+const SIZE: u32 = 1 << 5;
+const BLOCKS: u32 = 1 << 6;
+const PARENT: u32 = 1 << 7;
+const ATIME: u32 = 1 << 8;
+const MTIME: u32 = 1 << 9;
+const CTIME: u32 = 1 << 10;
+const CONTENT: u32 = 1 << 11;
+const KNOWN: u32 = (1 << 12) - 1;
+
+impl RowPatch {
+    /// Content or entries changed now.
+    pub(crate) fn modified(now: Timestamp) -> Self {
+        Self { mtime: Some(TimePatch::Max(now)), ctime: Some(TimePatch::Max(now)), ..Self::default() }
+    }
+
+    /// Attributes changed now.
+    pub(crate) fn changed(now: Timestamp) -> Self {
+        Self { ctime: Some(TimePatch::Max(now)), ..Self::default() }
+    }
+
+    /// Adds flags.
+    #[must_use]
+    pub(crate) fn with_flags(mut self, set: RowFlags, clear: RowFlags) -> Self {
+        self.flags = Some(BitsPatch { and: !u32::from(clear.0), or: u32::from(set.0) });
+        self
+    }
+
+    /// Applies everything but the content.
+    pub(crate) fn apply(&self, header: &mut Header) {
+        if let Some(bits) = self.mode {
+            header.mode = bits.apply(header.mode);
+        }
+        if let Some(bits) = self.flags {
+            header.flags = RowFlags(bits.apply(u32::from(header.flags.0)) as u16);
+        }
+        header.uid = self.uid.unwrap_or(header.uid);
+        header.gid = self.gid.unwrap_or(header.gid);
+        header.nlink = header.nlink.saturating_add_signed(self.nlink_add.unwrap_or(0));
+        if let Some(change) = self.size {
+            change.apply(&mut header.size);
+        }
+        if let Some(change) = self.blocks {
+            change.apply(&mut header.blocks);
+        }
+        header.parent = self.parent.unwrap_or(header.parent);
+        for (change, time) in [
+            (self.atime, &mut header.atime),
+            (self.mtime, &mut header.mtime),
+            (self.ctime, &mut header.ctime),
+        ] {
+            if let Some(change) = change {
+                change.apply(time);
+            }
+        }
+    }
+
+    /// This change and then `newer`, as one; `None` when they don't fold.
+    pub(crate) fn then(&self, newer: &Self) -> Option<Self> {
+        Some(Self {
+            mode: join(self.mode, newer.mode, |a, b| Some(a.then(b)))?,
+            flags: join(self.flags, newer.flags, |a, b| Some(a.then(b)))?,
+            uid: newer.uid.or(self.uid),
+            gid: newer.gid.or(self.gid),
+            nlink_add: join(self.nlink_add, newer.nlink_add, i32::checked_add)?,
+            size: join(self.size, newer.size, NumberPatch::then)?,
+            blocks: join(self.blocks, newer.blocks, NumberPatch::then)?,
+            parent: newer.parent.or(self.parent),
+            atime: join(self.atime, newer.atime, |a, b| Some(a.then(b)))?,
+            mtime: join(self.mtime, newer.mtime, |a, b| Some(a.then(b)))?,
+            ctime: join(self.ctime, newer.ctime, |a, b| Some(a.then(b)))?,
+            content: join(self.content.clone(), newer.content.clone(), |a, b| a.then(&b))?,
+        })
+    }
+
+    /// Encodes the operand for the row of `inode`.
+    pub(crate) fn encode(&self, inode: u64) -> Bytes {
+        let content_len = match &self.content {
+            Some(ContentPatch::Replace(data) | ContentPatch::Write { data, .. }) => data.len(),
+            _ => 0,
+        };
+        let mut out = Encoder { fields: 0, bytes: Vec::with_capacity(64 + content_len) };
+        out.bytes.extend_from_slice(&[0; 4]);
+        out.bytes.extend_from_slice(&inode.to_le_bytes());
+        out.field(MODE, self.mode, Encoder::bits);
+        out.field(FLAGS, self.flags, Encoder::bits);
+        out.field(UID, self.uid, Encoder::u32);
+        out.field(GID, self.gid, Encoder::u32);
+        out.field(NLINK, self.nlink_add, |out, delta| out.u32(delta as u32));
+        out.field(SIZE, self.size, Encoder::number);
+        out.field(BLOCKS, self.blocks, Encoder::number);
+        out.field(PARENT, self.parent, Encoder::u64);
+        out.field(ATIME, self.atime, Encoder::time);
+        out.field(MTIME, self.mtime, Encoder::time);
+        out.field(CTIME, self.ctime, Encoder::time);
+        out.field(CONTENT, self.content.as_ref(), Encoder::content);
+        out.bytes[..4].copy_from_slice(&out.fields.to_le_bytes());
+        out.bytes.into()
+    }
+
+    /// Decodes an operand and the inode it is for; `None` when it is none.
+    pub(crate) fn decode(operand: &[u8]) -> Option<(u64, Self)> {
+        let mut input = Decoder(operand);
+        let fields = input.u32()?;
+        let inode = input.u64()?;
+        if fields & !KNOWN != 0 {
+            return None;
+        }
+        let patch = Self {
+            mode: input.field(fields & MODE, Decoder::bits)?,
+            flags: input.field(fields & FLAGS, Decoder::bits)?,
+            uid: input.field(fields & UID, Decoder::u32)?,
+            gid: input.field(fields & GID, Decoder::u32)?,
+            nlink_add: input.field(fields & NLINK, |input| input.u32().map(|delta| delta as i32))?,
+            size: input.field(fields & SIZE, Decoder::number)?,
+            blocks: input.field(fields & BLOCKS, Decoder::number)?,
+            parent: input.field(fields & PARENT, Decoder::u64)?,
+            atime: input.field(fields & ATIME, Decoder::time)?,
+            mtime: input.field(fields & MTIME, Decoder::time)?,
+            ctime: input.field(fields & CTIME, Decoder::time)?,
+            content: input.field(fields & CONTENT, Decoder::content)?,
+        };
+        input.0.is_empty().then_some((inode, patch))
+    }
+}
+
+/// `None`: they don't fold.
+#[expect(clippy::option_option, reason = "the outer level is failure, the inner one an untouched field")]
+fn join<T>(older: Option<T>, newer: Option<T>, both: impl FnOnce(T, T) -> Option<T>) -> Option<Option<T>> {
+    match (older, newer) {
+        (Some(older), Some(newer)) => both(older, newer).map(Some),
+        (older, newer) => Some(newer.or(older)),
+    }
+}
+
+struct Encoder {
+    fields: u32,
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    fn field<T>(&mut self, bit: u32, value: Option<T>, encode: impl FnOnce(&mut Self, T)) {
+        if let Some(value) = value {
+            self.fields |= bit;
+            encode(self, value);
+        }
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn bits(&mut self, bits: BitsPatch) {
+        self.u32(bits.and);
+        self.u32(bits.or);
+    }
+
+    fn number(&mut self, change: NumberPatch) {
+        let (tag, value) = match change {
+            NumberPatch::Set(value) => (0, value),
+            NumberPatch::Max(value) => (1, value),
+            NumberPatch::Add(delta) => (2, delta as u64),
+        };
+        self.bytes.push(tag);
+        self.u64(value);
+    }
+
+    fn time(&mut self, change: TimePatch) {
+        let (tag, time) = match change {
+            TimePatch::Set(time) => (0, time),
+            TimePatch::Max(time) => (1, time),
+        };
+        self.bytes.push(tag);
+        self.u64(time.seconds as u64);
+        self.u32(time.nanos);
+    }
+
+    fn content(&mut self, change: &ContentPatch) {
+        let (tag, number, data) = match change {
+            ContentPatch::Replace(data) => (0, 0, &data[..]),
+            ContentPatch::Write { offset, data } => (1, *offset, &data[..]),
+            ContentPatch::Resize(len) => (2, *len, &[][..]),
+        };
+        self.bytes.push(tag);
+        self.u32(number);
+        self.u32(data.len() as u32);
+        self.bytes.extend_from_slice(data);
+    }
+}
+
+struct Decoder<'a>(&'a [u8]);
+
+impl<'a> Decoder<'a> {
+    #[expect(clippy::option_option, reason = "the outer level is failure, the inner one an untouched field")]
+    fn field<T>(&mut self, bit: u32, decode: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if bit == 0 { Some(None) } else { decode(self).map(Some) }
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    fn bits(&mut self) -> Option<BitsPatch> {
+        Some(BitsPatch { and: self.u32()?, or: self.u32()? })
+    }
+
+    fn number(&mut self) -> Option<NumberPatch> {
+        let (tag, value) = (self.u8()?, self.u64()?);
+        Some(match tag {
+            0 => NumberPatch::Set(value),
+            1 => NumberPatch::Max(value),
+            2 => NumberPatch::Add(value as i64),
+            _ => return None,
+        })
+    }
+
+    fn time(&mut self) -> Option<TimePatch> {
+        let tag = self.u8()?;
+        let time = Timestamp { seconds: self.u64()? as i64, nanos: self.u32()? };
+        Some(match tag {
+            0 => TimePatch::Set(time),
+            1 => TimePatch::Max(time),
+            _ => return None,
+        })
+    }
+
+    fn content(&mut self) -> Option<ContentPatch> {
+        let (tag, number, len) = (self.u8()?, self.u32()?, self.u32()?);
+        let data = Bytes::copy_from_slice(self.take(len as usize)?);
+        Some(match tag {
+            0 => ContentPatch::Replace(data),
+            1 => ContentPatch::Write { offset: number, data },
+            2 => ContentPatch::Resize(number),
+            _ => return None,
+        })
+    }
+}
+
+/// Resolves operands on rows.
+#[derive(Debug)]
+pub(crate) struct RowMerge;
+
+impl MergeFunction for RowMerge {
+    fn resolve(
+        &self,
+        key: &[u8],
+        base: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> kvfs_store::Result<Option<Bytes>> {
+        let Some(base) = base else { return Ok(None) };
+        let Some(Row::Inode(mut header, content)) = Row::parse(base) else {
+            // A reference: operands meant for the row that was here before it.
+            return Ok(Some(Bytes::copy_from_slice(base)));
+        };
+        let mut content = std::borrow::Cow::Borrowed(content);
+        for operand in operands {
+            let (inode, patch) = RowPatch::decode(operand).ok_or_else(|| {
+                StoreError::corrupt(
+                    format!("merge record of row {}", key.escape_ascii()),
+                    format!("{} bytes can't be decoded", operand.len()),
+                )
+            })?;
+            if inode != header.inode {
+                continue;
+            }
+            patch.apply(&mut header);
+            if let Some(change) = &patch.content {
+                change.apply(content.to_mut());
+            }
+        }
+        Ok(Some(encode_row(&header, &content)))
+    }
+
+    fn fold(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes> {
+        let (inode, older) = RowPatch::decode(older)?;
+        let (inode_2, newer) = RowPatch::decode(newer)?;
+        if inode != inode_2 {
+            return None;
+        }
+        Some(older.then(&newer)?.encode(inode))
+    }
+}

@@ -1,0 +1,67 @@
+//! The file system's own record: format version, fixed choices, inode numbers given out.
+
+use bytes::Bytes;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{FsError, INLINE_LEN_LIMIT, MkfsOptions, Result};
+
+const MAGIC: [u8; 8] = *b"kvfs-fs\0";
+const VERSION: u32 = 1;
+
+/// First inode number for files; the lower ones are reserved.
+const INODE_FIRST: u64 = 16;
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    inline_len_max: U32,
+    inode_next: U64,
+}
+
+const _: () = assert!(size_of::<Raw>() == 24);
+
+/// The decoded record. It is put whole under one key, by whoever reserves inode numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// Largest content kept in a row (bytes).
+    pub(crate) inline_len_max: u32,
+    /// Every inode number from here on is unused.
+    pub(crate) inode_next: u64,
+}
+
+impl Superblock {
+    pub(crate) fn new(options: &MkfsOptions) -> Result<Self> {
+        if options.inline_len_max > INLINE_LEN_LIMIT {
+            return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
+        }
+        Ok(Self { inline_len_max: options.inline_len_max, inode_next: INODE_FIRST })
+    }
+
+    pub(crate) fn encode(self) -> Bytes {
+        let raw = Raw {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            inline_len_max: U32::new(self.inline_len_max),
+            inode_next: U64::new(self.inode_next),
+        };
+        Bytes::copy_from_slice(raw.as_bytes())
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let raw = Raw::read_from_bytes(bytes)
+            .map_err(|_| FsError::corrupt("file-system superblock", format!("{} bytes long", bytes.len())))?;
+        if raw.magic != MAGIC {
+            return Err(FsError::Format("the store holds no kvfs file system; run `kvfs mkfs`".into()));
+        }
+        if raw.version.get() != VERSION {
+            return Err(FsError::Format(format!(
+                "file-system format {} is not the format {VERSION} that this kvfs knows; use a matching kvfs",
+                raw.version
+            )));
+        }
+        Ok(Self { inline_len_max: raw.inline_len_max.get(), inode_next: raw.inode_next.get() })
+    }
+}

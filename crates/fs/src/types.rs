@@ -1,0 +1,389 @@
+//! Plain types of the file-system interface.
+
+use std::time::Duration;
+
+use kvfs_store::Position;
+use kvfs_txn::Ticket;
+
+/// Longest name (bytes).
+pub const NAME_LEN_MAX: usize = 255;
+
+/// Longest target of a symbolic link (bytes).
+pub const SYMLINK_LEN_MAX: usize = 4095;
+
+/// Most names that one file may have.
+pub const LINK_MAX: u32 = 1 << 30;
+
+/// Largest file (bytes).
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Longest name of an extended attribute (bytes), namespace included.
+pub const XATTR_NAME_LEN_MAX: usize = 255;
+
+/// Longest value, and longest list of names, of extended attributes (bytes).
+pub const XATTR_LEN_MAX: usize = 65536;
+
+/// What the kernel (or another front end) calls a file or directory by. Equal to the inode number,
+/// which is never reused; so the generation is always 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root directory.
+    pub const ROOT: Self = Self(1);
+}
+
+/// What a caller sees. Today only the main line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum View {
+    /// The newest committed state.
+    #[default]
+    Main,
+}
+
+/// Who asks, and what a parked request brings along when it is tried again.
+///
+/// Access rights are the front end's business (FUSE: the kernel's `default_permissions`); the ids
+/// here become owner and group of new files.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    /// Bits that new files don't get.
+    pub umask: u32,
+    /// Process id, for diagnostics.
+    pub pid: u32,
+    /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in
+    /// the queues, so that nobody starves. `None` at the first try.
+    pub ticket: Option<Ticket>,
+}
+
+/// Kind of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+#[repr(u8)]
+pub enum FileType {
+    /// The values are those of `d_type` in `readdir` (and `mode >> 12`).
+    Fifo = 1,
+    CharDevice = 2,
+    Directory = 4,
+    BlockDevice = 6,
+    Regular = 8,
+    Symlink = 10,
+    Socket = 12,
+}
+
+impl FileType {
+    /// The type in the upper bits of a `st_mode`, or `None`.
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Self::from_d_type((mode >> 12) as u8)
+    }
+
+    /// The type with this `d_type`, or `None`.
+    pub fn from_d_type(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::Fifo,
+            2 => Self::CharDevice,
+            4 => Self::Directory,
+            6 => Self::BlockDevice,
+            8 => Self::Regular,
+            10 => Self::Symlink,
+            12 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The `S_IFMT` bits of this type.
+    pub fn mode_bits(self) -> u32 {
+        u32::from(self as u8) << 12
+    }
+}
+
+/// A point in time, nanoseconds included; seconds may be negative (before 1970).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp {
+    /// Whole seconds since 1970-01-01 UTC, rounded down.
+    pub seconds: i64,
+    /// 0 ..= 999 999 999.
+    pub nanos: u32,
+}
+
+impl From<Duration> for Timestamp {
+    fn from(since_1970: Duration) -> Self {
+        Self { seconds: since_1970.as_secs() as i64, nanos: since_1970.subsec_nanos() }
+    }
+}
+
+/// Attributes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number; equals the node id.
+    pub inode: u64,
+    /// Kind.
+    pub kind: FileType,
+    /// Permission bits, set-id and sticky bits included (`07777`); without the type.
+    pub mode: u32,
+    /// Number of names; 0 for orphans.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device nodes, as Linux encodes it in 32 bits.
+    pub rdev: u32,
+    /// Bytes; number of entries for directories; target length for symbolic links.
+    pub size: u64,
+    /// Allocated units of 512 bytes.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of the content.
+    pub mtime: Timestamp,
+    /// Last change of content or attributes.
+    pub ctime: Timestamp,
+    /// Creation.
+    pub btime: Timestamp,
+}
+
+impl Attr {
+    /// `st_mode`: type and permission bits.
+    pub fn st_mode(&self) -> u32 {
+        self.kind.mode_bits() | self.mode
+    }
+}
+
+/// Answer to a lookup or creation. The node's lookup count went up by one: give it back with
+/// [`crate::FileSystem::forget`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Node id.
+    pub node: NodeId,
+    /// Always 0, because inode numbers are never reused.
+    pub generation: u64,
+    /// Attributes.
+    pub attr: Attr,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the operation (`UTIME_NOW`).
+    Now,
+    /// This time.
+    At(Timestamp),
+}
+
+/// What to change; `None` leaves a field alone (`UTIME_OMIT`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permission, set-id and sticky bits (`07777`); type bits are ignored.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size (truncate).
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<SetTime>,
+    /// Last change of the content.
+    pub mtime: Option<SetTime>,
+    /// Last change; only the write-back cache of the kernel sets it.
+    pub ctime: Option<Timestamp>,
+    /// Clear set-user-id, and set-group-id where the group may execute (`FATTR_KILL_SUIDGID`). A change of
+    /// owner or group does so by itself, except on directories.
+    pub kill_suidgid: bool,
+}
+
+/// How to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WriteFlags {
+    /// Write at the end of the file, whatever the offset says.
+    pub append: bool,
+    /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`).
+    pub kill_suidgid: bool,
+}
+
+/// Answer to a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes written: all of them.
+    pub bytes: u64,
+    /// For `O_SYNC` and `O_DSYNC`: sync the store to here before answering.
+    pub position: Position,
+}
+
+/// Flags of a rename.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replace what has the new name.
+    #[default]
+    Replace,
+    /// Fail when the new name exists (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Swap both (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// What `fallocate` does with the range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Mode 0, or `FALLOC_FL_KEEP_SIZE`: checks that there is space and, unless `keep_size`, extends the
+    /// file. Space is not set aside: in a write-once store a later overwrite needs new space anyway.
+    Allocate {
+        /// Leave the size alone.
+        keep_size: bool,
+    },
+    /// `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`.
+    PunchHole,
+    /// `FALLOC_FL_ZERO_RANGE`.
+    ZeroRange {
+        /// Leave the size alone.
+        keep_size: bool,
+    },
+}
+
+/// What `lseek` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekKind {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`; the end of the file counts as a hole.
+    Hole,
+}
+
+/// `XATTR_CREATE` and `XATTR_REPLACE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Create or replace.
+    #[default]
+    Set,
+    /// Fail when it exists.
+    Create,
+    /// Fail when it doesn't exist.
+    Replace,
+}
+
+/// One entry of a directory listing.
+#[derive(Debug)]
+pub struct DirEntry<'a> {
+    /// Name; `.` and `..` come first.
+    pub name: &'a [u8],
+    /// Inode number.
+    pub inode: u64,
+    /// Kind.
+    pub kind: FileType,
+    /// Pass this to the next call to go on *after* this entry.
+    pub offset: u64,
+    /// With `readdirplus`: what a lookup of the name would answer. `None` for `.` and `..` (their lookup
+    /// count does not change), and in a plain `readdir`.
+    pub entry: Option<Entry>,
+}
+
+/// Whether a listing goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fill {
+    /// The entry was taken.
+    Taken,
+    /// There was no room: the entry was not taken, the listing ends here, and its lookup count was not raised.
+    Full,
+}
+
+/// Numbers for `statfs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Unit of the block counts (bytes).
+    pub block_bytes: u32,
+    /// Capacity (blocks).
+    pub blocks: u64,
+    /// Free (blocks).
+    pub blocks_free: u64,
+    /// Free for ordinary writes (blocks).
+    pub blocks_available: u64,
+    /// Inode numbers in all: 0, as there is no fixed number of them.
+    pub files: u64,
+    /// Free inode numbers: 0, as there is no fixed number of them.
+    pub files_free: u64,
+    /// Longest name (bytes).
+    pub name_len_max: u32,
+}
+
+/// A node that the front end should make the kernel forget, to keep the node table within bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PruneCandidate {
+    /// The node, for a prune notification.
+    pub node: NodeId,
+    /// Directory and name, for an entry invalidation where prune isn't known.
+    pub link: Option<(NodeId, Box<[u8]>)>,
+}
+
+/// Figures of the node table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeStats {
+    /// Nodes in the table.
+    pub nodes: u64,
+    /// Memory they take, names and cached content included (bytes).
+    pub bytes: u64,
+    /// Of these, cached content of small files (bytes).
+    pub content_bytes: u64,
+    /// Orphans that wait for the reaper.
+    pub orphans_queued: u64,
+}
+
+/// When reading updates the access time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AtimePolicy {
+    /// When it is not after the last change, or a day old (the default of Linux).
+    #[default]
+    Relatime,
+    /// Never.
+    Noatime,
+    /// Always.
+    Strict,
+}
+
+/// What `mkfs` fixes for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MkfsOptions {
+    /// Largest content kept in the row of a file (bytes); at most [`crate::INLINE_LEN_LIMIT`]; 0: none.
+    pub inline_len_max: u32,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// Permission bits of the root directory.
+    pub mode: u32,
+}
+
+impl Default for MkfsOptions {
+    fn default() -> Self {
+        Self { inline_len_max: 4096, uid: 0, gid: 0, mode: 0o755 }
+    }
+}
+
+/// What a mount chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Access times.
+    pub atime: AtimePolicy,
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Node table size above which [`crate::FileSystem::prune_candidates`] names nodes (bytes).
+    pub node_bytes_max: u64,
+    /// Content of small files kept between a lookup and the read that follows (bytes).
+    pub content_bytes_max: u64,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            atime: AtimePolicy::default(),
+            read_only: false,
+            node_bytes_max: 64 << 20,
+            content_bytes_max: 16 << 20,
+        }
+    }
+}

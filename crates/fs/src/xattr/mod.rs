@@ -1,0 +1,138 @@
+//! Extended attributes: one record each, under inode and name.
+//!
+//! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
+//! nobody sets cost no store access.
+
+use bytes::Bytes;
+use kvfs_store::{Batch, KeyRange};
+use kvfs_txn::{Fields, LockName, Want};
+
+use crate::node::Node;
+use crate::schema::{RowFlags, RowPatch, inode_key, xattr_key};
+use crate::{
+    Caller, FileSystem, FileType, FsError, NodeId, Result, View, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
+};
+
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+fn check_name(name: &[u8]) -> Result<()> {
+    let Some(namespace) = NAMESPACES.iter().find(|namespace| name.starts_with(namespace)) else {
+        return Err(FsError::NotSupported("extended attributes are user.*, trusted.* and security.*"));
+    };
+    if name.len() == namespace.len() || name.contains(&0) {
+        return Err(FsError::Invalid("not a name of an extended attribute"));
+    }
+    if name.len() > XATTR_NAME_LEN_MAX {
+        return Err(FsError::NameTooLong { len: name.len(), len_max: XATTR_NAME_LEN_MAX });
+    }
+    Ok(())
+}
+
+fn wants(node: &Node) -> Vec<Want<'static>> {
+    let inode = node.inode;
+    let name = |fields| LockName::Attributes { inode, fields };
+    let mut wants = vec![Want::exclusive(name(Fields::XATTRS)), Want::increment(name(Fields::TIMES))];
+    if node.kind == FileType::Directory {
+        wants.push(Want::increment(LockName::Counters { directory: inode }));
+    }
+    wants
+}
+
+impl FileSystem {
+    /// The value of an extended attribute. Never parks.
+    ///
+    /// # Errors
+    /// `NoAttribute`, `NotSupported` for foreign namespaces.
+    pub fn getxattr(&self, view: View, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
+        let _ = caller;
+        let node = self.pin_node(view, node)?;
+        check_name(name)?;
+        if !node.header().flags.has(RowFlags::XATTRS) {
+            return Err(FsError::NoAttribute);
+        }
+        self.store.get(self.keyspaces.xattr, &xattr_key(node.inode, name))?.ok_or(FsError::NoAttribute)
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `NotSupported`, …
+    pub fn setxattr(
+        &self,
+        view: View,
+        caller: &Caller,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let node = self.pin_node(view, node)?;
+        check_name(name)?;
+        if value.len() > XATTR_LEN_MAX {
+            return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
+        }
+        let _guard = self.latch(caller, &wants(&node))?;
+        let key = xattr_key(node.inode, name);
+        if mode != XattrMode::Set {
+            let exists = self.store.get(self.keyspaces.xattr, &key)?.is_some();
+            match (mode, exists) {
+                (XattrMode::Create, true) => return Err(FsError::Exists),
+                (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
+                _ => {}
+            }
+        }
+        let mut batch = Batch::new();
+        batch.put(self.keyspaces.xattr, key, Bytes::copy_from_slice(value));
+        let patch = RowPatch::changed(self.now()).with_flags(RowFlags::XATTRS, RowFlags::default());
+        self.apply_to_node(batch, &node, &patch)?;
+        Ok(())
+    }
+
+    /// The names of all extended attributes, each followed by a zero byte. Never parks.
+    ///
+    /// # Errors
+    /// `AttributeTooLarge` when they don't fit into what Linux can list; store errors.
+    pub fn listxattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
+        let _ = caller;
+        let node = self.pin_node(view, node)?;
+        let mut names = Vec::new();
+        if !node.header().flags.has(RowFlags::XATTRS) {
+            return Ok(names);
+        }
+        let prefix = inode_key(node.inode);
+        let mut cursor = self.store.cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
+        cursor.next()?;
+        while let Some((key, _)) = cursor.entry() {
+            names.extend_from_slice(&key[prefix.len()..]);
+            names.push(0);
+            cursor.next()?;
+        }
+        if names.len() > XATTR_LEN_MAX {
+            return Err(FsError::AttributeTooLarge { len: names.len(), len_max: XATTR_LEN_MAX });
+        }
+        Ok(names)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoAttribute`, …
+    pub fn removexattr(&self, view: View, caller: &Caller, node: NodeId, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let node = self.pin_node(view, node)?;
+        check_name(name)?;
+        if !node.header().flags.has(RowFlags::XATTRS) {
+            return Err(FsError::NoAttribute);
+        }
+        let _guard = self.latch(caller, &wants(&node))?;
+        let key = xattr_key(node.inode, name);
+        if self.store.get(self.keyspaces.xattr, &key)?.is_none() {
+            return Err(FsError::NoAttribute);
+        }
+        let mut batch = Batch::new();
+        batch.delete(self.keyspaces.xattr, key);
+        self.apply_to_node(batch, &node, &RowPatch::changed(self.now()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! Merging block runs: a sweep over the indexes says which blocks survive; long stretches of them are
+//! stitched, short ones copied.
+//!
+//! A *move* takes consecutive blocks of one region of one input to one layer of the output. Moves that
+//! lie one behind the other on the device are judged together: if they reach the stitching threshold,
+//! none of their data is read (thesis 3.2).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, Result, Seqno};
+
+use super::copy::CopyReader;
+use super::job::MergeJob;
+use super::output::{Output, Sink, Totals};
+use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
+use crate::format::{Extent, Layer, Region, SeqnoSpan};
+use crate::iter::surviving_tombstones;
+use crate::memtable::{TombstoneSet, block_key};
+use crate::run::Piece;
+use crate::version::{Run, first_block_at_or_after};
+
+/// Where a span's blocks are: a region of an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Source {
+    input: usize,
+    piece: usize,
+    layer: usize,
+    region: usize,
+}
+
+/// Consecutive blocks of one region on their way to one layer.
+struct Move {
+    source: Source,
+    first: u64,
+    seqnos: Vec<SeqnoSpan>,
+}
+
+impl Move {
+    fn count(&self) -> u64 {
+        self.seqnos.iter().map(|span| u64::from(span.count)).sum()
+    }
+
+    fn push(&mut self, count: u64, seqno: Seqno) {
+        match self.seqnos.last_mut() {
+            Some(last) if last.seqno == seqno => last.count += count as u32,
+            _ => self.seqnos.push(SeqnoSpan { count: count as u32, seqno }),
+        }
+    }
+}
+
+/// Moves to one layer that lie one behind the other on the device.
+#[derive(Default)]
+struct Group {
+    moves: Vec<Move>,
+    bytes: u64,
+    /// Device address behind the last move.
+    end: u64,
+    stitching: bool,
+}
+
+pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
+    let tombstones = job.tombstones();
+    let survivors = surviving_tombstones(&tombstones, &job.rules);
+    let hiding = BlockTombstones(&tombstones);
+    let sources = sources(job);
+    let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &job.rules.boundaries });
+    let mut mover = Mover {
+        job,
+        output: Output::new(job.spec.clone(), survivors, sink),
+        groups: BTreeMap::new(),
+        pending_bytes: 0,
+        reader: CopyReader::new(Arc::clone(&job.spec.ctx)),
+    };
+    for interval in sweep {
+        mover.take(&interval)?;
+    }
+    mover.flush_groups()?;
+    mover.output.finish()
+}
+
+/// One sorted walk for each layer of each input.
+fn sources(job: &MergeJob) -> Vec<impl Iterator<Item = Span<Source>>> {
+    let layers = |run: &Run| run.pieces.iter().map(|piece| piece.layers().len()).max().unwrap_or(0);
+    job.inputs
+        .iter()
+        .enumerate()
+        .flat_map(|(input, run)| (0..layers(run)).map(move |layer| layer_spans(input, run, layer)))
+        .collect()
+}
+
+/// The spans of one layer of one input, at or above the input's bound.
+fn layer_spans(input: usize, run: &Arc<Run>, layer: usize) -> impl Iterator<Item = Span<Source>> {
+    run.pieces.iter().enumerate().flat_map(move |(piece_number, piece)| {
+        let regions = piece.layers().get(layer).into_iter().flat_map(Layer::regions);
+        regions.enumerate().flat_map(move |(region_number, region)| {
+            let source = Source { input, piece: piece_number, layer, region: region_number };
+            region_spans(region, &run.lower_bound, source)
+        })
+    })
+}
+
+/// A region cut where its seqno changes, without what lies below `bound`.
+fn region_spans<'a>(
+    region: Region<'a>,
+    bound: &[u8],
+    source: Source,
+) -> impl Iterator<Item = Span<Source>> + use<'a> {
+    let end = region.end();
+    let from = first_block_at_or_after(region.prefix, bound).map_or(end, |floor| floor.clamp(region.first, end));
+    region.spans(from, end).map(move |(first, span)| Span {
+        prefix: region.prefix.clone(),
+        first,
+        count: u64::from(span.count),
+        seqno: span.seqno,
+        source,
+    })
+}
+
+/// Turns intervals into moves, groups of moves, and output.
+struct Mover<'a> {
+    job: &'a MergeJob,
+    output: Output<'a>,
+    /// By output layer.
+    groups: BTreeMap<usize, Group>,
+    /// Bytes of moves that are not in the output yet.
+    pending_bytes: u64,
+    reader: CopyReader,
+}
+
+impl Mover<'_> {
+    fn piece(&self, source: Source) -> &Arc<Piece> {
+        &self.job.inputs[source.input].pieces[source.piece]
+    }
+
+    fn region(&self, source: Source) -> Region<'_> {
+        self.piece(source).layers()[source.layer].region(source.region)
+    }
+
+    fn take(&mut self, interval: &Interval<Source>) -> Result<()> {
+        // A cut must not separate what is already decided for smaller keys from its piece.
+        if self.output.bytes() + self.pending_bytes >= self.job.spec.piece_bytes {
+            self.flush_groups()?;
+            self.output.writer_at(&block_key(&interval.prefix, interval.first))?;
+        }
+        for (layer, &(seqno, source)) in interval.kept.iter().enumerate() {
+            self.add(layer, interval, seqno, source)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, layer: usize, interval: &Interval<Source>, seqno: Seqno, source: Source) -> Result<()> {
+        let region = self.region(source);
+        let addr = region.addr_of(interval.first);
+        let bytes = interval.count * BLOCK_BYTES as u64;
+        if self.groups.get(&layer).is_some_and(|group| group.end != addr) {
+            self.flush_group(layer)?;
+        }
+        let group = self.groups.entry(layer).or_default();
+        match group.moves.last_mut() {
+            Some(last) if last.source == source && last.first + last.count() == interval.first => {
+                last.push(interval.count, seqno);
+            }
+            _ => group.moves.push(Move {
+                source,
+                first: interval.first,
+                seqnos: vec![SeqnoSpan { count: interval.count as u32, seqno }],
+            }),
+        }
+        group.bytes += bytes;
+        group.end = addr + bytes;
+        group.stitching |= group.bytes >= self.job.options.stitch_bytes_min;
+        self.pending_bytes += bytes;
+        Ok(())
+    }
+
+    fn flush_groups(&mut self) -> Result<()> {
+        let layers: Vec<usize> = self.groups.keys().copied().collect();
+        layers.into_iter().try_for_each(|layer| self.flush_group(layer))
+    }
+
+    fn flush_group(&mut self, layer: usize) -> Result<()> {
+        let Some(group) = self.groups.remove(&layer) else { return Ok(()) };
+        self.pending_bytes -= group.bytes;
+        let never = self.job.options.stitch_bytes_min == u64::MAX;
+        for moving in group.moves {
+            let region = self.region(moving.source);
+            let addr = region.addr_of(moving.first);
+            let extent = Extent { addr, len: (moving.count() * BLOCK_BYTES as u64) as u32 };
+            if group.stitching && !never && !self.job.victims.contain(extent) {
+                let piece = Arc::clone(self.piece(moving.source));
+                let source = moving.source;
+                let writer = self.output.writer();
+                let count = moving.count() as u32;
+                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, count);
+            } else {
+                self.copy(layer, &moving)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
+        let piece = Arc::clone(self.piece(moving.source));
+        let region = piece.layers()[moving.source.layer].region(moving.source.region);
+        let mut first = moving.first;
+        for &SeqnoSpan { count, seqno } in &moving.seqnos {
+            let mut left = u64::from(count);
+            while left > 0 {
+                let at = region.addr_of(first);
+                let blocks = left.min(CopyReader::BLOCKS_MAX);
+                let crcs = &region.crcs[(first - region.first) as usize..][..blocks as usize];
+                let data = self.reader.read(moving.source.input, at, crcs)?;
+                let span = SeqnoSpan { count: blocks as u32, seqno };
+                self.output.writer().add_blocks(layer, region.prefix, first, &[span], &[data])?;
+                first += blocks;
+                left -= blocks;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Range tombstones, asked by block.
+struct BlockTombstones<'a>(&'a TombstoneSet);
+
+impl Hiding for BlockTombstones<'_> {
+    fn covering(&self, prefix: &[u8], block: u64, at: Seqno) -> Option<Seqno> {
+        if self.0.is_empty() { None } else { self.0.covering(&block_key(prefix, block), at) }
+    }
+
+    fn next_change(&self, prefix: &[u8], block: u64) -> u64 {
+        if self.0.is_empty() {
+            return u64::MAX;
+        }
+        let key = block_key(prefix, block);
+        let ends = self.0.fragments_from(&key).take(2).flat_map(|fragment| [fragment.start, fragment.end]);
+        let beyond = ends.filter_map(|end: &Bytes| first_block_at_or_after(prefix, end));
+        beyond.filter(|&next| next > block).min().unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memtable::RangeTombstone;
+
+    #[test]
+    fn tombstone_changes_by_block() {
+        let range = |start: u64, end: u64| RangeTombstone {
+            start: block_key(b"p", start).into(),
+            end: block_key(b"p", end).into(),
+            seqno: 5,
+        };
+        let set = TombstoneSet::new([range(3, 6), range(8, 9)]);
+        let hiding = BlockTombstones(&set);
+        let changes: Vec<u64> = [0, 3, 5, 6, 8, 9].iter().map(|&block| hiding.next_change(b"p", block)).collect();
+        assert_eq!(changes, [3, 6, 6, 8, 9, u64::MAX]);
+        assert_eq!(hiding.next_change(b"o", 0), u64::MAX, "the tombstones of another prefix lie beyond");
+        assert_eq!(hiding.covering(b"p", 3, 9), Some(5));
+        assert_eq!(hiding.covering(b"p", 6, 9), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! Reading what a block merge copies: small, mostly ascending pieces of each input, in large reads.
+//!
+//! Invariant: what is handed out has been verified against its checksums.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvfs_device::AlignedBuf;
+use kvfs_store::{BLOCK_BYTES, Result, StoreError};
+
+use crate::format::crc32c;
+use crate::run::RunContext;
+
+/// Part of the device that was read for one input.
+struct Window {
+    addr: u64,
+    buf: AlignedBuf,
+}
+
+impl Window {
+    fn holds(&self, addr: u64, len: usize) -> bool {
+        addr >= self.addr && addr + len as u64 <= self.addr + self.buf.len() as u64
+    }
+}
+
+/// A reader with one window for each input.
+pub(super) struct CopyReader {
+    ctx: Arc<RunContext>,
+    windows: BTreeMap<usize, Window>,
+}
+
+impl CopyReader {
+    /// Most blocks that one call reads.
+    pub(super) const BLOCKS_MAX: u64 = 256;
+
+    /// What is read at once when an input is walked in small steps (bytes).
+    const WINDOW_BYTES: u64 = 512 << 10;
+
+    pub(super) fn new(ctx: Arc<RunContext>) -> Self {
+        Self { ctx, windows: BTreeMap::new() }
+    }
+
+    /// The consecutive blocks at device address `addr`, one for each checksum.
+    pub(super) fn read(&mut self, input: usize, addr: u64, crcs: &[u32]) -> Result<&[u8]> {
+        let len = crcs.len() * BLOCK_BYTES;
+        if !self.windows.get(&input).is_some_and(|window| window.holds(addr, len)) {
+            let window = self.load(addr, len as u64)?;
+            self.windows.insert(input, window);
+        }
+        let window = &self.windows[&input];
+        let data = &window.buf.as_ref()[(addr - window.addr) as usize..][..len];
+        for (number, (block, &expected)) in data.chunks_exact(BLOCK_BYTES).zip(crcs).enumerate() {
+            let found = crc32c(block);
+            if found != expected {
+                let at = addr + (number * BLOCK_BYTES) as u64;
+                return Err(StoreError::corrupt(
+                    format!("data block at device byte {at}"),
+                    format!("checksum {found:#010x} instead of {expected:#010x}"),
+                ));
+            }
+        }
+        Ok(data)
+    }
+
+    fn load(&self, addr: u64, len: u64) -> Result<Window> {
+        // Nothing is read beyond the zone: what follows may be in use by somebody else.
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
+        let zone_end = (addr / zone_bytes + 1) * zone_bytes;
+        let wanted = len.max(Self::WINDOW_BYTES).min(zone_end - addr).max(len);
+        let mut buf = AlignedBuf::zeroed(wanted as usize);
+        let result = self.ctx.device.read_at(buf.as_mut(), addr);
+        result.map_err(|error| StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error))?;
+        Ok(Window { addr, buf })
+    }
+}

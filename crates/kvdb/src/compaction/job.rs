@@ -1,0 +1,66 @@
+//! One merge: its inputs and what they become.
+
+use std::sync::Arc;
+
+use kvfs_store::{KeyspaceKind, Result};
+
+use super::output::{OutputSpec, Sink, Totals};
+use super::{MergeOptions, blocks, tuples};
+use crate::format::Extent;
+use crate::iter::KeepRules;
+use crate::memtable::TombstoneSet;
+use crate::version::Run;
+
+/// Runs that are neighbours in age, newest first, and how to merge them.
+pub(crate) struct MergeJob {
+    pub(crate) spec: OutputSpec,
+    pub(crate) inputs: Vec<Arc<Run>>,
+    /// What may be dropped.
+    pub(crate) rules: KeepRules,
+    pub(crate) options: MergeOptions,
+    /// Zones that are to be emptied: what lies in them is copied, however contiguous.
+    pub(crate) victims: Victims,
+}
+
+/// Zones to empty, by number, ascending.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Victims {
+    zones: Vec<u32>,
+    zone_bytes: u64,
+}
+
+impl Victims {
+    pub(crate) fn new(mut zones: Vec<u32>, zone_bytes: u64) -> Self {
+        zones.sort_unstable();
+        Self { zones, zone_bytes }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        !self.zones.is_empty()
+    }
+
+    /// Whether `extent` lies in one of them.
+    pub(crate) fn contain(&self, extent: Extent) -> bool {
+        !self.zones.is_empty() && self.zones.binary_search(&((extent.addr / self.zone_bytes) as u32)).is_ok()
+    }
+}
+
+impl MergeJob {
+    /// Merges; pieces go to `sink` in key order as they are finished.
+    ///
+    /// # Errors
+    /// I/O errors, corruption, no space. What was handed over stays valid.
+    pub(crate) fn run(&self, sink: &mut dyn Sink) -> Result<Totals> {
+        match self.spec.kind {
+            KeyspaceKind::Tuple => tuples::merge(self, sink),
+            KeyspaceKind::Block => blocks::merge(self, sink),
+        }
+    }
+
+    /// The range tombstones of all inputs.
+    pub(crate) fn tombstones(&self) -> TombstoneSet {
+        let sets: Vec<_> = self.inputs.iter().flat_map(|run| run.tombstones()).collect();
+        TombstoneSet::union(sets.iter().map(AsRef::as_ref))
+    }
+}

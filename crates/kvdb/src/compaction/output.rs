@@ -1,0 +1,114 @@
+//! The output of a flush or merge: records, blocks and tombstones become pieces of bounded size.
+//!
+//! Invariant: pieces are cut only between keys, and each carries the range tombstones of its own key
+//! range, clipped to it; so a piece answers alone for the keys between its cuts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use kvfs_store::{KeyspaceKind, Result};
+
+use crate::format::PieceId;
+use crate::memtable::TombstoneSet;
+use crate::run::{Piece, PieceWriter, RunContext};
+use crate::zone::{Budget, Stream};
+
+/// Where finished pieces go. `bound`: every key below it is in pieces that were handed over; `None`
+/// at the end.
+pub(crate) trait Sink {
+    fn piece(&mut self, piece: Option<Arc<Piece>>, bound: Option<&Bytes>) -> Result<()>;
+}
+
+/// What all pieces of one output have in common.
+#[derive(Clone)]
+pub(crate) struct OutputSpec {
+    pub(crate) ctx: Arc<RunContext>,
+    pub(crate) keyspace: u32,
+    pub(crate) kind: KeyspaceKind,
+    pub(crate) stream: Stream,
+    pub(crate) piece_bytes: u64,
+    /// Where numbers for pieces come from.
+    pub(crate) next_id: Arc<AtomicU64>,
+}
+
+/// What an output came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) bytes_written: u64,
+    pub(crate) bytes_stitched: u64,
+}
+
+/// An output that is being written, in key order.
+pub(crate) struct Output<'a> {
+    spec: OutputSpec,
+    tombstones: TombstoneSet,
+    /// Lower end of the piece that is open.
+    low: Bytes,
+    writer: PieceWriter,
+    sink: &'a mut dyn Sink,
+    totals: Totals,
+}
+
+impl<'a> Output<'a> {
+    /// `tombstones` are those that must live on; they are dealt out to the pieces.
+    pub(crate) fn new(spec: OutputSpec, tombstones: TombstoneSet, sink: &'a mut dyn Sink) -> Self {
+        let writer = Self::new_writer(&spec);
+        Self { spec, tombstones, low: Bytes::new(), writer, sink, totals: Totals::default() }
+    }
+
+    fn new_writer(spec: &OutputSpec) -> PieceWriter {
+        // Flush and compaction may use the reserve: they are what makes space.
+        let ctx = Arc::clone(&spec.ctx);
+        let id = PieceId(spec.next_id.fetch_add(1, Ordering::Relaxed));
+        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, Budget::Reserve, id)
+    }
+
+    /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,
+    /// it is replaced when it is full.
+    pub(crate) fn writer_at(&mut self, key: &[u8]) -> Result<&mut PieceWriter> {
+        if self.bytes() >= self.spec.piece_bytes {
+            self.cut(key)?;
+        }
+        Ok(&mut self.writer)
+    }
+
+    /// What the open piece holds so far, stitched or written (bytes).
+    pub(crate) fn bytes(&self) -> u64 {
+        self.writer.bytes_written() + self.writer.bytes_referenced()
+    }
+
+    /// The piece that is open, whatever its size.
+    pub(crate) fn writer(&mut self) -> &mut PieceWriter {
+        &mut self.writer
+    }
+
+    /// Ends the open piece: everything below `key` has been added.
+    fn cut(&mut self, key: &[u8]) -> Result<()> {
+        let bound = Bytes::copy_from_slice(key);
+        let piece = self.finish_piece(Some(&bound))?;
+        self.low = bound.clone();
+        self.sink.piece(piece, Some(&bound))
+    }
+
+    fn finish_piece(&mut self, high: Option<&Bytes>) -> Result<Option<Arc<Piece>>> {
+        let fresh = Self::new_writer(&self.spec);
+        let mut writer = std::mem::replace(&mut self.writer, fresh);
+        for tombstone in self.tombstones.clip(&self.low, high.map(|bound| &bound[..])).list() {
+            writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);
+        }
+        if writer.is_empty() {
+            return Ok(None);
+        }
+        self.totals.bytes_written += writer.bytes_written();
+        self.totals.bytes_stitched += writer.bytes_referenced();
+        writer.finish().map(|(_, piece)| Some(piece))
+    }
+
+    /// Hands the last piece over.
+    pub(crate) fn finish(mut self) -> Result<Totals> {
+        let piece = self.finish_piece(None)?;
+        self.sink.piece(piece, None)?;
+        Ok(self.totals)
+    }
+}

@@ -1,0 +1,110 @@
+//! Which runs to merge next: pure decisions over sizes.
+//!
+//! Size classes grow by the factor K. Runs are given newest first; a pick is a range of neighbours,
+//! because only then do the seqno ranges of the remaining runs stay apart.
+
+use std::ops::Range;
+
+use kvfs_store::KeyspaceKind;
+
+use super::MergeOptions;
+
+/// The size class of a run: 0 for small ones, one more for each factor of K.
+pub(crate) fn class_of(bytes: u64, options: &MergeOptions) -> u32 {
+    let ratio = options.class_runs.max(2) as u64;
+    let mut limit = options.class_bytes_min.max(1);
+    let mut class = 0;
+    while bytes >= limit {
+        class += 1;
+        limit = limit.saturating_mul(ratio);
+        if limit == u64::MAX {
+            break;
+        }
+    }
+    class
+}
+
+/// The next merge of a keyspace whose runs have these sizes (bytes, newest first), if one is due.
+///
+/// The smallest class that holds K neighbouring runs is merged. For tuples the oldest run joins
+/// when it is at most K times the rest, so that most rows sit in one run (lazy levelling); blocks
+/// stay tiered, because their merges mostly stitch.
+pub(crate) fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions) -> Option<Range<usize>> {
+    let due = options.class_runs.max(2);
+    let class_max = run_bytes.iter().map(|&bytes| class_of(bytes, options)).max()?;
+    let range = (0..=class_max).find_map(|class| neighbours_up_to(run_bytes, class, due, options))?;
+    if kind == KeyspaceKind::Tuple && range.end + 1 == run_bytes.len() {
+        let sum: u64 = run_bytes[range.clone()].iter().sum();
+        if run_bytes[range.end] <= sum.saturating_mul(due as u64) {
+            return Some(range.start..run_bytes.len());
+        }
+    }
+    Some(range)
+}
+
+/// The newest stretch of at least `due` neighbours whose class is at most `class`.
+fn neighbours_up_to(run_bytes: &[u64], class: u32, due: usize, options: &MergeOptions) -> Option<Range<usize>> {
+    let mut start = 0;
+    for end in 0..=run_bytes.len() {
+        if end == run_bytes.len() || class_of(run_bytes[end], options) > class {
+            if end - start >= due {
+                return Some(start..end);
+            }
+            start = end + 1;
+        }
+    }
+    None
+}
+
+/// Bytes that wait for a merge: what every class holds beyond K runs. Writers are slowed in
+/// proportion.
+pub(crate) fn debt_bytes(run_bytes: &[u64], options: &MergeOptions) -> u64 {
+    let due = options.class_runs.max(2);
+    let class_max = run_bytes.iter().map(|&bytes| class_of(bytes, options)).max().unwrap_or(0);
+    (0..=class_max)
+        .map(|class| {
+            let in_class = run_bytes.iter().filter(|&&bytes| class_of(bytes, options) == class);
+            in_class.skip(due).sum::<u64>()
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: MergeOptions =
+        MergeOptions { stitch_bytes_min: 0, class_runs: 4, piece_bytes: 1, class_bytes_min: 10 };
+
+    #[test]
+    fn classes_grow_by_k() {
+        let classes: Vec<u32> = [0, 9, 10, 39, 40, 159, 160].iter().map(|&b| class_of(b, &OPTIONS)).collect();
+        assert_eq!(classes, [0, 0, 1, 1, 2, 2, 3]);
+        assert!(class_of(u64::MAX, &OPTIONS) > 20, "terminates on the largest size");
+    }
+
+    #[test]
+    fn merges_k_neighbours_of_the_smallest_class() {
+        assert_eq!(pick(&[1, 2, 3], KeyspaceKind::Block, &OPTIONS), None);
+        assert_eq!(pick(&[1, 2, 3, 4, 500], KeyspaceKind::Block, &OPTIONS), Some(0..4));
+        assert_eq!(pick(&[500, 1, 2, 3, 4], KeyspaceKind::Block, &OPTIONS), Some(1..5));
+    }
+
+    #[test]
+    fn a_larger_run_between_separates_until_its_class_is_due() {
+        assert_eq!(pick(&[1, 1, 50, 1, 1], KeyspaceKind::Block, &OPTIONS), Some(0..5));
+        assert_eq!(pick(&[1, 1, 50, 1], KeyspaceKind::Block, &OPTIONS), Some(0..4));
+    }
+
+    #[test]
+    fn rows_take_the_oldest_run_along_when_it_is_not_much_larger() {
+        assert_eq!(pick(&[9, 9, 9, 9, 100], KeyspaceKind::Tuple, &OPTIONS), Some(0..5));
+        assert_eq!(pick(&[9, 9, 9, 9, 1000], KeyspaceKind::Tuple, &OPTIONS), Some(0..4));
+    }
+
+    #[test]
+    fn debt_is_what_exceeds_k() {
+        assert_eq!(debt_bytes(&[1, 1, 1, 1], &OPTIONS), 0);
+        assert_eq!(debt_bytes(&[1, 1, 1, 1, 5, 6], &OPTIONS), 11);
+    }
+}

@@ -1,0 +1,138 @@
+//! The threads of a store: one syncs the journal at each commit interval, one flushes memtables, one
+//! merges. They talk to writers through two bells and end when told to.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvfs_store::{Result, StoreError};
+use parking_lot::Mutex;
+
+use super::inner::Inner;
+use super::options::Background;
+use crate::zone::Budget;
+
+/// An idle thread looks for work at least this often, should a bell ever be missed.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// After a failure a thread tries again this soon.
+const ERROR_WAIT: Duration = Duration::from_secs(1);
+
+/// Running background threads.
+#[derive(Default)]
+pub(crate) struct Threads {
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Threads {
+    /// Starts them, if the options ask for any.
+    pub(crate) fn start(inner: &Arc<Inner>) -> Result<Self> {
+        let threads = Self::default();
+        if inner.options.background == Background::Manual || inner.options.read_only {
+            return Ok(threads);
+        }
+        for (name, body) in [
+            ("kvfs-commit", commit_loop as fn(&Inner)),
+            ("kvfs-flush", flush_loop),
+            ("kvfs-merge", merge_loop),
+        ] {
+            let shared = Arc::clone(inner);
+            match std::thread::Builder::new().name(name.into()).spawn(move || body(&shared)) {
+                Ok(handle) => threads.handles.lock().push(handle),
+                Err(error) => {
+                    threads.stop(inner);
+                    return Err(StoreError::io(format!("starting thread {name}"), error));
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Tells them to end and waits. Does nothing the second time.
+    pub(crate) fn stop(&self, inner: &Inner) {
+        inner.stopping.store(true, Ordering::Release);
+        inner.work.ring();
+        inner.progress.ring();
+        inner.commit_timer.ring();
+        for handle in std::mem::take(&mut *self.handles.lock()) {
+            if handle.join().is_err() {
+                tracing::error!("a background thread of the store panicked");
+            }
+        }
+    }
+}
+
+/// Runs `step` until the store stops; waits for work when it did nothing.
+fn work_loop(inner: &Inner, what: &str, step: impl Fn() -> Result<bool>) {
+    loop {
+        let seen = inner.work.rings();
+        if inner.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        match step() {
+            Ok(true) => {}
+            Ok(false) => inner.work.wait_after(seen, IDLE_WAIT_MAX),
+            Err(error) => {
+                tracing::error!(%error, "{what} failed");
+                inner.progress.ring();
+                inner.work.wait_after(seen, ERROR_WAIT);
+            }
+        }
+    }
+}
+
+fn flush_loop(inner: &Inner) {
+    work_loop(inner, "flush", || inner.flush_oldest());
+}
+
+fn merge_loop(inner: &Inner) {
+    work_loop(inner, "compaction", || {
+        if inner.merge_once()? {
+            return Ok(true);
+        }
+        if inner.space_is_short() && inner.reclaim_wanted() {
+            inner.reclaim()?;
+        }
+        Ok(false)
+    });
+}
+
+fn commit_loop(inner: &Inner) {
+    let mut synced = inner.position();
+    loop {
+        // Nobody rings this bell but `stop`: it is a timer that can be ended.
+        let seen = inner.commit_timer.rings();
+        if inner.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        inner.commit_timer.wait_after(seen, inner.options.commit_interval);
+        let position = inner.position();
+        if position > synced {
+            match inner.sync(position) {
+                Ok(()) => synced = position,
+                Err(error) => tracing::error!(%error, "periodic sync failed"),
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Less than an eighth of the capacity is left for ordinary writes.
+    fn space_is_short(&self) -> bool {
+        let zones = &self.ctx.zones;
+        zones.free_bytes(Budget::Ordinary) < zones.space().bytes_capacity / 8
+    }
+
+    /// Syncs, and turns memtables into runs so that the next open replays nothing.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.options.read_only || self.health.reason().is_some() {
+            return self.health.check();
+        }
+        self.sync(self.position())?;
+        self.seal_if(|active| active.bytes() > 0);
+        while self.flush_oldest()? {}
+        Ok(())
+    }
+}
+

@@ -1,0 +1,137 @@
+//! Verifying an open store: every checksum is read, every reference followed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvfs_store::{Result, SpaceStats};
+
+use super::inner::Inner;
+use crate::journal::Journal;
+use crate::version::Run;
+use crate::zone::Budget;
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+pub struct Checked {
+    /// Damage, one line each; empty: clean.
+    pub findings: Vec<String>,
+    /// What was looked at, by name.
+    pub counts: Vec<(String, u64)>,
+}
+
+/// Totals of a check in progress.
+#[derive(Default)]
+struct Tally {
+    findings: Vec<String>,
+    runs: u64,
+    pieces: u64,
+    records: u64,
+    bytes: u64,
+}
+
+impl Inner {
+    pub(crate) fn check(&self) -> Result<Checked> {
+        let view = self.view();
+        let mut tally = Tally::default();
+        for (keyspace, runs) in view.version.keyspaces() {
+            let meta = self.keyspaces.get(keyspace)?;
+            for run in runs {
+                tally.runs += 1;
+                check_run(run, &meta.name, &mut tally);
+            }
+        }
+        self.check_zones(view.version.keyspaces().flat_map(|(_, runs)| runs), &mut tally);
+        let counts = [
+            ("runs", tally.runs),
+            ("pieces", tally.pieces),
+            ("records and blocks", tally.records),
+            ("bytes of data", tally.bytes),
+        ];
+        let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        Ok(Checked { findings: tally.findings, counts })
+    }
+
+    /// Every zone that a piece refers to must be known as used.
+    fn check_zones<'a>(&self, runs: impl Iterator<Item = &'a Arc<Run>>, tally: &mut Tally) {
+        let mut expected: BTreeMap<u32, u64> = BTreeMap::new();
+        for piece in runs.flat_map(|run| &run.pieces) {
+            for zone_use in &piece.desc().zones {
+                *expected.entry(zone_use.zone.0).or_default() += zone_use.bytes;
+            }
+        }
+        for (zone, _, live) in self.ctx.zones.table() {
+            let wanted = expected.remove(&zone.0).unwrap_or(0);
+            if live < wanted {
+                tally.findings.push(format!("zone {}: {live} bytes counted as live, but {wanted} are in use", zone.0));
+            }
+        }
+        for zone in expected.keys() {
+            tally.findings.push(format!("zone {zone} is in use, but not part of the device"));
+        }
+    }
+
+    pub(crate) fn space(&self) -> SpaceStats {
+        let stats = self.ctx.zones.space();
+        let free = self.ctx.zones.free_bytes(Budget::Reserve);
+        let waiting = self.view().memtable_bytes() + self.flush_slack_bytes();
+        let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
+        SpaceStats {
+            capacity_bytes: stats.bytes_capacity,
+            used_bytes: stats.bytes_capacity.saturating_sub(free),
+            available_bytes: available,
+        }
+    }
+
+    /// Space that a flush may need beyond its payload: an open zone for each stream (bytes).
+    pub(crate) fn flush_slack_bytes(&self) -> u64 {
+        2 * u64::from(self.ctx.zones.zone_bytes())
+    }
+
+    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+        let view = self.view();
+        let zones = self.ctx.zones.space();
+        let journal = self.journal.as_ref();
+        let logged = journal.map(Journal::stats).unwrap_or_default();
+        let mut stats = self.counters.list();
+        let mut add = |name: &str, value: u64| stats.push((name.to_owned(), value));
+        add("journal.batches", logged.batches);
+        add("journal.groups", logged.groups);
+        add("journal.flushes", logged.flushes);
+        add("journal.bytes_written", logged.bytes_written);
+        add("journal.used_bytes", journal.map_or(0, Journal::used_bytes));
+        add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
+        add("memtable.bytes", view.memtable_bytes());
+        add("memtable.sealed", view.sealed.len() as u64);
+        add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
+        add("memory.used_bytes", self.ctx.accountant.used_total());
+        add("memory.peak_bytes", self.ctx.accountant.peak_total());
+        add("zones.total", u64::from(zones.zones_total));
+        add("zones.free", u64::from(zones.zones_free));
+        add("zones.live_bytes", zones.bytes_live);
+        add("zones.capacity_bytes", zones.bytes_capacity);
+        add("merge.debt_bytes", self.compaction_debt_bytes.load(std::sync::atomic::Ordering::Relaxed));
+        for (keyspace, runs) in view.version.keyspaces() {
+            let name = self.keyspaces.get(keyspace).map_or_else(|_| keyspace.to_string(), |meta| meta.name.to_string());
+            add(&format!("keyspace.{name}.runs"), runs.len() as u64);
+            add(&format!("keyspace.{name}.bytes"), runs.iter().map(|run| run.data_bytes()).sum());
+        }
+        stats.sort();
+        stats
+    }
+}
+
+fn check_run(run: &Run, name: &str, tally: &mut Tally) {
+    for pair in run.pieces.windows(2) {
+        if pair[0].desc().last_key > pair[1].desc().first_key {
+            tally.findings.push(format!("keyspace {name}, run {}: pieces overlap", run.id.0));
+        }
+    }
+    for piece in &run.pieces {
+        tally.pieces += 1;
+        tally.bytes += piece.desc().data_bytes;
+        match piece.verify() {
+            Ok(records) => tally.records += records,
+            Err(error) => tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0)),
+        }
+    }
+}

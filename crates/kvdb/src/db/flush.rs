@@ -1,0 +1,152 @@
+//! Memtables become runs.
+//!
+//! Crash order: data and metadata of all new pieces → device flush → manifest (with the journal's new
+//! tail) → the journal space may be reused. A crash in between loses nothing: before the manifest
+//! edit the journal still has everything, after it the runs do.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{KeyspaceKind, Result};
+
+use super::inner::Inner;
+use super::keyspaces::KeyspaceMeta;
+use super::view::{Sealed, View};
+use crate::compaction::{Output, OutputSpec, Sink, Totals};
+use crate::format::SeqnoSpan;
+use crate::iter::{CompactionIter, KeepRules, surviving_tombstones};
+use crate::memtable::split_block_key;
+use crate::run::Piece;
+use crate::version::Edit;
+use crate::zone::Stream;
+
+/// Collects the pieces of one run.
+#[derive(Default)]
+struct Collect {
+    pieces: Vec<Arc<Piece>>,
+}
+
+impl Sink for Collect {
+    fn piece(&mut self, piece: Option<Arc<Piece>>, _bound: Option<&Bytes>) -> Result<()> {
+        self.pieces.extend(piece);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Flushes the oldest sealed memtable; false when there is none.
+    pub(crate) fn flush_oldest(&self) -> Result<bool> {
+        let _one_at_a_time = self.flushing.lock();
+        let Some(sealed) = self.view().sealed.last().cloned() else { return Ok(false) };
+        self.check_writable()?;
+        let start = self.clock.monotonic();
+        sealed.table.wait_quiescent();
+        let bytes = self.health.observe(self.flush_table(&sealed))?;
+        self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
+        self.work.ring();
+        Ok(true)
+    }
+
+    fn flush_table(&self, sealed: &Sealed) -> Result<u64> {
+        let mut edits = Vec::new();
+        let mut keyspaces = Vec::new();
+        let mut fresh = Vec::new();
+        for keyspace in sealed.table.keyspaces() {
+            let pieces = self.write_run(keyspace, sealed)?;
+            if pieces.is_empty() {
+                continue;
+            }
+            let run = self.new_run_id();
+            edits.push(Edit::AddRun { keyspace, run, age: sealed.last_seqno });
+            for piece in &pieces {
+                edits.push(Edit::AddPiece { keyspace, run, piece: piece.desc().clone() });
+            }
+            keyspaces.push(keyspace);
+            fresh.extend(pieces);
+        }
+        let bytes = fresh.iter().map(|piece| piece.desc().data_bytes).sum();
+        if !fresh.is_empty() {
+            self.flush_device("a memtable's runs")?;
+        }
+        edits.push(Edit::JournalTail { lsn: sealed.next_lsn, seqno: sealed.last_seqno });
+        self.install(edits, &keyspaces, &fresh, |view| View {
+            sealed: view.sealed.iter().filter(|s| !Arc::ptr_eq(&s.table, &sealed.table)).cloned().collect(),
+            ..view
+        })?;
+        self.journal()?.retire(sealed.next_lsn);
+        self.progress.ring();
+        Ok(bytes)
+    }
+
+    /// What one keyspace's part of the memtable becomes.
+    fn write_run(&self, keyspace: u32, sealed: &Sealed) -> Result<Vec<Arc<Piece>>> {
+        let meta = self.keyspaces.get(keyspace)?;
+        let view = self.view();
+        let rules = KeepRules {
+            boundaries: self.snapshots.boundaries(),
+            // Sealed tables are flushed oldest first, so only runs lie below this one.
+            bottom: view.version.runs(keyspace).is_empty(),
+            merger: meta.merger.clone(),
+        };
+        let tombstones = sealed.table.tombstones(keyspace);
+        let survivors = surviving_tombstones(&tombstones, &rules);
+        let mut records = CompactionIter::new(sealed.table.iter(keyspace), [tombstones], rules);
+        let mut collect = Collect::default();
+        let output = Output::new(self.output_spec(keyspace, &meta, true), survivors, &mut collect);
+        match meta.kind {
+            KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
+            KeyspaceKind::Block => write_blocks(&mut records, output)?,
+        };
+        Ok(collect.pieces)
+    }
+
+    pub(crate) fn output_spec(&self, keyspace: u32, meta: &KeyspaceMeta, flush: bool) -> OutputSpec {
+        let stream = match (meta.kind, flush) {
+            (KeyspaceKind::Tuple, true) => Stream::FlushTuple,
+            (KeyspaceKind::Block, true) => Stream::FlushBlock,
+            (KeyspaceKind::Tuple, false) => Stream::MergeTuple,
+            (KeyspaceKind::Block, false) => Stream::MergeBlock,
+        };
+        OutputSpec {
+            ctx: Arc::clone(&self.ctx),
+            keyspace,
+            kind: meta.kind,
+            stream,
+            piece_bytes: self.options.merge.piece_bytes,
+            next_id: Arc::clone(&self.next_id),
+        }
+    }
+
+    pub(crate) fn flush_device(&self, what: &str) -> Result<()> {
+        let flushed = self.ctx.device.flush();
+        flushed.map_err(|error| kvfs_store::StoreError::io(format!("flushing {what} to the device"), error))
+    }
+}
+
+fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
+    let mut last_key = Bytes::new();
+    records.first()?;
+    while let Some(record) = records.next_kept()? {
+        let writer = if record.key == last_key { output.writer() } else { output.writer_at(&record.key)? };
+        writer.add(&record.key, record.seqno, record.kind, &record.value)?;
+        last_key = record.key;
+    }
+    output.finish()
+}
+
+/// The k-th newest version of a block goes to layer k.
+fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
+    let mut last_key = Bytes::new();
+    let mut layer = 0;
+    records.first()?;
+    while let Some(record) = records.next_kept()? {
+        let again = record.key == last_key;
+        layer = if again { layer + 1 } else { 0 };
+        let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
+        if let Some((prefix, block)) = split_block_key(&record.key) {
+            writer.add_blocks(layer, prefix, block, &[SeqnoSpan { count: 1, seqno: record.seqno }], &[&record.value])?;
+        }
+        last_key = record.key;
+    }
+    output.finish()
+}

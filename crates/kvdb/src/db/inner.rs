@@ -1,0 +1,139 @@
+//! The state of an open store, shared by its callers and its background threads.
+//!
+//! Lock order: order → ledger → view. No lock is held across a wait for background work; the ledger
+//! lock is held across the manifest's write and flush, because edits must reach it in one order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kvfs_store::clock::Clock;
+use kvfs_store::{Position, Result, Seqno, StoreError};
+use parking_lot::{Mutex, RwLock};
+
+use super::counters::Counters;
+use super::health::Health;
+use super::keyspaces::Keyspaces;
+use super::options::Options;
+use super::signals::Bell;
+use super::view::View;
+use crate::commit::{Publisher, SnapshotTracker};
+use crate::journal::Journal;
+use crate::memtable::MemTable;
+use crate::run::{Piece, RunContext};
+use crate::version::{Edit, Manifest, ManifestState, RunId};
+
+/// What the order lock protects.
+pub(crate) struct Order {
+    pub(crate) next_seqno: Seqno,
+}
+
+/// The manifest and the state that it describes, in step.
+pub(crate) struct Ledger {
+    pub(crate) manifest: Manifest,
+    pub(crate) state: ManifestState,
+}
+
+/// An open store.
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) health: Health,
+    pub(crate) ctx: Arc<RunContext>,
+    /// `None`: opened read-only.
+    pub(crate) journal: Option<Journal>,
+    pub(crate) keyspaces: Keyspaces,
+    pub(crate) publisher: Publisher,
+    pub(crate) snapshots: Arc<SnapshotTracker>,
+    pub(crate) counters: Counters,
+    pub(crate) order: Mutex<Order>,
+    pub(crate) ledger: Mutex<Ledger>,
+    pub(crate) view: RwLock<Arc<View>>,
+    pub(crate) next_id: Arc<AtomicU64>,
+    /// One flush, and one merge, at a time.
+    pub(crate) flushing: Mutex<()>,
+    pub(crate) merging: Mutex<()>,
+    pub(crate) making_keyspace: Mutex<()>,
+    /// Rung when there is something to do, and when something was done.
+    pub(crate) work: Bell,
+    pub(crate) progress: Bell,
+    pub(crate) commit_timer: Bell,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) compaction_debt_bytes: AtomicU64,
+    /// Applied batches at the last reclaim: another one pays only after something changed.
+    pub(crate) reclaimed_at: AtomicU64,
+}
+
+impl Inner {
+    /// The layers now.
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read())
+    }
+
+    /// Puts the layers that `change` makes of the current ones in their place.
+    pub(crate) fn replace_view(&self, change: impl FnOnce(&View) -> View) {
+        let mut view = self.view.write();
+        let next = Arc::new(change(&view));
+        let old = std::mem::replace(&mut *view, next);
+        drop(view);
+        // The last reference to pieces may go here: outside the lock.
+        drop(old);
+    }
+
+    /// The layers, and a seqno that they answer for: everything visible at it is in them.
+    pub(crate) fn read_view(&self) -> (Arc<View>, Seqno) {
+        loop {
+            let view = self.view();
+            let seqno = self.publisher.visible();
+            // If the memtables rotated in between, writes at or below the seqno may be in a newer one.
+            if Arc::ptr_eq(&view, &self.view.read()) {
+                return (view, seqno);
+            }
+        }
+    }
+
+    /// The journal of a writable store.
+    pub(crate) fn journal(&self) -> Result<&Journal> {
+        self.journal.as_ref().ok_or(StoreError::ReadOnly)
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        Position(self.publisher.visible())
+    }
+
+    pub(crate) fn new_memtable(&self) -> MemTable {
+        MemTable::new(Arc::clone(&self.ctx.accountant))
+    }
+
+    pub(crate) fn new_run_id(&self) -> RunId {
+        RunId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Makes `edits` durable and visible. `fresh` are the pieces that they add; `keyspaces` those whose
+    /// runs change. `also` changes the rest of the view in the same step. The caller has flushed what
+    /// the new pieces refer to.
+    pub(crate) fn install(
+        &self,
+        mut edits: Vec<Edit>,
+        keyspaces: &[u32],
+        fresh: &[Arc<Piece>],
+        also: impl FnOnce(View) -> View,
+    ) -> Result<()> {
+        let mut ledger = self.ledger.lock();
+        edits.push(Edit::NextId(self.next_id.load(Ordering::Relaxed)));
+        self.health.observe(ledger.manifest.commit(&edits))?;
+        for edit in &edits {
+            self.health.observe(ledger.state.apply(edit))?;
+        }
+        self.replace_view(|view| {
+            let mut version = (*view.version).clone();
+            for &keyspace in keyspaces {
+                version = version.follow(&ledger.state, keyspace, fresh);
+            }
+            also(View { version: Arc::new(version), ..view.clone() })
+        });
+        drop(ledger);
+        self.update_debt();
+        self.progress.ring();
+        Ok(())
+    }
+}

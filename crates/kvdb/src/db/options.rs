@@ -1,0 +1,87 @@
+//! How a store is made and opened.
+
+use std::time::Duration;
+
+use crate::compaction::MergeOptions;
+
+/// Fixed at creation; see `docs/FORMAT.md`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Zone size (bytes), a power of two of at least 64 KiB.
+    pub zone_bytes: u32,
+    /// Most bytes that the store may take on the device; rounded down to whole zones.
+    pub capacity_bytes: u64,
+    /// Size of the journal area (bytes), rounded up to whole zones; `None`: chosen from the capacity.
+    pub journal_bytes: Option<u64>,
+    /// Identity of the store; random in production.
+    pub uuid: [u8; 16],
+}
+
+impl CreateOptions {
+    /// Size of a zone unless told otherwise (bytes; thesis 3.2).
+    pub const ZONE_BYTES_DEFAULT: u32 = 8 << 20;
+
+    /// Options for a store of `capacity_bytes`.
+    pub fn new(capacity_bytes: u64, uuid: [u8; 16]) -> Self {
+        Self { zone_bytes: Self::ZONE_BYTES_DEFAULT, capacity_bytes, journal_bytes: None, uuid }
+    }
+
+    /// Zones of the journal area: what was asked for, else an eighth of the capacity between
+    /// 2 zones and 512 MiB, so that a small store keeps most of its space for data.
+    pub fn journal_zones(&self) -> u32 {
+        let zone = u64::from(self.zone_bytes);
+        let wanted = self.journal_bytes.unwrap_or((self.capacity_bytes / 8).min(512 << 20));
+        wanted.div_ceil(zone).max(2) as u32
+    }
+}
+
+/// Who does the work that no caller waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the store: commit interval, flush, compaction.
+    Threads,
+    /// Nobody, except when a writer cannot go on without it; tests call
+    /// [`super::Db::flush`] and [`super::Db::compact`] themselves and so replay exactly.
+    Manual,
+}
+
+/// Chosen at each open.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Ceiling for everything that the engine keeps in memory (bytes).
+    pub memory_bytes: u64,
+    /// A memtable is sealed when it has grown to this (bytes).
+    pub memtable_bytes: u64,
+    /// Longest time that an applied batch stays unsynced.
+    pub commit_interval: Duration,
+    /// Target payload of a tuple block (bytes).
+    pub tuple_block_bytes: usize,
+    /// How runs are merged.
+    pub merge: MergeOptions,
+    /// Threads or none.
+    pub background: Background,
+    /// Refuse every write; nothing is written to the device.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::with_memory(1 << 30)
+    }
+}
+
+impl Options {
+    /// Defaults under a memory ceiling: a sealed and an active memtable together take at most half
+    /// of it, the rest is cache, index and filters.
+    pub fn with_memory(memory_bytes: u64) -> Self {
+        Self {
+            memory_bytes,
+            memtable_bytes: (memory_bytes / 8).clamp(1 << 20, 64 << 20),
+            commit_interval: Duration::from_secs(1),
+            tuple_block_bytes: 16 << 10,
+            merge: MergeOptions::default(),
+            background: Background::Threads,
+            read_only: false,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The life of a write: admission → order → journal → memtable → publication → (sync).
+//!
+//! Thread safety: the order lock covers seqno assignment, the journal append and the choice of the
+//! memtable, so that all three agree on one order; insertion runs outside it, in parallel.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError};
+
+use super::inner::Inner;
+use super::options::Background;
+use super::throttle::{self, Debt, SEALED_MAX};
+use super::view::{Sealed, View};
+use crate::compaction::picker;
+use crate::journal::AppendError;
+use crate::memtable::MemTable;
+use crate::zone::Budget;
+
+/// Longest wait for one step of background progress before looking again.
+const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
+
+impl Inner {
+    pub(crate) fn apply(&self, batch: &Batch, durability: Durability) -> Result<Position> {
+        self.check_writable()?;
+        batch.check_limits()?;
+        self.keyspaces.check(batch)?;
+        if batch.is_empty() {
+            return Ok(self.position());
+        }
+        self.admit(batch)?;
+        let last = self.apply_admitted(batch)?;
+        if self.view().active.bytes() >= self.options.memtable_bytes {
+            self.seal_if(|active| active.bytes() >= self.options.memtable_bytes);
+        }
+        if durability == Durability::Synced {
+            self.sync(last)?;
+        }
+        Ok(last)
+    }
+
+    /// Orders, journals, inserts and publishes; the batch is visible when this returns.
+    fn apply_admitted(&self, batch: &Batch) -> Result<Position> {
+        let count = batch.len() as u64;
+        let kinds = self.keyspaces.kinds_of(batch)?;
+        let journal = self.journal()?;
+        let (base, table, ticket, order) = loop {
+            let mut order = self.order.lock();
+            let base = order.next_seqno;
+            match journal.append(base, batch) {
+                Ok(_) => {
+                    order.next_seqno += count;
+                    let table = Arc::clone(&self.view().active);
+                    let ticket = self.publisher.begin(base, count);
+                    break (base, table, ticket, order);
+                }
+                Err(AppendError::AreaFull) => {
+                    drop(order);
+                    self.make_journal_space()?;
+                }
+                Err(AppendError::Store(error)) => return self.health.observe(Err(error)),
+            }
+        };
+        let writing = table.begin_write();
+        drop(order);
+        table.apply(batch, base, kinds);
+        ticket.publish()?;
+        drop(writing);
+        self.counters.note_write(batch);
+        Ok(Position(base + count - 1))
+    }
+
+    pub(crate) fn sync(&self, position: Position) -> Result<()> {
+        let journal = self.journal()?;
+        if journal.durable_seqno() >= position.0 {
+            return Ok(());
+        }
+        self.health.check()?;
+        self.health.observe(journal.sync(position.0))
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only {
+            return Err(StoreError::ReadOnly);
+        }
+        self.health.check()
+    }
+
+    /// Waits until the batch may come in: space for its own flush, room in memory, its share of the
+    /// debt paid.
+    fn admit(&self, batch: &Batch) -> Result<()> {
+        self.admit_space(batch)?;
+        self.wait_for_room()?;
+        self.pay_debt(batch);
+        Ok(())
+    }
+
+    fn admit_space(&self, batch: &Batch) -> Result<()> {
+        if self.has_space(batch) {
+            return Ok(());
+        }
+        // Deleted data takes space until a merge drops it: reclaim before saying "full".
+        if self.reclaim_wanted() {
+            self.reclaim()?;
+            if self.has_space(batch) {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Full)
+    }
+
+    fn has_space(&self, batch: &Batch) -> bool {
+        let unflushed = self.view().memtable_bytes();
+        // Rounded-up sectors, indexes and filters of the future runs.
+        let needed = (unflushed + batch.payload_bytes() as u64) / 16 * 17 + self.flush_slack_bytes();
+        self.ctx.zones.free_bytes(budget_of(batch)) >= needed
+    }
+
+    fn wait_for_room(&self) -> Result<()> {
+        loop {
+            let seen = self.progress.rings();
+            if self.view().sealed.len() < SEALED_MAX {
+                return Ok(());
+            }
+            self.health.check()?;
+            match self.options.background {
+                Background::Manual => {
+                    self.flush_oldest()?;
+                }
+                Background::Threads => self.progress.wait_after(seen, PROGRESS_WAIT_MAX),
+            }
+        }
+    }
+
+    fn pay_debt(&self, batch: &Batch) {
+        if self.options.background == Background::Manual {
+            return;
+        }
+        let debt = Debt {
+            sealed: self.view().sealed.len(),
+            compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
+            compaction_bytes_full: self.options.memtable_bytes * 16,
+            flush_rate: self.counters.flush_rate(),
+        };
+        let delay = throttle::delay(batch.payload_bytes() as u64, debt);
+        // Below the resolution of a timed wait a delay would cost more than it asks for.
+        if delay >= Duration::from_micros(200) {
+            self.counters.note_delay(delay);
+            let seen = self.progress.rings();
+            self.progress.wait_after(seen, delay);
+        }
+    }
+
+    /// Seals and flushes until the journal has retired something.
+    fn make_journal_space(&self) -> Result<()> {
+        self.health.check()?;
+        let seen = self.progress.rings();
+        let journal = self.journal()?;
+        let tail = journal.tail();
+        self.seal_if(|active| active.bytes() > 0);
+        match self.options.background {
+            Background::Manual => self.flush_oldest().map(drop),
+            Background::Threads => {
+                self.work.ring();
+                if journal.tail() == tail {
+                    self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the active memtable a sealed one when `wanted` says so under the order lock.
+    pub(crate) fn seal_if(&self, wanted: impl Fn(&MemTable) -> bool) {
+        let Some(journal) = &self.journal else { return };
+        let order = self.order.lock();
+        let view = self.view();
+        if !wanted(&view.active) {
+            return;
+        }
+        let sealed = Sealed {
+            table: Arc::clone(&view.active),
+            next_lsn: journal.head(),
+            last_seqno: order.next_seqno - 1,
+        };
+        let active = Arc::new(self.new_memtable());
+        self.replace_view(|view| View {
+            active,
+            sealed: std::iter::once(sealed).chain(view.sealed.iter().cloned()).collect(),
+            version: Arc::clone(&view.version),
+        });
+        drop(order);
+        self.work.ring();
+    }
+
+    /// Recomputes what throttling goes by.
+    pub(crate) fn update_debt(&self) {
+        let view = self.view();
+        let debt = view.version.keyspaces().map(|(_, runs)| {
+            let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
+            picker::debt_bytes(&bytes, &self.options.merge)
+        });
+        self.compaction_debt_bytes.store(debt.sum(), Ordering::Relaxed);
+    }
+}
+
+/// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
+const DELETING_BYTES_MAX: usize = 64 << 10;
+
+/// Deleting may dip into the reserve: it must work on a full store.
+fn budget_of(batch: &Batch) -> Budget {
+    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
+    if deletes && batch.payload_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
+}

@@ -1,0 +1,222 @@
+//! The live runs that readers see: immutable values, replaced as a whole.
+//!
+//! Thread safety: everything here is immutable and shared by `Arc`. A reader that holds a
+//! [`Version`] keeps all its pieces, and so their zones, from being reused.
+//!
+//! Invariants: runs of a keyspace are ordered newest first and their seqno ranges descend, except
+//! that the output of an unfinished merge stands beside its trimmed inputs, with disjoint keys; the
+//! pieces of a run are ordered by key and don't overlap.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{Result, Seqno};
+
+use super::{ManifestState, RunId, RunState};
+use crate::format::PieceId;
+use crate::memtable::{BlockFill, Lookup, TombstoneSet, block_key};
+use crate::run::{Piece, RunContext};
+
+/// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
+#[derive(Clone)]
+pub struct Run {
+    /// Identity in the manifest.
+    pub id: RunId,
+    /// Greater means newer.
+    pub age: Seqno,
+    /// Keys below don't count any more; empty: all count.
+    pub lower_bound: Bytes,
+    /// By key.
+    pub pieces: Vec<Arc<Piece>>,
+}
+
+impl Run {
+    /// Bytes of data that the run refers to.
+    pub fn data_bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.desc().data_bytes).sum()
+    }
+
+    /// Smallest key that counts.
+    pub(crate) fn first_key(&self) -> Option<&Bytes> {
+        self.pieces.first().map(|piece| (&piece.desc().first_key).max(&self.lower_bound))
+    }
+
+    /// Greatest key, or the end of the last range tombstone.
+    pub(crate) fn last_key(&self) -> Option<&Bytes> {
+        self.pieces.last().map(|piece| &piece.desc().last_key)
+    }
+
+    /// Whether a merge of the run alone would drop something: range tombstones, or keys below the bound.
+    pub(crate) fn has_garbage(&self) -> bool {
+        let trimmed = self.pieces.first().is_some_and(|piece| piece.desc().first_key < self.lower_bound);
+        trimmed || self.pieces.iter().any(|piece| piece.desc().tombstones > 0)
+    }
+
+    /// The first piece that may hold keys at or above `key`, by number.
+    pub(crate) fn piece_at(&self, key: &[u8]) -> usize {
+        self.pieces.partition_point(|piece| piece.desc().last_key[..] < *key)
+    }
+
+    /// Looks `lookup`'s key up, unless it lies below the bound.
+    pub(crate) fn lookup(&self, lookup: &mut Lookup<'_>) -> Result<()> {
+        if lookup.key() < &self.lower_bound[..] {
+            return Ok(());
+        }
+        // A tombstone's exclusive end may equal the next piece's first key: then two pieces touch.
+        for piece in &self.pieces[self.piece_at(lookup.key())..] {
+            if piece.desc().first_key[..] > *lookup.key() || lookup.is_decided() {
+                break;
+            }
+            piece.lookup(lookup)?;
+        }
+        Ok(())
+    }
+
+    /// Decides what it can of `fill`.
+    pub(crate) fn fill(&self, fill: &mut BlockFill<'_>) -> Result<()> {
+        let (low, high) = (fill.key(0), fill.key(fill.count() - 1));
+        if high[..] < self.lower_bound[..] {
+            return Ok(());
+        }
+        for piece in &self.pieces[self.piece_at(&low)..] {
+            if piece.desc().first_key[..] > high[..] || fill.is_complete() {
+                break;
+            }
+            piece.fill_from(fill, &self.lower_bound)?;
+        }
+        Ok(())
+    }
+
+    /// The smallest block at or after `from` that the run holds under `prefix`, tombstones ignored.
+    pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+        let mut from = from;
+        let mut key = block_key(prefix, from);
+        if key[..] < self.lower_bound[..] {
+            from = first_block_at_or_after(prefix, &self.lower_bound)?;
+            key = block_key(prefix, from);
+        }
+        for piece in &self.pieces[self.piece_at(&key)..] {
+            if let Some(block) = piece.next_block(prefix, from, snapshot) {
+                return Some(block);
+            }
+            let next = &piece.desc().last_key;
+            if !next.starts_with(prefix) && next[..] > *prefix {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The range tombstones at or above the bound.
+    pub(crate) fn tombstones(&self) -> impl Iterator<Item = Arc<TombstoneSet>> {
+        self.pieces.iter().filter(|piece| !piece.tombstones().is_empty()).map(|piece| {
+            if piece.desc().first_key >= self.lower_bound {
+                Arc::clone(piece.tombstones())
+            } else {
+                Arc::new(piece.tombstones().clip(&self.lower_bound, None))
+            }
+        })
+    }
+}
+
+/// The runs of one keyspace, newest first.
+#[derive(Clone, Default)]
+pub struct KeyspaceRuns {
+    /// Shared with older and newer versions.
+    pub runs: Vec<Arc<Run>>,
+}
+
+/// The live set of runs of all keyspaces.
+#[derive(Clone, Default)]
+pub struct Version {
+    keyspaces: BTreeMap<u32, Arc<KeyspaceRuns>>,
+}
+
+impl Version {
+    /// The runs of `keyspace`, newest first.
+    pub fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
+        self.keyspaces.get(&keyspace).map_or(&[], |runs| &runs.runs)
+    }
+
+    /// Every keyspace that has runs.
+    pub fn keyspaces(&self) -> impl Iterator<Item = (u32, &[Arc<Run>])> {
+        self.keyspaces.iter().map(|(&id, runs)| (id, &runs.runs[..]))
+    }
+
+    /// Opens all that `state` names.
+    pub(crate) fn open(state: &ManifestState, ctx: &Arc<RunContext>) -> Result<Self> {
+        let mut version = Self::default();
+        for (&id, keyspace) in &state.keyspaces {
+            let open = |desc| Piece::open(Arc::clone(ctx), id, keyspace.kind, desc);
+            let mut runs = Vec::with_capacity(keyspace.runs.len());
+            for run in &keyspace.runs {
+                let pieces = run.pieces.iter().map(open).collect::<Result<Vec<_>>>()?;
+                runs.push(Arc::new(live_run(run, pieces)));
+            }
+            version.keyspaces.insert(id, Arc::new(KeyspaceRuns { runs }));
+        }
+        Ok(version)
+    }
+
+    /// The version that `state` describes, with pieces from `self` and from `fresh`. Both must be in
+    /// step: every piece of `state` is in one of them.
+    pub(crate) fn follow(&self, state: &ManifestState, keyspace: u32, fresh: &[Arc<Piece>]) -> Self {
+        let mut known: BTreeMap<PieceId, &Arc<Piece>> = fresh.iter().map(|piece| (piece.desc().id, piece)).collect();
+        for run in self.runs(keyspace) {
+            known.extend(run.pieces.iter().map(|piece| (piece.desc().id, piece)));
+        }
+        let state_runs = state.keyspaces.get(&keyspace).map_or(&[][..], |k| &k.runs[..]);
+        let runs = state_runs
+            .iter()
+            .map(|run| {
+                let pieces = run.pieces.iter().filter_map(|desc| known.get(&desc.id).map(|&p| Arc::clone(p))).collect();
+                Arc::new(live_run(run, pieces))
+            })
+            .collect();
+        let mut next = self.clone();
+        next.keyspaces.insert(keyspace, Arc::new(KeyspaceRuns { runs }));
+        next
+    }
+}
+
+fn live_run(state: &RunState, pieces: Vec<Arc<Piece>>) -> Run {
+    debug_assert_eq!(state.pieces.len(), pieces.len(), "manifest and live set are in step");
+    Run { id: state.id, age: state.age, lower_bound: state.lower_bound.clone(), pieces }
+}
+
+/// The first block of `prefix` whose key is at or after `key`; `None` when all are before it.
+pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    let head = &key[..key.len().min(prefix.len())];
+    match head.cmp(&prefix[..head.len()]) {
+        std::cmp::Ordering::Less => Some(0),
+        std::cmp::Ordering::Greater => None,
+        std::cmp::Ordering::Equal if key.len() <= prefix.len() => Some(0),
+        std::cmp::Ordering::Equal => {
+            let tail = &key[prefix.len()..];
+            let mut number = [0; 8];
+            let taken = tail.len().min(8);
+            number[..taken].copy_from_slice(&tail[..taken]);
+            let block = u64::from_be_bytes(number);
+            if tail.len() > 8 { block.checked_add(1) } else { Some(block) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_numbers_of_any_key() {
+        let key = |block: u64| block_key(b"pp", block);
+        assert_eq!(first_block_at_or_after(b"pp", b""), Some(0));
+        assert_eq!(first_block_at_or_after(b"pp", b"pa"), Some(0));
+        assert_eq!(first_block_at_or_after(b"pp", b"pp"), Some(0));
+        assert_eq!(first_block_at_or_after(b"pp", b"pq"), None);
+        assert_eq!(first_block_at_or_after(b"pp", &key(7)), Some(7));
+        assert_eq!(first_block_at_or_after(b"pp", &[&key(7)[..], b"\0"].concat()), Some(8));
+        assert_eq!(first_block_at_or_after(b"pp", b"pp\x01"), Some(1 << 56));
+        assert_eq!(first_block_at_or_after(b"pp", &[&key(u64::MAX)[..], b"\0"].concat()), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! The checkers: no false alarm on a sound store, an alarm for each broken promise.
+
+use kvfs_sim::ops::{Profile, Step, StepWeights, generate};
+use kvfs_sim::seeds;
+use kvfs_sim::store_check::{Report, assert_like_model, check};
+
+use crate::mutant::{Mutation, RecorderSubject};
+
+/// A profile in which the power fails now and then.
+fn profile() -> Profile {
+    let defaults = Profile::default();
+    Profile { step_weights: StepWeights { crash: 2, ..defaults.step_weights }, ..defaults }
+}
+
+/// The first failure that a few seeds find.
+fn caught(mutation: Mutation) -> Report {
+    let make = || Box::new(RecorderSubject::new(mutation)) as _;
+    let report = (1..=8).find_map(|seed| check(&make, &profile(), seed).err());
+    *report.unwrap_or_else(|| panic!("nothing noticed that the store {mutation:?}"))
+}
+
+#[test]
+fn a_sound_store_raises_no_alarm() {
+    for seed in seeds(1, 20) {
+        assert_like_model(&|| Box::new(RecorderSubject::new(Mutation::Sound)), &profile(), seed);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_steps() {
+    let steps = generate(&profile(), 7);
+    assert_eq!(steps.len(), profile().steps + 1);
+    assert_eq!(steps, generate(&profile(), 7));
+    assert_ne!(steps, generate(&profile(), 8));
+}
+
+#[test]
+fn a_lost_delete_is_caught() {
+    caught(Mutation::LosesDeletes);
+}
+
+#[test]
+fn a_range_delete_that_takes_its_end_is_caught() {
+    let report = caught(Mutation::ClosedRanges);
+    assert!(report.steps.len() <= 8, "{report}");
+}
+
+#[test]
+fn a_reordered_batch_is_caught_and_shrunk() {
+    let report = caught(Mutation::ReordersBatches);
+    // A batch of two operations and a look at the result are enough.
+    assert!(report.steps.len() <= 3, "{report}");
+    let ops: usize =
+        report.steps.iter().map(|step| if let Step::Apply { ops, .. } = step { ops.len() } else { 0 }).sum();
+    assert!(ops <= 3, "{report}");
+}
+
+#[test]
+fn a_leaky_snapshot_is_caught() {
+    let report = caught(Mutation::LeakySnapshots);
+    assert!(report.to_string().contains("snapshot_create"), "{report}");
+    assert!(report.to_string().contains(&format!("KVFS_SIM_SEED={}", report.seed)), "{report}");
+}
+
+#[test]
+fn a_skipping_cursor_is_caught() {
+    caught(Mutation::SkippingCursors);
+}
+
+#[test]
+fn an_unfilled_hole_is_caught() {
+    caught(Mutation::UnfilledHoles);
+}
+
+#[test]
+fn a_forgetful_close_is_caught() {
+    caught(Mutation::ForgetfulClose);
+}
+
+#[test]
+fn a_lost_synced_batch_is_caught() {
+    let report = caught(Mutation::LosesSynced);
+    assert!(report.failure.message.contains("no prefix"), "{report}");
+}
+
+#[test]
+fn a_gap_in_history_is_caught() {
+    let report = caught(Mutation::TornHistory);
+    assert!(report.failure.message.contains("no prefix"), "{report}");
+}
+
+#[test]
+fn half_a_batch_is_caught() {
+    let report = caught(Mutation::HalfBatch);
+    assert!(report.failure.message.contains("no prefix"), "{report}");
+}

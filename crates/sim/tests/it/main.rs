@@ -1,0 +1,7 @@
+//! Simulations: engines beside the reference model, and the checkers beside broken stores.
+#![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
+
+mod checker;
+mod log_engine;
+mod mutant;
+mod sweeps;

@@ -1,1 +1,0 @@
-//! The reference model: a store in a `BTreeMap`.

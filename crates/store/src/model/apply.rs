@@ -1,0 +1,260 @@
+//! How a batch is applied: check everything, resolve merges aside, then change the maps at once.
+//!
+//! Nothing fails after the first change, so a batch is applied wholly or not at all.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::table::{Map, NEWEST, Table, block_key};
+use super::versions::Versions;
+use super::{Commit, Shared};
+use crate::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Position, Result, Seqno, StoreError};
+
+/// Outdated keys that one batch cleans up beyond two for each of its operations.
+const SWEEP_KEYS_MIN: usize = 64;
+
+/// Applies `batch` and gives its position.
+pub(super) fn apply(shared: &Shared, batch: Batch) -> Result<Position> {
+    batch.check_limits()?;
+    let mut commit = shared.commit.lock();
+    let tables = Tables::of(shared, &batch)?;
+    let merged = resolve_merges(&tables, &batch)?;
+    sweep(shared, &mut commit, SWEEP_KEYS_MIN + 2 * batch.len());
+    check_space(shared, &mut commit, &batch)?;
+
+    let base = shared.newest();
+    let newest = base + batch.len() as u64;
+    let mut maps: Vec<_> = tables.0.iter().map(|table| table.map.write()).collect();
+    let mut merged = merged.into_iter();
+    for (op, seqno) in batch.into_ops().into_iter().zip(base + 1..) {
+        let index = tables.index(op.keyspace());
+        let keyspace = op.keyspace();
+        let mut writer = Writer { shared, commit: &mut commit, map: &mut maps[index], keyspace, seqno };
+        match op {
+            Op::Put { key, value, .. } => writer.put(key, value),
+            Op::Delete { key, .. } => writer.delete(&key),
+            Op::DeleteRange { start, end, .. } => writer.delete_range(start, end),
+            Op::Merge { key, .. } => match merged.next().flatten() {
+                Some(value) => writer.put(key, value),
+                None => writer.delete(&key),
+            },
+            Op::PutBlocks { prefix, first, data, .. } => writer.put_blocks(&prefix, first, &data),
+        }
+    }
+    // Published while the keyspaces are locked: who sees the change sees the position too.
+    shared.newest.store(newest, Ordering::Release);
+    drop(maps);
+    commit.batches += 1;
+    Ok(Position(newest))
+}
+
+/// The keyspaces of a batch, ordered by handle.
+struct Tables(Vec<Arc<Table>>);
+
+impl Tables {
+    /// Finds and checks the keyspaces of `batch`.
+    fn of(shared: &Shared, batch: &Batch) -> Result<Self> {
+        let mut tables: Vec<Arc<Table>> = Vec::new();
+        for op in batch.ops() {
+            let keyspace = op.keyspace();
+            let index = tables.partition_point(|table| table.keyspace < keyspace);
+            if tables.get(index).is_none_or(|table| table.keyspace != keyspace) {
+                tables.insert(index, shared.table(keyspace)?);
+            }
+            let table = &tables[index];
+            match op {
+                Op::Put { .. } => table.expect_kind(KeyspaceKind::Tuple, "put")?,
+                Op::PutBlocks { .. } => table.expect_kind(KeyspaceKind::Block, "put_blocks")?,
+                Op::Merge { .. } => {
+                    table.expect_kind(KeyspaceKind::Tuple, "merge")?;
+                    if table.merge.read().is_none() {
+                        return Err(StoreError::NoMergeFunction(table.name.clone()));
+                    }
+                }
+                Op::Delete { .. } | Op::DeleteRange { .. } => {}
+            }
+        }
+        Ok(Self(tables))
+    }
+
+    /// Index of a keyspace of the batch.
+    fn index(&self, keyspace: Keyspace) -> usize {
+        self.0.partition_point(|table| table.keyspace < keyspace)
+    }
+}
+
+/// The values that the merges of `batch` lead to, in their order. `None`: absent afterwards.
+fn resolve_merges(tables: &Tables, batch: &Batch) -> Result<Vec<Option<Bytes>>> {
+    let mut merged = Vec::new();
+    if !batch.ops().iter().any(|op| matches!(op, Op::Merge { .. })) {
+        return Ok(merged);
+    }
+    let mut staged = Staged::default();
+    for op in batch.ops() {
+        match op {
+            Op::Put { keyspace, key, value } => staged.set(*keyspace, key, Some(value.clone())),
+            Op::Delete { keyspace, key } => staged.set(*keyspace, key, None),
+            Op::DeleteRange { keyspace, start, end } => staged.delete_range(*keyspace, start, end),
+            Op::Merge { keyspace, key, operand } => {
+                let table = &tables.0[tables.index(*keyspace)];
+                let base = staged.get(*keyspace, key, || table.get(key, NEWEST));
+                let function = table.merge.read().clone();
+                let function = function.ok_or_else(|| StoreError::NoMergeFunction(table.name.clone()))?;
+                let value = function.resolve(key, base.as_deref(), &[operand])?;
+                staged.set(*keyspace, key, value.clone());
+                merged.push(value);
+            }
+            Op::PutBlocks { .. } => {}
+        }
+    }
+    Ok(merged)
+}
+
+/// What the operations of a batch so far lead to, beside the maps.
+#[derive(Default)]
+struct Staged {
+    values: BTreeMap<(Keyspace, Bytes), Option<Bytes>>,
+    deleted: Vec<(Keyspace, KeyRange)>,
+}
+
+impl Staged {
+    fn set(&mut self, keyspace: Keyspace, key: &Bytes, value: Option<Bytes>) {
+        self.values.insert((keyspace, key.clone()), value);
+    }
+
+    fn delete_range(&mut self, keyspace: Keyspace, start: &Bytes, end: &Bytes) {
+        if start >= end {
+            return;
+        }
+        for (_, value) in self.values.range_mut((keyspace, start.clone())..(keyspace, end.clone())) {
+            *value = None;
+        }
+        self.deleted.push((keyspace, KeyRange::new(start.clone(), end.clone())));
+    }
+
+    /// The value of `key` after the operations so far, `in_map` being the one before the batch.
+    fn get(&self, keyspace: Keyspace, key: &Bytes, in_map: impl FnOnce() -> Option<Bytes>) -> Option<Bytes> {
+        if let Some(value) = self.values.get(&(keyspace, key.clone())) {
+            return value.clone();
+        }
+        let deleted = self.deleted.iter().any(|(of, range)| *of == keyspace && range.contains(key));
+        if deleted { None } else { in_map() }
+    }
+}
+
+/// Drops old versions of up to `keys_max` keys that no snapshot sees any more.
+fn sweep(shared: &Shared, commit: &mut Commit, keys_max: usize) {
+    let oldest_pin = commit.pins.keys().next().copied().unwrap_or(Seqno::MAX);
+    for _ in 0..keys_max {
+        let Some((_, keyspace, key)) = commit.outdated.pop_front_if(|(seqno, ..)| *seqno <= oldest_pin)
+        else {
+            return;
+        };
+        let Ok(table) = shared.table(keyspace) else { continue };
+        let mut map = table.map.write();
+        let Some(versions) = map.get_mut(&key) else { continue };
+        let bytes_before = versions.bytes(key.len());
+        versions.prune(&commit.pins);
+        account(shared, bytes_before, versions.bytes(key.len()));
+        if versions.is_absent() {
+            account(shared, versions.bytes(key.len()), 0);
+            map.remove(&key);
+        }
+    }
+}
+
+/// Fails with `Full` when the store has a limit and `batch` may not take what it needs.
+fn check_space(shared: &Shared, commit: &mut Commit, batch: &Batch) -> Result<()> {
+    let Some(bytes_max) = shared.bytes_max else { return Ok(()) };
+    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
+    let bytes_needed: u64 = batch.ops().iter().map(bytes_needed).sum();
+    let bytes_allowed = if deletes { bytes_max } else { bytes_max - shared.bytes_reserved() };
+    let fits = || shared.bytes_used.load(Ordering::Relaxed) + bytes_needed <= bytes_allowed;
+    if bytes_needed == 0 || fits() {
+        return Ok(());
+    }
+    sweep(shared, commit, usize::MAX);
+    if fits() { Ok(()) } else { Err(StoreError::Full) }
+}
+
+/// What an operation may add to `bytes_used`, not counting tombstones.
+fn bytes_needed(op: &Op) -> u64 {
+    match op {
+        Op::Put { .. } | Op::Merge { .. } => op.payload_bytes() as u64,
+        Op::PutBlocks { prefix, data, .. } => {
+            (data.len() + data.len() / BLOCK_BYTES * (prefix.len() + 8)) as u64
+        }
+        Op::Delete { .. } | Op::DeleteRange { .. } => 0,
+    }
+}
+
+fn account(shared: &Shared, bytes_before: u64, bytes_after: u64) {
+    // Wrapping: the difference may be negative, the sum never is.
+    shared.bytes_used.fetch_add(bytes_after.wrapping_sub(bytes_before), Ordering::Relaxed);
+}
+
+/// Changes one map on behalf of one operation.
+struct Writer<'a> {
+    shared: &'a Shared,
+    commit: &'a mut Commit,
+    map: &'a mut Map,
+    keyspace: Keyspace,
+    seqno: Seqno,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, key: Bytes, value: Bytes) {
+        match self.map.entry(key) {
+            Entry::Vacant(entry) => {
+                account(self.shared, 0, (entry.key().len() + value.len()) as u64);
+                entry.insert(Versions::new(self.seqno, value));
+            }
+            Entry::Occupied(mut entry) => {
+                let key_len = entry.key().len();
+                let bytes_before = entry.get().bytes(key_len);
+                entry.get_mut().push(self.seqno, Some(value), &self.commit.pins);
+                account(self.shared, bytes_before, entry.get().bytes(key_len));
+                if entry.get().has_older() {
+                    self.commit.outdated.push_back((self.seqno, self.keyspace, entry.key().clone()));
+                }
+            }
+        }
+    }
+
+    fn delete(&mut self, key: &Bytes) {
+        let Some(versions) = self.map.get_mut(key) else { return };
+        if versions.at(NEWEST).is_none() {
+            return;
+        }
+        let bytes_before = versions.bytes(key.len());
+        versions.push(self.seqno, None, &self.commit.pins);
+        if versions.is_absent() {
+            account(self.shared, bytes_before, 0);
+            self.map.remove(key);
+        } else {
+            account(self.shared, bytes_before, versions.bytes(key.len()));
+            self.commit.outdated.push_back((self.seqno, self.keyspace, key.clone()));
+        }
+    }
+
+    fn delete_range(&mut self, start: Bytes, end: Bytes) {
+        if start >= end {
+            return;
+        }
+        let keys: Vec<Bytes> = self.map.range(start..end).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.delete(&key);
+        }
+    }
+
+    fn put_blocks(&mut self, prefix: &[u8], first: u64, data: &Bytes) {
+        for index in 0..data.len() / BLOCK_BYTES {
+            let value = data.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES);
+            self.put(block_key(prefix, first + index as u64), value);
+        }
+    }
+}

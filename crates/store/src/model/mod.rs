@@ -1,0 +1,212 @@
+//! The reference model: a store in `BTreeMap`s.
+//!
+//! Purpose: the answer that every engine is compared with, and the floor that benchmarks subtract.
+//! It keeps everything in memory, so nothing survives the process; apart from that it keeps every
+//! promise of the seam.
+//!
+//! Thread safety: writers take their turn on one commit lock, which also orders snapshots. Readers
+//! take only the lock of the keyspace that they read. A writer locks all keyspaces of its batch
+//! before it changes the first and unlocks them after the last change, so that nobody sees a part.
+//! Lock order: commit, list of keyspaces, keyspaces by handle. Merge functions run under the commit
+//! lock and must not call the store.
+//!
+//! Invariants:
+//! * the versions of a key are ordered by seqno, and an old one is kept only while some snapshot
+//!   sees it;
+//! * a key whose only version is a tombstone is not in the map;
+//! * `bytes_used` is the sum of key and value lengths over all versions.
+
+mod apply;
+mod cursor;
+mod snapshot;
+mod table;
+mod versions;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+
+use self::snapshot::Pin;
+use self::table::{NEWEST, Table};
+use crate::{
+    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
+    KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SpaceStats, Store, StoreError,
+};
+
+/// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
+pub const CAPACITY_BYTES_UNLIMITED: u64 = 1 << 60;
+
+/// A store in memory; see the module.
+pub struct ModelStore {
+    shared: Arc<Shared>,
+}
+
+/// What the store, its snapshots and its cursors have in common.
+struct Shared {
+    commit: Mutex<Commit>,
+    tables: RwLock<Vec<Arc<Table>>>,
+    /// Newest seqno given; written under the commit lock while the batch's keyspaces are locked.
+    newest: AtomicU64,
+    bytes_used: AtomicU64,
+    bytes_max: Option<u64>,
+}
+
+/// State that only the holder of the commit lock touches.
+#[derive(Default)]
+struct Commit {
+    batches: u64,
+    /// Pinned seqnos and how many pins each has.
+    pins: BTreeMap<Seqno, usize>,
+    /// Keys that kept old versions, by the seqno that made them old (ascending).
+    outdated: VecDeque<(Seqno, Keyspace, Bytes)>,
+}
+
+impl Default for ModelStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ModelStore {
+    /// An empty store bounded by memory only.
+    pub fn new() -> Self {
+        Self::with_limit(None)
+    }
+
+    /// An empty store that holds at most `bytes_max` of keys and values. One hundredth of that is a
+    /// reserve: only batches that delete something may use it.
+    pub fn with_capacity_bytes(bytes_max: u64) -> Self {
+        Self::with_limit(Some(bytes_max))
+    }
+
+    fn with_limit(bytes_max: Option<u64>) -> Self {
+        let shared = Shared {
+            commit: Mutex::default(),
+            tables: RwLock::default(),
+            newest: AtomicU64::new(0),
+            bytes_used: AtomicU64::new(0),
+            bytes_max,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl Shared {
+    fn table(&self, keyspace: Keyspace) -> Result<Arc<Table>> {
+        let tables = self.tables.read();
+        let table = tables.get(keyspace.0 as usize);
+        table.cloned().ok_or_else(|| StoreError::NoKeyspace(format!("#{}", keyspace.0)))
+    }
+
+    fn newest(&self) -> Seqno {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// What only deleting batches may use (bytes).
+    fn bytes_reserved(&self) -> u64 {
+        self.bytes_max.unwrap_or(0) / 100
+    }
+}
+
+impl Read for ModelStore {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.shared.table(keyspace)?.get(key, NEWEST))
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        Ok(self.shared.table(keyspace)?.multi_get(keys, NEWEST))
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        let table = self.shared.table(keyspace)?;
+        Ok(Box::new(cursor::ModelCursor::new(table, Pin::newest(&self.shared), range)))
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        self.shared.table(keyspace)?.read_blocks(prefix, first, buf, NEWEST)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.shared.table(keyspace)?.next_extent(prefix, from, kind, NEWEST)
+    }
+}
+
+impl Store for ModelStore {
+    fn open_keyspace(
+        &self,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Result<Keyspace> {
+        // The commit lock keeps batches from running between the check and the change.
+        let _commit = self.shared.commit.lock();
+        let mut tables = self.shared.tables.write();
+        if let Some(table) = tables.iter().find(|table| table.name == name) {
+            table.expect_kind(kind, "open_keyspace as another kind")?;
+            if merge.is_some() {
+                *table.merge.write() = merge;
+            }
+            return Ok(table.keyspace);
+        }
+        let keyspace = Keyspace(tables.len() as u32);
+        tables.push(Arc::new(Table::new(keyspace, name, kind, merge)));
+        Ok(keyspace)
+    }
+
+    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let tables = self.shared.tables.read();
+        let mut infos: Vec<_> = tables.iter().map(|table| table.info()).collect();
+        infos.sort_by(|a, b| a.name.cmp(&b.name));
+        infos
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(Pin::newest(&self.shared)))
+    }
+
+    fn apply(&self, batch: Batch, _durability: Durability) -> Result<Position> {
+        apply::apply(&self.shared, batch)
+    }
+
+    fn sync(&self, _position: Position) -> Result<()> {
+        Ok(())
+    }
+
+    fn position(&self) -> Position {
+        Position(self.shared.newest())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: false, range_delete_constant: false }
+    }
+
+    fn space(&self) -> SpaceStats {
+        let used_bytes = self.shared.bytes_used.load(Ordering::Relaxed);
+        let capacity_bytes = self.shared.bytes_max.unwrap_or(CAPACITY_BYTES_UNLIMITED);
+        let writable_bytes = capacity_bytes - self.shared.bytes_reserved();
+        SpaceStats { capacity_bytes, used_bytes, available_bytes: writable_bytes.saturating_sub(used_bytes) }
+    }
+
+    fn stats(&self) -> Vec<(String, u64)> {
+        let commit = self.shared.commit.lock();
+        let mut stats = vec![
+            ("model.batches".to_owned(), commit.batches),
+            ("model.keys_outdated".to_owned(), commit.outdated.len() as u64),
+            ("model.pins".to_owned(), commit.pins.values().sum::<usize>() as u64),
+            ("model.bytes_used".to_owned(), self.shared.bytes_used.load(Ordering::Relaxed)),
+        ];
+        for table in self.shared.tables.read().iter() {
+            stats.push((format!("model.keys.{}", table.name), table.key_count()));
+        }
+        stats
+    }
+}

@@ -1,0 +1,84 @@
+//! Pins on positions: snapshots, and what cursors hold on to.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Shared;
+use super::cursor::ModelCursor;
+use crate::{Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
+
+/// A pin on `seqno`; the versions that it sees stay until it is dropped.
+pub(super) struct Pin {
+    shared: Arc<Shared>,
+    seqno: Seqno,
+}
+
+impl Pin {
+    /// Pins the newest committed position.
+    pub(super) fn newest(shared: &Arc<Shared>) -> Self {
+        let mut commit = shared.commit.lock();
+        // Read under the lock: a batch in flight would prune what the pin must see.
+        let seqno = shared.newest();
+        *commit.pins.entry(seqno).or_insert(0) += 1;
+        drop(commit);
+        Self { shared: Arc::clone(shared), seqno }
+    }
+
+    /// Another pin on the same position.
+    fn again(&self) -> Self {
+        *self.shared.commit.lock().pins.entry(self.seqno).or_insert(0) += 1;
+        Self { shared: Arc::clone(&self.shared), seqno: self.seqno }
+    }
+
+    /// The position.
+    pub(super) fn at(&self) -> Seqno {
+        self.seqno
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut commit = self.shared.commit.lock();
+        if let Some(count) = commit.pins.get_mut(&self.seqno) {
+            *count -= 1;
+            if *count == 0 {
+                commit.pins.remove(&self.seqno);
+            }
+        }
+    }
+}
+
+impl Read for Pin {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.shared.table(keyspace)?.get(key, self.seqno))
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        Ok(self.shared.table(keyspace)?.multi_get(keys, self.seqno))
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(ModelCursor::new(self.shared.table(keyspace)?, self.again(), range)))
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        self.shared.table(keyspace)?.read_blocks(prefix, first, buf, self.seqno)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.shared.table(keyspace)?.next_extent(prefix, from, kind, self.seqno)
+    }
+}
+
+impl Snapshot for Pin {
+    fn seqno(&self) -> Seqno {
+        self.seqno
+    }
+}

@@ -1,0 +1,182 @@
+//! One keyspace: an ordered map of versioned keys, and the reads on it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::RwLock;
+
+use super::versions::Versions;
+use crate::{
+    BLOCK_BYTES, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Result,
+    Seqno, StoreError,
+};
+
+/// Reads at this position see the newest state.
+pub(super) const NEWEST: Seqno = Seqno::MAX;
+
+/// Longest extent of data that one call looks for (blocks), so that readers of huge files don't
+/// keep writers out for long.
+const EXTENT_BLOCKS_MAX: u64 = 1 << 16;
+
+/// The map of one keyspace.
+pub(super) type Map = BTreeMap<Bytes, Versions>;
+
+/// One keyspace.
+pub(super) struct Table {
+    pub(super) keyspace: Keyspace,
+    pub(super) name: String,
+    pub(super) kind: KeyspaceKind,
+    pub(super) merge: RwLock<Option<Arc<dyn MergeFunction>>>,
+    pub(super) map: RwLock<Map>,
+}
+
+impl Table {
+    pub(super) fn new(
+        keyspace: Keyspace,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Self {
+        Self { keyspace, name: name.to_owned(), kind, merge: RwLock::new(merge), map: RwLock::default() }
+    }
+
+    pub(super) fn info(&self) -> KeyspaceInfo {
+        KeyspaceInfo { keyspace: self.keyspace, name: self.name.clone(), kind: self.kind }
+    }
+
+    pub(super) fn key_count(&self) -> u64 {
+        self.map.read().len() as u64
+    }
+
+    /// Fails with `WrongKind` unless the keyspace holds `kind`.
+    pub(super) fn expect_kind(&self, kind: KeyspaceKind, operation: &'static str) -> Result<()> {
+        if self.kind == kind {
+            return Ok(());
+        }
+        let kind = match self.kind {
+            KeyspaceKind::Tuple => "tuples",
+            KeyspaceKind::Block => "blocks",
+        };
+        Err(StoreError::WrongKind { operation, name: self.name.clone(), kind })
+    }
+
+    pub(super) fn get(&self, key: &[u8], at: Seqno) -> Option<Bytes> {
+        self.map.read().get(key)?.at(at).cloned()
+    }
+
+    pub(super) fn multi_get(&self, keys: &[&[u8]], at: Seqno) -> Vec<Option<Bytes>> {
+        let map = self.map.read();
+        keys.iter().map(|&key| map.get(key)?.at(at).cloned()).collect()
+    }
+
+    /// The first entry of `range` behind `lower`.
+    pub(super) fn entry_after(
+        &self,
+        range: &KeyRange,
+        lower: Bound<&[u8]>,
+        at: Seqno,
+    ) -> Option<(Bytes, Bytes)> {
+        let lower = match lower {
+            Bound::Included(key) | Bound::Excluded(key) if key >= &range.start[..] => lower,
+            _ => Bound::Included(&range.start[..]),
+        };
+        let map = self.map.read();
+        map.range::<[u8], _>((lower, Bound::Unbounded))
+            .take_while(|(key, _)| range.end.as_ref().is_none_or(|end| *key < end))
+            .find_map(|(key, versions)| Some((key.clone(), versions.at(at)?.clone())))
+    }
+
+    /// The last entry of `range` before `upper`.
+    pub(super) fn entry_before(
+        &self,
+        range: &KeyRange,
+        upper: Bound<&[u8]>,
+        at: Seqno,
+    ) -> Option<(Bytes, Bytes)> {
+        let end = range.end.as_ref().map(|end| &end[..]);
+        let upper = match (upper, end) {
+            (Bound::Included(key) | Bound::Excluded(key), Some(end)) if key >= end => Bound::Excluded(end),
+            (Bound::Unbounded, Some(end)) => Bound::Excluded(end),
+            _ => upper,
+        };
+        let map = self.map.read();
+        map.range::<[u8], _>((Bound::Unbounded, upper))
+            .rev()
+            .take_while(|(key, _)| **key >= range.start)
+            .find_map(|(key, versions)| Some((key.clone(), versions.at(at)?.clone())))
+    }
+
+    pub(super) fn read_blocks(&self, prefix: &[u8], first: u64, buf: &mut [u8], at: Seqno) -> Result<()> {
+        self.expect_kind(KeyspaceKind::Block, "read_blocks")?;
+        let count = (buf.len() / BLOCK_BYTES) as u64;
+        let Some(end) = first.checked_add(count).filter(|_| buf.len().is_multiple_of(BLOCK_BYTES)) else {
+            return Err(StoreError::BlockShape { first, len: buf.len() });
+        };
+        buf.fill(0);
+        let (start, end) = (block_key(prefix, first), block_key(prefix, end));
+        let map = self.map.read();
+        for (key, versions) in map.range(start..end) {
+            if let (Some(block), Some(value)) = (block_of(prefix, key), versions.at(at)) {
+                let offset = (block - first) as usize * BLOCK_BYTES;
+                buf[offset..offset + BLOCK_BYTES].copy_from_slice(value);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_extent(
+        &self,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+        at: Seqno,
+    ) -> Result<Option<Extent>> {
+        self.expect_kind(KeyspaceKind::Block, "next_extent")?;
+        let map = self.map.read();
+        let mut blocks = map
+            .range(block_key(prefix, from)..=block_key(prefix, u64::MAX))
+            .filter_map(|(key, versions)| versions.at(at).and_then(|_| block_of(prefix, key)));
+        Ok(match kind {
+            ExtentKind::Data => data_from(&mut blocks),
+            ExtentKind::Hole => hole_from(from, &mut blocks),
+        })
+    }
+}
+
+/// The run of consecutive numbers that `blocks` (ascending) begins with.
+fn data_from(blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    let first = blocks.next()?;
+    let mut count = 1;
+    while count < EXTENT_BLOCKS_MAX && blocks.next() == Some(first + count) {
+        count += 1;
+    }
+    Some(Extent { first, count })
+}
+
+/// The first gap at or after `from` between the numbers of `blocks` (ascending, none below `from`).
+fn hole_from(from: u64, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    let mut first = from;
+    let end = loop {
+        match blocks.next() {
+            Some(block) if block == first => first += 1,
+            Some(block) => break block,
+            None => break u64::MAX,
+        }
+    };
+    (first < end).then(|| Extent { first, count: end - first })
+}
+
+/// The key of block `block` of `prefix`.
+pub(super) fn block_key(prefix: &[u8], block: u64) -> Bytes {
+    let mut key = BytesMut::with_capacity(prefix.len() + 8);
+    key.put_slice(prefix);
+    key.put_u64(block);
+    key.freeze()
+}
+
+/// The block number in `key` if it is a key of exactly `prefix`.
+fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    key.strip_prefix(prefix)?.try_into().ok().map(u64::from_be_bytes)
+}

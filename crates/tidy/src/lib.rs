@@ -1,0 +1,15 @@
+//! Rules of the source tree, as tests: what depends on what, how long things are, which calls are out.
+//!
+//! One module per rule; each has a function that takes sources and gives findings, so that the rule itself
+//! can be tried on a snippet. `tests/it` applies them to the repository. No state, no threads.
+
+pub mod calls;
+pub mod layers;
+pub mod modules;
+pub mod papers;
+pub mod sizes;
+pub mod source;
+pub mod unsafety;
+
+/// One breach of a rule: where, what, and what to do about it.
+pub type Finding = String;

@@ -1,0 +1,59 @@
+//! `unsafe` lives in a few named modules, and each use says why it is sound.
+
+use crate::Finding;
+use crate::source::Source;
+
+/// Where `unsafe` may be, as path prefixes; each is small and does one thing.
+pub const ALLOWED: &[&str] = &[
+    // Memory aligned for direct I/O.
+    "crates/device/src/aligned.rs",
+    // The BLKDISCARD ioctl.
+    "crates/device/src/file/blkdiscard.rs",
+    // The ioctl that gives a FUSE connection a second descriptor.
+    "crates/fuse/src/transport/clone.rs",
+    // A cursor that keeps the list alive which its node borrows from.
+    "crates/kvdb/src/memtable/skiplist.rs",
+];
+
+/// Lines above a use of `unsafe` within which its `SAFETY` must stand.
+const REACH: usize = 8;
+
+/// Checks one source.
+pub fn check(source: &Source) -> Vec<Finding> {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let mut findings = Vec::new();
+    let tokens = source.tokens();
+    for (at, (token, line)) in tokens.iter().enumerate() {
+        if token != "unsafe" {
+            continue;
+        }
+        // `unsafe` in an attribute or in a function pointer's type does nothing by itself.
+        let next = tokens.get(at + 1).map_or("", |t| t.0.as_str());
+        if !matches!(next, "{" | "impl" | "fn" | "trait" | "extern") {
+            continue;
+        }
+        if !ALLOWED.iter().any(|prefix| source.path.starts_with(prefix)) {
+            findings.push(format!("{}:{line}: `unsafe` outside the modules that may have it", source.path));
+        }
+        let above = &lines[line.saturating_sub(REACH + 1)..*line];
+        if !above.iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety")) {
+            findings.push(format!("{}:{line}: `unsafe` without a SAFETY comment", source.path));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::source::Source;
+
+    #[test]
+    fn a_stranger_and_a_missing_reason_are_found() {
+        let bare = "fn f() {\n  unsafe { g() }\n}";
+        assert_eq!(check(&Source::parse("crates/fs/src/x.rs", bare).unwrap()).len(), 2);
+        let reasoned = "fn f() {\n  // SAFETY: g asks for nothing.\n  unsafe { g() }\n}";
+        assert_eq!(check(&Source::parse("crates/fs/src/x.rs", reasoned).unwrap()).len(), 1);
+        assert_eq!(check(&Source::parse("crates/device/src/aligned.rs", reasoned).unwrap()).len(), 0);
+    }
+}

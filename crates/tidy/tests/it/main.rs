@@ -1,0 +1,76 @@
+//! The rules of `kvfs_tidy`, applied to the repository.
+
+use kvfs_tidy::source::{files, is_rust, production, read};
+use kvfs_tidy::{Finding, calls, layers, modules, papers, sizes, unsafety};
+
+/// Fails with all findings, so that one run shows everything.
+fn expect_none(findings: &[Finding]) {
+    assert!(findings.is_empty(), "{} findings:\n{}\n", findings.len(), findings.join("\n"));
+}
+
+#[test]
+fn dependencies_follow_the_layers() {
+    let mut findings = Vec::new();
+    for path in files().unwrap() {
+        if let ["crates", name, "Cargo.toml"] = path.split('/').collect::<Vec<_>>()[..] {
+            findings.extend(layers::check(name, &read(&path).unwrap()).unwrap());
+        }
+    }
+    expect_none(&findings);
+}
+
+#[test]
+fn engine_modules_use_only_earlier_ones() {
+    let sources = production().unwrap();
+    let engine: Vec<_> = sources.iter().filter(|s| s.krate() == "kvdb").collect();
+    assert!(!engine.is_empty(), "no source of the engine found: looking in the wrong place?");
+    expect_none(&engine.into_iter().flat_map(modules::check).collect::<Vec<_>>());
+}
+
+#[test]
+fn files_and_functions_are_short_and_have_headers() {
+    expect_none(&production().unwrap().iter().flat_map(sizes::check).collect::<Vec<_>>());
+}
+
+#[test]
+fn banned_calls_are_absent() {
+    expect_none(&production().unwrap().iter().flat_map(calls::check).collect::<Vec<_>>());
+}
+
+#[test]
+fn unsafe_code_is_confined_and_reasoned() {
+    expect_none(&production().unwrap().iter().flat_map(unsafety::check).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_promise_has_its_test() {
+    let files = files().unwrap();
+    let rust =
+        files.iter().filter(|f| f.starts_with("crates/") && !f.starts_with("crates/tidy/") && is_rust(f));
+    let tests = rust.flat_map(|f| papers::test_names(&read(f).unwrap())).collect();
+    expect_none(&papers::check_promises(&read("docs/SEMANTICS.md").unwrap(), &tests, &files));
+}
+
+#[test]
+fn no_path_of_one_machine() {
+    let mut findings = Vec::new();
+    for path in files().unwrap() {
+        // What is not text (pictures) names no path.
+        if let Ok(text) = read(&path) {
+            findings.extend(papers::check_machine_paths(&path, &text));
+        }
+    }
+    expect_none(&findings);
+}
+
+#[test]
+fn documents_are_in_place() {
+    let files = files().unwrap();
+    let missing: Vec<Finding> = papers::PRESENT
+        .iter()
+        .filter(|p| !files.iter().any(|f| f == *p))
+        .map(|p| format!("{p} is missing"))
+        .collect();
+    expect_none(&missing);
+    expect_none(&papers::check_changelog(&read("CHANGELOG.md").unwrap(), env!("CARGO_PKG_VERSION")));
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The demonstration of `make run`: a store, a mount, a real tree in it, key-value data beside it.
+# usage: scripts/demo.sh [--stop]
+# Works as root and as an ordinary user. The mount stays, to be played with, except where CI is set.
+#
+# KVFS_DEMO     where store and mount point go (default ~/kvfs-demo)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kvfs=$PWD/target/release/kvfs
+demo=${KVFS_DEMO:-$HOME/kvfs-demo}
+store=$demo/store mnt=$demo/mnt
+
+is_mounted() { awk -v d="$mnt" '$2 == d { found = 1 } END { exit !found }' /proc/self/mounts; }
+show() {
+  printf '\n$ %s\n' "$*"
+  "$@"
+}
+
+stop() {
+  if is_mounted; then
+    { [ -x "$kvfs" ] && "$kvfs" umount "$mnt"; } || fusermount3 -u "$mnt" || {
+      echo "demo: $mnt is in use; leave it and try again" >&2
+      exit 1
+    }
+  fi
+  # Only what this script made: never a directory that it does not know.
+  [ ! -e "$demo/made-by-kvfs-demo" ] || rm -rf --one-file-system "$demo"
+}
+
+if [ "${1:-}" = --stop ]; then
+  stop
+  exit 0
+fi
+
+if [ -e "$demo" ] && [ ! -e "$demo/made-by-kvfs-demo" ]; then
+  echo "demo: $demo exists and is not a demonstration; set KVFS_DEMO to another path" >&2
+  exit 1
+fi
+stop
+mkdir -p "$mnt"
+touch "$demo/made-by-kvfs-demo"
+[ -z "${CI:-}" ] || trap stop EXIT
+
+# A tree that is on every machine that can build this: the C headers, or else these sources.
+tree=/usr/include
+[ -e $tree/stdio.h ] || tree=$PWD/crates
+files=$(find "$tree" -type f 2>/dev/null | wc -l)
+
+show "$kvfs" version
+show "$kvfs" mkfs "$store"
+show "$kvfs" mount "$store" "$mnt"
+
+printf '\n# %s files of %s go in\n' "$files" "$tree"
+show cp -a "$tree" "$mnt/tree"
+show sync -f "$mnt"
+printf '\n# every byte and every link is the same\n'
+show diff -r --no-dereference "$tree" "$mnt/tree"
+show du -sh --apparent-size "$mnt/tree"
+printf '\n$ grep -rl mount %s | wc -l\n' "$mnt/tree"
+grep -rl mount "$mnt/tree" | wc -l
+show df -h "$mnt"
+
+printf '\n# key-value data in the same store\n'
+show "$kvfs" kv put -s "$mnt" tags tree "origin=$tree"
+show "$kvfs" kv put -s "$mnt" tags tree.files "$files"
+show "$kvfs" kv scan -s "$mnt" tags
+printf '\n$ %s stats %s | head\n' "$kvfs" "$mnt"
+"$kvfs" stats "$mnt" 2>/dev/null | sed -n '1,12p'
+
+printf '\n# unmounted, checked, mounted again: nothing is lost\n'
+show "$kvfs" umount "$mnt"
+show "$kvfs" check "$store"
+show "$kvfs" mount "$store" "$mnt"
+show diff -r --no-dereference "$tree" "$mnt/tree"
+
+[ -z "${CI:-}" ] || exit 0
+cat <<T
+
+The store is mounted. Go on:
+  cd $mnt                          work in it as in any directory
+  $kvfs stats $mnt
+  $kvfs kv scan -s $mnt tags
+  $kvfs --help
+  make stop                        unmount and remove the demonstration
+  make test                        run the tests
+  make install                     copy kvfs to /usr/local/bin (PREFIX=...)
+T

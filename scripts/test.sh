@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Runs the tests stage by stage and adds up what their runners report.
+# usage: scripts/test.sh [stage...]     stages: suites lint unit docs build mount realwork (default: all)
+# A failing stage does not stop the later ones, so that one run tells everything.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 2
+export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+
+stages=("$@")
+[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit docs build mount realwork)
+logs=$(mktemp -d)
+tools=''
+cleanup() {
+  [ -n "$tools" ] && kill "$tools" 2>/dev/null
+  rm -rf "$logs"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+run_stage() {
+  case $1 in
+    # The POSIX suites compile for minutes: beside the other stages, and only once per machine.
+    suites)
+      nice -n 10 tests/suites/tools.sh >"$logs/tools" 2>&1 </dev/null &
+      tools=$!
+      ;;
+    lint) make --no-print-directory lint ;;
+    unit) cargo test --workspace --locked --no-fail-fast ;;
+    docs) make --no-print-directory docs ;;
+    build) make --no-print-directory build ;;
+    mount)
+      if [ -n "$tools" ]; then wait "$tools" || { cat "$logs/tools"; return 1; }; fi
+      tools=''
+      tests/suites/all.sh
+      ;;
+    realwork) scripts/realwork.sh --short ;;
+    *) echo "no such stage: $1"; return 2 ;;
+  esac
+}
+
+# Adds up "test result: ok. 12 passed; 0 failed; 1 ignored" (cargo) and
+# "fsx: 12 passed, 0 failed, 0 skipped" (our suites); prints the three sums.
+counts() {
+  awk '
+    /^test result:/ { for (i = 1; i <= NF; i++) {
+        if ($i ~ /^passed/) p += $(i - 1); if ($i ~ /^failed/) f += $(i - 1); if ($i ~ /^ignored/) s += $(i - 1) } }
+    /^[a-z0-9-]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $2; f += $4; s += $6 }
+    END { print p + 0, f + 0, s + 0 }' "$1"
+}
+
+passed=0 failed=0 skipped=0 report=()
+start=$SECONDS
+for stage in "${stages[@]}"; do
+  t0=$SECONDS
+  if [ "$stage" = suites ]; then
+    # Not in a pipeline: the job must belong to this shell.
+    run_stage suites
+    continue
+  fi
+  printf '\n== %s\n' "$stage"
+  run_stage "$stage" > >(tee "$logs/$stage") 2>&1 </dev/null
+  status=$?
+  wait $! 2>/dev/null # tee has written its last line
+  read -r p f s <<<"$(counts "$logs/$stage")"
+  # A stage without a runner's summary counts as one; one that ended badly counts as a failure in any case.
+  [ $((p + f)) -gt 0 ] || { [ $status = 0 ] && p=1; }
+  [ $status = 0 ] || [ "$f" -gt 0 ] || f=1
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  word=ok
+  [ "$f" = 0 ] || word=FAILED
+  report+=("$(printf '%-9s %-6s %5d passed, %d failed, %d skipped  %4d s' "$stage" "$word" "$p" "$f" "$s" $((SECONDS - t0)))")
+done
+
+printf '\n== summary\n'
+printf '%s\n' "${report[@]}"
+printf '%d passed, %d failed, %d skipped in %d s\n' "$passed" "$failed" "$skipped" $((SECONDS - start))
+[ "$failed" = 0 ]
