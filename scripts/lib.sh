@@ -145,12 +145,20 @@ watch_step() {
 step() {
   local name=$1 t0 status=0 log watcher
   shift
+  if [ -n "$daemon" ] && ! kill -0 "$daemon" 2>/dev/null; then
+    say "  the daemon is gone; the last lines of its log:"
+    tail -n 20 "$store.log" | sed 's/^/          | /'
+    failed=$((failed + 1))
+    failures+=("$name, and what would follow it")
+    summary "$(basename "$0" .sh)"
+    exit 1
+  fi
   log=$(mktemp)
   t0=$(date +%s.%N)
   watch_step >>"$log" 2>&1 </dev/null &
   watcher=$!
   "$@" >>"$log" 2>&1 </dev/null || status=$?
-  pkill -P "$watcher"
+  pkill -P "$watcher" 2>/dev/null # its sleep
   kill "$watcher" 2>/dev/null
   wait "$watcher" 2>/dev/null
   local took

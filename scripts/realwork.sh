@@ -139,7 +139,14 @@ sqlite_work() {
     sqlite3 "$mnt/sqlite/bank.db" 'pragma integrity_check' | grep -qx ok
 }
 
-remount() { umount_store && check_store && mount_store; }
+# Goes on with a mount even when something was wrong, so that the later steps tell more.
+remount() {
+  local status=0
+  umount_store || status=1
+  check_store || status=1
+  mount_store || return
+  return $status
+}
 
 # Rounds of work that ends in kill -9. Each has a directory and a log of its own; all are verified at the end
 # too, so that a later recovery does not undo what an earlier one saved.
