@@ -134,10 +134,11 @@ check_store() {
 # it gets an error. Says first where its threads are.
 watch_step() {
   local pid
-  sleep "${LIMIT:-600}"
+  exec 2>/dev/null # or the shell tells there how its sleep ended
+  sleep "${LIMIT:-600}" || exit 0
   pid=$(cat "$work/daemon.pid")
   printf '\nno end after %s s; where the daemon waits:\n' "${LIMIT:-600}"
-  grep -H . "/proc/$pid/task/"*/{comm,wchan}
+  grep -H . "/proc/$pid/task/"*/{comm,wchan,stack}
   kill -9 "$pid"
 }
 
