@@ -106,6 +106,12 @@ impl From<StoreError> for FsError {
     }
 }
 
+impl From<Ticket> for FsError {
+    fn from(ticket: Ticket) -> Self {
+        Self::Parked(ticket)
+    }
+}
+
 impl FsError {
     /// The Linux errno for this error. [`FsError::Parked`] must not reach a user; it maps to EAGAIN.
     pub fn errno(&self) -> i32 {

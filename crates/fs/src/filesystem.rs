@@ -129,7 +129,7 @@ impl FileSystem {
         let intern = Intern {
             header,
             location: &|| Location::Root,
-            directory: Some(DirectoryPart::new(placement)),
+            directory: Some(Box::new(DirectoryPart::new(placement))),
             content: &[],
             changed_at: self.store.position(),
         };
@@ -217,11 +217,6 @@ impl FileSystem {
     /// Takes all names or none.
     pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Guard<'_>> {
         self.latches.try_acquire(wants, caller.ticket.as_ref()).map_err(FsError::Parked)
-    }
-
-    /// Takes further names, or releases all.
-    pub(crate) fn extend(&self, guard: &mut Guard<'_>, wants: &[Want<'_>]) -> Result<()> {
-        guard.try_extend(wants).map_err(FsError::Parked)
     }
 
     pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {

@@ -10,6 +10,7 @@
 //! Invariants: an operation that fails left no trace; the directory tree stays a tree.
 
 mod attr;
+pub mod check;
 mod dir;
 mod error;
 mod file;

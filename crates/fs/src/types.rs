@@ -212,7 +212,7 @@ pub struct WriteFlags {
 pub struct Written {
     /// Bytes written: all of them.
     pub bytes: u64,
-    /// For O_SYNC and O_DSYNC: sync the store to here before answering.
+    /// For `O_SYNC` and `O_DSYNC`: sync the store to here before answering.
     pub position: Position,
 }
 

@@ -13,6 +13,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let Response::Checked { findings, counts } = endpoint.call(Request::Check)? else {
         return Err(Endpoint::confused());
     };
+    endpoint.close()?;
     if args.json {
         let counts: serde_json::Map<_, _> = counts.into_iter().map(|(name, value)| (name, value.into())).collect();
         println!("{}", serde_json::json!({ "clean": findings.is_empty(), "findings": findings, "checked": counts }));

@@ -18,13 +18,19 @@ const NOT_FOUND: u8 = 1;
 pub(crate) fn run(args: &KvArgs) -> Result<ExitCode> {
     let writes = matches!(args.command, KvCommand::Put { .. } | KvCommand::Del { .. });
     let mut endpoint = Endpoint::open(args.store.as_deref(), !writes)?;
-    match &args.command {
+    let code = answer(&mut endpoint, &args.command)?;
+    endpoint.close()?;
+    Ok(code)
+}
+
+fn answer(endpoint: &mut Endpoint, command: &KvCommand) -> Result<ExitCode> {
+    match command {
         KvCommand::Put { keyspace, key, value } => {
             let value = value_bytes(value.as_deref())?;
             endpoint.call(Request::Put { keyspace: keyspace.clone(), key: key.clone().into_bytes(), value })?;
             Ok(ExitCode::SUCCESS)
         }
-        KvCommand::Get { keyspace, key } => get(&mut endpoint, keyspace, key),
+        KvCommand::Get { keyspace, key } => get(endpoint, keyspace, key),
         KvCommand::Del { keyspace, key } => {
             let request = Request::Delete { keyspace: keyspace.clone(), key: key.clone().into_bytes() };
             let Response::Deleted(existed) = endpoint.call(request)? else { return Err(Endpoint::confused()) };
@@ -39,9 +45,9 @@ pub(crate) fn run(args: &KvArgs) -> Result<ExitCode> {
                 reverse: *reverse,
                 limit: PAGE_ENTRIES,
             };
-            scan(&mut endpoint, keyspace, range, limit.unwrap_or(u64::MAX), *json)
+            scan(endpoint, keyspace, range, limit.unwrap_or(u64::MAX), *json)
         }
-        KvCommand::Keyspaces { json } => keyspaces(&mut endpoint, *json),
+        KvCommand::Keyspaces { json } => keyspaces(endpoint, *json),
     }
 }
 

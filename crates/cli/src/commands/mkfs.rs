@@ -16,6 +16,9 @@ use crate::units::human_bytes;
 /// The smallest store that is of any use (bytes).
 const CAPACITY_BYTES_MIN: u64 = 128 << 20;
 
+/// Files up to this size live inside their row, unless told otherwise (bytes).
+pub(crate) const INLINE_DEFAULT: u64 = 4096;
+
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     let capacity = make_store(&args.store, args.device.as_deref(), args.size, args.inline, args.force)?;
     println!("made a store of at most {} in {}", human_bytes(capacity), args.store.display());
@@ -32,7 +35,7 @@ pub(crate) fn make_store(
 ) -> Result<u64> {
     if inline > u64::from(kvfs_fs::INLINE_LEN_LIMIT) {
         let limit = human_bytes(u64::from(kvfs_fs::INLINE_LEN_LIMIT));
-        return Err(CliError::new(Code::Failed, format!("--inline must be at most {limit}")));
+        return Err(CliError::new(Code::Usage, format!("--inline must be at most {limit}")));
     }
     if size.is_some_and(|size| size < CAPACITY_BYTES_MIN) {
         let least = human_bytes(CAPACITY_BYTES_MIN);

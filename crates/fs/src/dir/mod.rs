@@ -4,7 +4,6 @@ mod cookies;
 
 pub(crate) use cookies::{BatchInProgress, CookieBook, Resume};
 
-
 use crate::node::{Node, Pin};
 use crate::schema::Row;
 use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result, View};

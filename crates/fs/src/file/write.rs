@@ -46,7 +46,7 @@ impl FileSystem {
             let was_inline = node.header().is_inline();
             let blocks =
                 if was_inline { all_blocks(node.inode) } else { blocks_name(node.inode, offset, end) };
-            self.extend(&mut guard, &[Want::exclusive(blocks)])?;
+            guard.try_extend(&[Want::exclusive(blocks)])?;
             if node.header().is_inline() == was_inline {
                 break;
             }

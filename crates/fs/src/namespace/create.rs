@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use kvfs_store::Batch;
 
+use super::lookup::answer;
 use super::{check_name, counters, entry_wants};
 use crate::node::{DirectoryPart, Intern, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
@@ -130,7 +131,7 @@ impl FileSystem {
         let node = self.intern_new(header, &|| Location::Orphan, None);
         let position = self.apply(batch)?;
         node.state().touched(position);
-        Ok(self.answer(&node))
+        Ok(answer(&node))
     }
 
     fn make(
@@ -155,7 +156,7 @@ impl FileSystem {
             if exclusive {
                 return Err(FsError::Exists);
             }
-            return Ok((self.answer(&self.resolve(&parent, name)?), false));
+            return Ok((answer(&self.resolve(&parent, name)?), false));
         }
         self.check_writable()?;
         let header = self.new_header(caller, &parent, new)?;
@@ -174,12 +175,12 @@ impl FileSystem {
         let patch = counters(header.btime, 1, i32::from(is_directory));
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), patch.encode(parent.inode));
         // Nobody can know the inode before the batch is visible, and then they find this node.
-        let part = is_directory.then(|| DirectoryPart::new(placement));
+        let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
         let node = self.intern_new(header, &|| parent.entry(name), part);
         let position = self.apply(batch)?;
         node.state().touched(position);
         parent.update(&patch, position);
-        Ok((self.answer(&node), true))
+        Ok((answer(&node), true))
     }
 
     /// Puts the node of a new inode into the table.

@@ -3,6 +3,7 @@
 use kvfs_store::{Batch, Position};
 use kvfs_txn::{Guard, LockName, Want};
 
+use super::lookup::answer;
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{Location, Pin};
 use crate::schema::{Placement, Row, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
@@ -60,7 +61,7 @@ impl FileSystem {
         let position = self.apply(batch)?;
         finish_link(&node, &parent, new_name, &linked, position);
         parent.update(&counted, position);
-        Ok(self.answer(&node))
+        Ok(answer(&node))
     }
 
     fn stage_link(
@@ -93,13 +94,10 @@ impl FileSystem {
             return Ok(Linked::Named(patch));
         };
         // The dentry row changes from the row itself to a link.
-        self.extend(
-            guard,
-            &[
-                Want::exclusive(LockName::Entry { directory: parent.inode, name: &name }),
-                Want::shared(LockName::Placement { directory: parent.inode }),
-            ],
-        )?;
+        guard.try_extend(&[
+            Want::exclusive(LockName::Entry { directory: parent.inode, name: &name }),
+            Want::shared(LockName::Placement { directory: parent.inode }),
+        ])?;
         let content = self.inline_content(node)?;
         patch.apply(&mut header);
         batch.put(meta, old_key, encode_inode_link(node.inode, node.kind));

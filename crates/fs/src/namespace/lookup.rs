@@ -6,6 +6,12 @@ use crate::node::{DirectoryPart, Intern, Pin};
 use crate::schema::{Placement, Row};
 use crate::{Caller, Entry, FileSystem, FsError, NAME_LEN_MAX, NodeId, Result, View};
 
+/// Counts a lookup and describes the node.
+pub(super) fn answer(node: &Pin<'_>) -> Entry {
+    node.count_lookup();
+    Entry { node: NodeId(node.inode), generation: 0, attr: node.attr() }
+}
+
 /// How often a reference to a row that isn't there is read again before it counts as damage; the other
 /// explanation is that somebody removed both meanwhile.
 const DANGLING_TRIES: u32 = 16;
@@ -30,7 +36,7 @@ impl FileSystem {
             }
             _ => self.resolve(&parent, name)?,
         };
-        Ok(self.answer(&node))
+        Ok(answer(&node))
     }
 
     /// Lowers the lookup count of `node` by `count`. At zero the node is forgotten, and an orphan dies.
@@ -38,12 +44,6 @@ impl FileSystem {
         let View::Main = view;
         self.nodes.forget(node.0, count);
         self.reap_when_many();
-    }
-
-    /// Counts a lookup and describes the node.
-    pub(crate) fn answer(&self, node: &Pin<'_>) -> Entry {
-        node.count_lookup();
-        Entry { node: NodeId(node.inode), generation: 0, attr: node.attr() }
     }
 
     /// The node under `name`.
@@ -110,7 +110,7 @@ impl FileSystem {
         let intern = Intern {
             header,
             location: &|| parent.entry(name),
-            directory: Some(DirectoryPart::new(placement)),
+            directory: Some(Box::new(DirectoryPart::new(placement))),
             content: &[],
             changed_at: self.store.position(),
         };

@@ -50,7 +50,7 @@ impl FileSystem {
             (false, true) => return Err(FsError::NotDirectory),
             _ => {}
         }
-        self.extend(&mut guard, &removal_wants(&victim))?;
+        guard.try_extend(&removal_wants(&victim))?;
         let now = self.now();
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.meta, part.placement.key(name));
@@ -58,7 +58,7 @@ impl FileSystem {
         let patch = counters(now, -1, -i32::from(directory));
         batch.merge(self.keyspaces.meta, part.placement.own_key(), patch.encode(parent.inode));
         let position = self.apply(batch)?;
-        self.finish_removal(&victim, removal, position);
+        finish_removal(&victim, removal, position);
         parent.update(&patch, position);
         Ok(())
     }
@@ -92,20 +92,20 @@ impl FileSystem {
         batch.put(self.keyspaces.orphans, inode_key(victim.inode), encode_row(&header, &content));
         Ok(Removal::Orphaned(header))
     }
+}
 
-    /// Tells the node what the batch did.
-    pub(super) fn finish_removal(&self, victim: &Pin<'_>, removal: Removal, position: Position) {
-        match removal {
-            Removal::Orphaned(header) => {
-                {
-                    let mut state = victim.state();
-                    state.header = header;
-                    state.touched(position);
-                }
-                victim.relocate(Location::Orphan);
+/// Tells the node what the batch did.
+pub(super) fn finish_removal(victim: &Pin<'_>, removal: Removal, position: Position) {
+    match removal {
+        Removal::Orphaned(header) => {
+            {
+                let mut state = victim.state();
+                state.header = header;
+                state.touched(position);
             }
-            Removal::Unlinked(patch) => victim.update(&patch, position),
+            victim.relocate(Location::Orphan);
         }
+        Removal::Unlinked(patch) => victim.update(&patch, position),
     }
 }
 

@@ -7,7 +7,7 @@
 use kvfs_store::{Batch, Position};
 use kvfs_txn::{Fields, Guard, LockName, Want};
 
-use super::remove::removal_wants;
+use super::remove::{finish_removal, removal_wants};
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{DirectoryPart, Node, Pin};
 use crate::schema::{Header, Row, RowPatch, encode_row};
@@ -80,7 +80,7 @@ impl FileSystem {
         if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
             return Ok(());
         }
-        self.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
+        latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
             (_, replaced) => self.move_over(&source, &target, &moving, replaced.as_ref()),
@@ -114,77 +114,6 @@ impl FileSystem {
         }
     }
 
-    /// Takes the names that finding both sides led to, and checks that the tree stays one.
-    fn latch_both(
-        &self,
-        guard: &mut Guard<'_>,
-        source: &Side<'_, '_>,
-        target: &Side<'_, '_>,
-        moving: &Found<'_>,
-        replaced: Option<&Found<'_>>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let mut wants = move_wants(moving);
-        if let Some(other) = replaced {
-            wants.extend(if mode == RenameMode::Exchange {
-                move_wants(other)
-            } else {
-                removal_wants(&other.node)
-            });
-        }
-        self.extend(guard, &wants)?;
-        if source.parent.inode == target.parent.inode {
-            return Ok(());
-        }
-        if moving.is_directory() {
-            self.latch_ancestry(guard, &moving.node, target.parent)?;
-        }
-        match replaced {
-            Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
-                self.latch_ancestry(guard, &other.node, source.parent)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Pins down that `moved` is no ancestor of `target`.
-    fn latch_ancestry(&self, guard: &mut Guard<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
-        self.extend(guard, &[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
-        let mut latched: Vec<u64> = Vec::new();
-        loop {
-            let ancestors = self.ancestors(target)?;
-            if ancestors.contains(&moved.inode) {
-                return Err(FsError::Invalid("a directory can't be moved into itself"));
-            }
-            // Reading the path and holding it are two steps: hold, then read again until it is the same.
-            let missing: Vec<Want<'_>> = ancestors
-                .iter()
-                .filter(|ancestor| !latched.contains(ancestor))
-                .map(|&directory| Want::shared(LockName::Identity { directory }))
-                .collect();
-            if missing.is_empty() {
-                return Ok(());
-            }
-            self.extend(guard, &missing)?;
-            latched.extend(ancestors);
-        }
-    }
-
-    /// The directory and its ancestors, up to the root.
-    fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
-        let mut path = vec![directory.inode];
-        let mut link = directory.link();
-        while let Some((parent, _)) = link {
-            path.push(parent.inode);
-            link = parent.link();
-        }
-        match path.last() {
-            Some(&crate::schema::ROOT_INODE) => Ok(path),
-            // The target, or a directory above it, was removed.
-            _ => Err(FsError::NotFound),
-        }
-    }
-
     fn move_over(
         &self,
         source: &Side<'_, '_>,
@@ -202,7 +131,7 @@ impl FileSystem {
         let moved = self.stage_move(&mut batch, moving, target, now)?;
         let subdirectories = i32::from(moving.is_directory());
         let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
-        let entries = if replaced.is_some() { 0 } else { 1 };
+        let entries = i64::from(replaced.is_none());
         let changes = if source.parent.inode == target.parent.inode {
             vec![(source, counters(now, entries - 1, -subdirectories_replaced))]
         } else {
@@ -213,7 +142,7 @@ impl FileSystem {
         };
         let position = self.apply_with_counters(batch, &changes)?;
         if let (Some(other), Some(removal)) = (replaced, removal) {
-            self.finish_removal(&other.node, removal, position);
+            finish_removal(&other.node, removal, position);
         }
         finish_move(moving, moved, target, position);
         Ok(())
@@ -283,6 +212,76 @@ impl FileSystem {
         let (keyspace, own_key) = moving.node.row_address(&self.keyspaces);
         batch.merge(keyspace, own_key, patch.encode(moving.node.inode));
         Ok(Moved::Patched(patch))
+    }
+}
+
+/// The directory and its ancestors, up to the root.
+fn ancestors(directory: &Pin<'_>) -> Result<Vec<u64>> {
+    let mut path = vec![directory.inode];
+    let mut link = directory.link();
+    while let Some((parent, _)) = link {
+        path.push(parent.inode);
+        link = parent.link();
+    }
+    match path.last() {
+        Some(&crate::schema::ROOT_INODE) => Ok(path),
+        // The target, or a directory above it, was removed.
+        _ => Err(FsError::NotFound),
+    }
+}
+
+/// Takes the names that finding both sides led to, and checks that the tree stays one.
+fn latch_both(
+    guard: &mut Guard<'_>,
+    source: &Side<'_, '_>,
+    target: &Side<'_, '_>,
+    moving: &Found<'_>,
+    replaced: Option<&Found<'_>>,
+    mode: RenameMode,
+) -> Result<()> {
+    let mut wants = move_wants(moving);
+    if let Some(other) = replaced {
+        wants.extend(if mode == RenameMode::Exchange {
+            move_wants(other)
+        } else {
+            removal_wants(&other.node)
+        });
+    }
+    guard.try_extend(&wants)?;
+    if source.parent.inode == target.parent.inode {
+        return Ok(());
+    }
+    if moving.is_directory() {
+        latch_ancestry(guard, &moving.node, target.parent)?;
+    }
+    match replaced {
+        Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
+            latch_ancestry(guard, &other.node, source.parent)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Pins down that `moved` is no ancestor of `target`.
+fn latch_ancestry(guard: &mut Guard<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
+    guard.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
+    let mut latched: Vec<u64> = Vec::new();
+    loop {
+        let ancestors = ancestors(target)?;
+        if ancestors.contains(&moved.inode) {
+            return Err(FsError::Invalid("a directory can't be moved into itself"));
+        }
+        // Reading the path and holding it are two steps: hold, then read again until it is the same.
+        let missing: Vec<Want<'_>> = ancestors
+            .iter()
+            .filter(|ancestor| !latched.contains(ancestor))
+            .map(|&directory| Want::shared(LockName::Identity { directory }))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        guard.try_extend(&missing)?;
+        latched.extend(ancestors);
     }
 }
 

@@ -87,8 +87,8 @@ pub(crate) struct DirectoryPart {
 }
 
 impl DirectoryPart {
-    pub(crate) fn new(placement: Placement) -> Box<Self> {
-        Box::new(Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() })
+    pub(crate) fn new(placement: Placement) -> Self {
+        Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() }
     }
 }
 

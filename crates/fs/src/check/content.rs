@@ -1,0 +1,105 @@
+//! Blocks and extended attributes against their owners.
+
+use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, Read};
+
+use super::CheckReport;
+use super::rows::{Owner, Rows};
+use crate::Result;
+use crate::schema::{Keyspaces, RowFlags};
+
+/// What was seen of one inode's blocks.
+#[derive(Default)]
+struct Seen {
+    inode: u64,
+    blocks: u64,
+}
+
+fn split(key: &[u8]) -> Option<(u64, &[u8])> {
+    let (inode, rest) = key.split_first_chunk::<8>()?;
+    Some((u64::from_be_bytes(*inode), rest))
+}
+
+fn owner(rows: &Rows, inode: u64) -> Option<&Owner> {
+    rows.owners.binary_search_by_key(&inode, |owner| owner.inode).ok().map(|index| &rows.owners[index])
+}
+
+/// Walks all keys of a keyspace.
+fn for_each(read: &dyn Read, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8])) -> Result<()> {
+    let mut cursor = read.cursor(keyspace, KeyRange::all())?;
+    cursor.next()?;
+    while let Some((key, value)) = cursor.entry() {
+        see(key, value);
+        cursor.next()?;
+    }
+    Ok(())
+}
+
+/// Every block has an owner that counts it; nothing lies beyond the end of a file.
+pub(super) fn check_blocks(
+    read: &dyn Read,
+    keyspaces: &Keyspaces,
+    rows: &Rows,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let mut counts: Vec<Seen> = Vec::new();
+    for_each(read, keyspaces.data, |key, value| {
+        report.blocks += 1;
+        let Some((inode, block)) =
+            split(key).and_then(|(inode, rest)| Some((inode, u64::from_be_bytes(rest.try_into().ok()?))))
+        else {
+            return report
+                .problem(format!("block {}", key.escape_ascii()), "the key is no inode and block number");
+        };
+        match counts.last_mut() {
+            Some(seen) if seen.inode == inode => seen.blocks += 1,
+            _ => counts.push(Seen { inode, blocks: 1 }),
+        }
+        check_block(rows, inode, block, value, report);
+    })?;
+    for owner in rows.owners.iter().filter(|owner| owner.flags.has(RowFlags::BLOCKS)) {
+        let found = counts
+            .binary_search_by_key(&owner.inode, |seen| seen.inode)
+            .map_or(0, |index| counts[index].blocks);
+        let place = format!("inode {}", owner.inode);
+        if found != owner.blocks {
+            report.problem(&place, format!("it counts {} blocks and has {found}", owner.blocks));
+        }
+        let blocks_full = owner.size.div_ceil(BLOCK_BYTES as u64);
+        if !owner.flags.has(RowFlags::SPARSE) && found != blocks_full {
+            report.problem(place, format!("{found} blocks for {} bytes, but not marked sparse", owner.size));
+        }
+    }
+    Ok(())
+}
+
+fn check_block(rows: &Rows, inode: u64, block: u64, value: &[u8], report: &mut CheckReport) {
+    let place = format!("block {block} of inode {inode}");
+    let Some(owner) = owner(rows, inode).filter(|owner| owner.flags.has(RowFlags::BLOCKS)) else {
+        return report.problem(place, "no file owns it");
+    };
+    let start = block.saturating_mul(BLOCK_BYTES as u64);
+    if start >= owner.size {
+        return report.problem(place, format!("it is beyond the file's {} bytes", owner.size));
+    }
+    let used = (owner.size - start).min(BLOCK_BYTES as u64) as usize;
+    if value.get(used..).is_some_and(|rest| rest.iter().any(|&byte| byte != 0)) {
+        report.problem(place, "bytes beyond the end of the file are not zero");
+    }
+}
+
+/// Every extended attribute has an owner that says so.
+pub(super) fn check_xattrs(
+    read: &dyn Read,
+    keyspaces: &Keyspaces,
+    rows: &Rows,
+    report: &mut CheckReport,
+) -> Result<()> {
+    for_each(read, keyspaces.xattr, |key, _| {
+        report.xattrs += 1;
+        let inode = split(key).map(|(inode, _)| inode);
+        if !inode.and_then(|inode| owner(rows, inode)).is_some_and(|owner| owner.flags.has(RowFlags::XATTRS))
+        {
+            report.problem(format!("extended attribute {}", key.escape_ascii()), "no inode owns it");
+        }
+    })
+}

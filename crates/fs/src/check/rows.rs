@@ -1,0 +1,278 @@
+//! Rows against rows.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kvfs_store::{KeyRange, Read};
+
+use super::CheckReport;
+use crate::schema::{
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, inode_key, superblock_key,
+};
+use crate::{FileType, Result};
+
+/// What must be true of an inode's blocks and attributes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub(super) inode: u64,
+    pub(super) size: u64,
+    pub(super) blocks: u64,
+    pub(super) flags: RowFlags,
+}
+
+#[derive(Debug, Default)]
+struct Directory {
+    header: Option<Header>,
+    entries: u64,
+    subdirectories: u32,
+    /// Parent and name, from each entry that refers to it.
+    names: Vec<(u64, Box<[u8]>)>,
+}
+
+#[derive(Debug, Default)]
+struct Linked {
+    header: Option<Header>,
+    names: Vec<(u64, Box<[u8]>, FileType)>,
+}
+
+/// Everything but content.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Inodes that may have blocks or extended attributes; sorted.
+    pub(super) owners: Vec<Owner>,
+    directories: BTreeMap<u64, Directory>,
+    linked: BTreeMap<u64, Linked>,
+    inodes: Vec<u64>,
+    inode_next: u64,
+}
+
+impl Rows {
+    /// Reads `meta` and `orphans`.
+    pub(super) fn scan(read: &dyn Read, keyspaces: &Keyspaces, report: &mut CheckReport) -> Result<Self> {
+        let mut rows = Self::default();
+        match read.get(keyspaces.meta, &superblock_key())? {
+            Some(bytes) => rows.inode_next = Superblock::decode(&bytes)?.inode_next,
+            None => report.problem("file system", "there is no superblock record"),
+        }
+        let mut cursor = read.cursor(keyspaces.meta, KeyRange::all())?;
+        cursor.next()?;
+        while let Some((key, bytes)) = cursor.entry() {
+            if key != &superblock_key()[..] {
+                rows.see(key, bytes, report);
+            }
+            cursor.next()?;
+        }
+        let mut cursor = read.cursor(keyspaces.orphans, KeyRange::all())?;
+        cursor.next()?;
+        while let Some((key, bytes)) = cursor.entry() {
+            rows.see_orphan(key, bytes, report);
+            cursor.next()?;
+        }
+        rows.owners.sort_unstable_by_key(|owner| owner.inode);
+        Ok(rows)
+    }
+
+    fn see(&mut self, key: &[u8], bytes: &[u8], report: &mut CheckReport) {
+        let place = || format!("row {}", key.escape_ascii());
+        let Some((subtree, rest)) = key.split_first_chunk::<8>() else {
+            return report.problem(place(), "the key is too short");
+        };
+        let Some((0, name)) = rest.split_first() else {
+            return report.problem(place(), "the key has a label, which this format does not use yet");
+        };
+        let subtree = u64::from_be_bytes(*subtree);
+        let Some(row) = Row::parse(bytes) else {
+            return report.problem(place(), "it can't be decoded");
+        };
+        if name.is_empty() {
+            self.see_own_row(subtree, &row, report);
+        } else {
+            self.see_entry(subtree, name, &row, report);
+        }
+    }
+
+    fn see_own_row(&mut self, subtree: u64, row: &Row<'_>, report: &mut CheckReport) {
+        let place = format!("own row of inode {subtree}");
+        match row {
+            Row::Inode(header, content) if header.inode == subtree => {
+                self.see_header(header, content.len(), &place, report);
+                if header.kind == FileType::Directory {
+                    report.directories += 1;
+                    self.directories.entry(subtree).or_default().header = Some(*header);
+                } else {
+                    report.files += 1;
+                    self.linked.entry(subtree).or_default().header = Some(*header);
+                }
+            }
+            other => report.problem(place, format!("it holds {other:?}")),
+        }
+    }
+
+    fn see_entry(&mut self, parent: u64, name: &[u8], row: &Row<'_>, report: &mut CheckReport) {
+        report.entries += 1;
+        let place = format!("entry {} of directory inode {parent}", name.escape_ascii());
+        let above = self.directories.entry(parent).or_default();
+        above.entries += 1;
+        match row {
+            Row::Inode(header, content) => {
+                report.files += 1;
+                if header.kind == FileType::Directory || header.nlink != 1 {
+                    report.problem(&place, format!("a {:?} with link count {}", header.kind, header.nlink));
+                }
+                self.see_header(header, content.len(), &place, report);
+            }
+            Row::Directory { inode, placement } => {
+                above.subdirectories += 1;
+                if *placement != Placement::own_subtree(*inode) {
+                    report.problem(&place, format!("inode {inode} is not its own subtree"));
+                }
+                self.directories.entry(*inode).or_default().names.push((parent, name.into()));
+            }
+            Row::Link { inode, kind } => {
+                self.linked.entry(*inode).or_default().names.push((parent, name.into(), *kind));
+            }
+        }
+    }
+
+    fn see_orphan(&mut self, key: &[u8], bytes: &[u8], report: &mut CheckReport) {
+        report.orphans += 1;
+        let place = format!("orphan {}", key.escape_ascii());
+        match Row::parse(bytes) {
+            Some(Row::Inode(header, content)) if inode_key(header.inode) == key => {
+                if header.nlink != 0 {
+                    report.problem(&place, format!("its link count is {}", header.nlink));
+                }
+                self.see_header(&header, content.len(), &place, report);
+            }
+            other => report.problem(place, format!("it holds {other:?}")),
+        }
+    }
+
+    fn see_header(&mut self, header: &Header, content_len: usize, place: &str, report: &mut CheckReport) {
+        self.inodes.push(header.inode);
+        if header.inode >= self.inode_next {
+            report.problem(place, format!("inode {} was never given out", header.inode));
+        }
+        if header.flags.has(RowFlags::BLOCKS) || header.flags.has(RowFlags::XATTRS) {
+            let Header { inode, size, blocks, flags, .. } = *header;
+            self.owners.push(Owner { inode, size, blocks, flags });
+        }
+        let content_expected = match header.kind {
+            FileType::Regular if header.flags.has(RowFlags::BLOCKS) => 0,
+            FileType::Regular | FileType::Symlink => header.size,
+            _ => 0,
+        };
+        if content_len as u64 != content_expected {
+            report.problem(place, format!("{content_len} bytes in the row, {content_expected} expected"));
+        }
+    }
+
+    /// Compares what refers with what is referred to.
+    pub(super) fn compare(&self, report: &mut CheckReport) {
+        let mut inodes = self.inodes.clone();
+        inodes.sort_unstable();
+        for pair in inodes.windows(2).filter(|pair| pair[0] == pair[1]) {
+            report.problem(format!("inode {}", pair[0]), "it has more than one row");
+        }
+        let is_rooted = self.rooted();
+        for (&inode, directory) in &self.directories {
+            self.compare_directory(inode, directory, is_rooted.get(&inode) == Some(&true), report);
+        }
+        for (&inode, linked) in &self.linked {
+            let place = linked.names.first().map_or_else(
+                || format!("inode {inode}"),
+                |(parent, name, _)| format!("{}/{}", self.path(*parent), name.escape_ascii()),
+            );
+            let Some(header) = &linked.header else {
+                report.problem(place, format!("it refers to inode {inode}, which has no row"));
+                continue;
+            };
+            let names = linked.names.len();
+            if names == 0 || header.nlink as usize != names {
+                report.problem(&place, format!("link count {}, but {names} names", header.nlink));
+            }
+            if linked.names.iter().any(|(_, _, kind)| *kind != header.kind) {
+                report.problem(&place, format!("a name does not say that it is a {:?}", header.kind));
+            }
+        }
+    }
+
+    fn compare_directory(
+        &self,
+        inode: u64,
+        directory: &Directory,
+        is_rooted: bool,
+        report: &mut CheckReport,
+    ) {
+        let place = self.path(inode);
+        let Some(header) = &directory.header else {
+            let entries = directory.entries;
+            return report
+                .problem(place, format!("directory inode {inode} has no row, but {entries} entries"));
+        };
+        if header.size != directory.entries {
+            report
+                .problem(&place, format!("it counts {} entries and has {}", header.size, directory.entries));
+        }
+        let nlink = directory.subdirectories + 2;
+        if header.nlink != nlink {
+            report.problem(&place, format!("link count {} instead of {nlink}", header.nlink));
+        }
+        let parent = match &directory.names[..] {
+            [] if inode == ROOT_INODE => ROOT_INODE,
+            [(parent, _)] if inode != ROOT_INODE => *parent,
+            names => {
+                return report.problem(place, format!("directory inode {inode} has {} names", names.len()));
+            }
+        };
+        if header.parent != parent {
+            report.problem(&place, format!("its parent is inode {parent}, but it says {}", header.parent));
+        }
+        if !is_rooted {
+            report.problem(place, format!("directory inode {inode} is not below the root"));
+        }
+    }
+
+    /// Which directories lead up to the root.
+    fn rooted(&self) -> HashMap<u64, bool> {
+        let mut known = HashMap::from([(ROOT_INODE, true)]);
+        for &inode in self.directories.keys() {
+            let mut path = Vec::new();
+            let mut at = inode;
+            let is_rooted = loop {
+                if let Some(&is_rooted) = known.get(&at) {
+                    break is_rooted;
+                }
+                // For the time being: who comes by again, walks in a circle.
+                known.insert(at, false);
+                path.push(at);
+                match self.directories.get(&at).and_then(|directory| directory.names.first()) {
+                    Some((parent, _)) => at = *parent,
+                    None => break false,
+                }
+            };
+            known.extend(path.into_iter().map(|inode| (inode, is_rooted)));
+        }
+        known
+    }
+
+    /// Path of a directory, for people.
+    fn path(&self, inode: u64) -> String {
+        let mut names = Vec::new();
+        let mut at = inode;
+        while at != ROOT_INODE {
+            match self.directories.get(&at).and_then(|directory| directory.names.first()) {
+                Some((parent, name)) if names.len() < self.directories.len() => {
+                    names.push(name.escape_ascii().to_string());
+                    at = *parent;
+                }
+                _ => {
+                    names.push(format!("(inode {at})"));
+                    break;
+                }
+            }
+        }
+        names.push(String::new());
+        names.reverse();
+        if names.len() == 1 { "/".into() } else { names.join("/") }
+    }
+}

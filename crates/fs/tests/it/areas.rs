@@ -1,0 +1,1 @@
+//! One area at a time.

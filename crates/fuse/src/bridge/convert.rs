@@ -1,0 +1,140 @@
+//! Between the types of the file system and those of the kernel.
+
+use kvfs_fs::{Attr, FallocateMode, RenameMode, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode};
+use rustix::io::Errno;
+
+use super::BridgeConfig;
+use crate::abi::{self, Kstatfs, SxTime};
+use crate::dispatch::{AttributeChange, Attributes, Entry, ExtendedAttributes, Statfs, TimeChange};
+
+const BLOCK_BYTES: u32 = 4096;
+const STATX_BASIC_AND_BIRTH: u32 = 0xfff;
+
+pub(super) fn attr(from: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: from.inode,
+        size: from.size,
+        blocks: from.blocks,
+        atime: from.atime.seconds as u64,
+        mtime: from.mtime.seconds as u64,
+        ctime: from.ctime.seconds as u64,
+        atimensec: from.atime.nanos,
+        mtimensec: from.mtime.nanos,
+        ctimensec: from.ctime.nanos,
+        mode: from.st_mode(),
+        nlink: from.nlink,
+        uid: from.uid,
+        gid: from.gid,
+        rdev: from.rdev,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+pub(super) fn attributes(from: &Attr, config: &BridgeConfig) -> Attributes {
+    Attributes { attr: attr(from), timeout: config.attr_timeout }
+}
+
+pub(super) fn entry(from: &kvfs_fs::Entry, config: &BridgeConfig) -> Entry {
+    Entry {
+        node: from.node.0,
+        generation: from.generation,
+        attr: attr(&from.attr),
+        entry_timeout: config.entry_timeout,
+        attr_timeout: config.attr_timeout,
+    }
+}
+
+pub(super) fn extended(from: &Attr, config: &BridgeConfig) -> ExtendedAttributes {
+    let time = |time: Timestamp| SxTime { tv_sec: time.seconds, tv_nsec: time.nanos, reserved: 0 };
+    let stat = abi::Statx {
+        mask: STATX_BASIC_AND_BIRTH,
+        blksize: BLOCK_BYTES,
+        nlink: from.nlink,
+        uid: from.uid,
+        gid: from.gid,
+        mode: from.st_mode() as u16,
+        ino: from.inode,
+        size: from.size,
+        blocks: from.blocks,
+        atime: time(from.atime),
+        btime: time(from.btime),
+        ctime: time(from.ctime),
+        mtime: time(from.mtime),
+        rdev_major: from.rdev >> 8 & 0xfff,
+        rdev_minor: from.rdev & 0xff | from.rdev >> 12 & 0xfff00,
+        ..abi::Statx::default()
+    };
+    ExtendedAttributes { stat, timeout: config.attr_timeout }
+}
+
+pub(super) fn changes(from: &AttributeChange) -> SetAttr {
+    let at = |seconds, nanos| Timestamp { seconds, nanos };
+    let time = |change| match change {
+        TimeChange::Now => SetTime::Now,
+        TimeChange::At(seconds, nanos) => SetTime::At(at(seconds, nanos)),
+    };
+    SetAttr {
+        mode: from.mode.map(|mode| mode & 0o7777),
+        uid: from.uid,
+        gid: from.gid,
+        size: from.size,
+        atime: from.atime.map(time),
+        mtime: from.mtime.map(time),
+        ctime: from.ctime.map(|(seconds, nanos)| at(seconds, nanos)),
+        kill_suidgid: from.kill_suidgid,
+    }
+}
+
+pub(super) fn statfs(from: &StatFs) -> Statfs {
+    Statfs(Kstatfs {
+        blocks: from.blocks,
+        bfree: from.blocks_free,
+        bavail: from.blocks_available,
+        files: from.files,
+        ffree: from.files_free,
+        bsize: from.block_bytes,
+        namelen: from.name_len_max,
+        frsize: from.block_bytes,
+        ..Kstatfs::default()
+    })
+}
+
+pub(super) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        1 => Ok(RenameMode::NoReplace),
+        2 => Ok(RenameMode::Exchange),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+pub(super) fn fallocate_mode(flags: u32) -> Result<FallocateMode, Errno> {
+    const KEEP_SIZE: u32 = 0x01;
+    const PUNCH_HOLE: u32 = 0x02;
+    const ZERO_RANGE: u32 = 0x10;
+    let keep_size = flags & KEEP_SIZE != 0;
+    match flags & !KEEP_SIZE {
+        0 => Ok(FallocateMode::Allocate { keep_size }),
+        PUNCH_HOLE if keep_size => Ok(FallocateMode::PunchHole),
+        ZERO_RANGE => Ok(FallocateMode::ZeroRange { keep_size }),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+pub(super) fn seek_kind(whence: u32) -> Result<SeekKind, Errno> {
+    match whence {
+        3 => Ok(SeekKind::Data),
+        4 => Ok(SeekKind::Hole),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+pub(super) fn xattr_mode(flags: u32) -> Result<XattrMode, Errno> {
+    match flags {
+        0 => Ok(XattrMode::Set),
+        1 => Ok(XattrMode::Create),
+        2 => Ok(XattrMode::Replace),
+        _ => Err(Errno::INVAL),
+    }
+}

@@ -1,0 +1,297 @@
+//! The file system of `kvfs-fs` behind the kernel's requests: a translation without policy of its own.
+//!
+//! Requests that meet another operation's names are parked (see [`crate::Reply::park`]) and tried again by a
+//! thread of their own when their ticket is ready; an interrupt gives the ticket up. Syncs are waited for by
+//! one thread, which makes groups of them. So a worker never waits for anything but the store's reads and
+//! buffered writes.
+//!
+//! Thread safety: shared by all workers. Invariants: every lookup that the kernel did not take (a reply that
+//! nobody waited for) is forgotten at once, so lookup counts agree with the kernel's.
+
+mod background;
+mod convert;
+mod errno;
+mod operations;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_fs::{Caller, FileSystem, FsError, NodeId, View};
+use rustix::io::Errno;
+
+use crate::abi::notify::PRUNE;
+use crate::dispatch::{
+    Attributes, Copied, Created, Data, Entry, Offset, Payload, Reply, RequestContext, Written, Xattr,
+};
+use crate::notify::{Notification, Notifier};
+use crate::session::InitConfig;
+use crate::transport::{BufferPool, Delivery};
+use background::Background;
+
+/// How the bridge answers.
+#[derive(Debug, Clone)]
+pub struct BridgeConfig {
+    /// What callers see.
+    pub view: View,
+    /// How long the kernel may use a name without asking. Long: whatever changes a name behind the kernel's
+    /// back also notifies.
+    pub entry_timeout: Duration,
+    /// How long the kernel may use attributes without asking.
+    pub attr_timeout: Duration,
+    /// How long the kernel may remember that a name does not exist.
+    pub negative_timeout: Duration,
+    /// How often the file system does its background work.
+    pub housekeep_period: Duration,
+    /// Largest READ (bytes).
+    pub read_bytes_max: usize,
+}
+
+impl Default for BridgeConfig {
+    fn default() -> Self {
+        let day = Duration::from_hours(24);
+        Self {
+            view: View::Main,
+            entry_timeout: day,
+            attr_timeout: day,
+            negative_timeout: day,
+            housekeep_period: Duration::from_secs(1),
+            read_bytes_max: 1 << 20,
+        }
+    }
+}
+
+/// What to negotiate for a [`Bridge`] on the main line: write-through; files and directories open without a
+/// message, so that what is open is known by lookup counts alone; locks stay in the kernel.
+pub fn init_config() -> InitConfig {
+    InitConfig { no_open: true, no_opendir: true, no_create: true, no_flush: true, ..InitConfig::default() }
+}
+
+/// Entries answered between two looks at the size of the node table.
+const PRUNE_PERIOD: u32 = 256;
+/// Nodes that the kernel is asked to forget at a time.
+const PRUNE_COUNT: usize = 1024;
+
+/// [`crate::Operations`] over a [`FileSystem`].
+pub struct Bridge {
+    shared: Arc<Shared>,
+    background: Arc<Background>,
+}
+
+struct Shared {
+    fs: Arc<FileSystem>,
+    config: BridgeConfig,
+    buffers: Arc<BufferPool>,
+    notifier: OnceLock<Notifier>,
+    entries: AtomicU32,
+    pruning: Arc<AtomicBool>,
+}
+
+/// An operation that can be tried again.
+type Operation<T> = Box<dyn Fn(&Shared, &Caller) -> Result<T, FsError> + Send>;
+
+/// Answers that raise a lookup count.
+trait Counted {
+    /// The node whose count went up.
+    fn node(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Counted for Entry {
+    fn node(&self) -> Option<u64> {
+        (self.node != 0).then_some(self.node)
+    }
+}
+
+impl Counted for Created {
+    fn node(&self) -> Option<u64> {
+        self.entry.node()
+    }
+}
+
+impl Counted for () {}
+impl Counted for Attributes {}
+impl Counted for Data {}
+impl Counted for Bytes {}
+impl Counted for Written {}
+impl Counted for Copied {}
+impl Counted for Offset {}
+impl Counted for Xattr {}
+
+impl Bridge {
+    /// A bridge to `fs`, with its background threads.
+    ///
+    /// # Errors
+    /// Threads can't be started.
+    pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
+        let store = Arc::clone(fs.store());
+        let shared = Arc::new(Shared {
+            fs,
+            buffers: BufferPool::new(config.read_bytes_max, 16),
+            notifier: OnceLock::new(),
+            entries: AtomicU32::new(0),
+            pruning: Arc::default(),
+            config,
+        });
+        let tick = Arc::clone(&shared);
+        let period = shared.config.housekeep_period;
+        let background = Background::start(store, period, move || tick.housekeep())?;
+        Ok(Self { shared, background: Arc::new(background) })
+    }
+
+    /// Gives the bridge the way to make the kernel forget; call it when the session has started.
+    pub fn attach(&self, notifier: Notifier) {
+        // A second session on the same bridge is a mistake of the caller; the first notifier stays.
+        let _ = self.shared.notifier.set(notifier);
+    }
+
+    /// Runs `operation` now, or later if it must wait for another one, and answers.
+    fn run<T: Payload + Counted + 'static>(
+        &self,
+        cx: &RequestContext,
+        reply: Reply<T>,
+        operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
+    ) {
+        let caller = caller(cx);
+        match operation(&self.shared, &caller) {
+            Err(FsError::Parked(ticket)) => {
+                let caller = Caller { ticket: Some(ticket), ..caller };
+                park(&self.shared, &self.background, reply, caller, Box::new(operation));
+            }
+            done => self.shared.answer(reply, done),
+        }
+    }
+
+    /// Answers when everything up to `target` is durable.
+    fn sync(&self, target: Result<kvfs_store::Position, FsError>, reply: Reply<()>) {
+        let position = match target {
+            Ok(position) => position,
+            Err(error) => return reply.error(errno::errno(&error)),
+        };
+        let done = Box::new(move |outcome: Result<(), kvfs_store::StoreError>| {
+            reply.result(outcome.map_err(|error| errno::errno(&error.into())));
+        });
+        if let Err((_, done)) = self.background.syncs.submit((position, done)) {
+            done(self.shared.fs.store().sync(position));
+        }
+    }
+}
+
+fn caller(cx: &RequestContext) -> Caller {
+    Caller { uid: cx.uid, gid: cx.gid, umask: 0, pid: cx.pid, ticket: None }
+}
+
+/// Sets a request aside until its ticket is ready, and then tries again.
+fn park<T: Payload + Counted + 'static>(
+    shared: &Arc<Shared>,
+    background: &Arc<Background>,
+    reply: Reply<T>,
+    caller: Caller,
+    operation: Operation<T>,
+) {
+    let Some(ticket) = caller.ticket.clone() else { return reply.error(Errno::IO) };
+    let given_up = ticket.clone();
+    let Ok(parked) = reply.park(move || given_up.cancel()) else {
+        // It was interrupted, and has been answered.
+        return ticket.cancel();
+    };
+    let (shared, background) = (Arc::clone(shared), Arc::clone(background));
+    ticket.on_ready(Box::new(move || {
+        let retries = Arc::clone(&background.retries);
+        let again = Box::new(move || {
+            // Nothing to do when an interrupt was faster.
+            let Some(reply) = parked.resume() else { return };
+            match operation(&shared, &caller) {
+                Err(FsError::Parked(ticket)) => {
+                    let caller = Caller { ticket: Some(ticket), ..caller };
+                    park(&shared, &background, reply, caller, operation);
+                }
+                done => shared.answer(reply, done),
+            }
+        });
+        // Refused only after the end of the session, when nobody waits for the answer.
+        let _ = retries.submit(again);
+    }));
+}
+
+impl Shared {
+    fn answer<T: Payload + Counted>(&self, reply: Reply<T>, outcome: Result<T, FsError>) {
+        match outcome {
+            Ok(value) => {
+                let node = value.node();
+                let delivery = reply.ok(value);
+                if let Some(node) = node {
+                    self.count_entry(delivery, node);
+                }
+            }
+            Err(error) => reply.error(errno::errno(&error)),
+        }
+    }
+
+    /// An entry was answered: undone if nobody took it; now and then the table's size is looked at.
+    fn count_entry(&self, delivery: Delivery, node: u64) {
+        if delivery == Delivery::Gone {
+            self.fs.forget(self.config.view, NodeId(node), 1);
+        }
+        if self.entries.fetch_add(1, Ordering::Relaxed).is_multiple_of(PRUNE_PERIOD) {
+            self.prune();
+        }
+    }
+
+    /// Asks the kernel to forget nodes, when there are too many. One round at a time: the next begins when
+    /// the kernel has carried out the last notification of this one.
+    fn prune(&self) {
+        let Some(notifier) = self.notifier.get() else { return };
+        if self.pruning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let candidates = self.fs.prune_candidates(PRUNE_COUNT);
+        let mut notifications = if notifier.supports(PRUNE) {
+            let nodes: Vec<u64> = candidates.iter().map(|candidate| candidate.node.0).collect();
+            if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }
+        } else {
+            let links = candidates.into_iter().filter_map(|candidate| candidate.link);
+            links
+                .map(|(parent, name)| Notification::InvalEntry {
+                    parent: parent.0,
+                    name: Bytes::from(name),
+                    expire_only: false,
+                })
+                .collect()
+        };
+        let last = notifications.pop();
+        for notification in notifications {
+            if notifier.submit(notification).is_err() {
+                break;
+            }
+        }
+        let pruning = Arc::clone(&self.pruning);
+        let submitted =
+            last.map(|last| notifier.submit_then(last, move |_| pruning.store(false, Ordering::Release)));
+        if !matches!(submitted, Some(Ok(()))) {
+            self.pruning.store(false, Ordering::Release);
+        }
+    }
+
+    fn housekeep(&self) {
+        if let Err(error) = self.fs.housekeep() {
+            tracing::error!(%error, "background work of the file system failed; it will be tried again");
+        }
+        self.prune();
+    }
+
+    /// What must happen before the file system is gone.
+    fn finish(&self) {
+        self.housekeep();
+        let synced = self
+            .fs
+            .sync_target_all(self.config.view)
+            .and_then(|position| Ok(self.fs.store().sync(position)?));
+        if let Err(error) = synced {
+            tracing::error!(%error, "the last sync failed");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Request by request.
+
+use bytes::Bytes;
+use kvfs_fs::{DirEntry, Fill, FsError, NodeId, WriteFlags};
+use rustix::io::Errno;
+
+use super::{Bridge, Shared, caller, convert, errno::errno};
+use crate::abi::flags::open::KEEP_CACHE;
+use crate::dispatch::{
+    AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, DirectoryEntry, Entry,
+    ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, ReadArgs, ReaddirArgs,
+    Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
+};
+
+const O_EXCL: u32 = 0o200;
+/// Most that one copy moves before it answers, so that a worker is soon free again (bytes).
+const COPY_BYTES_MAX: u64 = 64 << 20;
+
+/// Files are opened with their cached pages kept: nobody else changes them without a notification.
+const OPENED: Opened = Opened { fh: 0, flags: KEEP_CACHE };
+
+impl Shared {
+    fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
+        convert::entry(entry, &self.config)
+    }
+
+    fn list(
+        &self,
+        cx: &RequestContext,
+        node: NodeId,
+        args: ReaddirArgs,
+    ) -> Result<(DirectoryBuffer, Vec<u64>), FsError> {
+        let mut buffer = DirectoryBuffer::new(args.size as usize, args.plus);
+        let mut counted = Vec::new();
+        let mut sink = |line: &DirEntry<'_>| {
+            let entry = line.entry.as_ref().map(|entry| self.entry(entry));
+            let head = DirectoryEntry {
+                ino: line.inode,
+                next_offset: line.offset,
+                file_type: line.kind as u32,
+                name: line.name,
+            };
+            if !buffer.push(&head, entry.as_ref()) {
+                return Fill::Full;
+            }
+            counted.extend(entry.map(|entry| entry.node));
+            Fill::Taken
+        };
+        let (view, caller) = (self.config.view, caller(cx));
+        let listed = if args.plus {
+            self.fs.readdirplus(view, &caller, node, args.offset, &mut sink)
+        } else {
+            self.fs.readdir(view, &caller, node, args.offset, &mut sink)
+        };
+        match listed {
+            // What was listed before the failure is answered; the next request meets the failure again.
+            Err(_) if !buffer.is_empty() => {}
+            Err(error) => return Err(error),
+            Ok(()) => {}
+        }
+        Ok((buffer, counted))
+    }
+}
+
+/// The answer about an extended attribute, or a list of them, to a request for `size` bytes.
+fn xattr(value: Bytes, size: u32) -> Result<Xattr, Errno> {
+    match u32::try_from(value.len()) {
+        Ok(len) if size == 0 => Ok(Xattr::Size(len)),
+        Ok(len) if len <= size => Ok(Xattr::Value(value)),
+        _ => Err(Errno::RANGE),
+    }
+}
+
+impl Operations for Bridge {
+    fn destroy(&self) {
+        self.background.join();
+        self.shared.finish();
+    }
+
+    fn lookup(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<Entry>) {
+        let name: Box<[u8]> = name.into();
+        self.run(cx, reply, move |on, caller| {
+            match on.fs.lookup(on.config.view, caller, NodeId(parent), &name) {
+                Ok(entry) => Ok(on.entry(&entry)),
+                Err(FsError::NotFound) => Ok(Entry::negative(on.config.negative_timeout)),
+                Err(error) => Err(error),
+            }
+        });
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        self.shared.fs.forget(self.shared.config.view, NodeId(node), lookups);
+    }
+
+    fn getattr(&self, cx: &RequestContext, node: u64, _fh: Option<u64>, reply: Reply<Attributes>) {
+        self.run(cx, reply, move |on, caller| {
+            let attr = on.fs.getattr(on.config.view, caller, NodeId(node))?;
+            Ok(convert::attributes(&attr, &on.config))
+        });
+    }
+
+    fn statx(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        _fh: Option<u64>,
+        _mask: u32,
+        reply: Reply<ExtendedAttributes>,
+    ) {
+        let on = &self.shared;
+        let attr = on.fs.getattr(on.config.view, &caller(cx), NodeId(node));
+        reply.result(attr.map(|attr| convert::extended(&attr, &on.config)).map_err(|error| errno(&error)));
+    }
+
+    fn setattr(&self, cx: &RequestContext, node: u64, change: &AttributeChange, reply: Reply<Attributes>) {
+        let changes = convert::changes(change);
+        self.run(cx, reply, move |on, caller| {
+            let attr = on.fs.setattr(on.config.view, caller, NodeId(node), &changes)?;
+            Ok(convert::attributes(&attr, &on.config))
+        });
+    }
+
+    fn readlink(&self, cx: &RequestContext, node: u64, reply: Reply<Bytes>) {
+        self.run(cx, reply, move |on, caller| on.fs.readlink(on.config.view, caller, NodeId(node)));
+    }
+
+    fn symlink(&self, cx: &RequestContext, parent: u64, name: &[u8], target: &[u8], reply: Reply<Entry>) {
+        let (name, target): (Box<[u8]>, Box<[u8]>) = (name.into(), target.into());
+        self.run(cx, reply, move |on, caller| {
+            Ok(on.entry(&on.fs.symlink(on.config.view, caller, NodeId(parent), &name, &target)?))
+        });
+    }
+
+    fn mknod(&self, cx: &RequestContext, parent: u64, name: &[u8], mode: NodeMode, reply: Reply<Entry>) {
+        let name: Box<[u8]> = name.into();
+        self.run(cx, reply, move |on, caller| {
+            let parent = NodeId(parent);
+            Ok(on.entry(&on.fs.mknod(on.config.view, caller, parent, &name, mode.mode, mode.rdev)?))
+        });
+    }
+
+    fn mkdir(&self, cx: &RequestContext, parent: u64, name: &[u8], mode: NodeMode, reply: Reply<Entry>) {
+        let name: Box<[u8]> = name.into();
+        self.run(cx, reply, move |on, caller| {
+            Ok(on.entry(&on.fs.mkdir(on.config.view, caller, NodeId(parent), &name, mode.mode & 0o7777)?))
+        });
+    }
+
+    fn unlink(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<()>) {
+        let name: Box<[u8]> = name.into();
+        self.run(cx, reply, move |on, caller| on.fs.unlink(on.config.view, caller, NodeId(parent), &name));
+    }
+
+    fn rmdir(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<()>) {
+        let name: Box<[u8]> = name.into();
+        self.run(cx, reply, move |on, caller| on.fs.rmdir(on.config.view, caller, NodeId(parent), &name));
+    }
+
+    fn rename(
+        &self,
+        cx: &RequestContext,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+        reply: Reply<()>,
+    ) {
+        let mode = match convert::rename_mode(flags) {
+            Ok(mode) => mode,
+            Err(errno) => return reply.error(errno),
+        };
+        let (name, new_name): (Box<[u8]>, Box<[u8]>) = (name.into(), new_name.into());
+        self.run(cx, reply, move |on, caller| {
+            let (from, to) = (NodeId(parent), NodeId(new_parent));
+            on.fs.rename(on.config.view, caller, from, &name, to, &new_name, mode)
+        });
+    }
+
+    fn link(&self, cx: &RequestContext, node: u64, new_parent: u64, new_name: &[u8], reply: Reply<Entry>) {
+        let name: Box<[u8]> = new_name.into();
+        self.run(cx, reply, move |on, caller| {
+            Ok(on.entry(&on.fs.link(on.config.view, caller, NodeId(node), NodeId(new_parent), &name)?))
+        });
+    }
+
+    fn open(&self, _cx: &RequestContext, _node: u64, _args: OpenArgs, reply: Reply<Opened>) {
+        reply.ok(OPENED);
+    }
+
+    fn opendir(&self, _cx: &RequestContext, _node: u64, _args: OpenArgs, reply: Reply<Opened>) {
+        reply.ok(Opened::default());
+    }
+
+    fn create(
+        &self,
+        cx: &RequestContext,
+        parent: u64,
+        name: &[u8],
+        mode: NodeMode,
+        args: OpenArgs,
+        reply: Reply<Created>,
+    ) {
+        let name: Box<[u8]> = name.into();
+        let exclusive = args.flags & O_EXCL != 0;
+        self.run(cx, reply, move |on, caller| {
+            let mode = mode.mode & 0o7777;
+            let (entry, _) = on.fs.create(on.config.view, caller, NodeId(parent), &name, mode, exclusive)?;
+            Ok(Created { entry: on.entry(&entry), opened: OPENED })
+        });
+    }
+
+    fn tmpfile(
+        &self,
+        cx: &RequestContext,
+        parent: u64,
+        mode: NodeMode,
+        args: OpenArgs,
+        reply: Reply<Created>,
+    ) {
+        let linkable = args.flags & O_EXCL == 0;
+        self.run(cx, reply, move |on, caller| {
+            let entry =
+                on.fs.tmpfile(on.config.view, caller, NodeId(parent), mode.mode & 0o7777, linkable)?;
+            Ok(Created { entry: on.entry(&entry), opened: OPENED })
+        });
+    }
+
+    fn read(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
+        let on = &self.shared;
+        let mut buffer = on.buffers.take();
+        let space = buffer.data_space();
+        let size = (args.size as usize).min(space.len());
+        let space = &mut space[..size];
+        match on.fs.read(on.config.view, &caller(cx), NodeId(node), args.offset, space) {
+            Ok(len) => {
+                reply.slice(&space[..len.min(size)]);
+            }
+            Err(FsError::Parked(_)) => self.run(cx, reply, move |on, caller| {
+                let mut data = vec![0; size];
+                let len = on.fs.read(on.config.view, caller, NodeId(node), args.offset, &mut data)?;
+                data.truncate(len);
+                Ok(Data::Whole(data.into()))
+            }),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn write(&self, cx: &RequestContext, node: u64, args: WriteArgs, data: Bytes, reply: Reply<Written>) {
+        // The offset of an append is right as it is: on the main line the kernel knows the size.
+        let flags = WriteFlags { append: false, kill_suidgid: args.kill_suidgid };
+        self.run(cx, reply, move |on, caller| {
+            let data = data.clone();
+            let written = on.fs.write(on.config.view, caller, NodeId(node), args.offset, data, flags)?;
+            Ok(Written(written.bytes as u32))
+        });
+    }
+
+    fn flush(&self, _cx: &RequestContext, _node: u64, _fh: u64, _lock_owner: u64, reply: Reply<()>) {
+        reply.ok(());
+    }
+
+    fn fsync(&self, _cx: &RequestContext, node: u64, _fh: u64, _datasync: bool, reply: Reply<()>) {
+        let on = &self.shared;
+        self.sync(on.fs.sync_target(on.config.view, NodeId(node)), reply);
+    }
+
+    fn fsyncdir(&self, cx: &RequestContext, node: u64, fh: u64, datasync: bool, reply: Reply<()>) {
+        self.fsync(cx, node, fh, datasync, reply);
+    }
+
+    fn syncfs(&self, _cx: &RequestContext, reply: Reply<()>) {
+        let on = &self.shared;
+        self.sync(on.fs.sync_target_all(on.config.view), reply);
+    }
+
+    fn readdir(&self, cx: &RequestContext, node: u64, args: ReaddirArgs, reply: Reply<DirectoryBuffer>) {
+        match self.shared.list(cx, NodeId(node), args) {
+            Ok((buffer, counted)) => {
+                let delivery = reply.ok(buffer);
+                for node in counted {
+                    self.shared.count_entry(delivery, node);
+                }
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn statfs(&self, _cx: &RequestContext, _node: u64, reply: Reply<Statfs>) {
+        reply.ok(convert::statfs(&self.shared.fs.statfs(self.shared.config.view)));
+    }
+
+    fn setxattr(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        reply: Reply<()>,
+    ) {
+        let mode = match convert::xattr_mode(flags) {
+            Ok(mode) => mode,
+            Err(errno) => return reply.error(errno),
+        };
+        let (name, value): (Box<[u8]>, Box<[u8]>) = (name.into(), value.into());
+        self.run(cx, reply, move |on, caller| {
+            on.fs.setxattr(on.config.view, caller, NodeId(node), &name, &value, mode)
+        });
+    }
+
+    fn getxattr(&self, cx: &RequestContext, node: u64, name: &[u8], size: u32, reply: Reply<Xattr>) {
+        let on = &self.shared;
+        let value = on.fs.getxattr(on.config.view, &caller(cx), NodeId(node), name);
+        reply.result(value.map_err(|error| errno(&error)).and_then(|value| xattr(value, size)));
+    }
+
+    fn listxattr(&self, cx: &RequestContext, node: u64, size: u32, reply: Reply<Xattr>) {
+        let on = &self.shared;
+        let names = on.fs.listxattr(on.config.view, &caller(cx), NodeId(node));
+        reply.result(names.map_err(|error| errno(&error)).and_then(|names| xattr(names.into(), size)));
+    }
+
+    fn removexattr(&self, cx: &RequestContext, node: u64, name: &[u8], reply: Reply<()>) {
+        let name: Box<[u8]> = name.into();
+        self.run(cx, reply, move |on, caller| on.fs.removexattr(on.config.view, caller, NodeId(node), &name));
+    }
+
+    fn fallocate(&self, cx: &RequestContext, node: u64, args: FallocateArgs, reply: Reply<()>) {
+        let mode = match convert::fallocate_mode(args.mode) {
+            Ok(mode) => mode,
+            Err(errno) => return reply.error(errno),
+        };
+        self.run(cx, reply, move |on, caller| {
+            on.fs.fallocate(on.config.view, caller, NodeId(node), args.offset, args.length, mode)
+        });
+    }
+
+    fn lseek(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        _fh: u64,
+        offset: u64,
+        whence: u32,
+        reply: Reply<Offset>,
+    ) {
+        let kind = match convert::seek_kind(whence) {
+            Ok(kind) => kind,
+            Err(errno) => return reply.error(errno),
+        };
+        self.run(cx, reply, move |on, caller| {
+            Ok(Offset(on.fs.seek(on.config.view, caller, NodeId(node), offset, kind)?))
+        });
+    }
+
+    fn copy_file_range(&self, cx: &RequestContext, node: u64, args: CopyArgs, reply: Reply<Copied>) {
+        if args.flags != 0 {
+            return reply.error(Errno::INVAL);
+        }
+        let len = args.len.min(COPY_BYTES_MAX);
+        self.run(cx, reply, move |on, caller| {
+            let (from, to) = (NodeId(node), NodeId(args.node_out));
+            let view = on.config.view;
+            let copied =
+                on.fs.copy_file_range(view, caller, from, args.offset_in, to, args.offset_out, len)?;
+            Ok(Copied(copied.bytes))
+        });
+    }
+}

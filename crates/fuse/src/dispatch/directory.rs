@@ -1,0 +1,81 @@
+//! Directory listings.
+
+use zerocopy::IntoBytes;
+
+use super::Entry;
+use crate::abi::{Dirent, EntryOut};
+
+/// One line of a listing.
+#[derive(Debug, Clone, Copy)]
+pub struct DirectoryEntry<'a> {
+    /// Inode number, as readdir(3) shows it.
+    pub ino: u64,
+    /// Where a listing goes on behind this entry; the kernel passes it back.
+    pub next_offset: u64,
+    /// File type as in the upper bits of `st_mode`, shifted down by 12 (`DT_*`).
+    pub file_type: u32,
+    /// Name, without a slash or NUL.
+    pub name: &'a [u8],
+}
+
+/// A listing as the kernel reads it, up to the size that it asked for.
+#[derive(Debug)]
+pub struct DirectoryBuffer {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    plus: bool,
+}
+
+impl DirectoryBuffer {
+    /// An empty listing of up to `bytes_max` bytes; `plus`: with attributes (READDIRPLUS).
+    pub fn new(bytes_max: usize, plus: bool) -> Self {
+        Self { bytes: Vec::with_capacity(bytes_max.min(1 << 16)), bytes_max, plus }
+    }
+
+    /// Whether entries carry attributes.
+    pub fn is_plus(&self) -> bool {
+        self.plus
+    }
+
+    /// Whether nothing was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether an entry with a name of `name_len` bytes still fits.
+    pub fn has_room(&self, name_len: usize) -> bool {
+        self.bytes.len() + self.entry_bytes(name_len) <= self.bytes_max
+    }
+
+    fn entry_bytes(&self, name_len: usize) -> usize {
+        let head = if self.plus { size_of::<EntryOut>() } else { 0 };
+        head + (size_of::<Dirent>() + name_len).next_multiple_of(8)
+    }
+
+    /// Appends an entry; false: it doesn't fit, and nothing was added. `attributes` count in listings with
+    /// attributes only: a node there is one more lookup that the kernel will forget; `None` gives the name
+    /// alone ("." and ".." must be so).
+    pub fn push(&mut self, entry: &DirectoryEntry<'_>, attributes: Option<&Entry>) -> bool {
+        if !self.has_room(entry.name.len()) {
+            return false;
+        }
+        if self.plus {
+            let out = attributes.map(|entry| entry.to_wire()).unwrap_or_default();
+            self.bytes.extend_from_slice(out.as_bytes());
+        }
+        let head = Dirent {
+            ino: entry.ino,
+            off: entry.next_offset,
+            namelen: entry.name.len() as u32,
+            dirent_type: entry.file_type,
+        };
+        self.bytes.extend_from_slice(head.as_bytes());
+        self.bytes.extend_from_slice(entry.name);
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        true
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

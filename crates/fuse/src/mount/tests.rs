@@ -1,0 +1,41 @@
+use super::*;
+
+#[test]
+fn options_are_taken_in_order_and_the_rest_is_left() {
+    let mut options = MountOptions::default();
+    let rest =
+        options.apply("ro,noatime,rw,memory=1G,nosuid,x-systemd.automount,allow_other,writeback").unwrap();
+    assert_eq!(rest, ["memory=1G", "writeback"]);
+    assert!(!options.read_only && options.nosuid && options.allow_other);
+    assert_eq!(options.atime, AtimeMode::Noatime);
+    assert!(matches!(options.apply("max_read=lots"), Err(MountError::Option { .. })));
+}
+
+#[test]
+fn lists_for_the_kernel_and_for_fusermount() {
+    let mut options = MountOptions::default();
+    options.apply("allow_other,max_read=4096,fsname=a,ro,noexec").unwrap();
+    assert_eq!(
+        options.syscall_data(5, 10, 20),
+        "fd=5,rootmode=40000,user_id=10,group_id=20,allow_other,default_permissions,max_read=4096"
+    );
+    options.source = "with,comma".to_owned();
+    let list = options.fusermount_list();
+    assert!(list.contains("fsname=with\\,comma") && list.contains("ro,noexec"), "{list}");
+    assert!(options.flags().contains(rustix::mount::MountFlags::RDONLY | rustix::mount::MountFlags::NOEXEC));
+}
+
+#[test]
+fn a_missing_point_and_a_file_are_told_apart() {
+    let missing = check_point(Path::new("/nowhere/at/all")).unwrap_err();
+    assert!(matches!(missing, MountError::Point { .. }), "{missing}");
+    let file = check_point(Path::new("/proc/self/status")).unwrap_err();
+    assert!(matches!(file, MountError::NotDirectory { .. }), "{file}");
+}
+
+#[test]
+fn unmounting_nothing_says_so() {
+    let dir = std::env::temp_dir();
+    let error = unmount_by_syscall(&dir.join("no-such-mount"), UnmountFlags::empty()).unwrap_err();
+    assert!(matches!(error, MountError::NotMounted { .. } | MountError::NotPermitted { .. }), "{error}");
+}

@@ -1,0 +1,344 @@
+//! Telling the kernel what changed behind its back.
+//!
+//! A notification takes locks inside the kernel (an entry's invalidation the parent's inode lock, an inode's
+//! folio locks) that a request in progress may hold, so sending one can wait until that request is answered. They
+//! are therefore sent by one thread of their own, which holds nothing; submitting never waits.
+//!
+//! Thread safety: [`Notifier`] is a cheap handle for any thread. Order: notifications go out in the order in
+//! which they were submitted. Invariants: the queue is bounded; what the kernel doesn't know is refused at
+//! submission, or reported as [`Outcome::Unsupported`] and refused from then on.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::flags::{EXPIRE_ONLY, init as bit};
+use crate::abi::notify as wire;
+use crate::dispatch::{Channel, send_parts};
+use crate::session::Negotiated;
+use crate::transport::Delivery;
+
+/// A message to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notification {
+    /// Attributes of `node` changed, and pages from `offset` for `len` bytes (0: to the end); `offset` −1:
+    /// attributes only. Dirty pages in the range are written first, so this is also a barrier.
+    InvalInode {
+        /// Whose.
+        node: u64,
+        /// First byte; −1: no pages.
+        offset: i64,
+        /// Number of bytes; 0: all.
+        len: i64,
+    },
+    /// `name` in `parent` leads elsewhere or nowhere.
+    InvalEntry {
+        /// Directory.
+        parent: u64,
+        /// Name.
+        name: Bytes,
+        /// Only let the name expire (no effect on mounts and working directories below); ignored by kernels
+        /// that can't.
+        expire_only: bool,
+    },
+    /// `name` in `parent`, which was `child`, was removed.
+    Delete {
+        /// Directory.
+        parent: u64,
+        /// Node that the name led to.
+        child: u64,
+        /// Name.
+        name: Bytes,
+    },
+    /// Puts `data` into the page cache.
+    Store {
+        /// Whose.
+        node: u64,
+        /// First byte.
+        offset: u64,
+        /// What is there.
+        data: Bytes,
+    },
+    /// Asks for cached pages; they come to `Operations::retrieved` with this `unique`.
+    Retrieve {
+        /// Number to recognise the answer by.
+        unique: u64,
+        /// Whose.
+        node: u64,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        size: u32,
+    },
+    /// Requests that were read but not answered are to be sent again (after a restart of the daemon).
+    Resend,
+    /// No dentry of this mount is to be trusted any more.
+    IncEpoch,
+    /// The kernel may forget these nodes, if nobody uses them.
+    Prune {
+        /// Which.
+        nodes: Vec<u64>,
+    },
+    /// Something that poll(2) waits for is ready.
+    PollWakeup {
+        /// Handle from the request.
+        handle: u64,
+    },
+}
+
+impl Notification {
+    fn code(&self) -> i32 {
+        match self {
+            Self::InvalInode { .. } => wire::INVAL_INODE,
+            Self::InvalEntry { .. } => wire::INVAL_ENTRY,
+            Self::Delete { .. } => wire::DELETE,
+            Self::Store { .. } => wire::STORE,
+            Self::Retrieve { .. } => wire::RETRIEVE,
+            Self::Resend => wire::RESEND,
+            Self::IncEpoch => wire::INC_EPOCH,
+            Self::Prune { .. } => wire::PRUNE,
+            Self::PollWakeup { .. } => wire::POLL,
+        }
+    }
+}
+
+/// What became of a notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Carried out.
+    Done,
+    /// The kernel has nothing cached there.
+    NotCached,
+    /// The kernel doesn't know this notification.
+    Unsupported,
+    /// The connection ended.
+    Ended,
+    /// The kernel could not carry it out (for instance: the name is a mount point).
+    Failed(Errno),
+}
+
+/// Why a notification was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotifyError {
+    /// The kernel doesn't know this notification.
+    #[error("this kernel does not know notification {code}")]
+    Unsupported {
+        /// Its number.
+        code: i32,
+    },
+    /// Too many are waiting.
+    #[error("{len_max} notifications wait already")]
+    QueueFull {
+        /// The bound.
+        len_max: usize,
+    },
+    /// The connection ended.
+    #[error("the connection has ended")]
+    Ended,
+}
+
+type Done = Box<dyn FnOnce(Outcome) + Send>;
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Notification, Option<Done>)>,
+    ended: bool,
+}
+
+struct Shared {
+    channel: Arc<Channel>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    len_max: usize,
+    /// Bit per notification code.
+    supported: AtomicU32,
+    expire_only: bool,
+}
+
+/// A handle to submit notifications.
+#[derive(Clone)]
+pub struct Notifier {
+    shared: Arc<Shared>,
+}
+
+impl Notifier {
+    pub(crate) fn new(channel: Arc<Channel>, negotiated: &Negotiated, len_max: usize) -> Self {
+        let since = [
+            (wire::POLL, 11),
+            (wire::INVAL_INODE, 12),
+            (wire::INVAL_ENTRY, 12),
+            (wire::STORE, 15),
+            (wire::RETRIEVE, 15),
+            (wire::DELETE, 18),
+            (wire::INC_EPOCH, 44),
+            (wire::PRUNE, 45),
+        ];
+        let mut supported = since
+            .iter()
+            .filter(|(_, minor)| negotiated.minor >= *minor)
+            .fold(0, |all, (code, _)| all | 1 << code);
+        if negotiated.has(bit::HAS_RESEND) {
+            supported |= 1 << wire::RESEND;
+        }
+        let shared = Shared {
+            channel,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            len_max,
+            supported: AtomicU32::new(supported),
+            expire_only: negotiated.has(bit::HAS_EXPIRE_ONLY),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether the kernel carries out notifications with this number of [`crate::abi::notify`].
+    pub fn supports(&self, code: i32) -> bool {
+        u32::try_from(code)
+            .is_ok_and(|code| code < 32 && self.shared.supported.load(Ordering::Relaxed) & 1 << code != 0)
+    }
+
+    /// Queues a notification.
+    ///
+    /// # Errors
+    /// The kernel doesn't know it, too many are waiting, or the connection ended: nothing will be sent.
+    pub fn submit(&self, notification: Notification) -> Result<(), NotifyError> {
+        self.enqueue(notification, None)
+    }
+
+    /// Queues a notification; `done` is called from the notification thread when it was carried out, and must
+    /// not wait for anything that needs another notification.
+    ///
+    /// # Errors
+    /// As [`Notifier::submit`]; `done` is then not called.
+    pub fn submit_then(
+        &self,
+        notification: Notification,
+        done: impl FnOnce(Outcome) + Send + 'static,
+    ) -> Result<(), NotifyError> {
+        self.enqueue(notification, Some(Box::new(done)))
+    }
+
+    fn enqueue(&self, notification: Notification, done: Option<Done>) -> Result<(), NotifyError> {
+        let code = notification.code();
+        if !self.supports(code) {
+            return Err(NotifyError::Unsupported { code });
+        }
+        let mut queue = self.shared.queue.lock();
+        if queue.ended {
+            return Err(NotifyError::Ended);
+        }
+        if queue.waiting.len() >= self.shared.len_max {
+            return Err(NotifyError::QueueFull { len_max: self.shared.len_max });
+        }
+        queue.waiting.push_back((notification, done));
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    /// Body of the notification thread.
+    pub(crate) fn run(&self) {
+        loop {
+            let (notification, done) = {
+                let mut queue = self.shared.queue.lock();
+                loop {
+                    if let Some(next) = queue.waiting.pop_front() {
+                        break next;
+                    }
+                    if queue.ended {
+                        return;
+                    }
+                    self.shared.changed.wait(&mut queue);
+                }
+            };
+            let outcome = self.carry_out(&notification);
+            tracing::trace!(?notification, ?outcome, "notification");
+            if let Some(done) = done
+                && catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err()
+            {
+                tracing::error!("the callback of a notification panicked");
+            }
+        }
+    }
+
+    /// The connection has ended: what waits is still answered (with [`Outcome::Ended`]).
+    pub(crate) fn end(&self) {
+        self.shared.queue.lock().ended = true;
+        self.shared.changed.notify_all();
+    }
+
+    fn carry_out(&self, notification: &Notification) -> Outcome {
+        if self.shared.queue.lock().ended {
+            return Outcome::Ended;
+        }
+        let code = notification.code();
+        match self.send(notification) {
+            Ok(Delivery::Delivered) => Outcome::Done,
+            Ok(Delivery::Gone) if self.shared.queue.lock().ended => Outcome::Ended,
+            Ok(Delivery::Gone) => Outcome::NotCached,
+            // Newer codes are refused so by kernels that claim a newer version than they have.
+            Err(Errno::INVAL) if code >= wire::RESEND => {
+                self.shared.supported.fetch_and(!(1 << code), Ordering::Relaxed);
+                Outcome::Unsupported
+            }
+            Err(errno) => {
+                tracing::debug!(?notification, %errno, "the kernel did not carry out a notification");
+                Outcome::Failed(errno)
+            }
+        }
+    }
+
+    fn send(&self, notification: &Notification) -> Result<Delivery, Errno> {
+        let code = notification.code();
+        let send = |parts: &[IoSlice<'_>]| send_parts(&*self.shared.channel.transport, 0, code, parts);
+        match notification {
+            Notification::InvalInode { node, offset, len } => {
+                let out = wire::InvalInodeOut { ino: *node, off: *offset, len: *len };
+                send(&[IoSlice::new(out.as_bytes())])
+            }
+            Notification::InvalEntry { parent, name, expire_only } => {
+                let flags = if *expire_only && self.shared.expire_only { EXPIRE_ONLY } else { 0 };
+                let out = wire::InvalEntryOut { parent: *parent, namelen: name.len() as u32, flags };
+                send(&[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
+            }
+            Notification::Delete { parent, child, name } => {
+                let out = wire::DeleteOut {
+                    parent: *parent,
+                    child: *child,
+                    namelen: name.len() as u32,
+                    padding: 0,
+                };
+                send(&[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
+            }
+            Notification::Store { node, offset, data } => {
+                let out =
+                    wire::StoreOut { nodeid: *node, offset: *offset, size: data.len() as u32, padding: 0 };
+                send(&[IoSlice::new(out.as_bytes()), IoSlice::new(data)])
+            }
+            Notification::Retrieve { unique, node, offset, size } => {
+                let out = wire::RetrieveOut {
+                    notify_unique: *unique,
+                    nodeid: *node,
+                    offset: *offset,
+                    size: *size,
+                    padding: 0,
+                };
+                send(&[IoSlice::new(out.as_bytes())])
+            }
+            Notification::Resend | Notification::IncEpoch => send(&[]),
+            Notification::Prune { nodes } => {
+                let out = wire::PruneOut { count: nodes.len() as u32, ..wire::PruneOut::default() };
+                send(&[IoSlice::new(out.as_bytes()), IoSlice::new(nodes.as_bytes())])
+            }
+            Notification::PollWakeup { handle } => {
+                send(&[IoSlice::new(wire::PollWakeupOut { kh: *handle }.as_bytes())])
+            }
+        }
+    }
+}

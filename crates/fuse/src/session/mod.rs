@@ -1,0 +1,306 @@
+//! A connection at work: negotiation, workers, notifications, end.
+//!
+//! Thread safety: [`Session`] is a handle; workers and the notification thread run until the kernel ends the
+//! connection (unmount or abort). Invariants: requests are answered on the channel that brought them;
+//! `Operations::destroy` is called once, when no worker runs any more.
+
+mod init;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+pub use init::{InitConfig, Negotiated, Readdirplus};
+
+use crate::abi::{UNIQUE_INTERRUPT_BIT, flags::init as bit};
+use crate::dispatch::{Channel, Operations, Registry, Router, ZeroMessage, send_parts};
+use crate::notify::Notifier;
+use crate::transport::{BufferPool, Delivery, Received, RequestBuffer, Transport};
+use init::Handshake;
+
+/// How a session runs.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// What is asked of the kernel.
+    pub init: InitConfig,
+    /// Threads that take requests; at least 1.
+    pub workers: usize,
+    /// Whether each worker gets a descriptor of its own (better for several clients at once).
+    pub clone_device: bool,
+    /// Requests that may wait at once; beyond, they fail with EAGAIN.
+    pub parked_max: usize,
+    /// Notifications that may wait to be sent; beyond, [`Notifier::submit`] refuses.
+    pub notifications_max: usize,
+    /// Prefix of thread names.
+    pub name: String,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            init: InitConfig::default(),
+            workers: thread::available_parallelism().map_or(2, usize::from).clamp(1, 8),
+            clone_device: true,
+            parked_max: 1 << 16,
+            notifications_max: 1 << 16,
+            name: "fuse".to_owned(),
+        }
+    }
+}
+
+/// Why a session can't start or ended badly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The kernel's protocol is too old.
+    #[error("the kernel speaks FUSE {major}.{minor}; 7.31 (Linux 5.4) or newer is needed")]
+    KernelTooOld {
+        /// The kernel's version.
+        major: u32,
+        /// The kernel's version.
+        minor: u32,
+    },
+    /// The file system was unmounted before it was ready.
+    #[error("the file system was unmounted before it was ready")]
+    EndedEarly,
+    /// The device failed.
+    #[error("FUSE connection failed while {what}: {errno}")]
+    Connection {
+        /// What was being done.
+        what: &'static str,
+        /// The system's error.
+        errno: Errno,
+    },
+    /// A thread could not be started.
+    #[error("cannot start thread {name}: {source}")]
+    Thread {
+        /// Its name.
+        name: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+struct Shared {
+    router: Router,
+    registry: Arc<Registry>,
+    channels: Vec<Arc<Channel>>,
+    pool: Arc<BufferPool>,
+    running: AtomicUsize,
+    failure: Mutex<Option<SessionError>>,
+    ended: Mutex<bool>,
+    ended_changed: Condvar,
+    notifier: Notifier,
+}
+
+/// A running connection.
+pub struct Session {
+    shared: Arc<Shared>,
+    negotiated: Negotiated,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Negotiates with the kernel, which has just mounted, and starts the workers. When this returns, the
+    /// file system answers.
+    ///
+    /// # Errors
+    /// The kernel is too old, unmounted already, or threads can't be started.
+    pub fn start(
+        transport: Box<dyn Transport>,
+        config: &SessionConfig,
+        operations: Arc<dyn Operations>,
+    ) -> Result<Self, SessionError> {
+        let workers = config.workers.max(1);
+        let pool = BufferPool::new(config.init.write_bytes_max as usize, workers + 6);
+        pool.warm(workers + 2);
+        let negotiated = handshake(&*transport, &config.init, &pool)?;
+        tracing::debug!(?negotiated, workers, "FUSE connection negotiated");
+
+        let registry = Arc::new(Registry::new(config.parked_max));
+        let channels = open_channels(transport, &registry, if config.clone_device { workers } else { 1 });
+        let notifier = Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max);
+        operations.init(&negotiated);
+        let shared = Arc::new(Shared {
+            router: Router {
+                operations,
+                zero_message: zero_message(&config.init, &negotiated),
+                setxattr_ext: negotiated.has(bit::SETXATTR_EXT),
+            },
+            registry,
+            channels,
+            pool,
+            running: AtomicUsize::new(workers),
+            failure: Mutex::new(None),
+            ended: Mutex::new(false),
+            ended_changed: Condvar::new(),
+            notifier,
+        });
+        let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers + 1) };
+        let notifier = session.shared.notifier.clone();
+        session.spawn(format!("{}-notify", config.name), move |_| notifier.run())?;
+        for index in 0..workers {
+            let name = format!("{}-worker-{index}", config.name);
+            session.spawn(name, move |shared| shared.work(index))?;
+        }
+        Ok(session)
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        body: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> Result<(), SessionError> {
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name(name.clone()).spawn(move || body(&shared));
+        self.threads.push(started.map_err(|source| SessionError::Thread { name, source })?);
+        Ok(())
+    }
+
+    /// What was agreed with the kernel.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    /// A handle to tell the kernel about changes.
+    pub fn notifier(&self) -> Notifier {
+        self.shared.notifier.clone()
+    }
+
+    /// Number of requests that wait for something.
+    pub fn parked_count(&self) -> usize {
+        self.shared.registry.parked_count()
+    }
+
+    /// Waits until the file system is unmounted or the connection aborted, and all threads have ended.
+    ///
+    /// # Errors
+    /// The connection ended by a failure rather than by an unmount.
+    pub fn wait(mut self) -> Result<(), SessionError> {
+        {
+            let mut ended = self.shared.ended.lock();
+            while !*ended {
+                self.shared.ended_changed.wait(&mut ended);
+            }
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the FUSE session panicked");
+            }
+        }
+        match self.shared.failure.lock().take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+fn zero_message(config: &InitConfig, negotiated: &Negotiated) -> ZeroMessage {
+    let open = config.no_open && negotiated.has(bit::NO_OPEN_SUPPORT);
+    ZeroMessage {
+        open,
+        opendir: config.no_opendir && negotiated.has(bit::NO_OPENDIR_SUPPORT),
+        create: open && config.no_create,
+        flush: config.no_flush,
+    }
+}
+
+/// One channel per worker; fewer when the system gives no more.
+fn open_channels(first: Box<dyn Transport>, registry: &Arc<Registry>, count: usize) -> Vec<Arc<Channel>> {
+    let mut transports = vec![first];
+    while transports.len() < count {
+        match transports[0].another() {
+            Ok(transport) => transports.push(transport),
+            Err(errno) => {
+                tracing::warn!(%errno, "cannot open another FUSE channel; workers share one");
+                break;
+            }
+        }
+    }
+    transports
+        .into_iter()
+        .map(|transport| Arc::new(Channel { transport, registry: Arc::clone(registry) }))
+        .collect()
+}
+
+fn handshake(
+    transport: &dyn Transport,
+    config: &InitConfig,
+    pool: &Arc<BufferPool>,
+) -> Result<Negotiated, SessionError> {
+    let failed = |what| move |errno| SessionError::Connection { what, errno };
+    loop {
+        let mut buffer = pool.take();
+        let len = match transport.receive(buffer.space()).map_err(failed("waiting for INIT"))? {
+            Received::Request(len) => len,
+            Received::Ended => return Err(SessionError::EndedEarly),
+        };
+        let message = buffer.into_message(len);
+        let (unique, outcome) = init::negotiate(message.bytes(), config).map_err(failed("reading INIT"))?;
+        let (out, negotiated) = match outcome {
+            Handshake::Agreed(negotiated, out) => (out, Some(negotiated)),
+            Handshake::OfferMajor(out) => (out, None),
+            Handshake::TooOld { major, minor } => {
+                let _ = send_parts(transport, unique, -Errno::PROTO.raw_os_error(), &[]);
+                return Err(SessionError::KernelTooOld { major, minor });
+            }
+        };
+        let parts = [std::io::IoSlice::new(init::wire(&out))];
+        match send_parts(transport, unique, 0, &parts).map_err(failed("answering INIT"))? {
+            Delivery::Delivered => {}
+            Delivery::Gone => return Err(SessionError::EndedEarly),
+        }
+        if let Some(negotiated) = negotiated {
+            return Ok(negotiated);
+        }
+    }
+}
+
+impl Shared {
+    fn work(self: &Arc<Self>, index: usize) {
+        let channel = &self.channels[index % self.channels.len()];
+        let mut idle: Option<RequestBuffer> = None;
+        loop {
+            let mut buffer = idle.take().unwrap_or_else(|| self.pool.take());
+            let len = match channel.transport.receive(buffer.space()) {
+                Ok(Received::Request(len)) => len,
+                Ok(Received::Ended) => break,
+                Err(errno) => {
+                    tracing::error!(%errno, "cannot take requests from the kernel any more");
+                    let error = SessionError::Connection { what: "waiting for requests", errno };
+                    self.failure.lock().get_or_insert(error);
+                    break;
+                }
+            };
+            let (buffer, special) = self.router.route(channel, buffer.into_message(len));
+            idle = buffer;
+            if let Some(crate::dispatch::Special::Interrupt(unique)) = special {
+                self.interrupt(unique);
+            }
+        }
+        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+
+    fn interrupt(&self, unique: u64) {
+        let Some(overflow) = self.registry.interrupt(unique) else { return };
+        // The request may have come in on any channel; where it did not, the kernel finds nothing.
+        let again = -Errno::AGAIN.raw_os_error();
+        for channel in &self.channels {
+            let _ = send_parts(&*channel.transport, overflow | UNIQUE_INTERRUPT_BIT, again, &[]);
+        }
+    }
+
+    /// The last worker has ended.
+    fn end(&self) {
+        self.notifier.end();
+        self.registry.end();
+        self.router.operations.destroy();
+        *self.ended.lock() = true;
+        self.ended_changed.notify_all();
+    }
+}

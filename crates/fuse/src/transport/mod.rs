@@ -1,0 +1,61 @@
+//! How requests come in and replies go out.
+//!
+//! Purpose: [`Transport`] is the seam between the protocol and the kernel: [`DeviceTransport`] speaks to
+//! `/dev/fuse`, [`memory`] to a kernel that a test plays.
+//! Thread safety: transports are shared between a worker, which alone receives, and any number of threads
+//! that send. Requests must be answered on the transport that received them: the kernel keeps the list of
+//! running requests per device descriptor.
+
+mod buffer;
+mod clone;
+mod device;
+pub mod memory;
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+
+pub use buffer::{BufferPool, Message, RequestBuffer};
+pub(crate) use device::DEVICE_PATH;
+pub use device::DeviceTransport;
+
+/// What a receive brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// One request of so many bytes.
+    Request(usize),
+    /// The file system is unmounted or the connection aborted: there will be no more requests.
+    Ended,
+}
+
+/// What became of a message to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// The kernel took it.
+    Delivered,
+    /// Nobody waits for it any more: the request was aborted or the connection ended. What the reply would
+    /// have given to the kernel (a lookup count, a handle) was not taken.
+    Gone,
+}
+
+/// One channel to the kernel.
+pub trait Transport: Send + Sync + 'static {
+    /// Waits for the next request and puts it into `buffer`, which must have room for the largest one
+    /// (`max_write` + 80 bytes, at least 8192).
+    ///
+    /// # Errors
+    /// Only what can't be cured by trying again.
+    fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno>;
+
+    /// Sends one message, made of `parts`, at once.
+    ///
+    /// # Errors
+    /// The kernel refused the message: it is malformed, or a notification it can't carry out.
+    fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno>;
+
+    /// Another channel to the same connection, for another worker.
+    ///
+    /// # Errors
+    /// The system can't give one; workers may then share this one.
+    fn another(&self) -> Result<Box<dyn Transport>, Errno>;
+}

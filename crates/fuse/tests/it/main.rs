@@ -1,0 +1,17 @@
+//! Tests of the protocol layer: against a kernel that the test plays, and against the real one.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod bridge;
+mod gate;
+mod kernel;
+mod mounted;
+mod pressure;
+mod protocol;
+mod slow;
+
+// The in-memory server of the benchmarks is also the file system of these tests.
+#[path = "../../examples/floor/operations.rs"]
+mod floor;
+#[path = "../../examples/floor/tree.rs"]
+mod tree;

@@ -1,0 +1,185 @@
+//! Against the real kernel, with one worker: nothing may wait for itself.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_fuse::mount::{MountOptions, MountPoint, PointState, Unmount, mount, state};
+use kvfs_fuse::notify::{Notification, Outcome};
+use kvfs_fuse::session::SessionConfig;
+use kvfs_fuse::transport::DeviceTransport;
+use kvfs_fuse::{Operations, Session};
+
+use crate::gate::Gate;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A mount of `operations` in a directory of its own.
+pub(crate) struct Mounted {
+    pub(crate) point: MountPoint,
+    pub(crate) session: Option<Session>,
+    dir: PathBuf,
+}
+
+/// Mounts, or says why it can't and gives `None`.
+pub(crate) fn mount_or_skip(
+    test: &str,
+    operations: Arc<dyn Operations>,
+    config: &SessionConfig,
+) -> Option<Mounted> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED {test}: needs root");
+        return None;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED {test}: needs /dev/fuse");
+        return None;
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("kvfs-fuse-it-{}-{number}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let (point, device) = mount(&dir, &MountOptions::default()).unwrap();
+    let session = Session::start(Box::new(DeviceTransport::new(device)), config, operations).unwrap();
+    Some(Mounted { point, session: Some(session), dir })
+}
+
+impl Mounted {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        self.session.as_ref().unwrap()
+    }
+
+    /// Unmounts and waits for the session's end.
+    pub(crate) fn unmount(mut self) {
+        self.point.unmount(Unmount::Clean).unwrap();
+        self.session.take().unwrap().wait().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Only after a failed test: nothing may be left behind.
+        let _ = self.point.unmount(Unmount::Abort);
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn one_worker() -> SessionConfig {
+    SessionConfig { workers: 1, ..SessionConfig::default() }
+}
+
+fn gate(test: &str) -> Option<(Gate, Mounted)> {
+    let gate = Gate::default();
+    let mounted = mount_or_skip(test, Arc::new(gate.clone()), &one_worker())?;
+    Some((gate, mounted))
+}
+
+#[test]
+fn a_notification_behind_a_blocked_lookup_blocks_nobody_else() {
+    let Some((gate, mounted)) = gate("a_notification_behind_a_blocked_lookup_blocks_nobody_else") else {
+        return;
+    };
+    let mut open = File::open(mounted.path("plain")).unwrap();
+    let blocked = mounted.path("blocked");
+    let looker = thread::spawn(move || fs::symlink_metadata(blocked).map(|meta| meta.is_file()));
+    gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
+
+    // The kernel holds the root directory's lock for the lookup; the notification wants it, too.
+    let (done, outcome) = mpsc::channel();
+    let name = Bytes::from_static(b"plain");
+    let notification = Notification::InvalEntry { parent: 1, name, expire_only: false };
+    mounted
+        .session()
+        .notifier()
+        .submit_then(notification, move |outcome| {
+            done.send(outcome).unwrap();
+        })
+        .unwrap();
+
+    // The only worker goes on serving.
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 0);
+
+    assert_eq!(gate.open_gate(), 1);
+    assert!(looker.join().unwrap().unwrap());
+    let outcome = outcome.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(outcome, Outcome::Done | Outcome::NotCached), "{outcome:?}");
+    drop(open);
+    mounted.unmount();
+}
+
+#[test]
+fn a_killed_waiter_goes_away_at_once() {
+    let Some((gate, mounted)) = gate("a_killed_waiter_goes_away_at_once") else { return };
+    let mut waiter = Command::new("cat")
+        .arg(mounted.path("blocked"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
+    waiter.kill().unwrap();
+    // Without the interrupt being answered, the process could not die and this would hang.
+    waiter.wait().unwrap();
+    gate.wait_until("the cancellation", |state| state.cancelled == 1);
+    assert_eq!(mounted.session().parked_count(), 0);
+    assert_eq!(gate.open_gate(), 0);
+    mounted.unmount();
+}
+
+#[test]
+fn an_aborted_connection_releases_those_who_wait() {
+    let Some((gate, mut mounted)) = gate("an_aborted_connection_releases_those_who_wait") else { return };
+    let blocked = mounted.path("blocked");
+    let looker = thread::spawn(move || fs::symlink_metadata(blocked));
+    gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
+    mounted.point.unmount(Unmount::Abort).unwrap();
+    looker.join().unwrap().unwrap_err();
+    mounted.session.take().unwrap().wait().unwrap();
+    assert_eq!(gate.state().cancelled, 1);
+}
+
+#[test]
+fn a_busy_mount_is_not_unmounted_cleanly() {
+    let Some((_gate, mut mounted)) = gate("a_busy_mount_is_not_unmounted_cleanly") else { return };
+    let open = File::open(mounted.path("plain")).unwrap();
+    let error = mounted.point.unmount(Unmount::Clean).unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+    assert!(matches!(state(&mounted.dir), PointState::Mounted { fs_type, .. } if fs_type == "fuse.kvfs"));
+    mounted.point.unmount(Unmount::CleanOrLazy).unwrap();
+    assert_eq!(state(&mounted.dir), PointState::Free);
+    assert_eq!(open.metadata().unwrap().len(), 0, "whoever has a file open goes on");
+    drop(open);
+    mounted.session.take().unwrap().wait().unwrap();
+}
+
+#[test]
+fn a_mount_that_lost_its_daemon_is_recognised() {
+    let test = "a_mount_that_lost_its_daemon_is_recognised";
+    let Some((_gate, mounted)) = gate(test) else { return };
+    let dir =
+        mounted.dir.join("..").canonicalize().unwrap().join(format!("kvfs-stale-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    // The descriptor is closed with nobody having served it, as when a daemon is killed.
+    let (point, device) = mount(&dir, &MountOptions::default()).unwrap();
+    drop(device);
+    assert_eq!(state(&dir), PointState::Stale);
+    let error = mount(&dir, &MountOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("daemon has died"), "{error}");
+    kvfs_fuse::mount::unmount(&dir, Unmount::CleanOrLazy).unwrap();
+    assert_eq!(state(&dir), PointState::Free);
+    point.forget();
+    fs::remove_dir(&dir).unwrap();
+    mounted.unmount();
+}

@@ -1,0 +1,119 @@
+//! Dirty pages of mapped files can be freed only by the daemon; with memory gone, it must still get on.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use kvfs_fuse::session::SessionConfig;
+
+use crate::floor::Floor;
+use crate::mounted::mount_or_skip;
+
+const WRITER_FILE: &str = "KVFS_TEST_MAPPED_FILE";
+const FILE_BYTES: usize = 96 << 20;
+const CGROUP_BYTES_MAX: usize = 24 << 20;
+
+fn pattern(page: usize) -> u8 {
+    (page % 251) as u8 + 1
+}
+
+/// Not a test of its own: the writer, in a process of its own, started by the test below.
+#[test]
+fn mapped_writer_process() {
+    let Some(path) = std::env::var_os(WRITER_FILE) else { return };
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    mapped::fill(&file, FILE_BYTES, pattern);
+}
+
+/// A memory control group with a limit, removed in the end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A group below the root of the memory controller, of either version of control groups.
+    fn new(bytes_max: usize) -> Result<Self, String> {
+        let root = Path::new("/sys/fs/cgroup");
+        let why = |error: std::io::Error| error.to_string();
+        let name = format!("kvfs-fuse-it-{}", std::process::id());
+        let (group, limit) = if root.join("memory").is_dir() {
+            (Self(root.join("memory").join(name)), "memory.limit_in_bytes")
+        } else {
+            fs::write(root.join("cgroup.subtree_control"), "+memory").map_err(why)?;
+            (Self(root.join(name)), "memory.max")
+        };
+        fs::create_dir(&group.0).map_err(why)?;
+        fs::write(group.0.join(limit), bytes_max.to_string()).map_err(why)?;
+        Ok(group)
+    }
+
+    fn add(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn mapped_writers_without_memory_get_on() {
+    let test = "mapped_writers_without_memory_get_on";
+    let cgroup = match Cgroup::new(CGROUP_BYTES_MAX) {
+        Ok(cgroup) => cgroup,
+        Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
+    };
+    let config = SessionConfig { workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, Arc::new(Floor::new()), &config) else { return };
+    let path = mounted.path("mapped");
+    let file = File::create_new(&path).unwrap();
+    file.set_len(FILE_BYTES as u64).unwrap();
+
+    // The shell puts itself into the group before it becomes the writer.
+    let mut writer = Command::new("sh")
+        .args(["-c", "read go && exec \"$0\" mapped_writer_process --nocapture"])
+        .arg(std::env::current_exe().unwrap())
+        .env(WRITER_FILE, &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    cgroup.add(writer.id());
+    drop(writer.stdin.take().map(|mut stdin| std::io::Write::write_all(&mut stdin, b"go\n")));
+    assert!(writer.wait().unwrap().success(), "the writer failed");
+
+    let mut page = vec![0; 4096];
+    for index in 0..FILE_BYTES / 4096 {
+        file.read_exact_at(&mut page, (index * 4096) as u64).unwrap();
+        assert!(page.iter().all(|&byte| byte == pattern(index)), "page {index}");
+    }
+    drop(file);
+    mounted.unmount();
+}
+
+mod mapped {
+    //! Writing through a shared mapping.
+    #![expect(unsafe_code, reason = "a mapping is raw memory")]
+
+    use std::fs::File;
+
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+    /// Fills each page with its `pattern` and makes it durable.
+    pub(super) fn fill(file: &File, bytes: usize, pattern: fn(usize) -> u8) {
+        // SAFETY: a fresh mapping of a file that has `bytes` bytes and that nobody truncates; it is used
+        // through this one slice only, and unmapped after its last use.
+        unsafe {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            let start = mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0).unwrap();
+            let data = std::slice::from_raw_parts_mut(start.cast::<u8>(), bytes);
+            for (index, page) in data.chunks_mut(4096).enumerate() {
+                page.fill(pattern(index));
+            }
+            msync(start, bytes, MsyncFlags::SYNC).unwrap();
+            munmap(start, bytes).unwrap();
+        }
+    }
+}
