@@ -176,7 +176,7 @@ step() {
     failed=$((failed + 1))
     failures+=("$name")
     printf '  FAILED  %7.1f s  %s (exit %s)\n' "$took" "$name" "$status"
-    tail -n 30 "$log" | sed 's/^/          | /'
+    tail -n 30 "$log" | cut -c 1-300 | sed 's/^/          | /'
   fi
   rm -f "$log"
   return "$status"
