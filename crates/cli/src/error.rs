@@ -40,7 +40,7 @@ impl Code {
 }
 
 /// A failure with its exit code and a message that says what to do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CliError {
     pub(crate) code: Code,
     pub(crate) message: String,

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Kv(args) => commands::kv::run(args),
-        Command::Version(args) => commands::version::run(args),
+        Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {
         Ok(code) => code,

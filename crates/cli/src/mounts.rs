@@ -70,20 +70,15 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
-        let octal = (byte == b'\\' && tail.len() >= 3)
-            .then(|| {
-                tail[..3].iter().try_fold(0u32, |n, &d| (d & !7 == b'0').then(|| n * 8 + u32::from(d - b'0')))
-            })
-            .flatten();
-        match octal {
-            Some(value) => {
-                out.push(value as u8);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(byte);
-                rest = tail;
-            }
+        let digits = tail.get(..3).filter(|_| byte == b'\\').unwrap_or_default();
+        let octal =
+            digits.iter().try_fold(0u32, |n, d| (d & !7 == b'0').then(|| n * 8 + u32::from(d - b'0')));
+        if let Some(value) = octal.filter(|_| !digits.is_empty()) {
+            out.push(value as u8);
+            rest = &tail[3..];
+        } else {
+            out.push(byte);
+            rest = tail;
         }
     }
     PathBuf::from(OsString::from_vec(out))

@@ -8,8 +8,8 @@ use kvfs_device::{Device, FileDevice, OpenError};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
 use kvfs_kvdb::format::SuperblockError;
 use kvfs_kvdb::{CreateOptions, Db, Options};
-use kvfs_store::{Store, StoreError};
 use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Store, StoreError};
 
 use crate::control::{Client, Daemon};
 use crate::error::{CliError, Code, Result};
@@ -17,7 +17,7 @@ use crate::mounts;
 use crate::store_dir::StoreDir;
 
 /// How long a daemon may take to write everything out.
-pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_secs(600);
+pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// The memory ceiling and how it is divided.
 #[derive(Debug, Clone, Copy)]
@@ -153,10 +153,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
 
 /// The store is mounted already.
 pub(crate) fn in_use(store: &StoreDir, dir: &Path) -> CliError {
-    CliError::new(
-        Code::InUse,
-        format!("{} is mounted on {} already", store.path().display(), dir.display()),
-    )
+    CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
 }
 
 /// Makes the engine's structures and an empty file system on `device`.
@@ -183,7 +180,7 @@ pub(crate) fn make(dir: &StoreDir, device: Arc<dyn Device>, capacity_bytes: u64,
 }
 
 fn open_device(dir: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
-    match FileDevice::open(&dir.device_path(), read_only) {
+    match FileDevice::open(dir.device_path(), read_only) {
         Ok(device) => Ok(Arc::new(device)),
         Err(error) => Err(explain_device(dir.path(), &error)),
     }
@@ -205,14 +202,14 @@ fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
         StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
         _ => None,
     };
-    let (code, message) = match superblock {
-        Some(cause @ (SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })) => {
-            (Code::NotAStore, cause.to_string())
-        }
-        _ => {
-            let base = CliError::from(error);
-            (base.code, base.message)
-        }
+    let unknown = superblock.filter(|cause| {
+        matches!(cause, SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })
+    });
+    let (code, message) = if let Some(cause) = unknown {
+        (Code::NotAStore, cause.to_string())
+    } else {
+        let base = CliError::from(error);
+        (base.code, base.message)
     };
     CliError::new(code, format!("cannot open the store {}: {message}", dir.path().display()))
 }

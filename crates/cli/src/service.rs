@@ -5,6 +5,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store, StoreError};
 use parking_lot::RwLock;
@@ -105,7 +106,11 @@ impl OpenStore {
         let mut cursor = self.db.cursor(keyspace, bounds)?;
         let (mut entries, mut bytes) = (Vec::new(), 0);
         loop {
-            if range.reverse { cursor.prev()? } else { cursor.next()? }
+            if range.reverse {
+                cursor.prev()?
+            } else {
+                cursor.next()?
+            }
             let Some((key, value)) = cursor.entry() else {
                 return Ok(Response::Page { entries, more: false });
             };
@@ -132,13 +137,32 @@ impl OpenStore {
         stats
     }
 
+    /// The engine's own structures first, then what the file system made of them.
     fn check(&self) -> Result<Response> {
         let engine = self.db.check()?;
-        let files = self.fs.check().map_err(|error| CliError::new(Code::Damaged, error.to_string()))?;
+        let store: Arc<dyn Store> = Arc::clone(&self.db) as Arc<dyn Store>;
+        let files = match kvfs_fs::check::check(&store) {
+            Ok(files) => files,
+            // Damage that the engine has found already keeps the file system from being read.
+            Err(error) if !engine.findings.is_empty() => {
+                let mut findings = engine.findings;
+                findings.push(format!("the file system can't be read: {error}"));
+                return Ok(Response::Checked { findings, counts: engine.counts });
+            }
+            Err(error) => return Err(CliError::new(Code::Damaged, error.to_string())),
+        };
         let mut findings = engine.findings;
-        findings.extend(files.findings);
+        findings.extend(files.problems.iter().map(ToString::to_string));
         let mut counts = engine.counts;
-        counts.extend(files.counts);
+        for (name, count) in [
+            ("directories", files.directories),
+            ("files", files.files),
+            ("names", files.entries),
+            ("orphans", files.orphans),
+            ("extended attributes", files.xattrs),
+        ] {
+            counts.push((name.to_owned(), count));
+        }
         Ok(Response::Checked { findings, counts })
     }
 }

@@ -50,7 +50,13 @@ pub(crate) fn make_store(
     made
 }
 
-fn fill_store(dir: &StoreDir, device: Option<&Path>, size: Option<u64>, inline: u32, force: bool) -> Result<u64> {
+fn fill_store(
+    dir: &StoreDir,
+    device: Option<&Path>,
+    size: Option<u64>,
+    inline: u32,
+    force: bool,
+) -> Result<u64> {
     let (device, capacity): (Arc<dyn Device>, u64) = match device {
         None => {
             let capacity = match size {
@@ -58,21 +64,30 @@ fn fill_store(dir: &StoreDir, device: Option<&Path>, size: Option<u64>, inline: 
                 None => free_bytes(dir.path())?,
             };
             let path = dir.device_path();
-            let device = FileDevice::create(&path, 0).map_err(|error| open::explain_device(dir.path(), &error))?;
+            let device =
+                FileDevice::create(&path, 0).map_err(|error| open::explain_device(dir.path(), &error))?;
             (Arc::new(device), capacity)
         }
         Some(target) => open_target(dir, target, size, force)?,
     };
     if capacity < CAPACITY_BYTES_MIN {
         let (least, found) = (human_bytes(CAPACITY_BYTES_MIN), human_bytes(capacity));
-        return Err(CliError::new(Code::NoSpace, format!("a store needs at least {least}; there are {found}")));
+        return Err(CliError::new(
+            Code::NoSpace,
+            format!("a store needs at least {least}; there are {found}"),
+        ));
     }
     open::make(dir, device, capacity, inline)?;
     Ok(capacity)
 }
 
 /// A device outside the store directory: a link inside names it.
-fn open_target(dir: &StoreDir, target: &Path, size: Option<u64>, force: bool) -> Result<(Arc<dyn Device>, u64)> {
+fn open_target(
+    dir: &StoreDir,
+    target: &Path,
+    size: Option<u64>,
+    force: bool,
+) -> Result<(Arc<dyn Device>, u64)> {
     let target = target.canonicalize().map_err(|error| CliError::io("open", target, &error))?;
     let device = FileDevice::open(&target, false).map_err(|error| open::explain_device(&target, &error))?;
     if !force && !begins_empty(&device, &target)? {
@@ -102,7 +117,8 @@ fn begins_empty(device: &FileDevice, path: &Path) -> Result<bool> {
 
 /// What the file system under `path` can still give to us (bytes).
 fn free_bytes(path: &Path) -> Result<u64> {
-    let stat = rustix::fs::statvfs(path).map_err(|error| CliError::io("ask for free space at", path, &error.into()))?;
+    let stat = rustix::fs::statvfs(path)
+        .map_err(|error| CliError::io("ask for free space at", path, &error.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 

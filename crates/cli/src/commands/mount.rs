@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn options_that_make_no_sense_are_named() {
         for wrong in ["commit=0", "commit=-1", "commit=x", "commit", "commit=inf", "sparkle", "sparkle=1"] {
-            let error = planned(&[wrong]).err().expect("is refused");
+            let error = planned(&[wrong]).expect_err("is refused");
             assert_eq!(error.code, Code::Usage, "{wrong}");
             assert!(error.message.contains(wrong), "{}", error.message);
         }

@@ -13,7 +13,8 @@ pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
     let Response::Stats(stats) = endpoint.call(Request::Stats)? else { return Err(Endpoint::confused()) };
     endpoint.close()?;
     if args.json {
-        let map: serde_json::Map<_, _> = stats.into_iter().map(|(name, value)| (name, value.into())).collect();
+        let map: serde_json::Map<_, _> =
+            stats.into_iter().map(|(name, value)| (name, value.into())).collect();
         println!("{}", serde_json::Value::Object(map));
         return Ok(ExitCode::SUCCESS);
     }

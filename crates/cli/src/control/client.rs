@@ -33,7 +33,9 @@ impl Client {
     pub(crate) fn connect(socket: &Path) -> Result<Daemon> {
         let stream = match Address::of(socket).and_then(|address| UnixStream::connect(address.path())) {
             Ok(stream) => stream,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
                 return Ok(Daemon::Absent);
             }
             Err(error) => return Err(CliError::io("reach the daemon at", socket, &error)),

@@ -26,12 +26,27 @@ pub(crate) struct ScanRange {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// First of all: who asks.
-    Hello { version: String },
-    Get { keyspace: String, key: Vec<u8> },
-    Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
-    Delete { keyspace: String, key: Vec<u8> },
+    Hello {
+        version: String,
+    },
+    Get {
+        keyspace: String,
+        key: Vec<u8>,
+    },
+    Put {
+        keyspace: String,
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Delete {
+        keyspace: String,
+        key: Vec<u8>,
+    },
     /// One page; ask again from behind the last key while `more` is set.
-    Scan { keyspace: String, range: ScanRange },
+    Scan {
+        keyspace: String,
+        range: ScanRange,
+    },
     Keyspaces,
     Stats,
     Check,
@@ -50,20 +65,31 @@ pub(crate) struct Entry {
 /// What the daemon answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Response {
-    Failed { code: u8, message: String },
+    Failed {
+        code: u8,
+        message: String,
+    },
     /// To `Hello`: the store is open, and mounted here (raw bytes of the path).
-    Serving { dir: Vec<u8> },
+    Serving {
+        dir: Vec<u8>,
+    },
     /// The store is being closed: [`Request::AwaitClosed`], then open it yourself.
     Closing,
     Done,
     Value(Option<Vec<u8>>),
     /// Whether the key was there.
     Deleted(bool),
-    Page { entries: Vec<Entry>, more: bool },
+    Page {
+        entries: Vec<Entry>,
+        more: bool,
+    },
     Keyspaces(Vec<String>),
     Stats(Vec<(String, u64)>),
     /// Findings of the checker (empty: clean) and what it looked at.
-    Checked { findings: Vec<String>, counts: Vec<(String, u64)> },
+    Checked {
+        findings: Vec<String>,
+        counts: Vec<(String, u64)>,
+    },
 }
 
 pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

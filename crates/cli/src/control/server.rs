@@ -20,7 +20,7 @@ use super::protocol::{Request, Response, read_frame, write_frame};
 /// Connections served at once; more are closed at once.
 const CONNECTIONS_MAX: usize = 64;
 /// A client that neither sends nor takes anything for this long is dropped.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+const IDLE_MAX: Duration = Duration::from_mins(1);
 /// After a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// The last word to those who wait for the end must not keep the daemon.
@@ -111,8 +111,7 @@ impl Drop for Server {
 
 /// The connection then stays until the process has exited.
 fn last_word(mut stream: UnixStream, outcome: &Response) {
-    let told =
-        stream.set_write_timeout(Some(LAST_WORD_MAX)).and_then(|()| write_frame(&mut stream, outcome));
+    let told = stream.set_write_timeout(Some(LAST_WORD_MAX)).and_then(|()| write_frame(&mut stream, outcome));
     if let Err(error) = told {
         tracing::debug!(%error, "a client did not wait for the end");
     }

@@ -1,7 +1,7 @@
 //! The daemon of a mounted store: open → mount → serve → unmount → close.
 //!
 //! Thread safety: one daemon a process. Its threads: the workers and the notifier of the FUSE session, the
-//! engine's, maintenance, control socket, signals, and the main thread, which waits for the session to end.
+//! engine's, the bridge's, control socket, signals, and the main thread, which waits for the session to end.
 //!
 //! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the
 //! store, which lies elsewhere); the store is closed after the last request; whoever waits for the end is
@@ -9,7 +9,6 @@
 
 pub(crate) mod background;
 pub(crate) mod log;
-mod maintenance;
 mod point;
 mod signals;
 
@@ -19,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
 use kvfs_fuse::session::SessionConfig;
 use kvfs_fuse::transport::DeviceTransport;
@@ -30,7 +30,6 @@ use crate::error::{CliError, Code, Result};
 use crate::open::{OpenOptions, open_unmounted};
 use crate::service::Service;
 use crate::store_dir::StoreDir;
-use maintenance::Maintenance;
 use signals::Signals;
 
 /// Of −1000 (never) to 1000: a killed daemon fails everybody who uses the mount.
@@ -53,11 +52,7 @@ pub(crate) struct Plan {
 }
 
 /// Mounts, calls `ready` when the mount answers, serves until it is unmounted, closes the store.
-pub(crate) fn serve(
-    plan: &Plan,
-    log: log::Target,
-    ready: impl FnOnce() -> Result<()>,
-) -> Result<ExitCode> {
+pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
     point::check(plan)?;
     let store = find_or_make(plan)?;
     point::check_apart(&store, &plan.dir)?;
@@ -122,31 +117,37 @@ fn run_session(
     let source = store.path().to_string_lossy().into_owned();
     let options = MountOptions { source, ..plan.mount.clone() };
     let (mounted, device) =
-        kvfs_fuse::mount::mount(&plan.dir, &options).map_err(|error| point::explain_mount(&error))?;
+        kvfs_fuse::mount::mount(&plan.dir, &options).map_err(|error| explain_mount(&error))?;
     let mounted = Arc::new(mounted);
-    let bridge = kvfs_fuse::Bridge::new(Arc::clone(fs));
-    let mut config = SessionConfig { init: bridge.init_config(), name: "kvfs".to_owned(), ..Default::default() };
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        CliError::new(Code::Failed, format!("cannot {what} {}: {error}", plan.dir.display()))
+    };
+    let bridge = Bridge::new(Arc::clone(fs), BridgeConfig::default());
+    let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
+    let mut config = SessionConfig { init: init_config(), name: "kvfs".to_owned(), ..Default::default() };
     config.workers = plan.workers.unwrap_or(config.workers);
-    let session = Session::start(Box::new(DeviceTransport::new(device)), &config, Arc::new(bridge))
-        .map_err(|error| CliError::new(Code::Failed, format!("cannot serve {}: {error}", plan.dir.display())))?;
+    let transport = Box::new(DeviceTransport::new(device));
+    let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
+        .map_err(|error| failed("serve", &error))?;
+    bridge.attach(session.notifier());
+    drop(bridge);
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
-    let maintenance = Maintenance::start(fs, session.notifier(), plan.open.read_only);
-    let signals = signals.unmount(&mounted, fs);
     tracing::info!(store = %store.path().display(), dir = %plan.dir.display(), "mounted");
 
-    let announced = maintenance.as_ref().map_err(Clone::clone).and(signals.as_ref().map_err(Clone::clone));
-    let announced = announced.map(|_| ()).and_then(|()| ready());
+    // From here on the way out is the end of the session, whatever fails.
+    let unmounter = signals.unmount(&mounted, fs);
+    let announced = unmounter.as_ref().map_or_else(|error| Err(error.clone()), |_| ready());
     if announced.is_err() {
         detach_lazily(&mounted);
     }
     let ended = session.wait();
     mounted.forget();
     tracing::info!(dir = %plan.dir.display(), "unmounted");
-    drop((maintenance, signals));
+    drop(unmounter);
     announced?;
-    ended.map_err(|error| CliError::new(Code::Failed, format!("the mount ended: {error}")))
+    ended.map_err(|error| failed("go on serving", &error))
 }
 
 fn detach_lazily(mounted: &MountPoint) {

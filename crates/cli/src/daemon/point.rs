@@ -68,10 +68,7 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
     let device = store.device_path();
     let device = device.canonicalize().unwrap_or(device);
     let nested = |what: &str| {
-        let message = format!(
-            "{what} {} lie inside each other; mount somewhere else",
-            dir.display()
-        );
+        let message = format!("{what} {} lie inside each other; mount somewhere else", dir.display());
         Err(CliError::new(Code::MountPoint, message))
     };
     if store.path().starts_with(dir) || dir.starts_with(store.path()) {
@@ -106,7 +103,9 @@ pub(crate) fn explain_mount(error: &MountError) -> CliError {
         {
             Code::Denied
         }
-        MountError::Point { .. } | MountError::NotDirectory { .. } | MountError::Stale { .. } => Code::MountPoint,
+        MountError::Point { .. } | MountError::NotDirectory { .. } | MountError::Stale { .. } => {
+            Code::MountPoint
+        }
         MountError::Option { .. } => Code::Usage,
         MountError::Busy { .. } => Code::InUse,
         MountError::NotMounted { .. } => Code::NotMounted,
