@@ -45,6 +45,9 @@ pub struct BridgeConfig {
     pub negative_timeout: Duration,
     /// How often the file system does its background work.
     pub housekeep_period: Duration,
+    /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
+    /// write to a file, which saves a message per file.
+    pub xattrs: bool,
     /// Largest READ (bytes).
     pub read_bytes_max: usize,
 }
@@ -58,6 +61,7 @@ impl Default for BridgeConfig {
             attr_timeout: day,
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
+            xattrs: true,
             read_bytes_max: 1 << 20,
         }
     }
