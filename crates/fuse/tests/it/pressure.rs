@@ -5,9 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use kvfs_fuse::session::SessionConfig;
+use kvfs_fs::MountOptions;
+use kvfs_fuse::Operations;
+use kvfs_fuse::bridge::init_config;
+use kvfs_fuse::session::{InitConfig, SessionConfig};
 
+use crate::bridge::over_the_model;
 use crate::floor::Floor;
 use crate::mounted::mount_or_skip;
 
@@ -35,7 +40,9 @@ impl Cgroup {
     fn new(bytes_max: usize) -> Result<Self, String> {
         let root = Path::new("/sys/fs/cgroup");
         let why = |error: std::io::Error| error.to_string();
-        let name = format!("kvfs-fuse-it-{}", std::process::id());
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kvfs-fuse-it-{}-{number}", std::process::id());
         let (group, limit) = if root.join("memory").is_dir() {
             (Self(root.join("memory").join(name)), "memory.limit_in_bytes")
         } else {
@@ -60,13 +67,22 @@ impl Drop for Cgroup {
 
 #[test]
 fn mapped_writers_without_memory_get_on() {
-    let test = "mapped_writers_without_memory_get_on";
+    get_on("mapped_writers_without_memory_get_on", Arc::new(Floor::new()), InitConfig::default());
+}
+
+#[test]
+fn mapped_writers_without_memory_get_on_over_the_file_system() {
+    let (_fs, bridge) = over_the_model(MountOptions::default());
+    get_on("mapped_writers_without_memory_get_on_over_the_file_system", bridge, init_config());
+}
+
+fn get_on(test: &str, operations: Arc<dyn Operations>, init: InitConfig) {
     let cgroup = match Cgroup::new(CGROUP_BYTES_MAX) {
         Ok(cgroup) => cgroup,
         Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
     };
-    let config = SessionConfig { workers: 1, ..SessionConfig::default() };
-    let Some(mounted) = mount_or_skip(test, Arc::new(Floor::new()), &config) else { return };
+    let config = SessionConfig { init, workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, operations, &config) else { return };
     let path = mounted.path("mapped");
     let file = File::create_new(&path).unwrap();
     file.set_len(FILE_BYTES as u64).unwrap();
