@@ -27,7 +27,7 @@ use crate::dispatch::{
     Attributes, Copied, Created, Data, Entry, Offset, Payload, Reply, RequestContext, Written, Xattr,
 };
 use crate::notify::{Notification, Notifier};
-use crate::session::InitConfig;
+use crate::session::{InitConfig, Readdirplus};
 use crate::transport::{BufferPool, Delivery};
 use background::Background;
 
@@ -70,7 +70,16 @@ impl Default for BridgeConfig {
 /// What to negotiate for a [`Bridge`] on the main line: write-through; files and directories open without a
 /// message, so that what is open is known by lookup counts alone; locks stay in the kernel.
 pub fn init_config() -> InitConfig {
-    InitConfig { no_open: true, no_opendir: true, no_create: true, no_flush: true, ..InitConfig::default() }
+    InitConfig {
+        no_open: true,
+        no_opendir: true,
+        no_create: true,
+        no_flush: true,
+        // Rows hold names and attributes together, so attributes cost nothing here; and the kernel's own
+        // guess lists only the first part of a large directory with them.
+        readdirplus: Readdirplus::Always,
+        ..InitConfig::default()
+    }
 }
 
 /// Entries answered between two looks at the size of the node table.
