@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FileSystem, FsError, NodeId, View};
+use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position, View};
 use rustix::io::Errno;
 
 use crate::abi::notify::PRUNE;
@@ -140,9 +140,8 @@ impl Bridge {
     /// # Errors
     /// Threads can't be started.
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
-        let store = Arc::clone(fs.store());
         let shared = Arc::new(Shared {
-            fs,
+            fs: Arc::clone(&fs),
             buffers: BufferPool::new(config.read_bytes_max, 16),
             notifier: OnceLock::new(),
             entries: AtomicU32::new(0),
@@ -151,7 +150,7 @@ impl Bridge {
         });
         let tick = Arc::clone(&shared);
         let period = shared.config.housekeep_period;
-        let background = Background::start(store, period, move || tick.housekeep())?;
+        let background = Background::start(fs, period, move || tick.housekeep())?;
         Ok(Self { shared, background: Arc::new(background) })
     }
 
@@ -179,16 +178,16 @@ impl Bridge {
     }
 
     /// Answers when everything up to `target` is durable.
-    fn sync(&self, target: Result<kvfs_store::Position, FsError>, reply: Reply<()>) {
+    fn sync(&self, target: Result<Position, FsError>, reply: Reply<()>) {
         let position = match target {
             Ok(position) => position,
             Err(error) => return reply.error(errno::errno(&error)),
         };
-        let done = Box::new(move |outcome: Result<(), kvfs_store::StoreError>| {
-            reply.result(outcome.map_err(|error| errno::errno(&error.into())));
+        let done = Box::new(move |outcome: Result<(), FsError>| {
+            reply.result(outcome.map_err(|error| errno::errno(&error)));
         });
         if let Err((_, done)) = self.background.syncs.submit((position, done)) {
-            done(self.shared.fs.store().sync(position));
+            done(self.shared.fs.sync(position));
         }
     }
 }
@@ -299,10 +298,7 @@ impl Shared {
     /// What must happen before the file system is gone.
     fn finish(&self) {
         self.housekeep();
-        let synced = self
-            .fs
-            .sync_target_all(self.config.view)
-            .and_then(|position| Ok(self.fs.store().sync(position)?));
+        let synced = self.fs.sync_target_all(self.config.view).and_then(|position| self.fs.sync(position));
         if let Err(error) = synced {
             tracing::error!(%error, "the last sync failed");
         }

@@ -1,5 +1,7 @@
 //! Dirty pages of mapped files can be freed only by the daemon; with memory gone, it must still get on.
 
+mod mapped;
+
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,8 @@ use crate::mounted::mount_or_skip;
 const WRITER_FILE: &str = "KVFS_TEST_MAPPED_FILE";
 const FILE_BYTES: usize = 96 << 20;
 const CGROUP_BYTES_MAX: usize = 24 << 20;
+
+static NEXT_GROUP: AtomicU32 = AtomicU32::new(0);
 
 fn pattern(page: usize) -> u8 {
     (page % 251) as u8 + 1
@@ -40,8 +44,7 @@ impl Cgroup {
     fn new(bytes_max: usize) -> Result<Self, String> {
         let root = Path::new("/sys/fs/cgroup");
         let why = |error: std::io::Error| error.to_string();
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvfs-fuse-it-{}-{number}", std::process::id());
         let (group, limit) = if root.join("memory").is_dir() {
             (Self(root.join("memory").join(name)), "memory.limit_in_bytes")
@@ -107,29 +110,4 @@ fn get_on(test: &str, operations: Arc<dyn Operations>, init: InitConfig) {
     }
     drop(file);
     mounted.unmount();
-}
-
-mod mapped {
-    //! Writing through a shared mapping.
-    #![expect(unsafe_code, reason = "a mapping is raw memory")]
-
-    use std::fs::File;
-
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-
-    /// Fills each page with its `pattern` and makes it durable.
-    pub(super) fn fill(file: &File, bytes: usize, pattern: fn(usize) -> u8) {
-        // SAFETY: a fresh mapping of a file that has `bytes` bytes and that nobody truncates; it is used
-        // through this one slice only, and unmapped after its last use.
-        unsafe {
-            let prot = ProtFlags::READ | ProtFlags::WRITE;
-            let start = mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0).unwrap();
-            let data = std::slice::from_raw_parts_mut(start.cast::<u8>(), bytes);
-            for (index, page) in data.chunks_mut(4096).enumerate() {
-                page.fill(pattern(index));
-            }
-            msync(start, bytes, MsyncFlags::SYNC).unwrap();
-            munmap(start, bytes).unwrap();
-        }
-    }
 }
