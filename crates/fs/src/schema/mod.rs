@@ -33,6 +33,9 @@ use kvfs_store::{Keyspace, KeyspaceKind, Store};
 
 use crate::Result;
 
+/// Names of the keyspaces that belong to the file system; changing them by other ways breaks files.
+pub const KEYSPACES: [&str; 4] = ["meta", "data", "xattr", "orphans"];
+
 /// The open keyspaces of a file system.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keyspaces {
@@ -50,11 +53,12 @@ impl Keyspaces {
     /// Opens (and creates where missing) the keyspaces.
     pub(crate) fn open(store: &dyn Store) -> Result<Self> {
         let merge = || -> Option<Arc<dyn kvfs_store::MergeFunction>> { Some(Arc::new(RowMerge)) };
+        let [meta, data, xattr, orphans] = KEYSPACES;
         Ok(Self {
-            meta: store.open_keyspace("meta", KeyspaceKind::Tuple, merge())?,
-            data: store.open_keyspace("data", KeyspaceKind::Block, None)?,
-            xattr: store.open_keyspace("xattr", KeyspaceKind::Tuple, None)?,
-            orphans: store.open_keyspace("orphans", KeyspaceKind::Tuple, merge())?,
+            meta: store.open_keyspace(meta, KeyspaceKind::Tuple, merge())?,
+            data: store.open_keyspace(data, KeyspaceKind::Block, None)?,
+            xattr: store.open_keyspace(xattr, KeyspaceKind::Tuple, None)?,
+            orphans: store.open_keyspace(orphans, KeyspaceKind::Tuple, merge())?,
         })
     }
 }
