@@ -66,10 +66,10 @@ get_tarball() {
     packed=$("$tools/fetch.sh" kernel) || return
     case $packed in
       *.xz) xz -T0 -dc "$packed" >"$work/tree.tar" ;;
-      *) cp "$packed" "$work/tree.tar" ;;
+      *) ln -s "$packed" "$work/tree.tar" ;;
     esac || return
   fi
-  echo "# $(tar -tf "$work/tree.tar" | wc -l) entries, $(($(stat -c %s "$work/tree.tar") >> 20)) MiB"
+  echo "# $(tar -tf "$work/tree.tar" | wc -l) entries, $(($(stat -L -c %s "$work/tree.tar") >> 20)) MiB"
 }
 
 # Directories that are in the tarball only as part of their files' paths get the time of the unpacking: a fixed one.

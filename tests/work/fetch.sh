@@ -40,7 +40,7 @@ private_apt() {
 
 case ${1:-} in
   kernel)
-    if ! ls linux-source-*.tar.xz >/dev/null 2>&1; then
+    if ! ls linux-source-*.tar* >/dev/null 2>&1; then
       private_apt binary
       name=$("${apt[@]/apt-get/apt-cache}" -n search '^linux-source-[0-9.]+$' | awk '{ print $1 }' | sort -V | tail -n 1)
       [ -n "$name" ] || {
@@ -52,7 +52,8 @@ case ${1:-} in
       rm -f "$name"_*.deb
       rm -rf apt.binary
     fi
-    ls "$PWD"/linux-source-*.tar.*
+    # The unpacked one first, should there be one: the benchmark leaves it here.
+    ls "$PWD"/linux-source-*.tar* | grep -E '\.tar(\.xz)?$' | sort | head -n 1
     ;;
   source)
     if [ ! -d "$2" ]; then

@@ -53,7 +53,9 @@ fn arguments() -> Result<Arguments, String> {
 fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let clock = Arc::new(SystemClock::new());
     let store: Arc<dyn Store> = Arc::new(ModelStore::new());
-    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default())?;
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let root = MkfsOptions { uid: owner.0, gid: owner.1, ..MkfsOptions::default() };
+    FileSystem::mkfs(&store, &*clock, &root)?;
     let atime = match arguments.options.atime {
         AtimeMode::Relatime => AtimePolicy::Relatime,
         AtimeMode::Noatime => AtimePolicy::Noatime,

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -258,8 +259,10 @@ impl Notifier {
             };
             let outcome = self.carry_out(&notification);
             tracing::trace!(?notification, ?outcome, "notification");
-            if let Some(done) = done {
-                done(outcome);
+            if let Some(done) = done
+                && catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err()
+            {
+                tracing::error!("the callback of a notification panicked");
             }
         }
     }

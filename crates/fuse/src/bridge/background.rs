@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -88,14 +89,15 @@ impl Background {
         };
         let retries = Arc::clone(&background.retries);
         background.spawn("fuse-retry", move || {
-            drain(&retries, |jobs| jobs.into_iter().for_each(|job| job()));
+            drain(&retries, |jobs| jobs.into_iter().for_each(guarded));
         })?;
         let syncs = Arc::clone(&background.syncs);
-        background.spawn("fuse-sync", move || drain(&syncs, |waiting| sync_all(&*store, waiting)))?;
+        background
+            .spawn("fuse-sync", move || drain(&syncs, |waiting| guarded(|| sync_all(&*store, waiting))))?;
         let timer = Arc::clone(&background.timer);
         background.spawn("fuse-housekeep", move || {
             while !timer.wait_for_end(period) {
-                tick();
+                guarded(&tick);
             }
         })?;
         Ok(background)
@@ -128,6 +130,13 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Runs a job; a panic ends the job (whose request then answers EIO), not the thread.
+fn guarded(job: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        tracing::error!("a job beside the workers panicked");
     }
 }
 

@@ -116,6 +116,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let workers = config.workers.max(1);
         let pool = BufferPool::new(config.init.write_bytes_max as usize, workers + 6);
+        pool.warm(workers + 2);
         let negotiated = handshake(&*transport, &config.init, &pool)?;
         tracing::debug!(?negotiated, workers, "FUSE connection negotiated");
 

@@ -39,6 +39,15 @@ impl BufferPool {
         Arc::new(Self { free: Mutex::new(Vec::new()), pages: 1 + bytes.div_ceil(PAGE_BYTES), free_max })
     }
 
+    /// Makes `count` buffers ready, with their memory touched: dirty pages of mapped files must be taken even
+    /// when there is no memory left to take them with.
+    pub fn warm(self: &Arc<Self>, count: usize) {
+        let mut ready: Vec<_> = (0..count).map(|_| self.take()).collect();
+        for buffer in &mut ready {
+            buffer.pages.as_mut_slice().as_mut_bytes().fill(0);
+        }
+    }
+
     /// An idle buffer, or a new one.
     pub fn take(self: &Arc<Self>) -> RequestBuffer {
         let recycled = self.free.lock().pop();

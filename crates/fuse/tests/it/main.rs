@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod bridge;
 mod gate;
 mod kernel;
 mod mounted;
 mod pressure;
 mod protocol;
+mod slow;
 
 // The in-memory server of the benchmarks is also the file system of these tests.
 #[path = "../../examples/floor/operations.rs"]

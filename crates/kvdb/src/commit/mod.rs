@@ -16,6 +16,8 @@ pub use snapshots::{SnapshotPin, SnapshotTracker};
 /// The publisher once more, on primitives whose schedule a test decides.
 #[cfg(test)]
 mod scheduled {
+    #[allow(clippy::duplicate_mod, reason = "on other primitives it is another module")]
+    #[expect(unreachable_pub, reason = "public in its other place")]
     #[path = "../publisher.rs"]
     mod publisher;
     mod sync;

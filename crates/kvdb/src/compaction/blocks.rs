@@ -13,7 +13,7 @@ use kvfs_store::{BLOCK_BYTES, Result, Seqno};
 
 use super::copy::CopyReader;
 use super::job::MergeJob;
-use super::output::{Output, Sink};
+use super::output::{Output, Sink, Totals};
 use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
 use crate::format::{Extent, Layer, Region, SeqnoSpan};
 use crate::iter::surviving_tombstones;
@@ -60,7 +60,7 @@ struct Group {
     stitching: bool,
 }
 
-pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<()> {
+pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let tombstones = job.tombstones();
     let survivors = surviving_tombstones(&tombstones, &job.rules);
     let hiding = BlockTombstones(&tombstones);
@@ -192,7 +192,8 @@ impl Mover<'_> {
                 let piece = Arc::clone(self.piece(moving.source));
                 let source = moving.source;
                 let writer = self.output.writer();
-                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, moving.count())?;
+                let count = moving.count() as u32;
+                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, count);
             } else {
                 self.copy(layer, &moving)?;
             }
@@ -212,7 +213,7 @@ impl Mover<'_> {
                 let crcs = &region.crcs[(first - region.first) as usize..][..blocks as usize];
                 let data = self.reader.read(moving.source.input, at, crcs)?;
                 let span = SeqnoSpan { count: blocks as u32, seqno };
-                self.output.writer().add_blocks(layer, region.prefix, first, &[span], data)?;
+                self.output.writer().add_blocks(layer, region.prefix, first, &[span], &[data])?;
                 first += blocks;
                 left -= blocks;
             }

@@ -64,7 +64,7 @@ impl CopyReader {
 
     fn load(&self, addr: u64, len: u64) -> Result<Window> {
         // Nothing is read beyond the zone: what follows may be in use by somebody else.
-        let zone_bytes = self.ctx.zones.zone_bytes();
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zone_end = (addr / zone_bytes + 1) * zone_bytes;
         let wanted = len.max(Self::WINDOW_BYTES).min(zone_end - addr).max(len);
         let mut buf = AlignedBuf::zeroed(wanted as usize);

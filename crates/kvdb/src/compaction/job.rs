@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvfs_store::{KeyspaceKind, Result};
 
-use super::output::{OutputSpec, Sink};
+use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, blocks, tuples};
 use crate::format::Extent;
 use crate::iter::KeepRules;
@@ -51,7 +51,7 @@ impl MergeJob {
     ///
     /// # Errors
     /// I/O errors, corruption, no space. What was handed over stays valid.
-    pub(crate) fn run(&self, sink: &mut dyn Sink) -> Result<()> {
+    pub(crate) fn run(&self, sink: &mut dyn Sink) -> Result<Totals> {
         match self.spec.kind {
             KeyspaceKind::Tuple => tuples::merge(self, sink),
             KeyspaceKind::Block => blocks::merge(self, sink),

@@ -32,6 +32,13 @@ pub(crate) struct OutputSpec {
     pub(crate) next_id: Arc<AtomicU64>,
 }
 
+/// What an output came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) bytes_written: u64,
+    pub(crate) bytes_stitched: u64,
+}
+
 /// An output that is being written, in key order.
 pub(crate) struct Output<'a> {
     spec: OutputSpec,
@@ -40,13 +47,14 @@ pub(crate) struct Output<'a> {
     low: Bytes,
     writer: PieceWriter,
     sink: &'a mut dyn Sink,
+    totals: Totals,
 }
 
 impl<'a> Output<'a> {
     /// `tombstones` are those that must live on; they are dealt out to the pieces.
     pub(crate) fn new(spec: OutputSpec, tombstones: TombstoneSet, sink: &'a mut dyn Sink) -> Self {
         let writer = Self::new_writer(&spec);
-        Self { spec, tombstones, low: Bytes::new(), writer, sink }
+        Self { spec, tombstones, low: Bytes::new(), writer, sink, totals: Totals::default() }
     }
 
     fn new_writer(spec: &OutputSpec) -> PieceWriter {
@@ -92,12 +100,15 @@ impl<'a> Output<'a> {
         if writer.is_empty() {
             return Ok(None);
         }
+        self.totals.bytes_written += writer.bytes_written();
+        self.totals.bytes_stitched += writer.bytes_referenced();
         writer.finish().map(|(_, piece)| Some(piece))
     }
 
     /// Hands the last piece over.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<Totals> {
         let piece = self.finish_piece(None)?;
-        self.sink.piece(piece, None)
+        self.sink.piece(piece, None)?;
+        Ok(self.totals)
     }
 }

@@ -73,7 +73,7 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
     }
 
     /// The smallest position that any source still has.
-    fn position(&self) -> Option<(Bytes, u64)> {
+    fn least(&self) -> Option<(Bytes, u64)> {
         let least = self.heads.iter().flatten().min_by(|a, b| (&a.prefix, a.first).cmp(&(&b.prefix, b.first)))?;
         Some((least.prefix.clone(), least.first))
     }
@@ -130,7 +130,7 @@ impl<S: Clone, I: Iterator<Item = Span<S>>> Iterator for Sweep<'_, S, I> {
 
     fn next(&mut self) -> Option<Interval<S>> {
         loop {
-            let (prefix, first) = self.position()?;
+            let (prefix, first) = self.least()?;
             let end = self.interval_end(&prefix, first);
             let versions = self.take_until(&prefix, first, end);
             let kept = self.keep_visible(&prefix, first, versions);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use kvfs_store::Result;
 
 use super::job::MergeJob;
-use super::output::{Output, Sink};
+use super::output::{Output, Sink, Totals};
 use crate::format::TupleEntry;
 use crate::iter::{CompactionIter, MergingIter, run_records, surviving_tombstones};
 use crate::memtable::TombstoneSet;
@@ -31,7 +31,7 @@ struct Stretch {
     blocks: std::ops::Range<usize>,
 }
 
-pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<()> {
+pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let tombstones = job.tombstones();
     let blocks = isolated_blocks(job, &tombstones);
     let stretches = stretches(job, &blocks);

@@ -102,9 +102,9 @@ impl Inner {
         add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
-        add("memory.ceiling_bytes", self.ctx.accountant.ceiling_bytes());
+        add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
         add("memory.used_bytes", self.ctx.accountant.used_total());
-        add("memory.peak_bytes", self.ctx.accountant.peak());
+        add("memory.peak_bytes", self.ctx.accountant.peak_total());
         add("zones.total", u64::from(zones.zones_total));
         add("zones.free", u64::from(zones.zones_free));
         add("zones.live_bytes", zones.bytes_live);

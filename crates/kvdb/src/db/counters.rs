@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use kvfs_store::Batch;
 
+use crate::compaction::Totals;
+
 /// All counters of an open store.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -43,9 +45,9 @@ impl Counters {
         self.flush_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
-    pub(crate) fn note_merge_output(&self, written: u64, referenced: u64) {
-        self.merge_bytes_written.fetch_add(written, Relaxed);
-        self.merge_bytes_stitched.fetch_add(referenced.saturating_sub(written), Relaxed);
+    pub(crate) fn note_merge_output(&self, totals: Totals) {
+        self.merge_bytes_written.fetch_add(totals.bytes_written, Relaxed);
+        self.merge_bytes_stitched.fetch_add(totals.bytes_stitched, Relaxed);
     }
 
     pub(crate) fn note_merge(&self, took: Duration) {

@@ -12,7 +12,7 @@ use kvfs_store::{KeyspaceKind, Result};
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
 use super::view::{Sealed, View};
-use crate::compaction::{Output, OutputSpec, Sink};
+use crate::compaction::{Output, OutputSpec, Sink, Totals};
 use crate::format::SeqnoSpan;
 use crate::iter::{CompactionIter, KeepRules, surviving_tombstones};
 use crate::memtable::split_block_key;
@@ -41,7 +41,6 @@ impl Inner {
         self.check_writable()?;
         let start = self.clock.monotonic();
         sealed.table.wait_quiescent();
-        self.publisher.wait_visible(sealed.last_seqno);
         let bytes = self.health.observe(self.flush_table(&sealed))?;
         self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
         self.work.ring();
@@ -97,7 +96,7 @@ impl Inner {
         match meta.kind {
             KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
             KeyspaceKind::Block => write_blocks(&mut records, output)?,
-        }
+        };
         Ok(collect.pieces)
     }
 
@@ -124,7 +123,7 @@ impl Inner {
     }
 }
 
-fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<()> {
+fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
     let mut last_key = Bytes::new();
     records.first()?;
     while let Some(record) = records.next_kept()? {
@@ -136,7 +135,7 @@ fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<
 }
 
 /// The k-th newest version of a block goes to layer k.
-fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<()> {
+fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
     let mut last_key = Bytes::new();
     let mut layer = 0;
     records.first()?;
@@ -145,7 +144,7 @@ fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<
         layer = if again { layer + 1 } else { 0 };
         let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
         if let Some((prefix, block)) = split_block_key(&record.key) {
-            writer.add_blocks(layer, prefix, block, &[SeqnoSpan { count: 1, seqno: record.seqno }], &record.value)?;
+            writer.add_blocks(layer, prefix, block, &[SeqnoSpan { count: 1, seqno: record.seqno }], &[&record.value])?;
         }
         last_key = record.key;
     }

@@ -14,7 +14,7 @@ use crate::compaction::{MergeJob, Sink, Victims, picker};
 use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
-use crate::zone::Budget;
+use crate::zone::{Budget, ZoneState};
 
 /// A zone with less live data than this share is emptied when space is short.
 const VICTIM_LIVE_PERCENT: u64 = 60;
@@ -102,10 +102,8 @@ impl Inner {
         if install.stopped {
             return Ok(false);
         }
-        match result {
-            Err(kvfs_store::StoreError::Full) => Err(kvfs_store::StoreError::Full),
-            other => self.health.observe(other),
-        }?;
+        let totals = self.health.observe(result)?;
+        self.counters.note_merge_output(totals);
         self.counters.note_merge(self.clock.monotonic().saturating_sub(start));
         Ok(true)
     }
@@ -146,10 +144,10 @@ impl Inner {
 
     /// The zones that are worth emptying: at least three of them become at most two.
     fn victims(&self) -> Victims {
-        let zone_bytes = self.ctx.zones.zone_bytes();
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let table = self.ctx.zones.table();
         let poor = table.iter().filter(|(_, state, live)| {
-            state.is_sealed() && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
+            *state == ZoneState::Closed && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
         });
         Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
     }

@@ -104,11 +104,11 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let descs = || state.keyspaces.values().flat_map(|k| &k.runs).flat_map(|run| &run.pieces);
     zones.restore(descs().flat_map(|desc| &desc.zones))?;
 
-    let accountant = Arc::new(Accountant::new(options.memory_bytes));
+    let accountant = Accountant::new(options.memory_bytes);
     let ctx = Arc::new(RunContext {
         device: Arc::clone(&device),
         zones,
-        cache: Arc::new(BlockCache::new(Arc::clone(&accountant))),
+        cache: BlockCache::lru(Arc::clone(&accountant)),
         accountant,
         options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },
     });

@@ -103,7 +103,7 @@ impl DbSnapshot {
     /// Pins the newest position. The tracker takes the position under its own lock, so that a flush or
     /// merge either sees the pin or works only on what is at or below it.
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let pin = inner.snapshots.pin_newest(|| inner.publisher.visible());
+        let pin = inner.snapshots.pin_newest(&inner.publisher);
         Self { inner, pin }
     }
 }

@@ -45,17 +45,15 @@ impl Inner {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
-        let (base, table) = loop {
+        let (base, table, ticket, order) = loop {
             let mut order = self.order.lock();
             let base = order.next_seqno;
             match journal.append(base, batch) {
                 Ok(_) => {
                     order.next_seqno += count;
                     let table = Arc::clone(&self.view().active);
-                    let writing = table.begin_write();
-                    self.publisher.begin(base, count);
-                    drop(order);
-                    break (base, (table, writing));
+                    let ticket = self.publisher.begin(base, count);
+                    break (base, table, ticket, order);
                 }
                 Err(AppendError::AreaFull) => {
                     drop(order);
@@ -64,9 +62,10 @@ impl Inner {
                 Err(AppendError::Store(error)) => return self.health.observe(Err(error)),
             }
         };
-        let (table, writing) = table;
+        let writing = table.begin_write();
+        drop(order);
         table.apply(batch, base, kinds);
-        self.publisher.publish(base, count);
+        ticket.publish()?;
         drop(writing);
         self.counters.note_write(batch);
         Ok(Position(base + count - 1))

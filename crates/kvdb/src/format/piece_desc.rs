@@ -46,7 +46,7 @@ pub struct PieceDesc {
     pub meta: Vec<Extent>,
     /// Length of the blob (bytes).
     pub meta_len: u32,
-    /// CRC-32C of the blob.
+    /// CRC-32C of the blob's header, which in turn holds those of its sections.
     pub meta_crc: u32,
     /// Everything that the piece holds in the zones, data and metadata, by zone ascending.
     pub zones: Vec<ZoneUse>,

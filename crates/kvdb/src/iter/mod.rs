@@ -11,11 +11,13 @@ mod compaction;
 mod concat;
 mod layers;
 mod merging;
+mod run;
 mod visible;
 
 pub use compaction::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 pub use concat::{ConcatIter, Parts};
 pub use merging::MergingIter;
+pub use run::run_records;
 pub use visible::{Source, VisibleCursor};
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ impl<'a> BlockFill<'a> {
                 break;
             }
             let Some(seqno) = fragment.newest_at(self.snapshot) else { continue };
-            let range = self.position_at_or_after(fragment.start)..self.position_at_or_after(fragment.end);
+            let range = self.positions(fragment.start, fragment.end);
             if !range.is_empty() {
                 covered.push((range, seqno));
             }
@@ -184,6 +184,11 @@ impl<'a> BlockFill<'a> {
         for (range, _) in covered {
             self.mark_absent(range.clone());
         }
+    }
+
+    /// The positions whose keys lie in `[start, end)`.
+    pub fn positions(&self, start: &[u8], end: &[u8]) -> Range<usize> {
+        self.position_at_or_after(start)..self.position_at_or_after(end)
     }
 
     /// The first position whose key is at or after `key`, at most the count.

@@ -7,21 +7,31 @@
 //! Thread safety: readers and writers at once. Sets are built outside the lock that readers take.
 //! Invariants: the union of sets and tail is all tombstones; sizes of sets fall along the list.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use kvfs_store::Seqno;
 use parking_lot::{Mutex, RwLock};
 
-use super::tombstones::{RangeTombstone, TombstoneSet};
+use super::{
+    fill::BlockFill,
+    tombstones::{RangeTombstone, TombstoneSet},
+};
 
 /// Tombstones that are searched one by one.
 const TAIL_LEN: usize = 16;
 
 /// Sets of one size class before they become one.
 const FANOUT: usize = 4;
+
+/// Sets of more tombstones stay as they are: it bounds how long one insertion can take, and a
+/// memtable is sealed before it has more than a few of them.
+const SET_LEN_MAX: usize = 1 << 13;
 
 #[derive(Debug, Default)]
 struct State {
@@ -74,7 +84,7 @@ impl GrowingTombstones {
         sets.push(Arc::new(TombstoneSet::new(tail)));
         while let Some(from) = sets.len().checked_sub(FANOUT) {
             let newest_len = sets[sets.len() - 1].len();
-            if sets[from].len() > FANOUT * newest_len {
+            if sets[from].len() > (FANOUT * newest_len).min(SET_LEN_MAX) {
                 break;
             }
             let merged = TombstoneSet::union(sets[from..].iter().map(|set| &**set));
@@ -100,14 +110,33 @@ impl GrowingTombstones {
             return None;
         }
         let state = self.state.read();
-        let in_sets = state.sets.iter().filter_map(|set| set.covering(key, snapshot)).max();
         let in_tail = state
             .tail
             .iter()
             .filter(|tombstone| tombstone.seqno <= snapshot && tombstone.covers(key))
             .map(|tombstone| tombstone.seqno)
             .max();
-        in_sets.max(in_tail)
+        // Newer sets come last; once they have answered, older ones need no search.
+        state.sets.iter().rev().fold(in_tail, |newest, set| match newest {
+            Some(newest) if newest >= set.seqno_max() => Some(newest),
+            _ => newest.max(set.covering(key, snapshot)),
+        })
+    }
+
+    /// The stretches of positions of `fill` that tombstones cover at its snapshot, each with a covering
+    /// seqno; they may overlap.
+    pub(super) fn covered(&self, fill: &BlockFill<'_>) -> Vec<(Range<usize>, Seqno)> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let state = self.state.read();
+        let in_sets = state.sets.iter().flat_map(|set| fill.covered(set));
+        let in_tail = state
+            .tail
+            .iter()
+            .filter(|tombstone| tombstone.seqno <= fill.snapshot())
+            .map(|tombstone| (fill.positions(&tombstone.start, &tombstone.end), tombstone.seqno));
+        in_sets.chain(in_tail).filter(|(range, _)| !range.is_empty()).collect()
     }
 
     /// All tombstones now, as few sets whose key ranges may overlap. Cheap.

@@ -104,10 +104,7 @@ impl KeyspaceTable {
         if fill.is_complete() {
             return;
         }
-        let mut covered = Vec::new();
-        for set in self.tombstones.sets() {
-            covered.extend(fill.covered(&set));
-        }
+        let covered = self.tombstones.covered(fill);
         let hidden = newest_by_position(&covered, fill.count());
         let mut from = 0;
         while let Some(range) = fill.next_undecided(from) {

@@ -16,13 +16,41 @@ use kvfs_store::Seqno;
 use crate::format::{RecordKind, RecordRef};
 
 /// Memory that a record takes beyond its key and value (bytes): a list node with its tower.
-pub(super) const RECORD_OVERHEAD_BYTES: usize = 128;
+pub(super) const RECORD_OVERHEAD_BYTES: usize = 144;
+
+/// The first bytes of a key as a number, zero-padded: where the heads of two keys differ, they order
+/// the keys. They lie in the list node itself, so most comparisons of a search miss the cache once,
+/// not twice.
+fn head(key: &[u8]) -> u128 {
+    if let Some(first) = key.first_chunk::<16>() {
+        return u128::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 16];
+    bytes[..key.len()].copy_from_slice(key);
+    u128::from_be_bytes(bytes)
+}
 
 /// Owned place of a record: by key, then newest first.
 #[derive(Debug)]
 struct Place {
+    head: u128,
     key: Bytes,
     seqno: Seqno,
+}
+
+/// Borrowed place.
+#[derive(Clone, Copy)]
+struct PlaceRef<'a> {
+    head: u128,
+    key: &'a [u8],
+    seqno: Seqno,
+}
+
+impl PlaceRef<'_> {
+    fn compare(self, other: PlaceRef<'_>) -> Ordering {
+        let keys = || self.head.cmp(&other.head).then_with(|| self.key.cmp(other.key));
+        keys().then_with(|| other.seqno.cmp(&self.seqno))
+    }
 }
 
 #[derive(Debug)]
@@ -33,28 +61,24 @@ struct Content {
 
 /// A place, owned or borrowed, so that a search needs no allocation.
 trait AsPlace {
-    fn place(&self) -> (&[u8], Seqno);
+    fn place(&self) -> PlaceRef<'_>;
 }
 
 impl AsPlace for Place {
-    fn place(&self) -> (&[u8], Seqno) {
-        (&self.key, self.seqno)
+    fn place(&self) -> PlaceRef<'_> {
+        PlaceRef { head: self.head, key: &self.key, seqno: self.seqno }
     }
 }
 
-impl AsPlace for (&[u8], Seqno) {
-    fn place(&self) -> (&[u8], Seqno) {
+impl AsPlace for PlaceRef<'_> {
+    fn place(&self) -> PlaceRef<'_> {
         *self
     }
 }
 
-fn compare(a: (&[u8], Seqno), b: (&[u8], Seqno)) -> Ordering {
-    a.0.cmp(b.0).then(b.1.cmp(&a.1))
-}
-
 impl Ord for dyn AsPlace + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare(self.place(), other.place())
+        self.place().compare(other.place())
     }
 }
 
@@ -74,7 +98,7 @@ impl Eq for dyn AsPlace + '_ {}
 
 impl Ord for Place {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare(self.place(), other.place())
+        self.place().compare(other.place())
     }
 }
 
@@ -126,7 +150,7 @@ impl Node<'_> {
 impl SkipList {
     /// Expected O(log n).
     pub(super) fn insert(&self, key: Bytes, seqno: Seqno, kind: RecordKind, value: Bytes) {
-        self.map.insert(Place { key, seqno }, Content { kind, value });
+        self.map.insert(Place { head: head(&key), key, seqno }, Content { kind, value });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -135,13 +159,13 @@ impl SkipList {
 
     /// The first record at or after `(key, seqno)` in record order. Expected O(log n).
     pub(super) fn seek(&self, key: &[u8], seqno: Seqno) -> Option<Node<'_>> {
-        let place: &dyn AsPlace = &(key, seqno);
+        let place: &dyn AsPlace = &PlaceRef { head: head(key), key, seqno };
         self.map.lower_bound(Bound::Included(place)).map(Node)
     }
 
     /// The last record before all versions of `key`. Expected O(log n).
     fn seek_before(&self, key: &[u8]) -> Option<Node<'_>> {
-        let place: &dyn AsPlace = &(key, Seqno::MAX);
+        let place: &dyn AsPlace = &PlaceRef { head: head(key), key, seqno: Seqno::MAX };
         self.map.upper_bound(Bound::Excluded(place)).map(Node)
     }
 }

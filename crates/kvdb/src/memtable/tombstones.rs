@@ -7,6 +7,7 @@
 //! Thread safety: immutable after construction.
 //! Invariants: fragments are sorted, not empty, do not overlap; touching ones differ in their sets.
 
+mod key_heads;
 mod seqno_tree;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kvfs_store::Seqno;
 
-use self::seqno_tree::{EMPTY, Root, SeqnoTree};
+use self::{
+    key_heads::{KeyHeads, common_len, head},
+    seqno_tree::{EMPTY, Root, SeqnoTree},
+};
 
 /// Hides every record with a key in `[start, end)` and a smaller seqno.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +38,30 @@ impl RangeTombstone {
     }
 }
 
+/// A key of the list: twice the index of its tombstone, plus one for the end.
+#[derive(Debug, Clone, Copy)]
+struct KeyAt(u32);
+
 #[derive(Debug)]
 struct Cut {
-    start: Bytes,
-    end: Bytes,
+    start: KeyAt,
+    end: KeyAt,
     root: Root,
+}
+
+impl KeyAt {
+    fn start(tombstone: usize) -> Self {
+        Self(2 * tombstone as u32)
+    }
+
+    fn end(tombstone: usize) -> Self {
+        Self(2 * tombstone as u32 + 1)
+    }
+
+    fn key(self, list: &[RangeTombstone]) -> &Bytes {
+        let tombstone = &list[self.0 as usize / 2];
+        if self.0.is_multiple_of(2) { &tombstone.start } else { &tombstone.end }
+    }
 }
 
 /// An immutable set of range tombstones that answers "which is the newest over this key".
@@ -47,7 +70,12 @@ pub struct TombstoneSet {
     /// Sorted by (start, seqno descending), without duplicates and empty ranges.
     list: Vec<RangeTombstone>,
     cuts: Vec<Cut>,
+    /// The ends of the cuts, for the search.
+    ends: KeyHeads,
+    /// Their starts, for most answers to "is it in the cut that the search found".
+    starts: KeyHeads,
     seqnos: SeqnoTree,
+    seqno_max: Seqno,
 }
 
 /// A stretch of keys over which the same range tombstones lie.
@@ -74,15 +102,20 @@ impl<'a> Fragment<'a> {
 }
 
 impl TombstoneSet {
-    /// Builds the set from tombstones in any order; empty ranges are dropped. O(n log n).
+    /// Builds the set from tombstones in any order; empty ranges are dropped. O(n log n); sorted
+    /// lists one behind the other are the cheap case.
     pub fn new(tombstones: impl IntoIterator<Item = RangeTombstone>) -> Self {
         let mut list: Vec<_> =
             tombstones.into_iter().filter(|tombstone| tombstone.start < tombstone.end).collect();
-        // Concatenated sorted lists are the common input, and cheap for the stable sort.
-        list.sort_by(|a, b| (&a.start, b.seqno, &a.end).cmp(&(&b.start, a.seqno, &b.end)));
+        assert!(list.len() < 1 << 31, "a tombstone is numbered in 31 bits");
+        let common = common_len(list.iter().flat_map(|tombstone| [&tombstone.start, &tombstone.end]));
+        sort(&mut list, common);
         list.dedup();
-        let (cuts, seqnos) = fragment(&list);
-        Self { list, cuts, seqnos }
+        let (cuts, seqnos) = Sweep::new(&list, common).run();
+        let ends = KeyHeads::new(cuts.iter().map(|cut| &cut.end.key(&list)[..]));
+        let starts = KeyHeads::new(cuts.iter().map(|cut| &cut.start.key(&list)[..]));
+        let seqno_max = list.iter().map(|tombstone| tombstone.seqno).max().unwrap_or(0);
+        Self { list, cuts, ends, starts, seqnos, seqno_max }
     }
 
     /// All tombstones of several sets.
@@ -105,22 +138,26 @@ impl TombstoneSet {
         &self.list
     }
 
+    /// The greatest seqno; 0 when empty.
+    pub fn seqno_max(&self) -> Seqno {
+        self.seqno_max
+    }
+
     /// Smallest and greatest seqno.
     pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
-        let seqnos = || self.list.iter().map(|tombstone| tombstone.seqno);
-        Some((seqnos().min()?, seqnos().max()?))
+        Some((self.list.iter().map(|tombstone| tombstone.seqno).min()?, self.seqno_max))
     }
 
     /// The smallest start and the greatest end.
     pub fn bounds(&self) -> Option<(&Bytes, &Bytes)> {
-        Some((&self.cuts.first()?.start, &self.cuts.last()?.end))
+        Some((self.cuts.first()?.start.key(&self.list), self.cuts.last()?.end.key(&self.list)))
     }
 
     /// Memory that the set takes, keys counted once (bytes).
     pub fn bytes(&self) -> usize {
         let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
         keys + self.list.len() * size_of::<RangeTombstone>()
-            + self.cuts.len() * size_of::<Cut>()
+            + self.cuts.len() * (size_of::<Cut>() + 2 * size_of::<u64>())
             + self.seqnos.bytes()
     }
 
@@ -131,8 +168,11 @@ impl TombstoneSet {
 
     /// The fragment that `key` lies in. O(log n).
     pub fn fragment_at(&self, key: &[u8]) -> Option<Fragment<'_>> {
-        let cut = self.cuts.get(self.first_ending_after(key))?;
-        (cut.start[..] <= *key).then(|| self.view(cut))
+        let at = self.first_ending_after(key);
+        if self.starts.is_surely_greater(at, key) {
+            return None;
+        }
+        Some(self.view(self.cuts.get(at)?)).filter(|fragment| fragment.start[..] <= *key)
     }
 
     /// The fragment at an index of [`TombstoneSet::fragments`].
@@ -158,7 +198,7 @@ impl TombstoneSet {
         &self,
         key: &[u8],
     ) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
-        let count = self.cuts.partition_point(|cut| cut.start[..] < *key);
+        let count = self.cuts.partition_point(|cut| cut.start.key(&self.list)[..] < *key);
         self.cuts[..count].iter().map(|cut| self.view(cut))
     }
 
@@ -166,7 +206,7 @@ impl TombstoneSet {
     pub fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
         self.cuts
             .get(self.first_ending_after(start))
-            .is_some_and(|cut| end.is_none_or(|end| cut.start[..] < *end))
+            .is_some_and(|cut| end.is_none_or(|end| cut.start.key(&self.list)[..] < *end))
     }
 
     /// The part of the set inside `[start, end)`; `end = None` is unbounded. O(n log n).
@@ -188,56 +228,113 @@ impl TombstoneSet {
 
     /// Index of the first fragment that ends after `key`; their number when there is none. O(log n).
     pub fn first_ending_after(&self, key: &[u8]) -> usize {
-        self.cuts.partition_point(|cut| cut.end[..] <= *key)
+        let undecided = self.ends.equal_range(key);
+        undecided.start + self.cuts[undecided].partition_point(|cut| cut.end.key(&self.list)[..] <= *key)
     }
 
     fn view<'a>(&'a self, cut: &'a Cut) -> Fragment<'a> {
-        Fragment { start: &cut.start, end: &cut.end, root: cut.root, seqnos: &self.seqnos }
+        Fragment {
+            start: cut.start.key(&self.list),
+            end: cut.end.key(&self.list),
+            root: cut.root,
+            seqnos: &self.seqnos,
+        }
     }
 }
 
-/// Sweeps over starts and ends. `list` is sorted by start.
-fn fragment(list: &[RangeTombstone]) -> (Vec<Cut>, SeqnoTree) {
-    let mut ends: Vec<(&Bytes, Seqno)> = list.iter().map(|t| (&t.end, t.seqno)).collect();
-    ends.sort_unstable();
-    let mut cuts: Vec<Cut> = Vec::with_capacity(list.len());
-    let mut tree = SeqnoTree::default();
-    // Pieces of one tombstone carry the same seqno and may touch or overlap, hence the counts.
-    let mut active: BTreeMap<Seqno, usize> = BTreeMap::new();
-    let mut root = EMPTY;
-    let (mut starts, mut ends) = (list.iter().peekable(), ends.into_iter().peekable());
-    let mut at: Option<&Bytes> = None;
-    while let Some(&(end, _)) = ends.peek() {
-        let point = starts.peek().map_or(end, |next| end.min(&next.start));
-        if let Some(from) = at.filter(|_| root != EMPTY) {
-            push_cut(&mut cuts, from, point, root);
-        }
-        // Starts first: a seqno that ends and starts again here never leaves the set.
-        while let Some(next) = starts.next_if(|next| next.start == *point) {
-            let count = active.entry(next.seqno).or_insert(0);
-            *count += 1;
-            if *count == 1 {
-                root = tree.insert(root, next.seqno);
-            }
-        }
-        while let Some((_, seqno)) = ends.next_if(|(end, _)| *end == point) {
-            if let Some(count) = active.get_mut(&seqno) {
-                *count -= 1;
-                if *count == 0 {
-                    active.remove(&seqno);
-                    root = tree.remove(root, seqno);
-                }
-            }
-        }
-        at = Some(point);
-    }
-    (cuts, tree)
+/// Orders by (start, seqno descending, end). Heads are taken once, so that the comparisons stay away
+/// from the keys on the heap; the sort is stable and merges runs that are sorted already.
+fn sort(list: &mut Vec<RangeTombstone>, common: usize) {
+    let mut with_heads: Vec<(u64, RangeTombstone)> =
+        list.drain(..).map(|tombstone| (head(&tombstone.start[common..]), tombstone)).collect();
+    with_heads.sort_by(|(head_a, a), (head_b, b)| {
+        let keys = || head_a.cmp(head_b).then_with(|| a.start.cmp(&b.start));
+        keys().then_with(|| (b.seqno, &a.end).cmp(&(a.seqno, &b.end)))
+    });
+    list.extend(with_heads.into_iter().map(|(_, tombstone)| tombstone));
 }
 
-fn push_cut(cuts: &mut Vec<Cut>, start: &Bytes, end: &Bytes, root: Root) {
-    match cuts.last_mut() {
-        Some(last) if last.end == *start && last.root == root => last.end = end.clone(),
-        _ => cuts.push(Cut { start: start.clone(), end: end.clone(), root }),
+/// Walks over all starts and ends in key order, and cuts where the set of open tombstones changes.
+struct Sweep<'a> {
+    /// Sorted by start.
+    list: &'a [RangeTombstone],
+    /// Tombstones by end.
+    by_end: Vec<(u64, usize)>,
+    /// Pieces of one tombstone carry the same seqno and may touch or overlap, hence the counts.
+    open: BTreeMap<Seqno, usize>,
+    root: Root,
+    tree: SeqnoTree,
+    cuts: Vec<Cut>,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(list: &'a [RangeTombstone], common: usize) -> Self {
+        let mut by_end: Vec<(u64, usize)> =
+            list.iter().enumerate().map(|(at, tombstone)| (head(&tombstone.end[common..]), at)).collect();
+        by_end.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| list[a.1].end.cmp(&list[b.1].end)));
+        Self {
+            list,
+            by_end,
+            open: BTreeMap::new(),
+            root: EMPTY,
+            tree: SeqnoTree::default(),
+            cuts: Vec::with_capacity(list.len()),
+        }
+    }
+
+    fn run(mut self) -> (Vec<Cut>, SeqnoTree) {
+        let (mut starts, mut ends) = (0, 0);
+        let mut from: Option<KeyAt> = None;
+        while let Some(&(_, ending)) = self.by_end.get(ends) {
+            let end = &self.list[ending].end;
+            let (point, key) = match self.list.get(starts) {
+                Some(next) if next.start < *end => (KeyAt::start(starts), &next.start),
+                _ => (KeyAt::end(ending), end),
+            };
+            if let Some(from) = from.filter(|_| self.root != EMPTY) {
+                self.cut(from, point);
+            }
+            // Starts first: a seqno that ends and starts again here never leaves the set.
+            while self.list.get(starts).is_some_and(|next| next.start == *key) {
+                self.open(self.list[starts].seqno);
+                starts += 1;
+            }
+            while let Some(&(_, ending)) = self.by_end.get(ends)
+                && self.list[ending].end == *key
+            {
+                self.close(self.list[ending].seqno);
+                ends += 1;
+            }
+            from = Some(point);
+        }
+        (self.cuts, self.tree)
+    }
+
+    fn open(&mut self, seqno: Seqno) {
+        let count = self.open.entry(seqno).or_insert(0);
+        *count += 1;
+        if *count == 1 {
+            self.root = self.tree.insert(self.root, seqno);
+        }
+    }
+
+    fn close(&mut self, seqno: Seqno) {
+        if let Some(count) = self.open.get_mut(&seqno) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&seqno);
+                self.root = self.tree.remove(self.root, seqno);
+            }
+        }
+    }
+
+    fn cut(&mut self, start: KeyAt, end: KeyAt) {
+        match self.cuts.last_mut() {
+            Some(last) if last.root == self.root && last.end.key(self.list) == start.key(self.list) => {
+                last.end = end;
+            }
+            _ => self.cuts.push(Cut { start, end, root: self.root }),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
 use crate::format::PieceId;
@@ -92,7 +92,7 @@ impl Run {
     pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
         let mut from = from;
         let mut key = block_key(prefix, from);
-        if key < self.lower_bound[..] {
+        if key[..] < self.lower_bound[..] {
             from = first_block_at_or_after(prefix, &self.lower_bound)?;
             key = block_key(prefix, from);
         }
@@ -186,7 +186,7 @@ fn live_run(state: &RunState, pieces: Vec<Arc<Piece>>) -> Run {
 }
 
 /// The first block of `prefix` whose key is at or after `key`; `None` when all are before it.
-pub(crate) fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
+pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
     let head = &key[..key.len().min(prefix.len())];
     match head.cmp(&prefix[..head.len()]) {
         std::cmp::Ordering::Less => Some(0),

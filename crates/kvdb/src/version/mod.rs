@@ -8,9 +8,14 @@
 
 mod edit;
 mod group;
+mod live;
 pub mod manifest;
 mod state;
 
 pub use edit::{Edit, RunId};
+pub use live::{KeyspaceRuns, Run, Version, first_block_at_or_after};
 pub use manifest::Manifest;
 pub use state::{KeyspaceState, ManifestState, RunState};
+
+#[cfg(test)]
+mod tests;

@@ -17,40 +17,41 @@ fn entry(cursor: &VisibleCursor) -> Option<(Bytes, Bytes)> {
     cursor.entry().map(|(key, value)| (Bytes::copy_from_slice(key), value.clone()))
 }
 
-/// `None`: fresh; else the index of the entry, `-1` before the first, the count behind the last.
+/// Makes a random move from `at` (`None`: fresh). Returns where that leads: the index of the entry, -1
+/// before the first, the count behind the last.
 fn expected_place(
     rng: &mut Rng,
     at: Option<i64>,
     entries: &[(Bytes, Bytes)],
     keys: u64,
     cursor: &mut VisibleCursor,
-) -> Option<i64> {
+) -> i64 {
     let count = entries.len() as i64;
     let key = random_key(rng, keys);
     match rng.below(12) {
         0 => {
             cursor.seek(&key).unwrap();
-            Some(entries.partition_point(|entry| entry.0 < key) as i64)
+            entries.partition_point(|entry| entry.0 < key) as i64
         }
         1 => {
             cursor.seek_back(&key).unwrap();
-            Some(entries.partition_point(|entry| entry.0 <= key) as i64 - 1)
+            entries.partition_point(|entry| entry.0 <= key) as i64 - 1
         }
         2 => {
             cursor.first().unwrap();
-            Some(0)
+            0
         }
         3 => {
             cursor.last().unwrap();
-            Some(count - 1)
+            count - 1
         }
         4..=7 => {
             cursor.next().unwrap();
-            Some(at.map_or(0, |at| (at + 1).min(count)))
+            at.map_or(0, |at| (at + 1).min(count))
         }
         _ => {
             cursor.prev().unwrap();
-            Some(at.map_or(count - 1, |at| (at - 1).max(-1)))
+            at.map_or(count - 1, |at| (at - 1).max(-1))
         }
     }
 }
@@ -70,7 +71,7 @@ fn check_random_moves(rng: &mut Rng, layers: &[Layer], keys: u64, moves: usize) 
     let mut at = None;
     assert_eq!(entry(&cursor), None);
     for _ in 0..moves {
-        at = expected_place(rng, at, &entries, keys + 2, &mut cursor);
+        at = Some(expected_place(rng, at, &entries, keys + 2, &mut cursor));
         let expected = at.and_then(|at| entries.get(usize::try_from(at).ok()?)).cloned();
         assert_eq!(entry(&cursor), expected, "snapshot {snapshot} place {at:?}");
     }
@@ -185,6 +186,61 @@ fn the_guard_lives_as_long_as_the_cursor() {
     assert_eq!(Arc::strong_count(&guard), 2);
     drop(cursor);
     assert_eq!(Arc::strong_count(&guard), 1);
+}
+
+/// The cursor's snapshot is fixed, whatever writers add to the memtable below it meanwhile.
+#[test]
+fn a_cursor_over_a_live_memtable_keeps_its_view() {
+    use kvfs_store::{Batch, Keyspace, KeyspaceKind};
+
+    use crate::{cache::Accountant, memtable::MemTable};
+
+    const ROWS: Keyspace = Keyspace(1);
+    let table = Arc::new(MemTable::new(Accountant::new(1 << 30)));
+    let apply = |seqno: Seqno, fill: &dyn Fn(&mut Batch)| {
+        let mut batch = Batch::new();
+        fill(&mut batch);
+        table.apply(&batch, seqno, |_| KeyspaceKind::Tuple);
+    };
+    for n in 0..500_u64 {
+        apply(n + 1, &|batch| batch.put(ROWS, format!("k{n:03}"), "old"));
+    }
+    apply(501, &|batch| batch.delete_range(ROWS, "k100", "k200"));
+    let expected: Vec<Bytes> = (0..100).chain(200..500).map(|n| Bytes::from(format!("k{n:03}"))).collect();
+    let finished = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = Rng::new(9);
+            for seqno in 502..6_000 {
+                let key = random_key(&mut rng, 500);
+                apply(seqno, &|batch| match seqno % 4 {
+                    0 => batch.delete(ROWS, key.clone()),
+                    1 => batch.delete_range(ROWS, key.clone(), "k400"),
+                    2 => batch.merge(ROWS, key.clone(), "+new"),
+                    _ => batch.put(ROWS, key.clone(), "new"),
+                });
+            }
+            finished.store(true, std::sync::atomic::Ordering::Release);
+        });
+        let mut walks = 0;
+        while walks < 3 || !finished.load(std::sync::atomic::Ordering::Acquire) {
+            let source = Source { records: table.iter(ROWS.0), tombstones: table.tombstone_sets(ROWS.0) };
+            let mut cursor = VisibleCursor::new(vec![source], 501, KeyRange::all(), merger(), Box::new(()));
+            let is_forward = walks % 2 == 0;
+            let mut keys: Vec<Bytes> = std::iter::from_fn(|| {
+                if is_forward { cursor.next() } else { cursor.prev() }.unwrap();
+                let (key, value) = entry(&cursor)?;
+                assert_eq!(value, "old");
+                Some(key)
+            })
+            .collect();
+            if !is_forward {
+                keys.reverse();
+            }
+            assert_eq!(keys, expected);
+            walks += 1;
+        }
+    });
 }
 
 fn run_moves(cursor: &mut VisibleCursor, moves: &[&str]) -> String {

@@ -98,3 +98,28 @@ fn an_empty_set_covers_nothing() {
     assert!(set.is_empty() && set.bounds().is_none() && set.covering(b"x", 9).is_none());
     assert!(!set.overlaps(b"", None));
 }
+
+#[test]
+fn keys_of_any_length_are_found_behind_any_common_beginning() {
+    for_seeds(100, |rng| {
+        let common = b"common beginning\0\0"[..rng.below(19) as usize].to_vec();
+        let key = |rng: &mut Rng| {
+            let mut key = common.clone();
+            for _ in 0..rng.below(12) {
+                key.push([0, 0, 1, 0xff][rng.below(4) as usize]);
+            }
+            Bytes::from(key)
+        };
+        let list: Vec<_> = (1..=25)
+            .map(|seqno| RangeTombstone { start: key(rng), end: key(rng), seqno })
+            .filter(|tombstone| tombstone.start < tombstone.end)
+            .collect();
+        let set = TombstoneSet::new(list.clone());
+        let probes = list.iter().flat_map(|t| [t.start.clone(), t.end.clone()]);
+        let others = (0..20).map(|_| key(rng)).collect::<Vec<_>>();
+        let outside = ["", "a", "common", "commos", "z"].map(Bytes::from);
+        for probe in probes.chain(others).chain(outside) {
+            assert_eq!(set.covering(&probe, 99), naive(&list, &probe, 99), "{probe:?}");
+        }
+    });
+}

@@ -1,0 +1,150 @@
+//! The bridge to the file system, over a store that waits when the test wants it to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
+use kvfs_fuse::abi::{self, Opcode, UNIQUE_INTERRUPT_BIT};
+use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
+use kvfs_fuse::session::SessionConfig;
+use kvfs_fuse::{Errno, Session};
+use kvfs_store::Store;
+use kvfs_store::clock::ManualClock;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::kernel::Kernel;
+use crate::slow::{Barrier, SlowStore};
+
+struct Rig {
+    kernel: Kernel,
+    session: Session,
+    syncs: Arc<Barrier>,
+    batches: Arc<Barrier>,
+}
+
+fn rig(workers: usize) -> Rig {
+    let slow = SlowStore::default();
+    let (syncs, batches) = (Arc::clone(&slow.syncs), Arc::clone(&slow.batches));
+    let store: Arc<dyn Store> = Arc::new(slow);
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
+    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
+    let fs = FileSystem::open(store, clock, MountOptions::default()).unwrap();
+    // No background work in between: the tests count batches and syncs.
+    let config = BridgeConfig { housekeep_period: Duration::from_hours(1), ..BridgeConfig::default() };
+    let bridge = Arc::new(Bridge::new(Arc::new(fs), config).unwrap());
+    let config = SessionConfig { init: init_config(), workers, ..SessionConfig::default() };
+    let (kernel, session) = Kernel::start(bridge.clone(), &config);
+    bridge.attach(session.notifier());
+    Rig { kernel, session, syncs, batches }
+}
+
+impl Rig {
+    fn mkdir(&self, unique: u64, name: &[u8]) {
+        let head = abi::MkdirIn { mode: 0o755, umask: 0 };
+        self.kernel.send(Opcode::Mkdir, unique, 1, &[head.as_bytes(), name, &[0]]);
+    }
+
+    fn fsync(&self, unique: u64) {
+        self.kernel.send(Opcode::Fsync, unique, 1, &[abi::FsyncIn::default().as_bytes()]);
+    }
+
+    fn getattr(&self, unique: u64) {
+        self.kernel.send(Opcode::Getattr, unique, 1, &[abi::GetattrIn::default().as_bytes()]);
+    }
+
+    /// Errors by request number, of the next `count` answers.
+    fn answers(&self, count: usize) -> HashMap<u64, i32> {
+        (0..count).map(|_| self.kernel.answer()).map(|answer| (answer.unique, answer.error)).collect()
+    }
+
+    fn end(self) {
+        self.kernel.unmount();
+        self.session.wait().unwrap();
+    }
+}
+
+#[test]
+fn an_fsync_that_waits_for_the_disk_leaves_the_only_worker_free() {
+    let rig = rig(1);
+    rig.syncs.close();
+    rig.mkdir(4, b"dir");
+    assert_eq!(rig.kernel.answer().error, 0);
+    rig.fsync(6);
+    rig.syncs.wait_for_waiter();
+    rig.getattr(8);
+    let answer = rig.kernel.answer();
+    assert_eq!((answer.unique, answer.error), (8, 0));
+    rig.syncs.open();
+    let answer = rig.kernel.answer();
+    assert_eq!((answer.unique, answer.error), (6, 0));
+    rig.end();
+}
+
+#[test]
+fn fsyncs_that_wait_share_one_sync() {
+    let rig = rig(1);
+    rig.syncs.close();
+    let before = rig.syncs.arrived_total();
+    rig.fsync(4);
+    rig.syncs.wait_for_waiter();
+    for unique in 3..13 {
+        rig.fsync(unique * 2);
+    }
+    // The only worker answers in order, so all ten wait by now.
+    rig.getattr(100);
+    assert_eq!(rig.kernel.answer().unique, 100);
+    rig.syncs.open();
+    assert!(rig.answers(11).values().all(|&error| error == 0));
+    assert_eq!(rig.syncs.arrived_total() - before, 2);
+    rig.end();
+}
+
+#[test]
+fn an_operation_on_a_taken_name_parks_and_goes_on() {
+    let rig = rig(2);
+    rig.batches.close();
+    rig.mkdir(4, b"dir");
+    rig.batches.wait_for_waiter();
+    // The second worker meets the name that the first holds, and is free again.
+    rig.mkdir(6, b"dir");
+    rig.getattr(8);
+    assert_eq!(rig.kernel.answer().unique, 8);
+    assert_eq!(rig.session.parked_count(), 1);
+    rig.batches.open();
+    assert_eq!(rig.answers(2), HashMap::from([(4, 0), (6, -Errno::EXIST.raw_os_error())]));
+    assert_eq!(rig.session.parked_count(), 0);
+    rig.end();
+}
+
+#[test]
+fn an_interrupt_gives_the_place_in_the_queue_up() {
+    let rig = rig(2);
+    rig.batches.close();
+    rig.mkdir(4, b"dir");
+    rig.batches.wait_for_waiter();
+    rig.mkdir(6, b"dir");
+    let body = abi::InterruptIn { unique: 6 };
+    rig.kernel.send(Opcode::Interrupt, 6 | UNIQUE_INTERRUPT_BIT, 0, &[body.as_bytes()]);
+    let answer = rig.kernel.answer();
+    assert_eq!((answer.unique, answer.error), (6, -Errno::INTR.raw_os_error()));
+    assert_eq!(rig.session.parked_count(), 0);
+    rig.mkdir(8, b"dir");
+    rig.getattr(10);
+    assert_eq!(rig.kernel.answer().unique, 10);
+    rig.batches.open();
+    assert_eq!(rig.answers(2), HashMap::from([(4, 0), (8, -Errno::EXIST.raw_os_error())]));
+    rig.end();
+}
+
+#[test]
+fn a_missing_name_is_answered_so_that_the_kernel_remembers_it() {
+    let rig = rig(1);
+    rig.kernel.send(Opcode::Lookup, 4, 1, &[b"missing\0"]);
+    let answer = rig.kernel.answer();
+    assert_eq!(answer.error, 0);
+    let entry = abi::EntryOut::read_from_bytes(&answer.body[..]).unwrap();
+    assert_eq!(entry.nodeid, 0);
+    assert!(entry.entry_valid > 0);
+    rig.end();
+}
