@@ -183,7 +183,9 @@ def verify(top, log_path):
                 break
 
     left = {}
-    for worker in sorted(os.listdir(f"{top}/ordered")):
+    if not os.path.isdir(f"{top}/ordered"):
+        wrong.append("ordered: missing, but it was synced before the work began")
+    for worker in sorted(os.listdir(f"{top}/ordered")) if os.path.isdir(f"{top}/ordered") else []:
         names = sorted(map(int, os.listdir(f"{top}/ordered/{worker}")))
         left[worker] = len(names)
         if names != list(range(len(names))):

@@ -139,6 +139,14 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Waits until everything at or below `position` survives a power cut. Call it where blocking is fine.
+    ///
+    /// # Errors
+    /// Store errors; a failed sync is sticky.
+    pub fn sync(&self, position: Position) -> Result<()> {
+        Ok(self.store.sync(position)?)
+    }
+
     /// The store underneath (to wait for a [`Position`] elsewhere: `store().sync(position)`).
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store

@@ -90,7 +90,8 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match arguments().map_err(Into::into).and_then(|arguments| serve(&arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

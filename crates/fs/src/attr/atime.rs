@@ -1,31 +1,36 @@
-//! Access times: maxima that take no names and conflict with nothing, written lazily in batches.
+//! Access times: maxima that never conflict, written lazily in batches.
 //!
-//! A crash loses at most the access times of the last second, which is what the commit interval loses
-//! anyway. An access time may also be lost when the row moves before it is written; nothing else can
-//! happen to it, because merge records change the row of their own inode only.
+//! Reading notes the time in the node and keeps the node in the table; a batch of merge records follows
+//! within about a second ([`FileSystem::housekeep`]), or when enough came together. A crash loses at most
+//! what waits. So reading takes no names that anybody else could wait for; only the writer of the batch
+//! holds the times of the inodes in it, under increment, so that it can't undo a time that somebody sets
+//! meanwhile.
+
+use std::sync::Arc;
 
 use kvfs_store::Batch;
+use kvfs_txn::{Fields, LockName, Want};
 use parking_lot::Mutex;
 
 use crate::node::Node;
 use crate::schema::{RowPatch, TimePatch};
-use crate::{AtimePolicy, FileSystem, Result};
+use crate::{AtimePolicy, Caller, FileSystem, Result};
 
-/// Records that are written together at the latest.
+/// Nodes whose access times are written together at the latest.
 const PENDING_MAX: usize = 512;
 
 /// Age of an access time after which `relatime` renews it (seconds).
 const RELATIME_AGE_S: i64 = 24 * 3600;
 
-/// Merge records that wait.
+/// Nodes with an access time that is not written yet. Each holds one reference.
 #[derive(Debug, Default)]
 pub(crate) struct LazyTimes {
-    pending: Mutex<Batch>,
+    pending: Mutex<Vec<Arc<Node>>>,
 }
 
 impl FileSystem {
-    /// Somebody read the file.
-    pub(crate) fn note_access(&self, node: &Node) {
+    /// Somebody read the file, directory or link.
+    pub(crate) fn note_access(&self, node: &Arc<Node>) {
         if self.options.read_only || self.options.atime == AtimePolicy::Noatime {
             return;
         }
@@ -46,12 +51,14 @@ impl FileSystem {
                 return;
             }
             header.atime = now;
+            if std::mem::replace(&mut state.is_atime_pending, true) {
+                return;
+            }
         }
-        let patch = RowPatch { atime: Some(TimePatch::Max(now)), ..RowPatch::default() };
-        let (keyspace, key) = node.row_address(&self.keyspaces);
+        node.keep();
         let full = {
             let mut pending = self.lazy_times.pending.lock();
-            pending.merge(keyspace, key, patch.encode(node.inode));
+            pending.push(Arc::clone(node));
             pending.len() >= PENDING_MAX
         };
         if full && let Err(error) = self.write_lazy_times() {
@@ -59,12 +66,40 @@ impl FileSystem {
         }
     }
 
-    /// Writes the access times that wait.
+    /// Writes the access times that wait, save those of inodes whose times somebody is setting.
     pub(crate) fn write_lazy_times(&self) -> Result<()> {
-        let batch = std::mem::take(&mut *self.lazy_times.pending.lock());
-        if !batch.is_empty() {
-            self.apply(batch)?;
+        let nodes = std::mem::take(&mut *self.lazy_times.pending.lock());
+        if nodes.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let caller = Caller::default();
+        let (mut batch, mut guards) = (Batch::new(), Vec::with_capacity(nodes.len()));
+        let (mut written, mut kept) = (Vec::with_capacity(nodes.len()), Vec::new());
+        for node in nodes {
+            let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
+            let Ok(guard) = self.latch(&caller, &[Want::increment(name)]) else {
+                kept.push(node);
+                continue;
+            };
+            guards.push(guard);
+            let atime = {
+                let mut state = node.state();
+                state.is_atime_pending = false;
+                state.header.atime
+            };
+            let patch = RowPatch { atime: Some(TimePatch::Max(atime)), ..RowPatch::default() };
+            let (keyspace, key) = node.row_address(&self.keyspaces);
+            batch.merge(keyspace, key, patch.encode(node.inode));
+            written.push(node);
+        }
+        let result = if batch.is_empty() { Ok(()) } else { self.apply(batch).map(drop) };
+        drop(guards);
+        if !kept.is_empty() {
+            self.lazy_times.pending.lock().append(&mut kept);
+        }
+        for node in written {
+            self.nodes.release(&node, 1);
+        }
+        result
     }
 }

@@ -50,7 +50,13 @@ impl FileSystem {
 
     fn list(&self, view: View, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
         let (node, directory) = self.pin_directory(view, node)?;
-        if node.is_orphan() || !list_dots(&node, offset, sink) {
+        if node.is_orphan() {
+            return Ok(());
+        }
+        if offset == 0 {
+            self.note_access(&node);
+        }
+        if !list_dots(&node, offset, sink) {
             return Ok(());
         }
         let (resume, mut reply) = {

@@ -232,6 +232,8 @@ impl FileSystem {
         if node.kind != FileType::Symlink {
             return Err(FsError::Invalid("not a symbolic link"));
         }
-        self.latched_content(caller, &node)
+        let target = self.latched_content(caller, &node)?;
+        self.note_access(&node);
+        Ok(target)
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct NodeState {
     pub(crate) changed_at: Position,
     /// Whether the row changed since the node came into the table.
     pub(crate) modified: bool,
+    /// Whether the access time is newer than the row's, and the node queued for writing it.
+    pub(crate) is_atime_pending: bool,
 }
 
 impl NodeState {
@@ -136,6 +138,11 @@ impl Node {
         self.state.lock().update(patch, position);
     }
 
+    /// Keeps the node in the table until the reference is given back. The caller has a pin.
+    pub(crate) fn keep(&self) {
+        self.references.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether the last name is gone.
     pub(crate) fn is_orphan(&self) -> bool {
         self.state.lock().is_orphan()
@@ -186,11 +193,6 @@ impl Pin<'_> {
     pub(crate) fn count_lookup(&self) {
         self.node.references.fetch_add(1, Ordering::Relaxed);
         self.node.lookups.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Keeps the node in the table for good (the root).
-    pub(crate) fn keep(&self) {
-        self.node.references.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Moves the node; the place it had gives back its reference of the parent.

@@ -143,8 +143,14 @@ impl NodeTable {
         self.nodes.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(node_bytes(&location), Ordering::Relaxed);
         let keeps_content = content.is_some();
-        let state =
-            NodeState { header: row.header, location, content, changed_at: row.changed_at, modified: false };
+        let state = NodeState {
+            header: row.header,
+            location,
+            content,
+            changed_at: row.changed_at,
+            modified: false,
+            is_atime_pending: false,
+        };
         let node = Arc::new(Node {
             inode,
             kind: row.header.kind,
@@ -225,7 +231,7 @@ impl NodeTable {
     }
 
     /// Gives back references; the last one removes the node, and so on up the tree.
-    pub(super) fn release(&self, node: &Arc<Node>, count: u64) {
+    pub(crate) fn release(&self, node: &Arc<Node>, count: u64) {
         if count == 0 || node.references.fetch_sub(count, Ordering::AcqRel) != count {
             return;
         }

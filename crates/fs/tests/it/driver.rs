@@ -368,11 +368,12 @@ impl Driver {
         let reply_len = 1 + self.random.below(4) as usize;
         let plus = self.random.one_in(2);
         let listed = self.setup.list(node, reply_len, plus);
-        let expected = &self.reference.inodes[inode].entries;
         if self.reference.inodes[inode].nlink == 0 {
             assert!(listed.is_empty(), "{}", self.context());
             return;
         }
+        self.reference.access(inode);
+        let expected = &self.reference.inodes[inode].entries;
         let names: Vec<&[u8]> = listed.iter().map(|listed| &listed.name[..]).collect();
         let expected: Vec<&[u8]> =
             [&b"."[..], b".."].into_iter().chain(expected.keys().map(|name| &name[..])).collect();
@@ -385,7 +386,7 @@ impl Driver {
             return;
         }
         let Some((_, count)) = self.held.remove(&inode) else { return };
-        self.setup.forget_timely(node, count);
+        self.setup.forget(MAIN, node, count);
     }
 
     fn rarely(&mut self) {
@@ -438,6 +439,7 @@ impl Driver {
         assert!(seen.insert(inode), "{}: {inode} is in the tree twice", self.context());
         let entries = self.reference.inodes[inode].entries.clone();
         let listed = self.setup.list(node, 5, true);
+        self.reference.access(inode);
         assert_eq!(listed.len(), entries.len() + 2, "{}: listing of {inode}", self.context());
         for (listed, (name, &below)) in listed.iter().skip(2).zip(&entries) {
             assert_eq!(&listed.name, name, "{}", self.context());
@@ -452,7 +454,7 @@ impl Driver {
             if self.reference.inodes[below].is_directory() {
                 self.compare_directory(below, entry.node, seen);
             }
-            self.setup.forget_timely(entry.node, 1);
+            self.setup.forget(MAIN, entry.node, 1);
         }
     }
 
@@ -468,6 +470,7 @@ impl Driver {
             }
             FileType::Symlink => {
                 assert_eq!(self.setup.readlink(MAIN, &caller, node).unwrap(), content, "{}", self.context());
+                self.reference.access(inode);
             }
             _ => {}
         }

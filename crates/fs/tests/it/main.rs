@@ -1,5 +1,7 @@
 //! Tests of the file system over the reference store.
 
+#![expect(clippy::unwrap_used, reason = "in tests a failed unwrap is a failed test")]
+
 mod areas;
 mod driver;
 mod random;

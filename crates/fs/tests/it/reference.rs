@@ -282,15 +282,25 @@ impl Reference {
         }
     }
 
-    pub(crate) fn read(&mut self, inode: usize, offset: u64, length: usize) -> Outcome<Vec<u8>> {
+    /// `relatime`.
+    pub(crate) fn access(&mut self, inode: usize) {
         let now = self.now;
+        let inode = &mut self.inodes[inode];
+        let is_old = now.seconds - inode.atime.seconds >= 24 * 3600;
+        if inode.atime <= inode.mtime || inode.atime <= inode.ctime || is_old {
+            inode.atime = now.max(inode.atime);
+        }
+    }
+
+    pub(crate) fn read(&mut self, inode: usize, offset: u64, length: usize) -> Outcome<Vec<u8>> {
         let file = self.file(inode)?;
         let start = (offset as usize).min(file.content.len());
         let end = (start + length).min(file.content.len());
-        if start < end && (file.atime <= file.mtime || file.atime <= file.ctime) {
-            file.atime = now.max(file.atime);
+        let content = file.content[start..end].to_vec();
+        if !content.is_empty() {
+            self.access(inode);
         }
-        Ok(file.content[start..end].to_vec())
+        Ok(content)
     }
 
     pub(crate) fn write(
@@ -357,9 +367,8 @@ impl Reference {
         }
         let (start, end) = (offset as usize, (offset + length) as usize);
         let keep_size = match mode {
-            FallocateMode::Allocate { keep_size } => keep_size,
+            FallocateMode::Allocate { keep_size } | FallocateMode::ZeroRange { keep_size } => keep_size,
             FallocateMode::PunchHole => true,
-            FallocateMode::ZeroRange { keep_size } => keep_size,
         };
         if !matches!(mode, FallocateMode::Allocate { .. }) && start < file.content.len() {
             let end = end.min(file.content.len());

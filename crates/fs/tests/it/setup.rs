@@ -126,23 +126,9 @@ impl Setup {
             self.readdir(MAIN, &self.caller, node, offset, &mut sink)?;
         }
         for entry in reply.iter().filter_map(|listed| listed.entry) {
-            self.forget_timely(entry.node, 1);
+            self.forget(MAIN, entry.node, 1);
         }
         Ok(reply)
-    }
-
-    /// Access times are written lazily; a node that is forgotten before shows the old one until then.
-    pub(crate) fn forget_timely(&self, node: NodeId, count: u64) {
-        self.sync_target_all(MAIN).unwrap();
-        self.forget(MAIN, node, count);
-    }
-
-    pub(crate) fn names(&self, node: NodeId) -> Vec<String> {
-        self.list(node, 3, false)
-            .into_iter()
-            .skip(2)
-            .map(|listed| String::from_utf8(listed.name).unwrap())
-            .collect()
     }
 }
 

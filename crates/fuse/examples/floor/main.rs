@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use kvfs_fuse::Session;
 use kvfs_fuse::mount::{MountOptions, Unmount, mount, set_read_ahead};
-use kvfs_fuse::session::{InitConfig, SessionConfig};
+use kvfs_fuse::session::{InitConfig, Readdirplus, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,6 +54,7 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             no_opendir: true,
             no_create: true,
             no_flush: true,
+            readdirplus: Readdirplus::Always,
             ..InitConfig::default()
         },
         workers: arguments.workers,
@@ -82,7 +83,8 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let done = arguments().map_err(Into::into).and_then(|arguments| serve(&arguments));
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,6 @@
 //! The requests.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,7 +162,7 @@ impl Floor {
     fn reap(&self, node: u64, state: MutexGuard<'_, State>) {
         if state.attr.nlink == 0 && state.lookups == 0 {
             if let Content::File(chunks) = &state.content {
-                let bytes: usize = chunks.iter().map(Vec::len).sum();
+                let bytes: usize = chunks.values().map(Vec::len).sum();
                 self.data_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
             }
             drop(state);
@@ -266,14 +267,14 @@ impl Floor {
         match &mut state.content {
             Content::Directory(_) => return Err(Errno::ISDIR),
             Content::File(chunks) => {
-                let before: usize = chunks.iter().map(Vec::len).sum();
-                let whole = (size / CHUNK_BYTES as u64) as usize;
+                let before: usize = chunks.values().map(Vec::len).sum();
+                let whole = size / CHUNK_BYTES as u64;
                 let rest = (size % CHUNK_BYTES as u64) as usize;
-                chunks.truncate(whole + usize::from(rest > 0));
-                if let Some(last) = chunks.get_mut(whole) {
+                chunks.split_off(&(whole + u64::from(rest > 0)));
+                if let Some(last) = chunks.get_mut(&whole) {
                     last.truncate(rest);
                 }
-                let after: usize = chunks.iter().map(Vec::len).sum();
+                let after: usize = chunks.values().map(Vec::len).sum();
                 self.data_bytes.fetch_sub((before - after) as u64, Ordering::Relaxed);
                 attr.blocks = after.div_ceil(512) as u64;
             }
@@ -288,12 +289,9 @@ impl Floor {
         let Content::File(chunks) = &mut state.content else { return Err(Errno::INVAL) };
         let (mut at, mut rest, mut grown) = (offset, data, 0);
         while !rest.is_empty() {
-            let (index, start) = ((at / CHUNK_BYTES as u64) as usize, (at % CHUNK_BYTES as u64) as usize);
+            let start = (at % CHUNK_BYTES as u64) as usize;
             let (part, tail) = rest.split_at(rest.len().min(CHUNK_BYTES - start));
-            if chunks.len() <= index {
-                chunks.resize_with(index + 1, Vec::new);
-            }
-            let chunk = &mut chunks[index];
+            let chunk = chunks.entry(at / CHUNK_BYTES as u64).or_default();
             let before = chunk.len();
             if start == before {
                 chunk.extend_from_slice(part);
@@ -414,7 +412,7 @@ impl Operations for Floor {
 
     fn mknod(&self, cx: &RequestContext, parent: u64, name: &[u8], mode: NodeMode, reply: Reply<Entry>) {
         let content =
-            if mode.mode & S_IFMT == S_IFREG { Content::File(Vec::new()) } else { Content::Special };
+            if mode.mode & S_IFMT == S_IFREG { Content::File(BTreeMap::new()) } else { Content::Special };
         self.answer(reply, self.add(cx, parent, name, mode.mode, mode.rdev, content));
     }
 
@@ -483,7 +481,7 @@ impl Operations for Floor {
         reply: Reply<Created>,
     ) {
         let ino = self.table.next_number();
-        let mut state = self.state(cx, ino, mode.mode, 0, Content::File(Vec::new()), ROOT);
+        let mut state = self.state(cx, ino, mode.mode, 0, Content::File(BTreeMap::new()), ROOT);
         state.attr.nlink = 0;
         state.lookups = 1;
         let entry = entry(&state);
@@ -504,7 +502,7 @@ impl Operations for Floor {
         while at < end {
             let start = (at % CHUNK_BYTES as u64) as usize;
             let len = (CHUNK_BYTES - start).min((end - at) as usize);
-            let chunk = chunks.get((at / CHUNK_BYTES as u64) as usize).map_or(&[][..], Vec::as_slice);
+            let chunk = chunks.get(&(at / CHUNK_BYTES as u64)).map_or(&[][..], Vec::as_slice);
             let present = &chunk[start.min(chunk.len())..(start + len).min(chunk.len())];
             if present.is_empty() {
                 let zeros = &ZEROS[..len.min(ZEROS.len())];

@@ -20,8 +20,8 @@ pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 pub(crate) enum Content {
     /// Names to node and position in the listing, and back.
     Directory(Directory),
-    /// Data in chunks; a missing or short chunk reads as zeros.
-    File(Vec<Vec<u8>>),
+    /// Data in chunks by number; a missing or short chunk reads as zeros.
+    File(BTreeMap<u64, Vec<u8>>),
     /// Target of a symbolic link.
     Symlink(Box<[u8]>),
     /// A device, pipe or socket.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvfs_store::{Position, Store, StoreError};
+use kvfs_fs::{FileSystem, FsError, Position};
 use parking_lot::{Condvar, Mutex};
 
 /// A queue that one thread empties.
@@ -62,7 +62,7 @@ impl<T> Queue<T> {
 /// Something to be done by a thread that isn't a worker.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 /// Called when a position is durable, or can't be made so.
-pub(super) type Synced = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+pub(super) type Synced = Box<dyn FnOnce(Result<(), FsError>) + Send>;
 
 /// The threads.
 pub(super) struct Background {
@@ -77,7 +77,7 @@ pub(super) struct Background {
 impl Background {
     /// Starts the threads; `tick` is called every `period` on one of its own.
     pub(super) fn start(
-        store: Arc<dyn Store>,
+        fs: Arc<FileSystem>,
         period: Duration,
         tick: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
@@ -92,8 +92,7 @@ impl Background {
             drain(&retries, |jobs| jobs.into_iter().for_each(guarded));
         })?;
         let syncs = Arc::clone(&background.syncs);
-        background
-            .spawn("fuse-sync", move || drain(&syncs, |waiting| guarded(|| sync_all(&*store, waiting))))?;
+        background.spawn("fuse-sync", move || drain(&syncs, |waiting| guarded(|| sync_all(&fs, waiting))))?;
         let timer = Arc::clone(&background.timer);
         background.spawn("fuse-housekeep", move || {
             while !timer.wait_for_end(period) {
@@ -151,9 +150,9 @@ fn drain<T>(queue: &Queue<T>, mut handle: impl FnMut(VecDeque<T>)) {
 }
 
 /// One sync serves all who wait: those who come meanwhile are the next group.
-fn sync_all(store: &dyn Store, waiting: VecDeque<(Position, Synced)>) {
+fn sync_all(fs: &FileSystem, waiting: VecDeque<(Position, Synced)>) {
     let Some(position) = waiting.iter().map(|(position, _)| *position).max() else { return };
-    let outcome = store.sync(position);
+    let outcome = fs.sync(position);
     for (_, done) in waiting {
         done(outcome.clone());
     }

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FileSystem, FsError, NodeId, View};
+use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position, View};
 use rustix::io::Errno;
 
 use crate::abi::notify::PRUNE;
@@ -27,7 +27,7 @@ use crate::dispatch::{
     Attributes, Copied, Created, Data, Entry, Offset, Payload, Reply, RequestContext, Written, Xattr,
 };
 use crate::notify::{Notification, Notifier};
-use crate::session::InitConfig;
+use crate::session::{InitConfig, Readdirplus};
 use crate::transport::{BufferPool, Delivery};
 use background::Background;
 
@@ -45,6 +45,9 @@ pub struct BridgeConfig {
     pub negative_timeout: Duration,
     /// How often the file system does its background work.
     pub housekeep_period: Duration,
+    /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
+    /// write to a file, which saves a message per file.
+    pub xattrs: bool,
     /// Largest READ (bytes).
     pub read_bytes_max: usize,
 }
@@ -58,6 +61,7 @@ impl Default for BridgeConfig {
             attr_timeout: day,
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
+            xattrs: true,
             read_bytes_max: 1 << 20,
         }
     }
@@ -66,7 +70,16 @@ impl Default for BridgeConfig {
 /// What to negotiate for a [`Bridge`] on the main line: write-through; files and directories open without a
 /// message, so that what is open is known by lookup counts alone; locks stay in the kernel.
 pub fn init_config() -> InitConfig {
-    InitConfig { no_open: true, no_opendir: true, no_create: true, no_flush: true, ..InitConfig::default() }
+    InitConfig {
+        no_open: true,
+        no_opendir: true,
+        no_create: true,
+        no_flush: true,
+        // Rows hold names and attributes together, so attributes cost nothing here; and the kernel's own
+        // guess lists only the first part of a large directory with them.
+        readdirplus: Readdirplus::Always,
+        ..InitConfig::default()
+    }
 }
 
 /// Entries answered between two looks at the size of the node table.
@@ -127,9 +140,8 @@ impl Bridge {
     /// # Errors
     /// Threads can't be started.
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
-        let store = Arc::clone(fs.store());
         let shared = Arc::new(Shared {
-            fs,
+            fs: Arc::clone(&fs),
             buffers: BufferPool::new(config.read_bytes_max, 16),
             notifier: OnceLock::new(),
             entries: AtomicU32::new(0),
@@ -138,7 +150,7 @@ impl Bridge {
         });
         let tick = Arc::clone(&shared);
         let period = shared.config.housekeep_period;
-        let background = Background::start(store, period, move || tick.housekeep())?;
+        let background = Background::start(fs, period, move || tick.housekeep())?;
         Ok(Self { shared, background: Arc::new(background) })
     }
 
@@ -166,16 +178,16 @@ impl Bridge {
     }
 
     /// Answers when everything up to `target` is durable.
-    fn sync(&self, target: Result<kvfs_store::Position, FsError>, reply: Reply<()>) {
+    fn sync(&self, target: Result<Position, FsError>, reply: Reply<()>) {
         let position = match target {
             Ok(position) => position,
             Err(error) => return reply.error(errno::errno(&error)),
         };
-        let done = Box::new(move |outcome: Result<(), kvfs_store::StoreError>| {
-            reply.result(outcome.map_err(|error| errno::errno(&error.into())));
+        let done = Box::new(move |outcome: Result<(), FsError>| {
+            reply.result(outcome.map_err(|error| errno::errno(&error)));
         });
         if let Err((_, done)) = self.background.syncs.submit((position, done)) {
-            done(self.shared.fs.store().sync(position));
+            done(self.shared.fs.sync(position));
         }
     }
 }
@@ -286,10 +298,7 @@ impl Shared {
     /// What must happen before the file system is gone.
     fn finish(&self) {
         self.housekeep();
-        let synced = self
-            .fs
-            .sync_target_all(self.config.view)
-            .and_then(|position| Ok(self.fs.store().sync(position)?));
+        let synced = self.fs.sync_target_all(self.config.view).and_then(|position| self.fs.sync(position));
         if let Err(error) = synced {
             tracing::error!(%error, "the last sync failed");
         }

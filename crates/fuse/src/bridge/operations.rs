@@ -299,6 +299,9 @@ impl Operations for Bridge {
         flags: u32,
         reply: Reply<()>,
     ) {
+        if !self.shared.config.xattrs {
+            return reply.error(Errno::NOSYS);
+        }
         let mode = match convert::xattr_mode(flags) {
             Ok(mode) => mode,
             Err(errno) => return reply.error(errno),
@@ -310,18 +313,27 @@ impl Operations for Bridge {
     }
 
     fn getxattr(&self, cx: &RequestContext, node: u64, name: &[u8], size: u32, reply: Reply<Xattr>) {
+        if !self.shared.config.xattrs {
+            return reply.error(Errno::NOSYS);
+        }
         let on = &self.shared;
         let value = on.fs.getxattr(on.config.view, &caller(cx), NodeId(node), name);
         reply.result(value.map_err(|error| errno(&error)).and_then(|value| xattr(value, size)));
     }
 
     fn listxattr(&self, cx: &RequestContext, node: u64, size: u32, reply: Reply<Xattr>) {
+        if !self.shared.config.xattrs {
+            return reply.error(Errno::NOSYS);
+        }
         let on = &self.shared;
         let names = on.fs.listxattr(on.config.view, &caller(cx), NodeId(node));
         reply.result(names.map_err(|error| errno(&error)).and_then(|names| xattr(names.into(), size)));
     }
 
     fn removexattr(&self, cx: &RequestContext, node: u64, name: &[u8], reply: Reply<()>) {
+        if !self.shared.config.xattrs {
+            return reply.error(Errno::NOSYS);
+        }
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| on.fs.removexattr(on.config.view, caller, NodeId(node), &name));
     }

@@ -85,6 +85,7 @@ impl Router {
             refuse(channel, header.unique, Errno::NOSYS);
             return (Some(message.into_buffer()), None);
         };
+        tracing::trace!(unique = header.unique, ?opcode, node = header.nodeid, pid = header.pid, "request");
         if opcode == Opcode::Write {
             return (self.write(channel, &cx, header.nodeid, message, args_bytes), None);
         }

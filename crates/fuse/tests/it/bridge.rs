@@ -10,10 +10,12 @@ use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::session::SessionConfig;
 use kvfs_fuse::{Errno, Session};
 use kvfs_store::Store;
-use kvfs_store::clock::ManualClock;
+use kvfs_store::clock::{ManualClock, SystemClock};
+use kvfs_store::model::ModelStore;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::Kernel;
+use crate::mounted::mount_or_skip;
 use crate::slow::{Barrier, SlowStore};
 
 struct Rig {
@@ -21,6 +23,54 @@ struct Rig {
     session: Session,
     syncs: Arc<Barrier>,
     batches: Arc<Barrier>,
+}
+
+/// A file system in the model, and a bridge to it.
+pub(crate) fn over_the_model(options: MountOptions) -> (Arc<FileSystem>, Arc<Bridge>) {
+    let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+    let clock = Arc::new(SystemClock::new());
+    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
+    let fs = Arc::new(FileSystem::open(store, clock, options).unwrap());
+    let bridge = Bridge::new(Arc::clone(&fs), BridgeConfig::default()).unwrap();
+    (fs, Arc::new(bridge))
+}
+
+#[test]
+fn the_node_table_stays_bounded_while_the_kernel_looks_at_many_files() {
+    const FILES: u32 = 6000;
+    const NODES_MAX: u64 = 2500;
+    let test = "the_node_table_stays_bounded_while_the_kernel_looks_at_many_files";
+    let (fs, bridge) = over_the_model(MountOptions { node_bytes_max: 200 << 10, ..MountOptions::default() });
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, bridge.clone(), &config) else { return };
+    bridge.attach(mounted.session().notifier());
+    for number in 0..FILES {
+        std::fs::write(mounted.path(&format!("file{number}")), number.to_string()).unwrap();
+    }
+    // The kernel forgets in its own time: every look at a file gives it some.
+    let mut looks = 0;
+    while fs.node_stats().nodes > NODES_MAX {
+        looks += 1;
+        assert!(looks < 100 * FILES, "{:?}", fs.node_stats());
+        let number = looks % FILES;
+        assert!(mounted.path(&format!("file{number}")).exists());
+    }
+    for number in 0..FILES {
+        let text = std::fs::read_to_string(mounted.path(&format!("file{number}"))).unwrap();
+        assert_eq!(text, number.to_string());
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn unmounting_makes_everything_durable() {
+    let rig = rig(1);
+    rig.mkdir(4, b"dir");
+    assert_eq!(rig.kernel.answer().error, 0);
+    let syncs = Arc::clone(&rig.syncs);
+    let before = syncs.arrived_total();
+    rig.end();
+    assert!(syncs.arrived_total() > before);
 }
 
 fn rig(workers: usize) -> Rig {

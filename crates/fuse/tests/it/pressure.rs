@@ -1,19 +1,28 @@
 //! Dirty pages of mapped files can be freed only by the daemon; with memory gone, it must still get on.
 
+mod mapped;
+
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use kvfs_fuse::session::SessionConfig;
+use kvfs_fs::MountOptions;
+use kvfs_fuse::Operations;
+use kvfs_fuse::bridge::init_config;
+use kvfs_fuse::session::{InitConfig, SessionConfig};
 
+use crate::bridge::over_the_model;
 use crate::floor::Floor;
 use crate::mounted::mount_or_skip;
 
 const WRITER_FILE: &str = "KVFS_TEST_MAPPED_FILE";
 const FILE_BYTES: usize = 96 << 20;
 const CGROUP_BYTES_MAX: usize = 24 << 20;
+
+static NEXT_GROUP: AtomicU32 = AtomicU32::new(0);
 
 fn pattern(page: usize) -> u8 {
     (page % 251) as u8 + 1
@@ -35,7 +44,8 @@ impl Cgroup {
     fn new(bytes_max: usize) -> Result<Self, String> {
         let root = Path::new("/sys/fs/cgroup");
         let why = |error: std::io::Error| error.to_string();
-        let name = format!("kvfs-fuse-it-{}", std::process::id());
+        let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kvfs-fuse-it-{}-{number}", std::process::id());
         let (group, limit) = if root.join("memory").is_dir() {
             (Self(root.join("memory").join(name)), "memory.limit_in_bytes")
         } else {
@@ -60,13 +70,22 @@ impl Drop for Cgroup {
 
 #[test]
 fn mapped_writers_without_memory_get_on() {
-    let test = "mapped_writers_without_memory_get_on";
+    get_on("mapped_writers_without_memory_get_on", Arc::new(Floor::new()), InitConfig::default());
+}
+
+#[test]
+fn mapped_writers_without_memory_get_on_over_the_file_system() {
+    let (_fs, bridge) = over_the_model(MountOptions::default());
+    get_on("mapped_writers_without_memory_get_on_over_the_file_system", bridge, init_config());
+}
+
+fn get_on(test: &str, operations: Arc<dyn Operations>, init: InitConfig) {
     let cgroup = match Cgroup::new(CGROUP_BYTES_MAX) {
         Ok(cgroup) => cgroup,
         Err(reason) => return eprintln!("SKIPPED {test}: {reason}"),
     };
-    let config = SessionConfig { workers: 1, ..SessionConfig::default() };
-    let Some(mounted) = mount_or_skip(test, Arc::new(Floor::new()), &config) else { return };
+    let config = SessionConfig { init, workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, operations, &config) else { return };
     let path = mounted.path("mapped");
     let file = File::create_new(&path).unwrap();
     file.set_len(FILE_BYTES as u64).unwrap();
@@ -91,29 +110,4 @@ fn mapped_writers_without_memory_get_on() {
     }
     drop(file);
     mounted.unmount();
-}
-
-mod mapped {
-    //! Writing through a shared mapping.
-    #![expect(unsafe_code, reason = "a mapping is raw memory")]
-
-    use std::fs::File;
-
-    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-
-    /// Fills each page with its `pattern` and makes it durable.
-    pub(super) fn fill(file: &File, bytes: usize, pattern: fn(usize) -> u8) {
-        // SAFETY: a fresh mapping of a file that has `bytes` bytes and that nobody truncates; it is used
-        // through this one slice only, and unmapped after its last use.
-        unsafe {
-            let prot = ProtFlags::READ | ProtFlags::WRITE;
-            let start = mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0).unwrap();
-            let data = std::slice::from_raw_parts_mut(start.cast::<u8>(), bytes);
-            for (index, page) in data.chunks_mut(4096).enumerate() {
-                page.fill(pattern(index));
-            }
-            msync(start, bytes, MsyncFlags::SYNC).unwrap();
-            munmap(start, bytes).unwrap();
-        }
-    }
 }

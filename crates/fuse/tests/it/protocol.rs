@@ -8,6 +8,7 @@ use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::{Errno, Session};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::floor::Floor;
 use crate::gate::Gate;
 use crate::kernel::Kernel;
 
@@ -138,6 +139,56 @@ fn malformed_requests_are_refused() {
     kernel.send_bytes(vec![1, 2, 3]);
     kernel.send(Opcode::Lookup, 404, 1, &[b"plain\0"]);
     assert_eq!(kernel.answer().unique, 404);
+}
+
+/// Random numbers that a seed repeats (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+#[test]
+fn no_request_whatever_it_holds_stops_the_worker() {
+    let seed = u64::from(std::process::id()) << 20 | 0x5eed;
+    eprintln!("seed {seed:#x}");
+    let mut random = Random(seed);
+    let config = SessionConfig { workers: 1, ..SessionConfig::default() };
+    let (kernel, session) = Kernel::start(Arc::new(Floor::new()), &config);
+    for round in 0..20_000 {
+        let opcode = (random.next() % 56) as u32;
+        if opcode == Opcode::Destroy as u32 {
+            continue;
+        }
+        let mut body: Vec<u8> = (0..random.next() % 160).map(|_| random.next() as u8).collect();
+        if random.next().is_multiple_of(2) {
+            body.extend_from_slice(b"name\0other\0");
+        }
+        if random.next().is_multiple_of(4) {
+            body.fill(0);
+        }
+        let mut header = abi::InHeader {
+            len: (size_of::<abi::InHeader>() + body.len()) as u32,
+            opcode,
+            unique: 1000 + round * 2,
+            nodeid: random.next() % 8,
+            ..abi::InHeader::default()
+        };
+        if random.next().is_multiple_of(8) {
+            header.total_extlen = (random.next() % 30) as u16;
+        }
+        kernel.send_bytes([header.as_bytes(), &body].concat());
+    }
+    kernel.send(Opcode::Getattr, 8, 1, &[abi::GetattrIn::default().as_bytes()]);
+    let alive = std::iter::repeat_with(|| kernel.answer()).find(|answer| answer.unique == 8);
+    assert!(alive.is_some_and(|answer| answer.error == 0));
+    kernel.unmount();
+    session.wait().unwrap();
 }
 
 #[test]

@@ -108,7 +108,8 @@ fn region_spans<'a>(
     source: Source,
 ) -> impl Iterator<Item = Span<Source>> + use<'a> {
     let end = region.end();
-    let from = first_block_at_or_after(region.prefix, bound).map_or(end, |floor| floor.clamp(region.first, end));
+    let from =
+        first_block_at_or_after(region.prefix, bound).map_or(end, |floor| floor.clamp(region.first, end));
     region.spans(from, end).map(move |(first, span)| Span {
         prefix: region.prefix.clone(),
         first,
@@ -255,7 +256,8 @@ mod tests {
         };
         let set = TombstoneSet::new([range(3, 6), range(8, 9)]);
         let hiding = BlockTombstones(&set);
-        let changes: Vec<u64> = [0, 3, 5, 6, 8, 9].iter().map(|&block| hiding.next_change(b"p", block)).collect();
+        let changes: Vec<u64> =
+            [0, 3, 5, 6, 8, 9].iter().map(|&block| hiding.next_change(b"p", block)).collect();
         assert_eq!(changes, [3, 6, 6, 8, 9, u64::MAX]);
         assert_eq!(hiding.next_change(b"o", 0), u64::MAX, "the tombstones of another prefix lie beyond");
         assert_eq!(hiding.covering(b"p", 3, 9), Some(5));

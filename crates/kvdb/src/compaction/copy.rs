@@ -69,7 +69,9 @@ impl CopyReader {
         let wanted = len.max(Self::WINDOW_BYTES).min(zone_end - addr).max(len);
         let mut buf = AlignedBuf::zeroed(wanted as usize);
         let result = self.ctx.device.read_at(buf.as_mut(), addr);
-        result.map_err(|error| StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error))?;
+        result.map_err(|error| {
+            StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error)
+        })?;
         Ok(Window { addr, buf })
     }
 }

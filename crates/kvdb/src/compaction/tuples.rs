@@ -98,7 +98,10 @@ fn stretches(job: &MergeJob, blocks: &[Block<'_>]) -> Vec<Stretch> {
     while start < blocks.len() {
         let mut end = start;
         let mut bytes = 0;
-        while end < blocks.len() && blocks[end].isolated && (end == start || follows(&blocks[end - 1], &blocks[end])) {
+        while end < blocks.len()
+            && blocks[end].isolated
+            && (end == start || follows(&blocks[end - 1], &blocks[end]))
+        {
             bytes += u64::from(blocks[end].entry.extent.len);
             end += 1;
         }
@@ -146,7 +149,8 @@ impl Copier {
                 // The keys before were all dropped; this one is stitched.
                 break;
             }
-            let writer = if record.key == last_key { output.writer() } else { output.writer_at(&record.key)? };
+            let writer =
+                if record.key == last_key { output.writer() } else { output.writer_at(&record.key)? };
             writer.add(&record.key, record.seqno, record.kind, &record.value)?;
             last_key = record.key;
         }

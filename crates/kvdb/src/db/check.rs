@@ -26,7 +26,7 @@ struct Tally {
     runs: u64,
     pieces: u64,
     records: u64,
-    bytes: u64,
+    bytes_verified: u64,
 }
 
 impl Inner {
@@ -45,7 +45,7 @@ impl Inner {
             ("runs", tally.runs),
             ("pieces", tally.pieces),
             ("records and blocks", tally.records),
-            ("bytes of data", tally.bytes),
+            ("bytes verified", tally.bytes_verified),
         ];
         let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
         Ok(Checked { findings: tally.findings, counts })
@@ -62,7 +62,9 @@ impl Inner {
         for (zone, _, live) in self.ctx.zones.table() {
             let wanted = expected.remove(&zone.0).unwrap_or(0);
             if live < wanted {
-                tally.findings.push(format!("zone {}: {live} bytes counted as live, but {wanted} are in use", zone.0));
+                tally
+                    .findings
+                    .push(format!("zone {}: {live} bytes counted as live, but {wanted} are in use", zone.0));
             }
         }
         for zone in expected.keys() {
@@ -111,7 +113,10 @@ impl Inner {
         add("zones.capacity_bytes", zones.bytes_capacity);
         add("merge.debt_bytes", self.compaction_debt_bytes.load(std::sync::atomic::Ordering::Relaxed));
         for (keyspace, runs) in view.version.keyspaces() {
-            let name = self.keyspaces.get(keyspace).map_or_else(|_| keyspace.to_string(), |meta| meta.name.to_string());
+            let name = self
+                .keyspaces
+                .get(keyspace)
+                .map_or_else(|_| keyspace.to_string(), |meta| meta.name.to_string());
             add(&format!("keyspace.{name}.runs"), runs.len() as u64);
             add(&format!("keyspace.{name}.bytes"), runs.iter().map(|run| run.data_bytes()).sum());
         }
@@ -128,10 +133,12 @@ fn check_run(run: &Run, name: &str, tally: &mut Tally) {
     }
     for piece in &run.pieces {
         tally.pieces += 1;
-        tally.bytes += piece.desc().data_bytes;
+        tally.records += piece.desc().records;
         match piece.verify() {
-            Ok(records) => tally.records += records,
-            Err(error) => tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0)),
+            Ok(bytes) => tally.bytes_verified += bytes,
+            Err(error) => {
+                tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0));
+            }
         }
     }
 }

@@ -63,7 +63,11 @@ impl Counters {
     /// What flushes have written on average (bytes each second); 0 before the first.
     pub(crate) fn flush_rate(&self) -> u64 {
         let us = self.flush_us.load(Relaxed);
-        if us == 0 { 0 } else { (u128::from(self.flush_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64 }
+        if us == 0 {
+            0
+        } else {
+            (u128::from(self.flush_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64
+        }
     }
 
     /// Names and values.

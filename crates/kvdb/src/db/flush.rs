@@ -144,7 +144,13 @@ fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<
         layer = if again { layer + 1 } else { 0 };
         let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
         if let Some((prefix, block)) = split_block_key(&record.key) {
-            writer.add_blocks(layer, prefix, block, &[SeqnoSpan { count: 1, seqno: record.seqno }], &[&record.value])?;
+            writer.add_blocks(
+                layer,
+                prefix,
+                block,
+                &[SeqnoSpan { count: 1, seqno: record.seqno }],
+                &[&record.value],
+            )?;
         }
         last_key = record.key;
     }

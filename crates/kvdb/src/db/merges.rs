@@ -74,14 +74,25 @@ impl Inner {
             let kind = self.keyspaces.kind(keyspace)?;
             let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
             if let Some(range) = picker::pick(&bytes, kind, &self.options.merge) {
-                return self.merge_runs(keyspace, &runs[range.clone()], &runs[range.end..], Victims::default());
+                return self.merge_runs(
+                    keyspace,
+                    &runs[range.clone()],
+                    &runs[range.end..],
+                    Victims::default(),
+                );
             }
         }
         Ok(false)
     }
 
     /// Merges `inputs`; `older` are the runs of the keyspace behind them.
-    fn merge_runs(&self, keyspace: u32, inputs: &[Arc<Run>], older: &[Arc<Run>], victims: Victims) -> Result<bool> {
+    fn merge_runs(
+        &self,
+        keyspace: u32,
+        inputs: &[Arc<Run>],
+        older: &[Arc<Run>],
+        victims: Victims,
+    ) -> Result<bool> {
         let Some(newest) = inputs.first() else { return Ok(false) };
         let start = self.clock.monotonic();
         let meta = self.keyspaces.get(keyspace)?;

@@ -62,7 +62,12 @@ impl Db {
         };
         grow_to(device.as_ref(), u64::from(first_data) * zone_bytes)?;
         Journal::create(device.as_ref(), JournalArea::of(&superblock))?;
-        let zones = Zones::new(Arc::clone(&device), options.zone_bytes, superblock.capacity_bytes, ZoneId(first_data));
+        let zones = Zones::new(
+            Arc::clone(&device),
+            options.zone_bytes,
+            superblock.capacity_bytes,
+            ZoneId(first_data),
+        );
         Manifest::create(device, zones, superblock)?;
         Ok(())
     }
@@ -118,7 +123,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         keyspaces.insert(id, KeyspaceMeta::new(&keyspace.name, keyspace.kind, None));
     }
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
-    let mut feed = |replayed: Replayed| replay.take(replayed);
+    let mut feed = |replayed: Replayed| replay.take(&replayed);
     let tail = state.journal_tail;
     let journal = if options.read_only {
         Journal::replay(device.as_ref(), area, next_epoch, tail, &mut feed)?;
@@ -180,7 +185,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn take(&mut self, replayed: Replayed) -> Result<()> {
+    fn take(&mut self, replayed: &Replayed) -> Result<()> {
         // The group in which a flushed memtable ended is replayed too: skip what is in runs.
         if replayed.base <= self.flushed_seqno {
             return Ok(());

@@ -15,17 +15,23 @@ use crate::iter::VisibleCursor;
 use crate::memtable::{BlockFill, BlockState, Lookup, split_block_key};
 
 impl Inner {
-    pub(crate) fn get_at(&self, view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn get_at(
+        &self,
+        view: &View,
+        seqno: Seqno,
+        keyspace: Keyspace,
+        key: &[u8],
+    ) -> Result<Option<Bytes>> {
         let meta = self.keyspaces.get(keyspace.0)?;
         if meta.kind == KeyspaceKind::Block {
-            return self.get_block(view, seqno, keyspace, key);
+            return Self::get_block(view, seqno, keyspace, key);
         }
         let mut lookup = Lookup::new(key, seqno);
         view.lookup(keyspace.0, &mut lookup)?;
         lookup.finish(&meta.merger)
     }
 
-    fn get_block(&self, view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+    fn get_block(view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         // A key without room for a block number names nothing.
         let Some((prefix, block)) = split_block_key(key) else { return Ok(None) };
         let mut buf = vec![0; BLOCK_BYTES];
@@ -126,7 +132,13 @@ impl Read for DbSnapshot {
         self.inner.read_blocks_at(&self.inner.view(), self.pin.seqno(), keyspace, prefix, first, buf)
     }
 
-    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>> {
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
         self.inner.next_extent_at(&self.inner.view(), self.pin.seqno(), keyspace, prefix, from, kind)
     }
 }

@@ -82,7 +82,8 @@ impl View {
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
     fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
         let in_tables = self.tables().filter_map(|table| table.next_block(keyspace, prefix, from, snapshot));
-        let in_runs = self.version.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, snapshot));
+        let in_runs =
+            self.version.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, snapshot));
         in_tables.chain(in_runs).min()
     }
 
@@ -102,7 +103,13 @@ impl View {
         }
     }
 
-    fn next_data(&self, keyspace: u32, prefix: &[u8], mut from: u64, snapshot: Seqno) -> Result<Option<Extent>> {
+    fn next_data(
+        &self,
+        keyspace: u32,
+        prefix: &[u8],
+        mut from: u64,
+        snapshot: Seqno,
+    ) -> Result<Option<Extent>> {
         while let Some(candidate) = self.next_block(keyspace, prefix, from, snapshot) {
             let states = self.presence(keyspace, prefix, candidate, snapshot)?;
             if let Some(start) = states.iter().position(|&state| state == BlockState::Data) {

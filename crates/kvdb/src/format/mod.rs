@@ -1,4 +1,5 @@
-//! Pure codecs and the types that every other module shares; no I/O, no state.
+//! Pure codecs and the types that every other module shares; no state, and no I/O but that of the
+//! superblock.
 //!
 //! The authority on the bytes is `docs/FORMAT.md`; this module carries offsets and size asserts.
 

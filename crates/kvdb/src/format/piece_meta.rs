@@ -141,6 +141,8 @@ pub struct TupleEntry {
     pub bytes: u32,
     /// Number of records.
     pub records: u32,
+    /// Checksum in the header of the block.
+    pub crc: u32,
     /// `HAS_…` bits.
     pub flags: u8,
     /// Smallest seqno.
@@ -169,6 +171,7 @@ pub fn encode_tuples(out: &mut Vec<u8>, entries: &[TupleEntry]) {
         put_varint_delta(out, entry.extent.addr / SECTOR_BYTES, sector);
         out.put_varint(entry.bytes.into());
         out.put_varint(entry.records.into());
+        out.put_u32(entry.crc);
         out.put_varint(entry.flags.into());
         put_varint_delta(out, entry.seqno_min, seqno);
         out.put_varint(entry.seqno_max - entry.seqno_min);
@@ -201,11 +204,22 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
         let len = bytes.checked_next_multiple_of(SECTOR_BYTES as u32).filter(|&len| len > 0);
         let extent = Extent { addr, len: len.ok_or(DecodeError("a block has no or too many bytes"))? };
         let records = decoder.varint_u32()?;
+        let crc = decoder.u32()?;
         let flags = decoder.varint_u32()? as u8;
         let seqno_min = varint_delta(&mut decoder, seqno)?;
         let seqno_max = seqno_min.checked_add(decoder.varint()?).ok_or(DecodeError("a seqno overflows"))?;
         let (first_key, last_key) = (Bytes::new(), Bytes::new());
-        entries.push(TupleEntry { first_key, last_key, extent, bytes, records, flags, seqno_min, seqno_max });
+        entries.push(TupleEntry {
+            first_key,
+            last_key,
+            extent,
+            bytes,
+            records,
+            crc,
+            flags,
+            seqno_min,
+            seqno_max,
+        });
         sector = addr / SECTOR_BYTES + u64::from(extent.len) / SECTOR_BYTES;
         seqno = seqno_min;
     }

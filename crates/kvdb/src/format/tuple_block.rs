@@ -121,8 +121,8 @@ impl TupleBlockBuilder {
         self.records += 1;
     }
 
-    /// The finished block; call [`TupleBlockBuilder::clear`] before the next `add`.
-    pub fn finish(&mut self) -> &[u8] {
+    /// The finished block and its checksum; call [`TupleBlockBuilder::clear`] before the next `add`.
+    pub fn finish(&mut self) -> (&[u8], u32) {
         for &restart in &self.restarts {
             self.bytes.extend_from_slice(&restart.to_le_bytes());
         }
@@ -138,7 +138,7 @@ impl TupleBlockBuilder {
         self.bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         let crc = crc32c(&self.bytes[CRC_FROM..]);
         self.bytes[4..CRC_FROM].copy_from_slice(&crc.to_le_bytes());
-        &self.bytes
+        (&self.bytes, crc)
     }
 
     /// Makes ready for the next block.
@@ -153,6 +153,7 @@ impl TupleBlockBuilder {
 /// The shape of a verified block.
 #[derive(Debug, Clone, Copy)]
 pub struct TupleBlock {
+    crc: u32,
     seqno_base: Seqno,
     records: u32,
     restarts: u32,
@@ -169,8 +170,7 @@ impl TupleBlock {
     /// What does not match.
     pub fn verify(bytes: &[u8]) -> Result<Self, DecodeError> {
         let block = Self::parse(bytes)?;
-        let header = Self::header(bytes)?;
-        if crc32c(&bytes[CRC_FROM..block.len as usize]) != header.crc.get() {
+        if crc32c(&bytes[CRC_FROM..block.len as usize]) != block.crc {
             return Err(DecodeError("checksum does not match"));
         }
         let mut previous = 0;
@@ -199,15 +199,15 @@ impl TupleBlock {
         self.records
     }
 
-    fn header(bytes: &[u8]) -> Result<Header, DecodeError> {
-        Header::read_from_prefix(bytes)
-            .map(|(header, _)| header)
-            .map_err(|_| DecodeError("shorter than a header"))
+    /// The checksum in the header.
+    pub fn crc(&self) -> u32 {
+        self.crc
     }
 
     /// Reads the shape of a block without checking its sum.
     fn parse(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let header = Self::header(bytes)?;
+        let (header, _) =
+            Header::read_from_prefix(bytes).map_err(|_| DecodeError("shorter than a header"))?;
         if header.magic.get() != MAGIC {
             return Err(DecodeError("no tuple block here (wrong magic number)"));
         }
@@ -220,6 +220,7 @@ impl TupleBlock {
             .filter(|&at| at >= HEADER_BYTES as u64)
             .ok_or(DecodeError("restart table longer than the block"))?;
         Ok(Self {
+            crc: header.crc.get(),
             seqno_base: header.seqno_base.get(),
             records: header.records.get(),
             restarts,

@@ -330,7 +330,7 @@ fn another_stores_groups_do_not_count() {
 fn a_full_area_says_so_until_it_is_retired() {
     let device = new_device();
     let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
-    let batch = put(&[1; 30_000]);
+    let batch = put(&vec![1; 30_000]);
     let mut seqno = 1;
     let lsns: Vec<_> = std::iter::from_fn(|| {
         let lsn = journal.append(seqno, &batch).ok()?;

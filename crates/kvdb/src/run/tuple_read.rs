@@ -61,8 +61,11 @@ impl Piece {
     /// its length.
     pub(super) fn verify_tuple_block(&self, entry: &TupleEntry, bytes: &[u8]) -> Result<usize> {
         let block = TupleBlock::verify(bytes).map_err(|error| self.malformed_block(entry, error))?;
-        if block.len() != entry.bytes as usize || block.records() != entry.records {
-            let detail = "another block than the index says";
+        let is_named = block.len() == entry.bytes as usize
+            && block.records() == entry.records
+            && block.crc() == entry.crc;
+        if !is_named {
+            let detail = "another block than the index names";
             return Err(self.corrupt("tuple block", entry.extent.addr, detail));
         }
         Ok(block.len())

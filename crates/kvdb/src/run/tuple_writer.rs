@@ -146,7 +146,7 @@ impl TupleOutput {
             chunk.as_mut()[..self.chunk_len].copy_from_slice(&self.chunk.as_ref()[..self.chunk_len]);
             self.chunk = chunk;
         }
-        let block = self.builder.finish();
+        let (block, crc) = self.builder.finish();
         let place = &mut self.chunk.as_mut()[self.chunk_len..self.chunk_len + padded];
         place[..block.len()].copy_from_slice(block);
         place[block.len()..].fill(0);
@@ -157,6 +157,7 @@ impl TupleOutput {
             extent: Extent { addr: 0, len: padded as u32 },
             bytes: block.len() as u32,
             records,
+            crc,
             flags: self.flags,
             seqno_min: self.seqno_min,
             seqno_max: self.seqno_max,

@@ -162,7 +162,8 @@ impl Version {
     /// The version that `state` describes, with pieces from `self` and from `fresh`. Both must be in
     /// step: every piece of `state` is in one of them.
     pub(crate) fn follow(&self, state: &ManifestState, keyspace: u32, fresh: &[Arc<Piece>]) -> Self {
-        let mut known: BTreeMap<PieceId, &Arc<Piece>> = fresh.iter().map(|piece| (piece.desc().id, piece)).collect();
+        let mut known: BTreeMap<PieceId, &Arc<Piece>> =
+            fresh.iter().map(|piece| (piece.desc().id, piece)).collect();
         for run in self.runs(keyspace) {
             known.extend(run.pieces.iter().map(|piece| (piece.desc().id, piece)));
         }
@@ -170,7 +171,11 @@ impl Version {
         let runs = state_runs
             .iter()
             .map(|run| {
-                let pieces = run.pieces.iter().filter_map(|desc| known.get(&desc.id).map(|&p| Arc::clone(p))).collect();
+                let pieces = run
+                    .pieces
+                    .iter()
+                    .filter_map(|desc| known.get(&desc.id).map(|&p| Arc::clone(p)))
+                    .collect();
                 Arc::new(live_run(run, pieces))
             })
             .collect();

@@ -19,8 +19,8 @@ use super::state::ManifestState;
 use crate::format::{Decoder, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, ZoneId};
 use crate::zone::{Budget, Zones};
 
-/// Edits of a snapshot per group (bytes), as a rule.
-const SNAPSHOT_GROUP_BYTES: usize = 1 << 20;
+/// Edits of a snapshot per group (bytes), as a rule. Tests are to meet snapshots of many groups.
+const SNAPSHOT_GROUP_BYTES: usize = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 /// A rewritten manifest has room for at least so many bytes of edits to come.
 const ROOM_BYTES_MIN: u64 = 64 << 10;
 

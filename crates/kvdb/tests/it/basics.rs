@@ -102,7 +102,11 @@ fn deletes_and_overwrites_survive_merging_at_every_threshold() {
             }
             let mut batch = Batch::new();
             batch.delete(rows, format!("key{:05}", 7 * round).into_bytes());
-            batch.delete_range(rows, format!("key{:05}", 100 * round).into_bytes(), format!("key{:05}", 100 * round + 10).into_bytes());
+            batch.delete_range(
+                rows,
+                format!("key{:05}", 100 * round).into_bytes(),
+                format!("key{:05}", 100 * round + 10).into_bytes(),
+            );
             db.apply(batch, Durability::Buffered).expect("applies");
             db.flush().expect("flushes");
         }
@@ -124,7 +128,12 @@ fn blocks_read_back_with_holes_overwrites_and_range_deletes() {
         let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
         let write = |first: u64, fills: &[u8]| {
             let mut batch = Batch::new();
-            batch.put_blocks(data, Bytes::from_static(b"file"), first, fills.iter().flat_map(|&f| block(f)).collect::<Vec<_>>());
+            batch.put_blocks(
+                data,
+                Bytes::from_static(b"file"),
+                first,
+                fills.iter().flat_map(|&f| block(f)).collect::<Vec<_>>(),
+            );
             db.apply(batch, Durability::Buffered).expect("applies");
         };
         write(10, &[1; 100]);
@@ -148,7 +157,11 @@ fn blocks_read_back_with_holes_overwrites_and_range_deletes() {
                     10..110 => 1,
                     _ => 0,
                 };
-                assert!(found.iter().all(|&b| b == wanted), "{when}: block {number} is {} not {wanted}", found[0]);
+                assert!(
+                    found.iter().all(|&b| b == wanted),
+                    "{when}: block {number} is {} not {wanted}",
+                    found[0]
+                );
             }
             let next = |from, kind| db.next_extent(data, b"file", from, kind).expect("seeks");
             assert_eq!(next(0, ExtentKind::Data), Some(Extent { first: 10, count: 12 }), "{when}");

@@ -21,6 +21,7 @@ fn tuple_entries(rng: &mut Rng) -> Vec<TupleEntry> {
                 extent: Extent { addr: rng.below(1 << 40) * 4096, len: bytes.next_multiple_of(4096) },
                 bytes,
                 records: rng.next_u64() as u32,
+                crc: rng.next_u64() as u32,
                 flags: rng.below(8) as u8,
                 seqno_min,
                 seqno_max: seqno_min + rng.below(1000),

@@ -29,7 +29,7 @@ fn build(records: &[Record]) -> Bytes {
         builder.add(key, *seqno, *kind, value);
         assert!(builder.len() <= bound, "len_with is an upper bound");
     }
-    Bytes::copy_from_slice(builder.finish())
+    Bytes::copy_from_slice(builder.finish().0)
 }
 
 fn current(cursor: &TupleCursor) -> Option<Record> {
@@ -140,4 +140,20 @@ fn damage_past_the_checksum_never_panics() {
             }
         }
     }
+}
+
+#[test]
+fn golden_bytes() {
+    let mut builder = TupleBlockBuilder::default();
+    builder.add(b"apple", 300, RecordKind::Put, b"red");
+    builder.add(b"apple", 299, RecordKind::Merge, b"+");
+    builder.add(b"apricot", 301, RecordKind::Delete, b"");
+    let (block, crc) = builder.finish();
+    assert_eq!(crc, crc32c(&block[8..]));
+    assert_eq!(&block[..4], b"KVtb");
+    assert_eq!(block[8..32], [62, 0, 0, 0, 3, 0, 0, 0, 44, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(&block[32..44], b"\0\x05\x0d\0applered");
+    assert_eq!(&block[44..49], b"\x05\0\x06\x01+");
+    assert_eq!(&block[49..58], b"\x02\x05\0\x02ricot");
+    assert_eq!(block[58..], [32, 0, 0, 0]);
 }

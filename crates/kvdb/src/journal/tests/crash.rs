@@ -46,7 +46,7 @@ impl World {
                     match journal.append(next, &batch) {
                         Ok(lsn) => starts.push((next, lsn)),
                         Err(AppendError::AreaFull) => {
-                            self.retire_all(device, journal, &mut life, next);
+                            Self::retire_all(device, journal, &mut life, next);
                             starts.clear();
                             continue;
                         }
@@ -61,7 +61,7 @@ impl World {
                 }
                 8 => journal.write_out().unwrap(),
                 _ if self.rng.chance(1, 3) => {
-                    self.retire_all(device, journal, &mut life, next);
+                    Self::retire_all(device, journal, &mut life, next);
                     starts.clear();
                 }
                 _ if !starts.is_empty() => {
@@ -77,7 +77,7 @@ impl World {
         life
     }
 
-    fn retire_all(&self, device: &CrashDevice, journal: &Journal, life: &mut Life, next: Seqno) {
+    fn retire_all(device: &CrashDevice, journal: &Journal, life: &mut Life, next: Seqno) {
         // The open group can still be in memory: its batches are then in runs alone.
         Self::retire(device, journal, life, journal.head(), next - 1);
     }

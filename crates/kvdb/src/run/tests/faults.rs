@@ -191,3 +191,50 @@ fn failing_reads_are_errors_that_name_the_place() {
     piece.lookup(&mut lookup).expect("readable again");
     assert_eq!(lookup.outcome(), &Outcome::Found("value of 5".into()));
 }
+
+#[test]
+fn a_block_of_an_older_write_is_not_taken_for_the_newer_one() {
+    let rig = Rig::new(64 << 10, small_options());
+    let mut pieces = Vec::new();
+    for (id, value) in [(76, b"old!"), (77, b"new!")] {
+        let mut writer = rig.writer(KeyspaceKind::Tuple, id);
+        writer.add(b"key", 5, RecordKind::Put, value).expect("space");
+        pieces.push(writer.finish().expect("space").1);
+    }
+    let [old, new] = [&pieces[0], &pieces[1]].map(|piece| piece.tuple_entries()[0].extent);
+    let mut block = vec![0; old.len as usize];
+    rig.ctx.device.read_at(&mut block, old.addr).expect("readable");
+    // The device lost the newer write: a block is there, and its own checksum is right.
+    rig.ctx.device.write_at(&block, new.addr).expect("writable");
+    let read = pieces[1].lookup(&mut Lookup::new(b"key", 9));
+    assert!(check_named(read, "lookup").is_none(), "the index names another block");
+}
+
+#[test]
+fn many_threads_read_one_piece() {
+    let rig = Rig::new(64 << 10, small_options());
+    let mut writer = rig.writer(KeyspaceKind::Tuple, 77);
+    add_tuples(&mut writer, 2000).expect("space");
+    let (_, piece) = writer.finish().expect("space");
+    let piece = rig.reopen(&piece);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (piece, ctx) = (&piece, &rig.ctx);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for round in 0..2000_u64 {
+                    let n = rng.below(2100);
+                    let key = n.to_be_bytes();
+                    let mut lookup = Lookup::new(&key, 10_000);
+                    piece.lookup(&mut lookup).expect("readable");
+                    let value = format!("value of {n}").into();
+                    let wanted = if n < 2000 { Outcome::Found(value) } else { Outcome::Pending };
+                    assert_eq!(lookup.outcome(), &wanted, "thread {thread}");
+                    if round % 100 == 0 {
+                        ctx.cache.shrink_to(8 << 10);
+                    }
+                }
+            });
+        }
+    });
+}

@@ -2,7 +2,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_device::Rng;
+use kvfs_device::{Call, Rng};
 use kvfs_store::{KeyspaceKind, Seqno, StoreError};
 
 use super::{Record, Rig, small_options};
@@ -313,4 +313,38 @@ fn empty_and_tombstone_only_pieces_open() {
     assert!(empty.is_empty());
     let (desc, _piece) = empty.finish().expect("space");
     assert_eq!((desc.records, desc.seqno_min, desc.seqno_max), (0, 0, 0));
+}
+
+#[test]
+fn scans_read_ahead() {
+    let rig = Rig::new(8 << 20, RunOptions::default());
+    let records: Vec<Record> = (0..30_000_u64)
+        .map(|n| (n.to_be_bytes().to_vec(), n + 1, RecordKind::Put, vec![n as u8; 100]))
+        .collect();
+    let piece = write(&rig, 1, &records, &[]);
+    let blocks = piece.tuple_entries().len() as u64;
+    let walk = |access, forward: bool| {
+        let reads_before = rig.device.counts().of(Call::Read);
+        let mut iter = piece.iter(access);
+        if forward { iter.first() } else { iter.last() }.expect("readable");
+        let mut count = 0;
+        while iter.record().is_some() {
+            count += 1;
+            if forward { iter.next() } else { iter.prev() }.expect("readable");
+        }
+        assert_eq!(count, records.len());
+        rig.device.counts().of(Call::Read) - reads_before
+    };
+    let requests_min = piece.desc().data_bytes.div_ceil(1 << 20);
+    assert!(walk(Access::Sequential, true) <= requests_min + 1, "1 MiB at a time");
+    assert!(walk(Access::Sequential, false) <= requests_min + 1, "backward, too");
+    assert_eq!(rig.ctx.cache.bytes(), 0, "merges leave the cache alone");
+    let cold = walk(Access::Random, true);
+    assert!(cold <= requests_min + 8, "{cold} requests for {blocks} blocks: they grow");
+    assert_eq!(walk(Access::Random, true), 0, "all is cached now");
+    rig.ctx.cache.shrink_to(0);
+    let mut lookup = Lookup::new(&records[777].0, Seqno::MAX);
+    let reads_before = rig.device.counts().of(Call::Read);
+    piece.lookup(&mut lookup).expect("readable");
+    assert_eq!(rig.device.counts().of(Call::Read), reads_before + 1, "a point read is one request");
 }

@@ -154,3 +154,55 @@ fn a_crash_while_a_store_is_made_leaves_no_store_or_an_empty_one() {
     }
     assert!(empty > 20);
 }
+
+/// Edits that fill a run with pieces of about 2 KiB each.
+fn fill_run(run: RunId, pieces: u64) -> Vec<Edit> {
+    let mut edits = vec![Edit::AddRun { keyspace: 0, run, age: 1 }];
+    for id in 0..pieces {
+        let (mut first, mut last) = (vec![7; 1000], vec![7; 1000]);
+        first[..8].copy_from_slice(&(2 * id).to_be_bytes());
+        last[..8].copy_from_slice(&(2 * id + 1).to_be_bytes());
+        edits.push(Edit::AddPiece { keyspace: 0, run, piece: piece(id, &first, &last) });
+    }
+    edits
+}
+
+#[test]
+fn what_an_unfinished_rewrite_left_does_not_disturb_the_next_one() {
+    let crash = Arc::new(CrashDevice::in_memory(ZONES << 16, ZONES << 16).with_log().unwrap());
+    let device: Arc<dyn Device> = crash.clone();
+    let (manifest, _) = create(&device);
+    manifest.begin_epoch().unwrap();
+    manifest.commit(&[Edit::AddKeyspace { id: 0, name: "data".into(), kind: KeyspaceKind::Tuple }]).unwrap();
+    manifest.commit(&fill_run(RunId(1), 40)).unwrap();
+    let room = |manifest: &Manifest| {
+        manifest.superblock().manifest_zones.len() as u64 * u64::from(ZONE_BYTES) - manifest.size().0
+    };
+    let mut next_id = 0;
+    while room(&manifest) > 4096 {
+        next_id += 1;
+        manifest.commit(&[Edit::NextId(next_id)]).unwrap();
+    }
+    // This rewrite has written its snapshot when power fails.
+    let began = crash.events_len();
+    manifest.commit(&fill_run(RunId(2), 5)).unwrap();
+    let is_superblock = |event: &&kvfs_device::CrashEvent| {
+        event.index >= began && event.len > 0 && SUPERBLOCK_ADDRS.contains(&event.offset)
+    };
+    let at = crash.events().iter().find(is_superblock).unwrap().index;
+    let unfinished = manifest.superblock();
+    let image: Arc<dyn Device> = Arc::new(crash.image_at(at, 0, CrashMode::KeepAll).unwrap());
+
+    let (manifest, _, _) = open(&image).unwrap();
+    manifest.begin_epoch().unwrap();
+    manifest.commit(&[Edit::DropRun { keyspace: 0, run: RunId(1) }]).unwrap();
+    manifest.commit(&fill_run(RunId(2), 5)).unwrap();
+    let again = manifest.superblock();
+    assert_eq!(again.manifest_seq, unfinished.manifest_seq);
+    assert_eq!(again.manifest_zones[0], unfinished.manifest_zones[0]);
+    for next_id in next_id + 1..next_id + 5 {
+        let state = open(&image).unwrap().1;
+        assert_eq!((state.next_id, state.keyspaces[&0].runs.len()), (next_id - 1, 1));
+        manifest.commit(&[Edit::NextId(next_id)]).unwrap();
+    }
+}
