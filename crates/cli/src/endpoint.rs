@@ -10,11 +10,20 @@ use crate::service::Service;
 use crate::store_dir::StoreDir;
 
 /// A store that answers requests.
-pub(crate) enum Endpoint {
-    /// Mounted: the daemon answers.
+pub(crate) struct Endpoint {
+    store: StoreDir,
+    read_only: bool,
+    via: Via,
+}
+
+/// Who answers.
+enum Via {
+    /// Mounted: the daemon.
     Daemon(Client),
-    /// Not mounted: opened by this process.
+    /// Not mounted: this process, which has opened the store.
     Local(Box<Service>),
+    /// Nobody, any more.
+    Gone,
 }
 
 impl Endpoint {
@@ -31,36 +40,55 @@ impl Endpoint {
             }
             None => StoreDir::open(path)?,
         };
-        match Client::connect(&store.socket_path())? {
-            Daemon::Serving { client, .. } => return Ok(Self::Daemon(client)),
-            Daemon::Closing(client) => open::wait_closed(&store, client)?,
-            Daemon::Absent => {}
-        }
-        let open = OpenStore::open(&store, Memory::default(), read_only)?;
-        Ok(Self::Local(Box::new(Service::new(open, None))))
+        let via = match Client::connect(&store.socket_path())? {
+            Daemon::Serving { client, .. } => Via::Daemon(client),
+            Daemon::Closing(client) => {
+                open::wait_closed(&store, client)?;
+                Via::open(&store, read_only)?
+            }
+            Daemon::Absent => Via::open(&store, read_only)?,
+        };
+        Ok(Self { store, read_only, via })
     }
 
-    /// Answers one request; a failure becomes an error.
-    pub(crate) fn call(&mut self, request: Request) -> Result<Response> {
-        match self {
-            Self::Daemon(client) => client.call(&request),
-            Self::Local(service) => match service.handle(request) {
-                Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
-                response => Ok(response),
-            },
+    /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
+    pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
+        if let Via::Daemon(client) = &mut self.via {
+            let response = client.call(request)?;
+            if !matches!(response, Response::Closing) {
+                return Ok(response);
+            }
+            if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone) {
+                open::wait_closed(&self.store, client)?;
+            }
+            self.via = Via::open(&self.store, self.read_only)?;
+        }
+        let Via::Local(service) = &self.via else {
+            return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
+        };
+        match service.handle(request.clone()) {
+            Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
+            response => Ok(response),
         }
     }
 
     /// Closes the store, if this process opened it.
     pub(crate) fn close(self) -> Result<()> {
-        match self {
-            Self::Daemon(_) => Ok(()),
-            Self::Local(service) => service.close(),
+        match self.via {
+            Via::Local(service) => service.close(),
+            Via::Daemon(_) | Via::Gone => Ok(()),
         }
     }
 
     /// The daemon answered something else than was asked.
     pub(crate) fn confused() -> CliError {
         Client::confused()
+    }
+}
+
+impl Via {
+    fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
+        let open = OpenStore::open(store, Memory::default(), read_only)?;
+        Ok(Self::Local(Box::new(Service::new(open, None))))
     }
 }

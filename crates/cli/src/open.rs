@@ -19,6 +19,9 @@ use crate::store_dir::StoreDir;
 /// How long a daemon may take to write everything out.
 pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_mins(10);
 
+/// How long a daemon may take to close after an unmount by others, before we take it for still in use.
+const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// The memory ceiling and how it is divided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
@@ -56,8 +59,13 @@ impl Memory {
         self.bytes / 32
     }
 
+    /// For request buffers that wait for reuse.
+    pub(crate) fn io_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
     fn engine_bytes(self) -> u64 {
-        self.bytes - self.node_bytes() - self.content_bytes()
+        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes()
     }
 }
 
@@ -143,7 +151,18 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             wait_closed(store, client)?;
             OpenStore::open_with(store, options)
         }
-        Ok(Daemon::Serving { dir, .. }) => Err(in_use(store, &dir)),
+        Ok(Daemon::Serving { client, dir }) => {
+            if mounts::of_store(store.path())?.is_some() {
+                return Err(in_use(store, &dir));
+            }
+            // Unmounted, and its daemon is about to notice; or lazily, and somebody still uses it.
+            if let Ok(false) = client.await_closed().and_then(|closing| closing.wait(NOTICE_TIME_MAX)) {
+                let (store, dir) = (store.path().display(), dir.display());
+                let message = format!("{store}: files of the former mount on {dir} are still in use");
+                return Err(CliError::new(Code::InUse, message));
+            }
+            OpenStore::open_with(store, options)
+        }
         _ => match mounts::of_store(store.path())? {
             Some(dir) => Err(in_use(store, &dir)),
             None => Err(error),
@@ -152,7 +171,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
 }
 
 /// The store is mounted already.
-pub(crate) fn in_use(store: &StoreDir, dir: &Path) -> CliError {
+fn in_use(store: &StoreDir, dir: &Path) -> CliError {
     CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
 }
 

@@ -107,9 +107,9 @@ impl OpenStore {
         let (mut entries, mut bytes) = (Vec::new(), 0);
         loop {
             if range.reverse {
-                cursor.prev()?
+                cursor.prev()?;
             } else {
-                cursor.next()?
+                cursor.next()?;
             }
             let Some((key, value)) = cursor.entry() else {
                 return Ok(Response::Page { entries, more: false });

@@ -10,7 +10,7 @@ use crate::units::human_value;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let mut endpoint = Endpoint::open(Some(&args.target), true)?;
-    let Response::Checked { findings, counts } = endpoint.call(Request::Check)? else {
+    let Response::Checked { findings, counts } = endpoint.call(&Request::Check)? else {
         return Err(Endpoint::confused());
     };
     endpoint.close()?;

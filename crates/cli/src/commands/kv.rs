@@ -27,7 +27,7 @@ fn answer(endpoint: &mut Endpoint, command: &KvCommand) -> Result<ExitCode> {
     match command {
         KvCommand::Put { keyspace, key, value } => {
             let value = value_bytes(value.as_deref())?;
-            endpoint.call(Request::Put {
+            endpoint.call(&Request::Put {
                 keyspace: keyspace.clone(),
                 key: key.clone().into_bytes(),
                 value,
@@ -37,7 +37,7 @@ fn answer(endpoint: &mut Endpoint, command: &KvCommand) -> Result<ExitCode> {
         KvCommand::Get { keyspace, key } => get(endpoint, keyspace, key),
         KvCommand::Del { keyspace, key } => {
             let request = Request::Delete { keyspace: keyspace.clone(), key: key.clone().into_bytes() };
-            let Response::Deleted(existed) = endpoint.call(request)? else {
+            let Response::Deleted(existed) = endpoint.call(&request)? else {
                 return Err(Endpoint::confused());
             };
             Ok(if existed { ExitCode::SUCCESS } else { ExitCode::from(NOT_FOUND) })
@@ -80,7 +80,7 @@ fn stream_error(what: &str, error: &io::Error) -> CliError {
 
 fn get(endpoint: &mut Endpoint, keyspace: &str, key: &str) -> Result<ExitCode> {
     let request = Request::Get { keyspace: keyspace.to_owned(), key: key.as_bytes().to_vec() };
-    let Response::Value(value) = endpoint.call(request)? else { return Err(Endpoint::confused()) };
+    let Response::Value(value) = endpoint.call(&request)? else { return Err(Endpoint::confused()) };
     let Some(value) = value else { return Ok(ExitCode::from(NOT_FOUND)) };
     let mut out = io::stdout().lock();
     let newline: &[u8] = if out.is_terminal() { b"\n" } else { b"" };
@@ -102,7 +102,7 @@ fn scan(
     while left > 0 {
         range.limit = left.min(PAGE_ENTRIES);
         let request = Request::Scan { keyspace: keyspace.to_owned(), range: range.clone() };
-        let Response::Page { entries, more } = endpoint.call(request)? else {
+        let Response::Page { entries, more } = endpoint.call(&request)? else {
             return Err(Endpoint::confused());
         };
         for entry in &entries {
@@ -135,7 +135,7 @@ fn print_entry(out: &mut impl Write, entry: &Entry, json: bool) -> io::Result<()
 }
 
 fn keyspaces(endpoint: &mut Endpoint, json: bool) -> Result<ExitCode> {
-    let Response::Keyspaces(names) = endpoint.call(Request::Keyspaces)? else {
+    let Response::Keyspaces(names) = endpoint.call(&Request::Keyspaces)? else {
         return Err(Endpoint::confused());
     };
     if json {

@@ -64,12 +64,10 @@ impl Client {
     }
 
     /// Sends one request and waits for its answer; a failure that the daemon reports becomes an error.
+    /// [`Response::Closing`]: nothing was done.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
         match self.exchange(request).map_err(|error| Self::lost(&error))? {
             Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
-            Some(Response::Closing) => {
-                Err(CliError::new(Code::NotMounted, "the store is being unmounted; try again"))
-            }
             Some(response) => Ok(response),
             None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
         }

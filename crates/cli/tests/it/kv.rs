@@ -30,7 +30,10 @@ fn round_trip(target: &str) {
     assert_eq!(kv(target, &["scan", "tags", "--prefix", "c/"]).ok(), "c/x\tdrei\nc/y\t4\n");
     assert_eq!(kv(target, &["scan", "tags", "--start", "b", "--end", "c/y"]).ok(), "b\tzwei\nc/x\tdrei\n");
     assert_eq!(kv(target, &["scan", "tags", "--reverse", "--limit", "2"]).ok(), "c/y\t4\nc/x\tdrei\n");
-    assert_eq!(kv(target, &["scan", "tags", "--limit", "1", "--json"]).ok(), "{\"key\":\"a\",\"value\":\"1\"}\n");
+    assert_eq!(
+        kv(target, &["scan", "tags", "--limit", "1", "--json"]).ok(),
+        "{\"key\":\"a\",\"value\":\"1\"}\n"
+    );
     assert_eq!(kv(target, &["scan", "nothing"]).ok(), "");
     kv(target, &["del", "tags", "b"]).ok();
     kv(target, &["get", "tags", "b"]).fails(NOT_FOUND, &[]);

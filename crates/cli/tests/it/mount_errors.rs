@@ -16,7 +16,8 @@ fn unfit_directories() {
     let store = world.store("store");
     let before = fingerprint(&store);
 
-    kvfs(&["mount", &store, &world.text("missing")]).fails(MOUNT_POINT, &["missing", "does not exist", "mkdir"]);
+    kvfs(&["mount", &store, &world.text("missing")])
+        .fails(MOUNT_POINT, &["missing", "does not exist", "mkdir"]);
     fs::write(world.path("file"), "").unwrap();
     kvfs(&["mount", &store, &world.text("file")]).fails(MOUNT_POINT, &["not a directory"]);
     let full = world.dir("full");

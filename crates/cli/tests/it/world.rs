@@ -74,12 +74,8 @@ pub(crate) fn wait_exit(child: &mut Child) -> ExitStatus {
 /// Runs a command to its end.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> Run {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let read_out = thread::spawn(move || {
         let mut bytes = Vec::new();
