@@ -39,9 +39,11 @@ realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long fo
 	@scripts/setup.sh test
 	@scripts/realwork.sh
 
-bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor
+bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour
 	@scripts/setup.sh test
-	@scripts/bench-first.sh
+	@cargo build --release --locked -p kvfs-fuse --example floor
+	@cd bench && cargo run --release --locked -- --kvfs ../$(KVFS) --floor ../target/release/examples/floor \
+		--json ../target/bench.json $(BENCH)
 
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check

@@ -76,6 +76,7 @@ mount_store() {
   "$KVFS" mount --foreground --memory "${KVFS_MEMORY}M" -o "${1:-$(mount_options)}" "$store" "$mnt" \
     >>"$store.log" 2>&1 </dev/null &
   daemon=$!
+  echo "$daemon" >"$work/daemon.pid"
   local i
   for ((i = 0; i < 1200; i++)); do
     is_mounted "$mnt" && stat "$mnt" >/dev/null 2>&1 && return 0
@@ -129,13 +130,38 @@ check_store() {
   "$KVFS" check "$store"
 }
 
+# A file system that hangs would hang its tests: after LIMIT seconds the daemon is killed, and whoever waits for
+# it gets an error. Says first where its threads are.
+watch_step() {
+  local pid
+  exec 2>/dev/null # or the shell tells there how its sleep ended
+  sleep "${LIMIT:-600}" || exit 0
+  pid=$(cat "$work/daemon.pid")
+  printf '\nno end after %s s; where the daemon waits:\n' "${LIMIT:-600}"
+  grep -H . "/proc/$pid/task/"*/{comm,wchan,stack}
+  kill -9 "$pid"
+}
+
 # step NAME COMMAND...: runs it, prints its output only when it fails, counts it.
 step() {
-  local name=$1 t0 status=0 log
+  local name=$1 t0 status=0 log watcher
   shift
+  if [ -n "$daemon" ] && ! kill -0 "$daemon" 2>/dev/null; then
+    say "  the daemon is gone; the last lines of its log:"
+    tail -n 20 "$store.log" | sed 's/^/          | /'
+    failed=$((failed + 1))
+    failures+=("$name, and what would follow it")
+    summary "$(basename "$0" .sh)"
+    exit 1
+  fi
   log=$(mktemp)
   t0=$(date +%s.%N)
-  "$@" >"$log" 2>&1 </dev/null || status=$?
+  watch_step >>"$log" 2>&1 </dev/null &
+  watcher=$!
+  "$@" >>"$log" 2>&1 </dev/null || status=$?
+  pkill -P "$watcher" 2>/dev/null # its sleep
+  kill "$watcher" 2>/dev/null
+  wait "$watcher" 2>/dev/null
   local took
   took=$(echo "$(date +%s.%N) - $t0" | bc)
   if [ "$status" = 0 ]; then
@@ -150,7 +176,7 @@ step() {
     failed=$((failed + 1))
     failures+=("$name")
     printf '  FAILED  %7.1f s  %s (exit %s)\n' "$took" "$name" "$status"
-    tail -n 30 "$log" | sed 's/^/          | /'
+    tail -n 30 "$log" | cut -c 1-300 | sed 's/^/          | /'
   fi
   rm -f "$log"
   return "$status"

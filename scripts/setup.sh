@@ -22,6 +22,7 @@ need libc6-dev test -e /usr/include/stdlib.h
 if [ "$want" = test ]; then
   need make has make
   need git has git
+  need procps has pkill
   need rsync has rsync
   need sqlite3 has sqlite3
   need python3 python3 -c 'import sqlite3'

@@ -15,8 +15,9 @@ Examples:
   kvfs umount ~/mnt
 
 Exit codes:
-  0 done   1 failed, or key not found   2 wrong usage   3 in use   4 not a store of this version
-  5 damaged   6 no space   7 missing rights   8 mount point unfit   9 not mounted";
+  0 done             1 failed, or key not found   2 wrong usage      3 in use
+  4 not a store, or of another version            5 damaged          6 no space
+  7 missing rights   8 mount point unfit          9 not mounted";
 
 /// A transactional file system and key-value store in one.
 #[derive(Debug, Parser)]
@@ -43,6 +44,7 @@ pub(crate) enum Command {
     /// Ordered key-value data beside the files
     Kv(KvArgs),
     /// Version of the program and of the on-disk format
+    #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),
 }
 
@@ -73,8 +75,13 @@ pub(crate) struct MkfsArgs {
 
 const MOUNT_EXAMPLES: &str = "\
 Options for -o, separated by commas:
-  ro rw noexec nosuid nodev noatime relatime allow_other (default for root) allow_root
-  default_permissions (default) suid dev exec commit=SECONDS
+  ro rw exec noexec suid nosuid dev nodev   as in mount(8)
+  relatime (default) noatime strictatime    when reading changes access times
+  allow_other                               let other users in (default for root; others need
+                                            user_allow_other in /etc/fuse.conf)
+  no_allow_other                            only the mounting user
+  commit=SECONDS                            longest time that a change stays only in memory (1)
+  nonempty                                  mount over what is in DIR
 
 Examples:
   kvfs mount ~/store ~/mnt
@@ -94,21 +101,21 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground and log to standard error
     #[arg(long, short = 'f')]
     pub(crate) foreground: bool,
-    /// Mount options
-    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    /// Mount options, separated by commas
+    #[arg(short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Ceiling for memory, such as 512M (default: a quarter of RAM, at most 2G)
     #[arg(long, value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
     /// Threads that serve requests (default: one for each processor, at most 8)
-    #[arg(long)]
-    pub(crate) workers: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: Option<u16>,
     /// Size limit when --create makes the store
     #[arg(long, value_parser = parse_size, requires = "create")]
     pub(crate) size: Option<u64>,
-    /// Descriptor on which the parent waits for readiness
-    #[arg(long, hide = true)]
-    pub(crate) ready_fd: Option<i32>,
+    /// Set by the parent that waits for this process to be ready
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub(crate) in_background: bool,
 }
 
 #[derive(Debug, Args)]

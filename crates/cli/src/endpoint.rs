@@ -1,28 +1,35 @@
 //! Where a command finds its store: the daemon of a mounted one, or the store itself.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::control::{Client, Handler, Request, Response};
+use crate::control::{Client, Daemon, Handler, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
-use crate::open::OpenStore;
+use crate::open::{self, Memory, OpenStore};
 use crate::service::Service;
 use crate::store_dir::StoreDir;
 
 /// A store that answers requests.
-pub(crate) enum Endpoint {
-    /// Mounted: the daemon answers.
+pub(crate) struct Endpoint {
+    store: StoreDir,
+    read_only: bool,
+    via: Via,
+}
+
+/// Who answers.
+enum Via {
+    /// Mounted: the daemon.
     Daemon(Client),
-    /// Not mounted: opened by this process, closed on drop.
-    Local(Box<OpenStore>),
+    /// Not mounted: this process, which has opened the store.
+    Local(Box<Service>),
+    /// Nobody, any more.
+    Gone,
 }
 
 impl Endpoint {
-    /// The store at `target` (a store, or any path on a mount; default: the current directory).
+    /// The store at `target` (a store, or any path on a mount; default: the current directory). Close it.
     pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
-        let here = Path::new(".");
-        let path = target.unwrap_or(here);
+        let path = target.unwrap_or(Path::new("."));
         let store = match mounts::containing(path)? {
             Some(mount) => StoreDir::open(&mount.store)?,
             None if target.is_none() => {
@@ -33,31 +40,55 @@ impl Endpoint {
             }
             None => StoreDir::open(path)?,
         };
-        if let Some(client) = Client::connect(&store.socket_path())? {
-            return Ok(Self::Daemon(client));
-        }
-        Ok(Self::Local(Box::new(OpenStore::open(&store, crate::open::Memory::default(), read_only)?)))
+        let via = match Client::connect(&store.socket_path())? {
+            Daemon::Serving { client, .. } => Via::Daemon(client),
+            Daemon::Closing(client) => {
+                open::wait_closed(&store, client)?;
+                Via::open(&store, read_only)?
+            }
+            Daemon::Absent => Via::open(&store, read_only)?,
+        };
+        Ok(Self { store, read_only, via })
     }
 
-    /// Answers one request; a failure becomes an error.
-    pub(crate) fn call(&mut self, request: Request) -> Result<Response> {
-        match self {
-            Self::Daemon(client) => client.call(&request),
-            Self::Local(open) => {
-                let service = Service::new(Arc::clone(&open.db), Arc::clone(&open.fs));
-                match service.handle(request) {
-                    Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
-                    response => {
-                        open.sync()?;
-                        Ok(response)
-                    }
-                }
+    /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
+    pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
+        if let Via::Daemon(client) = &mut self.via {
+            let response = client.call(request)?;
+            if !matches!(response, Response::Closing) {
+                return Ok(response);
             }
+            if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone) {
+                open::wait_closed(&self.store, client)?;
+            }
+            self.via = Via::open(&self.store, self.read_only)?;
+        }
+        let Via::Local(service) = &self.via else {
+            return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
+        };
+        match service.handle(request.clone()) {
+            Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
+            response => Ok(response),
+        }
+    }
+
+    /// Closes the store, if this process opened it.
+    pub(crate) fn close(self) -> Result<()> {
+        match self.via {
+            Via::Local(service) => service.close(),
+            Via::Daemon(_) | Via::Gone => Ok(()),
         }
     }
 
     /// The daemon answered something else than was asked.
     pub(crate) fn confused() -> CliError {
-        CliError::new(Code::Failed, "the daemon gave an answer of another kind; is it of another version?")
+        Client::confused()
+    }
+}
+
+impl Via {
+    fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
+        let open = OpenStore::open(store, Memory::default(), read_only)?;
+        Ok(Self::Local(Box::new(Service::new(open, None))))
     }
 }

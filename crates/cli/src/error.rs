@@ -10,6 +10,8 @@ use kvfs_store::StoreError;
 #[repr(u8)]
 pub(crate) enum Code {
     Failed = 1,
+    /// The same number that clap uses.
+    Usage = 2,
     InUse = 3,
     NotAStore = 4,
     Damaged = 5,
@@ -20,16 +22,25 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    const ALL: [Self; 9] = [
+        Self::Failed,
+        Self::Usage,
+        Self::InUse,
+        Self::NotAStore,
+        Self::Damaged,
+        Self::NoSpace,
+        Self::Denied,
+        Self::MountPoint,
+        Self::NotMounted,
+    ];
+
     pub(crate) fn from_number(number: u8) -> Self {
-        [Self::InUse, Self::NotAStore, Self::Damaged, Self::NoSpace, Self::Denied, Self::MountPoint, Self::NotMounted]
-            .into_iter()
-            .find(|code| *code as u8 == number)
-            .unwrap_or(Self::Failed)
+        Self::ALL.into_iter().find(|code| *code as u8 == number).unwrap_or(Self::Failed)
     }
 }
 
 /// A failure with its exit code and a message that says what to do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CliError {
     pub(crate) code: Code,
     pub(crate) message: String,

@@ -1,12 +1,19 @@
 //! The `kvfs` command: the only place that wires device, engine, file system and FUSE together.
+//!
+//! A command talks to the daemon of a mounted store, or opens the store itself: [`endpoint`]. The daemon
+//! is this program too: [`daemon`]. Everything that fails ends as one line on standard error and an exit
+//! code: [`error`].
 
 mod args;
 mod commands;
 mod control;
 mod daemon;
+mod endpoint;
 mod error;
-mod store_dir;
 mod mounts;
+mod open;
+mod service;
+mod store_dir;
 mod units;
 
 use std::process::ExitCode;
@@ -24,7 +31,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Kv(args) => commands::kv::run(args),
-        Command::Version(args) => commands::version::run(args),
+        Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {
         Ok(code) => code,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CliError, Code, Result};
@@ -24,13 +24,25 @@ pub(crate) fn list() -> Result<Vec<MountedStore>> {
     Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
 }
 
-/// The mount that `path` lies on, if it is one of ours. Does not touch the file system at `path`, so
-/// it answers for a dead mount too.
+/// `path` without symbolic links and dots, also when its last part is missing or a dead mount.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| CliError::io("resolve", path, &error);
+    if let Ok(resolved) = path.canonicalize() {
+        return Ok(resolved);
+    }
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => Ok(parent.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+/// The mount that `path` lies on, if it is one of ours. Asks nothing of the file system at `path`, so it
+/// answers for a dead mount too.
 pub(crate) fn containing(path: &Path) -> Result<Option<MountedStore>> {
-    let absolute = std::path::absolute(path).map_err(|error| CliError::io("resolve", path, &error))?;
-    let resolved = absolute.canonicalize().unwrap_or(absolute);
+    let resolved = resolve(path)?;
     let mounts = list()?;
-    Ok(mounts.into_iter().rev().filter(|m| resolved.starts_with(&m.dir)).max_by_key(|m| m.dir.as_os_str().len()))
+    Ok(mounts.into_iter().filter(|m| resolved.starts_with(&m.dir)).max_by_key(|m| m.dir.as_os_str().len()))
 }
 
 /// As [`containing`], or the error that says that nothing is mounted there.
@@ -38,6 +50,11 @@ pub(crate) fn required(path: &Path) -> Result<MountedStore> {
     containing(path)?.ok_or_else(|| {
         CliError::new(Code::NotMounted, format!("{} is not on a mounted kvfs store", path.display()))
     })
+}
+
+/// Where `store` is mounted, as far as this process can see.
+pub(crate) fn of_store(store: &Path) -> Result<Option<PathBuf>> {
+    Ok(list()?.into_iter().find(|mount| mount.store == store).map(|mount| mount.dir))
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the dash ends the optional fields.
@@ -53,18 +70,15 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, tail)) = rest.split_first() {
-        let octal = (byte == b'\\' && tail.len() >= 3)
-            .then(|| tail[..3].iter().try_fold(0u32, |n, &d| (d & !7 == b'0').then(|| n * 8 + u32::from(d - b'0'))))
-            .flatten();
-        match octal {
-            Some(value) => {
-                out.push(value as u8);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(byte);
-                rest = tail;
-            }
+        let digits = tail.get(..3).filter(|_| byte == b'\\').unwrap_or_default();
+        let octal =
+            digits.iter().try_fold(0u32, |n, d| (d & !7 == b'0').then(|| n * 8 + u32::from(d - b'0')));
+        if let Some(value) = octal.filter(|_| !digits.is_empty()) {
+            out.push(value as u8);
+            rest = &tail[3..];
+        } else {
+            out.push(byte);
+            rest = tail;
         }
     }
     PathBuf::from(OsString::from_vec(out))
@@ -72,15 +86,28 @@ fn unescape(field: &[u8]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
     fn finds_our_mounts_and_unescapes_them() {
-        let line = b"91 29 0:52 / /home/me/my\\040mnt rw,nosuid shared:7 - fuse.kvfs /home/me/st\\134ore rw,user_id=0";
+        let line =
+            b"91 29 0:52 / /home/me/my\\040mnt rw,nosuid shared:7 - fuse.kvfs /home/me/st\\134ore rw,user_id=0";
         let mount = parse_line(line).expect("is ours");
         assert_eq!(mount.dir, Path::new("/home/me/my mnt"));
         assert_eq!(mount.store.as_os_str().as_bytes(), b"/home/me/st\\ore");
         assert_eq!(parse_line(b"36 35 98:0 / / rw - ext4 /dev/root rw"), None);
         assert_eq!(parse_line(b""), None);
+    }
+
+    #[test]
+    fn missing_names_resolve_through_their_parents() {
+        let root = std::env::temp_dir().join(format!("cli-resolve-{}", std::process::id()));
+        fs::create_dir_all(root.join("real")).expect("makes directories");
+        std::os::unix::fs::symlink("real", root.join("link")).expect("links");
+        let base = root.canonicalize().expect("resolves");
+        assert_eq!(resolve(&root.join("link/../link/new")).expect("resolves"), base.join("real/new"));
+        fs::remove_dir_all(&root).expect("cleans up");
     }
 }

@@ -2,15 +2,25 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_device::{Device, FileDevice, OpenError};
-use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions};
+use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
+use kvfs_kvdb::format::SuperblockError;
 use kvfs_kvdb::{CreateOptions, Db, Options};
-use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Store, StoreError};
 
+use crate::control::{Client, Daemon};
 use crate::error::{CliError, Code, Result};
+use crate::mounts;
 use crate::store_dir::StoreDir;
+
+/// How long a daemon may take to write everything out.
+pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_mins(10);
+
+/// How long a daemon may take to close after an unmount by others, before we take it for still in use.
+const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The memory ceiling and how it is divided.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +44,7 @@ impl Memory {
     pub(crate) fn new(bytes: Option<u64>) -> Result<Self> {
         let Some(bytes) = bytes else { return Ok(Self::default()) };
         if bytes < Self::BYTES_MIN {
-            return Err(CliError::new(Code::Failed, "--memory must be at least 64M"));
+            return Err(CliError::new(Code::Usage, "--memory must be at least 64M"));
         }
         Ok(Self { bytes })
     }
@@ -49,52 +59,120 @@ impl Memory {
         self.bytes / 32
     }
 
+    /// For request buffers that wait for reuse.
+    pub(crate) fn io_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
     fn engine_bytes(self) -> u64 {
-        self.bytes - self.node_bytes() - self.content_bytes()
+        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes()
     }
 }
 
-/// An open store with its file system. Field order is drop order: the file system before the engine.
+/// How a store is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OpenOptions {
+    pub(crate) memory: Memory,
+    pub(crate) read_only: bool,
+    pub(crate) atime: AtimePolicy,
+    pub(crate) commit_interval: Option<Duration>,
+}
+
+/// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
 pub(crate) struct OpenStore {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) db: Arc<Db>,
+    read_only: bool,
 }
 
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open(dir: &StoreDir, memory: Memory, read_only: bool) -> Result<Self> {
-        let options = MountOptions { read_only, ..MountOptions::default() };
-        Self::open_with(dir, memory, options, None)
+        Self::open_with(dir, &OpenOptions { memory, read_only, ..OpenOptions::default() })
     }
 
-    pub(crate) fn open_with(
-        dir: &StoreDir,
-        memory: Memory,
-        mount: MountOptions,
-        commit_interval: Option<std::time::Duration>,
-    ) -> Result<Self> {
+    pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
+        let OpenOptions { memory, read_only, atime, commit_interval } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let device = open_device(dir, mount.read_only)?;
-        let mut options = Options::with_memory(memory.engine_bytes());
-        options.read_only = mount.read_only;
+        let device = open_device(dir, read_only)?;
+        let mut engine = Options::with_memory(memory.engine_bytes());
+        engine.read_only = read_only;
         if let Some(interval) = commit_interval {
-            options.commit_interval = interval;
+            engine.commit_interval = interval;
         }
-        let db = Db::open(device, options, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
+        let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
         let mount = MountOptions {
+            atime,
+            read_only,
             node_bytes_max: memory.node_bytes(),
             content_bytes_max: memory.content_bytes(),
-            ..mount
         };
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, &error))?;
-        Ok(Self { fs: Arc::new(fs), db })
+        Ok(Self { fs: Arc::new(fs), db, read_only })
     }
 
-    /// Makes everything durable.
-    pub(crate) fn sync(&self) -> Result<()> {
-        Ok(self.db.sync(self.db.position())?)
+    /// Writes everything out and gives the device back.
+    pub(crate) fn close(self) -> Result<()> {
+        let Self { fs, db, read_only } = self;
+        // What stays queued is found again at the next mount; it must not keep the store from closing.
+        if !read_only && let Err(error) = fs.housekeep() {
+            tracing::warn!(%error, "not everything was tidied up");
+        }
+        drop(fs);
+        Ok(db.close()?)
     }
+}
+
+/// Waits for a daemon that is closing the store.
+pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
+    match client.await_closed().and_then(|closing| closing.wait(CLOSE_TIME_MAX)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CliError::new(
+            Code::InUse,
+            format!("{} was unmounted, and its daemon is still writing to it", store.path().display()),
+        )),
+        // However that daemon ended: opening the store tells what is left.
+        Err(error) => {
+            tracing::debug!(%error, "the daemon that closed the store");
+            Ok(())
+        }
+    }
+}
+
+/// Opens a store to mount it; says where it is mounted already.
+pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
+    let error = match OpenStore::open_with(store, options) {
+        Err(error) if error.code == Code::InUse => error,
+        done => return done,
+    };
+    match Client::connect(&store.socket_path()) {
+        Ok(Daemon::Closing(client)) => {
+            wait_closed(store, client)?;
+            OpenStore::open_with(store, options)
+        }
+        Ok(Daemon::Serving { client, dir }) => {
+            if mounts::of_store(store.path())?.is_some() {
+                return Err(in_use(store, &dir));
+            }
+            // Unmounted, and its daemon is about to notice; or lazily, and somebody still uses it.
+            if let Ok(false) = client.await_closed().and_then(|closing| closing.wait(NOTICE_TIME_MAX)) {
+                let (store, dir) = (store.path().display(), dir.display());
+                let message = format!("{store}: files of the former mount on {dir} are still in use");
+                return Err(CliError::new(Code::InUse, message));
+            }
+            OpenStore::open_with(store, options)
+        }
+        _ => match mounts::of_store(store.path())? {
+            Some(dir) => Err(in_use(store, &dir)),
+            None => Err(error),
+        },
+    }
+}
+
+/// The store is mounted already.
+fn in_use(store: &StoreDir, dir: &Path) -> CliError {
+    CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
 }
 
 /// Makes the engine's structures and an empty file system on `device`.
@@ -121,7 +199,7 @@ pub(crate) fn make(dir: &StoreDir, device: Arc<dyn Device>, capacity_bytes: u64,
 }
 
 fn open_device(dir: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
-    match FileDevice::open(&dir.device_path(), read_only) {
+    match FileDevice::open(dir.device_path(), read_only) {
         Ok(device) => Ok(Arc::new(device)),
         Err(error) => Err(explain_device(dir.path(), &error)),
     }
@@ -135,20 +213,32 @@ pub(crate) fn explain_device(store: &Path, error: &OpenError) -> CliError {
         OpenError::Permission { .. } => Code::Denied,
         _ => Code::Failed,
     };
-    let hint = if code == Code::InUse { "; it is mounted already, or another kvfs command works on it" } else { "" };
-    CliError::new(code, format!("cannot open the store {}: {error}{hint}", store.display()))
+    CliError::new(code, format!("cannot open the store {}: {error}", store.display()))
 }
 
-fn explain_open(dir: &StoreDir, error: kvfs_store::StoreError) -> CliError {
-    let base = CliError::from(error);
-    CliError::new(base.code, format!("cannot open the store {}: {}", dir.path().display(), base.message))
+fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
+    let superblock = match &error {
+        StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
+        _ => None,
+    };
+    let unknown = superblock.filter(|cause| {
+        matches!(cause, SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })
+    });
+    let (code, message) = if let Some(cause) = unknown {
+        (Code::NotAStore, cause.to_string())
+    } else {
+        let base = CliError::from(error);
+        (base.code, base.message)
+    };
+    CliError::new(code, format!("cannot open the store {}: {message}", dir.path().display()))
 }
 
 fn explain_fs(dir: &StoreDir, error: &FsError) -> CliError {
     let code = match error {
-        FsError::Format { .. } => Code::NotAStore,
+        FsError::Format(_) => Code::NotAStore,
         FsError::NoSpace => Code::NoSpace,
         FsError::Corrupt { .. } => Code::Damaged,
+        FsError::Store(cause) => CliError::from((**cause).clone()).code,
         _ => Code::Failed,
     };
     CliError::new(code, format!("the file system in {}: {error}", dir.path().display()))

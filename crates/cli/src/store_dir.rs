@@ -7,7 +7,7 @@
 //! ```
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{CliError, Code, Result};
@@ -31,10 +31,17 @@ impl StoreDir {
         let store = Self { path: absolute };
         match fs::symlink_metadata(store.device_path()) {
             Ok(_) => Ok(store),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(CliError::new(
-                Code::NotAStore,
-                format!("{} is not a kvfs store (it has no device inside)", path.display()),
-            )),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Err(CliError::new(
+                    Code::NotAStore,
+                    format!("{} is not a kvfs store (it has no device inside)", path.display()),
+                ))
+            }
             Err(error) => Err(CliError::io("look into", path, &error)),
         }
     }
@@ -50,9 +57,12 @@ impl StoreDir {
         Ok(Self { path })
     }
 
-    /// Whether `path` looks like a store.
-    pub(crate) fn exists(path: &Path) -> bool {
-        fs::symlink_metadata(path.join("device")).is_ok()
+    /// Whether there is something at `path` other than an empty directory.
+    pub(crate) fn is_occupied(path: &Path) -> bool {
+        match fs::read_dir(path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -70,15 +80,10 @@ impl StoreDir {
     pub(crate) fn log_path(&self) -> PathBuf {
         self.path.join("kvfs.log")
     }
-
-    /// Whether the device is a block device (through the link).
-    pub(crate) fn is_block_device(&self) -> bool {
-        fs::metadata(self.device_path()).is_ok_and(|meta| meta.file_type().is_block_device())
-    }
 }
 
 fn refuse_occupied(path: &Path) -> Result<()> {
-    if StoreDir::exists(path) {
+    if fs::symlink_metadata(path.join("device")).is_ok() {
         return Err(CliError::new(
             Code::InUse,
             format!("{} already holds a store; remove it first if you mean to lose it", path.display()),

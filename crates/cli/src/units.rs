@@ -33,7 +33,11 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 || value >= 100.0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// A counter's value as its name asks: names that hold `bytes` are sizes.
@@ -60,7 +64,9 @@ mod tests {
 
     #[test]
     fn sizes_are_powers_of_1024() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("1.5KiB", 1536), ("20GB", 20 << 30)] {
+        for (text, bytes) in
+            [("0", 0), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("1.5KiB", 1536), ("20GB", 20 << 30)]
+        {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "x", "4X", "-1", "99999999999T"] {

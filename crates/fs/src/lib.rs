@@ -24,6 +24,7 @@ mod xattr;
 
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
+pub use schema::KEYSPACES;
 /// A place in the store's history, as [`FileSystem::sync`] takes it.
 pub use kvfs_store::Position;
 pub use types::{

@@ -20,3 +20,6 @@ pub mod memtable;
 pub mod run;
 pub mod version;
 pub mod zone;
+
+pub use db::{Background, Checked, CreateOptions, Db, Options};
+pub use format::FORMAT_VERSION;

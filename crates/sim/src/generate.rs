@@ -1,7 +1,7 @@
 //! The generator of steps: keys come from small clusters, so that operations meet each other.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use fastrand::Rng;
+use kvfs_device::Rng;
 use kvfs_store::{BLOCK_BYTES, Durability, ExtentKind, KEY_LEN_MAX, KeyRange, Keyspace, KeyspaceKind, Op};
 
 use crate::merge::{Append, Sum};
@@ -13,7 +13,7 @@ const BLOCKS_USUAL: u64 = 48;
 
 /// The steps of `seed`; the last one compares everything.
 pub fn generate(profile: &Profile, seed: u64) -> Vec<Step> {
-    let mut generator = Generator { rng: Rng::with_seed(seed), profile, written: 0 };
+    let mut generator = Generator { rng: Rng::new(seed), profile, written: 0 };
     let mut steps: Vec<Step> = (0..profile.steps).map(|_| generator.step()).collect();
     steps.push(Step::Compare { reader: Reader::Store });
     steps
@@ -28,8 +28,8 @@ struct Generator<'a> {
 
 /// Picks an index by weight.
 fn pick(rng: &mut Rng, weights: &[u32]) -> usize {
-    let mut at = rng.u32(0..weights.iter().sum::<u32>());
-    for (index, &weight) in weights.iter().enumerate() {
+    let mut at = rng.below(weights.iter().map(|&weight| u64::from(weight)).sum());
+    for (index, weight) in weights.iter().map(|&weight| u64::from(weight)).enumerate() {
         if at < weight {
             return index;
         }
@@ -58,7 +58,7 @@ impl Generator<'_> {
             w.flush,
             w.compact,
         ];
-        let slot = self.rng.usize(0..SLOTS);
+        let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
             0 => self.apply(),
             1 => Step::Sync,
@@ -70,7 +70,7 @@ impl Generator<'_> {
             }
             5 => {
                 let space = self.space();
-                let keys = (0..self.rng.usize(0..6)).map(|_| self.key(space)).collect();
+                let keys = (0..self.rng.index(6)).map(|_| self.key(space)).collect();
                 Step::MultiGet { reader: self.reader(), space, keys }
             }
             6 => {
@@ -89,11 +89,15 @@ impl Generator<'_> {
     }
 
     fn one_in(&mut self, n: u32) -> bool {
-        self.rng.u32(0..n) == 0
+        self.rng.chance(1, u64::from(n))
+    }
+
+    fn letter(&mut self) -> u8 {
+        b'a' + self.rng.below(4) as u8
     }
 
     fn reader(&mut self) -> Reader {
-        if self.rng.bool() { Reader::Store } else { Reader::Snapshot(self.rng.usize(0..SLOTS)) }
+        if self.rng.chance(1, 2) { Reader::Store } else { Reader::Snapshot(self.rng.index(SLOTS)) }
     }
 
     /// The first keyspaces are the busiest.
@@ -111,7 +115,7 @@ impl Generator<'_> {
     }
 
     fn apply(&mut self) -> Step {
-        let count = 1 + self.rng.usize(0..self.profile.batch_ops_max);
+        let count = 1 + self.rng.index(self.profile.batch_ops_max);
         let ops = (0..count).map(|_| self.op()).collect();
         let durability =
             if self.one_in(self.profile.synced_one_in) { Durability::Synced } else { Durability::Buffered };
@@ -149,12 +153,12 @@ impl Generator<'_> {
         let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
         let first = self.block();
         let few = if self.one_in(4) { self.profile.put_blocks_max } else { 3 };
-        let count = 1 + self.rng.usize(0..few);
+        let count = 1 + self.rng.index(few);
         let count = count.min((u64::MAX - first) as usize);
         let mut data = BytesMut::with_capacity(count * BLOCK_BYTES);
         for _ in 0..count {
             self.written += 1;
-            let fill = self.rng.u8(..);
+            let fill = self.rng.next_u64() as u8;
             data.put_u64(self.written);
             data.put_bytes(fill, BLOCK_BYTES - 8);
         }
@@ -164,13 +168,13 @@ impl Generator<'_> {
     fn value(&mut self) -> Bytes {
         self.written += 1;
         let len = if self.one_in(self.profile.long_one_in) {
-            self.rng.usize(0..60_000)
+            self.rng.index(60_000)
         } else if self.one_in(10) {
             return Bytes::new();
         } else {
-            self.rng.usize(0..self.profile.value_len_max)
+            self.rng.index(self.profile.value_len_max)
         };
-        let fill = self.rng.u8(..);
+        let fill = self.rng.next_u64() as u8;
         let mut value = BytesMut::from(self.written.to_string().as_bytes());
         value.put_bytes(fill, len);
         value.freeze()
@@ -178,8 +182,8 @@ impl Generator<'_> {
 
     fn operand(&mut self, merge: Merge) -> Bytes {
         match merge {
-            Merge::Sum if self.one_in(8) => Sum::operand(self.rng.u64(..)),
-            Merge::Sum => Sum::operand(self.rng.u64(0..100)),
+            Merge::Sum if self.one_in(8) => Sum::operand(self.rng.next_u64()),
+            Merge::Sum => Sum::operand(self.rng.below(100)),
             Merge::Append | Merge::None => {
                 self.written += 1;
                 let rest = if self.one_in(6) { String::new() } else { format!("{},", self.written) };
@@ -200,41 +204,41 @@ impl Generator<'_> {
 
     fn tuple_key(&mut self) -> Bytes {
         if self.one_in(self.profile.long_one_in) {
-            let len = if self.one_in(8) { KEY_LEN_MAX } else { self.rng.usize(1..600) };
+            let len = if self.one_in(8) { KEY_LEN_MAX } else { self.rng.range(1, 600) as usize };
             let mut key = vec![b'L'; len];
-            key[len - 1] = self.rng.u8(b'a'..=b'd');
+            key[len - 1] = self.letter();
             return key.into();
         }
-        match self.rng.u32(0..10) {
-            0..5 => (0..self.rng.usize(1..4)).map(|_| self.rng.u8(b'a'..=b'd')).collect(),
-            5..8 => format!("dir{}/name-{:03}", self.rng.u8(0..3), self.rng.u8(0..60)).into(),
-            8 => (0..self.rng.usize(1..4)).map(|_| [0, 1, 0xfe, 0xff][self.rng.usize(0..4)]).collect(),
-            _ => Bytes::copy_from_slice(&self.rng.u64(0..64).to_be_bytes()),
+        match self.rng.below(10) {
+            0..5 => (0..self.rng.range(1, 4) as usize).map(|_| self.letter()).collect(),
+            5..8 => format!("dir{}/name-{:03}", self.rng.below(3), self.rng.below(60)).into(),
+            8 => (0..self.rng.range(1, 4) as usize).map(|_| [0, 1, 0xfe, 0xff][self.rng.index(4)]).collect(),
+            _ => Bytes::copy_from_slice(&self.rng.below(64).to_be_bytes()),
         }
     }
 
     /// Prefix of block keys: inode numbers, and two that begin others.
     fn prefix(&mut self) -> Bytes {
-        match self.rng.u32(0..20) {
+        match self.rng.below(20) {
             0 => Bytes::new(),
             1 => Bytes::from_static(&[0]),
-            _ => Bytes::copy_from_slice(&(1 + self.rng.u64(0..4)).to_be_bytes()),
+            _ => Bytes::copy_from_slice(&(1 + self.rng.below(4)).to_be_bytes()),
         }
     }
 
     fn block(&mut self) -> u64 {
-        match self.rng.u32(0..30) {
-            0 => u64::MAX - 1 - self.rng.u64(0..8),
-            1..4 => 250 + self.rng.u64(0..300),
-            _ => self.rng.u64(0..BLOCKS_USUAL),
+        match self.rng.below(30) {
+            0 => u64::MAX - 1 - self.rng.below(8),
+            1..4 => 250 + self.rng.below(300),
+            _ => self.rng.below(BLOCKS_USUAL),
         }
     }
 
     fn range(&mut self, space: SpaceIndex) -> KeyRange {
         let key = self.key(space);
-        match self.rng.u32(0..8) {
+        match self.rng.below(8) {
             0 => KeyRange::all(),
-            1 => KeyRange::prefix(&key[..self.rng.usize(0..=key.len())]),
+            1 => KeyRange::prefix(&key[..self.rng.index(key.len() + 1)]),
             2 => KeyRange { start: key, end: None },
             3 => KeyRange::new(key, self.key(space)),
             4 if SPACES[space as usize].kind == KeyspaceKind::Block => {
@@ -250,9 +254,9 @@ impl Generator<'_> {
 
     fn moves(&mut self) -> Vec<Move> {
         let mut moves = Vec::new();
-        for _ in 0..self.rng.usize(1..5) {
+        for _ in 0..self.rng.range(1, 5) as usize {
             let space = self.space();
-            let (jump, onward) = match self.rng.u32(0..6) {
+            let (jump, onward) = match self.rng.below(6) {
                 0 => (Some(Move::First), Move::Next),
                 1 => (Some(Move::Last), Move::Prev),
                 2 => (Some(Move::Seek(self.key(space))), Move::Next),
@@ -262,7 +266,7 @@ impl Generator<'_> {
             };
             moves.extend(jump);
             // Mostly in one direction, but turning around is where iterators go wrong.
-            for _ in 0..self.rng.usize(0..6) {
+            for _ in 0..self.rng.index(6) {
                 moves.push(if self.one_in(5) { Move::Prev } else { onward.clone() });
             }
         }
@@ -272,13 +276,13 @@ impl Generator<'_> {
     fn read_blocks(&mut self) -> Step {
         let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
         let first = self.block();
-        let count = self.rng.usize(0..24).min((u64::MAX - first) as usize);
+        let count = self.rng.index(24).min((u64::MAX - first) as usize);
         Step::ReadBlocks { reader: self.reader(), space, prefix: self.prefix(), first, count }
     }
 
     fn next_extent(&mut self) -> Step {
         let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
-        let kind = if self.rng.bool() { ExtentKind::Data } else { ExtentKind::Hole };
+        let kind = if self.rng.chance(1, 2) { ExtentKind::Data } else { ExtentKind::Hole };
         let from = if self.one_in(30) { u64::MAX } else { self.block() };
         Step::NextExtent { reader: self.reader(), space, prefix: self.prefix(), from, kind }
     }

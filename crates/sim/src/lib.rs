@@ -3,16 +3,23 @@
 //! Purpose: every engine must answer like the reference model, under any operations, in any
 //! configuration, and after any crash. [`ops`] generates operations from a seed, [`store_check`]
 //! runs them on a [`store_check::Subject`] and compares each answer, [`crash_check`] decides whether
-//! what a crash left is a legal prefix of history, [`shrink`] makes failing lists short.
+//! what a crash left is a legal prefix of history, [`shrink`] makes failing lists short. For engines
+//! on a device ([`engine`]), [`crash_sweep`] opens the image of a crash at every event,
+//! [`fault_sweep`] fails every device call in turn, and [`flip_sweep`] flips bits of the medium.
 //!
 //! Thread safety: a run is single-threaded, so that a seed replays it exactly.
 //!
 //! Invariants: the same seed and profile give the same operations on every machine.
 
 pub mod crash_check;
+pub mod crash_sweep;
+pub mod engine;
+pub mod fault_sweep;
+pub mod flip_sweep;
 mod generate;
 pub mod merge;
 pub mod ops;
+mod session;
 pub mod shrink;
 pub mod spaces;
 pub mod store_check;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, Cursor, Durability, Extent, ExtentKind, KeyRange, Op, Read, Result, Snapshot, Store,
-    StoreError,
+    BLOCK_BYTES, Cursor, Durability, Extent, ExtentKind, KeyRange, Op, Position, Read, Result, Snapshot,
+    Store, StoreError,
 };
 
 use crate::crash_check::{History, compare};
@@ -48,6 +48,11 @@ pub trait Subject {
     /// Whatever the engine gives.
     fn compact(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether the store is so small that batches may be refused for lack of space.
+    fn may_fill_up(&self) -> bool {
+        false
     }
 
     /// Checks the engine's own invariants; runs at the end and before each reopening.
@@ -163,6 +168,14 @@ fn text(error: &StoreError) -> String {
     format!("error: {error}")
 }
 
+/// A full store refuses batches without a trace, but not those that only delete.
+fn refused(ops: &[Op], before: Position, after: Position) -> Verdict {
+    if ops.iter().all(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. })) {
+        return Err("a full store refused to delete".to_owned());
+    }
+    if before == after { Ok(()) } else { Err(format!("a refused batch moved {before:?} to {after:?}")) }
+}
+
 /// Compares two answers, errors only by being errors.
 fn same<T: PartialEq>(found: Result<T>, expected: Result<T>, show: impl Fn(&T) -> String) -> Verdict {
     match (found, expected) {
@@ -220,14 +233,22 @@ impl Runner {
             Step::Reopen => self.reopen(),
             Step::Crash => self.crash(),
             Step::Flush => self.subject.flush().map_err(|error| text(&error)),
-            Step::Compact => self.subject.compact().map_err(|error| text(&error)),
+            Step::Compact => match self.subject.compact() {
+                Err(StoreError::Full) if self.subject.may_fill_up() => Ok(()),
+                result => result.map_err(|error| text(&error)),
+            },
         }
     }
 
     fn apply(&mut self, ops: &[Op], durability: Durability) -> Verdict {
         let store = self.subject.store();
         let before = store.position();
-        let position = store.apply(self.handles.batch(ops), durability).map_err(|error| text(&error))?;
+        let position = match store.apply(self.handles.batch(ops), durability) {
+            Err(StoreError::Full) if self.subject.may_fill_up() => {
+                return refused(ops, before, store.position());
+            }
+            result => result.map_err(|error| text(&error))?,
+        };
         if position.0 != before.0 + ops.len() as u64 || store.position() != position {
             let now = store.position();
             return Err(format!("{} operations took {before:?} to {position:?}, now {now:?}", ops.len()));

@@ -69,7 +69,7 @@ pub fn check_promises(semantics: &str, tests: &BTreeSet<String>, files: &[String
 /// Checks that `text` names no directory of somebody's machine.
 pub fn check_machine_paths(path: &str, text: &str) -> Vec<Finding> {
     // In pieces, so that this file does not find itself.
-    let paths = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+    let paths = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
     let mut findings = Vec::new();
     for (at, line) in text.lines().enumerate() {
         for machine_path in paths {

@@ -23,6 +23,8 @@ pub struct Source {
     pub text: String,
     /// The syntax without test items.
     pub file: syn::File,
+    /// Names of the modules in files of their own that are compiled for tests only.
+    pub test_modules: Vec<String>,
 }
 
 impl Source {
@@ -32,8 +34,17 @@ impl Source {
     /// The parser's message, with the path.
     pub fn parse(path: &str, text: &str) -> Result<Self, String> {
         let mut file = syn::parse_file(text).map_err(|e| format!("{path}:{}: {e}", e.span().start().line))?;
-        file.items.retain(|item| !is_test_item(item));
-        Ok(Self { path: path.to_owned(), text: text.to_owned(), file })
+        let mut test_modules = Vec::new();
+        file.items.retain(|item| {
+            let is_test = is_test_item(item);
+            if let syn::Item::Mod(syn::ItemMod { ident, content: None, .. }) = item
+                && is_test
+            {
+                test_modules.push(ident.to_string());
+            }
+            !is_test
+        });
+        Ok(Self { path: path.to_owned(), text: text.to_owned(), file, test_modules })
     }
 
     /// The directory name of the crate: `kvdb` in `crates/kvdb/src/lib.rs`.
@@ -123,6 +134,17 @@ pub fn production() -> Result<Vec<Source>, String> {
             sources.push(Source::parse(&path, &read(&path)?)?);
         }
     }
+    let mut for_tests = Vec::new();
+    for source in &sources {
+        for name in &source.test_modules {
+            let mut module = source.module();
+            module.push(name.clone());
+            for_tests.push((source.krate().to_owned(), module));
+        }
+    }
+    sources.retain(|s| {
+        !for_tests.iter().any(|(krate, module)| s.krate() == krate && s.module().starts_with(module))
+    });
     Ok(sources)
 }
 

@@ -10,18 +10,25 @@ use crate::units::human_value;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let mut endpoint = Endpoint::open(Some(&args.target), true)?;
-    let Response::Checked { findings, counts } = endpoint.call(Request::Check)? else {
+    let Response::Checked { findings, counts } = endpoint.call(&Request::Check)? else {
         return Err(Endpoint::confused());
     };
+    endpoint.close()?;
     if args.json {
-        let counts: serde_json::Map<_, _> = counts.into_iter().map(|(name, value)| (name, value.into())).collect();
-        println!("{}", serde_json::json!({ "clean": findings.is_empty(), "findings": findings, "checked": counts }));
+        let counts: serde_json::Map<_, _> =
+            counts.into_iter().map(|(name, value)| (name, value.into())).collect();
+        println!(
+            "{}",
+            serde_json::json!({ "clean": findings.is_empty(), "findings": findings, "checked": counts })
+        );
     } else {
         for finding in &findings {
             println!("damaged: {finding}");
         }
-        let seen: Vec<String> = counts.iter().map(|(name, value)| format!("{} {name}", human_value(name, *value))).collect();
-        let verdict = if findings.is_empty() { "clean".to_owned() } else { format!("{} findings", findings.len()) };
+        let seen: Vec<String> =
+            counts.iter().map(|(name, value)| format!("{} {name}", human_value(name, *value))).collect();
+        let verdict =
+            if findings.is_empty() { "clean".to_owned() } else { format!("{} findings", findings.len()) };
         println!("{verdict}: {}", seen.join(", "));
     }
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) })

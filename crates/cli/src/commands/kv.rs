@@ -18,16 +18,28 @@ const NOT_FOUND: u8 = 1;
 pub(crate) fn run(args: &KvArgs) -> Result<ExitCode> {
     let writes = matches!(args.command, KvCommand::Put { .. } | KvCommand::Del { .. });
     let mut endpoint = Endpoint::open(args.store.as_deref(), !writes)?;
-    match &args.command {
+    let code = answer(&mut endpoint, &args.command)?;
+    endpoint.close()?;
+    Ok(code)
+}
+
+fn answer(endpoint: &mut Endpoint, command: &KvCommand) -> Result<ExitCode> {
+    match command {
         KvCommand::Put { keyspace, key, value } => {
             let value = value_bytes(value.as_deref())?;
-            endpoint.call(Request::Put { keyspace: keyspace.clone(), key: key.clone().into_bytes(), value })?;
+            endpoint.call(&Request::Put {
+                keyspace: keyspace.clone(),
+                key: key.clone().into_bytes(),
+                value,
+            })?;
             Ok(ExitCode::SUCCESS)
         }
-        KvCommand::Get { keyspace, key } => get(&mut endpoint, keyspace, key),
+        KvCommand::Get { keyspace, key } => get(endpoint, keyspace, key),
         KvCommand::Del { keyspace, key } => {
             let request = Request::Delete { keyspace: keyspace.clone(), key: key.clone().into_bytes() };
-            let Response::Deleted(existed) = endpoint.call(request)? else { return Err(Endpoint::confused()) };
+            let Response::Deleted(existed) = endpoint.call(&request)? else {
+                return Err(Endpoint::confused());
+            };
             Ok(if existed { ExitCode::SUCCESS } else { ExitCode::from(NOT_FOUND) })
         }
         KvCommand::Scan { keyspace, prefix, start, end, limit, reverse, json } => {
@@ -39,9 +51,9 @@ pub(crate) fn run(args: &KvArgs) -> Result<ExitCode> {
                 reverse: *reverse,
                 limit: PAGE_ENTRIES,
             };
-            scan(&mut endpoint, keyspace, range, limit.unwrap_or(u64::MAX), *json)
+            scan(endpoint, keyspace, range, limit.unwrap_or(u64::MAX), *json)
         }
-        KvCommand::Keyspaces { json } => keyspaces(&mut endpoint, *json),
+        KvCommand::Keyspaces { json } => keyspaces(endpoint, *json),
     }
 }
 
@@ -52,7 +64,11 @@ fn value_bytes(value: Option<&str>) -> Result<Vec<u8>> {
             let mut bytes = Vec::new();
             // One byte more than the limit is enough to see that it is exceeded.
             let most = kvfs_store::VALUE_LEN_MAX as u64 + 1;
-            io::stdin().lock().take(most).read_to_end(&mut bytes).map_err(|error| stream_error("read", &error))?;
+            io::stdin()
+                .lock()
+                .take(most)
+                .read_to_end(&mut bytes)
+                .map_err(|error| stream_error("read", &error))?;
             Ok(bytes)
         }
     }
@@ -64,21 +80,31 @@ fn stream_error(what: &str, error: &io::Error) -> CliError {
 
 fn get(endpoint: &mut Endpoint, keyspace: &str, key: &str) -> Result<ExitCode> {
     let request = Request::Get { keyspace: keyspace.to_owned(), key: key.as_bytes().to_vec() };
-    let Response::Value(value) = endpoint.call(request)? else { return Err(Endpoint::confused()) };
+    let Response::Value(value) = endpoint.call(&request)? else { return Err(Endpoint::confused()) };
     let Some(value) = value else { return Ok(ExitCode::from(NOT_FOUND)) };
     let mut out = io::stdout().lock();
     let newline: &[u8] = if out.is_terminal() { b"\n" } else { b"" };
-    out.write_all(&value).and_then(|()| out.write_all(newline)).map_err(|error| stream_error("write", &error))?;
+    out.write_all(&value)
+        .and_then(|()| out.write_all(newline))
+        .map_err(|error| stream_error("write", &error))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn scan(endpoint: &mut Endpoint, keyspace: &str, mut range: ScanRange, limit: u64, json: bool) -> Result<ExitCode> {
+fn scan(
+    endpoint: &mut Endpoint,
+    keyspace: &str,
+    mut range: ScanRange,
+    limit: u64,
+    json: bool,
+) -> Result<ExitCode> {
     let mut left = limit;
     let mut out = io::BufWriter::new(io::stdout().lock());
     while left > 0 {
         range.limit = left.min(PAGE_ENTRIES);
         let request = Request::Scan { keyspace: keyspace.to_owned(), range: range.clone() };
-        let Response::Page { entries, more } = endpoint.call(request)? else { return Err(Endpoint::confused()) };
+        let Response::Page { entries, more } = endpoint.call(&request)? else {
+            return Err(Endpoint::confused());
+        };
         for entry in &entries {
             print_entry(&mut out, entry, json).map_err(|error| stream_error("write", &error))?;
         }
@@ -101,11 +127,17 @@ fn continue_after(range: &mut ScanRange, key: &[u8]) {
 
 fn print_entry(out: &mut impl Write, entry: &Entry, json: bool) -> io::Result<()> {
     let (key, value) = (String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
-    if json { writeln!(out, "{}", serde_json::json!({ "key": key, "value": value })) } else { writeln!(out, "{key}\t{value}") }
+    if json {
+        writeln!(out, "{}", serde_json::json!({ "key": key, "value": value }))
+    } else {
+        writeln!(out, "{key}\t{value}")
+    }
 }
 
 fn keyspaces(endpoint: &mut Endpoint, json: bool) -> Result<ExitCode> {
-    let Response::Keyspaces(names) = endpoint.call(Request::Keyspaces)? else { return Err(Endpoint::confused()) };
+    let Response::Keyspaces(names) = endpoint.call(&Request::Keyspaces)? else {
+        return Err(Endpoint::confused());
+    };
     if json {
         println!("{}", serde_json::json!(names));
     } else {
@@ -115,4 +147,3 @@ fn keyspaces(endpoint: &mut Endpoint, json: bool) -> Result<ExitCode> {
     }
     Ok(ExitCode::SUCCESS)
 }
-

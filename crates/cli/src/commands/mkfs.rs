@@ -16,6 +16,9 @@ use crate::units::human_bytes;
 /// The smallest store that is of any use (bytes).
 const CAPACITY_BYTES_MIN: u64 = 128 << 20;
 
+/// Files up to this size live inside their row, unless told otherwise (bytes).
+pub(crate) const INLINE_DEFAULT: u64 = 4096;
+
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     let capacity = make_store(&args.store, args.device.as_deref(), args.size, args.inline, args.force)?;
     println!("made a store of at most {} in {}", human_bytes(capacity), args.store.display());
@@ -32,7 +35,7 @@ pub(crate) fn make_store(
 ) -> Result<u64> {
     if inline > u64::from(kvfs_fs::INLINE_LEN_LIMIT) {
         let limit = human_bytes(u64::from(kvfs_fs::INLINE_LEN_LIMIT));
-        return Err(CliError::new(Code::Failed, format!("--inline must be at most {limit}")));
+        return Err(CliError::new(Code::Usage, format!("--inline must be at most {limit}")));
     }
     if size.is_some_and(|size| size < CAPACITY_BYTES_MIN) {
         let least = human_bytes(CAPACITY_BYTES_MIN);
@@ -47,7 +50,13 @@ pub(crate) fn make_store(
     made
 }
 
-fn fill_store(dir: &StoreDir, device: Option<&Path>, size: Option<u64>, inline: u32, force: bool) -> Result<u64> {
+fn fill_store(
+    dir: &StoreDir,
+    device: Option<&Path>,
+    size: Option<u64>,
+    inline: u32,
+    force: bool,
+) -> Result<u64> {
     let (device, capacity): (Arc<dyn Device>, u64) = match device {
         None => {
             let capacity = match size {
@@ -55,21 +64,30 @@ fn fill_store(dir: &StoreDir, device: Option<&Path>, size: Option<u64>, inline: 
                 None => free_bytes(dir.path())?,
             };
             let path = dir.device_path();
-            let device = FileDevice::create(&path, 0).map_err(|error| open::explain_device(dir.path(), &error))?;
+            let device =
+                FileDevice::create(&path, 0).map_err(|error| open::explain_device(dir.path(), &error))?;
             (Arc::new(device), capacity)
         }
         Some(target) => open_target(dir, target, size, force)?,
     };
     if capacity < CAPACITY_BYTES_MIN {
         let (least, found) = (human_bytes(CAPACITY_BYTES_MIN), human_bytes(capacity));
-        return Err(CliError::new(Code::NoSpace, format!("a store needs at least {least}; there are {found}")));
+        return Err(CliError::new(
+            Code::NoSpace,
+            format!("a store needs at least {least}; there are {found}"),
+        ));
     }
     open::make(dir, device, capacity, inline)?;
     Ok(capacity)
 }
 
 /// A device outside the store directory: a link inside names it.
-fn open_target(dir: &StoreDir, target: &Path, size: Option<u64>, force: bool) -> Result<(Arc<dyn Device>, u64)> {
+fn open_target(
+    dir: &StoreDir,
+    target: &Path,
+    size: Option<u64>,
+    force: bool,
+) -> Result<(Arc<dyn Device>, u64)> {
     let target = target.canonicalize().map_err(|error| CliError::io("open", target, &error))?;
     let device = FileDevice::open(&target, false).map_err(|error| open::explain_device(&target, &error))?;
     if !force && !begins_empty(&device, &target)? {
@@ -99,7 +117,8 @@ fn begins_empty(device: &FileDevice, path: &Path) -> Result<bool> {
 
 /// What the file system under `path` can still give to us (bytes).
 fn free_bytes(path: &Path) -> Result<u64> {
-    let stat = rustix::fs::statvfs(path).map_err(|error| CliError::io("ask for free space at", path, &error.into()))?;
+    let stat = rustix::fs::statvfs(path)
+        .map_err(|error| CliError::io("ask for free space at", path, &error.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 

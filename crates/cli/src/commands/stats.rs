@@ -10,9 +10,11 @@ use crate::units::human_value;
 
 pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
     let mut endpoint = Endpoint::open(Some(&args.target), true)?;
-    let Response::Stats(stats) = endpoint.call(Request::Stats)? else { return Err(Endpoint::confused()) };
+    let Response::Stats(stats) = endpoint.call(&Request::Stats)? else { return Err(Endpoint::confused()) };
+    endpoint.close()?;
     if args.json {
-        let map: serde_json::Map<_, _> = stats.into_iter().map(|(name, value)| (name, value.into())).collect();
+        let map: serde_json::Map<_, _> =
+            stats.into_iter().map(|(name, value)| (name, value.into())).collect();
         println!("{}", serde_json::Value::Object(map));
         return Ok(ExitCode::SUCCESS);
     }

@@ -1,37 +1,38 @@
 //! `kvfs umount`.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_fuse::mount::Unmount;
 
 use crate::args::UmountArgs;
-use crate::control::Client;
+use crate::control::{Client, Daemon};
+use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
+use crate::open::CLOSE_TIME_MAX;
 use crate::store_dir::StoreDir;
-
-/// How long the daemon may take to write everything out before we only warn.
-const CLOSE_TIME_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let mount = mounts::required(&args.dir)?;
-    let absolute = std::path::absolute(&args.dir).map_err(|error| CliError::io("resolve", &args.dir, &error))?;
-    if absolute.canonicalize().unwrap_or(absolute) != mount.dir {
+    if mounts::resolve(&args.dir)? != mount.dir {
         return Err(CliError::new(
             Code::MountPoint,
             format!("{} lies inside a mount; the mount point is {}", args.dir.display(), mount.dir.display()),
         ));
     }
-    let daemon = StoreDir::open(&mount.store).ok().and_then(|store| Client::connect(&store.socket_path()).ok()?);
-    kvfs_fuse::mount::unmount(&mount.dir, args.lazy).map_err(|error| {
-        let code = if error.is_busy() { Code::InUse } else { Code::Failed };
-        CliError::new(code, format!("cannot unmount {}: {error}", mount.dir.display()))
+    // Whoever may unmount need not be one who may talk to the daemon.
+    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store.socket_path()));
+    let closing = match daemon {
+        Ok(Daemon::Serving { client, dir }) if dir == mount.dir && !args.lazy => client.await_closed().ok(),
+        _ => None,
+    };
+    let how = if args.lazy { Unmount::Lazy } else { Unmount::Clean };
+    kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| explain_mount(&error))?;
+    let Some(closing) = closing else { return Ok(ExitCode::SUCCESS) };
+    let closed = closing.wait(CLOSE_TIME_MAX).map_err(|error| {
+        CliError::new(error.code, format!("unmounted {}, but: {error}", mount.dir.display()))
     })?;
-    if let Some(daemon) = daemon
-        && !args.lazy
-        && !daemon.wait_closed(CLOSE_TIME_MAX, &SystemClock::new() as &dyn Clock)
-    {
+    if !closed {
         eprintln!("kvfs: unmounted, but the daemon is still writing to {}", mount.store.display());
     }
     Ok(ExitCode::SUCCESS)

@@ -1,14 +1,26 @@
 //! The command's end of the control socket.
 
+use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kvfs_store::clock::Clock;
-
+use super::address::Address;
 use super::protocol::{Request, Response, read_frame, write_frame};
 use crate::error::{CliError, Code, Result};
+
+/// What is behind the control socket of a store.
+#[derive(Debug)]
+pub(crate) enum Daemon {
+    /// Nobody.
+    Absent,
+    /// The store is mounted.
+    Serving { client: Client, dir: PathBuf },
+    /// It was mounted, and is being closed.
+    Closing(Client),
+}
 
 /// A connection to a mounted store's daemon.
 #[derive(Debug)]
@@ -17,39 +29,99 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, or `None` when no daemon listens: the store is not mounted.
-    pub(crate) fn connect(socket: &Path) -> Result<Option<Self>> {
-        match UnixStream::connect(socket) {
-            Ok(stream) => Ok(Some(Self { stream })),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
-            Err(error) => Err(CliError::io("reach the daemon at", socket, &error)),
+    /// Connects to the daemon, if there is one.
+    pub(crate) fn connect(socket: &Path) -> Result<Daemon> {
+        let stream = match Address::of(socket).and_then(|address| UnixStream::connect(address.path())) {
+            Ok(stream) => stream,
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(Daemon::Absent);
+            }
+            Err(error) => return Err(CliError::io("reach the daemon at", socket, &error)),
+        };
+        let mut client = Self { stream };
+        let hello = Request::Hello { version: env!("CARGO_PKG_VERSION").to_owned() };
+        match client.exchange(&hello) {
+            Ok(Some(Response::Serving { dir })) => {
+                Ok(Daemon::Serving { client, dir: OsString::from_vec(dir).into() })
+            }
+            Ok(Some(Response::Closing)) => Ok(Daemon::Closing(client)),
+            Ok(Some(Response::Failed { code, message })) => {
+                Err(CliError::new(Code::from_number(code), message))
+            }
+            // It exited between our connecting and its answer.
+            Ok(None) => Ok(Daemon::Absent),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Daemon::Absent),
+            Ok(Some(_)) => Err(Self::confused()),
+            Err(error) => Err(Self::lost(&error)),
         }
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Option<Response>> {
+        write_frame(&mut self.stream, request)?;
+        read_frame(&mut self.stream)
     }
 
     /// Sends one request and waits for its answer; a failure that the daemon reports becomes an error.
+    /// [`Response::Closing`]: nothing was done.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
-        let lost = |error: io::Error| CliError::new(Code::NotMounted, format!("lost the daemon: {error}"));
-        write_frame(&mut self.stream, request).map_err(lost)?;
-        match read_frame(&mut self.stream).map_err(lost)? {
+        match self.exchange(request).map_err(|error| Self::lost(&error))? {
             Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
             Some(response) => Ok(response),
-            None => Err(CliError::new(Code::NotMounted, "the daemon closed the connection")),
+            None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
         }
     }
 
-    /// Waits until the daemon has closed the connection, which it does last of all; false when it did
-    /// not in `time_max`.
-    pub(crate) fn wait_closed(mut self, time_max: Duration, clock: &dyn Clock) -> bool {
-        let deadline = clock.monotonic() + time_max;
-        while clock.monotonic() < deadline {
-            if self.stream.set_read_timeout(Some(Duration::from_secs(1))).is_err() {
-                return true;
-            }
-            match self.stream.read(&mut [0]) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-                _ => return true,
-            }
-        }
-        false
+    /// Asks to be told when the store is closed; [`Closing::wait`] then waits for it.
+    pub(crate) fn await_closed(mut self) -> Result<Closing> {
+        let Response::Done = self.call(&Request::AwaitClosed)? else { return Err(Self::confused()) };
+        Ok(Closing { stream: self.stream })
     }
+
+    fn lost(error: &io::Error) -> CliError {
+        CliError::new(Code::NotMounted, format!("lost the daemon: {error}"))
+    }
+
+    /// The daemon answered something else than was asked.
+    pub(crate) fn confused() -> CliError {
+        CliError::new(Code::Failed, "the daemon gave an answer of another kind; is it of another version?")
+    }
+}
+
+/// A connection whose daemon was asked to tell when it has closed the store.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    stream: UnixStream,
+}
+
+impl Closing {
+    /// Waits until the daemon has closed the store and exited. False: it did not in `time_max`.
+    ///
+    /// The daemon's failure to close becomes an error.
+    pub(crate) fn wait(mut self, time_max: Duration) -> Result<bool> {
+        let lost = |error: io::Error| Client::lost(&error);
+        self.stream.set_read_timeout(Some(time_max)).map_err(lost)?;
+        match read_frame(&mut self.stream) {
+            Ok(Some(Response::Failed { code, message })) => {
+                Err(CliError::new(Code::from_number(code), message))
+            }
+            Ok(Some(_)) => {
+                // The connection ends with the process.
+                match self.stream.read(&mut [0]) {
+                    Err(error) if is_timeout(&error) => Ok(false),
+                    _ => Ok(true),
+                }
+            }
+            Err(error) if is_timeout(&error) => Ok(false),
+            Ok(None) | Err(_) => Err(CliError::new(
+                Code::Failed,
+                "the daemon ended without closing the store; the next mount replays its journal",
+            )),
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }

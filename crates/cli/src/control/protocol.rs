@@ -1,4 +1,7 @@
 //! Frames: `length: u32le ‖ postcard bytes`, bounded.
+//!
+//! A connection begins with [`Request::Hello`], whose answer tells whether both ends speak the same
+//! version; so the variants of `Hello` and `Failed` stay the first.
 
 use std::io::{self, Read, Write};
 
@@ -22,14 +25,34 @@ pub(crate) struct ScanRange {
 /// What the command asks of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    Get { keyspace: String, key: Vec<u8> },
-    Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
-    Delete { keyspace: String, key: Vec<u8> },
+    /// First of all: who asks.
+    Hello {
+        version: String,
+    },
+    Get {
+        keyspace: String,
+        key: Vec<u8>,
+    },
+    Put {
+        keyspace: String,
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Delete {
+        keyspace: String,
+        key: Vec<u8>,
+    },
     /// One page; ask again from behind the last key while `more` is set.
-    Scan { keyspace: String, range: ScanRange },
+    Scan {
+        keyspace: String,
+        range: ScanRange,
+    },
     Keyspaces,
     Stats,
     Check,
+    /// Answered with `Done` at once, and with the outcome when the store is closed; the connection then
+    /// stays until the daemon has exited.
+    AwaitClosed,
 }
 
 /// One key with its value.
@@ -42,42 +65,67 @@ pub(crate) struct Entry {
 /// What the daemon answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Response {
+    Failed {
+        code: u8,
+        message: String,
+    },
+    /// To `Hello`: the store is open, and mounted here (raw bytes of the path).
+    Serving {
+        dir: Vec<u8>,
+    },
+    /// The store is being closed: [`Request::AwaitClosed`], then open it yourself.
+    Closing,
     Done,
     Value(Option<Vec<u8>>),
     /// Whether the key was there.
     Deleted(bool),
-    Page { entries: Vec<Entry>, more: bool },
+    Page {
+        entries: Vec<Entry>,
+        more: bool,
+    },
     Keyspaces(Vec<String>),
     Stats(Vec<(String, u64)>),
     /// Findings of the checker (empty: clean) and what it looked at.
-    Checked { findings: Vec<String>, counts: Vec<(String, u64)> },
-    Failed { code: u8, message: String },
+    Checked {
+        findings: Vec<String>,
+        counts: Vec<(String, u64)>,
+    },
 }
 
 pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
-    if bytes.len() > FRAME_LEN_MAX {
+    let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    if body.len() > FRAME_LEN_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "message is too long"));
     }
-    stream.write_all(&(bytes.len() as u32).to_le_bytes())?;
-    stream.write_all(&bytes)
+    let mut frame = Vec::with_capacity(4 + body.len());
+    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    frame.extend_from_slice(&body);
+    stream.write_all(&frame)
 }
 
 /// The next frame, or `None` when the peer has closed the connection between frames.
 pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>> {
     let mut len = [0; 4];
-    match stream.read_exact(&mut len) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error),
+    let first = loop {
+        match stream.read(&mut len) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
+    if first == 0 {
+        return Ok(None);
     }
+    stream.read_exact(&mut len[first..])?;
     let len = u32::from_le_bytes(len) as usize;
     if len > FRAME_LEN_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("frame of {len} bytes is too long")));
     }
-    let mut bytes = vec![0; len];
-    stream.read_exact(&mut bytes)?;
-    postcard::from_bytes(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    // Grows with what arrives: a length alone makes nobody allocate.
+    let mut body = Vec::new();
+    if stream.take(len as u64).read_to_end(&mut body)? < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    postcard::from_bytes(&body).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
@@ -87,12 +135,15 @@ mod tests {
     #[test]
     fn frames_round_trip_and_bad_ones_are_refused() {
         let mut wire = Vec::new();
-        write_frame(&mut wire, &Request::Get { keyspace: "tags".into(), key: b"k".to_vec() }).expect("writes");
+        write_frame(&mut wire, &Request::Get { keyspace: "tags".into(), key: b"k".to_vec() })
+            .expect("writes");
         let back: Option<Request> = read_frame(&mut &wire[..]).expect("reads");
         assert!(matches!(back, Some(Request::Get { keyspace, key }) if keyspace == "tags" && key == b"k"));
 
         assert!(read_frame::<Request>(&mut &[][..]).expect("clean end").is_none());
-        assert!(read_frame::<Request>(&mut &wire[..wire.len() - 1]).is_err(), "cut off");
+        for cut in 1..wire.len() {
+            assert!(read_frame::<Request>(&mut &wire[..cut]).is_err(), "cut off at {cut}");
+        }
         assert!(read_frame::<Request>(&mut &u32::MAX.to_le_bytes()[..]).is_err(), "too long");
         assert!(read_frame::<Request>(&mut &[1, 0, 0, 0, 0xff][..]).is_err(), "no such request");
     }

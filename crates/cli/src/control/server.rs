@@ -12,22 +12,44 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use super::address::Address;
 use super::protocol::{Request, Response, read_frame, write_frame};
 
 /// Connections served at once; more are closed at once.
 const CONNECTIONS_MAX: usize = 64;
 /// A client that neither sends nor takes anything for this long is dropped.
-const IDLE_MAX: Duration = Duration::from_secs(60);
+const IDLE_MAX: Duration = Duration::from_mins(1);
+/// After a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// The last word to those who wait for the end must not keep the daemon.
+const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// Answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
     fn handle(&self, request: Request) -> Response;
 }
 
+/// What the threads share.
+struct Shared {
+    handler: Arc<dyn Handler>,
+    stopping: AtomicBool,
+    connections: AtomicUsize,
+    ending: Mutex<Ending>,
+}
+
+/// Who waits for the store to be closed, and how that went.
+#[derive(Default)]
+struct Ending {
+    awaiting: Vec<UnixStream>,
+    outcome: Option<Response>,
+}
+
 /// A listening socket; closed and removed on drop.
 pub(crate) struct Server {
     path: PathBuf,
-    stopping: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
 
@@ -39,25 +61,40 @@ impl Server {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(path)?;
+        let address = Address::of(path)?;
+        let listener = UnixListener::bind(address.path())?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopping);
+        let shared = Arc::new(Shared {
+            handler,
+            stopping: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            ending: Mutex::default(),
+        });
+        let accept = Arc::clone(&shared);
         let accepting = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || accept_loop(&listener, &stop, &handler))?;
-        Ok(Self { path: path.to_owned(), stopping, accepting: Some(accepting) })
+            .spawn(move || accept_loop(&listener, &accept))?;
+        Ok(Self { path: path.to_owned(), shared, accepting: Some(accepting) })
     }
-}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stopping.store(true, Ordering::Release);
-        // A connection of our own wakes the accept call; it may fail only if the listener is gone.
-        drop(UnixStream::connect(&self.path));
-        if let Some(thread) = self.accepting.take()
-            && thread.join().is_err()
-        {
+    /// Stops listening and gives `outcome` to the clients that wait for the end. Their connections stay
+    /// until the process has exited, so that they see that, too.
+    pub(crate) fn finish(mut self, outcome: &Response) {
+        self.stop();
+        let mut ending = self.shared.ending.lock();
+        ending.outcome = Some(outcome.clone());
+        for stream in std::mem::take(&mut ending.awaiting) {
+            last_word(stream, outcome);
+        }
+    }
+
+    fn stop(&mut self) {
+        let Some(thread) = self.accepting.take() else { return };
+        self.shared.stopping.store(true, Ordering::Release);
+        // A connection of our own wakes the accept call. It fails only where somebody has removed the
+        // socket: then the thread is left to the end of the process.
+        let woken = Address::of(&self.path).and_then(|address| UnixStream::connect(address.path()));
+        if woken.is_ok() && thread.join().is_err() {
             tracing::error!("the control thread panicked");
         }
         if let Err(error) = std::fs::remove_file(&self.path) {
@@ -66,42 +103,76 @@ impl Drop for Server {
     }
 }
 
-fn accept_loop(listener: &UnixListener, stopping: &AtomicBool, handler: &Arc<dyn Handler>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The connection then stays until the process has exited.
+fn last_word(mut stream: UnixStream, outcome: &Response) {
+    let told = stream.set_write_timeout(Some(LAST_WORD_MAX)).and_then(|()| write_frame(&mut stream, outcome));
+    if let Err(error) = told {
+        tracing::debug!(%error, "a client did not wait for the end");
+    }
+    std::mem::forget(stream);
+}
+
+fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
     for stream in listener.incoming() {
-        if stopping.load(Ordering::Acquire) {
+        if shared.stopping.load(Ordering::Acquire) {
             return;
         }
         let stream = match stream {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "control connection failed");
+                // For instance no descriptor is left: that does not change at once.
+                std::thread::park_timeout(ACCEPT_PAUSE);
                 continue;
             }
         };
-        if connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            connections.fetch_sub(1, Ordering::AcqRel);
+        if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
-        let (handler, count) = (Arc::clone(handler), Arc::clone(&connections));
+        let serving = Arc::clone(shared);
         let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
-            if let Err(error) = serve(stream, handler.as_ref()) {
+            if let Err(error) = serve(stream, &serving) {
                 tracing::debug!(%error, "control connection ended");
             }
-            count.fetch_sub(1, Ordering::AcqRel);
+            serving.connections.fetch_sub(1, Ordering::AcqRel);
         });
         if let Err(error) = spawned {
-            connections.fetch_sub(1, Ordering::AcqRel);
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
             tracing::warn!(%error, "no thread for a control connection");
         }
     }
 }
 
-fn serve(mut stream: UnixStream, handler: &dyn Handler) -> io::Result<()> {
+fn serve(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(IDLE_MAX))?;
     while let Some(request) = read_frame::<Request>(&mut stream)? {
-        write_frame(&mut stream, &handler.handle(request))?;
+        match request {
+            Request::AwaitClosed => {
+                write_frame(&mut stream, &Response::Done)?;
+                let mut ending = shared.ending.lock();
+                match ending.outcome.clone() {
+                    Some(outcome) => last_word(stream, &outcome),
+                    None => ending.awaiting.push(stream),
+                }
+                return Ok(());
+            }
+            Request::Hello { version } if version != env!("CARGO_PKG_VERSION") => {
+                let message = format!(
+                    "the store is mounted by kvfs {}, this is kvfs {version}; use that one, or mount again",
+                    env!("CARGO_PKG_VERSION")
+                );
+                return write_frame(&mut stream, &Response::Failed { code: 1, message });
+            }
+            request => write_frame(&mut stream, &shared.handler.handle(request))?,
+        }
     }
     Ok(())
 }

@@ -19,6 +19,9 @@ mod patch;
 mod row;
 mod superblock;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use key::{Placement, ROOT_INODE, block_prefix, inode_key, superblock_key, xattr_key};
 pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TimePatch};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
@@ -29,6 +32,9 @@ use std::sync::Arc;
 use kvfs_store::{Keyspace, KeyspaceKind, Store};
 
 use crate::Result;
+
+/// Names of the keyspaces that belong to the file system; changing them by other ways breaks files.
+pub const KEYSPACES: [&str; 4] = ["meta", "data", "xattr", "orphans"];
 
 /// The open keyspaces of a file system.
 #[derive(Debug, Clone, Copy)]
@@ -47,11 +53,12 @@ impl Keyspaces {
     /// Opens (and creates where missing) the keyspaces.
     pub(crate) fn open(store: &dyn Store) -> Result<Self> {
         let merge = || -> Option<Arc<dyn kvfs_store::MergeFunction>> { Some(Arc::new(RowMerge)) };
+        let [meta, data, xattr, orphans] = KEYSPACES;
         Ok(Self {
-            meta: store.open_keyspace("meta", KeyspaceKind::Tuple, merge())?,
-            data: store.open_keyspace("data", KeyspaceKind::Block, None)?,
-            xattr: store.open_keyspace("xattr", KeyspaceKind::Tuple, None)?,
-            orphans: store.open_keyspace("orphans", KeyspaceKind::Tuple, merge())?,
+            meta: store.open_keyspace(meta, KeyspaceKind::Tuple, merge())?,
+            data: store.open_keyspace(data, KeyspaceKind::Block, None)?,
+            xattr: store.open_keyspace(xattr, KeyspaceKind::Tuple, None)?,
+            orphans: store.open_keyspace(orphans, KeyspaceKind::Tuple, merge())?,
         })
     }
 }

@@ -1,1 +1,25 @@
-//! Placeholder.
+//! When a commit becomes visible, and which old positions readers still need.
+//!
+//! Purpose: [`Publisher`] advances the visible watermark over commits in their order, however their
+//! writers finish. [`SnapshotTracker`] knows the pinned positions, between which merges may thin out
+//! versions.
+//!
+//! Thread safety: both are shared by all threads.
+
+mod publisher;
+mod snapshots;
+mod sync;
+
+pub use publisher::{Publisher, Ticket};
+pub use snapshots::{SnapshotPin, SnapshotTracker};
+
+/// The publisher once more, on primitives whose schedule a test decides.
+#[cfg(test)]
+mod scheduled {
+    #[allow(clippy::duplicate_mod, reason = "on other primitives it is another module")]
+    #[expect(unreachable_pub, reason = "public in its other place")]
+    #[path = "../publisher.rs"]
+    mod publisher;
+    mod sync;
+    mod tests;
+}

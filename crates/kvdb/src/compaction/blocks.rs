@@ -13,11 +13,12 @@ use kvfs_store::{BLOCK_BYTES, Result, Seqno};
 
 use super::copy::CopyReader;
 use super::job::MergeJob;
-use super::output::{Output, Sink, surviving_tombstones};
+use super::output::{Output, Sink, Totals};
 use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
-use crate::format::Extent;
+use crate::format::{Extent, Layer, Region, SeqnoSpan};
+use crate::iter::surviving_tombstones;
 use crate::memtable::{TombstoneSet, block_key};
-use crate::run::{Piece, Region};
+use crate::run::Piece;
 use crate::version::{Run, first_block_at_or_after};
 
 /// Where a span's blocks are: a region of an input.
@@ -33,19 +34,18 @@ struct Source {
 struct Move {
     source: Source,
     first: u64,
-    /// Run-length coded: (blocks, seqno).
-    seqnos: Vec<(u32, Seqno)>,
+    seqnos: Vec<SeqnoSpan>,
 }
 
 impl Move {
     fn count(&self) -> u64 {
-        self.seqnos.iter().map(|&(count, _)| u64::from(count)).sum()
+        self.seqnos.iter().map(|span| u64::from(span.count)).sum()
     }
 
     fn push(&mut self, count: u64, seqno: Seqno) {
         match self.seqnos.last_mut() {
-            Some((run, last)) if *last == seqno => *run += count as u32,
-            _ => self.seqnos.push((count as u32, seqno)),
+            Some(last) if last.seqno == seqno => last.count += count as u32,
+            _ => self.seqnos.push(SeqnoSpan { count: count as u32, seqno }),
         }
     }
 }
@@ -60,12 +60,12 @@ struct Group {
     stitching: bool,
 }
 
-pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<()> {
+pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let tombstones = job.tombstones();
-    let survivors = surviving_tombstones(&tombstones, &job.boundaries, job.bottom);
+    let survivors = surviving_tombstones(&tombstones, &job.rules);
     let hiding = BlockTombstones(&tombstones);
     let sources = sources(job);
-    let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &job.boundaries });
+    let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &job.rules.boundaries });
     let mut mover = Mover {
         job,
         output: Output::new(job.spec.clone(), survivors, sink),
@@ -93,8 +93,8 @@ fn sources(job: &MergeJob) -> Vec<impl Iterator<Item = Span<Source>>> {
 /// The spans of one layer of one input, at or above the input's bound.
 fn layer_spans(input: usize, run: &Arc<Run>, layer: usize) -> impl Iterator<Item = Span<Source>> {
     run.pieces.iter().enumerate().flat_map(move |(piece_number, piece)| {
-        let regions = piece.layers().get(layer).map_or(&[][..], |regions| &regions[..]);
-        regions.iter().enumerate().flat_map(move |(region_number, region)| {
+        let regions = piece.layers().get(layer).into_iter().flat_map(Layer::regions);
+        regions.enumerate().flat_map(move |(region_number, region)| {
             let source = Source { input, piece: piece_number, layer, region: region_number };
             region_spans(region, &run.lower_bound, source)
         })
@@ -102,14 +102,20 @@ fn layer_spans(input: usize, run: &Arc<Run>, layer: usize) -> impl Iterator<Item
 }
 
 /// A region cut where its seqno changes, without what lies below `bound`.
-fn region_spans<'a>(region: &'a Region, bound: &[u8], source: Source) -> impl Iterator<Item = Span<Source>> + use<'a> {
-    let floor = first_block_at_or_after(&region.prefix, bound);
-    let mut next = region.first;
-    region.seqnos.iter().filter_map(move |&(count, seqno)| {
-        let (start, end) = (next, next + u64::from(count));
-        next = end;
-        let first = start.max(floor?);
-        (first < end).then(|| Span { prefix: region.prefix.clone(), first, count: end - first, seqno, source })
+fn region_spans<'a>(
+    region: Region<'a>,
+    bound: &[u8],
+    source: Source,
+) -> impl Iterator<Item = Span<Source>> + use<'a> {
+    let end = region.end();
+    let from =
+        first_block_at_or_after(region.prefix, bound).map_or(end, |floor| floor.clamp(region.first, end));
+    region.spans(from, end).map(move |(first, span)| Span {
+        prefix: region.prefix.clone(),
+        first,
+        count: u64::from(span.count),
+        seqno: span.seqno,
+        source,
     })
 }
 
@@ -129,13 +135,13 @@ impl Mover<'_> {
         &self.job.inputs[source.input].pieces[source.piece]
     }
 
-    fn region(&self, source: Source) -> &Region {
-        &self.piece(source).layers()[source.layer][source.region]
+    fn region(&self, source: Source) -> Region<'_> {
+        self.piece(source).layers()[source.layer].region(source.region)
     }
 
     fn take(&mut self, interval: &Interval<Source>) -> Result<()> {
         // A cut must not separate what is already decided for smaller keys from its piece.
-        if self.output.writer().bytes_referenced() + self.pending_bytes >= self.job.spec.piece_bytes {
+        if self.output.bytes() + self.pending_bytes >= self.job.spec.piece_bytes {
             self.flush_groups()?;
             self.output.writer_at(&block_key(&interval.prefix, interval.first))?;
         }
@@ -147,7 +153,7 @@ impl Mover<'_> {
 
     fn add(&mut self, layer: usize, interval: &Interval<Source>, seqno: Seqno, source: Source) -> Result<()> {
         let region = self.region(source);
-        let addr = region.addr + (interval.first - region.first) * BLOCK_BYTES as u64;
+        let addr = region.addr_of(interval.first);
         let bytes = interval.count * BLOCK_BYTES as u64;
         if self.groups.get(&layer).is_some_and(|group| group.end != addr) {
             self.flush_group(layer)?;
@@ -160,7 +166,7 @@ impl Mover<'_> {
             _ => group.moves.push(Move {
                 source,
                 first: interval.first,
-                seqnos: vec![(interval.count as u32, seqno)],
+                seqnos: vec![SeqnoSpan { count: interval.count as u32, seqno }],
             }),
         }
         group.bytes += bytes;
@@ -181,32 +187,34 @@ impl Mover<'_> {
         let never = self.job.options.stitch_bytes_min == u64::MAX;
         for moving in group.moves {
             let region = self.region(moving.source);
-            let addr = region.addr + (moving.first - region.first) * BLOCK_BYTES as u64;
+            let addr = region.addr_of(moving.first);
             let extent = Extent { addr, len: (moving.count() * BLOCK_BYTES as u64) as u32 };
             if group.stitching && !never && !self.job.victims.contain(extent) {
                 let piece = Arc::clone(self.piece(moving.source));
                 let source = moving.source;
                 let writer = self.output.writer();
-                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, moving.count())?;
+                let count = moving.count() as u32;
+                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, count);
             } else {
-                self.copy(layer, &moving, addr)?;
+                self.copy(layer, &moving)?;
             }
         }
         Ok(())
     }
 
-    fn copy(&mut self, layer: usize, moving: &Move, addr: u64) -> Result<()> {
+    fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
         let piece = Arc::clone(self.piece(moving.source));
-        let region = &piece.layers()[moving.source.layer][moving.source.region];
+        let region = piece.layers()[moving.source.layer].region(moving.source.region);
         let mut first = moving.first;
-        for &(count, seqno) in &moving.seqnos {
+        for &SeqnoSpan { count, seqno } in &moving.seqnos {
             let mut left = u64::from(count);
             while left > 0 {
-                let at = addr + (first - moving.first) * BLOCK_BYTES as u64;
+                let at = region.addr_of(first);
                 let blocks = left.min(CopyReader::BLOCKS_MAX);
                 let crcs = &region.crcs[(first - region.first) as usize..][..blocks as usize];
                 let data = self.reader.read(moving.source.input, at, crcs)?;
-                self.output.writer().add_blocks(layer, &region.prefix, first, &[(blocks as u32, seqno)], data)?;
+                let span = SeqnoSpan { count: blocks as u32, seqno };
+                self.output.writer().add_blocks(layer, region.prefix, first, &[span], &[data])?;
                 first += blocks;
                 left -= blocks;
             }
@@ -248,7 +256,8 @@ mod tests {
         };
         let set = TombstoneSet::new([range(3, 6), range(8, 9)]);
         let hiding = BlockTombstones(&set);
-        let changes: Vec<u64> = [0, 3, 5, 6, 8, 9].iter().map(|&block| hiding.next_change(b"p", block)).collect();
+        let changes: Vec<u64> =
+            [0, 3, 5, 6, 8, 9].iter().map(|&block| hiding.next_change(b"p", block)).collect();
         assert_eq!(changes, [3, 6, 6, 8, 9, u64::MAX]);
         assert_eq!(hiding.next_change(b"o", 0), u64::MAX, "the tombstones of another prefix lie beyond");
         assert_eq!(hiding.covering(b"p", 3, 9), Some(5));

@@ -64,12 +64,14 @@ impl CopyReader {
 
     fn load(&self, addr: u64, len: u64) -> Result<Window> {
         // Nothing is read beyond the zone: what follows may be in use by somebody else.
-        let zone_bytes = self.ctx.zones.zone_bytes();
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zone_end = (addr / zone_bytes + 1) * zone_bytes;
         let wanted = len.max(Self::WINDOW_BYTES).min(zone_end - addr).max(len);
         let mut buf = AlignedBuf::zeroed(wanted as usize);
         let result = self.ctx.device.read_at(buf.as_mut(), addr);
-        result.map_err(|error| StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error))?;
+        result.map_err(|error| {
+            StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error)
+        })?;
         Ok(Window { addr, buf })
     }
 }

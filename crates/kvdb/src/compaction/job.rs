@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{KeyspaceKind, Result};
 
-use super::output::{OutputSpec, Sink};
+use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, blocks, tuples};
 use crate::format::Extent;
-use crate::memtable::{Merger, TombstoneSet};
+use crate::iter::KeepRules;
+use crate::memtable::TombstoneSet;
 use crate::version::Run;
 
 /// Runs that are neighbours in age, newest first, and how to merge them.
 pub(crate) struct MergeJob {
     pub(crate) spec: OutputSpec,
     pub(crate) inputs: Vec<Arc<Run>>,
-    /// No older run holds keys in the range of the inputs: deletes have nothing left to hide.
-    pub(crate) bottom: bool,
-    /// Seqnos of the live snapshots, ascending.
-    pub(crate) boundaries: Vec<Seqno>,
-    pub(crate) merger: Merger,
+    /// What may be dropped.
+    pub(crate) rules: KeepRules,
     pub(crate) options: MergeOptions,
     /// Zones that are to be emptied: what lies in them is copied, however contiguous.
     pub(crate) victims: Victims,
@@ -53,7 +51,7 @@ impl MergeJob {
     ///
     /// # Errors
     /// I/O errors, corruption, no space. What was handed over stays valid.
-    pub(crate) fn run(&self, sink: &mut dyn Sink) -> Result<()> {
+    pub(crate) fn run(&self, sink: &mut dyn Sink) -> Result<Totals> {
         match self.spec.kind {
             KeyspaceKind::Tuple => tuples::merge(self, sink),
             KeyspaceKind::Block => blocks::merge(self, sink),

@@ -19,7 +19,7 @@ mod sweep;
 mod tuples;
 
 pub(crate) use job::{MergeJob, Victims};
-pub(crate) use output::{Output, OutputSpec, Sink, surviving_tombstones};
+pub(crate) use output::{Output, OutputSpec, Sink, Totals};
 
 /// How runs are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

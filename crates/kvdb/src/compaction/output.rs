@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{KeyspaceKind, Result};
 
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
@@ -32,6 +32,13 @@ pub(crate) struct OutputSpec {
     pub(crate) next_id: Arc<AtomicU64>,
 }
 
+/// What an output came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) bytes_written: u64,
+    pub(crate) bytes_stitched: u64,
+}
+
 /// An output that is being written, in key order.
 pub(crate) struct Output<'a> {
     spec: OutputSpec,
@@ -40,13 +47,14 @@ pub(crate) struct Output<'a> {
     low: Bytes,
     writer: PieceWriter,
     sink: &'a mut dyn Sink,
+    totals: Totals,
 }
 
 impl<'a> Output<'a> {
     /// `tombstones` are those that must live on; they are dealt out to the pieces.
     pub(crate) fn new(spec: OutputSpec, tombstones: TombstoneSet, sink: &'a mut dyn Sink) -> Self {
         let writer = Self::new_writer(&spec);
-        Self { spec, tombstones, low: Bytes::new(), writer, sink }
+        Self { spec, tombstones, low: Bytes::new(), writer, sink, totals: Totals::default() }
     }
 
     fn new_writer(spec: &OutputSpec) -> PieceWriter {
@@ -59,10 +67,15 @@ impl<'a> Output<'a> {
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,
     /// it is replaced when it is full.
     pub(crate) fn writer_at(&mut self, key: &[u8]) -> Result<&mut PieceWriter> {
-        if self.writer.bytes_referenced() >= self.spec.piece_bytes {
+        if self.bytes() >= self.spec.piece_bytes {
             self.cut(key)?;
         }
         Ok(&mut self.writer)
+    }
+
+    /// What the open piece holds so far, stitched or written (bytes).
+    pub(crate) fn bytes(&self) -> u64 {
+        self.writer.bytes_written() + self.writer.bytes_referenced()
     }
 
     /// The piece that is open, whatever its size.
@@ -82,38 +95,20 @@ impl<'a> Output<'a> {
         let fresh = Self::new_writer(&self.spec);
         let mut writer = std::mem::replace(&mut self.writer, fresh);
         for tombstone in self.tombstones.clip(&self.low, high.map(|bound| &bound[..])).list() {
-            writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno)?;
+            writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);
         }
         if writer.is_empty() {
             return Ok(None);
         }
+        self.totals.bytes_written += writer.bytes_written();
+        self.totals.bytes_stitched += writer.bytes_referenced();
         writer.finish().map(|(_, piece)| Some(piece))
     }
 
     /// Hands the last piece over.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<Totals> {
         let piece = self.finish_piece(None)?;
-        self.sink.piece(piece, None)
+        self.sink.piece(piece, None)?;
+        Ok(self.totals)
     }
-}
-
-/// The tombstones that must live on after a merge: the newest of each stripe; at the bottom, where
-/// nothing older lies below, those of the oldest stripe have done their work.
-pub(crate) fn surviving_tombstones(all: &TombstoneSet, boundaries: &[Seqno], bottom: bool) -> TombstoneSet {
-    let stripe = |seqno: Seqno| boundaries.partition_point(|&boundary| boundary < seqno);
-    let mut kept = Vec::new();
-    for fragment in all.fragments() {
-        let mut last_stripe = None;
-        for seqno in fragment.seqnos() {
-            let this = stripe(seqno);
-            if last_stripe.replace(this) != Some(this) && !(bottom && this == 0) {
-                kept.push(crate::memtable::RangeTombstone {
-                    start: fragment.start.clone(),
-                    end: fragment.end.clone(),
-                    seqno,
-                });
-            }
-        }
-    }
-    TombstoneSet::new(kept)
 }

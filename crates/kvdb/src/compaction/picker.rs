@@ -43,7 +43,12 @@ pub(crate) fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions
 }
 
 /// The newest stretch of at least `due` neighbours whose class is at most `class`.
-fn neighbours_up_to(run_bytes: &[u64], class: u32, due: usize, options: &MergeOptions) -> Option<Range<usize>> {
+fn neighbours_up_to(
+    run_bytes: &[u64],
+    class: u32,
+    due: usize,
+    options: &MergeOptions,
+) -> Option<Range<usize>> {
     let mut start = 0;
     for end in 0..=run_bytes.len() {
         if end == run_bytes.len() || class_of(run_bytes[end], options) > class {

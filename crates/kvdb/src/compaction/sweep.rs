@@ -73,16 +73,20 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
     }
 
     /// The smallest position that any source still has.
-    fn position(&self) -> Option<(Bytes, u64)> {
-        let least = self.heads.iter().flatten().min_by(|a, b| (&a.prefix, a.first).cmp(&(&b.prefix, b.first)))?;
+    fn least(&self) -> Option<(Bytes, u64)> {
+        let least =
+            self.heads.iter().flatten().min_by(|a, b| (&a.prefix, a.first).cmp(&(&b.prefix, b.first)))?;
         Some((least.prefix.clone(), least.first))
     }
 
     /// Where the interval that begins at `(prefix, first)` ends.
     fn interval_end(&self, prefix: &Bytes, first: u64) -> u64 {
-        let ends = self.heads.iter().flatten().filter(|span| span.prefix == *prefix).map(|span| {
-            if span.first == first { span.first + span.count } else { span.first }
-        });
+        let ends = self
+            .heads
+            .iter()
+            .flatten()
+            .filter(|span| span.prefix == *prefix)
+            .map(|span| if span.first == first { span.first + span.count } else { span.first });
         let end = ends.min().unwrap_or(u64::MAX);
         end.min(self.hiding.next_change(prefix, first))
     }
@@ -91,7 +95,8 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
     fn take_until(&mut self, prefix: &Bytes, first: u64, end: u64) -> Vec<(Seqno, S)> {
         let mut versions = Vec::new();
         for (head, source) in self.heads.iter_mut().zip(&mut self.sources) {
-            let Some(span) = head.as_mut().filter(|span| span.prefix == *prefix && span.first == first) else {
+            let Some(span) = head.as_mut().filter(|span| span.prefix == *prefix && span.first == first)
+            else {
                 continue;
             };
             versions.push((span.seqno, span.source.clone()));
@@ -130,7 +135,7 @@ impl<S: Clone, I: Iterator<Item = Span<S>>> Iterator for Sweep<'_, S, I> {
 
     fn next(&mut self) -> Option<Interval<S>> {
         loop {
-            let (prefix, first) = self.position()?;
+            let (prefix, first) = self.least()?;
             let end = self.interval_end(&prefix, first);
             let versions = self.take_until(&prefix, first, end);
             let kept = self.keep_visible(&prefix, first, versions);
@@ -163,12 +168,17 @@ mod tests {
         Span { prefix: Bytes::from_static(b"p"), first, count, seqno, source }
     }
 
-    fn run(sources: Vec<Vec<Span<char>>>, tombstones: Vec<(u64, u64, Seqno)>, boundaries: &[Seqno]) -> String {
+    fn run(
+        sources: Vec<Vec<Span<char>>>,
+        tombstones: Vec<(u64, u64, Seqno)>,
+        boundaries: &[Seqno],
+    ) -> String {
         let sources = sources.into_iter().map(Vec::into_iter).collect();
         let hiding = Ranges(tombstones);
         let sweep = Sweep::new(sources, &hiding, Stripes { boundaries });
         let show = |i: Interval<char>| {
-            let kept: String = i.kept.iter().map(|(seqno, source)| format!("{source}{seqno}")).collect();
+            let kept: Vec<String> = i.kept.iter().map(|(seqno, source)| format!("{source}{seqno}")).collect();
+            let kept = kept.concat();
             format!("{}+{}:{kept}", i.first, i.count)
         };
         sweep.map(show).collect::<Vec<_>>().join(" ")
@@ -194,7 +204,11 @@ mod tests {
         let sources = || vec![vec![span(0, 10, 4, 'a')]];
         assert_eq!(run(sources(), vec![(2, 5, 6)], &[]), "0+2:a4 5+5:a4");
         assert_eq!(run(sources(), vec![(2, 5, 6)], &[5]), "0+2:a4 2+3:a4 5+5:a4");
-        assert_eq!(run(sources(), vec![(2, 5, 3)], &[]), "0+2:a4 2+3:a4 5+5:a4", "an older tombstone hides nothing");
+        assert_eq!(
+            run(sources(), vec![(2, 5, 3)], &[]),
+            "0+2:a4 2+3:a4 5+5:a4",
+            "an older tombstone hides nothing"
+        );
         assert_eq!(run(sources(), vec![(0, 10, 6)], &[]), "");
     }
 }

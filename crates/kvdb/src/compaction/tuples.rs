@@ -7,14 +7,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kvfs_store::Result;
 
 use super::job::MergeJob;
-use super::output::{Output, Sink, surviving_tombstones};
-use crate::format::RecordIter;
-use crate::iter::{CompactionIter, MergingIter};
+use super::output::{Output, Sink, Totals};
+use crate::format::TupleEntry;
+use crate::iter::{CompactionIter, MergingIter, run_records, surviving_tombstones};
 use crate::memtable::TombstoneSet;
-use crate::run::{Access, Piece, TupleEntry};
+use crate::run::{Access, Piece};
 
 /// One tuple block of one input.
 struct Block<'a> {
@@ -30,11 +31,11 @@ struct Stretch {
     blocks: std::ops::Range<usize>,
 }
 
-pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<()> {
+pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let tombstones = job.tombstones();
     let blocks = isolated_blocks(job, &tombstones);
     let stretches = stretches(job, &blocks);
-    let survivors = surviving_tombstones(&tombstones, &job.boundaries, job.bottom);
+    let survivors = surviving_tombstones(&tombstones, &job.rules);
     let mut output = Output::new(job.spec.clone(), survivors, sink);
     let mut copier = Copier::new(job, tombstones);
     for stretch in &stretches {
@@ -77,7 +78,11 @@ fn isolated_blocks<'a>(job: &'a MergeJob, tombstones: &TombstoneSet) -> Vec<Bloc
 
 /// Whether nothing in the block itself speaks against stitching.
 fn may_stitch(job: &MergeJob, entry: &TupleEntry, tombstones: &TombstoneSet) -> bool {
-    let droppable = entry.has_versions() || (job.bottom && (entry.has_deletes() || entry.has_merges()));
+    let mut reasons = TupleEntry::HAS_VERSIONS;
+    if job.rules.bottom {
+        reasons |= TupleEntry::HAS_DELETES | TupleEntry::HAS_MERGES;
+    }
+    let droppable = entry.flags & reasons != 0;
     // The exclusive upper end of the question is the key's successor.
     let after = [&entry.last_key[..], b"\0"].concat();
     !droppable && !job.victims.contain(entry.extent) && !tombstones.overlaps(&entry.first_key, Some(&after))
@@ -93,7 +98,10 @@ fn stretches(job: &MergeJob, blocks: &[Block<'_>]) -> Vec<Stretch> {
     while start < blocks.len() {
         let mut end = start;
         let mut bytes = 0;
-        while end < blocks.len() && blocks[end].isolated && (end == start || follows(&blocks[end - 1], &blocks[end])) {
+        while end < blocks.len()
+            && blocks[end].isolated
+            && (end == start || follows(&blocks[end - 1], &blocks[end]))
+        {
             bytes += u64::from(blocks[end].entry.extent.len);
             end += 1;
         }
@@ -120,15 +128,9 @@ struct Copier {
 
 impl Copier {
     fn new(job: &MergeJob, tombstones: TombstoneSet) -> Self {
-        let sources: Vec<Box<dyn RecordIter>> = job.inputs.iter().map(|run| run.iter(Access::Sequential)).collect();
-        let tombstones = vec![Arc::new(tombstones)];
-        let records = CompactionIter::new(
-            MergingIter::new(sources),
-            tombstones,
-            job.boundaries.clone(),
-            job.bottom,
-            job.merger.clone(),
-        );
+        let sources = job.inputs.iter().map(|run| run_records(run, Access::Sequential)).collect();
+        let merging = Box::new(MergingIter::new(sources));
+        let records = CompactionIter::new(merging, [Arc::new(tombstones)], job.rules.clone());
         Self { records, resume: None, started: false }
     }
 
@@ -140,19 +142,17 @@ impl Copier {
             self.records.first()?;
         }
         self.started = true;
-        let mut last_key: Option<bytes::Bytes> = None;
-        while let Some(record) = self.records.kept() {
-            if end.is_some_and(|end| &record.key[..] >= end) {
-                return Ok(());
+        let mut last_key = Bytes::new();
+        while self.records.peek_key().is_some_and(|key| end.is_none_or(|end| key < end)) {
+            let Some(record) = self.records.next_kept()? else { break };
+            if end.is_some_and(|end| record.key[..] >= *end) {
+                // The keys before were all dropped; this one is stitched.
+                break;
             }
-            let writer = if last_key.as_ref() == Some(&record.key) {
-                output.writer()
-            } else {
-                output.writer_at(&record.key)?
-            };
+            let writer =
+                if record.key == last_key { output.writer() } else { output.writer_at(&record.key)? };
             writer.add(&record.key, record.seqno, record.kind, &record.value)?;
-            last_key = Some(record.key.clone());
-            self.records.advance()?;
+            last_key = record.key;
         }
         Ok(())
     }
@@ -162,4 +162,3 @@ impl Copier {
         self.resume = Some([key, b"\0"].concat());
     }
 }
-

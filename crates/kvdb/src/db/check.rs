@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_store::{KeyspaceKind, Result, Seqno, SpaceStats};
+use kvfs_store::{Result, SpaceStats};
 
 use super::inner::Inner;
-use crate::format::RecordIter;
-use crate::run::{Access, Piece};
+use crate::journal::Journal;
 use crate::version::Run;
 use crate::zone::Budget;
 
@@ -27,7 +26,7 @@ struct Tally {
     runs: u64,
     pieces: u64,
     records: u64,
-    bytes: u64,
+    bytes_verified: u64,
 }
 
 impl Inner {
@@ -38,7 +37,7 @@ impl Inner {
             let meta = self.keyspaces.get(keyspace)?;
             for run in runs {
                 tally.runs += 1;
-                check_run(run, &meta.name, meta.kind, &mut tally);
+                check_run(run, &meta.name, &mut tally);
             }
         }
         self.check_zones(view.version.keyspaces().flat_map(|(_, runs)| runs), &mut tally);
@@ -46,7 +45,7 @@ impl Inner {
             ("runs", tally.runs),
             ("pieces", tally.pieces),
             ("records and blocks", tally.records),
-            ("bytes of data", tally.bytes),
+            ("bytes verified", tally.bytes_verified),
         ];
         let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
         Ok(Checked { findings: tally.findings, counts })
@@ -63,7 +62,9 @@ impl Inner {
         for (zone, _, live) in self.ctx.zones.table() {
             let wanted = expected.remove(&zone.0).unwrap_or(0);
             if live < wanted {
-                tally.findings.push(format!("zone {}: {live} bytes counted as live, but {wanted} are in use", zone.0));
+                tally
+                    .findings
+                    .push(format!("zone {}: {live} bytes counted as live, but {wanted} are in use", zone.0));
             }
         }
         for zone in expected.keys() {
@@ -91,27 +92,31 @@ impl Inner {
     pub(crate) fn stats(&self) -> Vec<(String, u64)> {
         let view = self.view();
         let zones = self.ctx.zones.space();
-        let journal = self.journal.stats();
+        let journal = self.journal.as_ref();
+        let logged = journal.map(Journal::stats).unwrap_or_default();
         let mut stats = self.counters.list();
         let mut add = |name: &str, value: u64| stats.push((name.to_owned(), value));
-        add("journal.batches", journal.batches);
-        add("journal.groups", journal.groups);
-        add("journal.flushes", journal.flushes);
-        add("journal.bytes_written", journal.bytes_written);
-        add("journal.used_bytes", self.journal.used_bytes());
-        add("journal.area_bytes", self.journal.area_bytes());
+        add("journal.batches", logged.batches);
+        add("journal.groups", logged.groups);
+        add("journal.flushes", logged.flushes);
+        add("journal.bytes_written", logged.bytes_written);
+        add("journal.used_bytes", journal.map_or(0, Journal::used_bytes));
+        add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
-        add("memory.ceiling_bytes", self.ctx.accountant.ceiling_bytes());
+        add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
         add("memory.used_bytes", self.ctx.accountant.used_total());
-        add("memory.peak_bytes", self.ctx.accountant.peak());
+        add("memory.peak_bytes", self.ctx.accountant.peak_total());
         add("zones.total", u64::from(zones.zones_total));
         add("zones.free", u64::from(zones.zones_free));
         add("zones.live_bytes", zones.bytes_live);
         add("zones.capacity_bytes", zones.bytes_capacity);
         add("merge.debt_bytes", self.compaction_debt_bytes.load(std::sync::atomic::Ordering::Relaxed));
         for (keyspace, runs) in view.version.keyspaces() {
-            let name = self.keyspaces.get(keyspace).map_or_else(|_| keyspace.to_string(), |meta| meta.name.to_string());
+            let name = self
+                .keyspaces
+                .get(keyspace)
+                .map_or_else(|_| keyspace.to_string(), |meta| meta.name.to_string());
             add(&format!("keyspace.{name}.runs"), runs.len() as u64);
             add(&format!("keyspace.{name}.bytes"), runs.iter().map(|run| run.data_bytes()).sum());
         }
@@ -120,7 +125,7 @@ impl Inner {
     }
 }
 
-fn check_run(run: &Run, name: &str, kind: KeyspaceKind, tally: &mut Tally) {
+fn check_run(run: &Run, name: &str, tally: &mut Tally) {
     for pair in run.pieces.windows(2) {
         if pair[0].desc().last_key > pair[1].desc().first_key {
             tally.findings.push(format!("keyspace {name}, run {}: pieces overlap", run.id.0));
@@ -128,57 +133,12 @@ fn check_run(run: &Run, name: &str, kind: KeyspaceKind, tally: &mut Tally) {
     }
     for piece in &run.pieces {
         tally.pieces += 1;
-        tally.bytes += piece.desc().data_bytes;
-        let checked = match kind {
-            KeyspaceKind::Tuple => check_tuples(piece, tally),
-            KeyspaceKind::Block => check_blocks(piece, tally),
-        };
-        if let Err(error) = checked {
-            tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0));
-        }
-    }
-}
-
-/// Reads every record; they must ascend and lie within the piece's bounds.
-fn check_tuples(piece: &Arc<Piece>, tally: &mut Tally) -> Result<()> {
-    let mut iter = piece.iter(Access::Sequential);
-    let mut last: Option<(Vec<u8>, Seqno)> = None;
-    let (mut disorder, mut outside, mut records) = (0u64, 0u64, 0u64);
-    iter.first()?;
-    while let Some(record) = iter.record() {
-        let ascends = last.as_ref().is_none_or(|(key, seqno)| (&key[..], record.seqno) < (record.key, *seqno));
-        disorder += u64::from(!ascends);
-        outside += u64::from(record.key < &piece.desc().first_key[..] || record.key > &piece.desc().last_key[..]);
-        last = Some((record.key.to_vec(), record.seqno));
-        records += 1;
-        iter.next()?;
-    }
-    tally.records += records;
-    if disorder > 0 || outside > 0 || records != piece.desc().records {
-        tally.findings.push(format!(
-            "piece {}: {records} records of {}, {disorder} out of order, {outside} out of bounds",
-            piece.desc().id.0,
-            piece.desc().records
-        ));
-    }
-    Ok(())
-}
-
-/// Reads every block of every layer.
-fn check_blocks(piece: &Arc<Piece>, tally: &mut Tally) -> Result<()> {
-    let mut buf = kvfs_device::AlignedBuf::zeroed(1 << 20);
-    let blocks_max = (buf.len() / kvfs_store::BLOCK_BYTES) as u64;
-    for (layer, regions) in piece.layers().iter().enumerate() {
-        for (number, region) in regions.iter().enumerate() {
-            let mut first = region.first;
-            let end = region.first + u64::from(region.count);
-            while first < end {
-                let count = (end - first).min(blocks_max);
-                piece.read_region_blocks(layer, number, first, count, &mut buf)?;
-                tally.records += count;
-                first += count;
+        tally.records += piece.desc().records;
+        match piece.verify() {
+            Ok(bytes) => tally.bytes_verified += bytes,
+            Err(error) => {
+                tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0));
             }
         }
     }
-    Ok(())
 }

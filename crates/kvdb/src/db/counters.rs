@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use kvfs_store::Batch;
 
+use crate::compaction::Totals;
+
 /// All counters of an open store.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -43,9 +45,9 @@ impl Counters {
         self.flush_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
-    pub(crate) fn note_merge_output(&self, written: u64, referenced: u64) {
-        self.merge_bytes_written.fetch_add(written, Relaxed);
-        self.merge_bytes_stitched.fetch_add(referenced.saturating_sub(written), Relaxed);
+    pub(crate) fn note_merge_output(&self, totals: Totals) {
+        self.merge_bytes_written.fetch_add(totals.bytes_written, Relaxed);
+        self.merge_bytes_stitched.fetch_add(totals.bytes_stitched, Relaxed);
     }
 
     pub(crate) fn note_merge(&self, took: Duration) {
@@ -61,7 +63,11 @@ impl Counters {
     /// What flushes have written on average (bytes each second); 0 before the first.
     pub(crate) fn flush_rate(&self) -> u64 {
         let us = self.flush_us.load(Relaxed);
-        if us == 0 { 0 } else { (u128::from(self.flush_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64 }
+        if us == 0 {
+            0
+        } else {
+            (u128::from(self.flush_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64
+        }
     }
 
     /// Names and values.

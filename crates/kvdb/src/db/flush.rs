@@ -12,8 +12,9 @@ use kvfs_store::{KeyspaceKind, Result};
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
 use super::view::{Sealed, View};
-use crate::compaction::{Output, OutputSpec, Sink, surviving_tombstones};
-use crate::iter::{CompactionIter, MergingIter};
+use crate::compaction::{Output, OutputSpec, Sink, Totals};
+use crate::format::SeqnoSpan;
+use crate::iter::{CompactionIter, KeepRules, surviving_tombstones};
 use crate::memtable::split_block_key;
 use crate::run::Piece;
 use crate::version::Edit;
@@ -40,7 +41,6 @@ impl Inner {
         self.check_writable()?;
         let start = self.clock.monotonic();
         sealed.table.wait_quiescent();
-        self.publisher.wait_visible(sealed.last_seqno);
         let bytes = self.health.observe(self.flush_table(&sealed))?;
         self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
         self.work.ring();
@@ -73,7 +73,7 @@ impl Inner {
             sealed: view.sealed.iter().filter(|s| !Arc::ptr_eq(&s.table, &sealed.table)).cloned().collect(),
             ..view
         })?;
-        self.journal.retire(sealed.next_lsn);
+        self.journal()?.retire(sealed.next_lsn);
         self.progress.ring();
         Ok(bytes)
     }
@@ -81,21 +81,22 @@ impl Inner {
     /// What one keyspace's part of the memtable becomes.
     fn write_run(&self, keyspace: u32, sealed: &Sealed) -> Result<Vec<Arc<Piece>>> {
         let meta = self.keyspaces.get(keyspace)?;
-        let boundaries = self.snapshots.boundaries();
         let view = self.view();
-        // Sealed tables are flushed oldest first, so only runs lie below this one.
-        let bottom = view.version.runs(keyspace).is_empty();
+        let rules = KeepRules {
+            boundaries: self.snapshots.boundaries(),
+            // Sealed tables are flushed oldest first, so only runs lie below this one.
+            bottom: view.version.runs(keyspace).is_empty(),
+            merger: meta.merger.clone(),
+        };
         let tombstones = sealed.table.tombstones(keyspace);
-        let survivors = surviving_tombstones(&tombstones, &boundaries, bottom);
-        let merging = MergingIter::new(vec![sealed.table.iter(keyspace)]);
-        let mut records =
-            CompactionIter::new(merging, vec![tombstones], boundaries, bottom, meta.merger.clone());
+        let survivors = surviving_tombstones(&tombstones, &rules);
+        let mut records = CompactionIter::new(sealed.table.iter(keyspace), [tombstones], rules);
         let mut collect = Collect::default();
         let output = Output::new(self.output_spec(keyspace, &meta, true), survivors, &mut collect);
         match meta.kind {
             KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
             KeyspaceKind::Block => write_blocks(&mut records, output)?,
-        }
+        };
         Ok(collect.pieces)
     }
 
@@ -122,32 +123,36 @@ impl Inner {
     }
 }
 
-fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<()> {
+fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
     let mut last_key = Bytes::new();
     records.first()?;
-    while let Some(record) = records.kept() {
+    while let Some(record) = records.next_kept()? {
         let writer = if record.key == last_key { output.writer() } else { output.writer_at(&record.key)? };
         writer.add(&record.key, record.seqno, record.kind, &record.value)?;
-        last_key = record.key.clone();
-        records.advance()?;
+        last_key = record.key;
     }
     output.finish()
 }
 
 /// The k-th newest version of a block goes to layer k.
-fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<()> {
+fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
     let mut last_key = Bytes::new();
     let mut layer = 0;
     records.first()?;
-    while let Some(record) = records.kept() {
+    while let Some(record) = records.next_kept()? {
         let again = record.key == last_key;
         layer = if again { layer + 1 } else { 0 };
         let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
         if let Some((prefix, block)) = split_block_key(&record.key) {
-            writer.add_blocks(layer, prefix, block, &[(1, record.seqno)], &record.value)?;
+            writer.add_blocks(
+                layer,
+                prefix,
+                block,
+                &[SeqnoSpan { count: 1, seqno: record.seqno }],
+                &[&record.value],
+            )?;
         }
-        last_key = record.key.clone();
-        records.advance()?;
+        last_key = record.key;
     }
     output.finish()
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kvfs_store::clock::Clock;
-use kvfs_store::{Position, Result, Seqno};
+use kvfs_store::{Position, Result, Seqno, StoreError};
 use parking_lot::{Mutex, RwLock};
 
 use super::counters::Counters;
@@ -39,7 +39,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) health: Health,
     pub(crate) ctx: Arc<RunContext>,
-    pub(crate) journal: Journal,
+    /// `None`: opened read-only.
+    pub(crate) journal: Option<Journal>,
     pub(crate) keyspaces: Keyspaces,
     pub(crate) publisher: Publisher,
     pub(crate) snapshots: Arc<SnapshotTracker>,
@@ -88,6 +89,11 @@ impl Inner {
                 return (view, seqno);
             }
         }
+    }
+
+    /// The journal of a writable store.
+    pub(crate) fn journal(&self) -> Result<&Journal> {
+        self.journal.as_ref().ok_or(StoreError::ReadOnly)
     }
 
     pub(crate) fn position(&self) -> Position {

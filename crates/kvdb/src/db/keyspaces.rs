@@ -79,7 +79,8 @@ impl Keyspaces {
                 kinds.push((id, meta.kind));
             }
         }
-        let kind_of = move |keyspace: Keyspace| kinds.iter().find(|(id, _)| *id == keyspace.0).map(|&(_, kind)| kind);
+        let kind_of =
+            move |keyspace: Keyspace| kinds.iter().find(|(id, _)| *id == keyspace.0).map(|&(_, kind)| kind);
         Ok(move |keyspace| kind_of(keyspace).unwrap_or(KeyspaceKind::Tuple))
     }
 
@@ -107,7 +108,9 @@ fn check_op(op: &Op, meta: &KeyspaceMeta) -> Result<()> {
         (Op::Merge { .. }, KeyspaceKind::Tuple) if !meta.has_function => {
             Err(StoreError::NoMergeFunction(meta.name.to_string()))
         }
-        (Op::Delete { key, .. }, KeyspaceKind::Block) if key.len() < 8 => wrong("delete of a key without a block number"),
+        (Op::Delete { key, .. }, KeyspaceKind::Block) if key.len() < 8 => {
+            wrong("delete of a key without a block number")
+        }
         _ => Ok(()),
     }
 }

@@ -11,9 +11,10 @@ use kvfs_store::Result;
 
 use super::inner::Inner;
 use crate::compaction::{MergeJob, Sink, Victims, picker};
+use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
-use crate::zone::Budget;
+use crate::zone::{Budget, ZoneState};
 
 /// A zone with less live data than this share is emptied when space is short.
 const VICTIM_LIVE_PERCENT: u64 = 60;
@@ -73,23 +74,36 @@ impl Inner {
             let kind = self.keyspaces.kind(keyspace)?;
             let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
             if let Some(range) = picker::pick(&bytes, kind, &self.options.merge) {
-                return self.merge_runs(keyspace, &runs[range.clone()], &runs[range.end..], Victims::default());
+                return self.merge_runs(
+                    keyspace,
+                    &runs[range.clone()],
+                    &runs[range.end..],
+                    Victims::default(),
+                );
             }
         }
         Ok(false)
     }
 
     /// Merges `inputs`; `older` are the runs of the keyspace behind them.
-    fn merge_runs(&self, keyspace: u32, inputs: &[Arc<Run>], older: &[Arc<Run>], victims: Victims) -> Result<bool> {
+    fn merge_runs(
+        &self,
+        keyspace: u32,
+        inputs: &[Arc<Run>],
+        older: &[Arc<Run>],
+        victims: Victims,
+    ) -> Result<bool> {
         let Some(newest) = inputs.first() else { return Ok(false) };
         let start = self.clock.monotonic();
         let meta = self.keyspaces.get(keyspace)?;
         let job = MergeJob {
             spec: self.output_spec(keyspace, &meta, false),
             inputs: inputs.to_vec(),
-            bottom: !older.iter().any(|run| overlap(run, inputs)),
-            boundaries: self.snapshots.boundaries(),
-            merger: meta.merger,
+            rules: KeepRules {
+                boundaries: self.snapshots.boundaries(),
+                bottom: !older.iter().any(|run| overlap(run, inputs)),
+                merger: meta.merger.clone(),
+            },
             options: self.options.merge,
             victims,
         };
@@ -99,10 +113,8 @@ impl Inner {
         if install.stopped {
             return Ok(false);
         }
-        match result {
-            Err(kvfs_store::StoreError::Full) => Err(kvfs_store::StoreError::Full),
-            other => self.health.observe(other),
-        }?;
+        let totals = self.health.observe(result)?;
+        self.counters.note_merge_output(totals);
         self.counters.note_merge(self.clock.monotonic().saturating_sub(start));
         Ok(true)
     }
@@ -143,10 +155,10 @@ impl Inner {
 
     /// The zones that are worth emptying: at least three of them become at most two.
     fn victims(&self) -> Victims {
-        let zone_bytes = self.ctx.zones.zone_bytes();
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let table = self.ctx.zones.table();
         let poor = table.iter().filter(|(_, state, live)| {
-            state.is_sealed() && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
+            *state == ZoneState::Closed && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
         });
         Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
     }

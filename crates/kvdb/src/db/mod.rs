@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
-    MergeFunction, Position, Read, Result, Snapshot, SpaceStats, Store,
+    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
+    KeyspaceKind, MergeFunction, Position, Read, Result, Snapshot, SpaceStats, Store,
 };
 
 pub use check::Checked;
@@ -115,7 +115,13 @@ impl Read for Db {
         self.inner.read_blocks_at(&view, seqno, keyspace, prefix, first, buf)
     }
 
-    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>> {
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
         let (view, seqno) = self.inner.read_view();
         self.inner.next_extent_at(&view, seqno, keyspace, prefix, from, kind)
     }

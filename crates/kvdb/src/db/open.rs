@@ -23,7 +23,7 @@ use super::signals::Bell;
 use super::view::{Sealed, View};
 use crate::cache::{Accountant, BlockCache};
 use crate::commit::{Publisher, SnapshotTracker};
-use crate::format::{FORMAT_VERSION, SUPERBLOCK_BYTES, Superblock, ZoneId};
+use crate::format::{FORMAT_VERSION, Superblock, ZoneId};
 use crate::journal::{Journal, JournalArea, Replayed};
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions};
@@ -61,9 +61,13 @@ impl Db {
             manifest_seq: 0,
         };
         grow_to(device.as_ref(), u64::from(first_data) * zone_bytes)?;
-        erase_superblocks(device.as_ref())?;
         Journal::create(device.as_ref(), JournalArea::of(&superblock))?;
-        let zones = Zones::new(Arc::clone(&device), options.zone_bytes, superblock.capacity_bytes, ZoneId(first_data));
+        let zones = Zones::new(
+            Arc::clone(&device),
+            options.zone_bytes,
+            superblock.capacity_bytes,
+            ZoneId(first_data),
+        );
         Manifest::create(device, zones, superblock)?;
         Ok(())
     }
@@ -92,37 +96,24 @@ fn grow_to(device: &dyn Device, len: u64) -> Result<()> {
     })
 }
 
-/// A former store on the device must not shine through if creation stops half-way.
-fn erase_superblocks(device: &dyn Device) -> Result<()> {
-    let zeros = kvfs_device::AlignedBuf::zeroed(SUPERBLOCK_BYTES);
-    let write = |addr| device.write_at(zeros.as_ref(), addr);
-    crate::format::SUPERBLOCK_ADDRS
-        .into_iter()
-        .try_for_each(write)
-        .and_then(|()| device.flush())
-        .map_err(|error| StoreError::io("erasing the superblocks", error))
-}
-
 fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> Result<Inner> {
-    let mut superblock = Superblock::read_newest(device.as_ref())?;
-    if !options.read_only {
-        superblock.epoch += 1;
-        superblock.generation += 1;
-        superblock.write(device.as_ref())?;
-    }
+    let superblock = Superblock::read_newest(device.as_ref())?;
     let area = JournalArea::of(&superblock);
     let first_data = ZoneId(superblock.journal_first.0 + superblock.journal_zones);
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
-    let epoch = superblock.epoch;
-    let (manifest, state) = Manifest::open(Arc::clone(&device), Arc::clone(&zones), superblock)?;
+    let next_epoch = superblock.epoch + 1;
+    let (manifest, state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
+    if !options.read_only {
+        manifest.begin_epoch()?;
+    }
     let descs = || state.keyspaces.values().flat_map(|k| &k.runs).flat_map(|run| &run.pieces);
     zones.restore(descs().flat_map(|desc| &desc.zones))?;
 
-    let accountant = Arc::new(Accountant::new(options.memory_bytes));
+    let accountant = Accountant::new(options.memory_bytes);
     let ctx = Arc::new(RunContext {
         device: Arc::clone(&device),
         zones,
-        cache: Arc::new(BlockCache::new(Arc::clone(&accountant))),
+        cache: BlockCache::lru(Arc::clone(&accountant)),
         accountant,
         options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },
     });
@@ -132,11 +123,13 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         keyspaces.insert(id, KeyspaceMeta::new(&keyspace.name, keyspace.kind, None));
     }
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
-    let mut feed = |replayed: Replayed| replay.take(replayed);
+    let mut feed = |replayed: Replayed| replay.take(&replayed);
+    let tail = state.journal_tail;
     let journal = if options.read_only {
-        Journal::open_read_only(device, area, epoch, state.journal_tail, &mut feed)?
+        Journal::replay(device.as_ref(), area, next_epoch, tail, &mut feed)?;
+        None
     } else {
-        Journal::open(device, area, epoch, state.journal_tail, &mut feed)?
+        Some(Journal::open(device, area, next_epoch, tail, &mut feed)?)
     };
     let Replay { active, sealed, last_seqno, .. } = replay;
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
@@ -192,7 +185,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn take(&mut self, replayed: Replayed) -> Result<()> {
+    fn take(&mut self, replayed: &Replayed) -> Result<()> {
         // The group in which a flushed memtable ended is replayed too: skip what is in runs.
         if replayed.base <= self.flushed_seqno {
             return Ok(());

@@ -11,21 +11,27 @@ use kvfs_store::{
 use super::inner::Inner;
 use super::view::View;
 use crate::commit::SnapshotPin;
-use crate::iter::{MergingIter, VisibleCursor};
+use crate::iter::VisibleCursor;
 use crate::memtable::{BlockFill, BlockState, Lookup, split_block_key};
 
 impl Inner {
-    pub(crate) fn get_at(&self, view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn get_at(
+        &self,
+        view: &View,
+        seqno: Seqno,
+        keyspace: Keyspace,
+        key: &[u8],
+    ) -> Result<Option<Bytes>> {
         let meta = self.keyspaces.get(keyspace.0)?;
         if meta.kind == KeyspaceKind::Block {
-            return self.get_block(view, seqno, keyspace, key);
+            return Self::get_block(view, seqno, keyspace, key);
         }
         let mut lookup = Lookup::new(key, seqno);
         view.lookup(keyspace.0, &mut lookup)?;
         lookup.finish(&meta.merger)
     }
 
-    fn get_block(&self, view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+    fn get_block(view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         // A key without room for a block number names nothing.
         let Some((prefix, block)) = split_block_key(key) else { return Ok(None) };
         let mut buf = vec![0; BLOCK_BYTES];
@@ -43,9 +49,8 @@ impl Inner {
         range: KeyRange,
     ) -> Result<Box<dyn Cursor>> {
         let meta = self.keyspaces.get(keyspace.0)?;
-        let (sources, tombstones) = view.sources(keyspace.0);
-        let merging = MergingIter::new(sources);
-        Ok(Box::new(VisibleCursor::new(merging, tombstones, seqno, range, meta.merger, Box::new(view))))
+        let sources = view.sources(keyspace.0);
+        Ok(Box::new(VisibleCursor::new(sources, seqno, range, meta.merger, Box::new(view))))
     }
 
     pub(crate) fn read_blocks_at(
@@ -104,7 +109,7 @@ impl DbSnapshot {
     /// Pins the newest position. The tracker takes the position under its own lock, so that a flush or
     /// merge either sees the pin or works only on what is at or below it.
     pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let pin = inner.snapshots.pin_newest(|| inner.publisher.visible());
+        let pin = inner.snapshots.pin_newest(&inner.publisher);
         Self { inner, pin }
     }
 }
@@ -127,7 +132,13 @@ impl Read for DbSnapshot {
         self.inner.read_blocks_at(&self.inner.view(), self.pin.seqno(), keyspace, prefix, first, buf)
     }
 
-    fn next_extent(&self, keyspace: Keyspace, prefix: &[u8], from: u64, kind: ExtentKind) -> Result<Option<Extent>> {
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
         self.inner.next_extent_at(&self.inner.view(), self.pin.seqno(), keyspace, prefix, from, kind)
     }
 }

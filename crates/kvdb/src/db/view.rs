@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use kvfs_store::{Extent, ExtentKind, Result, Seqno};
 
-use crate::format::RecordIter;
+use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
-use crate::memtable::{BlockFill, BlockState, Lookup, MemTable, TombstoneSet};
+use crate::memtable::{BlockFill, BlockState, Lookup, MemTable};
 use crate::run::Access;
-use crate::version::Version;
+use crate::version::{Run, Version};
 
 /// A memtable that takes no more writes and waits to become runs.
 #[derive(Clone)]
@@ -82,7 +82,8 @@ impl View {
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
     fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
         let in_tables = self.tables().filter_map(|table| table.next_block(keyspace, prefix, from, snapshot));
-        let in_runs = self.version.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, snapshot));
+        let in_runs =
+            self.version.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, snapshot));
         in_tables.chain(in_runs).min()
     }
 
@@ -102,7 +103,13 @@ impl View {
         }
     }
 
-    fn next_data(&self, keyspace: u32, prefix: &[u8], mut from: u64, snapshot: Seqno) -> Result<Option<Extent>> {
+    fn next_data(
+        &self,
+        keyspace: u32,
+        prefix: &[u8],
+        mut from: u64,
+        snapshot: Seqno,
+    ) -> Result<Option<Extent>> {
         while let Some(candidate) = self.next_block(keyspace, prefix, from, snapshot) {
             let states = self.presence(keyspace, prefix, candidate, snapshot)?;
             if let Some(start) = states.iter().position(|&state| state == BlockState::Data) {
@@ -141,20 +148,16 @@ impl View {
         Ok(fill.finish())
     }
 
-    /// One iterator a layer, newest first, and the range tombstones of all layers.
-    pub(crate) fn sources(&self, keyspace: u32) -> (Vec<Box<dyn RecordIter>>, Vec<Arc<TombstoneSet>>) {
-        let mut iters = Vec::new();
-        let mut tombstones = Vec::new();
-        for table in self.tables() {
-            iters.push(table.iter(keyspace));
-            tombstones.push(table.tombstones(keyspace));
-        }
-        for run in self.version.runs(keyspace) {
-            iters.push(run.iter(Access::Random));
-            tombstones.extend(run.tombstones());
-        }
-        tombstones.retain(|set| !set.is_empty());
-        (iters, tombstones)
+    /// The layers as a cursor wants them, newest first.
+    pub(crate) fn sources(&self, keyspace: u32) -> Vec<Source> {
+        let of_table = |table: &Arc<MemTable>| Source {
+            records: table.iter(keyspace),
+            tombstones: table.tombstone_sets(keyspace),
+        };
+        let of_run = |run: &Arc<Run>| Source {
+            records: run_records(run, Access::Random),
+            tombstones: run.tombstones().collect(),
+        };
+        self.tables().map(of_table).chain(self.version.runs(keyspace).iter().map(of_run)).collect()
     }
 }
-

@@ -44,17 +44,16 @@ impl Inner {
     fn apply_admitted(&self, batch: &Batch) -> Result<Position> {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
-        let (base, table) = loop {
+        let journal = self.journal()?;
+        let (base, table, ticket, order) = loop {
             let mut order = self.order.lock();
             let base = order.next_seqno;
-            match self.journal.append(base, batch) {
+            match journal.append(base, batch) {
                 Ok(_) => {
                     order.next_seqno += count;
                     let table = Arc::clone(&self.view().active);
-                    let writing = table.begin_write();
-                    self.publisher.begin(base, count);
-                    drop(order);
-                    break (base, (table, writing));
+                    let ticket = self.publisher.begin(base, count);
+                    break (base, table, ticket, order);
                 }
                 Err(AppendError::AreaFull) => {
                     drop(order);
@@ -63,20 +62,22 @@ impl Inner {
                 Err(AppendError::Store(error)) => return self.health.observe(Err(error)),
             }
         };
-        let (table, writing) = table;
+        let writing = table.begin_write();
+        drop(order);
         table.apply(batch, base, kinds);
-        self.publisher.publish(base, count);
+        ticket.publish()?;
         drop(writing);
         self.counters.note_write(batch);
         Ok(Position(base + count - 1))
     }
 
     pub(crate) fn sync(&self, position: Position) -> Result<()> {
-        if self.journal.durable_seqno() >= position.0 {
+        let journal = self.journal()?;
+        if journal.durable_seqno() >= position.0 {
             return Ok(());
         }
-        self.check_writable()?;
-        self.health.observe(self.journal.sync(position.0))
+        self.health.check()?;
+        self.health.observe(journal.sync(position.0))
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
@@ -155,13 +156,14 @@ impl Inner {
     fn make_journal_space(&self) -> Result<()> {
         self.health.check()?;
         let seen = self.progress.rings();
-        let tail = self.journal.tail();
+        let journal = self.journal()?;
+        let tail = journal.tail();
         self.seal_if(|active| active.bytes() > 0);
         match self.options.background {
             Background::Manual => self.flush_oldest().map(drop),
             Background::Threads => {
                 self.work.ring();
-                if self.journal.tail() == tail {
+                if journal.tail() == tail {
                     self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
                 }
                 Ok(())
@@ -171,6 +173,7 @@ impl Inner {
 
     /// Makes the active memtable a sealed one when `wanted` says so under the order lock.
     pub(crate) fn seal_if(&self, wanted: impl Fn(&MemTable) -> bool) {
+        let Some(journal) = &self.journal else { return };
         let order = self.order.lock();
         let view = self.view();
         if !wanted(&view.active) {
@@ -178,7 +181,7 @@ impl Inner {
         }
         let sealed = Sealed {
             table: Arc::clone(&view.active),
-            next_lsn: self.journal.head(),
+            next_lsn: journal.head(),
             last_seqno: order.next_seqno - 1,
         };
         let active = Arc::new(self.new_memtable());

@@ -1,1 +1,238 @@
-//! Placeholder.
+//! The journal: a circular write-ahead log over a fixed area, with group commit.
+//!
+//! Purpose: a batch is appended to the open group in memory; a group goes to the device in one
+//! piece when somebody syncs or when it has grown large, and one flush serves everybody who waits.
+//! Recovery replays the groups from the tail to the first one that does not verify. Layout:
+//! `docs/FORMAT.md`, "Journal". (Journal with periodic commit: TableFS 3.2; group commit is future
+//! work of the KVFS thesis.)
+//!
+//! Thread safety: all calls take `&self`. The caller appends in seqno order under a lock of its own;
+//! syncs come from any thread. While a leader writes or flushes, others go on appending.
+//!
+//! Invariants:
+//! * an [`Lsn`] is the byte offset in an endless stream; the group at `lsn` lies at
+//!   `area + lsn mod area length`, and wraps physically at the end of the area;
+//! * writes of groups are issued one at a time, in order, so what a flush covers is a prefix;
+//! * one `(epoch, lsn)` is written at most once, and no group of an earlier epoch survives behind
+//!   the end that an opening found: so a group can only be accepted in the log that it was written to;
+//! * after a failed write or flush every append and sync fails until the store is opened again.
+
+mod codec;
+mod group;
+mod header;
+mod log;
+mod monitor;
+mod recovery;
+
+use std::sync::Arc;
+
+use kvfs_device::{AlignedBuf, Device};
+use kvfs_store::{Batch, Result, Seqno, StoreError};
+
+use crate::format::Superblock;
+use log::{Log, State};
+use monitor::Parking;
+pub use recovery::{Recovered, Replayed};
+
+/// A place in the journal's endless stream (bytes from its beginning).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+/// Where the journal lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalArea {
+    /// Device address of its first byte.
+    pub addr: u64,
+    /// Length (bytes), a multiple of 4096.
+    pub len: u64,
+    /// What the checksums start with; see [`Superblock::salt`].
+    pub salt: u32,
+}
+
+impl JournalArea {
+    /// The area that the superblock names.
+    pub fn of(superblock: &Superblock) -> Self {
+        let zone_bytes = u64::from(superblock.zone_bytes);
+        Self {
+            addr: u64::from(superblock.journal_first.0) * zone_bytes,
+            len: u64::from(superblock.journal_zones) * zone_bytes,
+            salt: superblock.salt(),
+        }
+    }
+
+    /// Calls `each` with the device address and the range of a buffer of `len` bytes that lies at
+    /// `lsn`: once, or twice where it wraps.
+    fn for_each_stretch<E>(
+        &self,
+        lsn: u64,
+        len: usize,
+        mut each: impl FnMut(u64, std::ops::Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut done = 0;
+        while done < len {
+            let offset = (lsn + done as u64) % self.len;
+            let stretch = (len - done).min((self.len - offset) as usize);
+            each(self.addr + offset, done..done + stretch)?;
+            done += stretch;
+        }
+        Ok(())
+    }
+}
+
+/// Why a batch was not appended.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The area is full: flush memtables and [`Journal::retire`] what they held, then try again.
+    #[error("the journal area is full")]
+    AreaFull,
+    /// Anything else; nothing was appended, unless the journal has failed for good.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Counters since the journal was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct JournalStats {
+    /// Batches appended.
+    pub batches: u64,
+    /// Groups written.
+    pub groups: u64,
+    /// Bytes written, padding included.
+    pub bytes_written: u64,
+    /// Device flushes.
+    pub flushes: u64,
+}
+
+/// An open journal.
+pub struct Journal {
+    log: Log<Parking<State>>,
+}
+
+/// Zeros are written in pieces of so many bytes.
+const ZERO_BYTES: usize = 1 << 20;
+
+impl Journal {
+    /// Prepares the area of a new store: writes zeros, which also allocates it in a sparse file,
+    /// and flushes.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn create(device: &dyn Device, area: JournalArea) -> Result<()> {
+        let zeros = AlignedBuf::zeroed(ZERO_BYTES);
+        let mut addr = area.addr;
+        let end = area.addr + area.len;
+        while addr < end {
+            let len = (end - addr).min(zeros.len() as u64);
+            device
+                .write_at(&zeros.as_ref()[..len as usize], addr)
+                .map_err(|error| StoreError::io(format!("clearing the journal at byte {addr}"), error))?;
+            addr += len;
+        }
+        device.flush().map_err(|error| StoreError::io("clearing the journal", error))
+    }
+
+    /// Replays the journal from `tail` and opens it for appending behind what was found. `epoch` is
+    /// the number of this opening, already durable in the superblock. What was replayed is durable
+    /// when this returns, and what a crash left behind its end is wiped.
+    ///
+    /// # Errors
+    /// I/O errors; `Corrupt` when a group that had been flushed is damaged; errors of `replay`.
+    pub fn open(
+        device: Arc<dyn Device>,
+        area: JournalArea,
+        epoch: u64,
+        tail: Lsn,
+        replay: &mut dyn FnMut(Replayed) -> Result<()>,
+    ) -> Result<Self> {
+        let recovered = recovery::replay(device.as_ref(), area, epoch, tail, replay)?;
+        recovery::wipe_remains(device.as_ref(), area, &recovered)?;
+        let state = State::new(tail, recovered.head, recovered.last_seqno);
+        Ok(Self { log: Log::new(device, area, epoch, state) })
+    }
+
+    /// As [`Journal::open`], but only reads: for stores that are opened read-only, and for checks.
+    /// `epoch` is one more than the superblock's.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn replay(
+        device: &dyn Device,
+        area: JournalArea,
+        epoch: u64,
+        tail: Lsn,
+        replay: &mut dyn FnMut(Replayed) -> Result<()>,
+    ) -> Result<Recovered> {
+        recovery::replay(device, area, epoch, tail, replay)
+    }
+
+    /// Appends `batch`, whose first operation has seqno `base`, to the open group; returns where
+    /// that group begins. Call it in seqno order. Costs one copy of the payload; writes the group
+    /// out (without flush) when it has passed 1 MiB and no other write is under way.
+    ///
+    /// # Errors
+    /// The area is full; the batch can never fit; a failure, which is sticky.
+    pub fn append(&self, base: Seqno, batch: &Batch) -> Result<Lsn, AppendError> {
+        self.log.append(base, batch)
+    }
+
+    /// Returns when everything appended at or below `seqno` survives a power cut. The first of
+    /// several callers writes and flushes for all; seqnos never appended here count as durable.
+    ///
+    /// # Errors
+    /// `Failed`; sticky.
+    pub fn sync(&self, seqno: Seqno) -> Result<()> {
+        self.log.sync(seqno)
+    }
+
+    /// Writes the open group, if it holds anything, without flush.
+    ///
+    /// # Errors
+    /// `Failed`; sticky.
+    pub fn write_out(&self) -> Result<()> {
+        self.log.write_out()
+    }
+
+    /// Everything appended at or below this survives a power cut. 0 at first in an empty journal.
+    pub fn durable_seqno(&self) -> Seqno {
+        self.log.read(State::durable_seqno)
+    }
+
+    /// The last seqno appended (or replayed); 0 if none.
+    pub fn appended_seqno(&self) -> Seqno {
+        self.log.read(State::appended_seqno)
+    }
+
+    /// Where recovery would begin.
+    pub fn tail(&self) -> Lsn {
+        self.log.read(|state| Lsn(state.tail()))
+    }
+
+    /// Where the open group begins: every batch appended from now on lies at or behind it.
+    pub fn head(&self) -> Lsn {
+        self.log.read(|state| Lsn(state.head()))
+    }
+
+    /// Bytes of the area that hold or await groups which are not retired.
+    pub fn used_bytes(&self) -> u64 {
+        self.log.read(State::used_bytes)
+    }
+
+    /// Length of the area (bytes).
+    pub fn area_bytes(&self) -> u64 {
+        self.log.area().len
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> JournalStats {
+        self.log.read(State::stats)
+    }
+
+    /// The space before `tail` may be overwritten. Call it only when the manifest's new tail is
+    /// durable. A tail before the present one changes nothing.
+    pub fn retire(&self, tail: Lsn) {
+        self.log.retire(tail);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The write buffer, and the types that carry a read through the layers of a keyspace.
+//!
+//! Purpose: a [`MemTable`] holds the newest records of all keyspaces until they are flushed into
+//! runs. [`Lookup`] (one key) and [`BlockFill`] (consecutive blocks) are what a reader takes from
+//! layer to layer, newest first; [`TombstoneSet`] answers which range tombstone lies over a key.
+//!
+//! Thread safety: a memtable is read and written by many threads at once; `Lookup` and `BlockFill`
+//! belong to one reader; a `TombstoneSet` is immutable.
+
+mod fill;
+mod growing;
+mod iter;
+mod keyspace;
+mod lookup;
+mod merge;
+mod skiplist;
+mod table;
+mod tombstones;
+mod writers;
+
+pub use fill::{BlockFill, BlockState, block_key, split_block_key};
+pub use lookup::{Lookup, Outcome};
+pub use merge::Merger;
+pub use table::MemTable;
+pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
+pub use writers::WriteGuard;
+
+#[cfg(test)]
+pub(crate) mod testing;

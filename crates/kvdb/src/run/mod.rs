@@ -1,1 +1,100 @@
-//! Placeholder.
+//! Pieces: the immutable tables that runs consist of.
+//!
+//! Purpose: a run is a sorted list of pieces with disjoint key ranges. A [`PieceWriter`] turns
+//! sorted records or blocks into a piece, or *stitches* in what other pieces hold without reading it
+//! (KVFS thesis, 3.2: VT-tree); a [`Piece`] answers lookups, fills and scans from it.
+//!
+//! A tuple piece is a list of tuple blocks; a block piece is a list of layers of regions, raw 4 KiB
+//! blocks in long contiguous stretches. The sparse index of both is held in memory.
+//!
+//! Thread safety: a [`Piece`] is shared by `Arc` and read by many threads; writers and iterators
+//! belong to one thread.
+//!
+//! Invariants:
+//! * every block is verified against its checksum before anyone sees a byte of it;
+//! * an open piece owns one reference on the bytes of its zones (data and metadata) and gives it
+//!   back when dropped; so does a writer for what it has allocated or stitched in so far;
+//! * nothing here flushes the device: who installs pieces in the manifest flushes once before.
+
+mod block_iter;
+mod block_read;
+mod block_writer;
+mod filter;
+mod held;
+mod piece;
+#[cfg(test)]
+mod tests;
+mod tuple_iter;
+mod tuple_read;
+mod tuple_writer;
+mod writer;
+
+pub use piece::Piece;
+pub use writer::PieceWriter;
+
+use std::sync::Arc;
+
+use kvfs_device::Device;
+
+use crate::cache::{Accountant, BlockCache};
+use crate::format::ZoneId;
+use crate::zone::Zones;
+
+/// Sizes that runs are written and read with.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Tuple blocks are closed at about this size (bytes).
+    pub tuple_block_bytes: usize,
+    /// Scans read this much at a time (bytes).
+    pub read_ahead_bytes: usize,
+    /// Data is buffered and written in requests of this size (bytes).
+    pub write_chunk_bytes: usize,
+    /// Most blocks in one region.
+    pub region_blocks_max: u32,
+    /// Reads of blocks from this size on go past the cache (bytes).
+    pub bypass_bytes: usize,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            tuple_block_bytes: 16 << 10,
+            read_ahead_bytes: 1 << 20,
+            write_chunk_bytes: 1 << 20,
+            region_blocks_max: 2048,
+            bypass_bytes: 64 << 10,
+        }
+    }
+}
+
+/// What pieces and their writers need of the rest of the engine.
+pub struct RunContext {
+    /// Where the bytes are.
+    pub device: Arc<dyn Device>,
+    /// Who gives out space.
+    pub zones: Arc<Zones>,
+    /// Verified blocks.
+    pub cache: Arc<BlockCache>,
+    /// Memory.
+    pub accountant: Arc<Accountant>,
+    /// Sizes.
+    pub options: RunOptions,
+}
+
+impl RunContext {
+    /// The zone of a device address, and the offset in it.
+    fn zone_offset(&self, addr: u64) -> (ZoneId, u32) {
+        let zone_bytes = u64::from(self.zones.zone_bytes());
+        (self.zones.zone_of(addr), (addr % zone_bytes) as u32)
+    }
+}
+
+/// How an iterator is going to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Short reads anywhere: through the cache; reads ahead more and more when they turn out to be
+    /// sequential.
+    Random,
+    /// From one end to the other, once (merges): reads ahead at once and leaves the cache alone.
+    Sequential,
+}

@@ -11,13 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
-use crate::format::{PieceId, RecordIter};
-use crate::memtable::{BlockFill, Lookup, TombstoneSet};
-use crate::run::{Access, Piece, RunContext};
-use crate::version::run_iter::RunIter;
+use crate::format::PieceId;
+use crate::memtable::{BlockFill, Lookup, TombstoneSet, block_key};
+use crate::run::{Piece, RunContext};
 
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
 #[derive(Clone)]
@@ -76,17 +75,15 @@ impl Run {
 
     /// Decides what it can of `fill`.
     pub(crate) fn fill(&self, fill: &mut BlockFill<'_>) -> Result<()> {
-        let (low, high) = (fill.first_key(), fill.last_key());
+        let (low, high) = (fill.key(0), fill.key(fill.count() - 1));
         if high[..] < self.lower_bound[..] {
             return Ok(());
         }
-        let bound = self.lower_bound.clone();
-        let mut fill = fill.at_or_above(&bound);
         for piece in &self.pieces[self.piece_at(&low)..] {
             if piece.desc().first_key[..] > high[..] || fill.is_complete() {
                 break;
             }
-            piece.fill(&mut fill)?;
+            piece.fill_from(fill, &self.lower_bound)?;
         }
         Ok(())
     }
@@ -95,7 +92,7 @@ impl Run {
     pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
         let mut from = from;
         let mut key = block_key(prefix, from);
-        if key < self.lower_bound {
+        if key[..] < self.lower_bound[..] {
             from = first_block_at_or_after(prefix, &self.lower_bound)?;
             key = block_key(prefix, from);
         }
@@ -109,11 +106,6 @@ impl Run {
             }
         }
         None
-    }
-
-    /// Walks the records at or above the bound.
-    pub(crate) fn iter(&self, access: Access) -> Box<dyn RecordIter> {
-        Box::new(RunIter::new(self.pieces.clone(), self.lower_bound.clone(), access))
     }
 
     /// The range tombstones at or above the bound.
@@ -156,7 +148,7 @@ impl Version {
     pub(crate) fn open(state: &ManifestState, ctx: &Arc<RunContext>) -> Result<Self> {
         let mut version = Self::default();
         for (&id, keyspace) in &state.keyspaces {
-            let open = |desc| Piece::open(ctx, id, keyspace.kind, desc);
+            let open = |desc| Piece::open(Arc::clone(ctx), id, keyspace.kind, desc);
             let mut runs = Vec::with_capacity(keyspace.runs.len());
             for run in &keyspace.runs {
                 let pieces = run.pieces.iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -170,7 +162,8 @@ impl Version {
     /// The version that `state` describes, with pieces from `self` and from `fresh`. Both must be in
     /// step: every piece of `state` is in one of them.
     pub(crate) fn follow(&self, state: &ManifestState, keyspace: u32, fresh: &[Arc<Piece>]) -> Self {
-        let mut known: BTreeMap<PieceId, &Arc<Piece>> = fresh.iter().map(|piece| (piece.desc().id, piece)).collect();
+        let mut known: BTreeMap<PieceId, &Arc<Piece>> =
+            fresh.iter().map(|piece| (piece.desc().id, piece)).collect();
         for run in self.runs(keyspace) {
             known.extend(run.pieces.iter().map(|piece| (piece.desc().id, piece)));
         }
@@ -178,7 +171,11 @@ impl Version {
         let runs = state_runs
             .iter()
             .map(|run| {
-                let pieces = run.pieces.iter().filter_map(|desc| known.get(&desc.id).map(|&p| Arc::clone(p))).collect();
+                let pieces = run
+                    .pieces
+                    .iter()
+                    .filter_map(|desc| known.get(&desc.id).map(|&p| Arc::clone(p)))
+                    .collect();
                 Arc::new(live_run(run, pieces))
             })
             .collect();
@@ -193,16 +190,8 @@ fn live_run(state: &RunState, pieces: Vec<Arc<Piece>>) -> Run {
     Run { id: state.id, age: state.age, lower_bound: state.lower_bound.clone(), pieces }
 }
 
-/// `prefix ‖ block`, the key of a block.
-pub(crate) fn block_key(prefix: &[u8], block: u64) -> Bytes {
-    let mut key = Vec::with_capacity(prefix.len() + 8);
-    key.extend_from_slice(prefix);
-    key.extend_from_slice(&block.to_be_bytes());
-    key.into()
-}
-
 /// The first block of `prefix` whose key is at or after `key`; `None` when all are before it.
-pub(crate) fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
+pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
     let head = &key[..key.len().min(prefix.len())];
     match head.cmp(&prefix[..head.len()]) {
         std::cmp::Ordering::Less => Some(0),

@@ -1,1 +1,325 @@
-//! Placeholder.
+//! Space: the device as an array of zones, allocated by bumping a pointer, freed by the zone.
+//!
+//! Purpose: gives out extents to the writers of pieces and whole zones to the manifest, counts the
+//! live bytes of each zone, and grows the device by whole zones. (Zones: KVFS thesis, 3.2.)
+//!
+//! Thread safety: [`Zones`] is shared by `Arc`; all calls take a short lock, except that one thread
+//! at a time may be growing the device while the others go on.
+//!
+//! Invariants:
+//! * nothing of this is on disk: the manifest's pieces say what is in use, [`Zones::restore`]
+//!   rebuilds the tables from them;
+//! * bytes below the bump pointer of a zone are never given out again before the whole zone has
+//!   become free; each time it does, its generation rises, so that cached blocks can't be confused;
+//! * after [`Zones::fail`] nothing is given out any more: after a failed manifest write nobody
+//!   knows which pieces are on disk, so no space may be used again.
+
+mod table;
+
+use std::sync::Arc;
+
+use kvfs_device::Device;
+use kvfs_store::{Result, StoreError};
+use parking_lot::Mutex;
+
+pub use crate::format::ZoneUse;
+use crate::format::{Extent, SECTOR_BYTES, ZoneId};
+use table::Table;
+
+/// Who writes: each stream fills a zone of its own, so that data which dies together lies together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Tuples from memtables.
+    FlushTuple,
+    /// Blocks from memtables.
+    FlushBlock,
+    /// Tuples from merges.
+    MergeTuple,
+    /// Blocks from merges.
+    MergeBlock,
+    /// Metadata of pieces.
+    Meta,
+}
+
+impl Stream {
+    /// All streams.
+    pub const ALL: [Self; 5] =
+        [Self::FlushTuple, Self::FlushBlock, Self::MergeTuple, Self::MergeBlock, Self::Meta];
+}
+
+/// How far an allocation may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Budget {
+    /// Leaves the reserve alone.
+    Ordinary,
+    /// May take the reserve, max(4 zones, 1 %): for what makes space (delete, abort, compaction).
+    Reserve,
+}
+
+/// What a zone is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ZoneState {
+    /// Holds nothing.
+    Free,
+    /// Superblocks or journal.
+    System,
+    /// Belongs to the manifest.
+    Manifest,
+    /// A stream is filling it.
+    Open(Stream),
+    /// Holds data; no stream writes to it.
+    Closed,
+}
+
+/// Totals of the allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ZoneStats {
+    /// Size of a zone (bytes).
+    pub zone_bytes: u32,
+    /// Zones up to the capacity, whether present yet or not.
+    pub zones_total: u32,
+    /// Zones that the device has now.
+    pub zones_present: u32,
+    /// Zones of superblocks and journal.
+    pub zones_system: u32,
+    /// Zones of the manifest.
+    pub zones_manifest: u32,
+    /// Present zones that hold nothing.
+    pub zones_free: u32,
+    /// Zones that [`Budget::Ordinary`] leaves free.
+    pub zones_reserved: u32,
+    /// Bytes that pieces refer to; shared ones count once per piece.
+    pub bytes_live: u64,
+    /// Bytes of data zones behind their bump pointers, which may still be filled.
+    pub bytes_unfilled: u64,
+    /// Capacity of the store (bytes).
+    pub bytes_capacity: u64,
+}
+
+/// Grow by at least this much at a time (bytes), and by [`GROWTH_ZONES_MIN`].
+const GROWTH_BYTES_MIN: u64 = 64 << 20;
+/// See [`GROWTH_BYTES_MIN`].
+const GROWTH_ZONES_MIN: u32 = 8;
+
+/// The allocator of a device.
+pub struct Zones {
+    device: Arc<dyn Device>,
+    zone_bytes: u32,
+    table: Mutex<Table>,
+    /// Held by the one thread that grows the device; taken before `table`.
+    growth: Mutex<()>,
+}
+
+impl Zones {
+    /// An allocator over `device`: all zones from `first_data_zone` on are free. It may grow up to
+    /// `capacity_bytes`.
+    pub fn new(
+        device: Arc<dyn Device>,
+        zone_bytes: u32,
+        capacity_bytes: u64,
+        first_data_zone: ZoneId,
+    ) -> Arc<Self> {
+        let zones_total = (capacity_bytes / u64::from(zone_bytes)) as u32;
+        let zones_present = zones_total.min((device.len_bytes() / u64::from(zone_bytes)) as u32);
+        let table = Table::new(zone_bytes, zones_total, zones_present, first_data_zone);
+        Arc::new(Self { device, zone_bytes, table: Mutex::new(table), growth: Mutex::new(()) })
+    }
+
+    /// Size of a zone (bytes).
+    pub fn zone_bytes(&self) -> u32 {
+        self.zone_bytes
+    }
+
+    /// The zone in which the device address `addr` lies.
+    pub fn zone_of(&self, addr: u64) -> ZoneId {
+        ZoneId((addr / u64::from(self.zone_bytes)) as u32)
+    }
+
+    /// Device address of the first byte of `zone`.
+    pub fn zone_addr(&self, zone: ZoneId) -> u64 {
+        u64::from(zone.0) * u64::from(self.zone_bytes)
+    }
+
+    /// At open, before any allocation: what the manifest's pieces hold counts as live.
+    ///
+    /// # Errors
+    /// `Corrupt` when a use lies outside of the data zones.
+    pub fn restore<'a>(&self, uses: impl Iterator<Item = &'a ZoneUse>) -> Result<()> {
+        let mut table = self.table.lock();
+        for zone_use in uses {
+            table.restore(zone_use).map_err(|detail| {
+                StoreError::corrupt(format!("the manifest's use of zone {}", zone_use.zone.0), detail)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// At open, before any allocation: `zone` belongs to the manifest.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is not a free data zone.
+    pub fn claim_zone(&self, zone: ZoneId) -> Result<()> {
+        let claimed = self.table.lock().claim(zone);
+        claimed
+            .map_err(|detail| StoreError::corrupt(format!("the superblock's use of zone {}", zone.0), detail))
+    }
+
+    /// A contiguous extent of `len` bytes (a multiple of 4096, at most a zone) in the stream's open
+    /// zone, or at the start of a new one. It counts as live at once. O(log zones), while the store
+    /// is not full.
+    ///
+    /// # Errors
+    /// `Full`, which is not sticky; `Failed` after [`Zones::fail`].
+    pub fn allocate(&self, stream: Stream, len: u32, budget: Budget) -> Result<Extent> {
+        self.allocate_between(stream, len, len, budget)
+    }
+
+    /// As [`Zones::allocate`], but takes the rest of the open zone if that is shorter than
+    /// `len_max`. The extent has at least 4096 bytes.
+    ///
+    /// # Errors
+    /// As [`Zones::allocate`].
+    pub fn allocate_up_to(&self, stream: Stream, len_max: u32, budget: Budget) -> Result<Extent> {
+        self.allocate_between(stream, SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)
+    }
+
+    fn allocate_between(&self, stream: Stream, len_min: u32, len_max: u32, budget: Budget) -> Result<Extent> {
+        let sector = SECTOR_BYTES as u32;
+        assert!(
+            len_max.is_multiple_of(sector)
+                && len_min >= sector
+                && len_max >= len_min
+                && len_max <= self.zone_bytes,
+            "an extent is whole sectors within a zone, not {len_min} to {len_max} bytes"
+        );
+        loop {
+            let zones_present = {
+                let mut table = self.table.lock();
+                table.check_usable()?;
+                if let Some(extent) = table.allocate(stream, len_min, len_max, budget) {
+                    return Ok(extent);
+                }
+                table.zones_present()
+            };
+            if !self.grow_beyond(zones_present) {
+                return self.table.lock().allocate_in_gap(len_min, len_max).ok_or(StoreError::Full);
+            }
+        }
+    }
+
+    /// One more reference to the bytes of `extent`, which is live.
+    pub fn retain(&self, extent: Extent) {
+        self.retain_use(&self.use_of(extent));
+    }
+
+    /// One reference less to the bytes of `extent`. A zone that no stream fills becomes free with
+    /// its last live byte.
+    pub fn release(&self, extent: Extent) {
+        self.release_use(&self.use_of(extent));
+    }
+
+    /// As [`Zones::retain`] for all bytes that a piece holds in one zone.
+    pub fn retain_use(&self, zone_use: &ZoneUse) {
+        self.table.lock().retain(zone_use);
+    }
+
+    /// As [`Zones::release`] for all bytes that a piece holds in one zone.
+    pub fn release_use(&self, zone_use: &ZoneUse) {
+        self.table.lock().release(zone_use);
+    }
+
+    fn use_of(&self, extent: Extent) -> ZoneUse {
+        let end = (extent.addr % u64::from(self.zone_bytes)) as u32 + extent.len;
+        ZoneUse { zone: self.zone_of(extent.addr), bytes: extent.len.into(), pieces: 1, end }
+    }
+
+    /// A whole zone for the manifest. The reserve's last zones, [`Zones::set_manifest_zones`],
+    /// serve this alone.
+    ///
+    /// # Errors
+    /// As [`Zones::allocate`].
+    pub fn allocate_zone(&self, budget: Budget) -> Result<ZoneId> {
+        loop {
+            let zones_present = {
+                let mut table = self.table.lock();
+                table.check_usable()?;
+                if let Some(zone) = table.take_manifest_zone(budget) {
+                    return Ok(zone);
+                }
+                table.zones_present()
+            };
+            if !self.grow_beyond(zones_present) {
+                return Err(StoreError::Full);
+            }
+        }
+    }
+
+    /// Gives a zone back that [`Zones::allocate_zone`] or [`Zones::claim_zone`] took.
+    pub fn free_zone(&self, zone: ZoneId) {
+        self.table.lock().free_manifest_zone(zone);
+    }
+
+    /// How many zones the next rewrite of the manifest needs: data never takes the last so many.
+    pub fn set_manifest_zones(&self, zones: u32) {
+        self.table.lock().set_manifest_zones(zones);
+    }
+
+    /// How often `zone` has become free since the store was opened; part of cache keys.
+    pub fn generation(&self, zone: ZoneId) -> u32 {
+        self.table.lock().generation(zone)
+    }
+
+    /// Totals. O(zones).
+    pub fn space(&self) -> ZoneStats {
+        self.table.lock().stats()
+    }
+
+    /// Bytes that `budget` may still take in new zones, growth up to the capacity included (unless
+    /// the device could not grow lately).
+    pub fn free_bytes(&self, budget: Budget) -> u64 {
+        self.table.lock().free_bytes(budget)
+    }
+
+    /// Every present zone with its state and its live bytes (shared ones count once per piece).
+    pub fn table(&self) -> Vec<(ZoneId, ZoneState, u64)> {
+        self.table.lock().rows()
+    }
+
+    /// Refuses every allocation and free from now on, with `reason`.
+    pub fn fail(&self, reason: Arc<str>) {
+        self.table.lock().fail(reason);
+    }
+
+    /// Grows the device unless it has more than `zones_seen` zones already. Says whether there are
+    /// more zones now; a device that can't grow is full, not broken.
+    fn grow_beyond(&self, zones_seen: u32) -> bool {
+        let _one_at_a_time = self.growth.lock();
+        let (zones_present, zones_total) = {
+            let table = self.table.lock();
+            (table.zones_present(), table.zones_total())
+        };
+        if zones_present > zones_seen {
+            return true;
+        }
+        let step = GROWTH_ZONES_MIN.max((GROWTH_BYTES_MIN / u64::from(self.zone_bytes)) as u32);
+        let step = step.min(zones_total - zones_present);
+        for zones_more in [step, 1.min(step)] {
+            if zones_more == 0 {
+                break;
+            }
+            let zones = zones_present + zones_more;
+            match self.device.grow(u64::from(zones) * u64::from(self.zone_bytes)) {
+                Ok(()) => {
+                    self.table.lock().add_zones(zones);
+                    return true;
+                }
+                Err(error) => tracing::debug!(zones, %error, "the device can't grow"),
+            }
+        }
+        self.table.lock().growth_failed();
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,4 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
 mod checker;
+mod log_engine;
 mod mutant;
+mod sweeps;

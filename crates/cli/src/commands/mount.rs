@@ -1,0 +1,129 @@
+//! `kvfs mount`: from arguments to a [`Plan`], and then into the daemon.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kvfs_fs::AtimePolicy;
+use kvfs_fuse::mount::{AtimeMode, MountOptions};
+
+use crate::args::MountArgs;
+use crate::daemon::{self, Plan};
+use crate::error::{CliError, Code, Result};
+use crate::mounts;
+use crate::open::{Memory, OpenOptions};
+
+/// Longest commit interval that makes sense (seconds).
+const COMMIT_SECONDS_MAX: f64 = 3600.0;
+
+pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
+    let plan = plan(args)?;
+    if args.in_background {
+        daemon::background::serve(&plan)
+    } else if args.foreground {
+        daemon::serve(&plan, daemon::log::Target::Terminal, || Ok(()))
+    } else {
+        daemon::background::start()
+    }
+}
+
+fn plan(args: &MountArgs) -> Result<Plan> {
+    let mut mount = MountOptions { allow_other: rustix::process::geteuid().is_root(), ..Default::default() };
+    let mut ours = Ours::default();
+    for list in &args.options {
+        for option in mount.apply(list).map_err(|error| CliError::new(Code::Usage, error.to_string()))? {
+            ours.apply(option, &mut mount)?;
+        }
+    }
+    Ok(Plan {
+        store: mounts::resolve(&args.store)?,
+        dir: mounts::resolve(&args.dir)?,
+        create: args.create,
+        size: args.size,
+        nonempty: ours.nonempty,
+        workers: args.workers.map(usize::from),
+        open: OpenOptions {
+            memory: Memory::new(args.memory)?,
+            read_only: mount.read_only,
+            atime: match mount.atime {
+                AtimeMode::Relatime => AtimePolicy::Relatime,
+                AtimeMode::Noatime => AtimePolicy::Noatime,
+                AtimeMode::Strictatime => AtimePolicy::Strict,
+            },
+            commit_interval: ours.commit_interval,
+        },
+        mount,
+    })
+}
+
+/// Options that the FUSE layer leaves to us.
+#[derive(Default)]
+struct Ours {
+    nonempty: bool,
+    commit_interval: Option<Duration>,
+}
+
+impl Ours {
+    fn apply(&mut self, option: &str, mount: &mut MountOptions) -> Result<()> {
+        match option.split_once('=') {
+            None if option == "nonempty" => self.nonempty = true,
+            None if option == "no_allow_other" => mount.allow_other = false,
+            Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
+            _ => {
+                return Err(CliError::new(
+                    Code::Usage,
+                    format!("unknown mount option \"{option}\"; `kvfs mount --help` lists them"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_commit(text: &str) -> Result<Duration> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= COMMIT_SECONDS_MAX => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(CliError::new(
+            Code::Usage,
+            format!("commit={text}: seconds, more than 0 and at most {COMMIT_SECONDS_MAX}"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn planned(options: &[&str]) -> Result<Plan> {
+        plan(&MountArgs {
+            store: PathBuf::from("/store"),
+            dir: PathBuf::from("/mnt"),
+            create: false,
+            foreground: false,
+            options: options.iter().map(|&text| text.to_owned()).collect(),
+            memory: None,
+            workers: None,
+            size: None,
+            in_background: false,
+        })
+    }
+
+    #[test]
+    fn options_reach_kernel_engine_and_file_system() {
+        let plan = planned(&["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty"]).expect("is valid");
+        assert!(plan.mount.read_only && plan.mount.noexec && !plan.mount.allow_other && plan.nonempty);
+        assert!(plan.open.read_only);
+        assert_eq!(plan.open.atime, AtimePolicy::Noatime);
+        assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_named() {
+        for wrong in ["commit=0", "commit=-1", "commit=x", "commit", "commit=inf", "sparkle", "sparkle=1"] {
+            let error = planned(&[wrong]).expect_err("is refused");
+            assert_eq!(error.code, Code::Usage, "{wrong}");
+            assert!(error.message.contains(wrong), "{}", error.message);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Where the control socket is. The address of a socket has room for 107 bytes, a path for 4095: the
+//! socket is reached through a descriptor of its directory when its path is longer.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Longest path that fits an address (bytes), the ending zero taken off.
+const ADDRESS_LEN_MAX: usize = 107;
+
+/// A path to give to bind(2) or connect(2), good for as long as this lives.
+pub(super) struct Address {
+    path: PathBuf,
+    _directory: Option<File>,
+}
+
+impl Address {
+    pub(super) fn of(socket: &Path) -> io::Result<Self> {
+        if socket.as_os_str().len() <= ADDRESS_LEN_MAX {
+            return Ok(Self { path: socket.to_owned(), _directory: None });
+        }
+        let (Some(parent), Some(name)) = (socket.parent(), socket.file_name()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket needs a directory and a name"));
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory: OwnedFd = rustix::fs::open(parent, flags, Mode::empty())?;
+        let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _directory: Some(directory.into()) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_deep_below_is_reached() {
+        let root = std::env::temp_dir().join(format!("cli-address-{}", std::process::id()));
+        let deep = root.join("d".repeat(100)).join("e".repeat(100));
+        std::fs::create_dir_all(&deep).expect("makes directories");
+        let socket = deep.join("control.sock");
+        let bound = Address::of(&socket).expect("address");
+        let listener = UnixListener::bind(bound.path()).expect("binds");
+        drop(bound);
+        assert!(socket.exists());
+        let address = Address::of(&socket).expect("address");
+        UnixStream::connect(address.path()).expect("connects");
+        drop(listener);
+        std::fs::remove_dir_all(&root).expect("cleans up");
+    }
+}

@@ -1,0 +1,110 @@
+//! Going to the background only when the mount is ready.
+//!
+//! The parent runs this program again, with its standard output as the channel for the news; the child
+//! leaves the session of the terminal, mounts, and says "ready" or what is wrong. Only then it lets go of
+//! the terminal and the parent returns. A parent that was killed meanwhile makes the child give up.
+//!
+//! Report: one byte, 0 or the exit code, then the message.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use super::{Plan, log};
+use crate::error::{CliError, Code, Result};
+
+const READY: u8 = 0;
+
+/// Longest message taken from the child (bytes).
+const REPORT_LEN_MAX: u64 = 64 << 10;
+
+/// The parent: starts the child with the same arguments, and waits for its report.
+pub(crate) fn start() -> Result<ExitCode> {
+    let failed = |what: &str, error: &io::Error| {
+        CliError::new(Code::Failed, format!("cannot {what} the daemon: {error}"))
+    };
+    let mut child = spawn().map_err(|error| failed("start", &error))?;
+    let mut report = Vec::new();
+    if let Some(channel) = child.stdout.take() {
+        channel.take(REPORT_LEN_MAX).read_to_end(&mut report).map_err(|error| failed("hear", &error))?;
+    }
+    match report.split_first() {
+        Some((&READY, _)) => Ok(ExitCode::SUCCESS),
+        Some((&code, message)) => {
+            // Only when it is gone, the store is free again.
+            reap(&mut child);
+            Err(CliError::new(Code::from_number(code), String::from_utf8_lossy(message)))
+        }
+        None => {
+            let status = reap(&mut child);
+            Err(CliError::new(Code::Failed, format!("the daemon died while it started ({status})")))
+        }
+    }
+}
+
+fn spawn() -> io::Result<Child> {
+    // The path tells people what runs; the link always works, also when the file was replaced.
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let program = program.as_deref().unwrap_or(Path::new("/proc/self/exe"));
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_else(|| "kvfs".into());
+    let subcommand = words.next();
+    Command::new(program)
+        .arg0(name)
+        .args(subcommand)
+        .arg("--in-background")
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+}
+
+fn reap(child: &mut Child) -> String {
+    child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+/// The child: everything up to the end of the mount.
+pub(crate) fn serve(plan: &Plan) -> Result<ExitCode> {
+    // A child is never the leader of a group, so this can't fail; nor would it matter.
+    if let Err(errno) = rustix::process::setsid() {
+        eprintln!("kvfs: still in the session of the terminal: {errno}");
+    }
+    let mut reported = false;
+    let done = super::serve(plan, log::Target::File, || {
+        reported = true;
+        report(READY, "").and_then(|()| let_go()).map_err(|error| {
+            CliError::new(Code::Failed, format!("nobody waits for the mount any more: {error}"))
+        })
+    });
+    match done {
+        Err(error) if !reported => {
+            if report(error.code as u8, &error.message).is_err() {
+                eprintln!("kvfs: {error}");
+            }
+            Ok(ExitCode::from(error.code as u8))
+        }
+        Err(error) => {
+            tracing::error!(%error, "the daemon failed");
+            Ok(ExitCode::from(error.code as u8))
+        }
+        done => done,
+    }
+}
+
+fn report(code: u8, message: &str) -> io::Result<()> {
+    let mut channel = io::stdout().lock();
+    channel.write_all(&[code])?;
+    channel.write_all(message.as_bytes())?;
+    channel.flush()
+}
+
+/// Standard streams to nowhere; the closed channel tells the parent that the report is complete.
+fn let_go() -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}

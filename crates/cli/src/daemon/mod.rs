@@ -1,0 +1,158 @@
+//! The daemon of a mounted store: open → mount → serve → unmount → close.
+//!
+//! Thread safety: one daemon a process. Its threads: the workers and the notifier of the FUSE session, the
+//! engine's, the bridge's, control socket, signals, and the main thread, which waits for the session to end.
+//!
+//! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the
+//! store, which lies elsewhere); the store is closed after the last request; whoever waits for the end is
+//! told how it went.
+
+pub(crate) mod background;
+pub(crate) mod log;
+mod point;
+mod signals;
+
+pub(crate) use point::explain_mount;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
+use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
+use kvfs_fuse::session::SessionConfig;
+use kvfs_fuse::transport::DeviceTransport;
+use kvfs_fuse::{Session, process};
+
+use crate::commands::mkfs::make_store;
+use crate::control::{Response, Server};
+use crate::error::{CliError, Code, Result};
+use crate::open::{OpenOptions, open_unmounted};
+use crate::service::Service;
+use crate::store_dir::StoreDir;
+use signals::Signals;
+
+/// Of −1000 (never) to 1000: a killed daemon fails everybody who uses the mount.
+const OOM_SCORE_ADJUSTMENT: i16 = -900;
+
+/// The kernel reads this far ahead (bytes); FUSE's own default is 128 KiB.
+const READ_AHEAD_BYTES: u32 = 1 << 20;
+
+/// What to mount, where, and how. Paths are absolute and without symbolic links.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) store: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) create: bool,
+    pub(crate) size: Option<u64>,
+    pub(crate) nonempty: bool,
+    pub(crate) workers: Option<usize>,
+    pub(crate) mount: MountOptions,
+    pub(crate) open: OpenOptions,
+}
+
+/// Mounts, calls `ready` when the mount answers, serves until it is unmounted, closes the store.
+pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
+    point::check(plan)?;
+    let store = find_or_make(plan)?;
+    point::check_apart(&store, &plan.dir)?;
+    std::env::set_current_dir("/").map_err(|error| CliError::io("go to", "/".as_ref(), &error))?;
+    log::start(&store, log)?;
+    protect_process();
+    // Before other threads start, so that none of them is interrupted.
+    let signals = Signals::catch()?;
+
+    let open = open_unmounted(&store, &plan.open)?;
+    let fs = Arc::clone(&open.fs);
+    let service = Arc::new(Service::new(open, Some(plan.dir.clone())));
+    let server = Server::start(&store.socket_path(), Arc::clone(&service) as Arc<_>)
+        .map_err(|error| CliError::io("listen on", &store.socket_path(), &error));
+    let served = match server {
+        Ok(server) => Ok((run_session(plan, &store, &fs, signals, ready), server)),
+        Err(error) => Err(error),
+    };
+    drop(fs);
+    let closed = service.close();
+    if let Err(error) = &closed {
+        tracing::error!(%error, "closing the store failed");
+    }
+    let (served, server) = served?;
+    let outcome = served.and(closed);
+    server.finish(&match &outcome {
+        Ok(()) => Response::Done,
+        Err(error) => Response::Failed { code: error.code as u8, message: error.message.clone() },
+    });
+    tracing::info!(clean = outcome.is_ok(), "store closed");
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn find_or_make(plan: &Plan) -> Result<StoreDir> {
+    if plan.create && !StoreDir::is_occupied(&plan.store) {
+        if plan.open.read_only {
+            return Err(CliError::new(Code::Usage, "--create and -o ro contradict each other"));
+        }
+        make_store(&plan.store, None, plan.size, crate::commands::mkfs::INLINE_DEFAULT, false)?;
+    }
+    StoreDir::open(&plan.store)
+}
+
+/// Dirty pages of mapped files need this process when memory is gone.
+fn protect_process() {
+    if let Err(error) = process::become_io_flusher() {
+        tracing::debug!(%error, "not marked as a process that writes dirty pages");
+    }
+    if let Err(error) = process::adjust_oom_score(OOM_SCORE_ADJUSTMENT) {
+        tracing::debug!(%error, "not protected from the out-of-memory killer");
+    }
+}
+
+/// From mount to unmount.
+fn run_session(
+    plan: &Plan,
+    store: &StoreDir,
+    fs: &Arc<kvfs_fs::FileSystem>,
+    signals: Signals,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let source = store.path().to_string_lossy().into_owned();
+    let options = MountOptions { source, ..plan.mount.clone() };
+    let (mounted, device) =
+        kvfs_fuse::mount::mount(&plan.dir, &options).map_err(|error| explain_mount(&error))?;
+    let mounted = Arc::new(mounted);
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        CliError::new(Code::Failed, format!("cannot {what} {}: {error}", plan.dir.display()))
+    };
+    let bridge = Bridge::new(Arc::clone(fs), BridgeConfig::default());
+    let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
+    let mut config = SessionConfig { init: init_config(), name: "kvfs".to_owned(), ..Default::default() };
+    config.workers = plan.workers.unwrap_or(config.workers);
+    config.idle_buffer_bytes_max = plan.open.memory.io_bytes() as usize;
+    let transport = Box::new(DeviceTransport::new(device));
+    let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
+        .map_err(|error| failed("serve", &error))?;
+    bridge.attach(session.notifier());
+    drop(bridge);
+    if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
+        tracing::debug!(%error, "read-ahead stays at the kernel's default");
+    }
+    tracing::info!(store = %store.path().display(), dir = %plan.dir.display(), "mounted");
+
+    // From here on the way out is the end of the session, whatever fails.
+    let unmounter = signals.unmount(&mounted, fs);
+    let announced = unmounter.as_ref().map_or_else(|error| Err(error.clone()), |_| ready());
+    if announced.is_err() {
+        detach_lazily(&mounted);
+    }
+    let ended = session.wait();
+    mounted.forget();
+    tracing::info!(dir = %plan.dir.display(), "unmounted");
+    drop(unmounter);
+    announced?;
+    ended.map_err(|error| failed("go on serving", &error))
+}
+
+fn detach_lazily(mounted: &MountPoint) {
+    if let Err(error) = mounted.unmount(Unmount::Lazy) {
+        tracing::warn!(%error, "cannot unmount");
+    }
+}

@@ -1,0 +1,11 @@
+//! The command as a user runs it: real processes, real mounts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod help;
+mod kv;
+mod life;
+mod mount_errors;
+mod stores;
+mod user;
+mod world;

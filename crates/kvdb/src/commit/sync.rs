@@ -1,0 +1,20 @@
+//! The primitives that the publisher waits on; tests put scheduled ones in their place.
+
+pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) use parking_lot::{Mutex, MutexGuard};
+
+/// A condition variable whose wait takes and returns the guard.
+#[derive(Debug, Default)]
+pub(super) struct Condvar(parking_lot::Condvar);
+
+impl Condvar {
+    pub(super) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(&mut guard);
+        guard
+    }
+
+    pub(super) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}

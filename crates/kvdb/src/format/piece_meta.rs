@@ -1,0 +1,482 @@
+//! The metadata blob of a piece: header, sparse index, range tombstones, key fingerprints.
+//!
+//! Layout in `docs/FORMAT.md`, "Pieces". Thread safety: pure functions. Invariant: decoders check
+//! order and sums and never panic; they are given sections whose checksum matched.
+
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use kvfs_store::Seqno;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::codec::{DecodeError, Decoder, Sink};
+use super::region::{Layer, Region, SeqnoSpan, cmp_block_keys};
+use super::varint::{put_key, put_varint_delta, take_key, varint_delta};
+use super::{Extent, SECTOR_BYTES};
+
+/// The letters `KVpm`.
+const MAGIC: u32 = u32::from_le_bytes(*b"KVpm");
+
+/// Length and checksum of one section of the blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Section {
+    len: U32,
+    crc: U32,
+}
+
+impl Section {
+    /// Describes `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { len: (bytes.len() as u32).into(), crc: super::crc32c(bytes).into() }
+    }
+
+    /// Length (bytes).
+    pub fn len(&self) -> usize {
+        self.len.get() as usize
+    }
+
+    /// Whether the section has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether `bytes` are those that were described.
+    pub fn matches(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.len() && super::crc32c(bytes) == self.crc.get()
+    }
+}
+
+/// Start of the metadata blob. The manifest has its CRC-32C, and it has those of the sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct PieceMetaHeader {
+    magic: U32,
+    keyspace: U32,
+    piece: U64,
+    /// Sparse index, directly behind the header.
+    pub index: Section,
+    /// Range tombstones, directly behind the index.
+    pub tombstones: Section,
+    /// Key fingerprints, directly behind the tombstones.
+    pub fingerprints: Section,
+}
+
+impl PieceMetaHeader {
+    /// Size on disk.
+    pub const BYTES: usize = 40;
+
+    /// The header of the blob of `piece`.
+    pub fn new(keyspace: u32, piece: u64, sections: [Section; 3]) -> Self {
+        let [index, tombstones, fingerprints] = sections;
+        Self {
+            magic: MAGIC.into(),
+            keyspace: keyspace.into(),
+            piece: piece.into(),
+            index,
+            tombstones,
+            fingerprints,
+        }
+    }
+
+    /// Length of the blob (bytes).
+    pub fn meta_len(&self) -> u32 {
+        (Self::BYTES + self.index.len() + self.tombstones.len() + self.fingerprints.len()) as u32
+    }
+
+    /// CRC-32C of the header, which the manifest keeps.
+    pub fn crc(&self) -> u32 {
+        super::crc32c(self.as_bytes())
+    }
+
+    /// The bytes on disk.
+    pub fn encode(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
+    /// Decodes the start of a blob, which must be that of `piece` and have the length `meta_len`.
+    ///
+    /// # Errors
+    /// What does not match.
+    pub fn decode(
+        bytes: &[u8],
+        keyspace: u32,
+        piece: u64,
+        meta_len: u32,
+        crc: u32,
+    ) -> Result<Self, DecodeError> {
+        let (header, _) =
+            Self::read_from_prefix(bytes).map_err(|_| DecodeError("shorter than its header"))?;
+        if header.magic.get() != MAGIC {
+            return Err(DecodeError("no metadata here (wrong magic number)"));
+        }
+        if header.crc() != crc {
+            return Err(DecodeError("checksum of the header does not match"));
+        }
+        if header.keyspace.get() != keyspace || header.piece.get() != piece {
+            return Err(DecodeError("belongs to another piece"));
+        }
+        let len = Self::BYTES + header.index.len() + header.tombstones.len() + header.fingerprints.len();
+        if len != meta_len as usize {
+            return Err(DecodeError("the sections do not add up to the length"));
+        }
+        Ok(header)
+    }
+}
+
+const _: () = assert!(size_of::<PieceMetaHeader>() == PieceMetaHeader::BYTES);
+
+/// What the sparse index says of one tuple block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TupleEntry {
+    /// Smallest key.
+    pub first_key: Bytes,
+    /// Greatest key (inclusive).
+    pub last_key: Bytes,
+    /// Place on the device, padding included.
+    pub extent: Extent,
+    /// Bytes of the block, padding excluded.
+    pub bytes: u32,
+    /// Number of records.
+    pub records: u32,
+    /// Checksum in the header of the block.
+    pub crc: u32,
+    /// `HAS_…` bits.
+    pub flags: u8,
+    /// Smallest seqno.
+    pub seqno_min: Seqno,
+    /// Greatest seqno.
+    pub seqno_max: Seqno,
+}
+
+impl TupleEntry {
+    /// The block has a delete record.
+    pub const HAS_DELETES: u8 = 1;
+    /// The block has a merge record.
+    pub const HAS_MERGES: u8 = 2;
+    /// A key of the block has several versions, perhaps in the neighbouring block.
+    pub const HAS_VERSIONS: u8 = 4;
+}
+
+/// Appends the index of a tuple piece.
+pub fn encode_tuples(out: &mut Vec<u8>, entries: &[TupleEntry]) {
+    out.put_varint(entries.len() as u64);
+    let mut previous: &[u8] = &[];
+    let (mut sector, mut seqno) = (0, 0);
+    for entry in entries {
+        put_key(out, &entry.first_key, previous);
+        put_key(out, &entry.last_key, &entry.first_key);
+        put_varint_delta(out, entry.extent.addr / SECTOR_BYTES, sector);
+        out.put_varint(entry.bytes.into());
+        out.put_varint(entry.records.into());
+        out.put_u32(entry.crc);
+        out.put_varint(entry.flags.into());
+        put_varint_delta(out, entry.seqno_min, seqno);
+        out.put_varint(entry.seqno_max - entry.seqno_min);
+        previous = &entry.last_key;
+        sector = (entry.extent.addr + u64::from(entry.extent.len)) / SECTOR_BYTES;
+        seqno = entry.seqno_min;
+    }
+}
+
+/// Decodes what [`encode_tuples`] wrote. All keys share one allocation.
+///
+/// # Errors
+/// What is malformed.
+pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
+    let mut decoder = Decoder::new(bytes);
+    let count = count(&mut decoder)?;
+    let mut entries = Vec::with_capacity(count);
+    let mut arena = Vec::with_capacity(bytes.len());
+    let mut key_ends = Vec::with_capacity(count * 2);
+    let mut key = Vec::new();
+    let (mut sector, mut seqno) = (0, 0);
+    for _ in 0..count {
+        for _ in 0..2 {
+            take_key(&mut decoder, &mut key)?;
+            arena.extend_from_slice(&key);
+            key_ends.push(arena.len());
+        }
+        let addr = sector_addr(varint_delta(&mut decoder, sector)?)?;
+        let bytes = decoder.varint_u32()?;
+        let len = bytes.checked_next_multiple_of(SECTOR_BYTES as u32).filter(|&len| len > 0);
+        let extent = Extent { addr, len: len.ok_or(DecodeError("a block has no or too many bytes"))? };
+        let records = decoder.varint_u32()?;
+        let crc = decoder.u32()?;
+        let flags = decoder.varint_u32()? as u8;
+        let seqno_min = varint_delta(&mut decoder, seqno)?;
+        let seqno_max = seqno_min.checked_add(decoder.varint()?).ok_or(DecodeError("a seqno overflows"))?;
+        let (first_key, last_key) = (Bytes::new(), Bytes::new());
+        entries.push(TupleEntry {
+            first_key,
+            last_key,
+            extent,
+            bytes,
+            records,
+            crc,
+            flags,
+            seqno_min,
+            seqno_max,
+        });
+        sector = addr / SECTOR_BYTES + u64::from(extent.len) / SECTOR_BYTES;
+        seqno = seqno_min;
+    }
+    end(&decoder)?;
+    arena.shrink_to_fit();
+    let arena = Bytes::from(arena);
+    let mut at = 0;
+    for (entry, ends) in entries.iter_mut().zip(key_ends.chunks_exact(2)) {
+        entry.first_key = arena.slice(at..ends[0]);
+        entry.last_key = arena.slice(ends[0]..ends[1]);
+        at = ends[1];
+    }
+    let sorted = entries.iter().all(|entry| entry.first_key <= entry.last_key)
+        && entries.windows(2).all(|pair| pair[0].last_key <= pair[1].first_key);
+    if sorted { Ok(entries) } else { Err(DecodeError("the blocks are not in key order")) }
+}
+
+/// Appends the index of a block piece.
+pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
+    out.put_varint(layers.len() as u64);
+    for layer in layers {
+        out.put_varint(layer.len() as u64);
+        let mut previous: &[u8] = &[];
+        let (mut block, mut sector, mut seqno) = (0, 0, 0);
+        for region in layer.regions() {
+            if region.prefix[..] != *previous {
+                block = 0;
+            }
+            put_key(out, region.prefix, previous);
+            put_varint_delta(out, region.first, block);
+            out.put_varint(region.count.into());
+            put_varint_delta(out, region.addr / SECTOR_BYTES, sector);
+            out.put_varint(region.seqnos.len() as u64);
+            for span in region.seqnos {
+                out.put_varint(span.count.into());
+                put_varint_delta(out, span.seqno, seqno);
+                seqno = span.seqno;
+            }
+            previous = region.prefix;
+            block = region.end();
+            sector = region.addr / SECTOR_BYTES + u64::from(region.count);
+        }
+        for crc in layer.regions().flat_map(|region| region.crcs) {
+            out.put_u32(*crc);
+        }
+    }
+}
+
+/// Decodes what [`encode_layers`] wrote.
+///
+/// # Errors
+/// What is malformed.
+pub fn decode_layers(bytes: &[u8]) -> Result<Vec<Layer>, DecodeError> {
+    let mut decoder = Decoder::new(bytes);
+    let layers = count(&mut decoder)?;
+    let layers = (0..layers).map(|_| decode_layer(&mut decoder)).collect::<Result<_, _>>()?;
+    end(&decoder)?;
+    Ok(layers)
+}
+
+struct RegionHead {
+    prefix: Bytes,
+    first: u64,
+    count: u32,
+    addr: u64,
+    spans: usize,
+}
+
+fn decode_layer(decoder: &mut Decoder<'_>) -> Result<Layer, DecodeError> {
+    let count = count(decoder)?;
+    let mut heads: Vec<RegionHead> = Vec::with_capacity(count);
+    let mut spans = Vec::with_capacity(count);
+    let mut key = Vec::new();
+    let mut prefix = Bytes::new();
+    let (mut block, mut sector, mut seqno, mut blocks) = (0, 0, 0, 0_usize);
+    for _ in 0..count {
+        take_key(decoder, &mut key)?;
+        if prefix[..] != key[..] {
+            prefix = Bytes::copy_from_slice(&key);
+            block = 0;
+        }
+        let first = varint_delta(decoder, block)?;
+        let count = decoder.varint_u32()?;
+        let addr = sector_addr(varint_delta(decoder, sector)?)?;
+        block = first.checked_add(count.into()).ok_or(DecodeError("a region ends past the last block"))?;
+        sector = addr / SECTOR_BYTES + u64::from(count);
+        blocks += count as usize;
+        let before = heads.last().map(|last| (&last.prefix[..], last.first + u64::from(last.count) - 1));
+        if before.is_some_and(|before| cmp_block_keys(before, (&prefix, first)).is_ge()) {
+            return Err(DecodeError("the regions are not in order"));
+        }
+        let spans_at = spans.len();
+        decode_spans(decoder, count, &mut seqno, &mut spans)?;
+        heads.push(RegionHead { prefix: prefix.clone(), first, count, addr, spans: spans.len() - spans_at });
+    }
+    let crcs: Vec<u32> = decoder
+        .take(blocks.checked_mul(4).ok_or(DecodeError("too many blocks"))?)?
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|crc| u32::from_le_bytes(*crc))
+        .collect();
+    let mut layer = Layer::default();
+    let (mut crcs, mut spans) = (&crcs[..], &spans[..]);
+    for RegionHead { prefix, first, count, addr, spans: span_count } in &heads {
+        let (region_crcs, region_spans);
+        (region_crcs, crcs) = crcs.split_at(*count as usize);
+        (region_spans, spans) = spans.split_at(*span_count);
+        let region = Region {
+            prefix,
+            first: *first,
+            count: *count,
+            addr: *addr,
+            seqnos: region_spans,
+            crcs: region_crcs,
+        };
+        layer.push(region, |_, _| false);
+    }
+    layer.shrink_to_fit();
+    Ok(layer)
+}
+
+fn decode_spans(
+    decoder: &mut Decoder<'_>,
+    blocks: u32,
+    seqno: &mut Seqno,
+    spans: &mut Vec<SeqnoSpan>,
+) -> Result<(), DecodeError> {
+    let mut left = blocks;
+    for _ in 0..count(decoder)? {
+        let count = decoder.varint_u32()?;
+        left = left.checked_sub(count).ok_or(DecodeError("more seqnos than blocks"))?;
+        *seqno = varint_delta(decoder, *seqno)?;
+        if count == 0 {
+            return Err(DecodeError("a seqno of no block"));
+        }
+        spans.push(SeqnoSpan { count, seqno: *seqno });
+    }
+    if left > 0 || blocks == 0 {
+        return Err(DecodeError("fewer seqnos than blocks, or no blocks"));
+    }
+    Ok(())
+}
+
+/// Appends range tombstones, sorted by start.
+pub fn encode_tombstones<'a>(
+    out: &mut Vec<u8>,
+    count: usize,
+    tombstones: impl Iterator<Item = (&'a [u8], &'a [u8], Seqno)>,
+) {
+    out.put_varint(count as u64);
+    let mut previous: &[u8] = &[];
+    let mut seqno_previous = 0;
+    for (start, end, seqno) in tombstones {
+        put_key(out, start, previous);
+        put_key(out, end, start);
+        put_varint_delta(out, seqno, seqno_previous);
+        previous = start;
+        seqno_previous = seqno;
+    }
+}
+
+/// Decodes what [`encode_tombstones`] wrote: start, end, seqno.
+///
+/// # Errors
+/// What is malformed.
+pub fn decode_tombstones(bytes: &[u8]) -> Result<Vec<(Bytes, Bytes, Seqno)>, DecodeError> {
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut decoder = Decoder::new(bytes);
+    let count = count(&mut decoder)?;
+    let mut tombstones = Vec::with_capacity(count);
+    let (mut start, mut end_key, mut seqno) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..count {
+        take_key(&mut decoder, &mut start)?;
+        end_key.clone_from(&start);
+        take_key(&mut decoder, &mut end_key)?;
+        seqno = varint_delta(&mut decoder, seqno)?;
+        if start >= end_key {
+            return Err(DecodeError("a range tombstone over nothing"));
+        }
+        tombstones.push((Bytes::copy_from_slice(&start), Bytes::copy_from_slice(&end_key), seqno));
+    }
+    end(&decoder)?;
+    Ok(tombstones)
+}
+
+/// Key fingerprints, block by block: what the filter is built from, and what a stitched block
+/// brings along, so that nobody reads its keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fingerprints {
+    /// Where the fingerprints of each block end in `values`.
+    pub ends: Vec<u32>,
+    /// The fingerprints.
+    pub values: Vec<u32>,
+}
+
+impl Fingerprints {
+    /// The fingerprints of the block at `index`.
+    pub fn of_block(&self, index: usize) -> &[u32] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.values[start as usize..self.ends[index] as usize]
+    }
+
+    /// Ends the current block.
+    pub fn end_block(&mut self) {
+        self.ends.push(self.values.len() as u32);
+    }
+}
+
+/// Appends the fingerprints.
+pub fn encode_fingerprints(out: &mut Vec<u8>, fingerprints: &Fingerprints) {
+    let mut previous = 0;
+    for &end in &fingerprints.ends {
+        out.put_varint(u64::from(end - previous));
+        previous = end;
+    }
+    out.reserve(fingerprints.values.len() * 4);
+    for &value in &fingerprints.values {
+        out.put_u32(value);
+    }
+}
+
+/// Decodes what [`encode_fingerprints`] wrote for so many blocks.
+///
+/// # Errors
+/// What is malformed.
+pub fn decode_fingerprints(bytes: &[u8], blocks: usize) -> Result<Fingerprints, DecodeError> {
+    let mut decoder = Decoder::new(bytes);
+    let mut ends = Vec::with_capacity(blocks);
+    let mut end = 0_u32;
+    for _ in 0..blocks {
+        let count = decoder.varint_u32()?;
+        end = end.checked_add(count).ok_or(DecodeError("too many fingerprints"))?;
+        ends.push(end);
+    }
+    if decoder.len() != end as usize * 4 {
+        return Err(DecodeError("the fingerprints do not add up to the length"));
+    }
+    let (chunks, _) = decoder.take(decoder.len())?.as_chunks::<4>();
+    Ok(Fingerprints { ends, values: chunks.iter().map(|value| u32::from_le_bytes(*value)).collect() })
+}
+
+/// A number of things that take at least one byte each: an absurd one fails before memory is taken.
+fn count(decoder: &mut Decoder<'_>) -> Result<usize, DecodeError> {
+    let count = decoder.varint()?;
+    usize::try_from(count)
+        .ok()
+        .filter(|&count| count <= decoder.len())
+        .ok_or(DecodeError("counts more than its bytes can hold"))
+}
+
+fn sector_addr(sector: u64) -> Result<u64, DecodeError> {
+    sector.checked_mul(SECTOR_BYTES).ok_or(DecodeError("an address is past the end of any device"))
+}
+
+fn end(decoder: &Decoder<'_>) -> Result<(), DecodeError> {
+    if decoder.is_empty() { Ok(()) } else { Err(DecodeError("bytes are left over")) }
+}

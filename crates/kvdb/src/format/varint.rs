@@ -1,0 +1,58 @@
+//! What piece codecs add to the shared integer codec: differences, and shared key prefixes.
+
+use super::codec::{DecodeError, Decoder, Sink};
+
+/// Appends `value` less `base` (modulo 2^64) as a varint: differences of either sign are short,
+/// since even numbers stand for those ≥ 0 and odd ones for those < 0.
+pub(super) fn put_varint_delta(out: &mut Vec<u8>, value: u64, base: u64) {
+    let delta = value.wrapping_sub(base) as i64;
+    out.put_varint(((delta << 1) ^ (delta >> 63)) as u64);
+}
+
+/// Reads a difference and adds it to `base`.
+#[inline]
+pub(super) fn varint_delta(decoder: &mut Decoder<'_>, base: u64) -> Result<u64, DecodeError> {
+    let folded = decoder.varint()?;
+    Ok(base.wrapping_add((folded >> 1) ^ (folded & 1).wrapping_neg()))
+}
+
+/// Number of leading bytes that two keys have in common.
+#[inline]
+pub(super) fn shared_len(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+/// Appends `key` against `previous`: shared length, rest with its length.
+pub(super) fn put_key(out: &mut Vec<u8>, key: &[u8], previous: &[u8]) {
+    let shared = shared_len(key, previous);
+    out.put_varint(shared as u64);
+    out.put_bytes(&key[shared..]);
+}
+
+/// Reads what [`put_key`] appended into `key`, which holds the previous key.
+pub(super) fn take_key(decoder: &mut Decoder<'_>, key: &mut Vec<u8>) -> Result<(), DecodeError> {
+    let shared = decoder.varint_u32()? as usize;
+    if shared > key.len() {
+        return Err(DecodeError("a key shares more than the key before it has"));
+    }
+    key.truncate(shared);
+    key.extend_from_slice(decoder.bytes()?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_round_trip() {
+        for value in (0..64).map(|bit| 1_u64 << bit).chain([0, u64::MAX]) {
+            for base in [0, 1, u64::MAX, value, value / 2] {
+                let mut out = Vec::new();
+                put_varint_delta(&mut out, value, base);
+                assert_eq!(varint_delta(&mut Decoder::new(&out), base), Ok(value), "{value} on {base}");
+                assert!(value.abs_diff(base) > 63 || out.len() == 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What a reader at a snapshot sees of a keyspace, as a cursor over keys and values.
+//!
+//! Invariants: while an entry is shown on a forward walk, the records stand on a version of its key
+//! or behind all of them; on a backward walk they stand before all versions of its key.
+
+use std::{any::Any, sync::Arc};
+
+use bytes::Bytes;
+use kvfs_store::{Cursor, KeyRange, Result, Seqno};
+
+use super::{MergingIter, layers::LayerTombstones};
+use crate::{
+    format::{RecordIter, RecordKind, RecordRef},
+    memtable::{Merger, TombstoneSet},
+};
+
+/// Versions of a key that are stepped over before a seek takes the place of steps.
+const VERSION_STEPS_MAX: usize = 8;
+
+/// Keys hidden by newer layers that are stepped over before the older layers jump.
+const HIDDEN_KEYS_MAX: usize = 4;
+
+/// One layer of a keyspace: records and range tombstones.
+pub struct Source {
+    /// Point records.
+    pub records: Box<dyn RecordIter>,
+    /// Range tombstones of the same layer, as any number of sets.
+    pub tombstones: Vec<Arc<TombstoneSet>>,
+}
+
+/// Where the cursor stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Not moved yet, or after an error.
+    Fresh,
+    /// On `key`, reached by a forward move.
+    Forward,
+    /// On `key`, reached by a backward move.
+    Backward,
+    BeforeFirst,
+    AfterLast,
+}
+
+/// An ordered walk over the visible entries of a key range, both ways.
+///
+/// A step costs O(log k) comparisons for k layers, plus the versions that it passes. Stretches that
+/// a newer layer has range-deleted are jumped over in the older layers.
+pub struct VisibleCursor {
+    records: MergingIter,
+    tombstones: Vec<LayerTombstones>,
+    snapshot: Seqno,
+    range: KeyRange,
+    merger: Merger,
+    place: Place,
+    key: Vec<u8>,
+    value: Bytes,
+    /// Keeps alive what the sources need (a pinned version).
+    _guard: Box<dyn Any + Send>,
+}
+
+/// What the versions of one key come to.
+struct Resolved {
+    value: Option<Bytes>,
+    /// A layer whose tombstones hide the key from older layers.
+    hidden_by: Option<usize>,
+}
+
+impl VisibleCursor {
+    /// A fresh cursor over `range` of the layers `sources`, newest first. `guard` is dropped with it.
+    pub fn new(
+        sources: Vec<Source>,
+        snapshot: Seqno,
+        range: KeyRange,
+        merger: Merger,
+        guard: Box<dyn Any + Send>,
+    ) -> Self {
+        let (records, tombstones): (Vec<_>, Vec<_>) = sources
+            .into_iter()
+            .map(|source| (source.records, LayerTombstones::new(source.tombstones)))
+            .unzip();
+        Self {
+            records: MergingIter::new(records),
+            tombstones,
+            snapshot,
+            range,
+            merger,
+            place: Place::Fresh,
+            key: Vec::new(),
+            value: Bytes::new(),
+            _guard: guard,
+        }
+    }
+
+    /// The current record when it belongs to `self.key`: seqno, kind, child.
+    fn version(&self) -> Option<(Seqno, RecordKind, usize)> {
+        let RecordRef { key, seqno, kind } = self.records.record()?;
+        if *key != self.key[..] {
+            return None;
+        }
+        Some((seqno, kind, self.records.current_child()?))
+    }
+
+    /// Moves, and forgets the place when that fails.
+    fn moving(&mut self, go: impl FnOnce(&mut Self) -> Result<Place>) -> Result<()> {
+        self.place = Place::Fresh;
+        self.place = go(self)?;
+        if !matches!(self.place, Place::Forward | Place::Backward) {
+            self.value = Bytes::new();
+        }
+        Ok(())
+    }
+
+    /// From the first record of some key on to the next entry.
+    fn settle_forward(&mut self) -> Result<Place> {
+        let mut hidden = 0;
+        loop {
+            let Some(record) = self.records.record() else { return Ok(Place::AfterLast) };
+            if self.range.end.as_ref().is_some_and(|end| *record.key >= end[..]) {
+                return Ok(Place::AfterLast);
+            }
+            self.key.clear();
+            self.key.extend_from_slice(record.key);
+            self.pass_versions_above_snapshot()?;
+            let resolved = self.resolve_forward()?;
+            if let Some(value) = resolved.value {
+                self.value = value;
+                return Ok(Place::Forward);
+            }
+            self.pass_key()?;
+            let Some(layer) = resolved.hidden_by else {
+                hidden = 0;
+                continue;
+            };
+            hidden += 1;
+            if hidden > HIDDEN_KEYS_MAX
+                && let Some(end) = self.tombstones[layer].covered_until(&self.key, self.snapshot)
+            {
+                self.records.skip_to(layer + 1, &end)?;
+            }
+        }
+    }
+
+    /// From the last record of some key back to the next entry before.
+    fn settle_backward(&mut self) -> Result<Place> {
+        let mut hidden = 0;
+        loop {
+            let Some(record) = self.records.record() else { return Ok(Place::BeforeFirst) };
+            if *record.key < self.range.start[..] {
+                return Ok(Place::BeforeFirst);
+            }
+            self.key.clear();
+            self.key.extend_from_slice(record.key);
+            let resolved = self.resolve_backward()?;
+            if let Some(value) = resolved.value {
+                self.value = value;
+                return Ok(Place::Backward);
+            }
+            let Some(layer) = resolved.hidden_by else {
+                hidden = 0;
+                continue;
+            };
+            hidden += 1;
+            if hidden > HIDDEN_KEYS_MAX
+                && let Some(start) = self.tombstones[layer].covered_from(&self.key, self.snapshot)
+            {
+                self.records.skip_before(layer + 1, &start)?;
+            }
+        }
+    }
+
+    fn pass_versions_above_snapshot(&mut self) -> Result<()> {
+        let mut steps = 0;
+        while self.version().is_some_and(|(seqno, ..)| seqno > self.snapshot) {
+            if steps == VERSION_STEPS_MAX {
+                return self.records.seek(&self.key, self.snapshot);
+            }
+            self.records.next()?;
+            steps += 1;
+        }
+        Ok(())
+    }
+
+    /// From any version of `self.key` to behind all of them.
+    fn pass_key(&mut self) -> Result<()> {
+        let mut steps = 0;
+        while self.version().is_some() {
+            if steps == VERSION_STEPS_MAX {
+                return self.seek_behind_key();
+            }
+            self.records.next()?;
+            steps += 1;
+        }
+        Ok(())
+    }
+
+    fn seek_behind_key(&mut self) -> Result<()> {
+        self.key.push(0);
+        let sought = self.records.seek(&self.key, Seqno::MAX);
+        self.key.pop();
+        sought
+    }
+
+    /// From the newest visible version of `self.key` on to the one that decides, or behind them.
+    fn resolve_forward(&mut self) -> Result<Resolved> {
+        let (mut base, mut operands, mut hidden_by) = (None, Vec::new(), None);
+        while let Some((seqno, kind, child)) = self.version() {
+            let hiding = hiding_layer(&mut self.tombstones[..=child], &self.key, seqno, self.snapshot);
+            if hiding.is_some() {
+                hidden_by = hiding.filter(|&layer| layer < child);
+                break;
+            }
+            match kind {
+                RecordKind::Delete => break,
+                RecordKind::Put => {
+                    base = Some(self.records.value()?);
+                    break;
+                }
+                RecordKind::Merge => operands.push(self.records.value()?),
+            }
+            self.records.next()?;
+        }
+        Ok(Resolved { value: self.merger.resolve(&self.key, base, &operands)?, hidden_by })
+    }
+
+    /// From the oldest version of `self.key` to before all of them.
+    fn resolve_backward(&mut self) -> Result<Resolved> {
+        let (mut base, mut operands, mut hidden_by) = (None, Vec::new(), None);
+        let mut steps = 0;
+        while let Some((seqno, kind, child)) = self.version() {
+            if steps == VERSION_STEPS_MAX {
+                // Many versions: from the newest on is the shorter way.
+                self.records.seek(&self.key, self.snapshot)?;
+                let resolved = self.resolve_forward()?;
+                self.records.seek_before(&self.key)?;
+                return Ok(resolved);
+            }
+            if seqno <= self.snapshot {
+                let hiding = hiding_layer(&mut self.tombstones[..=child], &self.key, seqno, self.snapshot);
+                hidden_by = hiding.filter(|&layer| layer < child);
+                if hiding.is_some() || kind != RecordKind::Merge {
+                    operands.clear();
+                    base = match kind {
+                        RecordKind::Put if hiding.is_none() => Some(self.records.value()?),
+                        _ => None,
+                    };
+                } else {
+                    operands.push(self.records.value()?);
+                }
+            }
+            self.records.prev()?;
+            steps += 1;
+        }
+        operands.reverse();
+        Ok(Resolved { value: self.merger.resolve(&self.key, base, &operands)?, hidden_by })
+    }
+}
+
+/// The newest of `layers` whose tombstones hide the record of the last of them.
+fn hiding_layer(layers: &mut [LayerTombstones], key: &[u8], seqno: Seqno, snapshot: Seqno) -> Option<usize> {
+    layers
+        .iter_mut()
+        .position(|layer| layer.covering(key, snapshot).is_some_and(|tombstone| tombstone > seqno))
+}
+
+impl Cursor for VisibleCursor {
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.moving(|cursor| {
+            let from = key.max(&cursor.range.start);
+            if cursor.range.end.as_ref().is_some_and(|end| *from >= end[..]) {
+                return Ok(Place::AfterLast);
+            }
+            cursor.records.seek(from, cursor.snapshot)?;
+            cursor.settle_forward()
+        })
+    }
+
+    fn seek_back(&mut self, key: &[u8]) -> Result<()> {
+        self.moving(|cursor| {
+            match &cursor.range.end {
+                Some(end) if *key >= end[..] => cursor.records.seek_before(end)?,
+                _ => cursor.records.seek_before(&[key, &[0]].concat())?,
+            }
+            cursor.settle_backward()
+        })
+    }
+
+    fn first(&mut self) -> Result<()> {
+        let start = self.range.start.clone();
+        self.seek(&start)
+    }
+
+    fn last(&mut self) -> Result<()> {
+        self.moving(|cursor| {
+            match &cursor.range.end {
+                Some(end) => cursor.records.seek_before(end)?,
+                None => cursor.records.last()?,
+            }
+            cursor.settle_backward()
+        })
+    }
+
+    fn next(&mut self) -> Result<()> {
+        match self.place {
+            Place::Fresh | Place::BeforeFirst => self.first(),
+            Place::AfterLast => Ok(()),
+            Place::Forward => self.moving(|cursor| {
+                cursor.pass_key()?;
+                cursor.settle_forward()
+            }),
+            Place::Backward => self.moving(|cursor| {
+                cursor.seek_behind_key()?;
+                cursor.settle_forward()
+            }),
+        }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        match self.place {
+            Place::Fresh | Place::AfterLast => self.last(),
+            Place::BeforeFirst => Ok(()),
+            Place::Forward => self.moving(|cursor| {
+                cursor.records.seek_before(&cursor.key)?;
+                cursor.settle_backward()
+            }),
+            Place::Backward => self.moving(Self::settle_backward),
+        }
+    }
+
+    fn entry(&self) -> Option<(&[u8], &Bytes)> {
+        matches!(self.place, Place::Forward | Place::Backward).then_some((&self.key[..], &self.value))
+    }
+}
+
+#[cfg(test)]
+mod tests;

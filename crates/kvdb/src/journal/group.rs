@@ -1,0 +1,129 @@
+//! A group under construction: header space and payload in aligned chunks.
+//!
+//! The chunks never move, so a payload is copied once, from the batch into the buffer that is
+//! written; and they are used again, so that nothing is zeroed or allocated per group.
+
+use std::io;
+
+use kvfs_device::{AlignedBuf, Device};
+use kvfs_store::Seqno;
+
+use super::JournalArea;
+use super::header::{HEADER_BYTES, Header, group_len};
+use crate::format::{Crc32c, Sink};
+
+/// Size of a chunk, and so of a device write (bytes).
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
+/// Spare chunks that are kept; more are given back after a large group.
+const SPARE_CHUNKS_MAX: usize = 10;
+
+/// Batches that go to the device together.
+pub(super) struct Group {
+    /// Where it begins in the stream.
+    pub(super) lsn: u64,
+    /// Bytes so far, header space included.
+    len: usize,
+    chunks: Vec<AlignedBuf>,
+    /// Chunks for groups to come.
+    spare: Vec<AlignedBuf>,
+    pub(super) first_seqno: Seqno,
+    pub(super) batches: u32,
+}
+
+impl Group {
+    /// An empty group at `lsn`.
+    pub(super) fn new(lsn: u64) -> Self {
+        Self { lsn, len: HEADER_BYTES, chunks: Vec::new(), spare: Vec::new(), first_seqno: 0, batches: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches == 0
+    }
+
+    /// Bytes so far, header included.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where the next group begins; `lsn` while this one is empty.
+    pub(super) fn end(&self) -> u64 {
+        if self.is_empty() { self.lsn } else { self.lsn + group_len(self.len as u64) }
+    }
+
+    /// Takes the content out, to be written; leaves an empty group behind it.
+    pub(super) fn take(&mut self) -> Self {
+        let mut next = Self::new(self.end());
+        next.spare = std::mem::take(&mut self.spare);
+        std::mem::replace(self, next)
+    }
+
+    /// The chunks of a written group serve again.
+    pub(super) fn recycle(&mut self, written: Self) {
+        self.spare.extend(written.chunks);
+        self.spare.truncate(SPARE_CHUNKS_MAX);
+    }
+
+    /// Computes the checksums and writes the group, not durably.
+    pub(super) fn write(
+        &mut self,
+        device: &dyn Device,
+        area: JournalArea,
+        epoch: u64,
+        flushed_before: u64,
+    ) -> io::Result<()> {
+        self.seal(area.salt, epoch, flushed_before);
+        let end = group_len(self.len as u64) as usize;
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let from = index * CHUNK_BYTES;
+            let bytes = &chunk.as_ref()[..CHUNK_BYTES.min(end - from)];
+            area.for_each_stretch(self.lsn + from as u64, bytes.len(), |addr, range| {
+                device.write_at(&bytes[range], addr)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the padding (a recycled chunk holds old bytes there) and fills in the header.
+    fn seal(&mut self, salt: u32, epoch: u64, flushed_before: u64) {
+        let padding = self.len..group_len(self.len as u64) as usize;
+        if !padding.is_empty() {
+            let chunk = &mut self.chunks[padding.start / CHUNK_BYTES];
+            let first = padding.start % CHUNK_BYTES;
+            chunk.as_mut()[first..first + padding.len()].fill(0);
+        }
+        let mut crc = Crc32c::salted(salt);
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let from = if index == 0 { HEADER_BYTES } else { 0 };
+            let to = CHUNK_BYTES.min(self.len - index * CHUNK_BYTES);
+            crc.update(&chunk.as_ref()[from..to]);
+        }
+        let header = Header {
+            payload_crc: crc.finish(),
+            payload_len: (self.len - HEADER_BYTES) as u32,
+            lsn: self.lsn,
+            epoch,
+            flushed_before,
+            first_seqno: self.first_seqno,
+            batches: self.batches,
+        };
+        self.chunks[0].as_mut()[..HEADER_BYTES].copy_from_slice(&header.encode(salt));
+    }
+}
+
+impl Sink for Group {
+    #[inline]
+    fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (index, offset) = (self.len / CHUNK_BYTES, self.len % CHUNK_BYTES);
+            if index == self.chunks.len() {
+                let spare = self.spare.pop();
+                self.chunks.push(spare.unwrap_or_else(|| AlignedBuf::zeroed(CHUNK_BYTES)));
+            }
+            let room = &mut self.chunks[index].as_mut()[offset..];
+            let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            self.len += now.len();
+            bytes = later;
+        }
+    }
+}

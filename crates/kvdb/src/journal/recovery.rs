@@ -1,0 +1,236 @@
+//! Reading the journal after a crash: which groups count, and what is left behind them.
+//!
+//! The log ends at the first place where no valid group of this journal begins. A crash can do that
+//! only behind what was flushed; so if a later group tells that the place *had been* flushed, this
+//! is not a torn write but damage, and recovery refuses rather than drop synced data in silence. It
+//! also refuses when the area holds groups from beyond a lap after the tail: only a manifest that
+//! has lost its newest edits names a tail that was overwritten since.
+//!
+//! Groups that a crash left behind the end (written later, arrived earlier) must never count, not
+//! even when a later opening fills the gap exactly or when a later tail points at one of them.
+//! Within a log the epochs forbid the former; [`wipe_remains`] overwrites their headers before
+//! anything is appended, which forbids both.
+
+use bytes::Bytes;
+use kvfs_device::{AlignedBuf, Device};
+use kvfs_store::{Batch, Result, Seqno, StoreError};
+
+use super::codec::BatchReader;
+use super::header::{HEADER_BYTES, Header};
+use super::{JournalArea, Lsn};
+use crate::format::{Crc32c, SECTOR_BYTES};
+
+/// The journal is read ahead in pieces of so many bytes.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// A batch as it comes out of the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replayed {
+    /// Seqno of the first operation.
+    pub base: Seqno,
+    /// The operations.
+    pub batch: Batch,
+    /// Where the batch's group begins.
+    pub lsn: Lsn,
+}
+
+/// What recovery found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// Where recovery began.
+    pub tail: Lsn,
+    /// The end of the log: the next group goes here.
+    pub head: Lsn,
+    /// The last seqno replayed; 0 if none.
+    pub last_seqno: Seqno,
+    /// The highest position that a replayed group knew to be flushed.
+    pub flushed_before: Lsn,
+    /// Number of groups replayed.
+    pub groups: u64,
+    /// The epoch of the last group; 0 if none.
+    epoch: u64,
+    /// Where groups begin that a crash left behind the end.
+    remains: Vec<u64>,
+}
+
+/// Replays the groups from `tail` on; the openings before `epoch` wrote them.
+pub(super) fn replay(
+    device: &dyn Device,
+    area: JournalArea,
+    epoch: u64,
+    tail: Lsn,
+    each: &mut dyn FnMut(Replayed) -> Result<()>,
+) -> Result<Recovered> {
+    let mut reader = Reader::new(device, area, tail.0 + area.len);
+    let mut log = Recovered {
+        tail,
+        head: tail,
+        last_seqno: 0,
+        flushed_before: tail,
+        groups: 0,
+        epoch: 0,
+        remains: Vec::new(),
+    };
+    while let Some((header, payload)) = read_group(&mut reader, &log, epoch)? {
+        replay_group(&header, &payload, &mut log, each)?;
+        log.head = Lsn(log.head.0 + header.group_len());
+        log.epoch = header.epoch;
+        log.flushed_before = log.flushed_before.max(Lsn(header.flushed_before));
+        log.groups += 1;
+    }
+    check_end(&mut reader, &mut log)?;
+    Ok(log)
+}
+
+/// The group at the head of the log so far, or `None` if the log ends there.
+fn read_group(reader: &mut Reader<'_>, log: &Recovered, epoch: u64) -> Result<Option<(Header, Bytes)>> {
+    let lsn = log.head.0;
+    let Some(header) = reader.header(lsn)? else { return Ok(None) };
+    if header.epoch < log.epoch || lsn + header.group_len() > reader.end {
+        return Ok(None);
+    }
+    if header.epoch >= epoch {
+        let detail =
+            format!("opening {} wrote it, and the superblock knows only those before {epoch}", header.epoch);
+        return Err(StoreError::corrupt(place(log.head), detail));
+    }
+    let payload = reader.payload(&header)?;
+    let mut crc = Crc32c::salted(reader.area.salt);
+    crc.update(&payload);
+    Ok((crc.finish() == header.payload_crc).then_some((header, payload)))
+}
+
+fn replay_group(
+    header: &Header,
+    payload: &Bytes,
+    log: &mut Recovered,
+    each: &mut dyn FnMut(Replayed) -> Result<()>,
+) -> Result<()> {
+    let lsn = log.head;
+    let mut batches = 0;
+    let mut reader = BatchReader::new(payload);
+    while let Some((base, batch)) = reader.next().map_err(|error| error.at(place(lsn)))? {
+        if base <= log.last_seqno || (batches == 0 && base != header.first_seqno) {
+            return Err(StoreError::corrupt(place(lsn), format!("seqno {base} follows {}", log.last_seqno)));
+        }
+        log.last_seqno = base + (batch.len() as u64).max(1) - 1;
+        batches += 1;
+        each(Replayed { base, batch, lsn })?;
+    }
+    if batches != header.batches {
+        let detail = format!("{batches} batches instead of {}", header.batches);
+        return Err(StoreError::corrupt(place(lsn), detail));
+    }
+    Ok(())
+}
+
+/// Whether the log may really end at its head: no later group knows better. Collects the groups
+/// from there up to where the area is full.
+fn check_end(reader: &mut Reader<'_>, log: &mut Recovered) -> Result<()> {
+    let mut lsn = log.head.0;
+    while let Some(found) = reader.header_from(&mut lsn)? {
+        if found.epoch >= log.epoch && found.flushed_before > log.head.0 {
+            let detail = format!("a group that had been flushed is damaged: position {} tells so", found.lsn);
+            return Err(StoreError::corrupt(place(log.head), detail));
+        }
+        log.remains.push(found.lsn);
+    }
+    if log.flushed_before > log.head {
+        let detail = format!("everything before position {} had been flushed", log.flushed_before.0);
+        return Err(StoreError::corrupt(place(log.head), detail));
+    }
+    Ok(())
+}
+
+/// Overwrites the headers of groups behind the end of the log, and flushes; what was replayed is
+/// durable then too.
+pub(super) fn wipe_remains(device: &dyn Device, area: JournalArea, log: &Recovered) -> Result<()> {
+    let zeros = AlignedBuf::zeroed(SECTOR_BYTES as usize);
+    for &lsn in &log.remains {
+        tracing::debug!(lsn, "a group behind the end of the journal is wiped");
+        area.for_each_stretch(lsn, zeros.len(), |addr, range| device.write_at(&zeros.as_ref()[range], addr))
+            .map_err(|error| StoreError::io(format!("wiping the journal at position {lsn}"), error))?;
+    }
+    device.flush().map_err(|error| StoreError::io("flushing the journal after recovery", error))
+}
+
+fn place(lsn: Lsn) -> String {
+    format!("the journal group at position {}", lsn.0)
+}
+
+/// Reads the stream through a window.
+struct Reader<'a> {
+    device: &'a dyn Device,
+    area: JournalArea,
+    /// One lap behind the tail: nothing of this lap lies at or beyond it.
+    end: u64,
+    window: AlignedBuf,
+    window_start: u64,
+    window_len: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(device: &'a dyn Device, area: JournalArea, end: u64) -> Self {
+        let window = AlignedBuf::zeroed(WINDOW_BYTES.min(area.len) as usize);
+        Self { device, area, end, window, window_start: 0, window_len: 0 }
+    }
+
+    /// The window's bytes from `lsn`, which is before the end, on; at least one sector.
+    fn at(&mut self, lsn: u64) -> Result<&[u8]> {
+        if !(self.window_start..self.window_start + self.window_len).contains(&lsn) {
+            let len = (self.end - lsn).min(self.window.len() as u64);
+            self.window_len = 0;
+            read_stretches(self.device, self.area, lsn, &mut self.window.as_mut()[..len as usize])?;
+            (self.window_start, self.window_len) = (lsn, len);
+        }
+        Ok(&self.window.as_ref()[(lsn - self.window_start) as usize..self.window_len as usize])
+    }
+
+    /// The header of a group that was written at `lsn`; what earlier laps left does not count.
+    fn header(&mut self, lsn: u64) -> Result<Option<Header>> {
+        if lsn >= self.end {
+            return Ok(None);
+        }
+        let salt = self.area.salt;
+        let Some(header) = Header::decode(self.at(lsn)?, salt) else { return Ok(None) };
+        if header.lsn > lsn {
+            let detail = format!(
+                "position {} lies there, a lap ahead: the manifest is older than the journal",
+                header.lsn
+            );
+            return Err(StoreError::corrupt(place(Lsn(lsn)), detail));
+        }
+        Ok((header.lsn == lsn).then_some(header))
+    }
+
+    /// The first valid header at or behind `lsn`, which moves behind it.
+    fn header_from(&mut self, lsn: &mut u64) -> Result<Option<Header>> {
+        while *lsn < self.end {
+            let header = self.header(*lsn)?;
+            *lsn += SECTOR_BYTES;
+            if header.is_some() {
+                return Ok(header);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The payload of a group that ends within the lap, still unverified.
+    fn payload(&mut self, header: &Header) -> Result<Bytes> {
+        let range = HEADER_BYTES..HEADER_BYTES + header.payload_len as usize;
+        if let Some(payload) = self.at(header.lsn)?.get(range.clone()) {
+            return Ok(Bytes::copy_from_slice(payload));
+        }
+        let mut buf = AlignedBuf::zeroed(header.group_len() as usize);
+        read_stretches(self.device, self.area, header.lsn, buf.as_mut())?;
+        Ok(Bytes::from_owner(buf).slice(range))
+    }
+}
+
+fn read_stretches(device: &dyn Device, area: JournalArea, lsn: u64, buf: &mut [u8]) -> Result<()> {
+    area.for_each_stretch(lsn, buf.len(), |addr, range| {
+        device
+            .read_at(&mut buf[range], addr)
+            .map_err(|error| StoreError::io(format!("reading the journal at byte {addr}"), error))
+    })
+}

@@ -1,0 +1,400 @@
+//! Tests of the journal, on devices in memory.
+
+mod commit;
+mod crash;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
+use kvfs_store::{Batch, Keyspace, Result, Seqno, StoreError};
+
+use super::header::{HEADER_BYTES, Header};
+use super::{AppendError, Journal, JournalArea, Lsn, Replayed, codec};
+use crate::format::Decoder;
+
+const AREA: JournalArea = JournalArea { addr: 64 << 10, len: 128 << 10, salt: 0x5eed };
+const DEVICE_BYTES: u64 = AREA.addr + AREA.len + (64 << 10);
+const KEYSPACE: Keyspace = Keyspace(7);
+
+/// A batch whose content follows from `seed` alone.
+fn random_batch(seed: u64, value_len_max: u64) -> Batch {
+    let mut rng = Rng::new(seed);
+    let bytes = |rng: &mut Rng, len: u64| {
+        let mut bytes = vec![0; len as usize];
+        rng.fill(&mut bytes);
+        Bytes::from(bytes)
+    };
+    let mut batch = Batch::new();
+    for _ in 0..rng.range(1, 4) {
+        let key_len = rng.range(1, 40);
+        let key = bytes(&mut rng, key_len);
+        let value_len = rng.below(value_len_max);
+        match rng.below(5) {
+            0 => batch.put(KEYSPACE, key, bytes(&mut rng, value_len)),
+            1 => batch.delete(KEYSPACE, key),
+            2 => batch.delete_range(KEYSPACE, key.clone(), bytes(&mut rng, key_len)),
+            3 => batch.merge(KEYSPACE, key, bytes(&mut rng, value_len)),
+            _ => {
+                let blocks = value_len.div_ceil(4096).max(1);
+                let first = rng.next_u64() >> rng.below(64);
+                batch.put_blocks(KEYSPACE, key, first, bytes(&mut rng, blocks * 4096));
+            }
+        }
+    }
+    batch
+}
+
+fn put(value: &[u8]) -> Batch {
+    let mut batch = Batch::new();
+    batch.put(KEYSPACE, &b"key"[..], Bytes::copy_from_slice(value));
+    batch
+}
+
+fn new_device() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
+    Journal::create(device.as_ref(), AREA).unwrap();
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>, epoch: u64, tail: Lsn) -> Result<(Journal, Vec<Replayed>)> {
+    let mut replayed = Vec::new();
+    let journal = Journal::open(device.clone(), AREA, epoch, tail, &mut |batch| {
+        replayed.push(batch);
+        Ok(())
+    })?;
+    Ok((journal, replayed))
+}
+
+fn is_corrupt<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(StoreError::Corrupt { .. }))
+}
+
+/// Appends `count` batches of one small value each from seqno `from` on, each in a group of its own.
+fn append_groups(journal: &Journal, from: Seqno, count: u64) -> Vec<Lsn> {
+    let append = |seqno: Seqno| {
+        let lsn = journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap();
+        journal.write_out().unwrap();
+        lsn
+    };
+    (from..from + count).map(append).collect()
+}
+
+fn seqnos(replayed: &[Replayed]) -> Vec<Seqno> {
+    replayed.iter().map(|batch| batch.base).collect()
+}
+
+#[test]
+fn batches_survive_encoding() {
+    for seed in 0..300 {
+        let batch = random_batch(seed, 10_000);
+        let mut encoded = Vec::new();
+        codec::encode(seed << 20, &batch, &mut encoded);
+        assert!(encoded.len() <= codec::encoded_len_max(&batch), "seed {seed}");
+        let payload = Bytes::from(encoded);
+        let mut reader = codec::BatchReader::new(&payload);
+        assert_eq!(reader.next(), Ok(Some((seed << 20, batch))), "seed {seed}");
+        assert_eq!(reader.next(), Ok(None), "seed {seed}");
+    }
+}
+
+#[test]
+fn decoding_survives_any_bytes() {
+    for seed in 0..2000 {
+        let mut rng = Rng::new(seed);
+        let mut encoded = Vec::new();
+        codec::encode(1, &random_batch(seed, 100), &mut encoded);
+        for _ in 0..rng.range(1, 4) {
+            let at = rng.index(encoded.len());
+            encoded[at] = rng.next_u64() as u8;
+        }
+        encoded.truncate(rng.index(encoded.len() + 1));
+        let payload = Bytes::from(encoded);
+        let mut reader = codec::BatchReader::new(&payload);
+        while let Ok(Some((_, batch))) = reader.next() {
+            assert!(batch.payload_bytes() <= payload.len(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_bytes_of_a_group_are_these() {
+    let device = new_device();
+    let (journal, _) = open(&device, 3, Lsn(0)).unwrap();
+    let mut batch = Batch::new();
+    batch.put(Keyspace(1), &b"k"[..], &b"vv"[..]);
+    batch.delete(Keyspace(200), &b"d"[..]);
+    batch.delete_range(Keyspace(1), &b"a"[..], &b"b"[..]);
+    batch.merge(Keyspace(1), &b"m"[..], &b"+1"[..]);
+    journal.append(300, &batch).unwrap();
+    journal.sync(303).unwrap();
+    let group = &device.snapshot()[AREA.addr as usize..][..4096];
+    let payload = [
+        &[0xac, 0x02, 4][..],
+        &[1, 1, 1, b'k', 2, b'v', b'v'],
+        &[2, 0xc8, 0x01, 1, b'd'],
+        &[3, 1, 1, b'a', 1, b'b'],
+        &[4, 1, 1, b'm', 2, b'+', b'1'],
+    ]
+    .concat();
+    assert_eq!(group[HEADER_BYTES..HEADER_BYTES + payload.len()], payload);
+    assert!(group[HEADER_BYTES + payload.len()..].iter().all(|&byte| byte == 0));
+    let mut fields = Decoder::new(&group[12..HEADER_BYTES]);
+    assert_eq!(&group[..4], b"KvJg");
+    assert_eq!(fields.u32(), Ok(payload.len() as u32));
+    for field in [0_u64, 3, 0, 300] {
+        assert_eq!(fields.take(8), Ok(&field.to_le_bytes()[..]));
+    }
+    assert_eq!(fields.u32(), Ok(1));
+    assert_eq!(group[4..8], 0x24ac_78be_u32.to_le_bytes(), "checksum of the header");
+}
+
+#[test]
+fn what_was_synced_is_replayed_and_appending_goes_on_behind_it() {
+    let device = new_device();
+    let (journal, replayed) = open(&device, 1, Lsn(0)).unwrap();
+    assert!(replayed.is_empty());
+    assert_eq!((journal.durable_seqno(), journal.appended_seqno()), (0, 0));
+    let batches: Vec<_> = (0..20).map(|seed| random_batch(seed, 2000)).collect();
+    let mut seqno = 1;
+    for batch in &batches {
+        journal.append(seqno, batch).unwrap();
+        seqno += batch.len() as u64;
+    }
+    assert_eq!(journal.durable_seqno(), 0);
+    journal.sync(seqno - 1).unwrap();
+    assert_eq!(journal.durable_seqno(), seqno - 1);
+    assert_eq!(journal.stats().flushes, 1);
+    let head = journal.head();
+    drop(journal);
+
+    let (journal, replayed) = open(&device, 2, Lsn(0)).unwrap();
+    assert_eq!(replayed.into_iter().map(|found| found.batch).collect::<Vec<_>>(), batches);
+    assert_eq!((journal.head(), journal.durable_seqno()), (head, seqno - 1));
+    assert_eq!(journal.append(seqno, &put(b"more")).unwrap(), head);
+    journal.sync(seqno).unwrap();
+    let (_, replayed) = open(&device, 3, Lsn(0)).unwrap();
+    assert_eq!(replayed.last().map(|found| (found.base, found.lsn)), Some((seqno, head)));
+}
+
+#[test]
+fn a_batch_larger_than_a_chunk_survives() {
+    let area = JournalArea { len: 8 << 20, ..AREA };
+    let device = Arc::new(MemoryDevice::new(area.addr + area.len));
+    let journal = Journal::open(device.clone(), area, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+    let mut data = vec![0; 3 << 20];
+    Rng::new(1).fill(&mut data);
+    let mut batch = Batch::new();
+    batch.put_blocks(KEYSPACE, &b"prefix"[..], 5, data);
+    // Three laps: each batch is written out by its size alone, and wraps somewhere.
+    let mut tail = Lsn(0);
+    for seqno in 1..=8 {
+        let lsn = journal.append(seqno, &batch).unwrap();
+        assert_eq!(journal.stats().groups, seqno);
+        journal.retire(lsn);
+        tail = lsn;
+    }
+    let mut replayed = Vec::new();
+    let recovered = Journal::replay(device.as_ref(), area, 2, tail, &mut |found| {
+        replayed.push(found);
+        Ok(())
+    });
+    assert_eq!(recovered.unwrap().head, journal.head());
+    assert_eq!(replayed, [Replayed { base: 8, batch, lsn: tail }]);
+}
+
+#[test]
+fn a_torn_group_ends_the_log_at_every_sector() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    append_groups(&journal, 1, 2);
+    let torn = journal.append(3, &put(&[7; 10_000])).unwrap();
+    let before = device.fork();
+    journal.write_out().unwrap();
+    let len = (journal.head().0 - torn.0) as usize;
+    let mut written = vec![0; len];
+    device.read_at(&mut written, AREA.addr + torn.0).unwrap();
+    for missing in 0..len / 512 {
+        let image = Arc::new(before.fork());
+        let mut group = written.clone();
+        group[missing * 512..(missing + 1) * 512].fill(0xee);
+        image.write_at(&group, AREA.addr + torn.0).unwrap();
+        let (after, replayed) = open(&image, 2, Lsn(0)).unwrap();
+        let is_padding = missing * 512 > HEADER_BYTES + 10_020;
+        assert_eq!(replayed.len(), if is_padding { 3 } else { 2 }, "piece {missing}");
+        assert_eq!(after.head() == torn, !is_padding, "piece {missing}");
+    }
+}
+
+#[test]
+fn groups_of_earlier_laps_do_not_count() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    for seqno in 1..200 {
+        journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap();
+        journal.sync(seqno).unwrap();
+        journal.retire(Lsn(journal.head().0.saturating_sub(8192)));
+        let recovered = Journal::replay(device.as_ref(), AREA, 2, journal.tail(), &mut |_| Ok(())).unwrap();
+        assert_eq!((recovered.head, recovered.last_seqno), (journal.head(), seqno));
+    }
+    assert!(journal.head().0 > 5 * AREA.len);
+}
+
+#[test]
+fn a_group_left_behind_the_end_never_counts_again() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    let lsns = append_groups(&journal, 1, 4);
+    // Group 2 was lost; 3 and 4, written later, arrived.
+    device.write_at(&[0; 4096], AREA.addr + lsns[1].0).unwrap();
+    let (journal, replayed) = open(&device, 2, Lsn(0)).unwrap();
+    assert_eq!(seqnos(&replayed), [1]);
+    assert_eq!(journal.head(), lsns[1]);
+    // The new opening fills the gap exactly.
+    append_groups(&journal, 2, 1);
+    let (journal, replayed) = open(&device, 3, Lsn(0)).unwrap();
+    assert_eq!(seqnos(&replayed), [1, 2]);
+    // A tail that points right at where the old group 3 was: nothing of it may come back.
+    assert_eq!(journal.head(), lsns[2]);
+    let (_, replayed) = open(&device, 4, lsns[2]).unwrap();
+    assert_eq!(seqnos(&replayed), [0_u64; 0]);
+}
+
+#[test]
+fn epochs_alone_keep_remains_out_of_a_log() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    let lsns = append_groups(&journal, 1, 3);
+    let mut remains = vec![0; 4096];
+    device.read_at(&mut remains, AREA.addr + lsns[2].0).unwrap();
+    device.write_at(&[0; 4096], AREA.addr + lsns[1].0).unwrap();
+    let (journal, _) = open(&device, 2, Lsn(0)).unwrap();
+    append_groups(&journal, 2, 1);
+    // As if wiping had not happened.
+    device.write_at(&remains, AREA.addr + lsns[2].0).unwrap();
+    let (_, replayed) = open(&device, 3, Lsn(0)).unwrap();
+    assert_eq!(seqnos(&replayed), [1, 2]);
+}
+
+#[test]
+fn damage_before_what_was_flushed_is_refused() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    let lsns = append_groups(&journal, 1, 3);
+    journal.sync(3).unwrap();
+    append_groups(&journal, 4, 1);
+    for &lsn in &lsns {
+        for at in [0, 70] {
+            let image = Arc::new(device.fork());
+            let mut sector = vec![0; 4096];
+            image.read_at(&mut sector, AREA.addr + lsn.0).unwrap();
+            sector[at] ^= 1;
+            image.write_at(&sector, AREA.addr + lsn.0).unwrap();
+            assert!(is_corrupt(&open(&image, 2, Lsn(0))), "position {lsn:?}, byte {at}");
+        }
+    }
+}
+
+#[test]
+fn a_tail_that_was_overwritten_is_refused() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    let lsns = append_groups(&journal, 1, 20);
+    journal.retire(lsns[19]);
+    append_groups(&journal, 21, 20);
+    assert!(journal.head().0 > AREA.len);
+    assert!(is_corrupt(&open(&device, 2, Lsn(0))));
+    assert!(open(&device, 2, lsns[19]).is_ok());
+}
+
+#[test]
+fn groups_from_openings_that_the_superblock_does_not_know_are_refused() {
+    let device = new_device();
+    let (journal, _) = open(&device, 5, Lsn(0)).unwrap();
+    append_groups(&journal, 1, 1);
+    assert!(is_corrupt(&open(&device, 5, Lsn(0))));
+    assert!(open(&device, 6, Lsn(0)).is_ok());
+}
+
+#[test]
+fn another_stores_groups_do_not_count() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    append_groups(&journal, 1, 3);
+    let other = JournalArea { salt: AREA.salt + 1, ..AREA };
+    let recovered = Journal::replay(device.as_ref(), other, 2, Lsn(0), &mut |_| Ok(())).unwrap();
+    assert_eq!(recovered.groups, 0);
+}
+
+#[test]
+fn a_full_area_says_so_until_it_is_retired() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    let batch = put(&vec![1; 30_000]);
+    let mut seqno = 1;
+    let lsns: Vec<_> = std::iter::from_fn(|| {
+        let lsn = journal.append(seqno, &batch).ok()?;
+        seqno += 1;
+        Some(lsn)
+    })
+    .collect();
+    assert_eq!(lsns.len(), 4);
+    assert!(journal.used_bytes() <= journal.area_bytes());
+    assert!(matches!(journal.append(seqno, &batch), Err(AppendError::AreaFull)));
+    journal.retire(journal.head());
+    assert_eq!(journal.used_bytes(), 0);
+    journal.append(seqno, &batch).unwrap();
+    journal.sync(seqno).unwrap();
+    let (_, replayed) = open(&device, 2, journal.tail()).unwrap();
+    assert_eq!(seqnos(&replayed), [seqno]);
+
+    let too_large = journal.append(seqno + 1, &put(&vec![1; AREA.len as usize]));
+    assert!(matches!(too_large, Err(AppendError::Store(StoreError::BatchTooLarge { .. }))));
+    // Nearly the whole area, with an open group in the way of it.
+    journal.append(seqno + 1, &put(b"small")).unwrap();
+    let nearly = put(&vec![1; AREA.len as usize - 4096]);
+    assert!(matches!(journal.append(seqno + 2, &nearly), Err(AppendError::AreaFull)));
+    journal.retire(journal.head());
+    journal.append(seqno + 2, &nearly).unwrap();
+    journal.sync(seqno + 2).unwrap();
+}
+
+#[test]
+fn a_failed_write_or_flush_is_sticky() {
+    for call in [Call::Write, Call::Flush] {
+        let device = Arc::new(FaultDevice::new(new_device()));
+        let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+        journal.append(1, &put(b"a")).unwrap();
+        journal.sync(1).unwrap();
+        journal.append(2, &put(b"b")).unwrap();
+        device.add(FaultRule::once(call, 0, FaultError::EIO));
+        assert!(matches!(journal.sync(2), Err(StoreError::Failed { .. })), "{call:?}");
+        assert!(matches!(journal.sync(2), Err(StoreError::Failed { .. })), "{call:?}");
+        assert!(matches!(journal.write_out(), Err(StoreError::Failed { .. })), "{call:?}");
+        let append = journal.append(3, &put(b"c"));
+        assert!(matches!(append, Err(AppendError::Store(StoreError::Failed { .. }))), "{call:?}");
+        assert!(journal.sync(1).is_ok(), "what is durable stays so");
+        assert_eq!(journal.durable_seqno(), 1);
+    }
+}
+
+#[test]
+fn headers_survive_encoding_and_nothing_else_decodes() {
+    let header = Header {
+        payload_crc: 1,
+        payload_len: 2,
+        lsn: 3 << 40,
+        epoch: 4,
+        flushed_before: 5,
+        first_seqno: 6,
+        batches: 7,
+    };
+    let bytes = header.encode(9);
+    assert_eq!(Header::decode(&bytes, 9), Some(header));
+    assert_eq!(Header::decode(&bytes, 8), None);
+    for bit in 0..HEADER_BYTES * 8 {
+        let mut flipped = bytes;
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Header::decode(&flipped, 9), None, "bit {bit}");
+    }
+}

@@ -1,0 +1,242 @@
+//! A read of consecutive blocks on its way down through the layers of a block keyspace.
+//!
+//! Invariant: the seqno ranges of the layers are disjoint and descending, so the first layer that
+//! decides a block (data or covering range tombstone) decides it for good.
+//!
+//! Thread safety: belongs to one reader.
+
+use std::ops::Range;
+
+use kvfs_store::{BLOCK_BYTES, Seqno};
+
+use super::tombstones::TombstoneSet;
+
+/// What is known of one block of a [`BlockFill`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// No layer has decided yet.
+    Unknown,
+    /// Present; its bytes are in the buffer (if there is one).
+    Data,
+    /// Deleted.
+    Absent,
+}
+
+/// A read of the blocks `first .. first + count` of `prefix` at one snapshot. Positions inside it
+/// are counted from 0.
+#[derive(Debug)]
+pub struct BlockFill<'a> {
+    prefix: &'a [u8],
+    first: u64,
+    snapshot: Seqno,
+    states: Vec<BlockState>,
+    unknown: usize,
+    /// `None`: only presence is asked for.
+    buf: Option<&'a mut [u8]>,
+}
+
+impl<'a> BlockFill<'a> {
+    /// A read into `buf`, whose length is a multiple of [`BLOCK_BYTES`].
+    pub fn new(prefix: &'a [u8], first: u64, snapshot: Seqno, buf: &'a mut [u8]) -> Self {
+        assert!(buf.len().is_multiple_of(BLOCK_BYTES), "the buffer holds whole blocks");
+        let count = buf.len() / BLOCK_BYTES;
+        Self {
+            prefix,
+            first,
+            snapshot,
+            states: vec![BlockState::Unknown; count],
+            unknown: count,
+            buf: Some(buf),
+        }
+    }
+
+    /// A question for presence only; no data is read.
+    pub fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
+        Self { prefix, first, snapshot, states: vec![BlockState::Unknown; count], unknown: count, buf: None }
+    }
+
+    /// What comes before the block number in the key.
+    pub fn prefix(&self) -> &'a [u8] {
+        self.prefix
+    }
+
+    /// Block number at position 0.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Number of blocks.
+    pub fn count(&self) -> usize {
+        self.states.len()
+    }
+
+    /// The newest seqno that the read sees.
+    pub fn snapshot(&self) -> Seqno {
+        self.snapshot
+    }
+
+    /// Whether bytes are wanted, not only presence.
+    pub fn wants_data(&self) -> bool {
+        self.buf.is_some()
+    }
+
+    /// Whether every block is decided.
+    pub fn is_complete(&self) -> bool {
+        self.unknown == 0
+    }
+
+    /// What is known of the block at `position`.
+    pub fn state(&self, position: usize) -> BlockState {
+        self.states[position]
+    }
+
+    /// The full key of the block at `position`.
+    pub fn key(&self, position: usize) -> Vec<u8> {
+        block_key(self.prefix, self.first + position as u64)
+    }
+
+    /// The first maximal stretch of undecided positions at or after `from`. Loop with it while
+    /// deciding blocks: `while let Some(range) = fill.next_undecided(at) { …; at = range.end; }`
+    pub fn next_undecided(&self, from: usize) -> Option<Range<usize>> {
+        if self.unknown == 0 {
+            return None;
+        }
+        let tail = self.states.get(from..)?;
+        let start = from + tail.iter().position(|&state| state == BlockState::Unknown)?;
+        let len = self.states[start..].iter().take_while(|&&state| state == BlockState::Unknown).count();
+        Some(start..start + len)
+    }
+
+    /// All maximal stretches of undecided positions, ascending.
+    pub fn undecided(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let range = self.next_undecided(from)?;
+            from = range.end;
+            Some(range)
+        })
+    }
+
+    /// Decides an undecided block: present with these [`BLOCK_BYTES`] bytes (ignored when only
+    /// presence is asked for).
+    pub fn set_data(&mut self, position: usize, data: &[u8]) {
+        if let Some(buf) = &mut self.buf {
+            buf[position * BLOCK_BYTES..(position + 1) * BLOCK_BYTES].copy_from_slice(data);
+        }
+        self.decide(position..position + 1, BlockState::Data);
+    }
+
+    /// The part of the buffer for `range`, for a read straight from the device; call
+    /// [`BlockFill::mark_data`] when the bytes are there and verified. Only undecided blocks may be
+    /// written. `None` when only presence is asked for.
+    pub fn buffer(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        debug_assert!(self.states[range.clone()].iter().all(|&state| state == BlockState::Unknown));
+        Some(&mut self.buf.as_mut()?[range.start * BLOCK_BYTES..range.end * BLOCK_BYTES])
+    }
+
+    /// Decides undecided blocks: present, their bytes are already in the buffer.
+    pub fn mark_data(&mut self, range: Range<usize>) {
+        self.decide(range, BlockState::Data);
+    }
+
+    /// Decides the blocks of `range` that are still undecided: deleted.
+    pub fn mark_absent(&mut self, range: Range<usize>) {
+        for position in range {
+            if self.states[position] == BlockState::Unknown {
+                self.states[position] = BlockState::Absent;
+                self.unknown -= 1;
+            }
+        }
+    }
+
+    fn decide(&mut self, range: Range<usize>, state: BlockState) {
+        for slot in &mut self.states[range] {
+            assert_eq!(*slot, BlockState::Unknown, "a block is decided once");
+            *slot = state;
+            self.unknown -= 1;
+        }
+    }
+
+    /// The stretches of positions that `tombstones` cover at the snapshot, ascending and disjoint,
+    /// each with the newest covering seqno. O(log n + fragments met).
+    pub fn covered(&self, tombstones: &TombstoneSet) -> Vec<(Range<usize>, Seqno)> {
+        if tombstones.is_empty() || self.states.is_empty() {
+            return Vec::new();
+        }
+        let start = self.key(0);
+        let last = self.key(self.count() - 1);
+        let mut covered = Vec::new();
+        for fragment in tombstones.fragments_from(&start) {
+            if fragment.start[..] > last[..] {
+                break;
+            }
+            let Some(seqno) = fragment.newest_at(self.snapshot) else { continue };
+            let range = self.positions(fragment.start, fragment.end);
+            if !range.is_empty() {
+                covered.push((range, seqno));
+            }
+        }
+        covered
+    }
+
+    /// Ends the visit of a layer: what its range tombstones cover and nothing decided is absent.
+    pub fn end_layer(&mut self, covered: &[(Range<usize>, Seqno)]) {
+        for (range, _) in covered {
+            self.mark_absent(range.clone());
+        }
+    }
+
+    /// The positions whose keys lie in `[start, end)`.
+    pub fn positions(&self, start: &[u8], end: &[u8]) -> Range<usize> {
+        self.position_at_or_after(start)..self.position_at_or_after(end)
+    }
+
+    /// The first position whose key is at or after `key`, at most the count.
+    fn position_at_or_after(&self, key: &[u8]) -> usize {
+        let Some(suffix) = key.strip_prefix(self.prefix) else {
+            // `key` sorts wholly before or wholly after every key under the prefix.
+            return if key < self.prefix { 0 } else { self.count() };
+        };
+        let mut number = [0_u8; 8];
+        let len = suffix.len().min(8);
+        number[..len].copy_from_slice(&suffix[..len]);
+        let block = u64::from_be_bytes(number);
+        let at = block.saturating_sub(self.first);
+        // A longer key sorts after the block with the same eight bytes.
+        let at = if suffix.len() > 8 && block >= self.first { at.saturating_add(1) } else { at };
+        usize::try_from(at).unwrap_or(usize::MAX).min(self.count())
+    }
+
+    /// After all layers: undecided blocks are absent, and absent blocks read as zeros. Returns the
+    /// state of each block, `Data` or `Absent`.
+    pub fn finish(mut self) -> Vec<BlockState> {
+        self.mark_absent(0..self.count());
+        if let Some(buf) = &mut self.buf {
+            for (block, _) in buf
+                .chunks_exact_mut(BLOCK_BYTES)
+                .zip(&self.states)
+                .filter(|(_, state)| **state == BlockState::Absent)
+            {
+                block.fill(0);
+            }
+        }
+        self.states
+    }
+}
+
+/// The key of a block: `prefix ‖ be64(block)`.
+pub fn block_key(prefix: &[u8], block: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(prefix.len() + 8);
+    key.extend_from_slice(prefix);
+    key.extend_from_slice(&block.to_be_bytes());
+    key
+}
+
+/// The inverse of [`block_key`]: prefix and block number; `None` for a key shorter than eight bytes.
+pub fn split_block_key(key: &[u8]) -> Option<(&[u8], u64)> {
+    let (prefix, number) = key.split_last_chunk::<8>()?;
+    Some((prefix, u64::from_be_bytes(*number)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Walks over the records of a memtable.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{Result, Seqno};
+
+use super::{MemTable, keyspace::KeyspaceTable, skiplist::Cursor};
+use crate::format::{RecordIter, RecordRef};
+
+/// A walk that keeps its memtable (and the charge for it) alive.
+pub(super) struct MemTableIter {
+    cursor: Cursor<KeyspaceTable>,
+    _table: Arc<MemTable>,
+}
+
+impl MemTableIter {
+    pub(super) fn new(table: Arc<MemTable>, keyspace: Arc<KeyspaceTable>) -> Self {
+        Self { cursor: Cursor::new(keyspace), _table: table }
+    }
+}
+
+impl RecordIter for MemTableIter {
+    fn seek(&mut self, key: &[u8], seqno: Seqno) -> Result<()> {
+        self.cursor.seek(key, seqno);
+        Ok(())
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.cursor.seek_before(key);
+        Ok(())
+    }
+
+    fn first(&mut self) -> Result<()> {
+        self.cursor.first();
+        Ok(())
+    }
+
+    fn last(&mut self) -> Result<()> {
+        self.cursor.last();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.cursor.next();
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.cursor.prev();
+        Ok(())
+    }
+
+    fn record(&self) -> Option<RecordRef<'_>> {
+        self.cursor.node().map(|node| node.record())
+    }
+
+    fn value(&mut self) -> Result<Bytes> {
+        Ok(self.cursor.node().map(|node| node.value().clone()).unwrap_or_default())
+    }
+}
+
+/// A walk over nothing.
+pub(super) struct EmptyIter;
+
+impl RecordIter for EmptyIter {
+    fn seek(&mut self, _key: &[u8], _seqno: Seqno) -> Result<()> {
+        Ok(())
+    }
+
+    fn seek_before(&mut self, _key: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn first(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn last(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&self) -> Option<RecordRef<'_>> {
+        None
+    }
+
+    fn value(&mut self) -> Result<Bytes> {
+        Ok(Bytes::new())
+    }
+}

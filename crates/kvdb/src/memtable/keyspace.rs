@@ -1,0 +1,178 @@
+//! The records of one keyspace in a memtable.
+//!
+//! Thread safety: readers and writers at once; see [`SkipList`] and [`GrowingTombstones`].
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, Seqno};
+
+use super::{
+    fill::BlockFill,
+    growing::GrowingTombstones,
+    lookup::Lookup,
+    skiplist::{HoldsList, RECORD_OVERHEAD_BYTES, SkipList},
+    tombstones::RangeTombstone,
+};
+use crate::format::RecordKind;
+
+/// Memory that a range tombstone takes beyond its keys (bytes): list entry, fragments, seqno sets.
+const TOMBSTONE_OVERHEAD_BYTES: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct KeyspaceTable {
+    records: SkipList,
+    tombstones: GrowingTombstones,
+}
+
+impl HoldsList for KeyspaceTable {
+    fn list(&self) -> &SkipList {
+        &self.records
+    }
+}
+
+impl KeyspaceTable {
+    pub(super) fn tombstones(&self) -> &GrowingTombstones {
+        &self.tombstones
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.tombstones.is_empty()
+    }
+
+    /// Returns the bytes that the record takes.
+    pub(super) fn insert(&self, key: Bytes, seqno: Seqno, kind: RecordKind, value: Bytes) -> usize {
+        let bytes = key.len() + value.len() + RECORD_OVERHEAD_BYTES;
+        self.records.insert(key, seqno, kind, value);
+        bytes
+    }
+
+    /// Returns the bytes that the tombstone takes.
+    pub(super) fn insert_tombstone(&self, start: Bytes, end: Bytes, seqno: Seqno) -> usize {
+        let bytes = start.len() + end.len() + TOMBSTONE_OVERHEAD_BYTES;
+        self.tombstones.insert(RangeTombstone { start, end, seqno });
+        bytes
+    }
+
+    /// A delete of one key of a block keyspace: a range tombstone over exactly that key.
+    pub(super) fn insert_block_delete(&self, key: &[u8], seqno: Seqno) -> usize {
+        let mut end = Vec::with_capacity(key.len() + 1);
+        end.extend_from_slice(key);
+        end.push(0);
+        let end = Bytes::from(end);
+        self.insert_tombstone(end.slice(..key.len()), end, seqno)
+    }
+
+    /// One record per block; they share `data`, and one allocation for their keys.
+    pub(super) fn insert_blocks(&self, prefix: &[u8], first: u64, data: &Bytes, seqno: Seqno) -> usize {
+        let count = data.len() / BLOCK_BYTES;
+        let key_len = prefix.len() + 8;
+        let mut keys = Vec::with_capacity(count * key_len);
+        for block in 0..count as u64 {
+            keys.extend_from_slice(prefix);
+            keys.extend_from_slice(&(first + block).to_be_bytes());
+        }
+        let keys = Bytes::from(keys);
+        (0..count)
+            .map(|at| {
+                let key = keys.slice(at * key_len..(at + 1) * key_len);
+                let value = data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
+                self.insert(key, seqno, RecordKind::Put, value)
+            })
+            .sum()
+    }
+
+    pub(super) fn lookup(&self, lookup: &mut Lookup<'_>) {
+        if lookup.is_decided() {
+            return;
+        }
+        let (key, snapshot) = (lookup.key(), lookup.snapshot());
+        let tombstone = self.tombstones.covering(key, snapshot);
+        let mut node = self.records.seek(key, snapshot);
+        while let Some(at) = &mut node {
+            let record = at.record();
+            if record.key != key || !lookup.visit(record.seqno, record.kind, || at.value().clone(), tombstone)
+            {
+                break;
+            }
+            if !at.advance() {
+                break;
+            }
+        }
+        lookup.end_layer(tombstone);
+    }
+
+    pub(super) fn fill(&self, fill: &mut BlockFill<'_>) {
+        if fill.is_complete() {
+            return;
+        }
+        let covered = self.tombstones.covered(fill);
+        let hidden = newest_by_position(&covered, fill.count());
+        let mut from = 0;
+        while let Some(range) = fill.next_undecided(from) {
+            self.fill_stretch(fill, range.clone(), &hidden);
+            from = range.end;
+        }
+        fill.end_layer(&covered);
+    }
+
+    /// Fills the undecided stretch `range` from the records.
+    fn fill_stretch(&self, fill: &mut BlockFill<'_>, range: std::ops::Range<usize>, hidden: &[Seqno]) {
+        let prefix = fill.prefix();
+        let Some(mut node) = self.records.seek(&fill.key(range.start), fill.snapshot()) else { return };
+        // The position whose version at the snapshot is already known.
+        let mut done = None;
+        loop {
+            let record = node.record();
+            if record.key.get(..prefix.len()) != Some(prefix) {
+                return;
+            }
+            if let Ok(number) = record.key[prefix.len()..].try_into() {
+                let position = (u64::from_be_bytes(number).saturating_sub(fill.first())) as usize;
+                if position >= range.end {
+                    return;
+                }
+                if record.seqno <= fill.snapshot() && done != Some(position) {
+                    done = Some(position);
+                    if hidden.get(position).is_some_and(|&tombstone| tombstone > record.seqno) {
+                        fill.mark_absent(position..position + 1);
+                    } else {
+                        fill.set_data(position, node.value());
+                    }
+                }
+            }
+            if !node.advance() {
+                return;
+            }
+        }
+    }
+
+    /// The smallest present block of `prefix` at or after `from`, tombstones ignored.
+    pub(super) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+        let mut node = self.records.seek(&super::block_key(prefix, from), snapshot)?;
+        loop {
+            let record = node.record();
+            let suffix = record.key.strip_prefix(prefix)?;
+            if let Ok(number) = suffix.try_into()
+                && record.seqno <= snapshot
+            {
+                return Some(u64::from_be_bytes(number));
+            }
+            if !node.advance() {
+                return None;
+            }
+        }
+    }
+}
+
+/// The newest covering seqno per position, 0 where there is none; empty when nothing is covered.
+fn newest_by_position(covered: &[(std::ops::Range<usize>, Seqno)], count: usize) -> Vec<Seqno> {
+    if covered.is_empty() {
+        return Vec::new();
+    }
+    let mut newest = vec![0; count];
+    for (range, seqno) in covered {
+        for slot in &mut newest[range.clone()] {
+            *slot = (*slot).max(*seqno);
+        }
+    }
+    newest
+}

@@ -1,0 +1,116 @@
+//! A point read on its way down through the layers of a keyspace, newest first.
+//!
+//! Invariant: the seqno ranges of the layers are disjoint and descending, so the first layer that
+//! decides (with a value, a delete, or a covering range tombstone) ends the walk.
+//!
+//! Thread safety: belongs to one reader.
+
+use bytes::Bytes;
+use kvfs_store::{Result, Seqno};
+
+use super::merge::Merger;
+use crate::format::RecordKind;
+
+/// What a [`Lookup`] knows about the base of its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// No layer has decided yet: go on to older layers.
+    Pending,
+    /// The newest value below the operands.
+    Found(Bytes),
+    /// The key is absent below the operands.
+    Absent,
+}
+
+/// The read of one key at one snapshot.
+#[derive(Debug)]
+pub struct Lookup<'a> {
+    key: &'a [u8],
+    snapshot: Seqno,
+    /// Newest first.
+    operands: Vec<Bytes>,
+    outcome: Outcome,
+}
+
+impl<'a> Lookup<'a> {
+    /// Nothing is known yet. No allocation until a merge operand turns up.
+    pub fn new(key: &'a [u8], snapshot: Seqno) -> Self {
+        Self { key, snapshot, operands: Vec::new(), outcome: Outcome::Pending }
+    }
+
+    /// The key that is looked up.
+    pub fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// The newest seqno that the read sees.
+    pub fn snapshot(&self) -> Seqno {
+        self.snapshot
+    }
+
+    /// Whether the walk is over: older versions and layers can't change the answer.
+    pub fn is_decided(&self) -> bool {
+        self.outcome != Outcome::Pending
+    }
+
+    /// The state below the operands.
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// The merge operands met so far, newest first.
+    pub fn operands(&self) -> &[Bytes] {
+        &self.operands
+    }
+
+    /// Takes in the next older version of the key in the current layer, at or below the snapshot.
+    /// `value` is called only when it is needed. `tombstone` is the newest seqno at or below the
+    /// snapshot of a range tombstone *of this layer* that covers the key. Returns whether to go on
+    /// with the next older version.
+    pub fn visit(
+        &mut self,
+        seqno: Seqno,
+        kind: RecordKind,
+        value: impl FnOnce() -> Bytes,
+        tombstone: Option<Seqno>,
+    ) -> bool {
+        debug_assert!(seqno <= self.snapshot, "a record above the snapshot is not visible");
+        if self.is_decided() {
+            return false;
+        }
+        if tombstone.is_some_and(|tombstone| tombstone > seqno) {
+            self.outcome = Outcome::Absent;
+            return false;
+        }
+        match kind {
+            RecordKind::Put => self.outcome = Outcome::Found(value()),
+            RecordKind::Delete => self.outcome = Outcome::Absent,
+            RecordKind::Merge => self.operands.push(value()),
+        }
+        !self.is_decided()
+    }
+
+    /// Ends the visit of a layer: if it has a range tombstone over the key, nothing older counts.
+    /// Returns whether to go on with the next older layer.
+    pub fn end_layer(&mut self, tombstone: Option<Seqno>) -> bool {
+        if !self.is_decided() && tombstone.is_some() {
+            self.outcome = Outcome::Absent;
+        }
+        !self.is_decided()
+    }
+
+    /// The value, after all layers: an undecided base is absent. Resolves merge operands.
+    ///
+    /// # Errors
+    /// As [`Merger::resolve`].
+    pub fn finish(self, merger: &Merger) -> Result<Option<Bytes>> {
+        let base = match self.outcome {
+            Outcome::Found(value) => Some(value),
+            Outcome::Pending | Outcome::Absent => None,
+        };
+        merger.resolve(self.key, base, &self.operands)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! The merge function of one keyspace, with the name that errors need.
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use kvfs_store::{MergeFunction, Result, StoreError};
+
+/// Resolves and folds the merge operands of one keyspace. Cheap to clone.
+#[derive(Clone)]
+pub struct Merger {
+    keyspace: Arc<str>,
+    function: Option<Arc<dyn MergeFunction>>,
+}
+
+impl fmt::Debug for Merger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Merger")
+            .field("keyspace", &self.keyspace)
+            .field("function", &self.function.is_some())
+            .finish()
+    }
+}
+
+impl Merger {
+    /// The merge function of the keyspace named `keyspace`; `None` when it was opened without one.
+    pub fn new(keyspace: impl Into<Arc<str>>, function: Option<Arc<dyn MergeFunction>>) -> Self {
+        Self { keyspace: keyspace.into(), function }
+    }
+
+    /// Name of the keyspace.
+    pub fn keyspace(&self) -> &str {
+        &self.keyspace
+    }
+
+    /// Whether operands can be resolved.
+    pub fn has_function(&self) -> bool {
+        self.function.is_some()
+    }
+
+    /// Applies `operands` (newest first) to `base`; with no operands the base itself.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMergeFunction`] when there are operands and no function; corruption that the
+    /// function finds in an operand.
+    pub fn resolve(&self, key: &[u8], base: Option<Bytes>, operands: &[Bytes]) -> Result<Option<Bytes>> {
+        if operands.is_empty() {
+            return Ok(base);
+        }
+        let function =
+            self.function.as_ref().ok_or_else(|| StoreError::NoMergeFunction(self.keyspace.to_string()))?;
+        let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|operand| &operand[..]).collect();
+        function.resolve(key, base.as_deref(), &oldest_first)
+    }
+
+    /// One operand for two neighbouring ones, or `None` when they do not fold.
+    pub fn fold(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes> {
+        self.function.as_ref()?.fold(key, older, newer)
+    }
+}

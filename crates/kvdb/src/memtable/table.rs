@@ -1,0 +1,205 @@
+//! The memtable: all keyspaces of one write buffer.
+//!
+//! Thread safety: `&self` everywhere. A reader at snapshot S sees everything at or below S, provided
+//! that S was published after the writers of those seqnos returned from [`MemTable::apply`].
+//! Invariants: the accountant is charged exactly [`MemTable::bytes`] until the table is dropped.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Seqno};
+use parking_lot::RwLock;
+
+use super::{
+    fill::BlockFill,
+    iter::{EmptyIter, MemTableIter},
+    keyspace::KeyspaceTable,
+    lookup::Lookup,
+    tombstones::TombstoneSet,
+    writers::{WriteGuard, Writers},
+};
+use crate::{
+    cache::{Accountant, Pool},
+    format::{RecordIter, RecordKind},
+};
+
+/// A write buffer: the newest records of all keyspaces, in memory.
+pub struct MemTable {
+    accountant: Arc<Accountant>,
+    tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>>,
+    bytes: AtomicU64,
+    seqno_min: AtomicU64,
+    seqno_max: AtomicU64,
+    writers: Writers,
+}
+
+impl fmt::Debug for MemTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemTable")
+            .field("bytes", &self.bytes())
+            .field("seqno_range", &self.seqno_range())
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemTable {
+    /// An empty table, whose memory is charged to `accountant`.
+    pub fn new(accountant: Arc<Accountant>) -> Self {
+        Self {
+            accountant,
+            tables: RwLock::default(),
+            bytes: AtomicU64::new(0),
+            seqno_min: AtomicU64::new(Seqno::MAX),
+            seqno_max: AtomicU64::new(0),
+            writers: Writers::default(),
+        }
+    }
+
+    /// Announces a writer. Take it under the lock that also seals tables, before the table can be
+    /// replaced, and keep it until the batch is applied *and published*: then a quiescent table
+    /// holds nothing above the visible watermark.
+    pub fn begin_write(&self) -> WriteGuard<'_> {
+        self.writers.enter()
+    }
+
+    /// Waits until every announced writer has left. The caller has made sure that no more come.
+    pub fn wait_quiescent(&self) {
+        self.writers.wait_quiescent();
+    }
+
+    /// Inserts `batch`: operation i has seqno `base + i`, all blocks of a `PutBlocks` have the same.
+    /// In a block keyspace a `Delete` becomes a range tombstone over its key. `kind_of` knows every
+    /// keyspace of the batch; the batch has been checked against limits and kinds. Keys and values
+    /// are shared with the batch, not copied. O(log n) per record.
+    pub fn apply(&self, batch: &Batch, base: Seqno, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
+        if batch.is_empty() {
+            return;
+        }
+        let mut bytes = 0;
+        let mut table: Option<(Keyspace, Arc<KeyspaceTable>)> = None;
+        for (op, seqno) in batch.ops().iter().zip(base..) {
+            let keyspace = op.keyspace();
+            let (_, table) = match &mut table {
+                Some(table) if table.0 == keyspace => table,
+                table => table.insert((keyspace, self.table_or_new(keyspace.0))),
+            };
+            bytes += insert(table, op, seqno, &kind_of);
+        }
+        self.seqno_min.fetch_min(base, Ordering::Release);
+        self.seqno_max.fetch_max(base + batch.len() as u64 - 1, Ordering::Release);
+        self.accountant.charge(Pool::Memtable, bytes as u64);
+        self.bytes.fetch_add(bytes as u64, Ordering::Release);
+    }
+
+    fn table(&self, keyspace: u32) -> Option<Arc<KeyspaceTable>> {
+        self.tables.read().get(&keyspace).cloned()
+    }
+
+    fn table_or_new(&self, keyspace: u32) -> Arc<KeyspaceTable> {
+        let found = self.table(keyspace);
+        found.unwrap_or_else(|| Arc::clone(self.tables.write().entry(keyspace).or_default()))
+    }
+
+    /// Memory that the table takes: keys, values, and an estimate of the rest (bytes).
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing was applied.
+    pub fn is_empty(&self) -> bool {
+        self.seqno_range().is_none()
+    }
+
+    /// The keyspaces that have records or tombstones here, ascending.
+    pub fn keyspaces(&self) -> Vec<u32> {
+        let tables = self.tables.read();
+        tables.iter().filter(|(_, table)| !table.is_empty()).map(|(&keyspace, _)| keyspace).collect()
+    }
+
+    /// Smallest and greatest seqno applied.
+    pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
+        let (min, max) = (self.seqno_min.load(Ordering::Acquire), self.seqno_max.load(Ordering::Acquire));
+        (min <= max).then_some((min, max))
+    }
+
+    /// Takes a point read through this layer. Expected O(log n).
+    pub fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) {
+        if let Some(table) = self.tables.read().get(&keyspace) {
+            table.lookup(lookup);
+        }
+    }
+
+    /// Takes a read of blocks through this layer. O(log n + records in the range).
+    pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
+        if let Some(table) = self.table(keyspace) {
+            table.fill(fill);
+        }
+    }
+
+    /// The smallest block of `prefix` at or after `from` that has a record at or below `snapshot`;
+    /// range tombstones are ignored.
+    pub fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+        self.table(keyspace)?.next_block(prefix, from, snapshot)
+    }
+
+    /// A walk over the point records of a keyspace, which keeps the table alive. It also meets
+    /// records that come in meanwhile: ignore those above your snapshot.
+    pub fn iter(self: &Arc<Self>, keyspace: u32) -> Box<dyn RecordIter> {
+        match self.table(keyspace) {
+            Some(table) => Box::new(MemTableIter::new(Arc::clone(self), table)),
+            None => Box::new(EmptyIter),
+        }
+    }
+
+    /// All range tombstones of a keyspace as one set, for a flush. Costs a rebuild after changes;
+    /// readers use [`MemTable::tombstone_sets`].
+    pub fn tombstones(&self, keyspace: u32) -> Arc<TombstoneSet> {
+        self.table(keyspace).map(|table| table.tombstones().whole()).unwrap_or_default()
+    }
+
+    /// All range tombstones of a keyspace, as O(log n) sets that may overlap. Cheap.
+    pub fn tombstone_sets(&self, keyspace: u32) -> Vec<Arc<TombstoneSet>> {
+        self.table(keyspace).map(|table| table.tombstones().sets()).unwrap_or_default()
+    }
+
+    /// The newest seqno at or below `snapshot` of a range tombstone over `key`.
+    pub fn covering(&self, keyspace: u32, key: &[u8], snapshot: Seqno) -> Option<Seqno> {
+        self.tables.read().get(&keyspace)?.tombstones().covering(key, snapshot)
+    }
+}
+
+impl Drop for MemTable {
+    fn drop(&mut self) {
+        self.accountant.discharge(Pool::Memtable, self.bytes());
+    }
+}
+
+/// Inserts one operation; returns the bytes that it takes.
+fn insert(
+    table: &KeyspaceTable,
+    op: &Op,
+    seqno: Seqno,
+    kind_of: &impl Fn(Keyspace) -> KeyspaceKind,
+) -> usize {
+    match op {
+        Op::Put { key, value, .. } => table.insert(key.clone(), seqno, RecordKind::Put, value.clone()),
+        Op::Merge { key, operand, .. } => {
+            table.insert(key.clone(), seqno, RecordKind::Merge, operand.clone())
+        }
+        Op::Delete { key, keyspace } => match kind_of(*keyspace) {
+            KeyspaceKind::Tuple => table.insert(key.clone(), seqno, RecordKind::Delete, bytes::Bytes::new()),
+            KeyspaceKind::Block => table.insert_block_delete(key, seqno),
+        },
+        Op::DeleteRange { start, end, .. } => table.insert_tombstone(start.clone(), end.clone(), seqno),
+        Op::PutBlocks { prefix, first, data, .. } => table.insert_blocks(prefix, *first, data, seqno),
+    }
+}
+
+#[cfg(test)]
+mod tests;

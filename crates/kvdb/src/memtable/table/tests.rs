@@ -1,0 +1,316 @@
+use std::{cmp::Reverse, sync::atomic::AtomicBool};
+
+use bytes::Bytes;
+use kvfs_store::BLOCK_BYTES;
+
+use super::*;
+use crate::memtable::{
+    BlockState, Merger, block_key,
+    testing::{Append, Rng, for_seeds},
+};
+
+const TUPLES: Keyspace = Keyspace(1);
+const BLOCKS: Keyspace = Keyspace(2);
+
+fn kind_of(keyspace: Keyspace) -> KeyspaceKind {
+    if keyspace == BLOCKS { KeyspaceKind::Block } else { KeyspaceKind::Tuple }
+}
+
+fn new_table() -> (Arc<Accountant>, Arc<MemTable>) {
+    let accountant = Accountant::new(1 << 30);
+    (Arc::clone(&accountant), Arc::new(MemTable::new(accountant)))
+}
+
+fn merger() -> Merger {
+    Merger::new("rows", Some(Arc::new(Append)))
+}
+
+/// The history as it was given; every question walks all of it.
+#[derive(Default)]
+struct Model {
+    ops: Vec<(Seqno, Op)>,
+}
+
+impl Model {
+    fn get(&self, wanted: &[u8], snapshot: Seqno) -> Option<Bytes> {
+        let mut value: Option<Bytes> = None;
+        for (_, op) in self.ops.iter().filter(|(seqno, _)| *seqno <= snapshot) {
+            match op {
+                Op::Put { key, value: new, .. } if key == wanted => value = Some(new.clone()),
+                Op::Delete { key, .. } if key == wanted => value = None,
+                Op::DeleteRange { start, end, .. } if start <= wanted && wanted < &end[..] => value = None,
+                Op::Merge { key, operand, .. } if key == wanted => {
+                    value = Some([&value.unwrap_or_default()[..], operand].concat().into());
+                }
+                _ => {}
+            }
+        }
+        value
+    }
+
+    fn block(&self, prefix: &[u8], block: u64, snapshot: Seqno) -> Option<u8> {
+        let wanted = block_key(prefix, block);
+        let mut value = None;
+        for (_, op) in self.ops.iter().filter(|(seqno, _)| *seqno <= snapshot) {
+            match op {
+                Op::PutBlocks { prefix: p, first, data, .. } if p == prefix => {
+                    if let Some(at) = block.checked_sub(*first).map(|at| at as usize * BLOCK_BYTES) {
+                        value = data.get(at).copied().or(value);
+                    }
+                }
+                Op::Delete { key, .. } if key[..] == wanted => value = None,
+                Op::DeleteRange { start, end, .. } if start <= &wanted && &wanted < end => value = None,
+                _ => {}
+            }
+        }
+        value
+    }
+}
+
+fn tuple_key(rng: &mut Rng) -> Bytes {
+    format!("k{:02}", rng.below(30)).into()
+}
+
+fn tuple_op(rng: &mut Rng, seqno: Seqno) -> Op {
+    let (keyspace, key) = (TUPLES, tuple_key(rng));
+    match rng.below(8) {
+        0 | 1 => Op::Delete { keyspace, key },
+        2 => Op::DeleteRange { keyspace, start: key, end: tuple_key(rng) },
+        3 | 4 => Op::Merge { keyspace, key, operand: format!("+{seqno}").into() },
+        _ => Op::Put { keyspace, key, value: format!("={seqno}").into() },
+    }
+}
+
+fn block_op(rng: &mut Rng) -> Op {
+    let keyspace = BLOCKS;
+    let prefix = if rng.below(2) == 0 { "a" } else { "ab" };
+    let (first, count) = (rng.below(20), 1 + rng.below(6));
+    match rng.below(6) {
+        0 => Op::Delete { keyspace, key: block_key(prefix.as_bytes(), first).into() },
+        1 => Op::DeleteRange {
+            keyspace,
+            start: block_key(prefix.as_bytes(), first).into(),
+            end: block_key(prefix.as_bytes(), first + count).into(),
+        },
+        _ => {
+            let data: Vec<u8> =
+                (0..count).flat_map(|_| [1 + rng.below(255) as u8].repeat(BLOCK_BYTES)).collect();
+            Op::PutBlocks { keyspace, prefix: prefix.into(), first, data: data.into() }
+        }
+    }
+}
+
+fn random_history(rng: &mut Rng, make: impl Fn(&mut Rng, Seqno) -> Op) -> (Arc<MemTable>, Model) {
+    let (_, table) = new_table();
+    let mut model = Model::default();
+    let mut base = 1;
+    for _ in 0..40 {
+        let mut batch = Batch::new();
+        for _ in 0..=rng.below(4) {
+            let seqno = base + batch.len() as u64;
+            let op = make(rng, seqno);
+            model.ops.push((seqno, op.clone()));
+            batch.push(op);
+        }
+        table.apply(&batch, base, kind_of);
+        base += batch.len() as u64;
+    }
+    (table, model)
+}
+
+#[test]
+fn lookups_agree_with_the_model_at_every_snapshot() {
+    for_seeds(40, |rng| {
+        let (table, model) = random_history(rng, tuple_op);
+        let (_, newest) = table.seqno_range().unwrap();
+        for snapshot in (0..=newest).step_by(3) {
+            for n in 0..30 {
+                let key = format!("k{n:02}");
+                let mut lookup = Lookup::new(key.as_bytes(), snapshot);
+                table.lookup(TUPLES.0, &mut lookup);
+                let expected = model.get(key.as_bytes(), snapshot);
+                assert_eq!(lookup.finish(&merger()).unwrap(), expected, "{key} at {snapshot}");
+            }
+        }
+    });
+}
+
+#[test]
+fn fills_agree_with_the_model_at_every_snapshot() {
+    for_seeds(25, |rng| {
+        let (table, model) = random_history(rng, |rng, _| block_op(rng));
+        let (_, newest) = table.seqno_range().unwrap();
+        for snapshot in (0..=newest).step_by(5) {
+            for prefix in ["a", "ab", "b"] {
+                let first = rng.below(10);
+                let mut buf = vec![0xee; 12 * BLOCK_BYTES];
+                let mut fill = BlockFill::new(prefix.as_bytes(), first, snapshot, &mut buf);
+                table.fill(BLOCKS.0, &mut fill);
+                let states = fill.finish();
+                for (at, block) in buf.chunks(BLOCK_BYTES).enumerate() {
+                    let expected = model.block(prefix.as_bytes(), first + at as u64, snapshot);
+                    assert_eq!(states[at] == BlockState::Data, expected.is_some());
+                    let byte = expected.unwrap_or(0);
+                    assert!(block.iter().all(|&b| b == byte), "{prefix} {at} at {snapshot}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn next_block_finds_the_first_record_whatever_tombstones_say() {
+    let (_, table) = new_table();
+    let mut batch = Batch::new();
+    batch.put_blocks(BLOCKS, "f", 7, vec![1; 2 * BLOCK_BYTES]);
+    batch.delete_range(BLOCKS, "f", "g");
+    batch.put_blocks(BLOCKS, "f", 20, vec![1; BLOCK_BYTES]);
+    table.apply(&batch, 5, kind_of);
+    let next = |from, snapshot| table.next_block(BLOCKS.0, b"f", from, snapshot);
+    assert_eq!([next(0, 9), next(8, 9), next(9, 9), next(21, 9)], [Some(7), Some(8), Some(20), None]);
+    assert_eq!([next(0, 4), next(9, 6)], [None, None]);
+    assert_eq!(table.next_block(BLOCKS.0, b"e", 0, 9), None);
+}
+
+#[test]
+fn an_iterator_walks_all_records_both_ways() {
+    for_seeds(20, |rng| {
+        let (table, model) = random_history(rng, tuple_op);
+        let mut expected: Vec<(Bytes, Reverse<Seqno>, Bytes)> = model
+            .ops
+            .iter()
+            .filter_map(|(seqno, op)| match op {
+                Op::Put { key, value, .. } => Some((key.clone(), Reverse(*seqno), value.clone())),
+                Op::Merge { key, operand, .. } => Some((key.clone(), Reverse(*seqno), operand.clone())),
+                Op::Delete { key, .. } => Some((key.clone(), Reverse(*seqno), Bytes::new())),
+                _ => None,
+            })
+            .collect();
+        expected.sort();
+        let mut iter = table.iter(TUPLES.0);
+        assert!(iter.record().is_none());
+        iter.first().unwrap();
+        for (key, Reverse(seqno), value) in &expected {
+            let record = iter.record().unwrap();
+            assert_eq!((record.key, record.seqno), (&key[..], *seqno));
+            assert_eq!(iter.value().unwrap(), value);
+            iter.next().unwrap();
+        }
+        assert!(iter.record().is_none());
+        iter.last().unwrap();
+        for (key, Reverse(seqno), _) in expected.iter().rev() {
+            assert_eq!(iter.record().map(|r| (r.key, r.seqno)), Some((&key[..], *seqno)));
+            iter.prev().unwrap();
+        }
+        assert!(iter.record().is_none());
+        for _ in 0..20 {
+            let (key, seqno) = (tuple_key(rng), rng.below(100));
+            iter.seek(&key, seqno).unwrap();
+            let at = expected.partition_point(|r| (&r.0, r.1) < (&key, Reverse(seqno)));
+            assert_eq!(iter.record().map(|r| r.seqno), expected.get(at).map(|r| r.1.0));
+            iter.seek_before(&key).unwrap();
+            let before = expected.iter().rfind(|r| r.0 < key);
+            assert_eq!(iter.record().map(|r| r.seqno), before.map(|r| r.1.0));
+        }
+    });
+}
+
+#[test]
+fn memory_is_charged_until_the_last_holder_drops() {
+    let (accountant, table) = new_table();
+    let mut batch = Batch::new();
+    batch.put(TUPLES, "k", vec![0; 1000]);
+    batch.delete_range(TUPLES, "a", "b");
+    table.apply(&batch, 1, kind_of);
+    assert_eq!(accountant.used(Pool::Memtable), table.bytes());
+    assert!((1000..3000).contains(&table.bytes()));
+    assert_eq!((table.keyspaces(), table.seqno_range()), (vec![TUPLES.0], Some((1, 2))));
+    let mut iter = table.iter(TUPLES.0);
+    drop(table);
+    iter.first().unwrap();
+    assert_eq!(iter.record().map(|record| record.key), Some(&b"k"[..]));
+    assert!(accountant.used(Pool::Memtable) > 0, "the iterator holds the table");
+    drop(iter);
+    assert_eq!(accountant.used(Pool::Memtable), 0);
+}
+
+#[test]
+fn an_absent_keyspace_reads_as_empty() {
+    let (_, table) = new_table();
+    let mut lookup = Lookup::new(b"k", 9);
+    table.lookup(77, &mut lookup);
+    assert!(!lookup.is_decided());
+    let mut iter = table.iter(77);
+    iter.first().unwrap();
+    assert!(iter.record().is_none() && table.is_empty());
+    assert!(table.tombstones(77).is_empty() && table.tombstone_sets(77).is_empty());
+}
+
+#[test]
+fn a_waiter_for_quiescence_sees_what_the_writers_did() {
+    let (_, table) = new_table();
+    let guards: Vec<_> = (0..4).map(|_| table.begin_write()).collect();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            table.wait_quiescent();
+            table.seqno_range()
+        });
+        for (n, guard) in guards.into_iter().enumerate() {
+            let mut batch = Batch::new();
+            batch.put(TUPLES, format!("k{n}"), "v");
+            table.apply(&batch, n as u64 + 1, kind_of);
+            drop(guard);
+        }
+        assert_eq!(waiter.join().unwrap(), Some((1, 4)));
+    });
+}
+
+/// Writers own keys; each batch puts its number into two keys of one writer. At any snapshot below
+/// the watermark a reader must find both keys at the same number.
+#[test]
+fn readers_meet_whole_batches_while_writers_apply() {
+    const WRITERS: u64 = 3;
+    const BATCHES: u64 = 2_000;
+    let (_, table) = new_table();
+    let visible = AtomicU64::new(0);
+    let next = AtomicU64::new(1);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (table, visible, next) = (&table, &visible, &next);
+                scope.spawn(move || {
+                    for n in 1..=BATCHES {
+                        let mut batch = Batch::new();
+                        batch.put(TUPLES, format!("a{writer}"), n.to_string());
+                        batch.put(TUPLES, format!("b{writer}"), n.to_string());
+                        let base = next.fetch_add(2, Ordering::Relaxed);
+                        table.apply(&batch, base, kind_of);
+                        while visible.load(Ordering::Acquire) != base - 1 {
+                            std::thread::yield_now();
+                        }
+                        visible.store(base + 1, Ordering::Release);
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut rng = Rng::new(1);
+            while !stop.load(Ordering::Relaxed) {
+                let snapshot = visible.load(Ordering::Acquire);
+                let writer = rng.below(WRITERS);
+                let get = |key: String| {
+                    let mut lookup = Lookup::new(key.as_bytes(), snapshot);
+                    table.lookup(TUPLES.0, &mut lookup);
+                    lookup.finish(&merger()).unwrap()
+                };
+                assert_eq!(get(format!("a{writer}")), get(format!("b{writer}")), "at {snapshot}");
+            }
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(table.seqno_range(), Some((1, 2 * WRITERS * BATCHES)));
+}

@@ -1,0 +1,342 @@
+//! Range tombstones, cut into fragments that do not overlap.
+//!
+//! Each fragment knows the seqnos of all tombstones over it. Neighbouring fragments differ by few
+//! seqnos, so they share their sets: a set is the root of a persistent search tree ([`SeqnoTree`]).
+//! So n tombstones take O(n log n) memory and time however they nest, and a question takes O(log n).
+//!
+//! Thread safety: immutable after construction.
+//! Invariants: fragments are sorted, not empty, do not overlap; touching ones differ in their sets.
+
+mod key_heads;
+mod seqno_tree;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kvfs_store::Seqno;
+
+use self::{
+    key_heads::{KeyHeads, common_len, head},
+    seqno_tree::{EMPTY, Root, SeqnoTree},
+};
+
+/// Hides every record with a key in `[start, end)` and a smaller seqno.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeTombstone {
+    /// Inclusive.
+    pub start: Bytes,
+    /// Exclusive.
+    pub end: Bytes,
+    /// Commit number.
+    pub seqno: Seqno,
+}
+
+impl RangeTombstone {
+    /// Whether `key` lies in `[start, end)`.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        self.start[..] <= *key && *key < self.end[..]
+    }
+}
+
+/// A key of the list: twice the index of its tombstone, plus one for the end.
+#[derive(Debug, Clone, Copy)]
+struct KeyAt(u32);
+
+#[derive(Debug)]
+struct Cut {
+    start: KeyAt,
+    end: KeyAt,
+    root: Root,
+}
+
+impl KeyAt {
+    fn start(tombstone: usize) -> Self {
+        Self(2 * tombstone as u32)
+    }
+
+    fn end(tombstone: usize) -> Self {
+        Self(2 * tombstone as u32 + 1)
+    }
+
+    fn key(self, list: &[RangeTombstone]) -> &Bytes {
+        let tombstone = &list[self.0 as usize / 2];
+        if self.0.is_multiple_of(2) { &tombstone.start } else { &tombstone.end }
+    }
+}
+
+/// An immutable set of range tombstones that answers "which is the newest over this key".
+#[derive(Debug, Default)]
+pub struct TombstoneSet {
+    /// Sorted by (start, seqno descending), without duplicates and empty ranges.
+    list: Vec<RangeTombstone>,
+    cuts: Vec<Cut>,
+    /// The ends of the cuts, for the search.
+    ends: KeyHeads,
+    /// Their starts, for most answers to "is it in the cut that the search found".
+    starts: KeyHeads,
+    seqnos: SeqnoTree,
+    seqno_max: Seqno,
+}
+
+/// A stretch of keys over which the same range tombstones lie.
+#[derive(Debug, Clone, Copy)]
+pub struct Fragment<'a> {
+    /// Inclusive.
+    pub start: &'a Bytes,
+    /// Exclusive.
+    pub end: &'a Bytes,
+    root: Root,
+    seqnos: &'a SeqnoTree,
+}
+
+impl<'a> Fragment<'a> {
+    /// The newest covering seqno at or below `snapshot`. O(log n).
+    pub fn newest_at(&self, snapshot: Seqno) -> Option<Seqno> {
+        self.seqnos.newest_at(self.root, snapshot)
+    }
+
+    /// The covering seqnos, newest first; at least one.
+    pub fn seqnos(&self) -> impl Iterator<Item = Seqno> + use<'a> {
+        self.seqnos.iter(self.root)
+    }
+}
+
+impl TombstoneSet {
+    /// Builds the set from tombstones in any order; empty ranges are dropped. O(n log n); sorted
+    /// lists one behind the other are the cheap case.
+    pub fn new(tombstones: impl IntoIterator<Item = RangeTombstone>) -> Self {
+        let mut list: Vec<_> =
+            tombstones.into_iter().filter(|tombstone| tombstone.start < tombstone.end).collect();
+        assert!(list.len() < 1 << 31, "a tombstone is numbered in 31 bits");
+        let common = common_len(list.iter().flat_map(|tombstone| [&tombstone.start, &tombstone.end]));
+        sort(&mut list, common);
+        list.dedup();
+        let (cuts, seqnos) = Sweep::new(&list, common).run();
+        let ends = KeyHeads::new(cuts.iter().map(|cut| &cut.end.key(&list)[..]));
+        let starts = KeyHeads::new(cuts.iter().map(|cut| &cut.start.key(&list)[..]));
+        let seqno_max = list.iter().map(|tombstone| tombstone.seqno).max().unwrap_or(0);
+        Self { list, cuts, ends, starts, seqnos, seqno_max }
+    }
+
+    /// All tombstones of several sets.
+    pub fn union<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
+        Self::new(sets.into_iter().flat_map(|set| set.list.iter().cloned()))
+    }
+
+    /// Whether there is no tombstone.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Number of tombstones (not fragments).
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The tombstones, ordered by (start, seqno descending, end): the form that is stored.
+    pub fn list(&self) -> &[RangeTombstone] {
+        &self.list
+    }
+
+    /// The greatest seqno; 0 when empty.
+    pub fn seqno_max(&self) -> Seqno {
+        self.seqno_max
+    }
+
+    /// Smallest and greatest seqno.
+    pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
+        Some((self.list.iter().map(|tombstone| tombstone.seqno).min()?, self.seqno_max))
+    }
+
+    /// The smallest start and the greatest end.
+    pub fn bounds(&self) -> Option<(&Bytes, &Bytes)> {
+        Some((self.cuts.first()?.start.key(&self.list), self.cuts.last()?.end.key(&self.list)))
+    }
+
+    /// Memory that the set takes, keys counted once (bytes).
+    pub fn bytes(&self) -> usize {
+        let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
+        keys + self.list.len() * size_of::<RangeTombstone>()
+            + self.cuts.len() * (size_of::<Cut>() + 2 * size_of::<u64>())
+            + self.seqnos.bytes()
+    }
+
+    /// The newest seqno at or below `snapshot` of a tombstone over `key`. O(log n).
+    pub fn covering(&self, key: &[u8], snapshot: Seqno) -> Option<Seqno> {
+        self.fragment_at(key)?.newest_at(snapshot)
+    }
+
+    /// The fragment that `key` lies in. O(log n).
+    pub fn fragment_at(&self, key: &[u8]) -> Option<Fragment<'_>> {
+        let at = self.first_ending_after(key);
+        if self.starts.is_surely_greater(at, key) {
+            return None;
+        }
+        Some(self.view(self.cuts.get(at)?)).filter(|fragment| fragment.start[..] <= *key)
+    }
+
+    /// The fragment at an index of [`TombstoneSet::fragments`].
+    pub fn fragment(&self, at: usize) -> Option<Fragment<'_>> {
+        self.cuts.get(at).map(|cut| self.view(cut))
+    }
+
+    /// All fragments, ascending.
+    pub fn fragments(&self) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
+        self.cuts.iter().map(|cut| self.view(cut))
+    }
+
+    /// The fragments that end after `key`, ascending: the first one may contain `key`.
+    pub fn fragments_from(
+        &self,
+        key: &[u8],
+    ) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
+        self.cuts[self.first_ending_after(key)..].iter().map(|cut| self.view(cut))
+    }
+
+    /// The fragments that start before `key`, ascending; the last one may contain keys from `key` on.
+    pub fn fragments_before(
+        &self,
+        key: &[u8],
+    ) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
+        let count = self.cuts.partition_point(|cut| cut.start.key(&self.list)[..] < *key);
+        self.cuts[..count].iter().map(|cut| self.view(cut))
+    }
+
+    /// Whether any tombstone meets `[start, end)`; `end = None` is unbounded. O(log n).
+    pub fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+        self.cuts
+            .get(self.first_ending_after(start))
+            .is_some_and(|cut| end.is_none_or(|end| cut.start.key(&self.list)[..] < *end))
+    }
+
+    /// The part of the set inside `[start, end)`; `end = None` is unbounded. O(n log n).
+    #[must_use]
+    pub fn clip(&self, start: &[u8], end: Option<&[u8]>) -> Self {
+        Self::new(self.list.iter().map(|tombstone| RangeTombstone {
+            start: if tombstone.start[..] < *start {
+                Bytes::copy_from_slice(start)
+            } else {
+                tombstone.start.clone()
+            },
+            end: match end {
+                Some(end) if tombstone.end[..] > *end => Bytes::copy_from_slice(end),
+                _ => tombstone.end.clone(),
+            },
+            seqno: tombstone.seqno,
+        }))
+    }
+
+    /// Index of the first fragment that ends after `key`; their number when there is none. O(log n).
+    pub fn first_ending_after(&self, key: &[u8]) -> usize {
+        let undecided = self.ends.equal_range(key);
+        undecided.start + self.cuts[undecided].partition_point(|cut| cut.end.key(&self.list)[..] <= *key)
+    }
+
+    fn view<'a>(&'a self, cut: &'a Cut) -> Fragment<'a> {
+        Fragment {
+            start: cut.start.key(&self.list),
+            end: cut.end.key(&self.list),
+            root: cut.root,
+            seqnos: &self.seqnos,
+        }
+    }
+}
+
+/// Orders by (start, seqno descending, end). Heads are taken once, so that the comparisons stay away
+/// from the keys on the heap; the sort is stable and merges runs that are sorted already.
+fn sort(list: &mut Vec<RangeTombstone>, common: usize) {
+    let mut with_heads: Vec<(u64, RangeTombstone)> =
+        list.drain(..).map(|tombstone| (head(&tombstone.start[common..]), tombstone)).collect();
+    with_heads.sort_by(|(head_a, a), (head_b, b)| {
+        let keys = || head_a.cmp(head_b).then_with(|| a.start.cmp(&b.start));
+        keys().then_with(|| (b.seqno, &a.end).cmp(&(a.seqno, &b.end)))
+    });
+    list.extend(with_heads.into_iter().map(|(_, tombstone)| tombstone));
+}
+
+/// Walks over all starts and ends in key order, and cuts where the set of open tombstones changes.
+struct Sweep<'a> {
+    /// Sorted by start.
+    list: &'a [RangeTombstone],
+    /// Tombstones by end.
+    by_end: Vec<(u64, usize)>,
+    /// Pieces of one tombstone carry the same seqno and may touch or overlap, hence the counts.
+    open: BTreeMap<Seqno, usize>,
+    root: Root,
+    tree: SeqnoTree,
+    cuts: Vec<Cut>,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(list: &'a [RangeTombstone], common: usize) -> Self {
+        let mut by_end: Vec<(u64, usize)> =
+            list.iter().enumerate().map(|(at, tombstone)| (head(&tombstone.end[common..]), at)).collect();
+        by_end.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| list[a.1].end.cmp(&list[b.1].end)));
+        Self {
+            list,
+            by_end,
+            open: BTreeMap::new(),
+            root: EMPTY,
+            tree: SeqnoTree::default(),
+            cuts: Vec::with_capacity(list.len()),
+        }
+    }
+
+    fn run(mut self) -> (Vec<Cut>, SeqnoTree) {
+        let (mut starts, mut ends) = (0, 0);
+        let mut from: Option<KeyAt> = None;
+        while let Some(&(_, ending)) = self.by_end.get(ends) {
+            let end = &self.list[ending].end;
+            let (point, key) = match self.list.get(starts) {
+                Some(next) if next.start < *end => (KeyAt::start(starts), &next.start),
+                _ => (KeyAt::end(ending), end),
+            };
+            if let Some(from) = from.filter(|_| self.root != EMPTY) {
+                self.cut(from, point);
+            }
+            // Starts first: a seqno that ends and starts again here never leaves the set.
+            while self.list.get(starts).is_some_and(|next| next.start == *key) {
+                self.open(self.list[starts].seqno);
+                starts += 1;
+            }
+            while let Some(&(_, ending)) = self.by_end.get(ends)
+                && self.list[ending].end == *key
+            {
+                self.close(self.list[ending].seqno);
+                ends += 1;
+            }
+            from = Some(point);
+        }
+        (self.cuts, self.tree)
+    }
+
+    fn open(&mut self, seqno: Seqno) {
+        let count = self.open.entry(seqno).or_insert(0);
+        *count += 1;
+        if *count == 1 {
+            self.root = self.tree.insert(self.root, seqno);
+        }
+    }
+
+    fn close(&mut self, seqno: Seqno) {
+        if let Some(count) = self.open.get_mut(&seqno) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&seqno);
+                self.root = self.tree.remove(self.root, seqno);
+            }
+        }
+    }
+
+    fn cut(&mut self, start: KeyAt, end: KeyAt) {
+        match self.cuts.last_mut() {
+            Some(last) if last.root == self.root && last.end.key(self.list) == start.key(self.list) => {
+                last.end = end;
+            }
+            _ => self.cuts.push(Cut { start, end, root: self.root }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,341 @@
+//! Reads of blocks: fills of consecutive ones, single ones, presence.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::AlignedBuf;
+use kvfs_store::{BLOCK_BYTES, Result, Seqno};
+
+use super::piece::{Piece, is_intact};
+use crate::format::{Layer, RecordKind, Region, cmp_block_key};
+use crate::memtable::{BlockFill, Lookup, split_block_key};
+
+/// Blocks of a fill that one region has.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    /// Position in the fill.
+    position: usize,
+    count: usize,
+    region: usize,
+}
+
+impl Piece {
+    /// As [`Piece::fill`], but only for keys at or after `lower_bound`: what a trimmed run still
+    /// has.
+    ///
+    /// # Errors
+    /// As [`Piece::fill`].
+    pub fn fill_from(&self, fill: &mut BlockFill<'_>, lower_bound: &[u8]) -> Result<()> {
+        let start = position_at_or_after(fill, lower_bound);
+        if start == fill.count() {
+            return Ok(());
+        }
+        let mut covered = fill.covered(self.tombstones());
+        for (range, _) in &mut covered {
+            range.start = range.start.max(start).min(range.end);
+        }
+        for layer in self.layers() {
+            let mut found = Vec::new();
+            let mut at = start;
+            while let Some(range) = fill.next_undecided(at) {
+                at = range.end;
+                find_stretches(layer, fill, range, &mut found);
+            }
+            if !covered.is_empty() {
+                found = hide_covered(layer, fill, &covered, &found);
+            }
+            if fill.wants_data() {
+                self.read_stretches(layer, fill, &found)?;
+            } else {
+                for stretch in found {
+                    fill.mark_data(stretch.position..stretch.position + stretch.count);
+                }
+            }
+            if fill.is_complete() {
+                return Ok(());
+            }
+        }
+        fill.end_layer(&covered);
+        Ok(())
+    }
+
+    /// The smallest block at or after `from` of `prefix` that has a version at or below `snapshot`.
+    /// Ignores range tombstones. O(log regions), more only past regions that are too new.
+    pub fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+        let in_layer = |layer: &Layer| {
+            (layer.find(prefix, from)..layer.len())
+                .map(|index| layer.region(index))
+                // Keys of a longer prefix may lie between two blocks of this one.
+                .take_while(|region| cmp_block_key(prefix, u64::MAX, &first_key(region)).is_ge())
+                .filter(|region| region.prefix[..] == *prefix)
+                .find_map(|region| {
+                    let mut spans = region.spans(from, u64::MAX);
+                    spans.find(|(_, span)| span.seqno <= snapshot).map(|(block, _)| block)
+                })
+        };
+        self.layers().iter().filter_map(in_layer).min()
+    }
+
+    /// Reads and verifies the blocks `first .. first + count` of a region, whatever hides them, into
+    /// the start of `buf`, which grows as needed: for merges that copy.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    ///
+    /// # Panics
+    /// When the blocks do not all lie in the region.
+    pub fn read_region_blocks(
+        &self,
+        layer: usize,
+        region: usize,
+        first: u64,
+        count: u32,
+        buf: &mut AlignedBuf,
+    ) -> Result<()> {
+        let bytes = count as usize * BLOCK_BYTES;
+        if buf.len() < bytes {
+            *buf = AlignedBuf::zeroed(bytes);
+        }
+        let region = self.layers()[layer].region(region);
+        self.read_verified(&region, first, &mut buf.as_mut()[..bytes])
+    }
+
+    pub(super) fn lookup_block(&self, layers: &[Layer], lookup: &mut Lookup<'_>) -> Result<()> {
+        let snapshot = lookup.snapshot();
+        let tombstone = self.tombstones().covering(lookup.key(), snapshot);
+        if let Some((prefix, block)) = split_block_key(lookup.key()) {
+            for layer in layers {
+                let index = layer.find(prefix, block);
+                if index == layer.len() {
+                    continue;
+                }
+                let region = layer.region(index);
+                if region.prefix[..] != *prefix || region.first > block {
+                    continue;
+                }
+                let seqno = region.seqno_of(block);
+                if seqno > snapshot {
+                    continue;
+                }
+                let is_hidden = tombstone.is_some_and(|tombstone| tombstone > seqno);
+                let data = if is_hidden { Bytes::new() } else { self.data_block(&region, block)? };
+                if !lookup.visit(seqno, RecordKind::Put, || data, tombstone) {
+                    break;
+                }
+            }
+        }
+        lookup.end_layer(tombstone);
+        Ok(())
+    }
+
+    /// One verified block, from the cache or the device.
+    pub(super) fn data_block(&self, region: &Region<'_>, block: u64) -> Result<Bytes> {
+        let addr = region.addr_of(block);
+        if let Some(cached) = self.ctx().cache.get(self.cache_key(addr)) {
+            return Ok(cached.bytes().clone());
+        }
+        let mut buf = AlignedBuf::zeroed(BLOCK_BYTES);
+        self.read_verified(region, block, buf.as_mut())?;
+        Ok(self.cache_copy(addr, buf.as_ref()))
+    }
+
+    /// Fills `buf` with the blocks of `region` from `first` on.
+    pub(super) fn read_verified(&self, region: &Region<'_>, first: u64, buf: &mut [u8]) -> Result<()> {
+        let end = first + (buf.len() / BLOCK_BYTES) as u64;
+        assert!(region.first <= first && end <= region.end(), "the blocks lie in the region");
+        self.read(buf, region.addr_of(first))?;
+        self.verify_data(region, first, buf)
+    }
+
+    fn verify_data(&self, region: &Region<'_>, first: u64, bytes: &[u8]) -> Result<()> {
+        for (block, data) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+            if !is_intact(data, region.crc_of(block)) {
+                let detail = format!("checksum of block {block} does not match");
+                return Err(self.corrupt("data block", region.addr_of(block), &detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what was found, neighbours in one request.
+    fn read_stretches(&self, layer: &Layer, fill: &mut BlockFill<'_>, found: &[Stretch]) -> Result<()> {
+        let addr_of = |stretch: &Stretch| {
+            let region = layer.region(stretch.region);
+            region.addr_of(fill_block(fill, stretch.position))
+        };
+        let continues = |left: &Stretch, right: &Stretch| {
+            left.position + left.count == right.position
+                && addr_of(left) + (left.count * BLOCK_BYTES) as u64 == addr_of(right)
+        };
+        let mut requests = Vec::new();
+        for request in found.chunk_by(continues) {
+            requests.push((addr_of(&request[0]), request));
+        }
+        for (addr, request) in requests {
+            let start = request[0].position;
+            let count: usize = request.iter().map(|stretch| stretch.count).sum();
+            if count * BLOCK_BYTES >= self.ctx().options.bypass_bytes {
+                self.read_request(layer, fill, addr, start..start + count, request)?;
+                fill.mark_data(start..start + count);
+            } else {
+                self.read_cached(layer, fill, request)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One request straight into the caller's buffer.
+    fn read_request(
+        &self,
+        layer: &Layer,
+        fill: &mut BlockFill<'_>,
+        addr: u64,
+        positions: Range<usize>,
+        stretches: &[Stretch],
+    ) -> Result<()> {
+        let first = fill.first();
+        let Some(buf) = fill.buffer(positions.clone()) else { return Ok(()) };
+        self.read(buf, addr)?;
+        for stretch in stretches {
+            let at = (stretch.position - positions.start) * BLOCK_BYTES;
+            let block = first + stretch.position as u64;
+            let data = &buf[at..at + stretch.count * BLOCK_BYTES];
+            self.verify_data(&layer.region(stretch.region), block, data)?;
+        }
+        Ok(())
+    }
+
+    /// Block by block from the cache; what it lacks is read, neighbours in one request, and cached.
+    fn read_cached(&self, layer: &Layer, fill: &mut BlockFill<'_>, request: &[Stretch]) -> Result<()> {
+        for stretch in request {
+            let region = layer.region(stretch.region);
+            let end = stretch.position + stretch.count;
+            let mut position = stretch.position;
+            while position < end {
+                let addr = region.addr_of(fill_block(fill, position));
+                if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
+                    fill.set_data(position, block.bytes());
+                    position += 1;
+                    continue;
+                }
+                let mut missing = position + 1;
+                let mut hit = None;
+                while missing < end && hit.is_none() {
+                    let addr = region.addr_of(fill_block(fill, missing));
+                    hit = self.ctx().cache.get(self.cache_key(addr));
+                    missing += usize::from(hit.is_none());
+                }
+                let part = Stretch { position, count: missing - position, region: stretch.region };
+                self.read_request(layer, fill, addr, position..missing, &[part])?;
+                if let Some(buf) = fill.buffer(position..missing) {
+                    for (index, data) in buf.chunks_exact(BLOCK_BYTES).enumerate() {
+                        self.cache_copy(addr + (index * BLOCK_BYTES) as u64, data);
+                    }
+                }
+                fill.mark_data(position..missing);
+                position = missing;
+                if let Some(block) = hit {
+                    fill.set_data(position, block.bytes());
+                    position += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn verify_blocks(self: &Arc<Self>, layers: &[Layer]) -> Result<u64> {
+        let mut buf = AlignedBuf::zeroed(self.ctx().options.read_ahead_bytes);
+        let blocks_max = (buf.len() / BLOCK_BYTES) as u64;
+        for region in layers.iter().flat_map(Layer::regions) {
+            let mut first = region.first;
+            while first < region.end() {
+                let count = blocks_max.min(region.end() - first);
+                self.read_verified(&region, first, &mut buf.as_mut()[..count as usize * BLOCK_BYTES])?;
+                first += count;
+            }
+        }
+        Ok(self.desc().data_bytes)
+    }
+}
+
+fn first_key(region: &Region<'_>) -> Vec<u8> {
+    crate::memtable::block_key(region.prefix, region.first)
+}
+
+fn fill_block(fill: &BlockFill<'_>, position: usize) -> u64 {
+    fill.first() + position as u64
+}
+
+/// The first position of `fill` whose key is at or after `bound`. O(log count).
+fn position_at_or_after(fill: &BlockFill<'_>, bound: &[u8]) -> usize {
+    let (mut low, mut high) = (0, fill.count());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if cmp_block_key(fill.prefix(), fill_block(fill, middle), bound).is_lt() {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// The blocks at the positions `range` that `layer` has at the snapshot, ascending.
+fn find_stretches(layer: &Layer, fill: &BlockFill<'_>, range: Range<usize>, found: &mut Vec<Stretch>) {
+    let (from, to) = (fill_block(fill, range.start), fill_block(fill, range.end - 1));
+    for index in layer.find(fill.prefix(), from)..layer.len() {
+        let region = layer.region(index);
+        if region.prefix[..] != *fill.prefix() {
+            // Keys of a longer prefix may lie between two blocks of this one.
+            if cmp_block_key(fill.prefix(), to, &first_key(&region)).is_lt() {
+                break;
+            }
+            continue;
+        }
+        if region.first > to {
+            break;
+        }
+        for (block, span) in region.spans(from, to + 1) {
+            if span.seqno <= fill.snapshot() {
+                let position = (block - fill.first()) as usize;
+                found.push(Stretch { position, count: span.count as usize, region: index });
+            }
+        }
+    }
+}
+
+/// Decides the found blocks that a newer range tombstone covers; returns the others.
+fn hide_covered(
+    layer: &Layer,
+    fill: &mut BlockFill<'_>,
+    covered: &[(Range<usize>, Seqno)],
+    found: &[Stretch],
+) -> Vec<Stretch> {
+    let mut visible = Vec::with_capacity(found.len());
+    for stretch in found {
+        let end = stretch.position + stretch.count;
+        // All blocks of a stretch have one seqno.
+        let seqno = layer.region(stretch.region).seqno_of(fill_block(fill, stretch.position));
+        let mut at = stretch.position;
+        let first = covered.partition_point(|(range, _)| range.end <= at);
+        for (range, tombstone) in &covered[first..] {
+            if range.start >= end {
+                break;
+            }
+            if *tombstone <= seqno {
+                continue;
+            }
+            let (low, high) = (range.start.max(at), range.end.min(end));
+            if at < low {
+                visible.push(Stretch { position: at, count: low - at, region: stretch.region });
+            }
+            fill.mark_absent(low..high);
+            at = at.max(high);
+        }
+        if at < end {
+            visible.push(Stretch { position: at, count: end - at, region: stretch.region });
+        }
+    }
+    visible
+}

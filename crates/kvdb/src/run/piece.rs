@@ -1,0 +1,369 @@
+//! An open piece: its index in memory, its place on the device.
+//!
+//! Thread safety: shared by `Arc`; immutable but for the filter, which is loaded at first use.
+//! Invariant: owns the references on its zones that its descriptor lists.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use kvfs_device::AlignedBuf;
+use kvfs_store::{KeyspaceKind, Result, StoreError};
+
+use super::filter::Filter;
+use super::{Access, RunContext, block_iter, tuple_iter};
+use crate::cache::{CacheKey, CachedBlock, Charge, Pool};
+use crate::format::{
+    DecodeError, Fingerprints, Layer, PieceDesc, PieceMetaHeader, RecordIter, SECTOR_BYTES, TupleEntry,
+    crc32c, decode_fingerprints, decode_layers, decode_tombstones, decode_tuples,
+};
+use crate::memtable::{BlockFill, Lookup, RangeTombstone, TombstoneSet, split_block_key};
+
+/// Metadata up to this length is read in one request when a piece is opened (bytes).
+const META_READ_BYTES: usize = 64 << 10;
+
+/// The sparse index.
+pub(super) enum Content {
+    Tuples(Vec<TupleEntry>),
+    Blocks(Vec<Layer>),
+}
+
+/// What a piece consists of besides its descriptor.
+pub(super) struct Parts {
+    pub(super) keyspace: u32,
+    pub(super) kind: KeyspaceKind,
+    pub(super) header: PieceMetaHeader,
+    pub(super) content: Content,
+    pub(super) tombstones: TombstoneSet,
+}
+
+struct LoadedFilter {
+    filter: Option<Filter>,
+    _charge: Charge,
+}
+
+/// An immutable table: the unit that runs are made of, and that merges install and drop.
+pub struct Piece {
+    ctx: Arc<RunContext>,
+    desc: PieceDesc,
+    keyspace: u32,
+    kind: KeyspaceKind,
+    header: PieceMetaHeader,
+    content: Content,
+    tombstones: Arc<TombstoneSet>,
+    filter: OnceLock<LoadedFilter>,
+    /// Generation of each zone in `desc.zones`; fixed while the piece lives.
+    generations: Vec<u32>,
+    _index_charge: Charge,
+}
+
+impl Piece {
+    /// Opens a piece that the manifest knows: reads and verifies its index and range tombstones.
+    ///
+    /// Takes over the references on the zones that `Zones::restore` made for `desc`, and gives them
+    /// back when dropped; when this fails, they stay.
+    ///
+    /// # Errors
+    /// I/O errors; corruption of the metadata.
+    pub fn open(
+        ctx: Arc<RunContext>,
+        keyspace: u32,
+        kind: KeyspaceKind,
+        desc: &PieceDesc,
+    ) -> Result<Arc<Self>> {
+        let meta = MetaReader { ctx: &ctx, keyspace, desc };
+        let mut blob = meta.read(0, META_READ_BYTES.min(desc.meta_len as usize))?;
+        let header = PieceMetaHeader::decode(&blob, keyspace, desc.id.0, desc.meta_len, desc.meta_crc)
+            .map_err(|error| meta.corrupt("header", error))?;
+        let index_end = PieceMetaHeader::BYTES + header.index.len();
+        let tombstones_end = index_end + header.tombstones.len();
+        if tombstones_end > blob.len() {
+            blob = meta.read(0, tombstones_end)?;
+        }
+        let index = &blob[PieceMetaHeader::BYTES..index_end];
+        if !header.index.matches(index) {
+            return Err(meta.corrupt("index", DecodeError("checksum does not match")));
+        }
+        let tombstones = &blob[index_end..tombstones_end];
+        if !header.tombstones.matches(tombstones) {
+            return Err(meta.corrupt("range tombstones", DecodeError("checksum does not match")));
+        }
+        let content = match kind {
+            KeyspaceKind::Tuple => decode_tuples(index).map(Content::Tuples),
+            KeyspaceKind::Block => decode_layers(index).map(Content::Blocks),
+        }
+        .map_err(|error| meta.corrupt("index", error))?;
+        let tombstones =
+            decode_tombstones(tombstones).map_err(|error| meta.corrupt("range tombstones", error))?;
+        let tombstones =
+            tombstones.into_iter().map(|(start, end, seqno)| RangeTombstone { start, end, seqno });
+        let tombstones = TombstoneSet::new(tombstones);
+        let parts = Parts { keyspace, kind, header, content, tombstones };
+        Ok(Self::new(ctx, desc.clone(), parts, None))
+    }
+
+    /// Puts a piece together, which owns the references of `desc.zones` from here on.
+    pub(super) fn new(
+        ctx: Arc<RunContext>,
+        desc: PieceDesc,
+        parts: Parts,
+        fingerprints: Option<Fingerprints>,
+    ) -> Arc<Self> {
+        let Parts { keyspace, kind, header, content, tombstones } = parts;
+        let index_bytes = tombstones.bytes()
+            + match &content {
+                Content::Tuples(entries) => entries
+                    .iter()
+                    .map(|entry| size_of::<TupleEntry>() + entry.first_key.len() + entry.last_key.len())
+                    .sum::<usize>(),
+                Content::Blocks(layers) => layers.iter().map(Layer::memory_bytes).sum(),
+            };
+        let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
+        let piece = Self {
+            _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
+            ctx,
+            desc,
+            keyspace,
+            kind,
+            header,
+            content,
+            tombstones: Arc::new(tombstones),
+            filter: OnceLock::new(),
+            generations,
+        };
+        if let Some(fingerprints) = fingerprints {
+            piece.filter.get_or_init(|| piece.build_filter(fingerprints));
+        }
+        Arc::new(piece)
+    }
+
+    /// What the manifest knows of the piece.
+    pub fn desc(&self) -> &PieceDesc {
+        &self.desc
+    }
+
+    /// Keyspace that the piece belongs to.
+    pub fn keyspace(&self) -> u32 {
+        self.keyspace
+    }
+
+    /// Layout of its data.
+    pub fn kind(&self) -> KeyspaceKind {
+        self.kind
+    }
+
+    /// The range tombstones.
+    pub fn tombstones(&self) -> &Arc<TombstoneSet> {
+        &self.tombstones
+    }
+
+    /// The sparse index of a tuple piece, in key order; empty for a block piece.
+    pub fn tuple_entries(&self) -> &[TupleEntry] {
+        match &self.content {
+            Content::Tuples(entries) => entries,
+            Content::Blocks(_) => &[],
+        }
+    }
+
+    /// The layers of a block piece, where a lower one has the newer version of a block; empty for a
+    /// tuple piece.
+    pub fn layers(&self) -> &[Layer] {
+        match &self.content {
+            Content::Tuples(_) => &[],
+            Content::Blocks(layers) => layers,
+        }
+    }
+
+    /// Whether there may be a record with `key`: exact for blocks, whose index is in memory; for
+    /// tuples the filter says yes to very few absent keys. Ignores range tombstones.
+    ///
+    /// The first call on an opened piece reads the filter; if that fails, the answer is yes, and the
+    /// failure is logged.
+    pub fn may_contain(&self, key: &[u8]) -> bool {
+        if let Content::Blocks(layers) = &self.content {
+            return split_block_key(key).is_some_and(|(prefix, block)| {
+                layers.iter().any(|layer| {
+                    let index = layer.find(prefix, block);
+                    index < layer.len() && {
+                        let region = layer.region(index);
+                        region.prefix[..] == *prefix && region.first <= block
+                    }
+                })
+            });
+        }
+        let loaded = self.filter.get_or_init(|| match self.fingerprints() {
+            Ok(fingerprints) => self.build_filter(fingerprints),
+            Err(error) => {
+                tracing::error!(%error, "a filter can't be read; lookups in its piece go on without it");
+                LoadedFilter { filter: None, _charge: self.ctx.accountant.guard(Pool::Filter, 0) }
+            }
+        });
+        loaded.filter.as_ref().is_none_or(|filter| filter.may_contain(key))
+    }
+
+    fn build_filter(&self, fingerprints: Fingerprints) -> LoadedFilter {
+        let filter = match self.kind {
+            KeyspaceKind::Tuple => Filter::build(fingerprints.values),
+            KeyspaceKind::Block => None,
+        };
+        let bytes = filter.as_ref().map_or(0, Filter::memory_bytes);
+        LoadedFilter { filter, _charge: self.ctx.accountant.guard(Pool::Filter, bytes as u64) }
+    }
+
+    /// The key fingerprints of each tuple block, read from the device.
+    pub(super) fn fingerprints(&self) -> Result<Fingerprints> {
+        let meta = MetaReader { ctx: &self.ctx, keyspace: self.keyspace, desc: &self.desc };
+        let section = &self.header.fingerprints;
+        let from = PieceMetaHeader::BYTES + self.header.index.len() + self.header.tombstones.len();
+        let bytes = meta.read(from, section.len())?;
+        if !section.matches(&bytes) {
+            return Err(meta.corrupt("fingerprints", DecodeError("checksum does not match")));
+        }
+        decode_fingerprints(&bytes, self.tuple_entries().len())
+            .map_err(|error| meta.corrupt("fingerprints", error))
+    }
+
+    /// Looks for a key: hands its versions, newest first, to `lookup` until that is decided, and
+    /// lets the range tombstones decide the rest. At most one read in the usual case.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    pub fn lookup(&self, lookup: &mut Lookup<'_>) -> Result<()> {
+        match &self.content {
+            Content::Tuples(entries) => self.lookup_tuple(entries, lookup),
+            Content::Blocks(layers) => self.lookup_block(layers, lookup),
+        }
+    }
+
+    /// Fills what `fill` has not decided yet from this piece: reads neighbouring blocks in one
+    /// request, straight into the caller's buffer, and verifies each. Small reads go through the
+    /// cache.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    pub fn fill(&self, fill: &mut BlockFill<'_>) -> Result<()> {
+        self.fill_from(fill, &[])
+    }
+
+    /// An iterator over the point records. A block piece yields a put for each block, and reads its
+    /// data only when asked for the value.
+    pub fn iter(self: &Arc<Self>, access: Access) -> Box<dyn RecordIter> {
+        match self.kind {
+            KeyspaceKind::Tuple => Box::new(tuple_iter::TupleIter::new(Arc::clone(self), access)),
+            KeyspaceKind::Block => Box::new(block_iter::BlockIter::new(Arc::clone(self), access)),
+        }
+    }
+
+    /// Reads and verifies every byte of the piece; for checks of a whole store. Returns the number
+    /// of data bytes verified.
+    ///
+    /// # Errors
+    /// I/O errors, and the first corruption.
+    pub fn verify(self: &Arc<Self>) -> Result<u64> {
+        self.fingerprints()?;
+        match &self.content {
+            Content::Tuples(_) => self.verify_tuples(),
+            Content::Blocks(layers) => self.verify_blocks(layers),
+        }
+    }
+
+    pub(super) fn ctx(&self) -> &Arc<RunContext> {
+        &self.ctx
+    }
+
+    /// Fills `buf` from the device.
+    pub(super) fn read(&self, buf: &mut [u8], addr: u64) -> Result<()> {
+        self.ctx
+            .device
+            .read_at(buf, addr)
+            .map_err(|error| StoreError::io(format!("reading {}", self.place("data", addr)), error))
+    }
+
+    /// The words for a place in this piece.
+    fn place(&self, what: &str, addr: u64) -> String {
+        place(what, &self.desc, self.keyspace, addr)
+    }
+
+    pub(super) fn corrupt(&self, what: &str, addr: u64, detail: &str) -> StoreError {
+        StoreError::corrupt(self.place(what, addr), detail)
+    }
+
+    /// The key in the block cache of what lies at `addr`.
+    pub(super) fn cache_key(&self, addr: u64) -> CacheKey {
+        let (zone, offset) = self.ctx.zone_offset(addr);
+        let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone);
+        let generation = at.map_or_else(|_| self.ctx.zones.generation(zone), |at| self.generations[at]);
+        CacheKey { zone, generation, offset }
+    }
+
+    /// Puts verified bytes into the cache, in memory of their own.
+    pub(super) fn cache_copy(&self, addr: u64, bytes: &[u8]) -> Bytes {
+        let block = CachedBlock::new(Bytes::copy_from_slice(bytes), bytes.len() as u64);
+        self.ctx.cache.insert(self.cache_key(addr), block).bytes().clone()
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        for zone_use in &self.desc.zones {
+            self.ctx.zones.release_use(zone_use);
+        }
+    }
+}
+
+impl std::fmt::Debug for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Piece")
+            .field("keyspace", &self.keyspace)
+            .field("desc", &self.desc)
+            .finish_non_exhaustive()
+    }
+}
+
+fn place(what: &str, desc: &PieceDesc, keyspace: u32, addr: u64) -> String {
+    format!("{what} of piece {} of keyspace {keyspace} at device address {addr:#x}", desc.id.0)
+}
+
+/// Reads parts of a metadata blob, which may lie in several extents.
+struct MetaReader<'a> {
+    ctx: &'a RunContext,
+    keyspace: u32,
+    desc: &'a PieceDesc,
+}
+
+impl MetaReader<'_> {
+    /// Bytes `from .. from + len` of the blob.
+    fn read(&self, from: usize, len: usize) -> Result<Vec<u8>> {
+        let sector = SECTOR_BYTES as usize;
+        let (mut out, mut extent_from) = (Vec::with_capacity(len), 0_usize);
+        for extent in &self.desc.meta {
+            let extent_end = extent_from + extent.len as usize;
+            let (low, high) = (from.max(extent_from), (from + len).min(extent_end));
+            if low < high {
+                let skipped = (low - extent_from) / sector * sector;
+                let addr = extent.addr + skipped as u64;
+                let mut buf = AlignedBuf::zeroed(high - extent_from - skipped);
+                self.ctx.device.read_at(buf.as_mut(), addr).map_err(|error| {
+                    let place = place("metadata", self.desc, self.keyspace, addr);
+                    StoreError::io(format!("reading {place}"), error)
+                })?;
+                let start = low - extent_from - skipped;
+                out.extend_from_slice(&buf.as_ref()[start..start + high - low]);
+            }
+            extent_from = extent_end;
+        }
+        if out.len() < len {
+            return Err(self.corrupt("metadata", DecodeError("its extents are shorter than its length")));
+        }
+        Ok(out)
+    }
+
+    fn corrupt(&self, what: &str, error: DecodeError) -> StoreError {
+        let addr = self.desc.meta.first().map_or(0, |extent| extent.addr);
+        error.at(place(&format!("metadata ({what})"), self.desc, self.keyspace, addr))
+    }
+}
+
+/// Checks a data block against its checksum.
+pub(super) fn is_intact(block: &[u8], crc: u32) -> bool {
+    crc32c(block) == crc
+}

@@ -1,0 +1,258 @@
+//! A walk over the records of a tuple piece, with read-ahead.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::AlignedBuf;
+use kvfs_store::{Result, Seqno};
+
+use super::Access;
+use super::piece::Piece;
+use crate::cache::{Charge, Pool};
+use crate::format::{RecordIter, RecordRef, TupleCursor};
+
+/// Stands on a record of one of the blocks, or nowhere.
+pub(super) struct TupleIter {
+    piece: Arc<Piece>,
+    reader: BlockReader,
+    /// The block that `cursor` stands in.
+    index: usize,
+    cursor: Option<TupleCursor>,
+}
+
+impl TupleIter {
+    pub(super) fn new(piece: Arc<Piece>, access: Access) -> Self {
+        Self { reader: BlockReader::new(&piece, access), piece, index: 0, cursor: None }
+    }
+
+    fn nowhere(&mut self) {
+        self.cursor = None;
+    }
+
+    /// Puts the cursor into the block at `index` and moves it there.
+    fn enter(
+        &mut self,
+        index: usize,
+        go: impl FnOnce(&mut TupleCursor) -> Result<(), crate::format::DecodeError>,
+    ) -> Result<()> {
+        let old = self.cursor.take();
+        let bytes = self.reader.block(&self.piece, index)?;
+        let moved = match old {
+            Some(mut cursor) => cursor.reset(bytes).map(|()| cursor),
+            None => TupleCursor::new(bytes),
+        };
+        let moved = moved.and_then(|mut cursor| go(&mut cursor).map(|()| cursor));
+        let entry = &self.piece.tuple_entries()[index];
+        self.cursor = Some(moved.map_err(|error| self.piece.malformed_block(entry, error))?);
+        self.index = index;
+        Ok(())
+    }
+
+    fn is_somewhere(&self) -> bool {
+        self.record().is_some()
+    }
+
+    /// Moves to the last record of the blocks before `index`.
+    fn last_before(&mut self, index: usize) -> Result<()> {
+        for index in (0..index).rev() {
+            self.enter(index, TupleCursor::last)?;
+            if self.is_somewhere() {
+                return Ok(());
+            }
+        }
+        self.nowhere();
+        Ok(())
+    }
+
+    /// Moves within the current block; says whether there was a record to go to.
+    fn step(
+        &mut self,
+        go: impl FnOnce(&mut TupleCursor) -> Result<(), crate::format::DecodeError>,
+    ) -> Result<bool> {
+        let Some(cursor) = &mut self.cursor else { return Ok(false) };
+        if let Err(error) = go(cursor) {
+            self.nowhere();
+            return Err(self.piece.malformed_block(&self.piece.tuple_entries()[self.index], error));
+        }
+        Ok(cursor.record().is_some())
+    }
+}
+
+impl RecordIter for TupleIter {
+    fn seek(&mut self, key: &[u8], seqno: Seqno) -> Result<()> {
+        let entries = self.piece.tuple_entries();
+        let first = entries.partition_point(|entry| entry.last_key[..] < *key);
+        for index in first..entries.len() {
+            // Older versions of the key, or the next key, may be in a following block.
+            self.enter(index, |cursor| cursor.seek(key, seqno))?;
+            if self.is_somewhere() {
+                return Ok(());
+            }
+        }
+        self.nowhere();
+        Ok(())
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        let entries = self.piece.tuple_entries();
+        let index = entries.partition_point(|entry| entry.last_key[..] < *key);
+        if entries.get(index).is_some_and(|entry| entry.first_key[..] < *key) {
+            self.enter(index, |cursor| cursor.seek_before(key))?;
+            if self.is_somewhere() {
+                return Ok(());
+            }
+        }
+        self.last_before(index)
+    }
+
+    fn first(&mut self) -> Result<()> {
+        for index in 0..self.piece.tuple_entries().len() {
+            self.enter(index, TupleCursor::first)?;
+            if self.is_somewhere() {
+                return Ok(());
+            }
+        }
+        self.nowhere();
+        Ok(())
+    }
+
+    fn last(&mut self) -> Result<()> {
+        self.last_before(self.piece.tuple_entries().len())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if !self.is_somewhere() || self.step(TupleCursor::next)? {
+            return Ok(());
+        }
+        for index in self.index + 1..self.piece.tuple_entries().len() {
+            self.enter(index, TupleCursor::first)?;
+            if self.is_somewhere() {
+                return Ok(());
+            }
+        }
+        self.nowhere();
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        if !self.is_somewhere() || self.step(TupleCursor::prev)? {
+            return Ok(());
+        }
+        self.last_before(self.index)
+    }
+
+    fn record(&self) -> Option<RecordRef<'_>> {
+        self.cursor.as_ref()?.record()
+    }
+
+    fn value(&mut self) -> Result<Bytes> {
+        Ok(self.cursor.as_ref().map(TupleCursor::value).unwrap_or_default())
+    }
+}
+
+/// Gets blocks by index; reads ahead when they are asked for in sequence.
+struct BlockReader {
+    access: Access,
+    /// Neighbouring blocks that were read together, not verified yet.
+    window: Bytes,
+    window_blocks: Range<usize>,
+    /// How much the next request reads (bytes); grows as long as the walk is sequential.
+    ahead_bytes: usize,
+    last: Option<usize>,
+    charge: Charge,
+}
+
+impl BlockReader {
+    fn new(piece: &Piece, access: Access) -> Self {
+        Self {
+            access,
+            window: Bytes::new(),
+            window_blocks: 0..0,
+            ahead_bytes: 0,
+            last: None,
+            charge: piece.ctx().accountant.guard(Pool::Io, 0),
+        }
+    }
+
+    /// The verified bytes of the block at `index`.
+    fn block(&mut self, piece: &Piece, index: usize) -> Result<Bytes> {
+        let forward = self.last.is_none_or(|last| last < index);
+        let is_sequential = self.last.is_some_and(|last| last.abs_diff(index) == 1);
+        self.last = Some(index);
+        let entries = piece.tuple_entries();
+        if self.window_blocks.contains(&index) {
+            return self.window_block(piece, index);
+        }
+        let entry = &entries[index];
+        let options = &piece.ctx().options;
+        match self.access {
+            Access::Sequential => self.ahead_bytes = options.read_ahead_bytes,
+            Access::Random if !is_sequential => self.ahead_bytes = 0,
+            Access::Random => {
+                if let Some(block) = piece.ctx().cache.get(piece.cache_key(entry.extent.addr)) {
+                    return Ok(block.bytes().clone());
+                }
+                let grown = (self.ahead_bytes * 2).max(entry.extent.len as usize * 2);
+                self.ahead_bytes = grown.min(options.read_ahead_bytes);
+            }
+        }
+        let blocks = self.neighbours(piece, index, forward);
+        if blocks.len() == 1 && self.access == Access::Random {
+            return piece.tuple_block(entry);
+        }
+        self.read_window(piece, blocks)?;
+        self.window_block(piece, index)
+    }
+
+    /// The blocks around `index`, in the direction of the walk, that one request can read.
+    fn neighbours(&self, piece: &Piece, index: usize, forward: bool) -> Range<usize> {
+        let entries = piece.tuple_entries();
+        let are_adjacent = |left: usize| {
+            let (left, right) = (entries[left].extent, entries[left + 1].extent);
+            left.addr + u64::from(left.len) == right.addr
+        };
+        let mut blocks = index..index + 1;
+        let mut bytes = entries[index].extent.len as usize;
+        loop {
+            let next = if forward {
+                (blocks.end < entries.len() && are_adjacent(blocks.end - 1)).then_some(blocks.end)
+            } else {
+                blocks.start.checked_sub(1).filter(|&left| are_adjacent(left))
+            };
+            let Some(next) = next else { break };
+            bytes += entries[next].extent.len as usize;
+            if bytes > self.ahead_bytes {
+                break;
+            }
+            blocks = blocks.start.min(next)..blocks.end.max(next + 1);
+        }
+        blocks
+    }
+
+    fn read_window(&mut self, piece: &Piece, blocks: Range<usize>) -> Result<()> {
+        self.window = Bytes::new();
+        self.window_blocks = 0..0;
+        let entries = &piece.tuple_entries()[blocks.clone()];
+        let bytes: usize = entries.iter().map(|entry| entry.extent.len as usize).sum();
+        self.charge.resize(bytes as u64);
+        let mut buf = AlignedBuf::zeroed(bytes);
+        piece.read(buf.as_mut(), entries[0].extent.addr)?;
+        self.window = Bytes::from_owner(buf);
+        self.window_blocks = blocks;
+        Ok(())
+    }
+
+    fn window_block(&self, piece: &Piece, index: usize) -> Result<Bytes> {
+        let entries = piece.tuple_entries();
+        let entry = &entries[index];
+        let start = (entry.extent.addr - entries[self.window_blocks.start].extent.addr) as usize;
+        let block = self.window.slice(start..start + entry.extent.len as usize);
+        let len = piece.verify_tuple_block(entry, &block)?;
+        let block = block.slice(..len);
+        Ok(match self.access {
+            Access::Random => piece.cache_copy(entry.extent.addr, &block),
+            Access::Sequential => block,
+        })
+    }
+}

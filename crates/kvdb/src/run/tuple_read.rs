@@ -1,0 +1,99 @@
+//! Point reads in tuple pieces, and the verified way from the device to a tuple block.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::AlignedBuf;
+use kvfs_store::Result;
+
+use super::Access;
+use super::piece::Piece;
+use crate::cache::CachedBlock;
+use crate::format::{TupleBlock, TupleCursor, TupleEntry};
+use crate::memtable::Lookup;
+
+impl Piece {
+    pub(super) fn lookup_tuple(&self, entries: &[TupleEntry], lookup: &mut Lookup<'_>) -> Result<()> {
+        let (key, snapshot) = (lookup.key(), lookup.snapshot());
+        let tombstone = self.tombstones().covering(key, snapshot);
+        let first = entries.partition_point(|entry| entry.last_key[..] < *key);
+        // The versions of a key may go on in the next blocks.
+        let candidates = entries[first..].iter().take_while(|entry| entry.first_key[..] <= *key);
+        let mut is_filtered = true;
+        for entry in candidates {
+            if is_filtered && !self.may_contain(key) {
+                break;
+            }
+            is_filtered = false;
+            let block = self.tuple_block(entry)?;
+            let malformed = |error| self.malformed_block(entry, error);
+            let mut cursor = TupleCursor::new(block).map_err(malformed)?;
+            cursor.seek(key, snapshot).map_err(malformed)?;
+            while let Some(record) = cursor.record() {
+                let go_on = record.key == key
+                    && lookup.visit(record.seqno, record.kind, || cursor.value(), tombstone);
+                if !go_on {
+                    lookup.end_layer(tombstone);
+                    return Ok(());
+                }
+                cursor.next().map_err(malformed)?;
+            }
+        }
+        lookup.end_layer(tombstone);
+        Ok(())
+    }
+
+    /// The verified bytes of a block, from the cache or the device.
+    pub(super) fn tuple_block(&self, entry: &TupleEntry) -> Result<Bytes> {
+        let key = self.cache_key(entry.extent.addr);
+        if let Some(block) = self.ctx().cache.get(key) {
+            return Ok(block.bytes().clone());
+        }
+        let mut buf = AlignedBuf::zeroed(entry.extent.len as usize);
+        self.read(buf.as_mut(), entry.extent.addr)?;
+        let len = self.verify_tuple_block(entry, buf.as_ref())?;
+        let bytes = Bytes::from_owner(buf).slice(..len);
+        let block = CachedBlock::new(bytes, entry.extent.len.into());
+        Ok(self.ctx().cache.insert(key, block).bytes().clone())
+    }
+
+    /// Checks the block at the start of `bytes` against its checksum and its index entry; returns
+    /// its length.
+    pub(super) fn verify_tuple_block(&self, entry: &TupleEntry, bytes: &[u8]) -> Result<usize> {
+        let block = TupleBlock::verify(bytes).map_err(|error| self.malformed_block(entry, error))?;
+        let is_named = block.len() == entry.bytes as usize
+            && block.records() == entry.records
+            && block.crc() == entry.crc;
+        if !is_named {
+            let detail = "another block than the index names";
+            return Err(self.corrupt("tuple block", entry.extent.addr, detail));
+        }
+        Ok(block.len())
+    }
+
+    pub(super) fn malformed_block(
+        &self,
+        entry: &TupleEntry,
+        error: crate::format::DecodeError,
+    ) -> kvfs_store::StoreError {
+        self.corrupt("tuple block", entry.extent.addr, error.0)
+    }
+
+    pub(super) fn verify_tuples(self: &Arc<Self>) -> Result<u64> {
+        let mut iter = self.iter(Access::Sequential);
+        let mut last: Option<(Vec<u8>, u64)> = None;
+        iter.first()?;
+        while let Some(record) = iter.record() {
+            let in_order = last.as_ref().is_none_or(|(key, seqno)| {
+                (&key[..], std::cmp::Reverse(*seqno)) < (record.key, std::cmp::Reverse(record.seqno))
+            });
+            if !in_order {
+                let addr = self.tuple_entries().first().map_or(0, |entry| entry.extent.addr);
+                return Err(self.corrupt("tuples", addr, "records are not in order"));
+            }
+            last = Some((record.key.to_vec(), record.seqno));
+            iter.next()?;
+        }
+        Ok(self.desc().data_bytes)
+    }
+}

@@ -1,0 +1,375 @@
+//! Builds one piece.
+//!
+//! Thread safety: belongs to one thread. Invariant: whatever was allocated or retained is released
+//! when the writer is dropped unfinished, also after an error.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::AlignedBuf;
+use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno, StoreError};
+
+use super::RunContext;
+use super::block_writer::LayerOutput;
+use super::held::Held;
+use super::piece::{Content, Parts, Piece};
+use super::tuple_writer::TupleOutput;
+use crate::cache::{Charge, Pool};
+use crate::format::{
+    Extent, Fingerprints, PieceDesc, PieceId, PieceMetaHeader, RecordKind, SECTOR_BYTES, Section, SeqnoSpan,
+    encode_fingerprints, encode_layers, encode_tombstones, encode_tuples,
+};
+use crate::memtable::{RangeTombstone, TombstoneSet, block_key};
+use crate::zone::{Budget, Stream};
+
+/// Where the data of a piece goes.
+pub(super) struct Target {
+    pub(super) ctx: Arc<RunContext>,
+    pub(super) stream: Stream,
+    pub(super) budget: Budget,
+    keyspace: u32,
+    id: PieceId,
+}
+
+impl Target {
+    /// Size of the write buffer (bytes).
+    pub(super) fn chunk_bytes(&self) -> usize {
+        let bytes = self.ctx.options.write_chunk_bytes.min(self.ctx.zones.zone_bytes() as usize);
+        bytes.next_multiple_of(BLOCK_BYTES)
+    }
+
+    pub(super) fn write(&self, bytes: &[u8], addr: u64) -> Result<()> {
+        self.ctx.device.write_at(bytes, addr).map_err(|error| {
+            let (piece, keyspace) = (self.id.0, self.keyspace);
+            StoreError::io(
+                format!("writing piece {piece} of keyspace {keyspace} at device address {addr:#x}"),
+                error,
+            )
+        })
+    }
+}
+
+/// Smallest and greatest key and seqno so far.
+struct Bounds {
+    first_key: Option<Bytes>,
+    last_key: Bytes,
+    seqno_min: Seqno,
+    seqno_max: Seqno,
+}
+
+impl Bounds {
+    fn add_keys(&mut self, first: &[u8], last: &[u8]) {
+        if self.first_key.as_ref().is_none_or(|key| first < &key[..]) {
+            self.first_key = Some(Bytes::copy_from_slice(first));
+        }
+        if *last > self.last_key[..] {
+            self.last_key = Bytes::copy_from_slice(last);
+        }
+    }
+
+    fn add_seqnos(&mut self, min: Seqno, max: Seqno) {
+        self.seqno_min = self.seqno_min.min(min);
+        self.seqno_max = self.seqno_max.max(max);
+    }
+}
+
+/// Writes one piece from sorted input.
+///
+/// A tuple piece takes [`PieceWriter::add`] and [`PieceWriter::stitch_tuples`], in record order; a
+/// block piece takes [`PieceWriter::add_blocks`] and [`PieceWriter::stitch_region`], in key order
+/// within each layer. Where several layers hold the same block, the lower layer has the newer
+/// version. Both take range tombstones, in any order.
+pub struct PieceWriter {
+    target: Target,
+    kind: KeyspaceKind,
+    held: Held,
+    tuples: TupleOutput,
+    layers: Vec<LayerOutput>,
+    tombstones: Vec<RangeTombstone>,
+    bounds: Bounds,
+    bytes_added: u64,
+    bytes_referenced: u64,
+    records: u64,
+    buffers: Charge,
+}
+
+impl PieceWriter {
+    /// A writer of piece `id` of `keyspace`, whose data goes to `stream`.
+    pub fn new(
+        ctx: Arc<RunContext>,
+        keyspace: u32,
+        kind: KeyspaceKind,
+        stream: Stream,
+        budget: Budget,
+        id: PieceId,
+    ) -> Self {
+        let target = Target { ctx, stream, budget, keyspace, id };
+        let ctx = &target.ctx;
+        Self {
+            held: Held::new(Arc::clone(&ctx.zones)),
+            tuples: TupleOutput::new(ctx),
+            layers: Vec::new(),
+            tombstones: Vec::new(),
+            bounds: Bounds { first_key: None, last_key: Bytes::new(), seqno_min: Seqno::MAX, seqno_max: 0 },
+            bytes_added: 0,
+            bytes_referenced: 0,
+            records: 0,
+            buffers: ctx.accountant.guard(Pool::Io, target.chunk_bytes() as u64),
+            target,
+            kind,
+        }
+    }
+
+    /// Appends a record; records come in record order. O(1) and one copy, amortized.
+    ///
+    /// # Errors
+    /// I/O errors and `Full`; the writer is then good for nothing but dropping. `ValueTooLong` when
+    /// the record does not fit a zone.
+    pub fn add(&mut self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &[u8]) -> Result<()> {
+        debug_assert_eq!(self.kind, KeyspaceKind::Tuple);
+        self.tuples.add((&self.target, &mut self.held), key, seqno, kind, value)?;
+        self.records += 1;
+        self.bytes_added += (key.len() + value.len()) as u64;
+        Ok(())
+    }
+
+    /// Appends the blocks `first ..` of `prefix`, given as slices of whole blocks, to a layer. The
+    /// counts of `seqnos` add up to the number of blocks. Adjacent blocks become one region.
+    ///
+    /// # Errors
+    /// I/O errors and `Full`; the writer is then good for nothing but dropping.
+    pub fn add_blocks(
+        &mut self,
+        layer: usize,
+        prefix: &[u8],
+        first: u64,
+        seqnos: &[SeqnoSpan],
+        data: &[&[u8]],
+    ) -> Result<()> {
+        debug_assert_eq!(self.kind, KeyspaceKind::Block);
+        let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
+        let count = bytes / BLOCK_BYTES as u64;
+        debug_assert_eq!(seqnos.iter().map(|span| u64::from(span.count)).sum::<u64>(), count);
+        if count == 0 {
+            return Ok(());
+        }
+        self.bounds.add_keys(&block_key(prefix, first), &block_key(prefix, first + count - 1));
+        for span in seqnos {
+            self.bounds.add_seqnos(span.seqno, span.seqno);
+        }
+        let (target, held) = (&self.target, &mut self.held);
+        layer_output(&mut self.layers, layer).add((target, held), prefix, first, seqnos, data)?;
+        self.buffers.resize((self.layers.len() * self.target.chunk_bytes()) as u64);
+        self.records += count;
+        self.bytes_added += bytes;
+        Ok(())
+    }
+
+    /// Takes over the blocks `entries` of the index of `source`, in place of their records. Their
+    /// data is not read, but the fingerprints of `source` are, once per writer.
+    ///
+    /// # Errors
+    /// I/O errors and corruption of the fingerprints; `Full`, since the block that is being built
+    /// ends here.
+    pub fn stitch_tuples(&mut self, source: &Arc<Piece>, entries: Range<usize>) -> Result<()> {
+        debug_assert_eq!(self.kind, KeyspaceKind::Tuple);
+        let stitched = &source.tuple_entries()[entries.clone()];
+        for entry in stitched {
+            self.bounds.add_seqnos(entry.seqno_min, entry.seqno_max);
+            self.records += u64::from(entry.records);
+        }
+        self.bytes_referenced += self.tuples.stitch((&self.target, &mut self.held), source, entries)?;
+        Ok(())
+    }
+
+    /// Takes over the blocks `first .. first + count` of a region of `source`. No I/O.
+    ///
+    /// # Panics
+    /// When the blocks do not all lie in the region.
+    pub fn stitch_region(
+        &mut self,
+        layer: usize,
+        source: &Arc<Piece>,
+        layer_source: usize,
+        region: usize,
+        first: u64,
+        count: u32,
+    ) {
+        debug_assert_eq!(self.kind, KeyspaceKind::Block);
+        let whole = source.layers()[layer_source].region(region);
+        assert!(
+            whole.first <= first && count > 0 && first + u64::from(count) <= whole.end(),
+            "blocks {first} and {} more lie in the region",
+            count - 1
+        );
+        let end = first + u64::from(count);
+        let seqnos: Vec<SeqnoSpan> = whole.spans(first, end).map(|(_, span)| span).collect();
+        let from = (first - whole.first) as usize;
+        let part = crate::format::Region {
+            prefix: whole.prefix,
+            first,
+            count,
+            addr: whole.addr_of(first),
+            seqnos: &seqnos,
+            crcs: &whole.crcs[from..from + count as usize],
+        };
+        self.bounds.add_keys(&block_key(whole.prefix, first), &block_key(whole.prefix, end - 1));
+        for span in &seqnos {
+            self.bounds.add_seqnos(span.seqno, span.seqno);
+        }
+        layer_output(&mut self.layers, layer).stitch(&self.target, &mut self.held, part);
+        self.records += u64::from(count);
+        self.bytes_referenced += u64::from(count) * BLOCK_BYTES as u64;
+    }
+
+    /// Adds a range tombstone over `[start, end)`.
+    pub fn add_tombstone(&mut self, start: &[u8], end: &[u8], seqno: Seqno) {
+        let tombstone =
+            RangeTombstone { start: Bytes::copy_from_slice(start), end: Bytes::copy_from_slice(end), seqno };
+        self.tombstones.push(tombstone);
+    }
+
+    /// Key and value bytes added so far, stitched ones excluded: what a merge copies.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_added
+    }
+
+    /// Bytes stitched in so far.
+    pub fn bytes_referenced(&self) -> u64 {
+        self.bytes_referenced
+    }
+
+    /// Bytes in memory that are not written yet.
+    pub fn bytes_buffered(&self) -> u64 {
+        let blocks: usize = self.layers.iter().map(LayerOutput::bytes_buffered).sum();
+        (self.tuples.bytes_buffered() + blocks) as u64
+    }
+
+    /// Range tombstones added so far.
+    pub fn tombstones_added(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0 && self.tombstones.is_empty()
+    }
+
+    /// Writes what is left, and the metadata. Does not flush the device: the caller does, once,
+    /// before the manifest edit. The piece owns the references on its zones from here on.
+    ///
+    /// # Errors
+    /// I/O errors and `Full`; everything is released then.
+    pub fn finish(mut self) -> Result<(PieceDesc, Arc<Piece>)> {
+        self.tuples.finish(&self.target, &mut self.held)?;
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for layer in &mut self.layers {
+            layers.push(layer.finish(&self.target, &mut self.held)?);
+        }
+        let tuples = std::mem::take(&mut self.tuples.entries);
+        if let (Some(first), Some(last)) = (tuples.first(), tuples.last()) {
+            self.bounds.add_keys(&first.first_key, &last.last_key);
+        }
+        for entry in &tuples {
+            self.bounds.add_seqnos(entry.seqno_min, entry.seqno_max);
+        }
+        let tombstones = TombstoneSet::new(std::mem::take(&mut self.tombstones));
+        if let (Some((first, last)), Some((min, max))) = (tombstones.bounds(), tombstones.seqno_range()) {
+            self.bounds.add_keys(first, last);
+            self.bounds.add_seqnos(min, max);
+        }
+        let content = match self.kind {
+            KeyspaceKind::Tuple => Content::Tuples(tuples),
+            KeyspaceKind::Block => Content::Blocks(layers),
+        };
+        let fingerprints = std::mem::take(&mut self.tuples.fingerprints);
+        let (header, meta) = self.write_meta(&content, &tombstones, &fingerprints)?;
+        let desc = self.describe(&content, &tombstones, &header, meta);
+        let Self { target, held, kind, .. } = self;
+        let desc = PieceDesc { zones: held.into_uses(), ..desc };
+        let parts = Parts { keyspace: target.keyspace, kind, header, content, tombstones };
+        let piece = Piece::new(target.ctx, desc.clone(), parts, Some(fingerprints));
+        Ok((desc, piece))
+    }
+
+    fn describe(
+        &self,
+        content: &Content,
+        tombstones: &TombstoneSet,
+        header: &PieceMetaHeader,
+        meta: Vec<Extent>,
+    ) -> PieceDesc {
+        let data_bytes = match content {
+            Content::Tuples(entries) => entries.iter().map(|entry| u64::from(entry.extent.len)).sum(),
+            Content::Blocks(layers) => layers.iter().map(|layer| layer.blocks() * BLOCK_BYTES as u64).sum(),
+        };
+        PieceDesc {
+            id: self.target.id,
+            first_key: self.bounds.first_key.clone().unwrap_or_default(),
+            last_key: self.bounds.last_key.clone(),
+            seqno_min: self.bounds.seqno_min.min(self.bounds.seqno_max),
+            seqno_max: self.bounds.seqno_max,
+            data_bytes,
+            records: self.records,
+            tombstones: tombstones.len() as u64,
+            meta,
+            meta_len: header.meta_len(),
+            meta_crc: header.crc(),
+            zones: Vec::new(),
+        }
+    }
+
+    /// Writes the metadata blob, in as many extents as it takes.
+    fn write_meta(
+        &mut self,
+        content: &Content,
+        tombstones: &TombstoneSet,
+        fingerprints: &Fingerprints,
+    ) -> Result<(PieceMetaHeader, Vec<Extent>)> {
+        let mut blob = vec![0; PieceMetaHeader::BYTES];
+        match content {
+            Content::Tuples(entries) => encode_tuples(&mut blob, entries),
+            Content::Blocks(layers) => encode_layers(&mut blob, layers),
+        }
+        let index_end = blob.len();
+        let list = tombstones.list();
+        encode_tombstones(&mut blob, list.len(), list.iter().map(|t| (&t.start[..], &t.end[..], t.seqno)));
+        let tombstones_end = blob.len();
+        encode_fingerprints(&mut blob, fingerprints);
+        let sections = [
+            Section::of(&blob[PieceMetaHeader::BYTES..index_end]),
+            Section::of(&blob[index_end..tombstones_end]),
+            Section::of(&blob[tombstones_end..]),
+        ];
+        let header = PieceMetaHeader::new(self.target.keyspace, self.target.id.0, sections);
+        blob[..PieceMetaHeader::BYTES].copy_from_slice(header.encode());
+        let blob = AlignedBuf::from_slice(&blob);
+        let mut extents = Vec::new();
+        let mut rest = blob.as_ref();
+        while !rest.is_empty() {
+            // At most 1 GiB at a time: an extent's length has 32 bits.
+            let len_max = (rest.len().min(1 << 30) as u32).min(self.target.ctx.zones.zone_bytes());
+            let extent = self.held.allocate_fitting(
+                Stream::Meta,
+                len_max,
+                self.target.budget,
+                SECTOR_BYTES as u32,
+                |len| len,
+            )?;
+            let (now, later) = rest.split_at(extent.len as usize);
+            self.target.write(now, extent.addr)?;
+            extents.push(extent);
+            rest = later;
+        }
+        Ok((header, extents))
+    }
+}
+
+/// The output of a layer, made on first use.
+fn layer_output(layers: &mut Vec<LayerOutput>, layer: usize) -> &mut LayerOutput {
+    if layers.len() <= layer {
+        layers.resize_with(layer + 1, LayerOutput::default);
+    }
+    &mut layers[layer]
+}

@@ -1,0 +1,206 @@
+//! One change of the live set of runs, and its bytes.
+//!
+//! An edit is a tag and its fields in the order of the match in [`Edit::encode`]: numbers as
+//! varints, byte strings with their length in front.
+
+use bytes::Bytes;
+use kvfs_store::{KeyspaceKind, Seqno};
+
+use crate::format::{DecodeError, Decoder, Extent, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse};
+use crate::journal::Lsn;
+
+/// Number of a run, unique in the store for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub u64);
+
+/// One change. The edits of one commit take effect together.
+#[expect(missing_docs, reason = "the variants' docs name their fields")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// A keyspace exists from now on; `id` and `name` are new.
+    AddKeyspace { id: u32, name: String, kind: KeyspaceKind },
+    /// An empty run of `keyspace`; greater `age` is newer, among equals the greater id.
+    AddRun { keyspace: u32, run: RunId, age: Seqno },
+    /// `piece` belongs to `run`; its keys meet no other piece of the run.
+    AddPiece { keyspace: u32, run: RunId, piece: PieceDesc },
+    /// Keys of `run` below `lower_bound` count no longer; pieces that end before it are gone.
+    TrimRun { keyspace: u32, run: RunId, lower_bound: Bytes },
+    /// `run` is gone, with its pieces.
+    DropRun { keyspace: u32, run: RunId },
+    /// Recovery begins at `lsn`; every record at or below `seqno` is in runs.
+    JournalTail { lsn: Lsn, seqno: Seqno },
+    /// Ids of runs and pieces below this are taken.
+    NextId(u64),
+}
+
+const ADD_KEYSPACE: u8 = 1;
+const ADD_RUN: u8 = 2;
+const ADD_PIECE: u8 = 3;
+const TRIM_RUN: u8 = 4;
+const DROP_RUN: u8 = 5;
+const JOURNAL_TAIL: u8 = 6;
+const NEXT_ID: u8 = 7;
+
+const KIND_TUPLE: u8 = 1;
+const KIND_BLOCK: u8 = 2;
+
+impl Edit {
+    /// Appends the edit to `sink`.
+    pub fn encode(&self, sink: &mut impl Sink) {
+        match self {
+            Self::AddKeyspace { id, name, kind } => {
+                sink.put_u8(ADD_KEYSPACE);
+                sink.put_varint((*id).into());
+                sink.put_bytes(name.as_bytes());
+                sink.put_u8(match kind {
+                    KeyspaceKind::Tuple => KIND_TUPLE,
+                    KeyspaceKind::Block => KIND_BLOCK,
+                });
+            }
+            Self::AddRun { keyspace, run, age } => {
+                put_run(sink, ADD_RUN, *keyspace, *run);
+                sink.put_varint(*age);
+            }
+            Self::AddPiece { keyspace, run, piece } => encode_add_piece(*keyspace, *run, piece, sink),
+            Self::TrimRun { keyspace, run, lower_bound } => {
+                put_run(sink, TRIM_RUN, *keyspace, *run);
+                sink.put_bytes(lower_bound);
+            }
+            Self::DropRun { keyspace, run } => put_run(sink, DROP_RUN, *keyspace, *run),
+            Self::JournalTail { lsn, seqno } => {
+                sink.put_u8(JOURNAL_TAIL);
+                sink.put_varint(lsn.0);
+                sink.put_varint(*seqno);
+            }
+            Self::NextId(id) => {
+                sink.put_u8(NEXT_ID);
+                sink.put_varint(*id);
+            }
+        }
+    }
+
+    /// Reads one edit.
+    ///
+    /// # Errors
+    /// Bytes that no [`Edit::encode`] wrote.
+    pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let tag = decoder.u8()?;
+        Ok(match tag {
+            ADD_KEYSPACE => decode_keyspace(decoder)?,
+            ADD_RUN => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::AddRun { keyspace, run, age: decoder.varint()? }
+            }
+            ADD_PIECE => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::AddPiece { keyspace, run, piece: decode_piece(decoder)? }
+            }
+            TRIM_RUN => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::TrimRun { keyspace, run, lower_bound: decoder.bytes_owned()? }
+            }
+            DROP_RUN => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::DropRun { keyspace, run }
+            }
+            JOURNAL_TAIL => Self::JournalTail { lsn: Lsn(decoder.varint()?), seqno: decoder.varint()? },
+            NEXT_ID => Self::NextId(decoder.varint()?),
+            _ => return Err(DecodeError("an edit has an unknown tag")),
+        })
+    }
+}
+
+/// As [`Edit::encode`] of [`Edit::AddPiece`], without owning the piece.
+pub(super) fn encode_add_piece(keyspace: u32, run: RunId, piece: &PieceDesc, sink: &mut impl Sink) {
+    put_run(sink, ADD_PIECE, keyspace, run);
+    encode_piece(piece, sink);
+}
+
+fn put_run(sink: &mut impl Sink, tag: u8, keyspace: u32, run: RunId) {
+    sink.put_u8(tag);
+    sink.put_varint(keyspace.into());
+    sink.put_varint(run.0);
+}
+
+fn run_of(decoder: &mut Decoder<'_>) -> Result<(u32, RunId), DecodeError> {
+    Ok((decoder.varint_u32()?, RunId(decoder.varint()?)))
+}
+
+fn decode_keyspace(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
+    let id = decoder.varint_u32()?;
+    let name = String::from_utf8(decoder.bytes()?.to_vec());
+    let kind = match decoder.u8()? {
+        KIND_TUPLE => KeyspaceKind::Tuple,
+        KIND_BLOCK => KeyspaceKind::Block,
+        _ => return Err(DecodeError("a keyspace has an unknown kind")),
+    };
+    let name = name.map_err(|_| DecodeError("the name of a keyspace is not UTF-8"))?;
+    Ok(Edit::AddKeyspace { id, name, kind })
+}
+
+fn encode_piece(piece: &PieceDesc, sink: &mut impl Sink) {
+    sink.put_varint(piece.id.0);
+    sink.put_bytes(&piece.first_key);
+    sink.put_bytes(&piece.last_key);
+    sink.put_varint(piece.seqno_min);
+    sink.put_varint(piece.seqno_max);
+    sink.put_varint(piece.data_bytes);
+    sink.put_varint(piece.records);
+    sink.put_varint(piece.tombstones);
+    sink.put_varint(piece.meta_len.into());
+    sink.put_u32(piece.meta_crc);
+    sink.put_varint(piece.meta.len() as u64);
+    for extent in &piece.meta {
+        sink.put_varint(extent.addr / SECTOR_BYTES);
+        sink.put_varint(u64::from(extent.len) / SECTOR_BYTES);
+    }
+    sink.put_varint(piece.zones.len() as u64);
+    for zone_use in &piece.zones {
+        sink.put_varint(zone_use.zone.0.into());
+        sink.put_varint(zone_use.bytes);
+        sink.put_varint(zone_use.pieces.into());
+        sink.put_varint(zone_use.end.into());
+    }
+}
+
+fn decode_piece(decoder: &mut Decoder<'_>) -> Result<PieceDesc, DecodeError> {
+    Ok(PieceDesc {
+        id: PieceId(decoder.varint()?),
+        first_key: decoder.bytes_owned()?,
+        last_key: decoder.bytes_owned()?,
+        seqno_min: decoder.varint()?,
+        seqno_max: decoder.varint()?,
+        data_bytes: decoder.varint()?,
+        records: decoder.varint()?,
+        tombstones: decoder.varint()?,
+        meta_len: decoder.varint_u32()?,
+        meta_crc: decoder.u32()?,
+        meta: decode_list(decoder, decode_extent)?,
+        zones: decode_list(decoder, decode_use)?,
+    })
+}
+
+fn decode_list<T>(
+    decoder: &mut Decoder<'_>,
+    item: impl Fn(&mut Decoder<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let len = decoder.varint()?;
+    // An absurd length fails at the first missing item, not at an allocation.
+    (0..len).map(|_| item(decoder)).collect()
+}
+
+fn decode_extent(decoder: &mut Decoder<'_>) -> Result<Extent, DecodeError> {
+    let absurd = DecodeError("an extent is absurd");
+    let addr = decoder.varint()?.checked_mul(SECTOR_BYTES).ok_or(absurd)?;
+    let len = decoder.varint_u32()?.checked_mul(SECTOR_BYTES as u32).ok_or(absurd)?;
+    Ok(Extent { addr, len })
+}
+
+fn decode_use(decoder: &mut Decoder<'_>) -> Result<ZoneUse, DecodeError> {
+    Ok(ZoneUse {
+        zone: ZoneId(decoder.varint_u32()?),
+        bytes: decoder.varint()?,
+        pieces: decoder.varint_u32()?,
+        end: decoder.varint_u32()?,
+    })
+}

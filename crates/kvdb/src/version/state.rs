@@ -1,0 +1,181 @@
+//! What the manifest says in all: keyspaces, their runs and pieces, and where the journal begins.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
+
+use super::edit::{Edit, RunId, encode_add_piece};
+use crate::format::{PieceDesc, ZoneUse};
+use crate::journal::Lsn;
+
+/// The outcome of all edits so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ManifestState {
+    /// Keyspaces by id.
+    pub keyspaces: BTreeMap<u32, KeyspaceState>,
+    /// Where recovery begins.
+    pub journal_tail: Lsn,
+    /// Every record at or below this is in runs.
+    pub flushed_seqno: Seqno,
+    /// Ids of runs and pieces below this are taken.
+    pub next_id: u64,
+}
+
+/// One keyspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyspaceState {
+    /// Unique name.
+    pub name: String,
+    /// Layout of the values.
+    pub kind: KeyspaceKind,
+    /// Newest first: by age, then id, both descending.
+    pub runs: Vec<RunState>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunState {
+    /// Identity.
+    pub id: RunId,
+    /// Greater is newer.
+    pub age: Seqno,
+    /// Keys below this count no longer.
+    pub lower_bound: Bytes,
+    /// By key, disjoint (one may end with the range tombstone end at which the next one begins).
+    pub pieces: Vec<PieceDesc>,
+}
+
+impl ManifestState {
+    /// Applies one edit.
+    ///
+    /// # Errors
+    /// `Corrupt` when the edit contradicts the state, which is unchanged then.
+    pub fn apply(&mut self, edit: &Edit) -> Result<()> {
+        self.try_apply(edit)
+            .map_err(|detail| StoreError::corrupt("the manifest", format!("{detail}: {edit:?}")))
+    }
+
+    fn try_apply(&mut self, edit: &Edit) -> Result<(), &'static str> {
+        match edit {
+            Edit::AddKeyspace { id, name, kind } => self.add_keyspace(*id, name, *kind),
+            Edit::AddRun { keyspace, run, age } => self.keyspace(*keyspace)?.add_run(*run, *age),
+            Edit::AddPiece { keyspace, run, piece } => self.keyspace(*keyspace)?.run(*run)?.add_piece(piece),
+            Edit::TrimRun { keyspace, run, lower_bound } => {
+                self.keyspace(*keyspace)?.run(*run)?.trim(lower_bound)
+            }
+            Edit::DropRun { keyspace, run } => self.keyspace(*keyspace)?.drop_run(*run),
+            Edit::JournalTail { lsn, seqno } => {
+                if *lsn < self.journal_tail || *seqno < self.flushed_seqno {
+                    return Err("the journal's tail goes back");
+                }
+                (self.journal_tail, self.flushed_seqno) = (*lsn, *seqno);
+                Ok(())
+            }
+            Edit::NextId(id) => {
+                if *id < self.next_id {
+                    return Err("ids go back");
+                }
+                self.next_id = *id;
+                Ok(())
+            }
+        }
+    }
+
+    fn add_keyspace(&mut self, id: u32, name: &str, kind: KeyspaceKind) -> Result<(), &'static str> {
+        if self.keyspaces.contains_key(&id) || self.keyspaces.values().any(|other| other.name == name) {
+            return Err("the keyspace exists already");
+        }
+        self.keyspaces.insert(id, KeyspaceState { name: name.to_owned(), kind, runs: Vec::new() });
+        Ok(())
+    }
+
+    fn keyspace(&mut self, id: u32) -> Result<&mut KeyspaceState, &'static str> {
+        self.keyspaces.get_mut(&id).ok_or("there is no such keyspace")
+    }
+
+    /// Everything that pieces hold in zones.
+    pub fn zone_uses(&self) -> impl Iterator<Item = &ZoneUse> {
+        let runs = self.keyspaces.values().flat_map(|keyspace| &keyspace.runs);
+        runs.flat_map(|run| &run.pieces).flat_map(|piece| &piece.zones)
+    }
+
+    /// Calls `each` with the encoded edits that lead from an empty state to this one, in order.
+    pub(super) fn for_each_edit(&self, mut each: impl FnMut(&[u8])) {
+        let mut buf = Vec::new();
+        let mut give = |encode: &dyn Fn(&mut Vec<u8>)| {
+            buf.clear();
+            encode(&mut buf);
+            each(&buf);
+        };
+        for (&id, keyspace) in &self.keyspaces {
+            let (name, kind) = (keyspace.name.clone(), keyspace.kind);
+            give(&|buf| Edit::AddKeyspace { id, name: name.clone(), kind }.encode(buf));
+            for run in &keyspace.runs {
+                give(&|buf| Edit::AddRun { keyspace: id, run: run.id, age: run.age }.encode(buf));
+                if !run.lower_bound.is_empty() {
+                    let lower_bound = &run.lower_bound;
+                    give(&|buf| {
+                        Edit::TrimRun { keyspace: id, run: run.id, lower_bound: lower_bound.clone() }
+                            .encode(buf);
+                    });
+                }
+                for piece in &run.pieces {
+                    give(&|buf| encode_add_piece(id, run.id, piece, buf));
+                }
+            }
+        }
+        give(&|buf| Edit::JournalTail { lsn: self.journal_tail, seqno: self.flushed_seqno }.encode(buf));
+        give(&|buf| Edit::NextId(self.next_id).encode(buf));
+    }
+}
+
+impl KeyspaceState {
+    fn add_run(&mut self, id: RunId, age: Seqno) -> Result<(), &'static str> {
+        if self.runs.iter().any(|run| run.id == id) {
+            return Err("the run exists already");
+        }
+        let at = self.runs.partition_point(|run| (run.age, run.id) > (age, id));
+        self.runs.insert(at, RunState { id, age, lower_bound: Bytes::new(), pieces: Vec::new() });
+        Ok(())
+    }
+
+    fn run(&mut self, id: RunId) -> Result<&mut RunState, &'static str> {
+        self.runs.iter_mut().find(|run| run.id == id).ok_or("there is no such run")
+    }
+
+    fn drop_run(&mut self, id: RunId) -> Result<(), &'static str> {
+        let at = self.runs.iter().position(|run| run.id == id).ok_or("there is no such run")?;
+        self.runs.remove(at);
+        Ok(())
+    }
+}
+
+impl RunState {
+    fn add_piece(&mut self, piece: &PieceDesc) -> Result<(), &'static str> {
+        if piece.first_key > piece.last_key || piece.seqno_min > piece.seqno_max {
+            return Err("the piece's bounds are reversed");
+        }
+        let at = self.pieces.partition_point(|other| other.first_key < piece.first_key);
+        let (before, after) = self.pieces.split_at(at);
+        if before.last().is_some_and(|other| other.last_key > piece.first_key)
+            || after
+                .first()
+                .is_some_and(|other| other.first_key < piece.last_key || other.first_key == piece.first_key)
+        {
+            return Err("the piece overlaps another one of its run");
+        }
+        self.pieces.insert(at, piece.clone());
+        Ok(())
+    }
+
+    fn trim(&mut self, lower_bound: &Bytes) -> Result<(), &'static str> {
+        if *lower_bound < self.lower_bound {
+            return Err("the lower bound of a run goes back");
+        }
+        self.lower_bound = lower_bound.clone();
+        let gone = self.pieces.partition_point(|piece| piece.last_key < *lower_bound);
+        self.pieces.drain(..gone);
+        Ok(())
+    }
+}

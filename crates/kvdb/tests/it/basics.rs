@@ -1,0 +1,243 @@
+//! Writing, reading, reopening and merging in small configurations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_device::{Device, MemoryDevice};
+use kvfs_kvdb::{Background, CreateOptions, Db, Options};
+use kvfs_store::clock::{Clock, ManualClock};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Read, Store,
+};
+
+const ZONE_BYTES: u32 = 256 << 10;
+
+fn make(zones: u64) -> Arc<dyn Device> {
+    let capacity = zones * u64::from(ZONE_BYTES);
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, capacity));
+    let options = CreateOptions {
+        zone_bytes: ZONE_BYTES,
+        journal_bytes: Some(4 << 20),
+        ..CreateOptions::new(capacity, [7; 16])
+    };
+    Db::create(Arc::clone(&device), &options).expect("creates");
+    device
+}
+
+fn open(device: &Arc<dyn Device>, change: impl FnOnce(&mut Options)) -> Arc<Db> {
+    let mut options = Options::with_memory(64 << 20);
+    options.background = Background::Manual;
+    options.memtable_bytes = 1 << 20;
+    change(&mut options);
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    Db::open(Arc::clone(device), options, clock).expect("opens")
+}
+
+fn put(db: &Db, keyspace: Keyspace, key: &str, value: &str) {
+    let mut batch = Batch::new();
+    batch.put(keyspace, key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    db.apply(batch, Durability::Buffered).expect("applies");
+}
+
+fn get(db: &Db, keyspace: Keyspace, key: &str) -> Option<String> {
+    let value = db.get(keyspace, key.as_bytes()).expect("reads");
+    value.map(|value| String::from_utf8_lossy(&value).into_owned())
+}
+
+fn scan(db: &Db, keyspace: Keyspace) -> Vec<String> {
+    let mut cursor = db.cursor(keyspace, KeyRange::all()).expect("opens");
+    let mut keys = Vec::new();
+    loop {
+        cursor.next().expect("moves");
+        let Some((key, _)) = cursor.entry() else { return keys };
+        keys.push(String::from_utf8_lossy(key).into_owned());
+    }
+}
+
+fn block(fill: u8) -> Vec<u8> {
+    vec![fill; BLOCK_BYTES]
+}
+
+#[test]
+fn what_was_written_is_there_after_reopen_from_journal_and_from_runs() {
+    let device = make(200);
+    let db = open(&device, |_| {});
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    put(&db, rows, "a", "1");
+    put(&db, rows, "b", "2");
+    let last = db.position();
+    db.sync(last).expect("syncs");
+    drop(db);
+
+    let db = open(&device, |_| {});
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    assert_eq!(db.position(), last, "replayed");
+    assert_eq!(get(&db, rows, "a").as_deref(), Some("1"));
+    db.flush().expect("flushes");
+    assert_eq!(scan(&db, rows), ["a", "b"]);
+    db.close().expect("closes");
+    drop(db);
+
+    let db = open(&device, |_| {});
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    assert_eq!(db.position(), last);
+    assert_eq!(scan(&db, rows), ["a", "b"]);
+    assert!(db.check().expect("checks").findings.is_empty());
+}
+
+#[test]
+fn deletes_and_overwrites_survive_merging_at_every_threshold() {
+    for stitch_bytes_min in [0, 32 << 10, u64::MAX] {
+        let device = make(400);
+        let db = open(&device, |options| {
+            options.merge.stitch_bytes_min = stitch_bytes_min;
+            options.merge.class_runs = 2;
+            options.merge.piece_bytes = 64 << 10;
+        });
+        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        for round in 0..6 {
+            for i in 0..500 {
+                put(&db, rows, &format!("key{:05}", i * 7 + round), &format!("value{round}").repeat(20));
+            }
+            let mut batch = Batch::new();
+            batch.delete(rows, format!("key{:05}", 7 * round).into_bytes());
+            batch.delete_range(
+                rows,
+                format!("key{:05}", 100 * round).into_bytes(),
+                format!("key{:05}", 100 * round + 10).into_bytes(),
+            );
+            db.apply(batch, Durability::Buffered).expect("applies");
+            db.flush().expect("flushes");
+        }
+        let before = scan(&db, rows);
+        db.compact().expect("merges");
+        assert_eq!(scan(&db, rows), before, "threshold {stitch_bytes_min}");
+        db.reclaim().expect("reclaims");
+        assert_eq!(scan(&db, rows), before, "threshold {stitch_bytes_min}");
+        let checked = db.check().expect("checks");
+        assert!(checked.findings.is_empty(), "{:?}", checked.findings);
+    }
+}
+
+#[test]
+fn blocks_read_back_with_holes_overwrites_and_range_deletes() {
+    for stitch_bytes_min in [0, 32 << 10, u64::MAX] {
+        let device = make(400);
+        let db = open(&device, |options| options.merge.stitch_bytes_min = stitch_bytes_min);
+        let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+        let write = |first: u64, fills: &[u8]| {
+            let mut batch = Batch::new();
+            batch.put_blocks(
+                data,
+                Bytes::from_static(b"file"),
+                first,
+                fills.iter().flat_map(|&f| block(f)).collect::<Vec<_>>(),
+            );
+            db.apply(batch, Durability::Buffered).expect("applies");
+        };
+        write(10, &[1; 100]);
+        db.flush().expect("flushes");
+        write(20, &[2; 5]);
+        db.flush().expect("flushes");
+        let mut batch = Batch::new();
+        let key = |block: u64| [&b"file"[..], &block.to_be_bytes()].concat();
+        batch.delete_range(data, key(22), key(40));
+        db.apply(batch, Durability::Buffered).expect("applies");
+        write(30, &[3]);
+
+        let expect = |db: &Db, when: &str| {
+            let mut buf = vec![9; 120 * BLOCK_BYTES];
+            db.read_blocks(data, b"file", 0, &mut buf).expect("reads");
+            for (number, found) in buf.chunks(BLOCK_BYTES).enumerate() {
+                let wanted = match number {
+                    20..22 => 2,
+                    30 => 3,
+                    22..40 => 0,
+                    10..110 => 1,
+                    _ => 0,
+                };
+                assert!(
+                    found.iter().all(|&b| b == wanted),
+                    "{when}: block {number} is {} not {wanted}",
+                    found[0]
+                );
+            }
+            let next = |from, kind| db.next_extent(data, b"file", from, kind).expect("seeks");
+            assert_eq!(next(0, ExtentKind::Data), Some(Extent { first: 10, count: 12 }), "{when}");
+            assert_eq!(next(12, ExtentKind::Hole), Some(Extent { first: 22, count: 8 }), "{when}");
+            assert_eq!(next(22, ExtentKind::Data), Some(Extent { first: 30, count: 1 }), "{when}");
+            assert_eq!(next(110, ExtentKind::Data), None, "{when}");
+        };
+        expect(&db, "in memory");
+        db.flush().expect("flushes");
+        expect(&db, "flushed");
+        db.reclaim().expect("merges");
+        expect(&db, "merged");
+        assert!(db.check().expect("checks").findings.is_empty());
+        db.close().expect("closes");
+        drop(db);
+        let db = open(&device, |_| {});
+        assert_eq!(db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens"), data);
+        expect(&db, "reopened");
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_its_answers_through_flush_and_merge() {
+    let device = make(200);
+    let db = open(&device, |_| {});
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    put(&db, rows, "k", "old");
+    let snapshot = db.snapshot().expect("pins");
+    put(&db, rows, "k", "new");
+    for _ in 0..2 {
+        db.flush().expect("flushes");
+        db.reclaim().expect("merges");
+        assert_eq!(snapshot.get(rows, b"k").expect("reads").as_deref(), Some(&b"old"[..]));
+        assert_eq!(get(&db, rows, "k").as_deref(), Some("new"));
+    }
+}
+
+#[test]
+fn space_comes_back_after_deleting_on_a_full_store() {
+    let device = make(80);
+    let db = open(&device, |_| {});
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    for round in 0..3 {
+        let mut written = 0;
+        loop {
+            let mut batch = Batch::new();
+            batch.put_blocks(data, Bytes::from_static(b"f"), written, vec![round as u8; 16 * BLOCK_BYTES]);
+            match db.apply(batch, Durability::Buffered) {
+                Ok(_) => written += 16,
+                Err(kvfs_store::StoreError::Full) => break,
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+        assert!(written > 500, "round {round}: only {written} blocks fitted");
+        let mut batch = Batch::new();
+        batch.delete_range(data, &b"f"[..], &b"g"[..]);
+        db.apply(batch, Durability::Synced).expect("deleting works on a full store");
+    }
+}
+
+#[test]
+fn background_threads_keep_up_and_stop() {
+    let device = make(2000);
+    let db = open(&device, |options| options.background = Background::Threads);
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let db = &db;
+            scope.spawn(move || {
+                for i in 0..5000 {
+                    put(db, rows, &format!("{thread}-{i:06}"), &"x".repeat(300));
+                }
+            });
+        }
+    });
+    assert_eq!(scan(&db, rows).len(), 20_000);
+    db.close().expect("closes");
+    assert!(db.check().expect("checks").findings.is_empty());
+}

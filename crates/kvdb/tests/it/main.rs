@@ -1,0 +1,3 @@
+//! The engine through its façade, on a device in memory.
+
+mod basics;

@@ -1,0 +1,160 @@
+//! One store on a device and its history, for the sweeps.
+
+use std::sync::Arc;
+
+use kvfs_device::Device;
+use kvfs_store::{Durability, Op, Position, Result, Store, StoreError};
+
+use crate::crash_check::{History, compare};
+use crate::engine::{Engine, OpenStore};
+use crate::ops::{OpWeights, Profile, Step, StepWeights};
+use crate::spaces::{Handles, SPACES};
+
+/// Steps that change things, for sweeps that look at the result only.
+pub(crate) fn writes_only(steps: usize) -> Profile {
+    let step_weights = StepWeights {
+        apply: 30,
+        sync: 4,
+        flush: 3,
+        compact: 2,
+        reopen: 1,
+        snapshot_create: 0,
+        snapshot_drop: 0,
+        get: 0,
+        multi_get: 0,
+        cursor_open: 0,
+        cursor_move: 0,
+        read_blocks: 0,
+        next_extent: 0,
+        compare: 0,
+        crash: 0,
+    };
+    let op_weights = OpWeights { put: 10, delete: 4, delete_range: 2, merge: 5, put_blocks: 6 };
+    Profile { steps, step_weights, op_weights, synced_one_in: 6, ..Profile::default() }
+}
+
+/// What became of a batch.
+pub(crate) enum Applied {
+    /// It is visible and in the history.
+    Yes,
+    /// It is visible and in the history, but its sync failed.
+    Unsynced(StoreError),
+    /// It was refused.
+    No(StoreError),
+}
+
+pub(crate) struct Session {
+    pub(crate) open: Box<dyn OpenStore>,
+    pub(crate) handles: Handles,
+    pub(crate) history: History,
+}
+
+impl Session {
+    /// Makes a store on `device` and opens it.
+    pub(crate) fn create(engine: &dyn Engine, device: &Arc<dyn Device>) -> Result<Self> {
+        engine.create(Arc::clone(device))?;
+        let open = engine.open(Arc::clone(device))?;
+        let store = open.store();
+        let handles = Handles::open(&*store)?;
+        let history = History::new(store.position())?;
+        Ok(Self { open, handles, history })
+    }
+
+    /// Closes cleanly and opens again.
+    pub(crate) fn reopen(mut self, engine: &dyn Engine, device: &Arc<dyn Device>) -> Result<Self> {
+        self.open.close()?;
+        self.open = engine.open(Arc::clone(device))?;
+        self.handles = Handles::open(&*self.open.store())?;
+        self.history.record_sync();
+        Ok(self)
+    }
+
+    pub(crate) fn apply(&mut self, ops: &[Op], durability: Durability) -> Result<Applied> {
+        let store = self.open.store();
+        let before = store.position();
+        match store.apply(self.handles.batch(ops), durability) {
+            Ok(position) => {
+                self.history.record(ops, position)?;
+                if durability == Durability::Synced {
+                    self.history.record_sync();
+                }
+                Ok(Applied::Yes)
+            }
+            Err(error) if store.position() > before => {
+                self.history.record(ops, store.position())?;
+                Ok(Applied::Unsynced(error))
+            }
+            Err(error) => Ok(Applied::No(error)),
+        }
+    }
+
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        let store = self.open.store();
+        store.sync(store.position())?;
+        self.history.record_sync();
+        Ok(())
+    }
+
+    /// Compares everything with the newest state.
+    pub(crate) fn compare(&self) -> Result<(), String> {
+        compare(&*self.open.store(), &self.handles, &**self.history.model(), self.history.handles())
+    }
+
+    /// Runs a step; what does not write is left out. Space may run out: such batches don't count.
+    pub(crate) fn step(mut self, engine: &dyn Engine, device: &Arc<dyn Device>, step: &Step) -> Result<Self> {
+        match step {
+            Step::Apply { ops, durability } => match self.apply(ops, *durability)? {
+                Applied::Yes => {}
+                Applied::No(StoreError::Full) if engine.may_fill_up() => {}
+                Applied::No(error) | Applied::Unsynced(error) => return Err(error),
+            },
+            Step::Sync => self.sync()?,
+            Step::Flush => self.open.flush()?,
+            Step::Compact => match self.open.compact() {
+                Ok(()) => {}
+                Err(StoreError::Full) if engine.may_fill_up() => {}
+                Err(error) => return Err(error),
+            },
+            Step::Reopen => return self.reopen(engine, device),
+            _ => {}
+        }
+        Ok(self)
+    }
+}
+
+/// Fails unless all keyspaces are there already, since opening would make them.
+pub(crate) fn expect_keyspaces(store: &dyn Store) -> Result<(), String> {
+    let infos = store.keyspaces();
+    let missing = SPACES
+        .iter()
+        .find(|space| !infos.iter().any(|info| info.name == space.name && info.kind == space.kind));
+    missing.map_or(Ok(()), |space| Err(format!("keyspace {} is missing", space.name)))
+}
+
+/// Opens what a crash or fault left, and compares it with the prefixes that `allowed` names.
+pub(crate) fn check_recovery(
+    engine: &dyn Engine,
+    device: Arc<dyn Device>,
+    history: &History,
+    allowed: std::ops::RangeInclusive<usize>,
+) -> Result<Box<dyn OpenStore>, String> {
+    let open = engine.open(device).map_err(|error| format!("opening failed: {error}"))?;
+    let store = open.store();
+    expect_keyspaces(&*store)?;
+    history.find_prefix(&*store, allowed)?;
+    open.check()?;
+    Ok(open)
+}
+
+/// Applies a batch after a recovery and crashes again at once; what was synced must be there.
+pub(crate) fn check_goes_on(open: &dyn OpenStore) -> Result<Position, String> {
+    let store = open.store();
+    let handles = Handles::open(&*store).map_err(|error| error.to_string())?;
+    let mut batch = kvfs_store::Batch::new();
+    batch.put(handles.get(2), "written after the recovery", "synced");
+    match store.apply(batch, Durability::Synced) {
+        // A full store may refuse, since the space of the crashed process is freed later.
+        Err(StoreError::Full) => Ok(store.position()),
+        result => result.map_err(|error| format!("writing after the recovery: {error}")),
+    }
+}

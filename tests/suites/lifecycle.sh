@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# The life of a store and its mount, as a user sees it: what works, and what each mistake says.
+# usage: tests/suites/lifecycle.sh
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR/../../scripts
+. "$here/../../scripts/lib.sh"
+[ "$KVFS" != plain ] || die "lifecycle: a plain directory has no life"
+work_dir lifecycle
+store=$work/store mnt=$work/mnt
+mkdir "$mnt"
+
+# Exit codes, as in `kvfs --help`.
+not_found=1 usage=2 in_use=3 no_store=4 damaged=5 unfit=8 not_mounted=9
+
+# fails CODE TEXT COMMAND...: the command must end with CODE, and say TEXT (a regular expression).
+fails() {
+  local code=$1 text=$2 output status=0
+  shift 2
+  output=$(timeout 60 "$@" 2>&1 </dev/null) || status=$?
+  echo "exit $status, expected $code: $output"
+  [ "$status" = "$code" ] && grep -qiE "$text" <<<"$output"
+}
+gone() { # the daemon of the background mount, by its store
+  local i
+  for ((i = 0; i < 200; i++)); do
+    pgrep -f "kvfs mount .*$store" >/dev/null || return 0
+    sleep 0.05
+  done
+  return 1
+}
+
+version() { "$KVFS" version | grep -E '[0-9]+\.[0-9]+\.[0-9]+' && "$KVFS" --help | grep -q mkfs && "$KVFS" mount --help | grep -q example -i; }
+mkfs() { "$KVFS" mkfs "$store" --size 2G && [ -d "$store" ] && [ "$(du -sm "$store" | cut -f1)" -lt 400 ]; }
+mkfs_again() { fails $in_use 'already holds a store' "$KVFS" mkfs "$store"; }
+mount_background() { "$KVFS" mount "$store" "$mnt" && is_mounted "$mnt" && echo hello >"$mnt/file"; }
+mount_twice() { mkdir -p "$work/other" && fails $in_use 'mounted|in use' "$KVFS" mount "$store" "$work/other"; }
+check_mounted() { "$KVFS" check "$mnt"; }
+stats() { "$KVFS" stats "$mnt" | grep -q . && "$KVFS" stats --json "$mnt" | python3 -m json.tool >/dev/null; }
+umount_busy() {
+  (cd "$mnt" && fails $in_use 'busy|in use' "$KVFS" umount "$mnt") && is_mounted "$mnt" && grep -qx hello "$mnt/file"
+}
+umount_once() { "$KVFS" umount "$mnt" && ! is_mounted "$mnt" && gone; }
+umount_again() { fails $not_mounted 'mount' "$KVFS" umount "$mnt"; }
+remount_there() { "$KVFS" mount "$store" "$mnt" && grep -qx hello "$mnt/file"; }
+sigterm() {
+  mount_store && echo more >"$mnt/more" && kill -TERM "$daemon" && wait "$daemon"
+  local status=$?
+  daemon=''
+  [ $status = 0 ] && ! is_mounted "$mnt" && mount_store && grep -qx more "$mnt/more" && umount_store
+}
+read_only() {
+  mount_store ro && grep -qx hello "$mnt/file" && ! touch "$mnt/x" 2>/dev/null && umount_store
+}
+kv_mounted() {
+  "$KVFS" mount "$store" "$mnt" &&
+    "$KVFS" kv put -s "$mnt" tags a 1 && "$KVFS" kv put -s "$mnt" tags b 2 && "$KVFS" kv put -s "$mnt" tags c 3 &&
+    [ "$("$KVFS" kv get -s "$mnt" tags b)" = 2 ] && "$KVFS" kv del -s "$mnt" tags b &&
+    fails $not_found '' "$KVFS" kv get -s "$mnt" tags b &&
+    [ "$("$KVFS" kv scan -s "$mnt" tags | wc -l)" = 2 ] && "$KVFS" kv keyspaces -s "$mnt" | grep -q tags &&
+    [ "$(cd "$mnt" && "$KVFS" kv get tags a)" = 1 ] && "$KVFS" umount "$mnt" && gone
+}
+kv_unmounted() { [ "$("$KVFS" kv get -s "$store" tags c)" = 3 ] && "$KVFS" kv put -s "$store" tags d 4 && "$KVFS" check "$store"; }
+missing_store() { fails $no_store 'no store' "$KVFS" mount "$work/nowhere" "$mnt" && ! is_mounted "$mnt"; }
+missing_dir() { fails $unfit 'no-dir' "$KVFS" mount "$store" "$work/no-dir"; }
+full_dir() { mkdir -p "$work/full" && touch "$work/full/x" && fails $unfit 'empty' "$KVFS" mount "$store" "$work/full" && [ -e "$work/full/x" ]; }
+not_a_store() { mkdir -p "$work/junk" && echo junk >"$work/junk/x" && fails $no_store 'not a kvfs store' "$KVFS" mount "$work/junk" "$mnt" && [ -e "$work/junk/x" ]; }
+unknown_option() { fails $usage 'no_such_option' "$KVFS" mount -o no_such_option "$store" "$mnt" && ! is_mounted "$mnt"; }
+create() { "$KVFS" mount --create "$work/new" "$work/other" && echo x >"$work/other/x" && "$KVFS" umount "$work/other"; }
+damaged_store() {
+  cp -r --sparse=always "$store" "$work/damaged" || return
+  local device
+  device=$(find "$work/damaged" -type f -size +1M | head -n 1)
+  # Both superblocks, their signatures left as they are (docs/FORMAT.md).
+  dd if=/dev/urandom of="$device" bs=64 seek=1 count=60 conv=notrunc status=none
+  dd if=/dev/urandom of="$device" bs=64 seek=513 count=60 conv=notrunc status=none
+  fails $damaged 'superblock' "$KVFS" mount "$work/damaged" "$mnt" && ! is_mounted "$mnt" &&
+    fails $damaged 'superblock' "$KVFS" check "$work/damaged"
+}
+full_disk() {
+  "$KVFS" mkfs "$work/small" --size 256M && mkdir -p "$work/small.mnt" && "$KVFS" mount "$work/small" "$work/small.mnt" || return
+  local m=$work/small.mnt status=0
+  echo kept >"$m/kept"
+  head -c 1G /dev/zero | tr '\0' x >"$m/big" 2>"$work/full.log" && status=1
+  grep -i 'no space' "$work/full.log" || status=1
+  # On a full disk deleting works, and then, as soon as the space is given back, writing does.
+  rm "$m/big" && sync -f "$m" || status=1
+  local i
+  for ((i = 0; ; i++)); do
+    head -c 20M /dev/urandom 2>/dev/null >"$m/again" && sync -f "$m" && break
+    [ $i -lt 30 ] || { status=1; break; }
+    sleep 0.5
+  done
+  echo "# writing works again $((i / 2)) s after the delete"
+  grep -qx kept "$m/kept" || status=1
+  "$KVFS" umount "$m" && "$KVFS" check "$work/small" && return $status
+}
+
+step "version and help" version
+step "mkfs makes a sparse store" mkfs
+step "mkfs on a store is refused" mkfs_again
+step "mount returns when it is ready" mount_background
+step "a second mount is refused" mount_twice
+step "check of a mounted store" check_mounted
+step "stats, also as JSON" stats
+step "umount while in use is refused, nothing lost" umount_busy
+step "umount" umount_once
+step "umount of what is not mounted is refused" umount_again
+step "the file is there after the next mount" remount_there
+step "umount again" umount_once
+step "SIGTERM unmounts cleanly" sigterm
+step "-o ro" read_only
+step "kv through the mount" kv_mounted
+step "kv on the store itself" kv_unmounted
+step "a missing store" missing_store
+step "a missing directory" missing_dir
+step "a directory that is not empty" full_dir
+step "something that is not a store" not_a_store
+step "an unknown option" unknown_option
+step "mount --create" create
+step "a damaged superblock" damaged_store
+step "a full store: ENOSPC, then delete, then write" full_disk
+summary lifecycle
