@@ -71,8 +71,9 @@ damaged_store() {
   cp -r --sparse=always "$store" "$work/damaged" || return
   local device
   device=$(find "$work/damaged" -type f -size +1M | head -n 1)
-  # Both superblocks are at the start of the device.
-  dd if=/dev/urandom of="$device" bs=4096 count=16 conv=notrunc status=none
+  # Both superblocks, their signatures left as they are (docs/FORMAT.md).
+  dd if=/dev/urandom of="$device" bs=64 seek=1 count=60 conv=notrunc status=none
+  dd if=/dev/urandom of="$device" bs=64 seek=513 count=60 conv=notrunc status=none
   fails $damaged 'superblock' "$KVFS" mount "$work/damaged" "$mnt" && ! is_mounted "$mnt" &&
     fails $damaged 'superblock' "$KVFS" check "$work/damaged"
 }
@@ -82,8 +83,16 @@ full_disk() {
   echo kept >"$m/kept"
   head -c 1G /dev/zero | tr '\0' x >"$m/big" 2>"$work/full.log" && status=1
   grep -i 'no space' "$work/full.log" || status=1
-  # On a full disk deleting works, and then writing does.
-  rm "$m/big" && sync -f "$m" && head -c 20M /dev/urandom >"$m/again" && sync -f "$m" && grep -qx kept "$m/kept" || status=1
+  # On a full disk deleting works, and then, as soon as the space is given back, writing does.
+  rm "$m/big" && sync -f "$m" || status=1
+  local i
+  for ((i = 0; ; i++)); do
+    head -c 20M /dev/urandom 2>/dev/null >"$m/again" && sync -f "$m" && break
+    [ $i -lt 30 ] || { status=1; break; }
+    sleep 0.5
+  done
+  echo "# writing works again $((i / 2)) s after the delete"
+  grep -qx kept "$m/kept" || status=1
   "$KVFS" umount "$m" && "$KVFS" check "$work/small" && return $status
 }
 

@@ -59,8 +59,13 @@ impl Memory {
         self.bytes / 32
     }
 
+    /// For request buffers that wait for reuse.
+    pub(crate) fn io_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
     fn engine_bytes(self) -> u64 {
-        self.bytes - self.node_bytes() - self.content_bytes()
+        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes()
     }
 }
 

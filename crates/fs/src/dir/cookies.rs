@@ -89,6 +89,11 @@ impl BatchInProgress {
         (count < BATCH_OFFSETS).then_some(self.first + count)
     }
 
+    /// Whether no entry was taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.ends.is_empty()
+    }
+
     /// The next entry was taken.
     pub(crate) fn push(&mut self, name: &[u8]) {
         self.names.bytes.extend_from_slice(name);
@@ -130,7 +135,7 @@ impl CookieBook {
     /// Remembers a reply. An empty one ends its listing.
     pub(crate) fn finish(&mut self, reply: BatchInProgress) {
         let previous = self.position(reply.resumed_from).map_or(0, |index| self.batches[index].first);
-        if reply.names.ends.is_empty() {
+        if reply.is_empty() {
             return self.forget_names_of_listing(previous);
         }
         let mut names = reply.names;

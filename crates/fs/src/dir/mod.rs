@@ -67,8 +67,10 @@ impl FileSystem {
             (resume, reply)
         };
         let result = self.list_entries(&node, &resume, plus, &mut reply, sink);
+        let has_entries = !reply.is_empty();
         directory.cookies.lock().finish(reply);
-        result
+        // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
+        if has_entries { Ok(()) } else { result }
     }
 
     fn list_entries(

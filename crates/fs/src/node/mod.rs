@@ -19,5 +19,8 @@
 mod state;
 mod table;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin};
 pub(crate) use table::{Intern, NodeTable};

@@ -141,7 +141,7 @@ impl NodeTable {
         let location = (row.location)();
         let content = self.admit_content(padded, row.content);
         self.nodes.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(node_bytes(&location), Ordering::Relaxed);
+        self.bytes.fetch_add(node_bytes(&location, row.directory.as_deref()), Ordering::Relaxed);
         let keeps_content = content.is_some();
         let state = NodeState {
             header: row.header,
@@ -203,10 +203,10 @@ impl NodeTable {
 
     /// Moves a node; see [`Pin::relocate`].
     pub(super) fn relocate(&self, node: &Arc<Node>, location: Location) {
-        let new_bytes = node_bytes(&location);
+        let new_bytes = node_bytes(&location, None);
         let old = std::mem::replace(&mut node.state.lock().location, location);
         self.bytes.fetch_add(new_bytes, Ordering::Relaxed);
-        self.bytes.fetch_sub(node_bytes(&old), Ordering::Relaxed);
+        self.bytes.fetch_sub(node_bytes(&old, None), Ordering::Relaxed);
         if let Location::Entry { parent, .. } = old {
             self.release(&parent, 1);
         }
@@ -258,7 +258,7 @@ impl NodeTable {
         drop(shard);
         self.drop_content_locked(&mut state);
         self.nodes.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(node_bytes(&state.location), Ordering::Relaxed);
+        self.bytes.fetch_sub(node_bytes(&state.location, node.directory.as_deref()), Ordering::Relaxed);
         match std::mem::replace(&mut state.location, Location::Root) {
             Location::Entry { parent, .. } => Some(parent),
             Location::Orphan => {
@@ -324,10 +324,10 @@ impl NodeTable {
     }
 }
 
-fn node_bytes(location: &Location) -> u64 {
+fn node_bytes(location: &Location, directory: Option<&DirectoryPart>) -> u64 {
     let name_len = match location {
         Location::Entry { name, .. } => name.len().next_multiple_of(16),
         _ => 0,
     };
-    (NODE_BYTES + name_len) as u64
+    (NODE_BYTES + directory.map_or(0, size_of_val) + name_len) as u64
 }

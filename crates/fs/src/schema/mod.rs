@@ -19,6 +19,9 @@ mod patch;
 mod row;
 mod superblock;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use key::{Placement, ROOT_INODE, block_prefix, inode_key, superblock_key, xattr_key};
 pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TimePatch};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};

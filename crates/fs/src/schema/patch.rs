@@ -52,7 +52,8 @@ impl NumberPatch {
         *number = match self {
             Self::Set(new) => new,
             Self::Max(new) => new.max(*number),
-            Self::Add(delta) => number.saturating_add_signed(delta),
+            // Wrapping, so that changes may be folded in any grouping; a sound row never wraps.
+            Self::Add(delta) => number.wrapping_add_signed(delta),
         };
     }
 
@@ -64,7 +65,7 @@ impl NumberPatch {
                 Self::Set(number)
             }
             (Self::Max(a), Self::Max(b)) => Self::Max(a.max(b)),
-            (Self::Add(a), Self::Add(b)) => Self::Add(a.checked_add(b)?),
+            (Self::Add(a), Self::Add(b)) => Self::Add(a.wrapping_add(b)),
             _ => return None,
         })
     }
@@ -201,7 +202,7 @@ impl RowPatch {
         }
         header.uid = self.uid.unwrap_or(header.uid);
         header.gid = self.gid.unwrap_or(header.gid);
-        header.nlink = header.nlink.saturating_add_signed(self.nlink_add.unwrap_or(0));
+        header.nlink = header.nlink.wrapping_add_signed(self.nlink_add.unwrap_or(0));
         if let Some(change) = self.size {
             change.apply(&mut header.size);
         }
@@ -227,7 +228,7 @@ impl RowPatch {
             flags: join(self.flags, newer.flags, |a, b| Some(a.then(b)))?,
             uid: newer.uid.or(self.uid),
             gid: newer.gid.or(self.gid),
-            nlink_add: join(self.nlink_add, newer.nlink_add, i32::checked_add)?,
+            nlink_add: join(self.nlink_add, newer.nlink_add, |a, b| Some(a.wrapping_add(b)))?,
             size: join(self.size, newer.size, NumberPatch::then)?,
             blocks: join(self.blocks, newer.blocks, NumberPatch::then)?,
             parent: newer.parent.or(self.parent),

@@ -4,6 +4,7 @@
 
 mod areas;
 mod driver;
+mod prefix;
 mod random;
 mod reference;
 mod setup;
