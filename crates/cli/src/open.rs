@@ -221,14 +221,21 @@ fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
         StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
         _ => None,
     };
-    let unknown = superblock.filter(|cause| {
-        matches!(cause, SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })
-    });
-    let (code, message) = if let Some(cause) = unknown {
-        (Code::NotAStore, cause.to_string())
-    } else {
-        let base = CliError::from(error);
-        (base.code, base.message)
+    let (code, message) = match superblock {
+        // A store directory whose device holds something else: overwritten, as far as anybody can tell.
+        Some(SuperblockError::NotKvfs { blank: false }) => (
+            Code::Damaged,
+            "neither superblock bears the signature of a kvfs store; it was overwritten, or never was one; \
+             restore it from a backup"
+                .to_owned(),
+        ),
+        Some(cause @ (SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })) => {
+            (Code::NotAStore, cause.to_string())
+        }
+        Some(_) | None => {
+            let base = CliError::from(error);
+            (base.code, base.message)
+        }
     };
     CliError::new(code, format!("cannot open the store {}: {message}", dir.path().display()))
 }
