@@ -149,7 +149,7 @@ impl Piece {
     }
 
     fn verify_data(&self, region: &Region<'_>, first: u64, bytes: &[u8]) -> Result<()> {
-        for (block, data) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        for (block, data) in (first..=u64::MAX).zip(bytes.chunks_exact(BLOCK_BYTES)) {
             if !is_intact(data, region.crc_of(block)) {
                 let detail = format!("checksum of block {block} does not match");
                 return Err(self.corrupt("data block", region.addr_of(block), &detail));

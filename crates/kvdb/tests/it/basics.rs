@@ -254,3 +254,36 @@ fn a_closed_store_refuses_writes_and_still_reads() {
     assert!(matches!(db.apply(batch, Durability::Buffered), Err(kvfs_store::StoreError::Failed { .. })));
     assert_eq!(get(&db, rows, "k").as_deref(), Some("v"));
 }
+
+#[test]
+fn the_last_block_numbers_survive_flush_and_merge() {
+    let device = make(64);
+    let db = open(&device, |_| {});
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    for fill in 1..=3 {
+        let mut batch = Batch::new();
+        batch.put_blocks(data, b"file".to_vec(), u64::MAX - 1, block(fill));
+        db.apply(batch, Durability::Buffered).expect("applies");
+        db.flush().expect("flushes");
+    }
+    db.reclaim().expect("merges");
+    let mut found = block(0);
+    db.read_blocks(data, b"file", u64::MAX - 1, &mut found).expect("reads");
+    assert_eq!(found, block(3));
+}
+
+#[test]
+fn opening_again_and_again_takes_no_new_zones() {
+    let device = make(64);
+    let free = |db: &Db| db.space().available_bytes;
+    let mut available = Vec::new();
+    for round in 0..20 {
+        let db = open(&device, |_| {});
+        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        put(&db, rows, &format!("key {round}"), "value");
+        db.close().expect("closes");
+        available.push(free(&db));
+    }
+    let lost = available[1].saturating_sub(available[19]);
+    assert!(lost <= 2 * u64::from(ZONE_BYTES), "{available:?}");
+}
