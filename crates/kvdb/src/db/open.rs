@@ -157,6 +157,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         stopping: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
+        flush_is_full: AtomicBool::new(false),
         reclaimed_at: AtomicU64::new(u64::MAX),
     })
 }

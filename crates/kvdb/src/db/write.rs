@@ -10,6 +10,7 @@ use std::time::Duration;
 use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError};
 
 use super::inner::Inner;
+use super::merges::full_is_false;
 use super::options::Background;
 use super::throttle::{self, Debt, SEALED_MAX};
 use super::view::{Sealed, View};
@@ -111,7 +112,8 @@ impl Inner {
         }
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
         if self.reclaim_wanted() {
-            self.reclaim()?;
+            // A pass that ran out of space half-way may have freed enough.
+            full_is_false(self.reclaim())?;
             if self.has_space(batch) {
                 return Ok(());
             }
@@ -137,9 +139,21 @@ impl Inner {
                 Background::Manual => {
                     self.flush_oldest()?;
                 }
-                Background::Threads => self.progress.wait_after(seen, PROGRESS_WAIT_MAX),
+                Background::Threads => {
+                    self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                    self.check_flush_space()?;
+                }
             }
         }
+    }
+
+    /// `Full` when flushes find no space and reclaiming does not help: waiting would not end.
+    fn check_flush_space(&self) -> Result<()> {
+        if !self.flush_is_full.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        full_is_false(self.reclaim())?;
+        if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
     }
 
     fn pay_debt(&self, batch: &Batch) {
@@ -174,6 +188,7 @@ impl Inner {
                 self.work.ring();
                 if journal.tail() == tail {
                     self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                    self.check_flush_space()?;
                 }
                 Ok(())
             }
