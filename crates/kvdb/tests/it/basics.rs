@@ -287,3 +287,29 @@ fn opening_again_and_again_takes_no_new_zones() {
     let lost = available[1].saturating_sub(available[19]);
     assert!(lost <= 2 * u64::from(ZONE_BYTES), "{available:?}");
 }
+
+#[test]
+fn a_full_store_with_threads_refuses_and_takes_deletions_without_hanging() {
+    let device = make(48);
+    let db = open(&device, |options| options.background = Background::Threads);
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let mut files = 0_u64;
+    let fill = |file: u64| {
+        let mut batch = Batch::new();
+        batch.put_blocks(data, file.to_be_bytes().to_vec(), 0, vec![7; 16 * BLOCK_BYTES]);
+        db.apply(batch, Durability::Buffered)
+    };
+    while fill(files).is_ok() {
+        files += 1;
+        assert!(files < 10_000, "the store never fills up");
+    }
+    assert!(files > 10, "{files} files fill the store");
+    for file in 0..files {
+        let mut batch = Batch::new();
+        let (start, end) = (file.to_be_bytes().to_vec(), (file + 1).to_be_bytes().to_vec());
+        batch.delete_range(data, start, end);
+        db.apply(batch, Durability::Synced).expect("deletes on a full store");
+    }
+    fill(0).expect("there is space again");
+    db.close().expect("closes");
+}
