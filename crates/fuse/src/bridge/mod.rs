@@ -48,8 +48,8 @@ pub struct BridgeConfig {
     /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
     /// write to a file, which saves a message per file.
     pub xattrs: bool,
-    /// Largest READ (bytes).
-    pub read_bytes_max: usize,
+    /// Size of the recycled READ buffers (bytes); larger READs allocate.
+    pub read_buffer_bytes: usize,
 }
 
 impl Default for BridgeConfig {
@@ -62,7 +62,7 @@ impl Default for BridgeConfig {
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
-            read_bytes_max: 1 << 20,
+            read_buffer_bytes: 1 << 20,
         }
     }
 }
@@ -142,7 +142,7 @@ impl Bridge {
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             fs: Arc::clone(&fs),
-            buffers: BufferPool::new(config.read_bytes_max, 16),
+            buffers: BufferPool::new(config.read_buffer_bytes, 16),
             notifier: OnceLock::new(),
             entries: AtomicU32::new(0),
             pruning: Arc::default(),

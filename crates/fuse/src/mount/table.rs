@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 /// What a directory is, as far as mounting is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PointState {
@@ -23,9 +25,9 @@ pub enum PointState {
 
 /// Looks at `point`; the mount on top counts.
 pub fn state(point: &Path) -> PointState {
-    if let Err(error) = fs::symlink_metadata(point)
-        && error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
-    {
+    // The attributes of a dead mount's root may still be cached, but statfs always asks the daemon.
+    let asked = [rustix::fs::statfs(point).err(), rustix::fs::lstat(point).err()];
+    if asked.contains(&Some(Errno::NOTCONN)) {
         return PointState::Stale;
     }
     let Ok(path) = point.canonicalize() else { return PointState::Free };

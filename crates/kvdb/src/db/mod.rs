@@ -48,6 +48,7 @@ impl Db {
     /// # Errors
     /// I/O errors; what was synced before is safe.
     pub fn close(&self) -> Result<()> {
+        self.inner.closed.store(true, std::sync::atomic::Ordering::Release);
         self.threads.stop(&self.inner);
         self.inner.close()
     }

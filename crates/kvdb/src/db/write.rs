@@ -23,7 +23,7 @@ const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 
 impl Inner {
     pub(crate) fn apply(&self, batch: &Batch, durability: Durability) -> Result<Position> {
-        self.check_writable()?;
+        self.check_accepting()?;
         batch.check_limits()?;
         self.keyspaces.check(batch)?;
         if batch.is_empty() {
@@ -80,6 +80,15 @@ impl Inner {
         self.health.observe(journal.sync(position.0))
     }
 
+    /// Whether callers may write: not after `close`.
+    pub(crate) fn check_accepting(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Failed { reason: "the store was closed".into() });
+        }
+        self.check_writable()
+    }
+
+    /// Whether the store may write at all.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.options.read_only {
             return Err(StoreError::ReadOnly);

@@ -241,3 +241,16 @@ fn background_threads_keep_up_and_stop() {
     db.close().expect("closes");
     assert!(db.check().expect("checks").findings.is_empty());
 }
+
+#[test]
+fn a_closed_store_refuses_writes_and_still_reads() {
+    let device = make(200);
+    let db = open(&device, |options| options.background = Background::Threads);
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    put(&db, rows, "k", "v");
+    db.close().expect("closes");
+    let mut batch = Batch::new();
+    batch.put(rows, &b"k"[..], &b"w"[..]);
+    assert!(matches!(db.apply(batch, Durability::Buffered), Err(kvfs_store::StoreError::Failed { .. })));
+    assert_eq!(get(&db, rows, "k").as_deref(), Some("v"));
+}
