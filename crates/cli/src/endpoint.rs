@@ -31,6 +31,8 @@ impl Endpoint {
     pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
         let path = target.unwrap_or(Path::new("."));
         let store = match mounts::containing(path)? {
+            // A store may lie on the mount of another one.
+            Some(_) if target.is_some() && open::is_store(path) => StoreDir::open(path)?,
             Some(mount) => StoreDir::open(&mount.store)?,
             None if target.is_none() => {
                 return Err(CliError::new(

@@ -1,12 +1,13 @@
 //! Opening and making stores: device → engine → file system.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_device::{Device, FileDevice, OpenError};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
-use kvfs_kvdb::format::SuperblockError;
+use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
@@ -173,6 +174,17 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
 /// The store is mounted already.
 fn in_use(store: &StoreDir, dir: &Path) -> CliError {
     CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
+}
+
+/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state.
+pub(crate) fn is_store(path: &Path) -> bool {
+    let Ok(store) = StoreDir::open(path) else { return false };
+    let Ok(device) = std::fs::File::open(store.device_path()) else { return false };
+    SUPERBLOCK_ADDRS.into_iter().any(|addr| {
+        let mut slot = [0; SUPERBLOCK_BYTES];
+        let read = device.read_exact_at(&mut slot, addr);
+        read.is_ok() && !matches!(Superblock::decode(&slot), Err(SuperblockError::NotKvfs { .. }))
+    })
 }
 
 /// Makes the engine's structures and an empty file system on `device`.
