@@ -170,11 +170,20 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             }
             OpenStore::open_with(store, options)
         }
-        _ => match mounts::of_store(store.path())? {
-            Some(dir) => Err(in_use(store, &dir)),
-            None => Err(error),
+        // A daemon gives the device back before it takes its socket away: if one has just ended, it is free.
+        Ok(Daemon::Absent) => match OpenStore::open_with(store, options) {
+            Err(error) if error.code == Code::InUse => Err(mounted_elsewhere(store).unwrap_or(error)),
+            done => done,
         },
+        // Somebody else's daemon.
+        Err(_) => Err(mounted_elsewhere(store).unwrap_or(error)),
     }
+}
+
+/// That the store is mounted, if the mount table says so.
+fn mounted_elsewhere(store: &StoreDir) -> Option<CliError> {
+    let dir = mounts::of_store(store.path()).ok().flatten()?;
+    Some(in_use(store, &dir))
 }
 
 /// The store is mounted already.

