@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 /// What a directory is, as far as mounting is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PointState {
@@ -23,9 +25,9 @@ pub enum PointState {
 
 /// Looks at `point`; the mount on top counts.
 pub fn state(point: &Path) -> PointState {
-    if let Err(error) = fs::symlink_metadata(point)
-        && error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
-    {
+    // Attributes of the root may be cached for long after the daemon has died; figures of the file system
+    // never are. (A daemon that was killed in the middle of the question: ECONNABORTED.)
+    if let Err(Errno::NOTCONN | Errno::CONNABORTED) = rustix::fs::statfs(point) {
         return PointState::Stale;
     }
     let Ok(path) = point.canonicalize() else { return PointState::Free };
