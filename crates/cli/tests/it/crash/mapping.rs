@@ -18,8 +18,13 @@ pub(super) struct Mapped {
     name: String,
     written: Vec<u64>,
     synced: Vec<u64>,
-    /// The mapping lives until the mount is gone, so that dirty pages are left over.
-    mapping: Option<Mapping>,
+    open: Option<Open>,
+}
+
+/// Outlives the work, so that dirty pages are there when the mount goes.
+#[derive(Debug)]
+struct Open {
+    mapping: Mapping,
     file: File,
 }
 
@@ -33,13 +38,13 @@ impl Mapped {
         fs::write(mount.join(&name), vec![0; PAGES * PAGE_BYTES])?;
         let file = OpenOptions::new().read(true).write(true).open(mount.join(&name))?;
         file.sync_all()?;
-        let mapping = Some(Mapping::new(&file, PAGES * PAGE_BYTES)?);
-        Ok(Self { name, written: vec![0; PAGES], synced: vec![0; PAGES], mapping, file })
+        let open = Some(Open { mapping: Mapping::new(&file, PAGES * PAGE_BYTES)?, file });
+        Ok(Self { name, written: vec![0; PAGES], synced: vec![0; PAGES], open })
     }
 
     /// Writes pages and syncs some of them until it fails.
     pub(super) fn run(&mut self, mut rng: Rng, steps_max: usize) -> io::Result<()> {
-        let Some(mapping) = &mut self.mapping else { return Ok(()) };
+        let Some(Open { mapping, file }) = &mut self.open else { return Ok(()) };
         for number in 1..=steps_max as u64 {
             let at = rng.index(PAGES);
             mapping.write(at, &page(number));
@@ -56,11 +61,16 @@ impl Mapped {
                 mapping.sync(first, last - first)?;
                 self.synced[first..last].copy_from_slice(&self.written[first..last]);
             } else {
-                if rng.chance(1, 2) { self.file.sync_all() } else { self.file.sync_data() }?;
+                if rng.chance(1, 2) { file.sync_all() } else { file.sync_data() }?;
                 self.synced.clone_from(&self.written);
             }
         }
         Ok(())
+    }
+
+    /// Lets go of the mount.
+    pub(super) fn close(&mut self) {
+        self.open = None;
     }
 
     /// # Errors

@@ -105,11 +105,17 @@ impl Round {
 
     /// Panics if the threads ended other than by a crash.
     fn check_errors(&self, crashed: bool) {
-        const LEGAL: [Errno; 4] = [Errno::IO, Errno::NOTCONN, Errno::CONNABORTED, Errno::NODEV];
+        // A store that has failed refuses changes like a read-only one.
+        const LEGAL: [Errno; 4] = [Errno::IO, Errno::ROFS, Errno::NOTCONN, Errno::CONNABORTED];
         for error in &self.errors {
             let legal = crashed && LEGAL.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
             assert!(legal, "the work failed: {error}");
         }
+    }
+
+    /// Lets go of the mount.
+    fn close(&mut self) {
+        self.mapped.iter_mut().for_each(Mapped::close);
     }
 
     fn summary(&self) -> String {

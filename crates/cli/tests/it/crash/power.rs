@@ -187,7 +187,7 @@ fn live(dir: &Path, seed: u64, lying: bool) -> Result<(), String> {
         let crash = Arc::clone(&running.crash);
         let sudden = rng.chance(1, 4);
         let events = rng.below(working.event_index as u64 + 1) as usize;
-        let round = Round::work(dir, number, rng.fork(), |progress| {
+        let mut round = Round::work(dir, number, rng.fork(), |progress| {
             let from = crash.events_len();
             if sudden {
                 // Between two events, in the middle of a flush perhaps.
@@ -201,6 +201,7 @@ fn live(dir: &Path, seed: u64, lying: bool) -> Result<(), String> {
         });
         crash.fail_power(working.seed, working.mode).unwrap();
         round.check_errors(true);
+        round.close();
         running.stop();
         eprintln!("seed {seed} crash {number}: {}", round.summary());
         last = Some(round);
