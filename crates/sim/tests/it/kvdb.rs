@@ -34,7 +34,8 @@ impl Kvdb {
             journal_bytes: Some(2 * MIB),
             ..CreateOptions::new(64 * MIB, *b"a store to check")
         };
-        let merge = MergeOptions { piece_bytes: 256 * KIB, class_bytes_min: 64 * KIB, ..MergeOptions::default() };
+        let merge =
+            MergeOptions { piece_bytes: 256 * KIB, class_bytes_min: 64 * KIB, ..MergeOptions::default() };
         let options = Options {
             memtable_bytes: 64 * KIB,
             tuple_block_bytes: 4 << 10,
@@ -91,7 +92,11 @@ impl OpenStore for OpenDb {
 
     fn check(&self) -> Result<(), String> {
         let checked = self.0.check().map_err(|error| format!("check: {error}"))?;
-        if checked.findings.is_empty() { Ok(()) } else { Err(format!("check: {}", checked.findings.join("; "))) }
+        if checked.findings.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("check: {}", checked.findings.join("; ")))
+        }
     }
 }
 
@@ -256,7 +261,8 @@ fn survives_a_crash_at_every_event() {
 
 #[test]
 fn survives_torn_writes() {
-    let sweep = CrashSweep { modes: vec![CrashMode::Tear, CrashMode::KeepSuffix], ..CrashSweep::of_steps(40) };
+    let sweep =
+        CrashSweep { modes: vec![CrashMode::Tear, CrashMode::KeepSuffix], ..CrashSweep::of_steps(40) };
     for seed in seeds(10, 1) {
         assert_survives_crashes(&eventful(), &sweep, seed);
     }

@@ -146,7 +146,9 @@ pub(super) fn verify(histories: &[History], root: &Path) -> Result<(), String> {
                 chosen[earlier] = *next.ok_or_else(|| {
                     let lost = &histories[earlier].done[chosen[earlier]..needed];
                     let (earlier, later) = (&histories[earlier].directory, &histories[later].directory);
-                    format!("no prefix: {later} kept {last:?}, but {earlier} lost what came before: {lost:#?}")
+                    format!(
+                        "no prefix: {later} kept {last:?}, but {earlier} lost what came before: {lost:#?}"
+                    )
                 })?;
             }
         }

@@ -89,7 +89,8 @@ impl Machine {
         let db = machine.open(Arc::clone(&machine.disk) as Arc<dyn Device>).unwrap();
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let inline_len_max = [0, 100, 4096][rng.index(3)];
-        FileSystem::mkfs(&store, &*clock(), &MkfsOptions { inline_len_max, ..MkfsOptions::default() }).unwrap();
+        FileSystem::mkfs(&store, &*clock(), &MkfsOptions { inline_len_max, ..MkfsOptions::default() })
+            .unwrap();
         db.close().unwrap();
         machine
     }

@@ -52,7 +52,13 @@ pub(super) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// Works in `directory`, which exists below `mount`.
-    pub(super) fn new(mount: &Path, directory: String, manner: Manner, moments: &'a Moments, rng: Rng) -> Self {
+    pub(super) fn new(
+        mount: &Path,
+        directory: String,
+        manner: Manner,
+        moments: &'a Moments,
+        rng: Rng,
+    ) -> Self {
         let root = mount.join(&directory);
         let history = History::new(directory);
         Self { history, manner, root, rng, moments, unlinked: Vec::new(), counter: 0 }
@@ -99,8 +105,14 @@ impl<'a> Worker<'a> {
     }
 
     fn pick(&mut self, wanted: impl Fn(&str, &Name) -> bool) -> Option<String> {
-        let names: Vec<&String> =
-            self.history.tree.names.iter().filter(|(path, name)| wanted(path, name)).map(|(path, _)| path).collect();
+        let names: Vec<&String> = self
+            .history
+            .tree
+            .names
+            .iter()
+            .filter(|(path, name)| wanted(path, name))
+            .map(|(path, _)| path)
+            .collect();
         let count = names.len();
         (count > 0).then(|| names[self.rng.index(count)].clone())
     }
@@ -209,9 +221,8 @@ impl<'a> Worker<'a> {
             let start = format!("{path}/");
             names.range(start.clone()..).next().is_none_or(|(next, _)| !next.starts_with(&start))
         };
-        let empty = self.pick(|path, name| {
-            !path.is_empty() && matches!(name, Name::Directory { .. }) && is_empty(path)
-        });
+        let empty = self
+            .pick(|path, name| !path.is_empty() && matches!(name, Name::Directory { .. }) && is_empty(path));
         empty.map_or(Ok(()), |path| self.step(Step::Rmdir { path }))
     }
 
@@ -318,7 +329,8 @@ impl<'a> Worker<'a> {
         let flag = if self.rng.chance(1, 2) { libc_flags::SYNC } else { libc_flags::DSYNC };
         let file = OpenOptions::new().append(true).custom_flags(flag).open(self.path(&path))?;
         let step = Step::Write { path: path.clone(), offset, len, content };
-        self.history.step(self.moments, step, || whole(io::Write::write(&mut &file, &bytes_of(content, len)), len))?;
+        self.history
+            .step(self.moments, step, || whole(io::Write::write(&mut &file, &bytes_of(content, len)), len))?;
         self.history.synced(&path);
         Ok(())
     }
