@@ -1,12 +1,13 @@
 //! Opening and making stores: device → engine → file system.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_device::{Device, FileDevice, OpenError};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
-use kvfs_kvdb::format::SuperblockError;
+use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
@@ -64,8 +65,14 @@ impl Memory {
         self.bytes / 8
     }
 
+    /// Above a fixed part for stacks and code, what the allocator loses to rounding and what merges hold
+    /// for a moment is not accounted: an eighth is left for it.
+    fn unaccounted_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
     fn engine_bytes(self) -> u64 {
-        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes()
+        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes() - self.unaccounted_bytes()
     }
 }
 
@@ -163,16 +170,36 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             }
             OpenStore::open_with(store, options)
         }
-        _ => match mounts::of_store(store.path())? {
-            Some(dir) => Err(in_use(store, &dir)),
-            None => Err(error),
+        // A daemon gives the device back before it takes its socket away: if one has just ended, it is free.
+        Ok(Daemon::Absent) => match OpenStore::open_with(store, options) {
+            Err(error) if error.code == Code::InUse => Err(mounted_elsewhere(store).unwrap_or(error)),
+            done => done,
         },
+        // Somebody else's daemon.
+        Err(_) => Err(mounted_elsewhere(store).unwrap_or(error)),
     }
+}
+
+/// That the store is mounted, if the mount table says so.
+fn mounted_elsewhere(store: &StoreDir) -> Option<CliError> {
+    let dir = mounts::of_store(store.path()).ok().flatten()?;
+    Some(in_use(store, &dir))
 }
 
 /// The store is mounted already.
 fn in_use(store: &StoreDir, dir: &Path) -> CliError {
     CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
+}
+
+/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state.
+pub(crate) fn is_store(path: &Path) -> bool {
+    let Ok(store) = StoreDir::open(path) else { return false };
+    let Ok(device) = std::fs::File::open(store.device_path()) else { return false };
+    SUPERBLOCK_ADDRS.into_iter().any(|addr| {
+        let mut slot = [0; SUPERBLOCK_BYTES];
+        let read = device.read_exact_at(&mut slot, addr);
+        read.is_ok() && !matches!(Superblock::decode(&slot), Err(SuperblockError::NotKvfs { .. }))
+    })
 }
 
 /// Makes the engine's structures and an empty file system on `device`.

@@ -15,6 +15,8 @@ pub const ALLOWED: &[&str] = &[
     "crates/fuse/src/transport/clone.rs",
     // A test that writes through a shared mapping.
     "crates/fuse/tests/it/pressure/mapped.rs",
+    // The same in the crash tests.
+    "crates/cli/tests/it/crash/mapped.rs",
 ];
 
 /// Lines above a use of `unsafe` within which its `SAFETY` must stand.

@@ -197,6 +197,58 @@ fn a_killed_daemon_is_followed_by_a_new_one() {
 }
 
 #[test]
+fn check_of_a_store_that_was_not_closed_changes_nothing() {
+    if !can_mount("check_of_a_store_that_was_not_closed_changes_nothing") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    // Unlinked, and still open: an orphan that the next mount has to reap.
+    let mut orphan = File::create(format!("{dir}/orphan")).unwrap();
+    orphan.write_all(&vec![1; 100_000]).unwrap();
+    fs::remove_file(format!("{dir}/orphan")).unwrap();
+    let mut file = File::create(format!("{dir}/file")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    kvfs(&["kv", "put", "-s", &dir, "tags", "a", "1"]).ok();
+    kill_process(daemon_of(&store), Signal::KILL).unwrap();
+    wait_until("the end of the daemon", || daemons_of(Path::new(&store)).is_empty());
+    drop((orphan, file));
+    let before = fingerprint(&store);
+    let checked = kvfs(&["check", &store]).ok();
+    assert!(checked.starts_with("clean") && checked.contains("1 orphans"), "{checked}");
+    assert_eq!(kvfs(&["kv", "get", "-s", &store, "tags", "a"]).ok(), "1");
+    assert_eq!(fingerprint(&store), before);
+    // By its mount point, too: the table still tells which store it was.
+    assert!(kvfs(&["check", &dir]).ok().starts_with("clean"));
+    kvfs(&["mount", &store, &dir]).ok();
+    assert_eq!(fs::read_to_string(format!("{dir}/file")).unwrap(), "synced");
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().contains(" 0 orphans"));
+}
+
+#[test]
+fn a_store_on_the_mount_of_another_is_a_store_of_its_own() {
+    if !can_mount("a_store_on_the_mount_of_another_is_a_store_of_its_own") {
+        return;
+    }
+    let world = World::new();
+    let (_, dir) = world.mounted();
+    let inner = format!("{dir}/inner");
+    kvfs(&["mkfs", &inner, "--size", "128M"]).ok();
+    kvfs(&["kv", "put", "-s", &inner, "tags", "a", "inner"]).ok();
+    kvfs(&["kv", "put", "-s", &dir, "tags", "a", "outer"]).ok();
+    assert_eq!(kvfs(&["kv", "get", "-s", &inner, "tags", "a"]).ok(), "inner");
+    let inner_dir = world.dir("inner-mnt");
+    kvfs(&["mount", &inner, &inner_dir]).ok();
+    fs::write(format!("{inner_dir}/file"), "hello").unwrap();
+    assert_eq!(kvfs(&["kv", "get", "-s", &inner_dir, "tags", "a"]).ok(), "inner");
+    kvfs(&["umount", &dir]).fails(3, &["in use"]);
+    kvfs(&["umount", &inner_dir]).ok();
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
 fn a_parent_that_is_killed_leaves_a_mount_or_nothing() {
     if !can_mount("a_parent_that_is_killed_leaves_a_mount_or_nothing") {
         return;
@@ -240,6 +292,32 @@ fn read_only_changes_nothing() {
     kvfs(&["check", &dir]).ok();
     kvfs(&["umount", &dir]).ok();
     assert_eq!(fingerprint(&store), before);
+}
+
+#[test]
+fn a_full_store_takes_writes_again_after_deleting() {
+    if !can_mount("a_full_store_takes_writes_again_after_deleting") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    fs::write(format!("{dir}/kept"), "kept").unwrap();
+    let chunk = vec![0xa5; 1 << 20];
+    for _ in 0..2 {
+        let mut big = File::create(format!("{dir}/big")).unwrap();
+        let error = std::iter::repeat_with(|| big.write_all(&chunk)).find_map(Result::err).unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+        drop(big);
+        fs::remove_file(format!("{dir}/big")).unwrap();
+        // The kernel tells the daemon a moment later that nobody has the file open.
+        let again = vec![0x5a; 20 << 20];
+        wait_until("space", || fs::write(format!("{dir}/again"), &again).is_ok());
+        assert_eq!(fs::read(format!("{dir}/again")).unwrap(), vec![0x5a; 20 << 20]);
+        fs::remove_file(format!("{dir}/again")).unwrap();
+        assert_eq!(fs::read_to_string(format!("{dir}/kept")).unwrap(), "kept");
+    }
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
 }
 
 #[test]

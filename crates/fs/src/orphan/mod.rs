@@ -27,6 +27,12 @@ impl FileSystem {
         self.reap_all()
     }
 
+    /// Reaps what is queued, because space is short. True: there was something, so an operation that failed
+    /// with [`FsError::NoSpace`] may succeed now. May block, and works on a full store.
+    pub fn reap_for_space(&self) -> bool {
+        !self.options.read_only && self.nodes.dead_count() > 0 && self.reap_all().is_ok()
+    }
+
     /// Reaps when enough came together for a batch.
     pub(crate) fn reap_when_many(&self) {
         if self.nodes.dead_count() < REAP_BATCH || self.options.read_only {

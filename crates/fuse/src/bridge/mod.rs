@@ -168,7 +168,7 @@ impl Bridge {
         operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
     ) {
         let caller = caller(cx);
-        match operation(&self.shared, &caller) {
+        match self.shared.attempt(&operation, &caller) {
             Err(FsError::Parked(ticket)) => {
                 let caller = Caller { ticket: Some(ticket), ..caller };
                 park(&self.shared, &self.background, reply, caller, Box::new(operation));
@@ -216,7 +216,7 @@ fn park<T: Payload + Counted + 'static>(
         let again = Box::new(move || {
             // Nothing to do when an interrupt was faster.
             let Some(reply) = parked.resume() else { return };
-            match operation(&shared, &caller) {
+            match shared.attempt(&operation, &caller) {
                 Err(FsError::Parked(ticket)) => {
                     let caller = Caller { ticket: Some(ticket), ..caller };
                     park(&shared, &background, reply, caller, operation);
@@ -230,6 +230,18 @@ fn park<T: Payload + Counted + 'static>(
 }
 
 impl Shared {
+    /// Runs `operation`; once more, if what was deleted a moment ago still takes the space that it needs.
+    fn attempt<T>(
+        &self,
+        operation: &dyn Fn(&Self, &Caller) -> Result<T, FsError>,
+        caller: &Caller,
+    ) -> Result<T, FsError> {
+        match operation(self, caller) {
+            Err(FsError::NoSpace) if self.fs.reap_for_space() => operation(self, caller),
+            done => done,
+        }
+    }
+
     fn answer<T: Payload + Counted>(&self, reply: Reply<T>, outcome: Result<T, FsError>) {
         match outcome {
             Ok(value) => {

@@ -25,9 +25,9 @@ pub enum PointState {
 
 /// Looks at `point`; the mount on top counts.
 pub fn state(point: &Path) -> PointState {
-    // The attributes of a dead mount's root may still be cached, but statfs always asks the daemon.
-    let asked = [rustix::fs::statfs(point).err(), rustix::fs::lstat(point).err()];
-    if asked.contains(&Some(Errno::NOTCONN)) {
+    // Attributes of the root may be cached for long after the daemon has died; figures of the file system
+    // never are. (A daemon that was killed in the middle of the question: ECONNABORTED.)
+    if let Err(Errno::NOTCONN | Errno::CONNABORTED) = rustix::fs::statfs(point) {
         return PointState::Stale;
     }
     let Ok(path) = point.canonicalize() else { return PointState::Free };

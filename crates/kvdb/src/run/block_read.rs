@@ -219,6 +219,14 @@ impl Piece {
                     position += 1;
                     continue;
                 }
+                let block = fill_block(fill, position);
+                if let Some(walk) = self.read_walk(layer, stretch.region, block, end - position)? {
+                    for (position, data) in (position..end).zip(walk.as_ref().chunks_exact(BLOCK_BYTES)) {
+                        fill.set_data(position, data);
+                    }
+                    position = end;
+                    continue;
+                }
                 let mut missing = position + 1;
                 let mut hit = None;
                 while missing < end && hit.is_none() {
