@@ -14,8 +14,8 @@ use kvfs_device::Rng;
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Create { path: String },
-    /// `len` bytes that follow from `content`.
-    Write { path: String, offset: u64, len: usize, content: u64 },
+    /// `len` of the bytes that follow from `content`, without the first `skip`.
+    Write { path: String, offset: u64, skip: usize, len: usize, content: u64 },
     Truncate { path: String, len: u64 },
     /// Zeros in place of what was there; the length stays.
     Punch { path: String, offset: u64, len: u64 },
@@ -145,13 +145,13 @@ impl Tree {
                 self.inodes.insert(inode, Inode { mode: 0o644, ..Inode::default() });
                 self.add(path, Name::File(inode));
             }
-            Step::Write { path, offset, len, content } => {
-                let (start, bytes) = (*offset as usize, bytes_of(*content, *len));
+            Step::Write { path, offset, skip, len, content } => {
+                let (start, bytes) = (*offset as usize, bytes_of(*content, skip + len));
                 let file = self.inode_mut(path);
                 if file.content.len() < start + len {
                     file.content.resize(start + len, 0);
                 }
-                file.content[start..start + len].copy_from_slice(&bytes);
+                file.content[start..start + len].copy_from_slice(&bytes[*skip..]);
             }
             Step::Truncate { path, len } => self.inode_mut(path).content.resize(*len as usize, 0),
             Step::Punch { path, offset, len } => {

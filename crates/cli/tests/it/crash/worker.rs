@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use kvfs_device::Rng;
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with, syncfs};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 
 use super::history::{History, Moments};
 use super::tree::{Name, Step, bytes_of, parent_of};
@@ -36,6 +36,7 @@ impl Manner {
 /// Largest write: one request, if it begins at a page.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const STREAM_BYTES_MAX: usize = 3 << 20;
+const PAGE_BYTES: u64 = 4096;
 const DATABASE_BYTES: u64 = 1 << 20;
 
 /// One thread at work.
@@ -89,7 +90,9 @@ impl<'a> Worker<'a> {
             _ => None,
         };
         self.unlinked.extend(kept);
-        self.history.step(self.moments, step.clone(), || perform(&step, at))
+        let steps = requests(&step);
+        let heads = heads(&steps);
+        self.history.steps(self.moments, steps, || perform(&step, &heads, at))
     }
 
     fn fresh(&mut self, directory: &str) -> String {
@@ -128,10 +131,7 @@ impl<'a> Worker<'a> {
 
     /// Syncs something now and then.
     fn maybe_sync(&mut self, one_in: u64) -> io::Result<()> {
-        if self.rng.chance(1, 8 * one_in) {
-            syncfs(File::open(&self.root)?)?;
-            self.history.synced_all();
-        } else if self.rng.chance(1, one_in) {
+        if self.rng.chance(1, one_in) {
             let path = self.pick(|_, name| !matches!(name, Name::Symlink { .. })).unwrap_or_default();
             self.fsync(&path)?;
         }
@@ -140,7 +140,7 @@ impl<'a> Worker<'a> {
 
     fn write(&mut self, path: String, offset: u64, len: usize) -> io::Result<()> {
         let content = self.rng.next_u64();
-        self.step(Step::Write { path, offset, len, content })
+        self.step(Step::Write { path, offset, skip: 0, len, content })
     }
 
     fn change_names(&mut self) -> io::Result<()> {
@@ -317,8 +317,11 @@ impl<'a> Worker<'a> {
         let (len, content) = (self.rng.range(1, 9000) as usize, self.rng.next_u64());
         let flag = if self.rng.chance(1, 2) { libc_flags::SYNC } else { libc_flags::DSYNC };
         let file = OpenOptions::new().append(true).custom_flags(flag).open(self.path(&path))?;
-        let step = Step::Write { path: path.clone(), offset, len, content };
-        self.history.step(self.moments, step, || whole(io::Write::write(&mut &file, &bytes_of(content, len)), len))?;
+        let step = Step::Write { path: path.clone(), offset, skip: 0, len, content };
+        let steps = requests(&step);
+        let heads = heads(&steps);
+        let work = || Ok(count(io::Write::write(&mut &file, &bytes_of(content, len))?, &heads));
+        self.history.steps(self.moments, steps, work)?;
         self.history.synced(&path);
         Ok(())
     }
@@ -338,22 +341,57 @@ mod libc_flags {
     pub(super) const DSYNC: i32 = OFlags::DSYNC.bits() as i32;
 }
 
-fn whole(written: io::Result<usize>, len: usize) -> io::Result<()> {
-    let written = written?;
-    assert_eq!(written, len, "a write in one request is never cut short");
-    Ok(())
+/// The requests that the kernel may make of a step; each happens wholly or not.
+fn requests(step: &Step) -> Vec<Step> {
+    let Step::Write { path, offset, skip, len, content } = step else { return vec![step.clone()] };
+    let head = (offset.next_multiple_of(PAGE_BYTES) - offset) as usize;
+    if head == 0 || head >= *len {
+        return vec![step.clone()];
+    }
+    let part = |from: usize, len: usize| Step::Write {
+        path: path.clone(),
+        offset: offset + from as u64,
+        skip: skip + from,
+        len,
+        content: *content,
+    };
+    vec![part(0, head), part(head, len - head)]
 }
 
-fn perform(step: &Step, at: impl Fn(&str) -> PathBuf) -> io::Result<()> {
+/// For each request of a write, the bytes up to its end.
+fn heads(requests: &[Step]) -> Vec<usize> {
+    let mut sum = 0;
+    let lens = requests.iter().map(|step| if let Step::Write { len, .. } = step { *len } else { 0 });
+    lens.map(|len| {
+        sum += len;
+        sum
+    })
+    .collect()
+}
+
+/// How many requests of a write were done.
+fn count(written: usize, heads: &[usize]) -> usize {
+    let index = heads.iter().position(|&head| head == written);
+    index.unwrap_or_else(|| panic!("a write ended after {written} bytes, in the middle of a request: {heads:?}")) + 1
+}
+
+/// Does a step; gives the number of its requests that were done.
+fn perform(step: &Step, heads: &[usize], at: impl Fn(&str) -> PathBuf) -> io::Result<usize> {
+    if let Step::Write { path, offset, len, content, .. } = step {
+        let file = OpenOptions::new().write(true).open(at(path))?;
+        return Ok(count(file.write_at(&bytes_of(*content, *len), *offset)?, heads));
+    }
+    perform_one(step, at).map(|()| 1)
+}
+
+fn perform_one(step: &Step, at: impl Fn(&str) -> PathBuf) -> io::Result<()> {
     let writable = |path: &str| OpenOptions::new().write(true).open(at(path));
     match step {
         Step::Create { path } => {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o644).open(at(path)).map(drop)
         }
-        Step::Write { path, offset, len, content } => {
-            whole(writable(path)?.write_at(&bytes_of(*content, *len), *offset), *len)
-        }
+        Step::Write { .. } => unreachable!("may be several requests"),
         Step::Truncate { path, len } => writable(path)?.set_len(*len),
         Step::Punch { path, offset, len } => {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
