@@ -197,6 +197,23 @@ fn a_killed_daemon_is_followed_by_a_new_one() {
 }
 
 #[test]
+fn a_dead_mount_is_recognised_while_the_kernel_remembers_its_root() {
+    if !can_mount("a_dead_mount_is_recognised_while_the_kernel_remembers_its_root") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    let before = fs::metadata(&dir).unwrap();
+    kill_process(daemon_of(&store), Signal::KILL).unwrap();
+    wait_until("the end of the daemon", || daemons_of(Path::new(&store)).is_empty());
+    // Attributes tell nothing: the kernel answers for the daemon.
+    assert_eq!(fs::metadata(&dir).unwrap().ino(), before.ino());
+    kvfs(&["mount", &store, &dir]).ok();
+    fs::write(format!("{dir}/file"), "alive").unwrap();
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
 fn a_parent_that_is_killed_leaves_a_mount_or_nothing() {
     if !can_mount("a_parent_that_is_killed_leaves_a_mount_or_nothing") {
         return;

@@ -43,6 +43,8 @@ const DATABASE_BYTES: u64 = 1 << 20;
 pub(super) struct Worker<'a> {
     pub(super) history: History,
     pub(super) manner: Manner,
+    /// Whether it makes anything durable.
+    syncing: bool,
     root: PathBuf,
     rng: Rng,
     moments: &'a Moments,
@@ -53,10 +55,16 @@ pub(super) struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// Works in `directory`, which exists below `mount`.
-    pub(super) fn new(mount: &Path, directory: String, manner: Manner, moments: &'a Moments, rng: Rng) -> Self {
+    pub(super) fn new(
+        mount: &Path,
+        directory: String,
+        (manner, syncing): (Manner, bool),
+        moments: &'a Moments,
+        rng: Rng,
+    ) -> Self {
         let root = mount.join(&directory);
         let history = History::new(directory);
-        Self { history, manner, root, rng, moments, unlinked: Vec::new(), counter: 0 }
+        Self { history, manner, syncing, root, rng, moments, unlinked: Vec::new(), counter: 0 }
     }
 
     /// Works until something fails, at most `steps_max` times.
@@ -122,6 +130,9 @@ impl<'a> Worker<'a> {
     }
 
     fn fsync(&mut self, path: &str) -> io::Result<()> {
+        if !self.syncing {
+            return Ok(());
+        }
         let is_directory = matches!(self.history.tree.names[path], Name::Directory { .. });
         let file = if is_directory { File::open(self.path(path))? } else { self.open(path)? };
         if self.rng.chance(1, 2) { file.sync_all() } else { file.sync_data() }?;
@@ -297,8 +308,7 @@ impl<'a> Worker<'a> {
             self.write(path.clone(), offset, pages * 4096)?;
         }
         if self.rng.chance(1, 5) {
-            self.open(&path)?.sync_data()?;
-            self.history.synced(&path);
+            return self.fsync(&path);
         }
         Ok(())
     }
@@ -315,14 +325,19 @@ impl<'a> Worker<'a> {
             return self.fsync("");
         }
         let (len, content) = (self.rng.range(1, 9000) as usize, self.rng.next_u64());
-        let flag = if self.rng.chance(1, 2) { libc_flags::SYNC } else { libc_flags::DSYNC };
-        let file = OpenOptions::new().append(true).custom_flags(flag).open(self.path(&path))?;
+        let mut options = OpenOptions::new();
+        if self.syncing {
+            options.custom_flags(if self.rng.chance(1, 2) { flags::SYNC } else { flags::DSYNC });
+        }
+        let file = options.append(true).open(self.path(&path))?;
         let step = Step::Write { path: path.clone(), offset, skip: 0, len, content };
         let steps = requests(&step);
         let heads = heads(&steps);
         let work = || Ok(count(io::Write::write(&mut &file, &bytes_of(content, len))?, &heads));
         self.history.steps(self.moments, steps, work)?;
-        self.history.synced(&path);
+        if self.syncing {
+            self.history.synced(&path);
+        }
         Ok(())
     }
 
@@ -334,7 +349,7 @@ impl<'a> Worker<'a> {
 }
 
 /// Flags that the standard library has no names for.
-mod libc_flags {
+mod flags {
     use rustix::fs::OFlags;
 
     pub(super) const SYNC: i32 = OFlags::SYNC.bits() as i32;
