@@ -214,6 +214,19 @@ fn a_dead_mount_is_recognised_while_the_kernel_remembers_its_root() {
 }
 
 #[test]
+fn a_store_that_a_dying_process_still_holds_is_waited_for() {
+    let world = World::new();
+    let store = world.store("store");
+    // A process that was killed holds its lock until the kernel has closed its files.
+    let held = kvfs_device::FileDevice::open(Path::new(&store).join("device"), false).unwrap();
+    let mut check = Command::new(KVFS).args(["check", &store]).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::park_timeout(std::time::Duration::from_millis(300));
+    assert_eq!(check.try_wait().unwrap(), None, "it does not wait");
+    drop(held);
+    assert!(wait_exit(&mut check).success());
+}
+
+#[test]
 fn a_parent_that_is_killed_leaves_a_mount_or_nothing() {
     if !can_mount("a_parent_that_is_killed_leaves_a_mount_or_nothing") {
         return;
