@@ -109,7 +109,10 @@ impl History {
         let (all, synced) = (self.done.len(), self.synced);
         if let Some(last) = candidates.last().filter(|last| **last < synced) {
             let lost = &self.done[*last..synced];
-            return Err(format!("{last} steps of {all} survived, but {synced} were synced by {}; lost: {lost:#?}", self.synced_by));
+            return Err(format!(
+                "{last} steps of {all} survived, but {synced} were synced by {}; lost: {lost:#?}",
+                self.synced_by
+            ));
         }
         if candidates.is_empty() {
             let (steps, differences) = nearest.unwrap_or_default();
@@ -158,7 +161,9 @@ pub(super) fn verify(histories: &[History], root: &Path) -> Result<(), String> {
                 chosen[earlier] = *next.ok_or_else(|| {
                     let lost = &histories[earlier].done[chosen[earlier]..needed];
                     let (earlier, later) = (&histories[earlier].directory, &histories[later].directory);
-                    format!("no prefix: {later} kept {last:?}, but {earlier} lost what came before: {lost:#?}")
+                    format!(
+                        "no prefix: {later} kept {last:?}, but {earlier} lost what came before: {lost:#?}"
+                    )
                 })?;
             }
         }

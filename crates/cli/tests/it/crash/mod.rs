@@ -119,7 +119,8 @@ impl Round {
         // A store that has failed refuses changes like a read-only one.
         const LEGAL: [Errno; 4] = [Errno::IO, Errno::ROFS, Errno::NOTCONN, Errno::CONNABORTED];
         for error in &self.errors {
-            let legal = crashed && LEGAL.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
+            let legal =
+                crashed && LEGAL.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
             assert!(legal, "the work failed: {error}");
         }
     }

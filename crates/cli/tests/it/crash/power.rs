@@ -99,7 +99,8 @@ impl Machine {
         let db = machine.open(Arc::clone(&machine.disk) as Arc<dyn Device>).unwrap();
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let inline_len_max = [0, 100, 4096][rng.index(3)];
-        FileSystem::mkfs(&store, &*clock(), &MkfsOptions { inline_len_max, ..MkfsOptions::default() }).unwrap();
+        FileSystem::mkfs(&store, &*clock(), &MkfsOptions { inline_len_max, ..MkfsOptions::default() })
+            .unwrap();
         db.close().unwrap();
         machine
     }
@@ -249,6 +250,7 @@ fn a_missing_flush_is_caught_under_the_mount() {
     }
     let world = World::new();
     let dir = world.dir("mnt");
-    let caught = (1..10).any(|seed| live(Path::new(&dir), seed, Life { syncing: true, lying: true }).is_err());
+    let caught =
+        (1..10).any(|seed| live(Path::new(&dir), seed, Life { syncing: true, lying: true }).is_err());
     assert!(caught, "a device that never flushes kept every promise");
 }

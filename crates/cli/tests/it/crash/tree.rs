@@ -13,20 +13,56 @@ use kvfs_device::Rng;
 /// One change. Paths are relative to the root of the tree, without a leading slash.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    Create { path: String },
+    Create {
+        path: String,
+    },
     /// `len` of the bytes that follow from `content`, without the first `skip`.
-    Write { path: String, offset: u64, skip: usize, len: usize, content: u64 },
-    Truncate { path: String, len: u64 },
+    Write {
+        path: String,
+        offset: u64,
+        skip: usize,
+        len: usize,
+        content: u64,
+    },
+    Truncate {
+        path: String,
+        len: u64,
+    },
     /// Zeros in place of what was there; the length stays.
-    Punch { path: String, offset: u64, len: u64 },
-    Chmod { path: String, mode: u32 },
-    Rename { from: String, to: String },
-    Exchange { one: String, other: String },
-    Link { from: String, to: String },
-    Symlink { path: String, target: String },
-    Unlink { path: String },
-    Mkdir { path: String },
-    Rmdir { path: String },
+    Punch {
+        path: String,
+        offset: u64,
+        len: u64,
+    },
+    Chmod {
+        path: String,
+        mode: u32,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Exchange {
+        one: String,
+        other: String,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Symlink {
+        path: String,
+        target: String,
+    },
+    Unlink {
+        path: String,
+    },
+    Mkdir {
+        path: String,
+    },
+    Rmdir {
+        path: String,
+    },
 }
 
 /// The bytes of a write.
@@ -44,9 +80,14 @@ pub(super) fn parent_of(path: &str) -> &str {
 #[derive(Debug, Clone)]
 pub(super) enum Name {
     /// Holds the number of steps after which it changed last, itself or its list of names.
-    Directory { changed: usize },
+    Directory {
+        changed: usize,
+    },
     File(u64),
-    Symlink { target: String, changed: usize },
+    Symlink {
+        target: String,
+        changed: usize,
+    },
 }
 
 #[derive(Debug, Clone, Default)]
@@ -127,8 +168,12 @@ impl Tree {
     /// Everything below the directory `path`, taken out.
     fn take_below(&mut self, path: &str) -> Vec<(String, Name)> {
         let start = format!("{path}/");
-        let below: Vec<String> =
-            self.names.range(start.clone()..).map(|(name, _)| name.clone()).take_while(|n| n.starts_with(&start)).collect();
+        let below: Vec<String> = self
+            .names
+            .range(start.clone()..)
+            .map(|(name, _)| name.clone())
+            .take_while(|n| n.starts_with(&start))
+            .collect();
         let split = |name: String| (name[path.len()..].to_owned(), self.names.remove(&name).unwrap());
         below.into_iter().map(split).collect()
     }
@@ -244,7 +289,10 @@ impl Inode {
     fn compare(&self, found: &Found) -> Option<String> {
         let Found::File { nlink, mode, content, .. } = found else { return Some("is no file".to_owned()) };
         if (*nlink, *mode) != (self.nlink, self.mode) {
-            return Some(format!("nlink and mode: {nlink} {mode:o} instead of {} {:o}", self.nlink, self.mode));
+            return Some(format!(
+                "nlink and mode: {nlink} {mode:o} instead of {} {:o}",
+                self.nlink, self.mode
+            ));
         }
         if content.len() != self.content.len() {
             return Some(format!("has {} bytes instead of {}", content.len(), self.content.len()));
@@ -264,7 +312,9 @@ impl fmt::Debug for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory => f.write_str("a directory"),
-            Self::File { content, nlink, .. } => write!(f, "a file of {} bytes, {nlink} names", content.len()),
+            Self::File { content, nlink, .. } => {
+                write!(f, "a file of {} bytes, {nlink} names", content.len())
+            }
             Self::Symlink(target) => write!(f, "a symbolic link to {target}"),
         }
     }

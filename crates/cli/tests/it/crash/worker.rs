@@ -110,8 +110,14 @@ impl<'a> Worker<'a> {
     }
 
     fn pick(&mut self, wanted: impl Fn(&str, &Name) -> bool) -> Option<String> {
-        let names: Vec<&String> =
-            self.history.tree.names.iter().filter(|(path, name)| wanted(path, name)).map(|(path, _)| path).collect();
+        let names: Vec<&String> = self
+            .history
+            .tree
+            .names
+            .iter()
+            .filter(|(path, name)| wanted(path, name))
+            .map(|(path, _)| path)
+            .collect();
         let count = names.len();
         (count > 0).then(|| names[self.rng.index(count)].clone())
     }
@@ -220,9 +226,8 @@ impl<'a> Worker<'a> {
             let start = format!("{path}/");
             names.range(start.clone()..).next().is_none_or(|(next, _)| !next.starts_with(&start))
         };
-        let empty = self.pick(|path, name| {
-            !path.is_empty() && matches!(name, Name::Directory { .. }) && is_empty(path)
-        });
+        let empty = self
+            .pick(|path, name| !path.is_empty() && matches!(name, Name::Directory { .. }) && is_empty(path));
         empty.map_or(Ok(()), |path| self.step(Step::Rmdir { path }))
     }
 
@@ -387,7 +392,9 @@ fn heads(requests: &[Step]) -> Vec<usize> {
 /// How many requests of a write were done.
 fn count(written: usize, heads: &[usize]) -> usize {
     let index = heads.iter().position(|&head| head == written);
-    index.unwrap_or_else(|| panic!("a write ended after {written} bytes, in the middle of a request: {heads:?}")) + 1
+    index.unwrap_or_else(|| {
+        panic!("a write ended after {written} bytes, in the middle of a request: {heads:?}")
+    }) + 1
 }
 
 /// Does a step; gives the number of its requests that were done.
