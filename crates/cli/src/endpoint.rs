@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::control::{Client, Daemon, Handler, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
-use crate::open::{self, Memory, OpenStore};
+use crate::open::{self, OpenOptions};
 use crate::service::Service;
 use crate::store_dir::StoreDir;
 
@@ -105,7 +105,7 @@ impl Via {
     }
 
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
-        let open = OpenStore::open(store, Memory::default(), read_only)?;
+        let open = open::open_behind_exit(store, &OpenOptions { read_only, ..OpenOptions::default() })?;
         Ok(Self::Local(Box::new(Service::new(open, None))))
     }
 }

@@ -23,6 +23,10 @@ pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_mins(10);
 /// How long a daemon may take to close after an unmount by others, before we take it for still in use.
 const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// How long the kernel may take to end a killed process that had the store open.
+const EXIT_TIME_MAX: Duration = Duration::from_secs(2);
+const EXIT_POLL_PERIOD: Duration = Duration::from_millis(10);
+
 /// The memory ceiling and how it is divided.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
@@ -94,10 +98,6 @@ pub(crate) struct OpenStore {
 
 impl OpenStore {
     /// Opens everything; the journal is replayed.
-    pub(crate) fn open(dir: &StoreDir, memory: Memory, read_only: bool) -> Result<Self> {
-        Self::open_with(dir, &OpenOptions { memory, read_only, ..OpenOptions::default() })
-    }
-
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
         let OpenOptions { memory, read_only, atime, commit_interval } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -149,10 +149,10 @@ pub(crate) fn wait_closed(store: &StoreDir, client: Client) -> Result<()> {
 
 /// Opens a store to mount it; says where it is mounted already.
 pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
-    let error = match OpenStore::open_with(store, options) {
-        Err(error) if error.code == Code::InUse => error,
+    match OpenStore::open_with(store, options) {
+        Err(error) if error.code == Code::InUse => {}
         done => return done,
-    };
+    }
     match Client::connect(&store.socket_path()) {
         Ok(Daemon::Closing(client)) => {
             wait_closed(store, client)?;
@@ -170,20 +170,27 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             }
             OpenStore::open_with(store, options)
         }
-        // A daemon gives the device back before it takes its socket away: if one has just ended, it is free.
-        Ok(Daemon::Absent) => match OpenStore::open_with(store, options) {
-            Err(error) if error.code == Code::InUse => Err(mounted_elsewhere(store).unwrap_or(error)),
-            done => done,
+        _ => match mounts::of_store(store.path())? {
+            Some(dir) => Err(in_use(store, &dir)),
+            None => open_behind_exit(store, options),
         },
         // Somebody else's daemon.
         Err(_) => Err(mounted_elsewhere(store).unwrap_or(error)),
     }
 }
 
-/// That the store is mounted, if the mount table says so.
-fn mounted_elsewhere(store: &StoreDir) -> Option<CliError> {
-    let dir = mounts::of_store(store.path()).ok().flatten()?;
-    Some(in_use(store, &dir))
+/// Opens a store that no daemon serves. A process that was killed is gone for everybody else before the
+/// kernel has closed its files, so what is in use now may be free in a moment.
+pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
+    let clock = SystemClock::new();
+    loop {
+        match OpenStore::open_with(store, options) {
+            Err(error) if error.code == Code::InUse && clock.monotonic() < EXIT_TIME_MAX => {
+                std::thread::park_timeout(EXIT_POLL_PERIOD);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// The store is mounted already.

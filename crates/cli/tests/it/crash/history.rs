@@ -3,9 +3,15 @@
 //! The promise: what remains is a prefix of the history of the whole file system, and reaches at least to
 //! whatever was fsynced. Requests that overlapped in time may have come in either order, so a surviving
 //! request proves only that those survived that had been answered before it was sent.
+//!
+//! A call may be several requests: the kernel cuts a write behind its first page when it covers only a part
+//! of that page and does not know the rest of it.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
 
 use super::tree::{Step, Survivor, Tree};
 
@@ -41,40 +47,46 @@ pub(super) struct History {
     done: Vec<Done>,
     /// Steps that survive whatever happens.
     synced: usize,
+    /// Why.
+    synced_by: String,
 }
 
 impl History {
     pub(super) fn new(directory: String) -> Self {
-        Self { directory, tree: Tree::new(), done: Vec::new(), synced: 0 }
+        Self { directory, tree: Tree::new(), done: Vec::new(), synced: 0, synced_by: String::new() }
     }
 
     pub(super) fn summary(&self) -> String {
         format!("{}/{}", self.synced, self.done.len())
     }
 
-    /// Does a step by `work`, and writes down what came of it.
-    pub(super) fn step<E>(
+    /// Does steps, all by the one call `work`, which tells how many of them it did. Writes down what came of
+    /// it.
+    pub(super) fn steps(
         &mut self,
         moments: &Moments,
-        step: Step,
-        work: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let sent = moments.next();
+        steps: Vec<Step>,
+        work: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let (sent, wanted) = (moments.next(), steps.len());
         let result = work();
-        let answered = if result.is_ok() { moments.next() } else { u64::MAX };
-        self.tree.apply(&step);
-        self.done.push(Done { step, sent, answered });
-        result
+        let answered = moments.next();
+        let count = *result.as_ref().unwrap_or(&0);
+        for (index, step) in steps.into_iter().enumerate() {
+            self.tree.apply(&step);
+            self.done.push(Done { step, sent, answered: if index < count { answered } else { u64::MAX } });
+        }
+        // Cut short by an error that the next call would give.
+        if result? < wanted { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
     /// An fsync of `path` has been answered.
     pub(super) fn synced(&mut self, path: &str) {
-        self.synced = self.synced.max(self.tree.changed(path));
-    }
-
-    /// A syncfs, or an fsync after which nothing has changed, has been answered.
-    pub(super) fn synced_all(&mut self) {
-        self.synced = self.done.len();
+        let changed = self.tree.changed(path);
+        if changed > self.synced {
+            self.synced = changed;
+            self.synced_by = format!("fsync of \"{path}\" after step {}", self.done.len());
+        }
     }
 
     /// The numbers of steps after which the tree was as it is now.
@@ -97,7 +109,10 @@ impl History {
         let (all, synced) = (self.done.len(), self.synced);
         if let Some(last) = candidates.last().filter(|last| **last < synced) {
             let lost = &self.done[*last..synced];
-            return Err(format!("{last} steps of {all} survived, but {synced} were synced; lost: {lost:#?}"));
+            return Err(format!(
+                "{last} steps of {all} survived, but {synced} were synced by {}; lost: {lost:#?}",
+                self.synced_by
+            ));
         }
         if candidates.is_empty() {
             let (steps, differences) = nearest.unwrap_or_default();

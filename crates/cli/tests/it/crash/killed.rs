@@ -29,7 +29,7 @@ fn live(world: &World, seed: u64) -> Result<(), String> {
         }
         let daemon = daemon_of(&store);
         let moments = rng.below(MOMENTS_MAX);
-        let round = Round::work(Path::new(&dir), number, rng.fork(), |progress| {
+        let round = Round::work(Path::new(&dir), number, true, rng.fork(), |progress| {
             while progress().is_some_and(|so_far| so_far < moments) {
                 pause();
             }

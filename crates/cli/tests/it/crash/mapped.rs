@@ -51,6 +51,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Unmapping writes dirty pages under the lock of the address space. Where the daemon lives in this very
+        // process it needs that lock to serve them: so they are written first. Without power that fails.
+        drop(self.sync(0, self.len / PAGE_BYTES));
         // SAFETY: the mapping of `new`, used by nobody any more.
         let unmapped = unsafe { munmap(self.start, self.len) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");

@@ -16,10 +16,11 @@ pub(super) enum Step {
     Create {
         path: String,
     },
-    /// `len` bytes that follow from `content`.
+    /// `len` of the bytes that follow from `content`, without the first `skip`.
     Write {
         path: String,
         offset: u64,
+        skip: usize,
         len: usize,
         content: u64,
     },
@@ -189,13 +190,13 @@ impl Tree {
                 self.inodes.insert(inode, Inode { mode: 0o644, ..Inode::default() });
                 self.add(path, Name::File(inode));
             }
-            Step::Write { path, offset, len, content } => {
-                let (start, bytes) = (*offset as usize, bytes_of(*content, *len));
+            Step::Write { path, offset, skip, len, content } => {
+                let (start, bytes) = (*offset as usize, bytes_of(*content, skip + len));
                 let file = self.inode_mut(path);
                 if file.content.len() < start + len {
                     file.content.resize(start + len, 0);
                 }
-                file.content[start..start + len].copy_from_slice(&bytes);
+                file.content[start..start + len].copy_from_slice(&bytes[*skip..]);
             }
             Step::Truncate { path, len } => self.inode_mut(path).content.resize(*len as usize, 0),
             Step::Punch { path, offset, len } => {

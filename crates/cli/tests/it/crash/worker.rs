@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use kvfs_device::Rng;
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with, syncfs};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 
 use super::history::{History, Moments};
 use super::tree::{Name, Step, bytes_of, parent_of};
@@ -36,12 +36,15 @@ impl Manner {
 /// Largest write: one request, if it begins at a page.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const STREAM_BYTES_MAX: usize = 3 << 20;
+const PAGE_BYTES: u64 = 4096;
 const DATABASE_BYTES: u64 = 1 << 20;
 
 /// One thread at work.
 pub(super) struct Worker<'a> {
     pub(super) history: History,
     pub(super) manner: Manner,
+    /// Whether it makes anything durable.
+    syncing: bool,
     root: PathBuf,
     rng: Rng,
     moments: &'a Moments,
@@ -55,13 +58,13 @@ impl<'a> Worker<'a> {
     pub(super) fn new(
         mount: &Path,
         directory: String,
-        manner: Manner,
+        (manner, syncing): (Manner, bool),
         moments: &'a Moments,
         rng: Rng,
     ) -> Self {
         let root = mount.join(&directory);
         let history = History::new(directory);
-        Self { history, manner, root, rng, moments, unlinked: Vec::new(), counter: 0 }
+        Self { history, manner, syncing, root, rng, moments, unlinked: Vec::new(), counter: 0 }
     }
 
     /// Works until something fails, at most `steps_max` times.
@@ -95,7 +98,9 @@ impl<'a> Worker<'a> {
             _ => None,
         };
         self.unlinked.extend(kept);
-        self.history.step(self.moments, step.clone(), || perform(&step, at))
+        let steps = requests(&step);
+        let heads = heads(&steps);
+        self.history.steps(self.moments, steps, || perform(&step, &heads, at))
     }
 
     fn fresh(&mut self, directory: &str) -> String {
@@ -131,6 +136,9 @@ impl<'a> Worker<'a> {
     }
 
     fn fsync(&mut self, path: &str) -> io::Result<()> {
+        if !self.syncing {
+            return Ok(());
+        }
         let is_directory = matches!(self.history.tree.names[path], Name::Directory { .. });
         let file = if is_directory { File::open(self.path(path))? } else { self.open(path)? };
         if self.rng.chance(1, 2) { file.sync_all() } else { file.sync_data() }?;
@@ -140,10 +148,7 @@ impl<'a> Worker<'a> {
 
     /// Syncs something now and then.
     fn maybe_sync(&mut self, one_in: u64) -> io::Result<()> {
-        if self.rng.chance(1, 8 * one_in) {
-            syncfs(File::open(&self.root)?)?;
-            self.history.synced_all();
-        } else if self.rng.chance(1, one_in) {
+        if self.rng.chance(1, one_in) {
             let path = self.pick(|_, name| !matches!(name, Name::Symlink { .. })).unwrap_or_default();
             self.fsync(&path)?;
         }
@@ -152,7 +157,7 @@ impl<'a> Worker<'a> {
 
     fn write(&mut self, path: String, offset: u64, len: usize) -> io::Result<()> {
         let content = self.rng.next_u64();
-        self.step(Step::Write { path, offset, len, content })
+        self.step(Step::Write { path, offset, skip: 0, len, content })
     }
 
     fn change_names(&mut self) -> io::Result<()> {
@@ -308,8 +313,7 @@ impl<'a> Worker<'a> {
             self.write(path.clone(), offset, pages * 4096)?;
         }
         if self.rng.chance(1, 5) {
-            self.open(&path)?.sync_data()?;
-            self.history.synced(&path);
+            return self.fsync(&path);
         }
         Ok(())
     }
@@ -326,12 +330,19 @@ impl<'a> Worker<'a> {
             return self.fsync("");
         }
         let (len, content) = (self.rng.range(1, 9000) as usize, self.rng.next_u64());
-        let flag = if self.rng.chance(1, 2) { libc_flags::SYNC } else { libc_flags::DSYNC };
-        let file = OpenOptions::new().append(true).custom_flags(flag).open(self.path(&path))?;
-        let step = Step::Write { path: path.clone(), offset, len, content };
-        self.history
-            .step(self.moments, step, || whole(io::Write::write(&mut &file, &bytes_of(content, len)), len))?;
-        self.history.synced(&path);
+        let mut options = OpenOptions::new();
+        if self.syncing {
+            options.custom_flags(if self.rng.chance(1, 2) { flags::SYNC } else { flags::DSYNC });
+        }
+        let file = options.append(true).open(self.path(&path))?;
+        let step = Step::Write { path: path.clone(), offset, skip: 0, len, content };
+        let steps = requests(&step);
+        let heads = heads(&steps);
+        let work = || Ok(count(io::Write::write(&mut &file, &bytes_of(content, len))?, &heads));
+        self.history.steps(self.moments, steps, work)?;
+        if self.syncing {
+            self.history.synced(&path);
+        }
         Ok(())
     }
 
@@ -343,29 +354,66 @@ impl<'a> Worker<'a> {
 }
 
 /// Flags that the standard library has no names for.
-mod libc_flags {
+mod flags {
     use rustix::fs::OFlags;
 
     pub(super) const SYNC: i32 = OFlags::SYNC.bits() as i32;
     pub(super) const DSYNC: i32 = OFlags::DSYNC.bits() as i32;
 }
 
-fn whole(written: io::Result<usize>, len: usize) -> io::Result<()> {
-    let written = written?;
-    assert_eq!(written, len, "a write in one request is never cut short");
-    Ok(())
+/// The requests that the kernel may make of a step; each happens wholly or not.
+fn requests(step: &Step) -> Vec<Step> {
+    let Step::Write { path, offset, skip, len, content } = step else { return vec![step.clone()] };
+    let head = (offset.next_multiple_of(PAGE_BYTES) - offset) as usize;
+    if head == 0 || head >= *len {
+        return vec![step.clone()];
+    }
+    let part = |from: usize, len: usize| Step::Write {
+        path: path.clone(),
+        offset: offset + from as u64,
+        skip: skip + from,
+        len,
+        content: *content,
+    };
+    vec![part(0, head), part(head, len - head)]
 }
 
-fn perform(step: &Step, at: impl Fn(&str) -> PathBuf) -> io::Result<()> {
+/// For each request of a write, the bytes up to its end.
+fn heads(requests: &[Step]) -> Vec<usize> {
+    let mut sum = 0;
+    let lens = requests.iter().map(|step| if let Step::Write { len, .. } = step { *len } else { 0 });
+    lens.map(|len| {
+        sum += len;
+        sum
+    })
+    .collect()
+}
+
+/// How many requests of a write were done.
+fn count(written: usize, heads: &[usize]) -> usize {
+    let index = heads.iter().position(|&head| head == written);
+    index.unwrap_or_else(|| {
+        panic!("a write ended after {written} bytes, in the middle of a request: {heads:?}")
+    }) + 1
+}
+
+/// Does a step; gives the number of its requests that were done.
+fn perform(step: &Step, heads: &[usize], at: impl Fn(&str) -> PathBuf) -> io::Result<usize> {
+    if let Step::Write { path, offset, len, content, .. } = step {
+        let file = OpenOptions::new().write(true).open(at(path))?;
+        return Ok(count(file.write_at(&bytes_of(*content, *len), *offset)?, heads));
+    }
+    perform_one(step, at).map(|()| 1)
+}
+
+fn perform_one(step: &Step, at: impl Fn(&str) -> PathBuf) -> io::Result<()> {
     let writable = |path: &str| OpenOptions::new().write(true).open(at(path));
     match step {
         Step::Create { path } => {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o644).open(at(path)).map(drop)
         }
-        Step::Write { path, offset, len, content } => {
-            whole(writable(path)?.write_at(&bytes_of(*content, *len), *offset), *len)
-        }
+        Step::Write { .. } => unreachable!("may be several requests"),
         Step::Truncate { path, len } => writable(path)?.set_len(*len),
         Step::Punch { path, offset, len } => {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
