@@ -174,8 +174,6 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             Some(dir) => Err(in_use(store, &dir)),
             None => open_behind_exit(store, options),
         },
-        // Somebody else's daemon.
-        Err(_) => Err(mounted_elsewhere(store).unwrap_or(error)),
     }
 }
 
