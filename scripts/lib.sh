@@ -95,6 +95,14 @@ note_rss() {
   if [ "${kib:-0}" -gt "$rss_max_kib" ]; then rss_max_kib=$kib; fi
 }
 
+# For the report of a step: where the peak was reached.
+show_rss() {
+  [ -n "$daemon" ] || return 0
+  local before=$rss_max_kib
+  note_rss
+  [ "$rss_max_kib" -le $((before + 16384)) ] || printf ' (peak so far %d MiB)' $((rss_max_kib / 1024))
+}
+
 umount_store() {
   if [ "$KVFS" = plain ]; then
     rm "$mnt" && mkdir "$mnt"
@@ -166,7 +174,7 @@ step() {
   took=$(echo "$(date +%s.%N) - $t0" | bc)
   if [ "$status" = 0 ]; then
     passed=$((passed + 1))
-    printf '  ok      %7.1f s  %s\n' "$took" "$name"
+    printf '  ok      %7.1f s  %s%s\n' "$took" "$name" "$(show_rss)"
     # What a step has to say (figures, versions) it says in lines that begin with "#".
     grep '^# ' "$log" | sed 's/^# /                      /'
   elif [ "$status" = 77 ]; then

@@ -119,7 +119,7 @@ build_libarchive() {
 }
 
 git_work() {
-  cd "$mnt/tree" && git init -q && git add -A -f && git commit -q -m first || return
+  cd "$mnt/tree" && git init -q && git config gc.auto 0 && git add -A -f && git commit -q -m first || return
   [ -z "$(git status --porcelain)" ] || { echo "not clean after the commit"; git status --porcelain | head; return 1; }
   local changed
   changed=$(git ls-files | sed -n '1~97p' | head -n 200)

@@ -31,6 +31,8 @@ impl Endpoint {
     pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
         let path = target.unwrap_or(Path::new("."));
         let store = match mounts::containing(path)? {
+            // A store may lie on the mount of another one.
+            Some(_) if target.is_some() && open::is_store(path) => StoreDir::open(path)?,
             Some(mount) => StoreDir::open(&mount.store)?,
             None if target.is_none() => {
                 return Err(CliError::new(
@@ -40,26 +42,23 @@ impl Endpoint {
             }
             None => StoreDir::open(path)?,
         };
-        let via = match Client::connect(&store.socket_path())? {
-            Daemon::Serving { client, .. } => Via::Daemon(client),
-            Daemon::Closing(client) => {
-                open::wait_closed(&store, client)?;
-                Via::open(&store, read_only)?
-            }
-            Daemon::Absent => Via::open(&store, read_only)?,
-        };
+        let via = Via::reach(&store, read_only)?;
         Ok(Self { store, read_only, via })
     }
 
     /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
         if let Via::Daemon(client) = &mut self.via {
-            let response = client.call(request)?;
-            if !matches!(response, Response::Closing) {
-                return Ok(response);
-            }
-            if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone) {
-                open::wait_closed(&self.store, client)?;
+            match client.call(request) {
+                Ok(Response::Closing) => {
+                    if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone) {
+                        open::wait_closed(&self.store, client)?;
+                    }
+                }
+                // It ended. Once more does no harm; only a delete would no longer tell what was there.
+                Err(error)
+                    if error.code == Code::NotMounted && !matches!(request, Request::Delete { .. }) => {}
+                answer => return answer,
             }
             self.via = Via::open(&self.store, self.read_only)?;
         }
@@ -87,6 +86,24 @@ impl Endpoint {
 }
 
 impl Via {
+    /// The daemon; if there is none, or it is ending, the store itself.
+    fn reach(store: &StoreDir, read_only: bool) -> Result<Self> {
+        match Self::try_reach(store, read_only) {
+            // A daemon came up, or was just ending, between our asking for it and our opening.
+            Err(error) if error.code == Code::InUse => Self::try_reach(store, read_only),
+            done => done,
+        }
+    }
+
+    fn try_reach(store: &StoreDir, read_only: bool) -> Result<Self> {
+        match Client::connect(&store.socket_path())? {
+            Daemon::Serving { client, .. } => return Ok(Self::Daemon(client)),
+            Daemon::Closing(client) => open::wait_closed(store, client)?,
+            Daemon::Absent => {}
+        }
+        Self::open(store, read_only)
+    }
+
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
         let open = open::open_behind_exit(store, &OpenOptions { read_only, ..OpenOptions::default() })?;
         Ok(Self::Local(Box::new(Service::new(open, None))))

@@ -22,6 +22,11 @@ use clap::Parser;
 
 use args::{Cli, Command};
 
+/// Rows are allocated by the workers and freed by the flush thread, in bursts as large as a memtable; this
+/// allocator gives such memory back, where the C library's keeps it in the arena of each thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {

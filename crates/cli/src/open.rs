@@ -1,12 +1,13 @@
 //! Opening and making stores: device → engine → file system.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_device::{Device, FileDevice, OpenError};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
-use kvfs_kvdb::format::SuperblockError;
+use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
@@ -63,8 +64,19 @@ impl Memory {
         self.bytes / 32
     }
 
+    /// For request buffers that wait for reuse.
+    pub(crate) fn io_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
+    /// Above a fixed part for stacks and code, what the allocator loses to rounding and what merges hold
+    /// for a moment is not accounted: an eighth is left for it.
+    fn unaccounted_bytes(self) -> u64 {
+        self.bytes / 8
+    }
+
     fn engine_bytes(self) -> u64 {
-        self.bytes - self.node_bytes() - self.content_bytes()
+        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes() - self.unaccounted_bytes()
     }
 }
 
@@ -162,6 +174,8 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             Some(dir) => Err(in_use(store, &dir)),
             None => open_behind_exit(store, options),
         },
+        // Somebody else's daemon.
+        Err(_) => Err(mounted_elsewhere(store).unwrap_or(error)),
     }
 }
 
@@ -182,6 +196,17 @@ pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Resul
 /// The store is mounted already.
 fn in_use(store: &StoreDir, dir: &Path) -> CliError {
     CliError::new(Code::InUse, format!("{} is mounted on {} already", store.path().display(), dir.display()))
+}
+
+/// Whether the directory `path` holds a device that bears the signature of a store, whatever its state.
+pub(crate) fn is_store(path: &Path) -> bool {
+    let Ok(store) = StoreDir::open(path) else { return false };
+    let Ok(device) = std::fs::File::open(store.device_path()) else { return false };
+    SUPERBLOCK_ADDRS.into_iter().any(|addr| {
+        let mut slot = [0; SUPERBLOCK_BYTES];
+        let read = device.read_exact_at(&mut slot, addr);
+        read.is_ok() && !matches!(Superblock::decode(&slot), Err(SuperblockError::NotKvfs { .. }))
+    })
 }
 
 /// Makes the engine's structures and an empty file system on `device`.
@@ -230,14 +255,21 @@ fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
         StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
         _ => None,
     };
-    let unknown = superblock.filter(|cause| {
-        matches!(cause, SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })
-    });
-    let (code, message) = if let Some(cause) = unknown {
-        (Code::NotAStore, cause.to_string())
-    } else {
-        let base = CliError::from(error);
-        (base.code, base.message)
+    let (code, message) = match superblock {
+        // A store directory whose device holds something else: overwritten, as far as anybody can tell.
+        Some(SuperblockError::NotKvfs { blank: false }) => (
+            Code::Damaged,
+            "neither superblock bears the signature of a kvfs store; it was overwritten, or never was one; \
+             restore it from a backup"
+                .to_owned(),
+        ),
+        Some(cause @ (SuperblockError::NotKvfs { .. } | SuperblockError::OtherVersion { .. })) => {
+            (Code::NotAStore, cause.to_string())
+        }
+        Some(_) | None => {
+            let base = CliError::from(error);
+            (base.code, base.message)
+        }
     };
     CliError::new(code, format!("cannot open the store {}: {message}", dir.path().display()))
 }

@@ -24,9 +24,9 @@ mod xattr;
 
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
-pub use schema::KEYSPACES;
 /// A place in the store's history, as [`FileSystem::sync`] takes it.
 pub use kvfs_store::Position;
+pub use schema::KEYSPACES;
 pub use types::{
     AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill, LINK_MAX,
     MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, RenameMode, SYMLINK_LEN_MAX,

@@ -3,7 +3,7 @@
 //! Purpose: implements `kvfs_store::Store` with the VT-tree of the KVFS thesis (chapters 2 and 3.2):
 //! journal → memtables → runs, merged by size class, with stitching.
 //!
-//! Modules, each using only those before it: [`format`] (pure codecs and record types), [`zone`]
+//! Modules, each using only those before it: [`mod@format`] (pure codecs and record types), [`zone`]
 //! (space), [`cache`] (block cache, memory accountant), [`journal`], [`memtable`], [`run`],
 //! [`version`] (manifest and the live set of runs), [`iter`], [`compaction`], [`commit`], [`db`].
 //!

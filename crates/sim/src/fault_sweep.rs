@@ -10,6 +10,7 @@ use kvfs_store::{Op, Position, StoreError};
 use crate::engine::Engine;
 use crate::ops::{Profile, Step, generate};
 use crate::session::{Applied, Session, check_goes_on, check_recovery, writes_only};
+use crate::spaces::Handles;
 
 /// What a sweep does.
 #[derive(Debug, Clone)]
@@ -230,10 +231,15 @@ impl Faulty<'_> {
     fn reopen(self) -> Result<Option<Self>, String> {
         let Self { engine, device, session, .. } = self;
         let dynamic = Arc::clone(&device) as Arc<dyn Device>;
-        let Session { open, handles, mut history } = session;
-        let reopened = open.close().and_then(|()| engine.open(Arc::clone(&dynamic)));
+        let Session { open, mut history, .. } = session;
+        let reopened = open.close().and_then(|()| {
+            let open = engine.open(Arc::clone(&dynamic))?;
+            // Merge functions have to be given at every opening.
+            let handles = Handles::open(&*open.store())?;
+            Ok((open, handles))
+        });
         match reopened {
-            Ok(open) => {
+            Ok((open, handles)) => {
                 history.record_sync();
                 let session = Session { open, handles, history };
                 Ok(Some(Self { engine, device, session, ghost: None, noticed: false, stopped: false }))

@@ -65,7 +65,7 @@ pub trait Subject {
 }
 
 /// Makes a fresh, empty subject.
-pub type MakeSubject<'a> = &'a dyn Fn() -> Box<dyn Subject>;
+pub type MakeSubject<'a, 's> = &'a dyn Fn() -> Box<dyn Subject + 's>;
 
 /// What went wrong in a run.
 #[derive(Debug, Clone)]
@@ -101,7 +101,7 @@ impl std::fmt::Display for Report {
 ///
 /// # Errors
 /// The failing run.
-pub fn check(make: MakeSubject<'_>, profile: &Profile, seed: u64) -> Result<(), Box<Report>> {
+pub fn check(make: MakeSubject<'_, '_>, profile: &Profile, seed: u64) -> Result<(), Box<Report>> {
     let steps = generate(profile, seed);
     match run(make, &steps) {
         Ok(()) => Ok(()),
@@ -116,7 +116,7 @@ pub fn check(make: MakeSubject<'_>, profile: &Profile, seed: u64) -> Result<(), 
 ///
 /// # Panics
 /// With the report, when the run fails.
-pub fn assert_like_model(make: MakeSubject<'_>, profile: &Profile, seed: u64) {
+pub fn assert_like_model(make: MakeSubject<'_, '_>, profile: &Profile, seed: u64) {
     if let Err(report) = check(make, profile, seed) {
         panic!("{report}");
     }
@@ -126,7 +126,7 @@ pub fn assert_like_model(make: MakeSubject<'_>, profile: &Profile, seed: u64) {
 ///
 /// # Errors
 /// The first difference, error or panic.
-pub fn run(make: MakeSubject<'_>, steps: &[Step]) -> Result<(), Failure> {
+pub fn run(make: MakeSubject<'_, '_>, steps: &[Step]) -> Result<(), Failure> {
     let mut step_at = 0;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut runner = Runner::new(make())?;
@@ -154,8 +154,8 @@ struct Pair<T> {
     model: T,
 }
 
-struct Runner {
-    subject: Box<dyn Subject>,
+struct Runner<'s> {
+    subject: Box<dyn Subject + 's>,
     handles: Handles,
     history: History,
     snapshots: [Option<Pair<Arc<dyn Snapshot>>>; SLOTS],
@@ -195,8 +195,8 @@ fn show_entry(entry: Option<(&[u8], &Bytes)>) -> String {
     entry.map_or("nothing".to_owned(), |(key, value)| format!("{} = {}", short(key), short(value)))
 }
 
-impl Runner {
-    fn new(subject: Box<dyn Subject>) -> Result<Self, String> {
+impl<'s> Runner<'s> {
+    fn new(subject: Box<dyn Subject + 's>) -> Result<Self, String> {
         let store = subject.store();
         let handles = Handles::open(&*store).map_err(|error| text(&error))?;
         let history = History::new(store.position()).map_err(|error| text(&error))?;

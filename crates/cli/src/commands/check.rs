@@ -25,11 +25,15 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         for finding in &findings {
             println!("damaged: {finding}");
         }
-        let seen: Vec<String> =
-            counts.iter().map(|(name, value)| format!("{} {name}", human_value(name, *value))).collect();
+        let seen: Vec<String> = counts.iter().map(|(name, value)| counted(name, *value)).collect();
         let verdict =
             if findings.is_empty() { "clean".to_owned() } else { format!("{} findings", findings.len()) };
         println!("{verdict}: {}", seen.join(", "));
     }
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(Code::Damaged as u8) })
+}
+
+/// `12 runs`; `3.4 GiB verified` for what is named "bytes verified".
+fn counted(name: &str, value: u64) -> String {
+    format!("{} {}", human_value(name, value), name.strip_prefix("bytes ").unwrap_or(name))
 }

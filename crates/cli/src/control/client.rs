@@ -52,7 +52,11 @@ impl Client {
             }
             // It exited between our connecting and its answer.
             Ok(None) => Ok(Daemon::Absent),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(Daemon::Absent),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) =>
+            {
+                Ok(Daemon::Absent)
+            }
             Ok(Some(_)) => Err(Self::confused()),
             Err(error) => Err(Self::lost(&error)),
         }

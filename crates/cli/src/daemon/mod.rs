@@ -126,6 +126,7 @@ fn run_session(
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let mut config = SessionConfig { init: init_config(), name: "kvfs".to_owned(), ..Default::default() };
     config.workers = plan.workers.unwrap_or(config.workers);
+    config.idle_buffer_bytes_max = plan.open.memory.io_bytes() as usize;
     let transport = Box::new(DeviceTransport::new(device));
     let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
         .map_err(|error| failed("serve", &error))?;

@@ -273,6 +273,32 @@ fn read_only_changes_nothing() {
 }
 
 #[test]
+fn a_full_store_takes_writes_again_after_deleting() {
+    if !can_mount("a_full_store_takes_writes_again_after_deleting") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    fs::write(format!("{dir}/kept"), "kept").unwrap();
+    let chunk = vec![0xa5; 1 << 20];
+    for _ in 0..2 {
+        let mut big = File::create(format!("{dir}/big")).unwrap();
+        let error = std::iter::repeat_with(|| big.write_all(&chunk)).find_map(Result::err).unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+        drop(big);
+        fs::remove_file(format!("{dir}/big")).unwrap();
+        // The kernel tells the daemon a moment later that nobody has the file open.
+        let again = vec![0x5a; 20 << 20];
+        wait_until("space", || fs::write(format!("{dir}/again"), &again).is_ok());
+        assert_eq!(fs::read(format!("{dir}/again")).unwrap(), vec![0x5a; 20 << 20]);
+        fs::remove_file(format!("{dir}/again")).unwrap();
+        assert_eq!(fs::read_to_string(format!("{dir}/kept")).unwrap(), "kept");
+    }
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+}
+
+#[test]
 fn options_reach_the_kernel() {
     if !can_mount("options_reach_the_kernel") {
         return;

@@ -94,6 +94,10 @@ fn what_is_not_a_store_is_told_apart() {
     kvfs(&["mount", &junk, &target]).fails(NOT_A_STORE, &["not a kvfs store"]);
     kvfs(&["check", &junk]).fails(NOT_A_STORE, &["not a kvfs store"]);
     assert_eq!(fs::read(world.path("junk/device")).unwrap(), vec![0; 1 << 20]);
+    fs::write(world.path("junk/device"), vec![7; 1 << 20]).unwrap();
+    kvfs(&["mount", &junk, &target]).fails(DAMAGED, &["superblock", "overwritten"]);
+    kvfs(&["check", &junk]).fails(DAMAGED, &["superblock", "overwritten"]);
+    assert_eq!(fs::read(world.path("junk/device")).unwrap(), vec![7; 1 << 20]);
 }
 
 #[test]

@@ -23,4 +23,4 @@ mod table;
 mod tests;
 
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin};
-pub(crate) use table::{Intern, NodeTable};
+pub(crate) use table::{DeadOrphan, Intern, NodeTable};

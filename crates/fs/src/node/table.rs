@@ -11,7 +11,7 @@ use kvfs_store::Position;
 use parking_lot::{Mutex, RwLock};
 
 use super::{DirectoryPart, Location, Node, NodeState, Pin};
-use crate::schema::Header;
+use crate::schema::{Header, RowFlags};
 use crate::{NodeId, NodeStats, PruneCandidate};
 
 const SHARDS: usize = 64;
@@ -70,6 +70,13 @@ pub(crate) struct Intern<'a> {
     pub(crate) changed_at: Position,
 }
 
+/// An orphan that nobody knows any more, and what it leaves elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DeadOrphan {
+    pub(crate) inode: u64,
+    pub(crate) flags: RowFlags,
+}
+
 /// All nodes of a view.
 pub(crate) struct NodeTable {
     shards: Box<[PaddedShard]>,
@@ -80,7 +87,7 @@ pub(crate) struct NodeTable {
     /// Next shard to sweep.
     hand: AtomicUsize,
     /// Orphans that nobody knows any more.
-    dead: Mutex<Vec<u64>>,
+    dead: Mutex<Vec<DeadOrphan>>,
     node_bytes_max: u64,
     content_bytes_max: u64,
 }
@@ -262,7 +269,7 @@ impl NodeTable {
         match std::mem::replace(&mut state.location, Location::Root) {
             Location::Entry { parent, .. } => Some(parent),
             Location::Orphan => {
-                self.dead.lock().push(node.inode);
+                self.dead.lock().push(DeadOrphan { inode: node.inode, flags: state.header.flags });
                 None
             }
             Location::Root | Location::Own => None,
@@ -270,15 +277,15 @@ impl NodeTable {
     }
 
     /// Takes up to `count_max` orphans that nobody knows any more.
-    pub(crate) fn take_dead(&self, count_max: usize) -> Vec<u64> {
+    pub(crate) fn take_dead(&self, count_max: usize) -> Vec<DeadOrphan> {
         let mut dead = self.dead.lock();
         let keep = dead.len().saturating_sub(count_max);
         dead.split_off(keep)
     }
 
     /// Puts orphans (back) into the queue.
-    pub(crate) fn queue_dead(&self, inodes: Vec<u64>) {
-        self.dead.lock().extend(inodes);
+    pub(crate) fn queue_dead(&self, orphans: Vec<DeadOrphan>) {
+        self.dead.lock().extend(orphans);
     }
 
     /// Number of orphans that nobody knows any more.

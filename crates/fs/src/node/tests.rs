@@ -74,7 +74,8 @@ fn moving_gives_back_the_old_parent() {
     child.relocate(Location::Orphan);
     assert!(table.get(3).is_none());
     drop(child);
-    assert_eq!(table.take_dead(10), [4]);
+    let dead: Vec<u64> = table.take_dead(10).into_iter().map(|orphan| orphan.inode).collect();
+    assert_eq!(dead, [4]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use kvfs_store::{Batch, KeyRange};
 
+use crate::node::DeadOrphan;
 use crate::schema::{Row, RowFlags, inode_key};
 use crate::{FileSystem, FsError, Result};
 
@@ -26,6 +27,12 @@ impl FileSystem {
         self.reap_all()
     }
 
+    /// Reaps what is queued, because space is short. True: there was something, so an operation that failed
+    /// with [`FsError::NoSpace`] may succeed now. May block, and works on a full store.
+    pub fn reap_for_space(&self) -> bool {
+        !self.options.read_only && self.nodes.dead_count() > 0 && self.reap_all().is_ok()
+    }
+
     /// Reaps when enough came together for a batch.
     pub(crate) fn reap_when_many(&self) {
         if self.nodes.dead_count() < REAP_BATCH || self.options.read_only {
@@ -38,50 +45,47 @@ impl FileSystem {
 
     pub(crate) fn reap_all(&self) -> Result<()> {
         loop {
-            let inodes = self.nodes.take_dead(REAP_BATCH);
-            if inodes.is_empty() {
+            let orphans = self.nodes.take_dead(REAP_BATCH);
+            if orphans.is_empty() {
                 return Ok(());
             }
-            if let Err(error) = self.reap(&inodes) {
-                self.nodes.queue_dead(inodes);
+            let mut batch = Batch::new();
+            for orphan in &orphans {
+                self.stage_death(&mut batch, *orphan);
+            }
+            if let Err(error) = self.apply(batch) {
+                self.nodes.queue_dead(orphans);
                 return Err(error);
             }
         }
     }
 
-    fn reap(&self, inodes: &[u64]) -> Result<()> {
-        let mut batch = Batch::new();
-        for &inode in inodes {
-            let key = inode_key(inode);
-            let Some(bytes) = self.store.get(self.keyspaces.orphans, &key)? else { continue };
-            let (header, _) = Row::decode_own(inode, &bytes)?;
-            if header.flags.has(RowFlags::BLOCKS) {
-                self.stage_block_deletion(&mut batch, inode, 0, u64::MAX);
-            }
-            if header.flags.has(RowFlags::XATTRS) {
-                batch.delete_range(self.keyspaces.xattr, key.clone(), inode_key(inode + 1));
-            }
-            batch.delete(self.keyspaces.orphans, key);
+    /// Adds the end of an orphan to the batch, without reading anything.
+    fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) {
+        let DeadOrphan { inode, flags } = orphan;
+        if flags.has(RowFlags::BLOCKS) {
+            self.stage_block_deletion(batch, inode, 0, u64::MAX);
         }
-        if !batch.is_empty() {
-            self.apply(batch)?;
+        if flags.has(RowFlags::XATTRS) {
+            batch.delete_range(self.keyspaces.xattr, inode_key(inode), inode_key(inode + 1));
         }
-        Ok(())
+        batch.delete(self.keyspaces.orphans, inode_key(inode));
     }
 
     /// Queues everything in `orphans`: right after opening, when nobody knows any node.
     pub(crate) fn queue_leftovers(&self) -> Result<()> {
         let mut cursor = self.store.cursor(self.keyspaces.orphans, KeyRange::all())?;
-        let mut inodes = Vec::new();
+        let mut orphans = Vec::new();
         cursor.next()?;
-        while let Some((key, _)) = cursor.entry() {
+        while let Some((key, bytes)) = cursor.entry() {
             let inode = <[u8; 8]>::try_from(key).map_err(|_| {
                 FsError::corrupt(format!("orphan {}", key.escape_ascii()), "the key is no inode number")
             })?;
-            inodes.push(u64::from_be_bytes(inode));
+            let (header, _) = Row::decode_own(u64::from_be_bytes(inode), bytes)?;
+            orphans.push(DeadOrphan { inode: header.inode, flags: header.flags });
             cursor.next()?;
         }
-        self.nodes.queue_dead(inodes);
+        self.nodes.queue_dead(orphans);
         Ok(())
     }
 }

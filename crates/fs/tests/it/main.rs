@@ -4,6 +4,7 @@
 
 mod areas;
 mod driver;
+mod engine;
 mod prefix;
 mod random;
 mod reference;

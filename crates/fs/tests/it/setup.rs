@@ -21,6 +21,8 @@ pub(crate) struct Setup {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) caller: Caller,
     pub(crate) options: MountOptions,
+    /// Closes the store and opens it again.
+    pub(crate) reopen_store: Option<Box<dyn FnMut() -> Arc<dyn Store>>>,
 }
 
 impl Deref for Setup {
@@ -51,11 +53,14 @@ impl Setup {
         FileSystem::mkfs(&store, &*clock, &mkfs).unwrap();
         let fs = Arc::new(FileSystem::open(Arc::clone(&store), clock.clone(), options).unwrap());
         let caller = Caller { uid: 1000, gid: 100, ..Caller::default() };
-        Self { store, clock, fs, caller, options }
+        Self { store, clock, fs, caller, options, reopen_store: None }
     }
 
     /// Forgets everything and opens again.
     pub(crate) fn reopen(&mut self) {
+        if let Some(reopen_store) = &mut self.reopen_store {
+            self.store = reopen_store();
+        }
         self.fs =
             Arc::new(FileSystem::open(Arc::clone(&self.store), self.clock.clone(), self.options).unwrap());
     }

@@ -123,8 +123,11 @@ fn one_step(fs: &FileSystem, caller: &Caller, random: &mut Random) {
 
 #[test]
 fn threads_in_one_directory_leave_a_sound_tree_and_no_nodes() {
-    let setup = Setup::new(4096);
-    in_parallel(&setup, |fs, caller, mut random| {
+    work_in_one_directory(&Setup::new(4096));
+}
+
+pub(crate) fn work_in_one_directory(setup: &Setup) {
+    in_parallel(setup, |fs, caller, mut random| {
         for _ in 0..4000 {
             one_step(fs, caller, &mut random);
         }
@@ -137,10 +140,13 @@ fn threads_in_one_directory_leave_a_sound_tree_and_no_nodes() {
 
 #[test]
 fn concurrent_moves_of_directories_never_detach_a_cycle() {
-    let setup = Setup::new(4096);
+    move_directories(&Setup::new(4096));
+}
+
+pub(crate) fn move_directories(setup: &Setup) {
     let dirs: Vec<NodeId> = (0..6).map(|index| setup.dir(NodeId::ROOT, &format!("d{index}"))).collect();
     // Every thread moves directories by the names they happen to have under each other.
-    in_parallel(&setup, |fs, caller, mut random| {
+    in_parallel(setup, |fs, caller, mut random| {
         for _ in 0..4000 {
             let mut any = || match random.below(7) as usize {
                 6 => NodeId::ROOT,

@@ -48,8 +48,8 @@ pub struct BridgeConfig {
     /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
     /// write to a file, which saves a message per file.
     pub xattrs: bool,
-    /// Largest READ (bytes).
-    pub read_bytes_max: usize,
+    /// Size of the recycled READ buffers (bytes); larger READs allocate.
+    pub read_buffer_bytes: usize,
 }
 
 impl Default for BridgeConfig {
@@ -62,7 +62,7 @@ impl Default for BridgeConfig {
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
-            read_bytes_max: 1 << 20,
+            read_buffer_bytes: 1 << 20,
         }
     }
 }
@@ -142,7 +142,7 @@ impl Bridge {
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             fs: Arc::clone(&fs),
-            buffers: BufferPool::new(config.read_bytes_max, 16),
+            buffers: BufferPool::new(config.read_buffer_bytes, 16),
             notifier: OnceLock::new(),
             entries: AtomicU32::new(0),
             pruning: Arc::default(),
@@ -168,7 +168,7 @@ impl Bridge {
         operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
     ) {
         let caller = caller(cx);
-        match operation(&self.shared, &caller) {
+        match self.shared.attempt(&operation, &caller) {
             Err(FsError::Parked(ticket)) => {
                 let caller = Caller { ticket: Some(ticket), ..caller };
                 park(&self.shared, &self.background, reply, caller, Box::new(operation));
@@ -216,7 +216,7 @@ fn park<T: Payload + Counted + 'static>(
         let again = Box::new(move || {
             // Nothing to do when an interrupt was faster.
             let Some(reply) = parked.resume() else { return };
-            match operation(&shared, &caller) {
+            match shared.attempt(&operation, &caller) {
                 Err(FsError::Parked(ticket)) => {
                     let caller = Caller { ticket: Some(ticket), ..caller };
                     park(&shared, &background, reply, caller, operation);
@@ -230,6 +230,18 @@ fn park<T: Payload + Counted + 'static>(
 }
 
 impl Shared {
+    /// Runs `operation`; once more, if what was deleted a moment ago still takes the space that it needs.
+    fn attempt<T>(
+        &self,
+        operation: &dyn Fn(&Self, &Caller) -> Result<T, FsError>,
+        caller: &Caller,
+    ) -> Result<T, FsError> {
+        match operation(self, caller) {
+            Err(FsError::NoSpace) if self.fs.reap_for_space() => operation(self, caller),
+            done => done,
+        }
+    }
+
     fn answer<T: Payload + Counted>(&self, reply: Reply<T>, outcome: Result<T, FsError>) {
         match outcome {
             Ok(value) => {

@@ -62,6 +62,18 @@ impl Shared {
     }
 }
 
+impl Bridge {
+    /// A READ that is too large for a recycled buffer, or has to wait.
+    fn read_into_own(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
+        self.run(cx, reply, move |on, caller| {
+            let mut data = vec![0; args.size as usize];
+            let len = on.fs.read(on.config.view, caller, NodeId(node), args.offset, &mut data)?;
+            data.truncate(len);
+            Ok(Data::Whole(data.into()))
+        });
+    }
+}
+
 /// The answer about an extended attribute, or a list of them, to a request for `size` bytes.
 fn xattr(value: Bytes, size: u32) -> Result<Xattr, Errno> {
     match u32::try_from(value.len()) {
@@ -228,20 +240,18 @@ impl Operations for Bridge {
 
     fn read(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         let on = &self.shared;
+        let size = args.size as usize;
         let mut buffer = on.buffers.take();
-        let space = buffer.data_space();
-        let size = (args.size as usize).min(space.len());
-        let space = &mut space[..size];
-        match on.fs.read(on.config.view, &caller(cx), NodeId(node), args.offset, space) {
+        // A short answer means the end of the file, so a READ larger than the buffers gets one of its own.
+        let outcome = match buffer.data_space().get_mut(..size) {
+            Some(space) => on.fs.read(on.config.view, &caller(cx), NodeId(node), args.offset, space),
+            None => return self.read_into_own(cx, node, args, reply),
+        };
+        match outcome {
             Ok(len) => {
-                reply.slice(&space[..len.min(size)]);
+                reply.slice(&buffer.data_space()[..len.min(size)]);
             }
-            Err(FsError::Parked(_)) => self.run(cx, reply, move |on, caller| {
-                let mut data = vec![0; size];
-                let len = on.fs.read(on.config.view, caller, NodeId(node), args.offset, &mut data)?;
-                data.truncate(len);
-                Ok(Data::Whole(data.into()))
-            }),
+            Err(FsError::Parked(_)) => self.read_into_own(cx, node, args, reply),
             Err(error) => reply.error(errno(&error)),
         }
     }

@@ -34,6 +34,9 @@ pub struct SessionConfig {
     pub parked_max: usize,
     /// Notifications that may wait to be sent; beyond, [`Notifier::submit`] refuses.
     pub notifications_max: usize,
+    /// Idle request buffers that are kept for reuse (bytes). The store holds on to the buffers of large
+    /// writes until it has flushed them; fresh memory costs more than the copy that this saves.
+    pub idle_buffer_bytes_max: usize,
     /// Prefix of thread names.
     pub name: String,
 }
@@ -46,6 +49,7 @@ impl Default for SessionConfig {
             clone_device: true,
             parked_max: 1 << 16,
             notifications_max: 1 << 16,
+            idle_buffer_bytes_max: 32 << 20,
             name: "fuse".to_owned(),
         }
     }
@@ -115,7 +119,10 @@ impl Session {
         operations: Arc<dyn Operations>,
     ) -> Result<Self, SessionError> {
         let workers = config.workers.max(1);
-        let pool = BufferPool::new(config.init.write_bytes_max as usize, workers + 6);
+        let pool = BufferPool::new(
+            config.init.write_bytes_max as usize,
+            (config.idle_buffer_bytes_max / config.init.write_bytes_max.max(1) as usize).max(workers + 6),
+        );
         pool.warm(workers + 2);
         let negotiated = handshake(&*transport, &config.init, &pool)?;
         tracing::debug!(?negotiated, workers, "FUSE connection negotiated");

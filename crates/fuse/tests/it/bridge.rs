@@ -188,6 +188,27 @@ fn an_interrupt_gives_the_place_in_the_queue_up() {
 }
 
 #[test]
+fn a_read_larger_than_the_recycled_buffers_is_not_cut_short() {
+    let rig = rig(1);
+    let head = abi::MknodIn { mode: 0o100_644, ..abi::MknodIn::default() };
+    rig.kernel.send(Opcode::Mknod, 4, 1, &[head.as_bytes(), b"file\0"]);
+    let node = abi::EntryOut::read_from_bytes(&rig.kernel.answer().body[..]).unwrap().nodeid;
+    let data: Vec<u8> = (0..1_000_000_u32).map(|index| (index / 7) as u8).collect();
+    for part in 0..3 {
+        let offset = part * data.len() as u64;
+        let head = abi::WriteIn { offset, size: data.len() as u32, ..abi::WriteIn::default() };
+        rig.kernel.send(Opcode::Write, 6 + part * 2, node, &[head.as_bytes(), &data]);
+        assert_eq!(rig.kernel.answer().error, 0);
+    }
+    let head = abi::ReadIn { size: 4 << 20, ..abi::ReadIn::default() };
+    rig.kernel.send(Opcode::Read, 100, node, &[head.as_bytes()]);
+    let answer = rig.kernel.answer();
+    assert_eq!(answer.body.len(), 3 * data.len());
+    assert!(answer.body.chunks(data.len()).all(|part| part == data));
+    rig.end();
+}
+
+#[test]
 fn a_missing_name_is_answered_so_that_the_kernel_remembers_it() {
     let rig = rig(1);
     rig.kernel.send(Opcode::Lookup, 4, 1, &[b"missing\0"]);

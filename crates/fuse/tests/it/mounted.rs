@@ -1,7 +1,7 @@
 //! Against the real kernel, with one worker: nothing may wait for itself.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,9 +16,11 @@ use kvfs_fuse::session::SessionConfig;
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Operations, Session};
 
+use crate::floor::Floor;
 use crate::gate::Gate;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const DAEMON_DIR: &str = "KVFS_TEST_DAEMON_DIR";
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A mount of `operations` in a directory of its own.
@@ -164,6 +166,17 @@ fn a_busy_mount_is_not_unmounted_cleanly() {
     mounted.session.take().unwrap().wait().unwrap();
 }
 
+/// Not a test of its own: a daemon, in a process of its own, started by the test below.
+#[test]
+fn daemon_process() {
+    let Some(dir) = std::env::var_os(DAEMON_DIR) else { return };
+    let (_point, device) = mount(Path::new(&dir), &MountOptions::default()).unwrap();
+    let transport = Box::new(DeviceTransport::new(device));
+    let session = Session::start(transport, &one_worker(), Arc::new(Floor::new())).unwrap();
+    println!("mounted");
+    session.wait().unwrap();
+}
+
 #[test]
 fn a_mount_that_lost_its_daemon_is_recognised() {
     let test = "a_mount_that_lost_its_daemon_is_recognised";
@@ -171,15 +184,23 @@ fn a_mount_that_lost_its_daemon_is_recognised() {
     let dir =
         mounted.dir.join("..").canonicalize().unwrap().join(format!("kvfs-stale-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
-    // The descriptor is closed with nobody having served it, as when a daemon is killed.
-    let (point, device) = mount(&dir, &MountOptions::default()).unwrap();
-    drop(device);
+    // A daemon of its own, killed when the kernel has the root's attributes in its cache.
+    let mut daemon = Command::new(std::env::current_exe().unwrap())
+        .args(["daemon_process", "--nocapture"])
+        .env(DAEMON_DIR, &dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+    assert!(lines.map(Result::unwrap).any(|line| line.ends_with("mounted")));
+    fs::metadata(&dir).unwrap();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
     assert_eq!(state(&dir), PointState::Stale);
     let error = mount(&dir, &MountOptions::default()).unwrap_err();
     assert!(error.to_string().contains("daemon has died"), "{error}");
     kvfs_fuse::mount::unmount(&dir, Unmount::CleanOrLazy).unwrap();
     assert_eq!(state(&dir), PointState::Free);
-    point.forget();
     fs::remove_dir(&dir).unwrap();
     mounted.unmount();
 }

@@ -1,4 +1,4 @@
-//! Merging of runs: which ones ([`picker`]), and how ([`tuples`], [`blocks`]).
+//! Merging of runs: which ones (`picker`), and how (`tuples`, `blocks`).
 //!
 //! Purpose: keep the number of runs per size class below K (thesis 2.1), reclaim what is hidden, and
 //! copy as little as possible: regions that meet nothing in the other inputs are *stitched* into

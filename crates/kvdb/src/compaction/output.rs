@@ -27,6 +27,8 @@ pub(crate) struct OutputSpec {
     pub(crate) keyspace: u32,
     pub(crate) kind: KeyspaceKind,
     pub(crate) stream: Stream,
+    /// How far allocations may go.
+    pub(crate) budget: Budget,
     pub(crate) piece_bytes: u64,
     /// Where numbers for pieces come from.
     pub(crate) next_id: Arc<AtomicU64>,
@@ -58,10 +60,9 @@ impl<'a> Output<'a> {
     }
 
     fn new_writer(spec: &OutputSpec) -> PieceWriter {
-        // Flush and compaction may use the reserve: they are what makes space.
         let ctx = Arc::clone(&spec.ctx);
         let id = PieceId(spec.next_id.fetch_add(1, Ordering::Relaxed));
-        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, Budget::Reserve, id)
+        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id)
     }
 
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,

@@ -3,12 +3,18 @@
 //! Works on indexes alone, so no data is read to decide. The inputs are cut into *intervals* in
 //! which every input has one seqno or nothing and the same range tombstones hold; for each interval
 //! the newest version per snapshot stripe survives, unless a tombstone of the same stripe hides it.
+//! Everything is in the order of the keys as bytes: blocks of a longer prefix may lie between two
+//! blocks of a shorter one, so an interval also ends where another prefix comes in between.
 //!
 //! Cost: O(sources) per interval; the number of intervals is at most twice the number of spans and
 //! tombstone ends.
 
 use bytes::Bytes;
 use kvfs_store::Seqno;
+
+use crate::format::cmp_block_keys;
+use crate::memtable::block_key;
+use crate::version::first_block_at_or_after;
 
 /// Consecutive blocks of one prefix with one seqno. `source` says where they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +64,7 @@ impl Stripes<'_> {
     }
 }
 
-/// The sweep. Each source is ordered by (prefix, block) and does not overlap itself.
+/// The sweep. Each source is ordered by key and does not overlap itself.
 pub(crate) struct Sweep<'a, S, I> {
     sources: Vec<I>,
     heads: Vec<Option<Span<S>>>,
@@ -74,19 +80,23 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
 
     /// The smallest position that any source still has.
     fn least(&self) -> Option<(Bytes, u64)> {
-        let least =
-            self.heads.iter().flatten().min_by(|a, b| (&a.prefix, a.first).cmp(&(&b.prefix, b.first)))?;
+        let least = self
+            .heads
+            .iter()
+            .flatten()
+            .min_by(|a, b| cmp_block_keys((&a.prefix, a.first), (&b.prefix, b.first)))?;
         Some((least.prefix.clone(), least.first))
     }
 
     /// Where the interval that begins at `(prefix, first)` ends.
     fn interval_end(&self, prefix: &Bytes, first: u64) -> u64 {
-        let ends = self
-            .heads
-            .iter()
-            .flatten()
-            .filter(|span| span.prefix == *prefix)
-            .map(|span| if span.first == first { span.first + span.count } else { span.first });
+        let ends = self.heads.iter().flatten().filter_map(|span| {
+            if span.prefix == *prefix {
+                return Some(if span.first == first { span.first + span.count } else { span.first });
+            }
+            let may_interleave = span.prefix.len() != prefix.len();
+            may_interleave.then(|| first_block_at_or_after(prefix, &block_key(&span.prefix, span.first)))?
+        });
         let end = ends.min().unwrap_or(u64::MAX);
         end.min(self.hiding.next_change(prefix, first))
     }
@@ -189,6 +199,24 @@ mod tests {
         let old = vec![span(0, 100, 1, 'a')];
         let new = vec![span(10, 5, 2, 'b'), span(99, 3, 2, 'b')];
         assert_eq!(run(vec![new, old], vec![], &[]), "0+10:a1 10+5:b2 15+84:a1 99+1:b2 100+2:b2");
+    }
+
+    #[test]
+    fn a_longer_prefix_comes_between_the_blocks_of_a_shorter_one() {
+        let short =
+            |first: u64, count: u64| Span { prefix: Bytes::new(), first, count, seqno: 1, source: 's' };
+        let long = Span {
+            prefix: Bytes::copy_from_slice(&3_u64.to_be_bytes()),
+            first: 7,
+            count: 2,
+            seqno: 2,
+            source: 'l',
+        };
+        let sources = vec![vec![short(0, 10)].into_iter(), vec![long].into_iter()];
+        let hiding = Ranges(Vec::new());
+        let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &[] });
+        let order: Vec<_> = sweep.map(|i| (i.prefix.len(), i.first, i.count)).collect();
+        assert_eq!(order, [(0, 0, 4), (8, 7, 2), (0, 4, 6)]);
     }
 
     #[test]

@@ -88,8 +88,11 @@ fn flush_loop(inner: &Inner) {
 
 fn merge_loop(inner: &Inner) {
     work_loop(inner, "compaction", || {
-        if inner.merge_once()? {
-            return Ok(true);
+        match inner.merge_once() {
+            Ok(true) => return Ok(true),
+            // No space for this merge: reclaiming may go further, since it may take the reserve.
+            Ok(false) | Err(StoreError::Full) => {}
+            Err(error) => return Err(error),
         }
         if inner.space_is_short() && inner.reclaim_wanted() {
             inner.reclaim()?;

@@ -5,9 +5,10 @@
 //! edit the journal still has everything, after it the runs do.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result};
+use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
@@ -18,7 +19,7 @@ use crate::iter::{CompactionIter, KeepRules, surviving_tombstones};
 use crate::memtable::split_block_key;
 use crate::run::Piece;
 use crate::version::Edit;
-use crate::zone::Stream;
+use crate::zone::{Budget, Stream};
 
 /// Collects the pieces of one run.
 #[derive(Default)]
@@ -41,7 +42,9 @@ impl Inner {
         self.check_writable()?;
         let start = self.clock.monotonic();
         sealed.table.wait_quiescent();
-        let bytes = self.health.observe(self.flush_table(&sealed))?;
+        let flushed = self.health.observe(self.flush_table(&sealed));
+        self.flush_is_full.store(matches!(flushed, Err(StoreError::Full)), Ordering::Release);
+        let bytes = flushed?;
         self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
         self.work.ring();
         Ok(true)
@@ -92,7 +95,8 @@ impl Inner {
         let survivors = surviving_tombstones(&tombstones, &rules);
         let mut records = CompactionIter::new(sealed.table.iter(keyspace), [tombstones], rules);
         let mut collect = Collect::default();
-        let output = Output::new(self.output_spec(keyspace, &meta, true), survivors, &mut collect);
+        let output =
+            Output::new(self.output_spec(keyspace, &meta, true, Budget::Reserve), survivors, &mut collect);
         match meta.kind {
             KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
             KeyspaceKind::Block => write_blocks(&mut records, output)?,
@@ -100,7 +104,13 @@ impl Inner {
         Ok(collect.pieces)
     }
 
-    pub(crate) fn output_spec(&self, keyspace: u32, meta: &KeyspaceMeta, flush: bool) -> OutputSpec {
+    pub(crate) fn output_spec(
+        &self,
+        keyspace: u32,
+        meta: &KeyspaceMeta,
+        flush: bool,
+        budget: Budget,
+    ) -> OutputSpec {
         let stream = match (meta.kind, flush) {
             (KeyspaceKind::Tuple, true) => Stream::FlushTuple,
             (KeyspaceKind::Block, true) => Stream::FlushBlock,
@@ -112,6 +122,7 @@ impl Inner {
             keyspace,
             kind: meta.kind,
             stream,
+            budget,
             piece_bytes: self.options.merge.piece_bytes,
             next_id: Arc::clone(&self.next_id),
         }
@@ -119,7 +130,7 @@ impl Inner {
 
     pub(crate) fn flush_device(&self, what: &str) -> Result<()> {
         let flushed = self.ctx.device.flush();
-        flushed.map_err(|error| kvfs_store::StoreError::io(format!("flushing {what} to the device"), error))
+        flushed.map_err(|error| StoreError::io(format!("flushing {what} to the device"), error))
     }
 }
 

@@ -58,7 +58,11 @@ pub(crate) struct Inner {
     pub(crate) progress: Bell,
     pub(crate) commit_timer: Bell,
     pub(crate) stopping: AtomicBool,
+    /// Set by `close`: nothing new comes in, while what is there is written out.
+    pub(crate) closed: AtomicBool,
     pub(crate) compaction_debt_bytes: AtomicU64,
+    /// The last flush found no space; the next one may, after a merge.
+    pub(crate) flush_is_full: AtomicBool,
     /// Applied batches at the last reclaim: another one pays only after something changed.
     pub(crate) reclaimed_at: AtomicU64,
 }

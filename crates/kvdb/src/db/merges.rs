@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::Result;
+use kvfs_store::{Result, StoreError};
 
 use super::inner::Inner;
 use crate::compaction::{MergeJob, Sink, Victims, picker};
@@ -60,8 +60,8 @@ impl Sink for Install<'_> {
 }
 
 /// The internal error that ends a merge early at shutdown; never leaves this module.
-fn stopped() -> kvfs_store::StoreError {
-    kvfs_store::StoreError::Unsupported("merging while the store closes")
+fn stopped() -> StoreError {
+    StoreError::Unsupported("merging while the store closes")
 }
 
 impl Inner {
@@ -79,6 +79,8 @@ impl Inner {
                     &runs[range.clone()],
                     &runs[range.end..],
                     Victims::default(),
+                    // The reserve belongs to flushes, deletions and reclaiming.
+                    Budget::Ordinary,
                 );
             }
         }
@@ -92,12 +94,13 @@ impl Inner {
         inputs: &[Arc<Run>],
         older: &[Arc<Run>],
         victims: Victims,
+        budget: Budget,
     ) -> Result<bool> {
         let Some(newest) = inputs.first() else { return Ok(false) };
         let start = self.clock.monotonic();
         let meta = self.keyspaces.get(keyspace)?;
         let job = MergeJob {
-            spec: self.output_spec(keyspace, &meta, false),
+            spec: self.output_spec(keyspace, &meta, false, budget),
             inputs: inputs.to_vec(),
             rules: KeepRules {
                 boundaries: self.snapshots.boundaries(),
@@ -129,12 +132,17 @@ impl Inner {
     pub(crate) fn reclaim(&self) -> Result<()> {
         let mark = self.counters.batches();
         self.seal_if(|active| active.bytes() > 0);
-        while self.flush_oldest()? {}
-        let _one_at_a_time = self.merging.lock();
+        // Without space for a flush the merges still may make some.
+        let is_flushed = full_is_false(self.flush_all())?;
+        let one_at_a_time = self.merging.lock();
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
-        let result = self.merge_everything(&Victims::default());
+        let mut result = self.merge_everything(&Victims::default());
         if result.is_ok() {
-            self.merge_everything(&self.victims())?;
+            result = self.merge_everything(&self.victims());
+        }
+        drop(one_at_a_time);
+        if !is_flushed && !matches!(result, Err(ref error) if !matches!(error, StoreError::Full)) {
+            full_is_false(self.flush_all())?;
         }
         self.reclaimed_at.store(mark, Ordering::Release);
         let after = self.ctx.zones.free_bytes(Budget::Ordinary);
@@ -142,12 +150,17 @@ impl Inner {
         result
     }
 
+    fn flush_all(&self) -> Result<()> {
+        while self.flush_oldest()? {}
+        Ok(())
+    }
+
     fn merge_everything(&self, victims: &Victims) -> Result<()> {
         let view = self.view();
         for (keyspace, runs) in view.version.keyspaces() {
             let several = runs.len() > 1 || runs.iter().any(|run| run.has_garbage());
             if several || victims.any() {
-                self.merge_runs(keyspace, runs, &[], victims.clone())?;
+                self.merge_runs(keyspace, runs, &[], victims.clone(), Budget::Reserve)?;
             }
         }
         Ok(())
@@ -161,6 +174,15 @@ impl Inner {
             *state == ZoneState::Closed && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
         });
         Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
+    }
+}
+
+/// Whether it went well; `Full` is no, other errors stay errors.
+pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(StoreError::Full) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

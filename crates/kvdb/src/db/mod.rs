@@ -1,7 +1,7 @@
 //! The façade of the engine: [`Db`] implements the store traits by joining the other modules.
 //!
 //! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
-//! [`write`], [`flush`], [`merges`], [`open`].
+//! `write`, `flush`, `merges`, `open`.
 
 mod background;
 mod check;
@@ -48,6 +48,7 @@ impl Db {
     /// # Errors
     /// I/O errors; what was synced before is safe.
     pub fn close(&self) -> Result<()> {
+        self.inner.closed.store(true, std::sync::atomic::Ordering::Release);
         self.threads.stop(&self.inner);
         self.inner.close()
     }

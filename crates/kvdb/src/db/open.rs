@@ -155,7 +155,9 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         progress: Bell::default(),
         commit_timer: Bell::default(),
         stopping: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
+        flush_is_full: AtomicBool::new(false),
         reclaimed_at: AtomicU64::new(u64::MAX),
     })
 }
@@ -223,7 +225,7 @@ impl Inner {
             }
             return Ok(Keyspace(id));
         }
-        self.check_writable()?;
+        self.check_accepting()?;
         let id = self.keyspaces.next_id();
         self.install(vec![Edit::AddKeyspace { id, name: name.to_owned(), kind }], &[], &[], |view| view)?;
         self.keyspaces.insert(id, KeyspaceMeta::new(name, kind, merge));

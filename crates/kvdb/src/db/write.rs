@@ -10,6 +10,7 @@ use std::time::Duration;
 use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError};
 
 use super::inner::Inner;
+use super::merges::full_is_false;
 use super::options::Background;
 use super::throttle::{self, Debt, SEALED_MAX};
 use super::view::{Sealed, View};
@@ -23,7 +24,7 @@ const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 
 impl Inner {
     pub(crate) fn apply(&self, batch: &Batch, durability: Durability) -> Result<Position> {
-        self.check_writable()?;
+        self.check_accepting()?;
         batch.check_limits()?;
         self.keyspaces.check(batch)?;
         if batch.is_empty() {
@@ -80,6 +81,15 @@ impl Inner {
         self.health.observe(journal.sync(position.0))
     }
 
+    /// Whether callers may write: not after `close`.
+    pub(crate) fn check_accepting(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(StoreError::Failed { reason: "the store was closed".into() });
+        }
+        self.check_writable()
+    }
+
+    /// Whether the store may write at all.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.options.read_only {
             return Err(StoreError::ReadOnly);
@@ -102,7 +112,8 @@ impl Inner {
         }
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
         if self.reclaim_wanted() {
-            self.reclaim()?;
+            // A pass that ran out of space half-way may have freed enough.
+            full_is_false(self.reclaim())?;
             if self.has_space(batch) {
                 return Ok(());
             }
@@ -128,9 +139,21 @@ impl Inner {
                 Background::Manual => {
                     self.flush_oldest()?;
                 }
-                Background::Threads => self.progress.wait_after(seen, PROGRESS_WAIT_MAX),
+                Background::Threads => {
+                    self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                    self.check_flush_space()?;
+                }
             }
         }
+    }
+
+    /// `Full` when flushes find no space and reclaiming does not help: waiting would not end.
+    fn check_flush_space(&self) -> Result<()> {
+        if !self.flush_is_full.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        full_is_false(self.reclaim())?;
+        if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
     }
 
     fn pay_debt(&self, batch: &Batch) {
@@ -165,6 +188,7 @@ impl Inner {
                 self.work.ring();
                 if journal.tail() == tail {
                     self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                    self.check_flush_space()?;
                 }
                 Ok(())
             }

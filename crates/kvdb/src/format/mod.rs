@@ -21,6 +21,7 @@ pub use piece_meta::{
     decode_tombstones, decode_tuples, encode_fingerprints, encode_layers, encode_tombstones, encode_tuples,
 };
 pub use record::{Extent, RecordIter, RecordKind, RecordRef, ZoneId};
+pub(crate) use region::cmp_block_keys;
 pub use region::{Layer, Region, SeqnoSpan, cmp_block_key};
 pub use superblock::{
     FORMAT_VERSION, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError,

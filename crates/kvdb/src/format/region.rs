@@ -31,7 +31,7 @@ pub fn cmp_block_key(prefix: &[u8], block: u64, key: &[u8]) -> Ordering {
 }
 
 /// Compares two block keys as bytes.
-pub(super) fn cmp_block_keys(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
+pub(crate) fn cmp_block_keys(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
     if a.0.len() == b.0.len() {
         return a.cmp(&b);
     }

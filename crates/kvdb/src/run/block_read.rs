@@ -149,7 +149,7 @@ impl Piece {
     }
 
     fn verify_data(&self, region: &Region<'_>, first: u64, bytes: &[u8]) -> Result<()> {
-        for (block, data) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        for (block, data) in (first..=u64::MAX).zip(bytes.chunks_exact(BLOCK_BYTES)) {
             if !is_intact(data, region.crc_of(block)) {
                 let detail = format!("checksum of block {block} does not match");
                 return Err(self.corrupt("data block", region.addr_of(block), &detail));
@@ -217,6 +217,14 @@ impl Piece {
                 if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
                     fill.set_data(position, block.bytes());
                     position += 1;
+                    continue;
+                }
+                let block = fill_block(fill, position);
+                if let Some(walk) = self.read_walk(layer, stretch.region, block, end - position)? {
+                    for (position, data) in (position..end).zip(walk.as_ref().chunks_exact(BLOCK_BYTES)) {
+                        fill.set_data(position, data);
+                    }
+                    position = end;
                     continue;
                 }
                 let mut missing = position + 1;

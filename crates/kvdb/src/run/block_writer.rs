@@ -71,7 +71,7 @@ impl LayerOutput {
         let mut span = SeqnoSpan { count: 0, seqno: 0 };
         let mut chunk = self.take_chunk(target);
         let blocks = data.iter().flat_map(|part| part.chunks_exact(BLOCK_BYTES));
-        for (block, bytes) in (first..).zip(blocks) {
+        for (block, bytes) in (first..=u64::MAX).zip(blocks) {
             if self.chunk_len == chunk.len() {
                 self.write_chunk(target, held, &chunk)?;
             }

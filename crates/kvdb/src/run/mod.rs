@@ -22,6 +22,7 @@ mod block_writer;
 mod filter;
 mod held;
 mod piece;
+mod read_ahead;
 #[cfg(test)]
 mod tests;
 mod tuple_iter;

@@ -10,6 +10,7 @@ use kvfs_device::AlignedBuf;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::filter::Filter;
+use super::read_ahead::ReadAhead;
 use super::{Access, RunContext, block_iter, tuple_iter};
 use crate::cache::{CacheKey, CachedBlock, Charge, Pool};
 use crate::format::{
@@ -53,6 +54,7 @@ pub struct Piece {
     filter: OnceLock<LoadedFilter>,
     /// Generation of each zone in `desc.zones`; fixed while the piece lives.
     generations: Vec<u32>,
+    read_ahead: ReadAhead,
     _index_charge: Charge,
 }
 
@@ -119,6 +121,7 @@ impl Piece {
             };
         let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
         let piece = Self {
+            read_ahead: ReadAhead::default(),
             _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
             ctx,
             desc,
@@ -264,6 +267,10 @@ impl Piece {
             Content::Tuples(_) => self.verify_tuples(),
             Content::Blocks(layers) => self.verify_blocks(layers),
         }
+    }
+
+    pub(super) fn read_ahead(&self) -> &ReadAhead {
+        &self.read_ahead
     }
 
     pub(super) fn ctx(&self) -> &Arc<RunContext> {

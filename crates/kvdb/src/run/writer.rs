@@ -154,7 +154,7 @@ impl PieceWriter {
         if count == 0 {
             return Ok(());
         }
-        self.bounds.add_keys(&block_key(prefix, first), &block_key(prefix, first + count - 1));
+        self.bounds.add_keys(&block_key(prefix, first), &block_key(prefix, first + (count - 1)));
         for span in seqnos {
             self.bounds.add_seqnos(span.seqno, span.seqno);
         }

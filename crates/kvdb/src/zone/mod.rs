@@ -165,7 +165,7 @@ impl Zones {
     }
 
     /// A contiguous extent of `len` bytes (a multiple of 4096, at most a zone) in the stream's open
-    /// zone, or at the start of a new one. It counts as live at once. O(log zones), while the store
+    /// zone, in a closed zone that is at most half filled, or at the start of a new one. It counts as live at once. O(log zones), while the store
     /// is not full.
     ///
     /// # Errors
@@ -274,8 +274,8 @@ impl Zones {
         self.table.lock().stats()
     }
 
-    /// Bytes that `budget` may still take in new zones, growth up to the capacity included (unless
-    /// the device could not grow lately).
+    /// Bytes that `budget` may still take in new and in half-empty closed zones, growth up to the
+    /// capacity included (unless the device could not grow lately).
     pub fn free_bytes(&self, budget: Budget) -> u64 {
         self.table.lock().free_bytes(budget)
     }

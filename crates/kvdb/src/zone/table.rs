@@ -29,6 +29,8 @@ pub(super) struct Table {
     /// Present zones by number.
     entries: Vec<Entry>,
     free: BTreeSet<u32>,
+    /// Closed zones of which at least half may still be filled: what a reopened store left behind.
+    partly: BTreeSet<u32>,
     /// The zone that each stream fills.
     open: [Option<u32>; Stream::ALL.len()],
     /// Free zones that only the manifest may take.
@@ -44,6 +46,7 @@ impl Table {
             zones_total,
             entries: Vec::new(),
             free: BTreeSet::new(),
+            partly: BTreeSet::new(),
             open: [None; Stream::ALL.len()],
             manifest_zones: 1,
             can_grow: true,
@@ -115,6 +118,7 @@ impl Table {
         entry.bytes_live += zone_use.bytes;
         entry.stretches += zone_use.pieces;
         entry.bump = entry.bump.max(zone_use.end);
+        self.note_partly(zone_use.zone.0);
         Ok(())
     }
 
@@ -141,12 +145,33 @@ impl Table {
         {
             return Some(self.bump(zone, len_max));
         }
-        let zone = self.take_zone(self.zones_held_back(budget))?;
+        let zone = match self.take_partly(len_min) {
+            Some(zone) => zone,
+            None => self.take_zone(self.zones_held_back(budget))?,
+        };
         if let Some(full) = self.open[stream as usize].replace(zone) {
             self.close(full);
         }
         self.entries[zone as usize].state = ZoneState::Open(stream);
         Some(self.bump(zone, len_max))
+    }
+
+    /// Keeps `partly` right for a zone whose bump pointer or state has changed.
+    fn note_partly(&mut self, zone: u32) {
+        let is_closed = self.entries[zone as usize].state == ZoneState::Closed;
+        if is_closed && self.room(zone) >= self.zone_bytes / 2 {
+            self.partly.insert(zone);
+        } else {
+            self.partly.remove(&zone);
+        }
+    }
+
+    /// A closed zone with room for `len_min`. Without this each opening of the store would cost a
+    /// new zone per stream.
+    fn take_partly(&mut self, len_min: u32) -> Option<u32> {
+        let zone = self.partly.iter().copied().find(|&zone| self.room(zone) >= len_min)?;
+        self.partly.remove(&zone);
+        Some(zone)
     }
 
     /// The last resort: space behind the bump pointer of any data zone, the tightest that holds
@@ -159,7 +184,9 @@ impl Table {
                 .map(|zone| (self.room(zone), zone))
                 .filter(|&(room, _)| room >= len_min)
                 .min_by_key(|&(room, _)| if room >= len_max { (0, room) } else { (1, u32::MAX - room) })?;
-        Some(self.bump(zone, len_max))
+        let extent = self.bump(zone, len_max);
+        self.note_partly(zone);
+        Some(extent)
     }
 
     fn room(&self, zone: u32) -> u32 {
@@ -228,6 +255,7 @@ impl Table {
         if self.entries[zone as usize].bytes_live == 0 {
             self.clear(zone);
         }
+        self.note_partly(zone);
     }
 
     /// The zone holds nothing any more: it starts over, and is free unless a stream has it open.
@@ -242,6 +270,7 @@ impl Table {
         if !matches!(entry.state, ZoneState::Open(_)) {
             entry.state = ZoneState::Free;
             self.free.insert(zone);
+            self.partly.remove(&zone);
         }
     }
 
@@ -295,7 +324,8 @@ impl Table {
     pub(super) fn free_bytes(&self, budget: Budget) -> u64 {
         let zones_growth = if self.can_grow { self.zones_total - self.zones_present() } else { 0 };
         let zones = self.free.len() as u64 + u64::from(zones_growth);
-        zones.saturating_sub(self.zones_held_back(budget).into()) * u64::from(self.zone_bytes)
+        let partly: u64 = self.partly.iter().map(|&zone| u64::from(self.room(zone))).sum();
+        zones.saturating_sub(self.zones_held_back(budget).into()) * u64::from(self.zone_bytes) + partly
     }
 
     pub(super) fn rows(&self) -> Vec<(ZoneId, ZoneState, u64)> {

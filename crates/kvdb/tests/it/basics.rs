@@ -241,3 +241,75 @@ fn background_threads_keep_up_and_stop() {
     db.close().expect("closes");
     assert!(db.check().expect("checks").findings.is_empty());
 }
+
+#[test]
+fn a_closed_store_refuses_writes_and_still_reads() {
+    let device = make(200);
+    let db = open(&device, |options| options.background = Background::Threads);
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    put(&db, rows, "k", "v");
+    db.close().expect("closes");
+    let mut batch = Batch::new();
+    batch.put(rows, &b"k"[..], &b"w"[..]);
+    assert!(matches!(db.apply(batch, Durability::Buffered), Err(kvfs_store::StoreError::Failed { .. })));
+    assert_eq!(get(&db, rows, "k").as_deref(), Some("v"));
+}
+
+#[test]
+fn the_last_block_numbers_survive_flush_and_merge() {
+    let device = make(64);
+    let db = open(&device, |_| {});
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    for fill in 1..=3 {
+        let mut batch = Batch::new();
+        batch.put_blocks(data, b"file".to_vec(), u64::MAX - 1, block(fill));
+        db.apply(batch, Durability::Buffered).expect("applies");
+        db.flush().expect("flushes");
+    }
+    db.reclaim().expect("merges");
+    let mut found = block(0);
+    db.read_blocks(data, b"file", u64::MAX - 1, &mut found).expect("reads");
+    assert_eq!(found, block(3));
+}
+
+#[test]
+fn opening_again_and_again_takes_no_new_zones() {
+    let device = make(64);
+    let free = |db: &Db| db.space().available_bytes;
+    let mut available = Vec::new();
+    for round in 0..20 {
+        let db = open(&device, |_| {});
+        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        put(&db, rows, &format!("key {round}"), "value");
+        db.close().expect("closes");
+        available.push(free(&db));
+    }
+    let lost = available[1].saturating_sub(available[19]);
+    assert!(lost <= 2 * u64::from(ZONE_BYTES), "{available:?}");
+}
+
+#[test]
+fn a_full_store_with_threads_refuses_and_takes_deletions_without_hanging() {
+    let device = make(48);
+    let db = open(&device, |options| options.background = Background::Threads);
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let mut files = 0_u64;
+    let fill = |file: u64| {
+        let mut batch = Batch::new();
+        batch.put_blocks(data, file.to_be_bytes().to_vec(), 0, vec![7; 16 * BLOCK_BYTES]);
+        db.apply(batch, Durability::Buffered)
+    };
+    while fill(files).is_ok() {
+        files += 1;
+        assert!(files < 10_000, "the store never fills up");
+    }
+    assert!(files > 10, "{files} files fill the store");
+    for file in 0..files {
+        let mut batch = Batch::new();
+        let (start, end) = (file.to_be_bytes().to_vec(), (file + 1).to_be_bytes().to_vec());
+        batch.delete_range(data, start, end);
+        db.apply(batch, Durability::Synced).expect("deletes on a full store");
+    }
+    fill(0).expect("there is space again");
+    db.close().expect("closes");
+}

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
 mod checker;
+mod kvdb;
 mod log_engine;
 mod mutant;
 mod sweeps;

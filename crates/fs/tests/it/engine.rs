@@ -1,0 +1,63 @@
+//! The same random operations over the storage engine, with memtables so small that everything goes
+//! through runs, and the store itself closed and opened again in between.
+
+use std::sync::Arc;
+
+use kvfs_device::MemoryDevice;
+use kvfs_fs::MountOptions;
+use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
+use kvfs_store::Store;
+use kvfs_store::clock::SystemClock;
+
+use crate::driver::Driver;
+use crate::setup::Setup;
+use crate::threads;
+
+const CAPACITY_BYTES: u64 = 64 << 20;
+
+fn open(device: &Arc<MemoryDevice>, memtable_bytes: u64, background: Background) -> Arc<Db> {
+    let options = Options { memtable_bytes, background, ..Options::with_memory(32 << 20) };
+    Db::open(Arc::clone(device) as _, options, Arc::new(SystemClock::new())).unwrap()
+}
+
+fn create() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
+    let create = CreateOptions { zone_bytes: 256 << 10, ..CreateOptions::new(CAPACITY_BYTES, [7; 16]) };
+    Db::create(Arc::clone(&device) as _, &create).unwrap();
+    device
+}
+
+fn run(memtable_bytes: u64, inline_len_max: u32, seeds: std::ops::RangeInclusive<u64>) {
+    for seed in seeds {
+        let device = create();
+        let mut db = open(&device, memtable_bytes, Background::Manual);
+        let store: Arc<dyn Store> = Arc::clone(&db) as _;
+        let mut setup = Setup::with(store, inline_len_max, MountOptions::default());
+        setup.reopen_store = Some(Box::new(move || {
+            db.close().unwrap();
+            db = open(&device, memtable_bytes, Background::Manual);
+            Arc::clone(&db) as _
+        }));
+        Driver::new(setup, seed, 20_000).run(400);
+    }
+}
+
+#[test]
+fn behaves_like_the_reference_over_the_engine() {
+    run(1 << 20, 4096, 1..=8);
+}
+
+#[test]
+fn behaves_like_the_reference_over_the_engine_with_tiny_memtables() {
+    run(16 << 10, 100, 1..=8);
+}
+
+#[test]
+fn threads_over_the_engine_leave_a_sound_tree() {
+    for work in [threads::work_in_one_directory, threads::move_directories] {
+        let db = open(&create(), 64 << 10, Background::Threads);
+        let setup = Setup::with(Arc::clone(&db) as _, 4096, MountOptions::default());
+        work(&setup);
+        db.close().unwrap();
+    }
+}

@@ -1,0 +1,293 @@
+//! The engine of kvfs beside the model: in many configurations, across crashes, faults, bit flips.
+
+use std::sync::Arc;
+
+use kvfs_device::{CrashMode, Device};
+use kvfs_kvdb::compaction::MergeOptions;
+use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
+use kvfs_sim::crash_sweep::{CrashSweep, assert_survives_crashes};
+use kvfs_sim::engine::{DeviceSubject, Engine, OpenStore};
+use kvfs_sim::fault_sweep::{FaultSweep, assert_survives_faults};
+use kvfs_sim::flip_sweep::assert_notices_flips;
+use kvfs_sim::ops::{OpWeights, Profile, StepWeights};
+use kvfs_sim::seeds;
+use kvfs_sim::store_check::assert_like_model;
+use kvfs_store::clock::ManualClock;
+use kvfs_store::{Result, Store};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// One configuration of the engine.
+#[derive(Clone)]
+struct Kvdb {
+    create: CreateOptions,
+    options: Options,
+    may_fill_up: bool,
+}
+
+impl Kvdb {
+    /// Small everything, so that a short run reaches flushes and merges.
+    fn small() -> Self {
+        let create = CreateOptions {
+            zone_bytes: 256 << 10,
+            journal_bytes: Some(2 * MIB),
+            ..CreateOptions::new(64 * MIB, *b"a store to check")
+        };
+        let merge =
+            MergeOptions { piece_bytes: 256 * KIB, class_bytes_min: 64 * KIB, ..MergeOptions::default() };
+        let options = Options {
+            memtable_bytes: 64 * KIB,
+            tuple_block_bytes: 4 << 10,
+            background: Background::Manual,
+            merge,
+            ..Options::with_memory(16 * MIB)
+        };
+        Self { create, options, may_fill_up: false }
+    }
+
+    fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut engine = Self::small();
+        change(&mut engine);
+        engine
+    }
+}
+
+impl Engine for Kvdb {
+    fn device_bytes_max(&self) -> u64 {
+        self.create.capacity_bytes
+    }
+
+    fn may_fill_up(&self) -> bool {
+        self.may_fill_up
+    }
+
+    fn create(&self, device: Arc<dyn Device>) -> Result<()> {
+        Db::create(device, &self.create)
+    }
+
+    fn open(&self, device: Arc<dyn Device>) -> Result<Box<dyn OpenStore>> {
+        Ok(Box::new(OpenDb(Db::open(device, self.options.clone(), Arc::new(ManualClock::default()))?)))
+    }
+}
+
+struct OpenDb(Arc<Db>);
+
+impl OpenStore for OpenDb {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.0) as Arc<dyn Store>
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+
+    fn compact(&self) -> Result<()> {
+        self.0.compact()
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.0.close()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let checked = self.0.check().map_err(|error| format!("check: {error}"))?;
+        if checked.findings.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("check: {}", checked.findings.join("; ")))
+        }
+    }
+}
+
+/// Everything, with crashes and frequent flushes and merges.
+fn profile() -> Profile {
+    let step_weights = StepWeights { crash: 1, flush: 6, compact: 4, ..Profile::default().step_weights };
+    Profile { step_weights, ..Profile::default() }
+}
+
+fn check_with(engine: &Kvdb, profile: &Profile, seed: u64) {
+    assert_like_model(&|| Box::new(DeviceSubject::new(engine, seed).unwrap()), profile, seed);
+}
+
+/// Runs two seeds (or those of the environment) of one configuration.
+fn check(first_seed: u64, engine: &Kvdb) {
+    for seed in seeds(first_seed, 2) {
+        check_with(engine, &profile(), seed);
+    }
+}
+
+#[test]
+fn like_the_model_when_small() {
+    check(100, &Kvdb::small());
+}
+
+#[test]
+fn like_the_model_when_everything_is_stitched() {
+    check(200, &Kvdb::with(|e| e.options.merge.stitch_bytes_min = 0));
+}
+
+#[test]
+fn like_the_model_when_nothing_is_stitched() {
+    check(300, &Kvdb::with(|e| e.options.merge.stitch_bytes_min = u64::MAX));
+}
+
+#[test]
+fn like_the_model_with_tiny_memtables() {
+    check(400, &Kvdb::with(|e| e.options.memtable_bytes = 4 * KIB));
+}
+
+#[test]
+fn like_the_model_with_two_runs_in_a_class() {
+    check(500, &Kvdb::with(|e| e.options.merge.class_runs = 2));
+}
+
+#[test]
+fn like_the_model_with_two_runs_in_a_class_all_stitched_and_tiny_memtables() {
+    check(
+        600,
+        &Kvdb::with(|e| {
+            e.options.merge.class_runs = 2;
+            e.options.merge.stitch_bytes_min = 0;
+            e.options.memtable_bytes = 4 * KIB;
+        }),
+    );
+}
+
+#[test]
+fn like_the_model_with_two_runs_in_a_class_none_stitched_and_tiny_memtables() {
+    check(
+        700,
+        &Kvdb::with(|e| {
+            e.options.merge.class_runs = 2;
+            e.options.merge.stitch_bytes_min = u64::MAX;
+            e.options.memtable_bytes = 4 * KIB;
+        }),
+    );
+}
+
+#[test]
+fn like_the_model_with_little_memory() {
+    check(800, &Kvdb::with(|e| e.options.memory_bytes = 128 * KIB));
+}
+
+#[test]
+fn like_the_model_with_tiny_tuple_blocks() {
+    check(900, &Kvdb::with(|e| e.options.tuple_block_bytes = 256));
+}
+
+#[test]
+fn like_the_model_with_few_zones() {
+    check(
+        1000,
+        &Kvdb::with(|e| {
+            e.create.capacity_bytes = 40 * 128 * KIB;
+            e.create.zone_bytes = 128 << 10;
+            e.create.journal_bytes = Some(4 * 128 * KIB);
+            e.may_fill_up = true;
+        }),
+    );
+}
+
+#[test]
+fn like_the_model_with_tiny_pieces() {
+    check(
+        1100,
+        &Kvdb::with(|e| {
+            e.options.merge.piece_bytes = 16 * KIB;
+            e.options.merge.class_bytes_min = 4 * KIB;
+        }),
+    );
+}
+
+#[test]
+fn like_the_model_with_tiny_zones() {
+    check(
+        1200,
+        &Kvdb::with(|e| {
+            e.create.zone_bytes = 64 << 10;
+            e.create.journal_bytes = Some(256 * KIB);
+        }),
+    );
+}
+
+#[test]
+fn like_the_model_with_default_sizes() {
+    check(
+        1300,
+        &Kvdb {
+            create: CreateOptions::new(256 * MIB, *b"a store to check"),
+            options: Options { background: Background::Manual, ..Options::with_memory(64 * MIB) },
+            may_fill_up: false,
+        },
+    );
+}
+
+#[test]
+fn like_the_model_with_many_blocks() {
+    let op_weights = OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12 };
+    let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, ..profile() };
+    for (seed, stitch_bytes_min) in seeds(1400, 3).zip([32 * KIB, 0, u64::MAX].into_iter().cycle()) {
+        check_with(&Kvdb::with(|e| e.options.merge.stitch_bytes_min = stitch_bytes_min), &profile, seed);
+    }
+}
+
+#[test]
+fn like_the_model_with_long_keys_and_values() {
+    let profile = Profile { long_one_in: 5, steps: 250, ..profile() };
+    for seed in seeds(1500, 2) {
+        check_with(&Kvdb::small(), &profile, seed);
+    }
+}
+
+/// Tiny memtables and eager merges, so that a short run has all kinds of events.
+fn eventful() -> Kvdb {
+    Kvdb::with(|e| {
+        e.options.memtable_bytes = 32 * KIB;
+        e.options.merge.class_runs = 2;
+        e.create.capacity_bytes = 16 * MIB;
+        e.create.zone_bytes = 64 << 10;
+        e.create.journal_bytes = Some(512 * KIB);
+    })
+}
+
+#[test]
+fn survives_a_crash_at_every_event() {
+    for seed in seeds(1, 2) {
+        let swept = assert_survives_crashes(&eventful(), &CrashSweep::of_steps(40), seed);
+        assert!(swept.events > 50, "{swept:?}");
+    }
+}
+
+#[test]
+fn survives_torn_writes() {
+    let sweep =
+        CrashSweep { modes: vec![CrashMode::Tear, CrashMode::KeepSuffix], ..CrashSweep::of_steps(40) };
+    for seed in seeds(10, 1) {
+        assert_survives_crashes(&eventful(), &sweep, seed);
+    }
+}
+
+#[test]
+fn survives_a_fault_at_every_call() {
+    for seed in seeds(1, 1) {
+        let outcomes = assert_survives_faults(&eventful(), &FaultSweep::of_steps(30), seed);
+        assert!(outcomes.stopped > 0, "{outcomes:?}");
+    }
+}
+
+#[test]
+fn survives_lasting_faults() {
+    let sweep = FaultSweep { lasting: true, calls_step: 3, ..FaultSweep::of_steps(30) };
+    for seed in seeds(5, 1) {
+        assert_survives_faults(&eventful(), &sweep, seed);
+    }
+}
+
+#[test]
+fn notices_flipped_bits() {
+    for seed in seeds(1, 2) {
+        let flips = assert_notices_flips(&eventful(), 60, 100, seed);
+        assert!(flips.noticed + flips.refused > 0, "{flips:?}");
+    }
+}
