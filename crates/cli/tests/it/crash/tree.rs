@@ -267,8 +267,10 @@ impl Survivor {
             let difference = match (tree.names.get(path), self.0.get(path)) {
                 (Some(_), None) => Some("is missing".to_owned()),
                 (None, Some(found)) => Some(format!("should not be there: {found:?}")),
-                (Some(Name::Directory { .. }), Some(Found::Directory)) => None,
-                (Some(Name::Symlink { target, .. }), Some(Found::Symlink(found))) if target == found => None,
+                (Some(Name::Directory { .. }), Some(Found::Directory)) | (None, None) => None,
+                (Some(Name::Symlink { target, .. }), Some(Found::Symlink(found))) => {
+                    (target != found).then(|| format!("leads to {found} instead of {target}"))
+                }
                 (Some(Name::File(wanted)), Some(found @ Found::File { inode, .. })) => {
                     if inodes.entry(*wanted).or_insert(*inode) == inode {
                         tree.inodes[wanted].compare(found)
@@ -277,7 +279,6 @@ impl Survivor {
                     }
                 }
                 (Some(wanted), Some(found)) => Some(format!("is {found:?} instead of {wanted:?}")),
-                (None, None) => None,
             };
             differences.extend(difference.map(|text| format!("\"{path}\" {text}")));
         }

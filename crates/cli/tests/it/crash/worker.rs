@@ -90,6 +90,7 @@ impl<'a> Worker<'a> {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "every caller makes the step for this")]
     fn step(&mut self, step: Step) -> io::Result<()> {
         let at = |path: &str| if path.is_empty() { self.root.clone() } else { self.root.join(path) };
         let kept = match &step {
