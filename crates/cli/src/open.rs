@@ -70,9 +70,9 @@ impl Memory {
     }
 
     /// Above a fixed part for stacks and code, what the allocator loses to rounding and what merges hold
-    /// for a moment is not accounted: an eighth is left for it.
+    /// for a moment is not accounted: a quarter is left for it.
     fn unaccounted_bytes(self) -> u64 {
-        self.bytes / 8
+        self.bytes / 4
     }
 
     fn engine_bytes(self) -> u64 {

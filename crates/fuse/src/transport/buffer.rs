@@ -113,13 +113,14 @@ impl Message {
         self.buffer
     }
 
-    /// The bytes from `start` to `end` as an owned buffer. At least half of the request buffer filled: it is
-    /// handed over without a copy, and comes back to the pool when the last clone is dropped. Less: copied,
-    /// so that small data never pins a large buffer; the request buffer is then returned for reuse.
+    /// The bytes from `start` to `end` as an owned buffer. If they fill seven eighths of the request
+    /// buffer, it is handed over without a copy, and comes back to the pool when the last clone is dropped.
+    /// Less is copied, so that nobody who counts the data is far from the memory that it pins; the request
+    /// buffer is then returned for reuse.
     pub fn into_data(self, start: usize, end: usize) -> (Bytes, Option<RequestBuffer>) {
         let end = end.min(self.len);
         let start = start.min(end);
-        if (end - start) * 2 < self.buffer.bytes().len() {
+        if (end - start) * 8 < self.buffer.bytes().len() * 7 {
             return (Bytes::copy_from_slice(&self.bytes()[start..end]), Some(self.buffer));
         }
         (Bytes::from_owner(self).slice(start..end), None)
