@@ -141,7 +141,7 @@ impl Inner {
             result = self.merge_everything(&self.victims());
         }
         drop(one_at_a_time);
-        if !is_flushed && !matches!(result, Err(ref error) if !matches!(error, StoreError::Full)) {
+        if !is_flushed && full_is_false(result.clone()).is_ok() {
             full_is_false(self.flush_all())?;
         }
         self.reclaimed_at.store(mark, Ordering::Release);
