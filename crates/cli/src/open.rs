@@ -54,25 +54,25 @@ impl Memory {
         Ok(Self { bytes })
     }
 
-    /// For the table of what the kernel knows: an eighth, and half as much again for content between
-    /// lookup and read.
+    /// For the table of what the kernel knows.
     fn node_bytes(self) -> u64 {
-        self.bytes / 8
+        self.bytes / 16
     }
 
+    /// For the content of small files between lookup and read.
     fn content_bytes(self) -> u64 {
         self.bytes / 32
     }
 
     /// For request buffers that wait for reuse.
     pub(crate) fn io_bytes(self) -> u64 {
-        self.bytes / 8
+        self.bytes / 16
     }
 
     /// Above a fixed part for stacks and code, what the allocator loses to rounding and what merges hold
-    /// for a moment is not accounted: a quarter is left for it.
+    /// for a moment is not accounted, nor what hangs on a node beside its row: room is left for them.
     fn unaccounted_bytes(self) -> u64 {
-        self.bytes / 4
+        (self.bytes / 8 * 3).min(256 << 20)
     }
 
     fn engine_bytes(self) -> u64 {
