@@ -71,12 +71,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Defaults under a memory ceiling: a sealed and an active memtable together take at most half
-    /// of it, the rest is cache, index and filters.
+    /// Defaults under a memory ceiling: the active and all sealed memtables together take at most a
+    /// quarter of it (small rows cost more than they are counted for), the rest is cache, index and
+    /// filters.
     pub fn with_memory(memory_bytes: u64) -> Self {
         Self {
             memory_bytes,
-            memtable_bytes: (memory_bytes / 8).clamp(1 << 20, 64 << 20),
+            memtable_bytes: (memory_bytes / 16).clamp(1 << 20, 64 << 20),
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
             merge: MergeOptions::default(),
