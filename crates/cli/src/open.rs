@@ -72,7 +72,7 @@ impl Memory {
     /// Above a fixed part for stacks and code, what the allocator loses to rounding and what merges hold
     /// for a moment is not accounted, nor what hangs on a node beside its row: room is left for them.
     fn unaccounted_bytes(self) -> u64 {
-        (self.bytes / 8 * 3).min(256 << 20)
+        (self.bytes / 8 * 5).min(256 << 20)
     }
 
     fn engine_bytes(self) -> u64 {
