@@ -134,7 +134,6 @@ impl Inner {
         }
         self.sync(self.position())?;
         self.seal_if(|active| active.bytes() > 0);
-        while self.flush_oldest()? {}
-        Ok(())
+        self.flush_all()
     }
 }

@@ -150,7 +150,8 @@ impl Inner {
         result
     }
 
-    fn flush_all(&self) -> Result<()> {
+    /// Flushes every sealed memtable.
+    pub(crate) fn flush_all(&self) -> Result<()> {
         while self.flush_oldest()? {}
         Ok(())
     }

@@ -59,8 +59,7 @@ impl Db {
     /// I/O errors, sticky.
     pub fn flush(&self) -> Result<()> {
         self.inner.seal_if(|active| active.bytes() > 0);
-        while self.inner.flush_oldest()? {}
-        Ok(())
+        self.inner.flush_all()
     }
 
     /// Runs merges until none is due.
