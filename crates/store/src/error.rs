@@ -2,6 +2,8 @@
 
 use std::{io, sync::Arc};
 
+use crate::{Changed, TxnId};
+
 /// Result of store calls.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -89,6 +91,15 @@ pub enum StoreError {
     /// A merge record in a keyspace that was opened without a merge function.
     #[error("keyspace \"{0}\" was opened without a merge function")]
     NoMergeFunction(String),
+    /// Somebody else changed a record after the transaction's snapshot: the first updater wins.
+    #[error("key {key} of keyspace #{keyspace} was changed by others after the transaction began; run it again", key = .changed.key.escape_ascii(), keyspace = .changed.keyspace.0)]
+    Conflict {
+        /// Which record, and when.
+        changed: Changed,
+    },
+    /// The transaction was committed or aborted before.
+    #[error("transaction {0} has ended")]
+    TxnEnded(TxnId),
     /// The engine lacks an optional ability.
     #[error("this engine does not support {0}")]
     Unsupported(&'static str),

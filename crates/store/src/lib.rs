@@ -18,10 +18,14 @@ mod batch;
 pub mod clock;
 mod error;
 pub mod model;
+mod txn;
 mod types;
 
 pub use batch::{Batch, Op};
 pub use error::{Result, StoreError};
+pub use txn::{
+    Change, ChangeCursor, Changed, Isolation, Records, Touch, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats,
+};
 pub use types::{
     Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Position, Seqno, SpaceStats,
@@ -180,6 +184,23 @@ pub trait Store: Read {
 
     /// The position of the newest applied batch.
     fn position(&self) -> Position;
+
+    /// Begins a transaction at the newest committed position.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] by an engine without transactions ([`Capabilities::transactions`]); the
+    /// store is read-only or failed.
+    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
+        let _ = options;
+        Err(StoreError::Unsupported("transactions"))
+    }
+
+    /// What became of a transaction of this store, also one of an earlier run: a store remembers the last
+    /// few thousand commits.
+    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
+        let _ = id;
+        TxnOutcome::Unknown
+    }
 
     /// What this engine can do beyond the required.
     fn capabilities(&self) -> Capabilities;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::Result;
+use crate::{Result, Touch};
 
 /// Commit number: every operation of every batch has its own, in one order over all keyspaces.
 pub type Seqno = u64;
@@ -113,6 +113,8 @@ pub struct Capabilities {
     pub durable: bool,
     /// `DeleteRange` costs the same for any number of keys.
     pub range_delete_constant: bool,
+    /// [`crate::Store::begin`] works.
+    pub transactions: bool,
 }
 
 /// Capacity and use of a store (bytes).
@@ -137,4 +139,11 @@ pub trait MergeFunction: Send + Sync {
 
     /// One operand with the effect of `older` and then `newer`, or `None` when they don't fold.
     fn fold(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes>;
+
+    /// Which fields of the value `operand` touches, and how. Folding keeps at least what both touch. The
+    /// default is the whole value, exclusively.
+    fn touch(&self, key: &[u8], operand: &[u8]) -> Touch {
+        let _ = (key, operand);
+        Touch::ALL
+    }
 }

@@ -158,7 +158,7 @@ impl Store for Db {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: true }
+        Capabilities { durable: true, range_delete_constant: true, transactions: false }
     }
 
     fn space(&self) -> SpaceStats {

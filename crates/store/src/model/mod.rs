@@ -186,7 +186,7 @@ impl Store for ModelStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: false, range_delete_constant: false }
+        Capabilities { durable: false, range_delete_constant: false, transactions: false }
     }
 
     fn space(&self) -> SpaceStats {

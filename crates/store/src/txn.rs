@@ -1,0 +1,220 @@
+//! Transactions: private write sets over a store, committed at one point of its order.
+//!
+//! Purpose: what file system and key-value front ends need of an engine to run any mix of operations as
+//! one. Isolation is shared work: *locks* on logical names are above this seam (crate `txn`); below it the
+//! engine keeps the private writes, reads through them, and finds out whether somebody else changed a record
+//! since the snapshot ("first updater wins").
+//!
+//! Thread safety: any number of threads, also of several processes' requests, work in one transaction.
+//! Batches of one transaction are applied in some order, each wholly or not at all.
+//!
+//! Invariants:
+//! * nobody outside sees a private write before the commit, and everybody sees all of them after it;
+//! * a transaction ends once: `commit` or `abort`, or by being dropped, which aborts;
+//! * the commit takes its place in the store's one order: its writes have consecutive seqnos.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{Batch, Durability, KeyRange, Keyspace, Position, Read, Result, Seqno};
+
+/// Names a transaction of a store. Small numbers in order of `begin`; never given twice, also not after a
+/// crash. 0 is no transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TxnId(pub u64);
+
+impl fmt::Display for TxnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// What a transaction's reads see besides its own writes, and so what may go wrong between transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Isolation {
+    /// The state at `begin`. A write fails if its record changed since. Write skew is possible.
+    #[default]
+    Snapshot,
+    /// The newest committed state; whoever begins such a transaction holds locks on all that it reads and
+    /// writes until the end, so it is as if transactions ran one after the other.
+    Serializable,
+}
+
+/// What one operation touches of a record's value, as two sets of fields that the keyspace's merge function
+/// defines (one bit each). Increments commute with each other and with nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Touch {
+    /// Fields that are set.
+    pub exclusive: u64,
+    /// Fields that are only added to, or raised to a maximum.
+    pub increment: u64,
+}
+
+impl Touch {
+    /// The whole record: what a put or a delete touches.
+    pub const ALL: Self = Self { exclusive: u64::MAX, increment: 0 };
+
+    /// Whether the order of two such changes matters.
+    pub const fn conflicts_with(self, other: Self) -> bool {
+        let all = other.exclusive | other.increment;
+        self.exclusive & all != 0 || self.increment & other.exclusive != 0
+    }
+
+    /// Fields of either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self { exclusive: self.exclusive | other.exclusive, increment: self.increment | other.increment }
+    }
+}
+
+/// Records of a keyspace, for [`Txn::changed_since_snapshot`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Records {
+    /// One key of either kind of keyspace, and what of it is of interest.
+    Key {
+        /// Whole key.
+        key: Bytes,
+        /// Which fields.
+        touch: Touch,
+    },
+    /// Every key in the range, wholly.
+    Range(KeyRange),
+    /// `count` blocks of `prefix` from `first` on.
+    Blocks {
+        /// Key without the block number.
+        prefix: Bytes,
+        /// First block.
+        first: u64,
+        /// Number of blocks; it may reach beyond the last one.
+        count: u64,
+    },
+}
+
+/// A record that somebody else changed after a transaction's snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// Where.
+    pub keyspace: Keyspace,
+    /// The key, or the start of the range tombstone that covers it.
+    pub key: Bytes,
+    /// Seqno of a change.
+    pub seqno: Seqno,
+}
+
+/// One element of a transaction's net write set.
+#[expect(missing_docs, reason = "the variants' docs name their fields")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The key has this value, whatever was there.
+    Put { key: Bytes, value: Bytes },
+    /// The key is gone.
+    Delete { key: Bytes },
+    /// The keys in `[start, end)` are gone, save those with a change of their own that follows.
+    DeleteRange { start: Bytes, end: Bytes },
+    /// The operands (oldest first) are merged into what is there at the commit.
+    Merge { key: Bytes, operands: Vec<Bytes> },
+    /// These blocks have new content.
+    Blocks { prefix: Bytes, first: u64, count: u64 },
+}
+
+/// A walk over a net write set in key order; range deletes come before the changes inside of them.
+pub trait ChangeCursor: Send {
+    /// The next element.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    fn next(&mut self) -> Result<Option<Change>>;
+}
+
+/// How to begin a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TxnOptions {
+    /// See there.
+    pub isolation: Isolation,
+}
+
+/// Sizes of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TxnStats {
+    /// Batches that were applied.
+    pub batches: u64,
+    /// Operations in them.
+    pub operations: u64,
+    /// Keys and values in them (bytes).
+    pub bytes_written: u64,
+    /// Held in memory (bytes).
+    pub bytes_memory: u64,
+    /// Written to the device before the commit (bytes).
+    pub bytes_spilled: u64,
+}
+
+/// An open transaction. Reads see its own writes, then what its [`Isolation`] says.
+pub trait Txn: Read {
+    /// Its name.
+    fn id(&self) -> TxnId;
+
+    /// As begun.
+    fn isolation(&self) -> Isolation;
+
+    /// The newest seqno at `begin`: what [`Isolation::Snapshot`] reads, and since when changes of others
+    /// count as conflicts.
+    fn snapshot_seqno(&self) -> Seqno;
+
+    /// Applies `batch` privately, wholly or not at all.
+    ///
+    /// Under [`Isolation::Snapshot`] it first makes sure that no record of the batch was changed by others
+    /// after the snapshot (a merge: no field that it touches, see [`crate::MergeFunction::touch`]). The
+    /// caller holds locks that keep others from changing them until the end.
+    ///
+    /// # Errors
+    /// [`crate::StoreError::Conflict`]; limits exceeded, store full, the transaction has ended: then nothing
+    /// was applied.
+    fn apply(&self, batch: Batch) -> Result<()>;
+
+    /// A change by others after the snapshot that concerns `records`, if there is one. O(records · log n)
+    /// over what is newer than the snapshot; older data is not looked at.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>>;
+
+    /// The net write set of one keyspace.
+    ///
+    /// # Errors
+    /// As reads.
+    fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>>;
+
+    /// Sizes.
+    fn stats(&self) -> TxnStats;
+
+    /// Does as much of a commit as can be done beforehand (spilled data is synced), so that the commit itself
+    /// is short. Writes may follow.
+    ///
+    /// # Errors
+    /// As [`Txn::apply`].
+    fn prepare(&self) -> Result<()>;
+
+    /// Makes everything visible at once; with [`Durability::Synced`] it survives a power cut when this
+    /// returns. Ends the transaction, unless it fails with nothing done.
+    ///
+    /// # Errors
+    /// [`crate::StoreError::Full`] and the like: nothing was committed, it can be tried again or aborted.
+    /// [`crate::StoreError::Failed`]: the store stopped; whether it was committed shows at the next open
+    /// ([`crate::Store::txn_outcome`]).
+    fn commit(&self, durability: Durability) -> Result<Position>;
+
+    /// Drops the private writes and frees their space. Without effect when it ended already.
+    fn abort(&self);
+}
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TxnOutcome {
+    /// It is open.
+    Open,
+    /// Its writes took effect, up to this position.
+    Committed(Position),
+    /// It never happened, or it ended too long ago for the store to know.
+    Unknown,
+}
