@@ -121,13 +121,13 @@ fn without_a_merge_function_operands_and_their_base_stay() {
 fn above_a_boundary_no_change_is_forgotten_and_none_is_made_greater() {
     let layer = parse_layer(&[
         "a#30 merge x",
-        "b#30 delete",
-        "c#5 delete",
+        "b#30 del",
+        "c#5 del",
         "d#30 merge x",
         "d#20 put y",
         "e#5 merge x",
         "f#30 merge x",
-        "f#20 delete",
+        "f#20 del",
     ]);
     let rules = KeepRules { boundaries: vec![10], bottom: true, merger: merger() };
     let kinds: Vec<_> = compact(std::slice::from_ref(&layer), &rules)
