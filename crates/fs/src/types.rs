@@ -33,15 +33,6 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// What a caller sees. Today only the main line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum View {
-    /// The newest committed state.
-    #[default]
-    Main,
-}
-
 /// Who asks, and what a parked request brings along when it is tried again.
 ///
 /// Access rights are the front end's business (FUSE: the kernel's `default_permissions`); the ids

@@ -11,7 +11,6 @@ use crate::node::Node;
 use crate::schema::{BitsPatch, Header, RowPatch, TimePatch};
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
-    View,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -31,18 +30,23 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Stale`.
-    pub fn getattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Attr> {
-        let _ = caller;
-        Ok(self.pin_node(view, node)?.attr())
+    pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
+        let node = self.pin_node(node)?;
+        self.lock_read(caller, &attribute_wants(node.inode))?;
+        if node.directory.is_some() {
+            // Only who asks for them holds up entries that come and go.
+            self.lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
+        }
+        Ok(node.attr())
     }
 
     /// Changes attributes, the size included, in one batch; returns them all.
     ///
     /// # Errors
     /// `IsDirectory` or `Invalid` for the size of something else than a file, `FileTooLarge`, `NoSpace`, …
-    pub fn setattr(&self, view: View, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
+    pub fn setattr(&self, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
         self.check_writable()?;
-        let node = self.pin_node(view, node)?;
+        let node = self.pin_node(node)?;
         if let Some(size) = changes.size {
             match node.kind {
                 FileType::Regular if size > FILE_SIZE_MAX => return Err(FsError::FileTooLarge),

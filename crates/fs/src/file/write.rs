@@ -9,7 +9,7 @@ use super::{BLOCK, all_blocks, block_count, blocks_name, end_of};
 use crate::attr::killed_set_id_bits;
 use crate::node::Pin;
 use crate::schema::{BitsPatch, ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
-use crate::{Caller, FileSystem, FsError, NodeId, Result, View, WriteFlags, Written};
+use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Most bytes of one write.
 const WRITE_LEN_MAX: usize = 16 << 20;
@@ -23,7 +23,6 @@ impl FileSystem {
     /// `FileTooLarge`, `NoSpace`, …
     pub fn write(
         &self,
-        view: View,
         caller: &Caller,
         node: NodeId,
         offset: u64,
@@ -34,11 +33,11 @@ impl FileSystem {
             return Err(FsError::Invalid("a write of more than 16 MiB"));
         }
         self.check_writable()?;
-        let node = self.pin_file(view, node)?;
+        let node = self.pin_file(node)?;
         if data.is_empty() {
             return Ok(Written { bytes: 0, position: node.state().changed_at });
         }
-        let mut guard = self.latch(caller, &attribute_wants(node.inode, flags))?;
+        let mut guard = self.latch_to_write(caller, &attribute_wants(node.inode, flags))?;
         let offset = if flags.append { node.header().size } else { offset };
         let end = end_of(offset, data.len() as u64)?;
         loop {

@@ -8,7 +8,7 @@
 //! holder of the exclusive name of their field.
 
 use bytes::Bytes;
-use kvfs_store::{MergeFunction, StoreError};
+use kvfs_store::{MergeFunction, StoreError, Touch};
 
 use super::row::{Header, Row, RowFlags, encode_row};
 use crate::Timestamp;
@@ -173,6 +173,9 @@ const MTIME: u32 = 1 << 9;
 const CTIME: u32 = 1 << 10;
 const CONTENT: u32 = 1 << 11;
 const KNOWN: u32 = (1 << 12) - 1;
+
+/// The place of a directory in the tree.
+pub(crate) const TOUCH_PARENT: Touch = Touch { exclusive: PARENT as u64, increment: 0 };
 
 impl RowPatch {
     /// Content or entries changed now.
