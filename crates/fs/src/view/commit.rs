@@ -76,6 +76,7 @@ impl FileSystem {
         let view = self.committing_view()?;
         view.txn.prepare()?;
         view.locks.decide().map_err(FsError::Canceled)?;
+        let set = self.write_set(view)?;
         let (published, epoch) = view.main.nodes.publish(|| view.txn.commit(Durability::Buffered));
         let position = match published {
             Ok(position) => position,
@@ -85,7 +86,7 @@ impl FileSystem {
             }
         };
         *view.phase.write() = Phase::Ended;
-        let invalidations = self.bring_in(view, position, epoch);
+        let invalidations = view.main.bring_in(set, position, epoch);
         if let Err(error) = &invalidations {
             // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
             view.main.lose(&format!(

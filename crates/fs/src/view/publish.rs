@@ -9,12 +9,19 @@
 
 use std::collections::BTreeMap;
 
-use kvfs_store::{Change, Keyspace, Position};
+use kvfs_store::{Change, ChangeCursor, Position};
 
 use super::{Invalidations, TxnView};
 use crate::node::{DeadOrphan, Location, Pin};
 use crate::schema::{Header, Placement, Row, RowPatch};
 use crate::{FileSystem, FsError, NodeId, Result};
+
+/// The parts of a transaction's net write set that nodes are made of.
+pub(super) struct WriteSet {
+    rows: Box<dyn ChangeCursor>,
+    orphans: Box<dyn ChangeCursor>,
+    blocks: Box<dyn ChangeCursor>,
+}
 
 /// What the walk has found so far.
 struct Walk<'m> {
@@ -31,7 +38,7 @@ impl FileSystem {
     /// Files with changed content that the main line knows.
     pub(super) fn changed_contents(&self, view: &TxnView) -> Result<Vec<NodeId>> {
         let mut contents = Vec::new();
-        each_change(view, self.keyspaces.data, |change| {
+        each_change(view.txn.changes(self.keyspaces.data)?, |change| {
             if let Some(inode) = inode_of_block(&change)
                 && contents.last() != Some(&NodeId(inode))
                 && view.main.nodes.get(inode).is_some()
@@ -40,7 +47,7 @@ impl FileSystem {
             }
             Ok(())
         })?;
-        each_change(view, self.keyspaces.meta, |change| {
+        each_change(view.txn.changes(self.keyspaces.meta)?, |change| {
             if let Some((inode, true)) = inode_of_row(&change)
                 && view.main.nodes.get(inode).is_some()
             {
@@ -53,16 +60,25 @@ impl FileSystem {
         Ok(contents)
     }
 
-    /// Brings the nodes of the main line up to date with what was committed at `position`, and says what the
+    /// The changes that a commit brings to nodes. Asked for before it, walked after it.
+    pub(super) fn write_set(&self, view: &TxnView) -> Result<WriteSet> {
+        Ok(WriteSet {
+            rows: view.txn.changes(self.keyspaces.meta)?,
+            orphans: view.txn.changes(self.keyspaces.orphans)?,
+            blocks: view.txn.changes(self.keyspaces.data)?,
+        })
+    }
+
+    /// Brings the nodes of this main line up to date with what was committed at `position`, and says what the
     /// kernel must forget. `epoch`: of the node table, right after the commit.
-    pub(super) fn bring_in(&self, view: &TxnView, position: Position, epoch: u64) -> Result<Invalidations> {
-        let main = &*view.main;
+    pub(super) fn bring_in(&self, set: WriteSet, position: Position, epoch: u64) -> Result<Invalidations> {
+        let main = self;
         let mut walk =
             Walk { main, position, epoch, nodes: BTreeMap::new(), entries: Vec::new(), orphans: Vec::new() };
         // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
-        each_change(view, self.keyspaces.meta, |change| walk.row(change))?;
-        each_change(view, self.keyspaces.orphans, |change| walk.orphan(change))?;
-        each_change(view, self.keyspaces.data, |change| {
+        each_change(set.rows, |change| walk.row(change))?;
+        each_change(set.orphans, |change| walk.orphan(change))?;
+        each_change(set.blocks, |change| {
             if let Some(inode) = inode_of_block(&change) {
                 walk.note(inode, true);
             }
@@ -188,8 +204,10 @@ impl<'m> Walk<'m> {
     }
 }
 
-fn each_change(view: &TxnView, keyspace: Keyspace, mut each: impl FnMut(Change) -> Result<()>) -> Result<()> {
-    let mut changes = view.txn.changes(keyspace)?;
+fn each_change(
+    mut changes: Box<dyn ChangeCursor>,
+    mut each: impl FnMut(Change) -> Result<()>,
+) -> Result<()> {
     while let Some(change) = changes.next()? {
         each(change)?;
     }

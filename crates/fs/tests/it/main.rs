@@ -10,3 +10,4 @@ mod random;
 mod reference;
 mod setup;
 mod threads;
+mod views;
