@@ -196,6 +196,9 @@ pub struct WriteFlags {
     pub append: bool,
     /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_suidgid: bool,
+    /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`): nobody calls for it now, so a
+    /// transaction that is being committed over it gives way at once.
+    pub is_writeback: bool,
 }
 
 /// Answer to a write.

@@ -75,8 +75,8 @@ impl FileSystem {
     pub fn commit(&self, durability: Durability) -> Result<(Position, Invalidations)> {
         let view = self.committing_view()?;
         view.txn.prepare()?;
-        view.locks.decide().map_err(FsError::Canceled)?;
         let set = self.write_set(view)?;
+        view.locks.decide().map_err(FsError::Canceled)?;
         let (published, epoch) = view.main.nodes.publish(|| view.txn.commit(Durability::Buffered));
         let position = match published {
             Ok(position) => position,

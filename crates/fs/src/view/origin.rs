@@ -88,20 +88,33 @@ impl FileSystem {
 
     /// Takes all names or none, for an operation that changes something.
     pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
-        self.latch_in(caller, wants, Phase::Open)
+        self.latch_in(caller, wants, Phase::Open, Party::Main { pid: caller.pid })
     }
 
     /// As [`Self::latch`], for a write of file content: it is admitted until the view has been committed,
     /// because the kernel writes dirty pages out during the commit.
-    pub(crate) fn latch_to_write(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
-        self.latch_in(caller, wants, Phase::Frozen)
+    pub(crate) fn latch_to_write(
+        &self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        is_writeback: bool,
+    ) -> Result<Names<'_>> {
+        let pid = caller.pid;
+        let on_main = if is_writeback { Party::Launder { pid } } else { Party::Main { pid } };
+        self.latch_in(caller, wants, Phase::Frozen, on_main)
     }
 
-    fn latch_in(&self, caller: &Caller, wants: &[Want<'_>], phase_max: Phase) -> Result<Names<'_>> {
+    fn latch_in<'f>(
+        &'f self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        phase_max: Phase,
+        on_main: Party<'f>,
+    ) -> Result<Names<'f>> {
         let again = caller.ticket.as_ref();
         let (party, admitted) = match &self.origin {
             Origin::Txn(view) => (Party::Txn(&view.locks), Some(view.admit(phase_max)?)),
-            Origin::Main => (Party::Main, None),
+            Origin::Main => (on_main, None),
             Origin::Snapshot(_) => return Err(FsError::ReadOnly),
         };
         let guard =
@@ -115,7 +128,7 @@ impl FileSystem {
         let again = caller.ticket.as_ref();
         let (party, lock) = match &self.origin {
             Origin::Txn(view) if self.locks_reads() => (Party::Txn(&view.locks), true),
-            _ => (Party::Main, false),
+            _ => (Party::Reader, false),
         };
         let lock = |want: &Want<'_>| lock && self.is_shared(&want.name);
         let guard = self.shared.admission.try_acquire(party, wants, lock, again)?;
