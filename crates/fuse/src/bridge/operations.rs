@@ -255,8 +255,7 @@ impl Operations for Bridge {
 
     fn write(&self, cx: &RequestContext, node: u64, args: WriteArgs, data: Bytes, reply: Reply<Written>) {
         // The offset of an append is right as it is: on the main line the kernel knows the size.
-        let flags =
-            WriteFlags { append: false, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
+        let flags = WriteFlags { append: false, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
         self.run(cx, reply, move |on, caller| {
             let data = data.clone();
             let written = on.fs.write(caller, NodeId(node), args.offset, data, flags)?;
