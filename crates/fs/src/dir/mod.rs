@@ -53,6 +53,8 @@ impl FileSystem {
             let reply = book.begin(offset, &resume.after);
             (resume, reply)
         };
+        // Attributes are locked one by one, when somebody looks at them.
+        let plus = plus && !self.locks_reads();
         let result = self.list_entries(&node, &resume, plus, &mut reply, sink);
         let has_entries = !reply.is_empty();
         directory.cookies.lock().finish(reply);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 
 use super::lookup::answer;
-use super::{check_name, counters, entry_wants};
+use super::{attribute_wants, check_name, counters, entry_wants};
 use crate::node::{DirectoryPart, Intern, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::{
@@ -125,7 +125,9 @@ impl FileSystem {
             if exclusive {
                 return Err(FsError::Exists);
             }
-            return Ok((answer(&self.resolve(&parent, name)?), false));
+            let node = self.resolve(&parent, name)?;
+            self.lock_read(caller, &attribute_wants(node.inode))?;
+            return Ok((answer(&node), false));
         }
         self.check_writable()?;
         let header = self.new_header(caller, &parent, new)?;

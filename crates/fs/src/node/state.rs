@@ -46,6 +46,25 @@ impl fmt::Debug for Location {
     }
 }
 
+/// What of a node was read under a lock, in views that lock what they read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Verified(u8);
+
+impl Verified {
+    /// All but the counters of a directory.
+    pub(crate) const ATTRIBUTES: Self = Self(1);
+    /// What changes with a directory's entries.
+    pub(crate) const COUNTERS: Self = Self(2);
+
+    pub(crate) fn has(self, part: Self) -> bool {
+        self.0 & part.0 != 0
+    }
+
+    pub(crate) fn insert(&mut self, part: Self) {
+        self.0 |= part.0;
+    }
+}
+
 /// What changes.
 #[derive(Debug)]
 pub(crate) struct NodeState {
@@ -61,6 +80,8 @@ pub(crate) struct NodeState {
     pub(crate) modified: bool,
     /// Whether the access time is newer than the row's, and the node queued for writing it.
     pub(crate) is_atime_pending: bool,
+    /// Nothing on the main line, where rows change only through nodes.
+    pub(crate) verified: Verified,
 }
 
 impl NodeState {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kvfs_store::Position;
 use parking_lot::{Mutex, RwLock};
 
-use super::{DirectoryPart, Location, Node, NodeState, Pin};
+use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::schema::{Header, RowFlags};
 use crate::{NodeId, NodeStats, PruneCandidate};
 
@@ -172,6 +172,7 @@ impl NodeTable {
             changed_at: row.changed_at,
             modified: false,
             is_atime_pending: false,
+            verified: Verified::default(),
         };
         let node = Arc::new(Node {
             inode,

@@ -16,6 +16,7 @@
 //!   that nobody on the main line changes it meanwhile; what commutes (counters) is brought in as a change;
 //! * a view never writes access times, and reaps only orphans that it made itself: a file that the main line
 //!   has open stays whole, whatever a commit does to its names;
+//! * a view that locks what it reads trusts no attribute that it learned before it had the lock (`verify`);
 //! * an ended view answers `Stale`, a doomed one `Canceled`.
 
 mod commit;
@@ -23,6 +24,7 @@ mod created;
 mod origin;
 mod publish;
 mod txn;
+mod verify;
 
 pub use commit::{CommitPlan, Invalidations};
 pub(crate) use origin::{Names, Origin, Shared};

@@ -11,7 +11,8 @@ use parking_lot::{Mutex, RwLockReadGuard};
 
 use super::TxnView;
 use super::txn::Phase;
-use crate::{Caller, FileSystem, FsError, Result};
+use crate::namespace::attribute_wants;
+use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
 /// What all views of a file system have in common.
 pub(crate) struct Shared {
@@ -45,7 +46,8 @@ impl Names<'_> {
     /// Takes further names, found by reading under those that are held.
     pub(crate) fn try_extend(&mut self, wants: &[Want<'_>]) -> Result<()> {
         let fs = self.fs;
-        self.guard.try_extend(wants, |want| fs.is_shared(&want.name)).map_err(FsError::from)
+        self.guard.try_extend(wants, |want| fs.is_shared(&want.name))?;
+        fs.verify(wants)
     }
 }
 
@@ -111,6 +113,7 @@ impl FileSystem {
         phase_max: Phase,
         on_main: Party<'f>,
     ) -> Result<Names<'f>> {
+        self.verify_root(caller)?;
         let again = caller.ticket.as_ref();
         let (party, admitted) = match &self.origin {
             Origin::Txn(view) => (Party::Txn(&view.locks), Some(view.admit(phase_max)?)),
@@ -119,12 +122,19 @@ impl FileSystem {
         };
         let guard =
             self.shared.admission.try_acquire(party, wants, |want| self.is_shared(&want.name), again)?;
-        Ok(Names { fs: self, guard, _admitted: admitted })
+        let names = Names { fs: self, guard, _admitted: admitted };
+        self.verify(wants)?;
+        Ok(names)
     }
 
     /// Takes all names or none, for an operation that only reads: others' operations wait, but nobody's
     /// transaction does, unless this is one that locks what it reads.
     pub(crate) fn latch_to_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
+        self.verify_root(caller)?;
+        self.latch_to_read_below(caller, wants)
+    }
+
+    fn latch_to_read_below(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
         let again = caller.ticket.as_ref();
         let (party, lock) = match &self.origin {
             Origin::Txn(view) if self.locks_reads() => (Party::Txn(&view.locks), true),
@@ -132,12 +142,22 @@ impl FileSystem {
         };
         let lock = |want: &Want<'_>| lock && self.is_shared(&want.name);
         let guard = self.shared.admission.try_acquire(party, wants, lock, again)?;
-        Ok(Names { fs: self, guard, _admitted: None })
+        let names = Names { fs: self, guard, _admitted: None };
+        self.verify(wants)?;
+        Ok(names)
     }
 
     /// Locks what is about to be read, in a view that does. Keeps no latch.
     pub(crate) fn lock_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<()> {
         if self.locks_reads() { self.latch_to_read(caller, wants).map(drop) } else { Ok(()) }
+    }
+
+    /// The root is known without having been looked up, so before anything else.
+    fn verify_root(&self, caller: &Caller) -> Result<()> {
+        if !self.locks_reads() || self.is_verified(NodeId::ROOT) {
+            return Ok(());
+        }
+        self.latch_to_read_below(caller, &attribute_wants(NodeId::ROOT.0)).map(drop)
     }
 
     /// Whether anybody outside of this transaction can mean the same by the name.

@@ -125,6 +125,7 @@ impl FileSystem {
         self.check_writable()?;
         let node = self.pin_node(node)?;
         check_name(name)?;
+        self.lock_read(caller, &read_wants(node.inode))?;
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
