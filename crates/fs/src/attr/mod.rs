@@ -113,6 +113,7 @@ fn plan(header: &Header, changes: &SetAttr, now: Timestamp) -> RowPatch {
     if kills && header.kind != FileType::Directory {
         mode &= !killed_set_id_bits(mode);
     }
-    patch.mode = (mode != header.mode).then(|| BitsPatch::set(mode));
+    // Also when it is the same already: in a transaction, setting it is an update like any other.
+    patch.mode = (changes.mode.is_some() || mode != header.mode).then(|| BitsPatch::set(mode));
     patch
 }

@@ -100,7 +100,8 @@ impl FileSystem {
         let flags = if is_sparse { RowFlags::BLOCKS | RowFlags::SPARSE } else { RowFlags::BLOCKS };
         let present = if is_sparse { old_blocks + (last - first) } else { old_blocks.max(last) };
         patch.blocks = Some(NumberPatch::Set(present));
-        patch.content = (header.size > 0).then(|| ContentPatch::Replace(Bytes::new()));
+        // Also of an empty file: whoever writes inline content by a snapshot from before must notice.
+        patch.content = Some(ContentPatch::Replace(Bytes::new()));
         *patch = std::mem::take(patch).with_flags(flags, RowFlags::default());
         Ok(())
     }

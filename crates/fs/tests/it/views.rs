@@ -486,3 +486,36 @@ fn a_main_line_operation_in_the_way_goes_on_after_the_end() {
         assert_eq!(content(&main, ROOT, "f"), if ends_well { b"12" } else { b"02" });
     }
 }
+
+#[test]
+fn growing_an_empty_file_and_writing_into_it_are_a_conflict() {
+    // The one makes blocks of it, the other would write content into its row.
+    for grows_first in [false, true] {
+        let main = Setup::new(300);
+        main.file(ROOT, "f");
+        let (one, two) = (begin(&main, Isolation::Snapshot), begin(&main, Isolation::Snapshot));
+        let write = |view: &Setup, len: usize| {
+            let (node, _) = look(view, ROOT, "f").unwrap();
+            view.write_at(node, 0, &vec![1; len])
+        };
+        let (first_len, second_len) = if grows_first { (6000, 1) } else { (1, 6000) };
+        write(&one, first_len).unwrap();
+        commit(&one).unwrap();
+        assert!(is_canceled(&write(&two, second_len)), "grows first: {grows_first}");
+        assert_eq!(content(&main, ROOT, "f"), vec![1; first_len]);
+        main.assert_sound("after the conflict");
+    }
+}
+
+#[test]
+fn setting_what_is_set_already_is_an_update_too() {
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "f");
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    main.setattr(&main.caller, file, &mode(0o600)).unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    main.setattr(&main.caller, file, &mode(0o640)).unwrap();
+    let (node, attr) = look(&view, ROOT, "f").unwrap();
+    assert_eq!(attr.mode, 0o600);
+    assert!(is_canceled(&view.setattr(&view.caller, node, &mode(0o600))));
+}
