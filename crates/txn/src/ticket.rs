@@ -2,8 +2,10 @@
 //!
 //! Thread safety: all methods are `&self`. A ticket's mutex is the innermost: nothing is locked under it.
 //!
-//! Invariants: a ticket keeps its places in all queues that it joined until its operation is done; it is
-//! blocked at one of them at a time.
+//! Invariants: a ticket is blocked at one place at a time. It keeps its places in all queues that it joined
+//! until its operation is done, save that it gives up those at latches when it is blocked at a lock: who waits
+//! for a latch waits for operations that go on, never for a transaction. Its age stays, so it rejoins where it
+//! was.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -183,14 +185,21 @@ impl TicketState {
 
     /// Leaves every queue.
     pub(crate) fn leave_all(self: &Arc<Self>) {
-        for (table, queues) in [(Table::Latches, Some(&self.latches)), (Table::Locks, self.locks.get())] {
-            let Some(queues) = queues else { continue };
-            let keys = self.take_places(table);
-            if !keys.is_empty()
-                && let Some(queues) = queues.upgrade()
-            {
-                queues.leave(self, &keys);
-            }
+        self.leave(Table::Latches);
+        self.leave(Table::Locks);
+    }
+
+    /// Leaves the queues of one table.
+    pub(crate) fn leave(self: &Arc<Self>, table: Table) {
+        let queues = match table {
+            Table::Latches => Some(&self.latches),
+            Table::Locks => self.locks.get(),
+        };
+        let keys = self.take_places(table);
+        if !keys.is_empty()
+            && let Some(queues) = queues.and_then(Weak::upgrade)
+        {
+            queues.leave(self, &keys);
         }
     }
 }

@@ -203,10 +203,16 @@ impl Guard<'_> {
         let ticket = self.ticket.get_or_insert_with(|| self.latches.new_ticket());
         ticket.state().block_on(Table::Latches, key);
         let place = Waiting { key, ticket: Arc::clone(ticket.state()), mode: want.mode, part, is_last: true };
-        shard.enqueue(place);
+        let mut ready = Vec::new();
+        if shard.enqueue(place) {
+            shard.collect_ready(key, &mut ready);
+        }
         drop(shard);
         let ticket = ticket.clone();
         self.park();
+        for ticket in &ready {
+            ticket.fire();
+        }
         Err(ticket)
     }
 

@@ -103,12 +103,14 @@ impl Shard {
     }
 
     /// Joins the queue at the place of the ticket's age; a place that the ticket has already is renewed.
-    pub(super) fn enqueue(&mut self, waiting: Waiting) {
-        let mut known = false;
+    /// Whether that has changed a place, so that others may go on.
+    pub(super) fn enqueue(&mut self, waiting: Waiting) -> bool {
+        let (mut known, mut changed) = (false, false);
         for other in &mut self.waiting {
             if Arc::ptr_eq(&other.ticket, &waiting.ticket) && other.key == waiting.key {
                 other.is_last = other.part == waiting.part;
                 if other.is_last {
+                    changed = other.mode != waiting.mode;
                     other.mode = waiting.mode;
                     known = true;
                 }
@@ -118,6 +120,7 @@ impl Shard {
             let index = self.waiting.partition_point(|other| other.ticket.age < waiting.ticket.age);
             self.waiting.insert(index, waiting);
         }
+        changed
     }
 
     /// Adds the tickets that are blocked on `key` and need not be any longer.

@@ -95,7 +95,7 @@ impl Doom {
         let what = match self.reason {
             DoomReason::Deadlock => "deadlock",
             DoomReason::LockTimeout => "waited too long for a lock",
-            DoomReason::MainLine => "an operation outside of transactions needed a lock of it",
+            DoomReason::MainLine => "it kept others waiting too long",
             DoomReason::TimedOut => "the transaction's time is over",
             DoomReason::Conflict => "conflict",
             DoomReason::LockMemory => "too many locks",

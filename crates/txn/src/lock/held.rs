@@ -119,10 +119,20 @@ impl Held {
                     (name, Span::Blocks(stretch), mode)
                 })
                 .collect(),
-            Self::Keys(ranges) => ranges
-                .iter()
-                .map(|(stretch, mode)| (keys_name(key, &stretch), Span::Keys(stretch), mode))
-                .collect(),
+            Self::Keys(ranges) => {
+                let mut names: Vec<(LockNameBuf, Span, Mode)> = Vec::new();
+                for (stretch, mode) in ranges.iter() {
+                    let name = keys_name(key, &stretch);
+                    // What is left of a directory between entries that are held in another mode is one row.
+                    let is_rest = matches!(name, LockNameBuf::Entries { .. });
+                    match names.iter_mut().find(|(known, _, held)| is_rest && *known == name && *held == mode)
+                    {
+                        Some((known, span, _)) => *span = Span::of(&known.as_name()),
+                        None => names.push((name, Span::Keys(stretch), mode)),
+                    }
+                }
+                names
+            }
         }
     }
 }

@@ -23,6 +23,9 @@ mod span;
 mod table;
 mod waits;
 
+#[cfg(test)]
+mod tests;
+
 pub use doom::{Doom, DoomReason, Owner, Rival};
 pub use list::{LockInfo, TxnInfo, WaiterInfo};
 pub use options::LockOptions;

@@ -5,8 +5,9 @@
 //!
 //! Thread safety: all methods are `&self`.
 //!
-//! Invariants: phases only go forward: active → committing → decided → ended; doomed is reached from
-//! active and committing only, never from decided, and is not left but for ended.
+//! Invariants: phases go forward: active → committing → decided → ended, save that a commit that failed with
+//! nothing done goes back to active; doomed is reached from active and committing only, never from decided,
+//! and is not left but for ended.
 
 use std::fmt;
 use std::sync::Arc;

@@ -174,13 +174,15 @@ impl Object {
         Some((waiting.name.clone(), holders.chain(queued).collect()))
     }
 
-    /// Joins the queue at the place of its rank; a place that the ticket has already is renewed.
-    pub(super) fn enqueue(&mut self, waiting: Waiting) {
-        let mut known = false;
+    /// Joins the queue at the place of its rank; a place that the ticket has already is renewed. Whether that
+    /// has changed a place, so that others may go on.
+    pub(super) fn enqueue(&mut self, waiting: Waiting) -> bool {
+        let (mut known, mut changed) = (false, false);
         for other in &mut self.waiting {
             if Arc::ptr_eq(&other.ticket, &waiting.ticket) {
                 other.is_last = other.span == waiting.span;
                 if other.is_last {
+                    changed = other.mode != waiting.mode;
                     other.mode = waiting.mode;
                     known = true;
                 }
@@ -191,6 +193,7 @@ impl Object {
             let index = self.waiting.partition_point(|other| other.asker.rank(other.ticket.age) < rank);
             self.waiting.insert(index, waiting);
         }
+        changed
     }
 
     /// Adds the tickets that wait here and need not any longer.

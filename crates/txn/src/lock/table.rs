@@ -23,7 +23,7 @@ use super::options::LockOptions;
 use super::owner::{LockOwner, OwnerState, Stop, TxnTraits};
 use super::queue::{Asker, Granted, Object, Request, Waiting};
 use super::span::Span;
-use super::waits::{Wait, Waits};
+use super::waits::{Node, Wait, Waits};
 use crate::Want;
 use crate::object::ObjectKey;
 use crate::sync::Mutex;
@@ -124,25 +124,13 @@ impl LockTable {
         if let Some(object) = shard.get_mut(&key)
             && object.is_blocked(&request)
         {
-            let ticket = ticket();
-            let state = Arc::clone(ticket.state());
-            state.joins(|| {
-                let table: Weak<Self> = Arc::downgrade(self);
-                table
-            });
-            state.block_on(Table::Locks, key);
-            let (name, mode) = (want.name.into(), want.mode);
-            object.enqueue(Waiting {
-                ticket: Arc::clone(&state),
-                asker: asker.clone(),
-                name,
-                span,
-                mode,
-                is_last: true,
-            });
+            let ticket = Arc::clone(ticket().state());
+            let mut ready = Ready::new();
+            self.enqueue(object, key, asker, want, span, &ticket, &mut ready);
             drop(shard);
-            let since = self.clock.monotonic();
-            return Err(Stopped::Blocked(Wait { ticket: state, asker: asker.clone(), key, since }));
+            fire(ready);
+            let since = self.now();
+            return Err(Stopped::Blocked(Wait { ticket, asker: asker.clone(), key, since }));
         }
         if let (true, Asker::Txn(owner)) = (take, asker) {
             let object = shard.entry(key).or_default();
@@ -162,6 +150,36 @@ impl LockTable {
             self.after_grant(owner, has_waiters, ready)?;
         }
         Ok(())
+    }
+
+    /// Gives the ticket a place in the queue of `object`, whose shard is locked.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one place")]
+    fn enqueue(
+        self: &Arc<Self>,
+        object: &mut Object,
+        key: ObjectKey,
+        asker: &Asker,
+        want: &Want<'_>,
+        span: Span,
+        ticket: &Arc<TicketState>,
+        ready: &mut Ready,
+    ) {
+        ticket.joins(|| {
+            let table: Weak<Self> = Arc::downgrade(self);
+            table
+        });
+        ticket.block_on(Table::Locks, key);
+        let waiting = Waiting {
+            ticket: Arc::clone(ticket),
+            asker: asker.clone(),
+            name: want.name.into(),
+            span,
+            mode: want.mode,
+            is_last: true,
+        };
+        if object.enqueue(waiting) {
+            object.collect_ready(key, ready);
+        }
     }
 
     fn escalate(&self, owner: &Arc<OwnerState>, object: &mut Object, granted: &mut Granted) {
@@ -196,7 +214,7 @@ impl LockTable {
             // Another thread of the owner may wait for somebody who waits for this lock.
             let mut waits = self.waits.lock();
             if waits.has_owner(owner.id) {
-                self.break_cycles(&mut waits, owner, &mut ready);
+                self.break_cycles(&mut waits, Node::Txn(owner.id), &mut ready);
             }
         }
         fire(ready);
@@ -234,12 +252,7 @@ impl LockTable {
         if !objects.is_empty() {
             self.holders_count.fetch_sub(1, Ordering::Relaxed);
         }
-        for wait in waits.take_owner(owner.id) {
-            for key in wait.ticket.take_places(Table::Locks) {
-                self.leave_object(key, &wait.ticket, ready);
-            }
-            ready.push(wait.ticket);
-        }
+        self.refuse_waits(waits, owner, ready);
         true
     }
 
@@ -268,6 +281,15 @@ impl LockTable {
         if object.is_unused() {
             shard.remove(&key);
         }
+    }
+
+    /// Whether nothing at all is left, for tests.
+    #[cfg(test)]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.is_empty()
+            && self.shards().all(|shard| shard.lock().is_empty())
+            && self.waits.lock().iter().next().is_none()
+            && self.owners.lock().is_empty()
     }
 
     /// Looks again at the queue of `key`.

@@ -81,7 +81,7 @@ impl Waits {
     }
 
     /// Removes and returns all that `id` waits for.
-    pub(super) fn take_owner(&mut self, id: TxnId) -> Vec<Wait> {
+    fn take_owner(&mut self, id: TxnId) -> Vec<Wait> {
         let ages = self.by_owner.remove(&id).unwrap_or_default();
         ages.iter().filter_map(|age| self.by_age.remove(age)).collect()
     }
@@ -98,7 +98,7 @@ impl Waits {
 
 /// A party of the wait-for graph. Operations on the main line hold nothing: others only wait behind them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Node {
+pub(super) enum Node {
     Txn(TxnId),
     /// Age of its ticket.
     Main(u64),
@@ -135,19 +135,18 @@ impl LockTable {
             let mut waits = self.waits.lock();
             let age = wait.ticket.age;
             waits.add(wait);
-            if let Asker::Txn(owner) = &asker {
-                if owner.check().is_err() {
-                    // It was stopped before it was in the list, so nobody has told it.
-                    for wait in waits.take_owner(owner.id) {
-                        for key in wait.ticket.take_places(Table::Locks) {
-                            self.leave_object(key, &wait.ticket, &mut ready);
-                        }
-                        ready.push(wait.ticket);
-                    }
-                } else {
-                    self.break_cycles(&mut waits, owner, &mut ready);
-                }
+            if let Asker::Txn(owner) = &asker
+                && owner.check().is_err()
+            {
+                // It was stopped before it was in the list, so nobody has told it.
+                self.refuse_waits(&mut waits, owner, &mut ready);
             }
+            // Also one on the main line can close a cycle: others may stand behind it in a queue.
+            let node = match &asker {
+                Asker::Txn(owner) => Node::Txn(owner.id),
+                Asker::Main { .. } => Node::Main(age),
+            };
+            self.break_cycles(&mut waits, node, &mut ready);
             if let Some(wait) = waits.by_age.get(&age).cloned() {
                 self.expire(&mut waits, &wait, self.now(), &mut ready);
             }
@@ -190,6 +189,16 @@ impl LockTable {
         next
     }
 
+    /// Takes all waiting operations of `owner` from the queues, to be tried again and refused.
+    pub(super) fn refuse_waits(&self, waits: &mut Waits, owner: &OwnerState, ready: &mut Ready) {
+        for wait in waits.take_owner(owner.id) {
+            for key in wait.ticket.take_places(Table::Locks) {
+                self.leave_object(key, &wait.ticket, ready);
+            }
+            ready.push(wait.ticket);
+        }
+    }
+
     /// What stops `wait` now, and the name that it wants.
     fn blockers(&self, wait: &Wait) -> Option<(LockNameBuf, Vec<Blocker>)> {
         self.shard(wait.key).lock().get(&wait.key)?.blockers(wait.key, &wait.ticket)
@@ -225,10 +234,10 @@ impl LockTable {
         (!is_over).then(|| wait_max.saturating_sub(waited))
     }
 
-    /// Breaks every cycle that can be reached from `owner`: where a member only stands in a queue behind
+    /// Breaks every cycle that can be reached from `start`: where a member only stands in a queue behind
     /// another, it may pass; else the least important one, then the youngest, is doomed.
-    pub(super) fn break_cycles(&self, waits: &mut Waits, owner: &OwnerState, ready: &mut Ready) {
-        while let Some(cycle) = self.find_cycle(waits, Node::Txn(owner.id)) {
+    pub(super) fn break_cycles(&self, waits: &mut Waits, start: Node, ready: &mut Ready) {
+        while let Some(cycle) = self.find_cycle(waits, start) {
             if let Some(edge) = cycle.iter().find(|edge| edge.to.queued.is_some()) {
                 edge.wait.ticket.pass_queues();
                 self.collect_ready(edge.wait.key, ready);

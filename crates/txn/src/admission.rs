@@ -21,10 +21,7 @@ use kvfs_store::clock::Clock;
 use crate::Want;
 use crate::latch::{self, Latches};
 use crate::lock::{Asker, Doom, LockInfo, LockOptions, LockOwner, LockTable, Stopped, TxnInfo, TxnTraits};
-use crate::ticket::Ticket;
-
-#[cfg(test)]
-mod tests;
+use crate::ticket::{Table, Ticket};
 
 /// On whose behalf an operation runs.
 #[derive(Debug, Clone, Copy)]
@@ -141,6 +138,12 @@ impl Admission {
         self.locks.bytes()
     }
 
+    /// The locks, for tests.
+    #[cfg(test)]
+    pub(crate) fn locks(&self) -> &LockTable {
+        &self.locks
+    }
+
     /// The latches, for figures.
     pub fn latches(&self) -> &Latches {
         &self.latches
@@ -203,6 +206,7 @@ impl Guard<'_> {
             Err(Stopped::Blocked(wait)) => {
                 let ticket = self.latches.ticket().clone();
                 self.latches.park();
+                ticket.state().leave(Table::Latches);
                 self.locks.wait(wait).map_err(Refused::Doomed)?;
                 Err(Refused::Wait(ticket))
             }
