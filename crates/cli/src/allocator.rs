@@ -3,8 +3,8 @@
 //! Rows are allocated by the workers and freed by the flush thread, in bursts as large as a memtable; this
 //! allocator gives such memory back, where the C library's keeps it in the arena of each thread.
 //!
-//! It is built not to ask for huge pages: one that was freed in part stays resident as a whole, which cost
-//! a quarter more memory than all that was in use.
+//! It is built not to ask for huge pages: one that is used in part is resident as a whole, which made the
+//! resident set of a busy daemon a quarter larger.
 //!
 //! Thread safety: [`give_back_soon`] is called once, before there are other threads.
 
