@@ -57,7 +57,12 @@ impl FileSystem {
         let plus = plus && !self.locks_reads();
         let result = self.list_entries(&node, &resume, plus, &mut reply, sink);
         let has_entries = !reply.is_empty();
-        directory.cookies.lock().finish(reply);
+        {
+            let mut book = directory.cookies.lock();
+            let bytes_before = book.memory_bytes();
+            book.finish(reply);
+            self.nodes.note_resized(bytes_before, book.memory_bytes());
+        }
         // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
         if has_entries { Ok(()) } else { result }
     }

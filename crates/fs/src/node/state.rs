@@ -117,6 +117,11 @@ impl DirectoryPart {
     pub(crate) fn new(placement: Placement) -> Self {
         Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() }
     }
+
+    /// Memory that is held (bytes).
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.cookies.lock().memory_bytes()
+    }
 }
 
 /// A node. Reached through a [`Pin`], or through the location of a child.

@@ -137,6 +137,12 @@ impl NodeTable {
         Some(self.pin(node))
     }
 
+    /// What hangs on a node that the caller pins takes another number of bytes than before.
+    pub(crate) fn note_resized(&self, bytes_before: usize, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes_before as u64, Ordering::Relaxed);
+    }
+
     fn pin(&self, node: &Arc<Node>) -> Pin<'_> {
         node.references.fetch_add(1, Ordering::Relaxed);
         if !node.recently_used.load(Ordering::Relaxed) {
@@ -369,5 +375,5 @@ fn node_bytes(location: &Location, directory: Option<&DirectoryPart>) -> u64 {
         Location::Entry { name, .. } => name.len().next_multiple_of(16),
         _ => 0,
     };
-    (NODE_BYTES + directory.map_or(0, size_of_val) + name_len) as u64
+    (NODE_BYTES + directory.map_or(0, DirectoryPart::memory_bytes) + name_len) as u64
 }

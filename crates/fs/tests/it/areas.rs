@@ -344,6 +344,26 @@ fn the_node_table_names_idle_nodes_above_its_bound() {
 }
 
 #[test]
+fn offsets_of_listings_count_as_memory_of_the_directory() {
+    let setup = Setup::new(4096);
+    let dir = setup.dir(ROOT, "d");
+    for index in 0..1000 {
+        let file = setup.file(dir, &format!("{index:0>200}"));
+        setup.forget(MAIN, file, 1);
+    }
+    let before = setup.node_stats().bytes;
+    // A listing that nobody finishes keeps its names.
+    setup.list_once(dir, 0, 900, false).unwrap();
+    let listed = setup.node_stats().bytes;
+    assert!(listed >= before + 900 * 200, "{before} {listed}");
+    setup.list(dir, 100, false);
+    setup.forget(MAIN, dir, 1);
+    let forgotten = setup.node_stats();
+    assert_eq!(forgotten.nodes, 1, "only the root is left");
+    assert!(forgotten.bytes < before, "{before} {forgotten:?}");
+}
+
+#[test]
 fn small_files_are_read_from_what_the_listing_saw() {
     let mut setup = Setup::new(4096);
     for index in 0..50 {
