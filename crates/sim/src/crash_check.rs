@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{
-    Batch, Cursor, Durability, KeyRange, Keyspace, Op, Position, Read, Result, Snapshot, Store,
+    Batch, Cursor, Durability, KeyRange, Keyspace, Op, Position, Read, Result, Snapshot, Store, Txn,
 };
 
 use crate::ops::short;
@@ -80,6 +80,20 @@ impl History {
         self.model.apply(self.handles.batch(ops), Durability::Buffered)?;
         self.points.push(Point { position, state: self.model.snapshot()? });
         Ok(())
+    }
+
+    /// Commits `txn`, a transaction of the model; the subject committed the same at `position`. Gives whether
+    /// it had written anything.
+    ///
+    /// # Errors
+    /// What the model says; the history is then unchanged.
+    pub fn record_commit(&mut self, txn: &dyn Txn, position: Position) -> Result<bool> {
+        let before = self.model.position();
+        if txn.commit(Durability::Buffered)? == before {
+            return Ok(false);
+        }
+        self.points.push(Point { position, state: self.model.snapshot()? });
+        Ok(true)
     }
 
     /// Notes that the subject synced everything so far.

@@ -8,11 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice};
+use kvfs_store::TxnId;
 
 use crate::crash_check::History;
 use crate::engine::Engine;
 use crate::ops::{Profile, Step, generate};
-use crate::session::{Session, check_goes_on, check_recovery, writes_only};
+use crate::session::{Session, check_goes_on, check_ids_go_on, check_recovery, writes_only};
+use crate::txns::Outcomes;
 
 /// What a sweep does.
 #[derive(Debug, Clone)]
@@ -49,11 +51,13 @@ struct Mark {
     events: usize,
     synced: usize,
     begun: usize,
+    last_txn: TxnId,
 }
 
 struct Recording {
     device: Arc<CrashDevice>,
     history: History,
+    outcomes: Outcomes,
     marks: Vec<Mark>,
     steps: Vec<Step>,
 }
@@ -97,17 +101,19 @@ fn record(engine: &dyn Engine, profile: &Profile, seed: u64) -> Result<Recording
         events: device.events_len(),
         synced: session.history.synced(),
         begun: session.history.len() + begun,
+        last_txn: session.last_txn(),
     };
     let steps = generate(profile, seed);
     let mut marks = vec![mark(&session, 0)];
     for (index, step) in steps.iter().enumerate() {
-        marks.push(mark(&session, usize::from(matches!(step, Step::Apply { .. }))));
+        marks.push(mark(&session, usize::from(matches!(step, Step::Apply { .. } | Step::TxnCommit { .. }))));
         let result = session.step(engine, &dynamic, step);
         session = result.map_err(|error| format!("step {index} ({step:?}): {error}"))?;
         marks.push(mark(&session, 0));
     }
     session.compare()?;
-    Ok(Recording { device, history: session.history, marks, steps })
+    let Session { history, outcomes, .. } = session;
+    Ok(Recording { device, history, outcomes, marks, steps })
 }
 
 impl Recording {
@@ -117,6 +123,12 @@ impl Recording {
         let (synced, begun) =
             passed.fold((0, 0), |(synced, begun), mark| (mark.synced.max(synced), mark.begun.max(begun)));
         synced..=begun.min(self.history.len())
+    }
+
+    /// The greatest id that a transaction had for sure before `event`.
+    fn last_txn(&self, event: usize) -> TxnId {
+        let passed = self.marks.iter().take_while(|mark| mark.events <= event);
+        passed.map(|mark| mark.last_txn).max().unwrap_or(TxnId(0))
     }
 }
 
@@ -133,7 +145,9 @@ fn check_image(
     let device = Arc::new(CrashDevice::over(Arc::new(image)));
     let allowed = recording.allowed(event);
     let open = check_recovery(engine, Arc::clone(&device) as Arc<dyn Device>, &recording.history, allowed)?;
+    recording.outcomes.clone().check_reopened(&*open.store())?;
     if again {
+        check_ids_go_on(&*open.store(), recording.last_txn(event))?;
         let position = check_goes_on(&*open)?;
         let image = device.crash_image(seed, CrashMode::Any).map_err(|error| error.to_string())?;
         drop(open);

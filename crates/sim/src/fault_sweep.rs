@@ -163,26 +163,22 @@ impl Faulty<'_> {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
+        let refused = |error: StoreError| format!("the model refused: {error}");
         let error = match step {
             Step::Apply { ops, durability } => {
-                match self
-                    .session
-                    .apply(ops, *durability)
-                    .map_err(|error| format!("the model refused: {error}"))?
-                {
-                    Applied::Yes => {
-                        // What came later is in, so what was refused before is out for good.
-                        self.ghost = None;
-                        None
-                    }
-                    Applied::Unsynced(error) => Some(error),
-                    Applied::No(error) => {
-                        if !matches!(error, StoreError::Full) {
-                            self.ghost.get_or_insert_with(|| ops.clone());
-                        }
-                        Some(error)
-                    }
-                }
+                let applied = self.session.apply(ops, *durability).map_err(refused)?;
+                self.note(applied, ops)
+            }
+            Step::TxnBegin { slot, isolation } => self.session.txn_begin(*slot, *isolation).err(),
+            Step::TxnApply { slot, ops } => self.session.txn_apply(*slot, ops).err(),
+            Step::TxnCommit { slot, durability } => {
+                let ops = self.session.txn_ops(*slot).to_vec();
+                let applied = self.session.txn_commit(*slot, *durability).map_err(refused)?;
+                applied.and_then(|applied| self.note(applied, &ops))
+            }
+            Step::TxnAbort { slot } => {
+                self.session.txns[*slot] = None;
+                None
             }
             Step::Sync => self.session.sync().err(),
             Step::Flush => self.session.open.flush().err(),
@@ -201,6 +197,24 @@ impl Faulty<'_> {
         // Whether stopped or not, reads go on and are right.
         self.device.clear();
         self.session.compare().map_err(|problem| format!("after \"{error}\": {problem}"))
+    }
+
+    /// Takes in what became of a batch; gives its error.
+    fn note(&mut self, applied: Applied, ops: &[Op]) -> Option<StoreError> {
+        match applied {
+            Applied::Yes => {
+                // What came later is in, so what was refused before is out for good.
+                self.ghost = None;
+                None
+            }
+            Applied::Unsynced(error) => Some(error),
+            Applied::No(error) => {
+                if !matches!(error, StoreError::Full) {
+                    self.ghost.get_or_insert_with(|| ops.to_vec());
+                }
+                Some(error)
+            }
+        }
     }
 
     /// A stopped store refuses all writes, also on a healed device, and nothing of them is seen.
@@ -231,7 +245,8 @@ impl Faulty<'_> {
     fn reopen(self) -> Result<Option<Self>, String> {
         let Self { engine, device, session, .. } = self;
         let dynamic = Arc::clone(&device) as Arc<dyn Device>;
-        let Session { open, mut history, .. } = session;
+        let Session { txns, outcomes, open, mut history, .. } = session;
+        drop(txns);
         let reopened = open.close().and_then(|()| {
             let open = engine.open(Arc::clone(&dynamic))?;
             // Merge functions have to be given at every opening.
@@ -241,7 +256,7 @@ impl Faulty<'_> {
         match reopened {
             Ok((open, handles)) => {
                 history.record_sync();
-                let session = Session { open, handles, history };
+                let session = Session { txns: Default::default(), outcomes, open, handles, history };
                 Ok(Some(Self { engine, device, session, ghost: None, noticed: false, stopped: false }))
             }
             Err(error) if device.faults() == 0 => Err(format!("reopening without a fault: {error}")),
@@ -267,7 +282,7 @@ impl Faulty<'_> {
             let position = self.session.open.store().position().0 + ops.len() as u64;
             history.record(&ops, Position(position)).map_err(|error| error.to_string())?;
         }
-        drop(self.session.open);
+        drop((self.session.txns, self.session.open));
         let open = check_recovery(self.engine, Arc::new(image), &history, allowed)
             .map_err(|problem| format!("on the healed device ({mode:?}): {problem}"))?;
         check_goes_on(&*open)?;

@@ -2,7 +2,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kvfs_device::Rng;
-use kvfs_store::{BLOCK_BYTES, Durability, ExtentKind, KEY_LEN_MAX, KeyRange, Keyspace, KeyspaceKind, Op};
+use kvfs_store::{
+    BLOCK_BYTES, Durability, ExtentKind, Isolation, KEY_LEN_MAX, KeyRange, Keyspace, KeyspaceKind, Op,
+    Records, Touch,
+};
 
 use crate::merge::{Append, Sum};
 use crate::ops::{Move, Profile, Reader, SLOTS, Step};
@@ -57,6 +60,12 @@ impl Generator<'_> {
             w.crash,
             w.flush,
             w.compact,
+            w.txn_begin,
+            w.txn_apply,
+            w.txn_changed,
+            w.txn_changes,
+            w.txn_commit,
+            w.txn_abort,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -84,7 +93,16 @@ impl Generator<'_> {
             11 => Step::Reopen,
             12 => Step::Crash,
             13 => Step::Flush,
-            _ => Step::Compact,
+            14 => Step::Compact,
+            15 => {
+                let isolation = if self.one_in(3) { Isolation::Serializable } else { Isolation::Snapshot };
+                Step::TxnBegin { slot, isolation }
+            }
+            16 => Step::TxnApply { slot, ops: self.ops() },
+            17 => self.txn_changed(slot),
+            18 => Step::TxnChanges { slot },
+            19 => Step::TxnCommit { slot, durability: self.durability() },
+            _ => Step::TxnAbort { slot },
         }
     }
 
@@ -97,7 +115,11 @@ impl Generator<'_> {
     }
 
     fn reader(&mut self) -> Reader {
-        if self.rng.chance(1, 2) { Reader::Store } else { Reader::Snapshot(self.rng.index(SLOTS)) }
+        match self.rng.below(4) {
+            0..2 => Reader::Store,
+            2 => Reader::Snapshot(self.rng.index(SLOTS)),
+            _ => Reader::Txn(self.rng.index(SLOTS)),
+        }
     }
 
     /// The first keyspaces are the busiest.
@@ -115,11 +137,38 @@ impl Generator<'_> {
     }
 
     fn apply(&mut self) -> Step {
+        Step::Apply { ops: self.ops(), durability: self.durability() }
+    }
+
+    fn ops(&mut self) -> Vec<Op> {
         let count = 1 + self.rng.index(self.profile.batch_ops_max);
-        let ops = (0..count).map(|_| self.op()).collect();
-        let durability =
-            if self.one_in(self.profile.synced_one_in) { Durability::Synced } else { Durability::Buffered };
-        Step::Apply { ops, durability }
+        (0..count).map(|_| self.op()).collect()
+    }
+
+    fn durability(&mut self) -> Durability {
+        if self.one_in(self.profile.synced_one_in) { Durability::Synced } else { Durability::Buffered }
+    }
+
+    fn txn_changed(&mut self, slot: usize) -> Step {
+        let space = self.space();
+        let records = match self.rng.below(3) {
+            0 => {
+                let touch = match self.rng.below(4) {
+                    0 => Touch::default(),
+                    1 => Touch { exclusive: 0, increment: 1 },
+                    _ => Touch::ALL,
+                };
+                Records::Key { key: self.key(space), touch }
+            }
+            1 => Records::Range(self.range(space)),
+            _ => {
+                let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
+                let count = if self.one_in(10) { u64::MAX } else { self.rng.below(20) };
+                let records = Records::Blocks { prefix: self.prefix(), first: self.block(), count };
+                return Step::TxnChanged { slot, space, records };
+            }
+        };
+        Step::TxnChanged { slot, space, records }
     }
 
     fn op(&mut self) -> Op {

@@ -23,6 +23,7 @@ mod session;
 pub mod shrink;
 pub mod spaces;
 pub mod store_check;
+pub mod txns;
 
 use std::env;
 

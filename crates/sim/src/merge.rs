@@ -1,7 +1,7 @@
 //! Merge functions for tests: one that concatenates and can clear, one that adds.
 
 use bytes::Bytes;
-use kvfs_store::{MergeFunction, Result, StoreError};
+use kvfs_store::{MergeFunction, Result, StoreError, Touch};
 
 /// Longest operand that [`Append`] folds to (bytes); longer ones stay apart, so that chains of
 /// several operands occur.
@@ -81,6 +81,11 @@ impl MergeFunction for Sum {
 
     fn fold(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes> {
         Some(Self::operand(Self::number(older).saturating_add(Self::number(newer))))
+    }
+
+    /// Adding nothing touches nothing; sums commute.
+    fn touch(&self, _key: &[u8], operand: &[u8]) -> Touch {
+        Touch { exclusive: 0, increment: u64::from(Self::number(operand) > 0) }
     }
 }
 

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Durability, ExtentKind, KeyRange, Op};
+use kvfs_store::{BLOCK_BYTES, Durability, ExtentKind, Isolation, KeyRange, Op, Records};
 
 use crate::spaces::{SPACES, SpaceIndex};
 
 pub use crate::generate::generate;
 
-/// Snapshots and cursors that a run holds at the same time, each.
+/// Snapshots, cursors and transactions that a run holds at the same time, each.
 pub const SLOTS: usize = 4;
 
 /// What answers a read.
@@ -19,6 +19,8 @@ pub enum Reader {
     Store,
     /// The snapshot in a slot; the step does nothing when the slot is empty.
     Snapshot(usize),
+    /// The transaction in a slot; as above.
+    Txn(usize),
 }
 
 /// One move of a cursor.
@@ -64,6 +66,18 @@ pub enum Step {
     NextExtent { reader: Reader, space: SpaceIndex, prefix: Bytes, from: u64, kind: ExtentKind },
     /// Compares all content.
     Compare { reader: Reader },
+    /// Begins a transaction in `slot`; the one that is there is dropped.
+    TxnBegin { slot: usize, isolation: Isolation },
+    /// Applies a batch privately.
+    TxnApply { slot: usize, ops: Vec<Op> },
+    /// Asks whether others changed `records` since the transaction's snapshot.
+    TxnChanged { slot: usize, space: SpaceIndex, records: Records },
+    /// Compares the net write sets.
+    TxnChanges { slot: usize },
+    /// Commits, and so empties `slot`.
+    TxnCommit { slot: usize, durability: Durability },
+    /// Aborts, and so empties `slot`.
+    TxnAbort { slot: usize },
     /// Closes the store cleanly and opens it again.
     Reopen,
     /// Cuts the power and opens what is left.
@@ -89,6 +103,12 @@ pub struct StepWeights {
     pub read_blocks: u32,
     pub next_extent: u32,
     pub compare: u32,
+    pub txn_begin: u32,
+    pub txn_apply: u32,
+    pub txn_changed: u32,
+    pub txn_changes: u32,
+    pub txn_commit: u32,
+    pub txn_abort: u32,
     pub reopen: u32,
     pub crash: u32,
     pub flush: u32,
@@ -141,6 +161,12 @@ impl Default for Profile {
             read_blocks: 6,
             next_extent: 6,
             compare: 1,
+            txn_begin: 4,
+            txn_apply: 16,
+            txn_changed: 4,
+            txn_changes: 2,
+            txn_commit: 3,
+            txn_abort: 1,
             reopen: 1,
             crash: 0,
             flush: 2,
@@ -203,17 +229,31 @@ fn write_op(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
     }
 }
 
+fn write_ops(f: &mut fmt::Formatter<'_>, ops: &[Op]) -> fmt::Result {
+    ops.iter().try_for_each(|op| {
+        write!(f, "\n        ")?;
+        write_op(f, op)
+    })
+}
+
 impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Apply { ops, durability } => {
                 write!(f, "apply {durability:?}")?;
-                for op in ops {
-                    write!(f, "\n        ")?;
-                    write_op(f, op)?;
-                }
-                Ok(())
+                write_ops(f, ops)
             }
+            Self::TxnBegin { slot, isolation } => write!(f, "txn_begin {slot} {isolation:?}"),
+            Self::TxnApply { slot, ops } => {
+                write!(f, "txn_apply {slot}")?;
+                write_ops(f, ops)
+            }
+            Self::TxnChanged { slot, space, records } => {
+                write!(f, "txn_changed {slot} {} {records:?}", space_name(*space))
+            }
+            Self::TxnChanges { slot } => write!(f, "txn_changes {slot}"),
+            Self::TxnCommit { slot, durability } => write!(f, "txn_commit {slot} {durability:?}"),
+            Self::TxnAbort { slot } => write!(f, "txn_abort {slot}"),
             Self::Get { reader, space, key } => {
                 write!(f, "get {reader:?} {} {}", space_name(*space), Short(key))
             }

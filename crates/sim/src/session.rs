@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use kvfs_device::Device;
-use kvfs_store::{Durability, Op, Position, Result, Store, StoreError};
+use kvfs_store::{Durability, Isolation, Op, Position, Result, Store, StoreError, Txn, TxnId, TxnOptions};
 
 use crate::crash_check::{History, compare};
 use crate::engine::{Engine, OpenStore};
-use crate::ops::{OpWeights, Profile, Step, StepWeights};
+use crate::ops::{OpWeights, Profile, SLOTS, Step, StepWeights};
 use crate::spaces::{Handles, SPACES};
+use crate::txns::Outcomes;
 
 /// Steps that change things, for sweeps that look at the result only.
 pub(crate) fn writes_only(steps: usize) -> Profile {
@@ -27,6 +28,12 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         read_blocks: 0,
         next_extent: 0,
         compare: 0,
+        txn_begin: 5,
+        txn_apply: 14,
+        txn_changed: 0,
+        txn_changes: 0,
+        txn_commit: 6,
+        txn_abort: 1,
         crash: 0,
     };
     let op_weights = OpWeights { put: 10, delete: 4, delete_range: 2, merge: 5, put_blocks: 6 };
@@ -43,7 +50,15 @@ pub(crate) enum Applied {
     No(StoreError),
 }
 
+/// A transaction, and what it has written.
+pub(crate) struct OpenTxn {
+    txn: Arc<dyn Txn>,
+    ops: Vec<Op>,
+}
+
 pub(crate) struct Session {
+    pub(crate) txns: [Option<OpenTxn>; SLOTS],
+    pub(crate) outcomes: Outcomes,
     pub(crate) open: Box<dyn OpenStore>,
     pub(crate) handles: Handles,
     pub(crate) history: History,
@@ -57,16 +72,79 @@ impl Session {
         let store = open.store();
         let handles = Handles::open(&*store)?;
         let history = History::new(store.position())?;
-        Ok(Self { open, handles, history })
+        Ok(Self { txns: Default::default(), outcomes: Outcomes::default(), open, handles, history })
     }
 
     /// Closes cleanly and opens again.
     pub(crate) fn reopen(mut self, engine: &dyn Engine, device: &Arc<dyn Device>) -> Result<Self> {
+        self.txns = Default::default();
         self.open.close()?;
         self.open = engine.open(Arc::clone(device))?;
         self.handles = Handles::open(&*self.open.store())?;
+        self.outcomes
+            .check_reopened(&*self.open.store())
+            .map_err(|problem| StoreError::corrupt("the outcomes of transactions", problem))?;
         self.history.record_sync();
         Ok(self)
+    }
+
+    /// Begins a transaction; the one in the slot is dropped. Engines without them begin none.
+    pub(crate) fn txn_begin(&mut self, slot: usize, isolation: Isolation) -> Result<()> {
+        self.txns[slot] = None;
+        let store = self.open.store();
+        if store.capabilities().transactions {
+            let txn = store.begin(TxnOptions { isolation })?;
+            self.outcomes
+                .begun(txn.id())
+                .map_err(|problem| StoreError::corrupt("the ids of transactions", problem))?;
+            self.txns[slot] = Some(OpenTxn { txn, ops: Vec::new() });
+        }
+        Ok(())
+    }
+
+    /// Writes privately; a conflict refuses the batch and no more.
+    pub(crate) fn txn_apply(&mut self, slot: usize, ops: &[Op]) -> Result<()> {
+        let Some(open) = &mut self.txns[slot] else { return Ok(()) };
+        match open.txn.apply(self.handles.batch(ops)) {
+            Ok(()) => open.ops.extend_from_slice(ops),
+            Err(StoreError::Conflict { .. } | StoreError::TxnTooLarge { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// What a commit of the transaction in `slot` would do.
+    pub(crate) fn txn_ops(&self, slot: usize) -> &[Op] {
+        self.txns[slot].as_ref().map_or(&[], |open| &open.ops)
+    }
+
+    /// Commits; `None` when there was nothing to commit.
+    pub(crate) fn txn_commit(&mut self, slot: usize, durability: Durability) -> Result<Option<Applied>> {
+        let Some(OpenTxn { txn, ops }) = self.txns[slot].take() else { return Ok(None) };
+        let store = self.open.store();
+        let before = store.position();
+        let (position, error) = match txn.commit(durability) {
+            Ok(position) => (position, None),
+            Err(error) if store.position() > before => (store.position(), Some(error)),
+            Err(error) => return Ok(Some(Applied::No(error))),
+        };
+        if position == before {
+            return Ok(None);
+        }
+        self.history.record(&ops, position)?;
+        self.outcomes.committed(txn.id(), position);
+        if let Some(error) = error {
+            return Ok(Some(Applied::Unsynced(error)));
+        }
+        if durability == Durability::Synced {
+            self.history.record_sync();
+        }
+        Ok(Some(Applied::Yes))
+    }
+
+    /// The greatest id that a transaction has had so far.
+    pub(crate) fn last_txn(&self) -> TxnId {
+        self.outcomes.last_id()
     }
 
     pub(crate) fn apply(&mut self, ops: &[Op], durability: Durability) -> Result<Applied> {
@@ -108,6 +186,17 @@ impl Session {
                 Applied::No(StoreError::Full) if engine.may_fill_up() => {}
                 Applied::No(error) | Applied::Unsynced(error) => return Err(error),
             },
+            Step::TxnBegin { slot, isolation } => self.txn_begin(*slot, *isolation)?,
+            Step::TxnApply { slot, ops } => match self.txn_apply(*slot, ops) {
+                Err(StoreError::Full) if engine.may_fill_up() => {}
+                result => result?,
+            },
+            Step::TxnCommit { slot, durability } => match self.txn_commit(*slot, *durability)? {
+                None | Some(Applied::Yes) => {}
+                Some(Applied::No(StoreError::Full)) if engine.may_fill_up() => {}
+                Some(Applied::No(error) | Applied::Unsynced(error)) => return Err(error),
+            },
+            Step::TxnAbort { slot } => self.txns[*slot] = None,
             Step::Sync => self.sync()?,
             Step::Flush => self.open.flush()?,
             Step::Compact => match self.open.compact() {
@@ -144,6 +233,19 @@ pub(crate) fn check_recovery(
     history.find_prefix(&*store, allowed)?;
     open.check()?;
     Ok(open)
+}
+
+/// A transaction that begins after a recovery has an id that none had before.
+pub(crate) fn check_ids_go_on(store: &dyn Store, last: TxnId) -> Result<(), String> {
+    if !store.capabilities().transactions {
+        return Ok(());
+    }
+    match store.begin(TxnOptions::default()) {
+        Ok(txn) if txn.id() > last => Ok(()),
+        Ok(txn) => Err(format!("transaction {} begins although {last} was given", txn.id())),
+        Err(StoreError::Full) => Ok(()),
+        Err(error) => Err(format!("beginning after the recovery: {error}")),
+    }
 }
 
 /// Applies a batch after a recovery and crashes again at once; what was synced must be there.

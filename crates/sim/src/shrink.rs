@@ -77,13 +77,15 @@ impl Shrinker<'_> {
 /// `steps` without operation `index` of the batch at `at`; `None` when there is no such operation,
 /// or no other.
 fn without_op(steps: &[Step], at: usize, index: usize) -> Option<Vec<Step>> {
-    let Step::Apply { ops, durability } = steps.get(at)? else { return None };
+    let (Step::Apply { ops, .. } | Step::TxnApply { ops, .. }) = steps.get(at)? else { return None };
     if index >= ops.len() || ops.len() == 1 {
         return None;
     }
     let mut fewer: Vec<Op> = ops.clone();
     fewer.remove(index);
     let mut candidate = steps.to_vec();
-    candidate[at] = Step::Apply { ops: fewer, durability: *durability };
+    if let Step::Apply { ops, .. } | Step::TxnApply { ops, .. } = &mut candidate[at] {
+        *ops = fewer;
+    }
     Some(candidate)
 }

@@ -1,18 +1,21 @@
 //! Runs generated steps on a store beside the model and compares every answer.
 
+mod transactions;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{
     BLOCK_BYTES, Cursor, Durability, Extent, ExtentKind, KeyRange, Op, Position, Read, Result, Snapshot,
-    Store, StoreError,
+    Store, StoreError, Txn,
 };
 
 use crate::crash_check::{History, compare};
 use crate::ops::{Move, Profile, Reader, SLOTS, Step, generate, short};
 use crate::shrink::shrink;
 use crate::spaces::{Handles, SpaceIndex};
+use crate::txns::Outcomes;
 
 /// A store under test, and what can be done to it from outside.
 pub trait Subject {
@@ -160,6 +163,8 @@ struct Runner<'s> {
     history: History,
     snapshots: [Option<Pair<Arc<dyn Snapshot>>>; SLOTS],
     cursors: [Option<Pair<Box<dyn Cursor>>>; SLOTS],
+    txns: [Option<Pair<Arc<dyn Txn>>>; SLOTS],
+    outcomes: Outcomes,
 }
 
 type Verdict = Result<(), String>;
@@ -200,7 +205,15 @@ impl<'s> Runner<'s> {
         let store = subject.store();
         let handles = Handles::open(&*store).map_err(|error| text(&error))?;
         let history = History::new(store.position()).map_err(|error| text(&error))?;
-        Ok(Self { subject, handles, history, snapshots: Default::default(), cursors: Default::default() })
+        Ok(Self {
+            subject,
+            handles,
+            history,
+            snapshots: Default::default(),
+            cursors: Default::default(),
+            txns: Default::default(),
+            outcomes: Outcomes::default(),
+        })
     }
 
     fn step(&mut self, step: &Step) -> Verdict {
@@ -230,6 +243,12 @@ impl<'s> Runner<'s> {
                 self.next_extent(*reader, *space, prefix, *from, *kind)
             }
             Step::Compare { reader } => self.compare(*reader),
+            Step::TxnBegin { slot, isolation } => self.txn_begin(*slot, *isolation),
+            Step::TxnApply { slot, ops } => self.txn_apply(*slot, ops),
+            Step::TxnChanged { slot, space, records } => self.txn_changed(*slot, *space, records),
+            Step::TxnChanges { slot } => self.txn_changes(*slot),
+            Step::TxnCommit { slot, durability } => self.txn_commit(*slot, *durability),
+            Step::TxnAbort { slot } => self.txn_abort(*slot),
             Step::Reopen => self.reopen(),
             Step::Crash => self.crash(),
             Step::Flush => self.subject.flush().map_err(|error| text(&error)),
@@ -294,6 +313,10 @@ impl<'s> Runner<'s> {
             }
             Reader::Snapshot(slot) => {
                 let pair = self.snapshots[slot].as_ref()?;
+                Some((read(&*pair.subject, handle), read(&*pair.model, model_handle)))
+            }
+            Reader::Txn(slot) => {
+                let pair = self.txns[slot].as_ref()?;
                 Some((read(&*pair.subject, handle), read(&*pair.model, model_handle)))
             }
         }
@@ -398,10 +421,14 @@ impl<'s> Runner<'s> {
             Reader::Snapshot(slot) => self.snapshots[slot].as_ref().map_or(Ok(()), |pair| {
                 compare(&*pair.subject, &self.handles, &*pair.model, self.history.handles())
             }),
+            Reader::Txn(slot) => self.txns[slot].as_ref().map_or(Ok(()), |pair| {
+                compare(&*pair.subject, &self.handles, &*pair.model, self.history.handles())
+            }),
         }
     }
 
     fn release_all(&mut self) {
+        self.txns = Default::default();
         self.cursors = Default::default();
         self.snapshots = Default::default();
     }
@@ -417,6 +444,7 @@ impl<'s> Runner<'s> {
         }
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.synced();
+        self.outcomes.check_reopened(&*store)?;
         self.compare(Reader::Store)
     }
 
@@ -430,6 +458,7 @@ impl<'s> Runner<'s> {
         let allowed = self.history.synced()..=self.history.len();
         let survivors = self.history.find_prefix(&*store, allowed)?;
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
+        self.outcomes.check_reopened(&*store)?;
         self.history.rewind(survivors, store.position()).map_err(|error| text(&error))
     }
 }

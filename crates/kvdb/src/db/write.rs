@@ -210,7 +210,10 @@ impl Inner {
         let seen = self.progress.rings();
         let journal = self.journal()?;
         let tail = journal.tail();
-        self.seal_if(|active| active.bytes() > 0);
+        // Also an empty table, when all others are in runs: a tail that was taken while a group was open lies
+        // before that group, and nothing else would ever move it on.
+        let is_behind = || self.view().sealed.is_empty() && journal.tail() < journal.head();
+        self.seal_if(|active| active.bytes() > 0 || is_behind());
         match self.options.background {
             Background::Manual => self.flush_oldest().map(drop),
             Background::Threads => {

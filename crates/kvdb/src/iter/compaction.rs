@@ -186,9 +186,10 @@ impl CompactionIter {
     fn keep(&mut self, key: &Bytes, stripe: Stripe, nothing_below: bool) -> Result<()> {
         let Stripe { is_oldest, operands, base } = stripe;
         let kept = |seqno, kind, value| Kept { key: key.clone(), seqno, kind, value };
-        // Above a boundary an operand stays what it is: as a value it would seem to have touched more than it
-        // did, to a transaction that began at the boundary.
-        let base_is_known = (nothing_below && is_oldest) || !matches!(base, Base::Unknown);
+        // Above a boundary no change is forgotten and an operand stays what it is: a transaction that began at
+        // the boundary asks what was changed since then, and how.
+        let nothing_below = nothing_below && is_oldest;
+        let base_is_known = nothing_below || !matches!(base, Base::Unknown);
         let merger = &self.rules.merger;
         if let Some(&(newest, _)) = operands.first()
             && base_is_known

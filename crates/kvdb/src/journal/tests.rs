@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
-use kvfs_store::{Batch, Keyspace, Result, Seqno, StoreError};
+use kvfs_store::{Batch, Keyspace, Result, Seqno, StoreError, TxnId};
 
 use super::header::{HEADER_BYTES, Header};
 use super::{AppendError, Journal, JournalArea, Lsn, Replayed, codec};
@@ -89,11 +89,12 @@ fn batches_survive_encoding() {
     for seed in 0..300 {
         let batch = random_batch(seed, 10_000);
         let mut encoded = Vec::new();
-        codec::encode(seed << 20, &batch, &mut encoded);
+        let txn = seed.is_multiple_of(3).then_some(TxnId(seed << 40));
+        codec::encode(seed << 20, &batch, txn, &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(&batch), "seed {seed}");
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
-        assert_eq!(reader.next(), Ok(Some((seed << 20, batch))), "seed {seed}");
+        assert_eq!(reader.next(), Ok(Some((seed << 20, batch, txn))), "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
     }
 }
@@ -103,7 +104,7 @@ fn decoding_survives_any_bytes() {
     for seed in 0..2000 {
         let mut rng = Rng::new(seed);
         let mut encoded = Vec::new();
-        codec::encode(1, &random_batch(seed, 100), &mut encoded);
+        codec::encode(1, &random_batch(seed, 100), Some(TxnId(seed)), &mut encoded);
         for _ in 0..rng.range(1, 4) {
             let at = rng.index(encoded.len());
             encoded[at] = rng.next_u64() as u8;
@@ -111,7 +112,7 @@ fn decoding_survives_any_bytes() {
         encoded.truncate(rng.index(encoded.len() + 1));
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
-        while let Ok(Some((_, batch))) = reader.next() {
+        while let Ok(Some((_, batch, _))) = reader.next() {
             assert!(batch.payload_bytes() <= payload.len(), "seed {seed}");
         }
     }
@@ -147,6 +148,21 @@ fn the_bytes_of_a_group_are_these() {
     }
     assert_eq!(fields.u32(), Ok(1));
     assert_eq!(group[4..8], 0x24ac_78be_u32.to_le_bytes(), "checksum of the header");
+}
+
+#[test]
+fn a_commit_names_its_transaction() {
+    let device = new_device();
+    let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
+    let mut batch = Batch::new();
+    batch.delete(Keyspace(1), &b"d"[..]);
+    journal.append_commit(5, &batch, TxnId(300)).unwrap();
+    journal.append(6, &batch).unwrap();
+    journal.sync(6).unwrap();
+    let payload = [5, 1, 6, 0xac, 0x02, 2, 1, 1, b'd', 6, 1, 2, 1, 1, b'd'];
+    assert_eq!(device.snapshot()[AREA.addr as usize + HEADER_BYTES..][..payload.len()], payload);
+    let (_, replayed) = open(&device, 2, Lsn(0)).unwrap();
+    assert_eq!(replayed.iter().map(|found| found.txn).collect::<Vec<_>>(), [Some(TxnId(300)), None]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
-use kvfs_store::{KeyspaceKind, Result, StoreError};
+use kvfs_store::{KeyspaceKind, Result, StoreError, TxnId};
 
 use super::*;
 use crate::format::{Decoder, Extent, FORMAT_VERSION, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse};
@@ -176,6 +176,8 @@ fn the_bytes_of_edits_are_these() {
     assert_eq!(encoded(Edit::DropRun { keyspace: 1, run }), b"\x05\x01\xac\x02");
     assert_eq!(encoded(Edit::JournalTail { lsn: Lsn(4096), seqno: 9 }), b"\x06\x80\x20\x09");
     assert_eq!(encoded(Edit::NextId(7)), b"\x07\x07");
+    assert_eq!(encoded(Edit::NextTxn(300)), b"\x09\xac\x02");
+    assert_eq!(encoded(Edit::Committed { txn: TxnId(300), seqno: 7 }), b"\x0a\xac\x02\x07");
 }
 
 #[test]
@@ -210,6 +212,25 @@ fn runs_are_newest_first_and_trimming_drops_pieces() {
     assert_eq!(state.zone_uses().count(), 2);
     state.apply(&trim("z")).unwrap();
     assert_eq!(ids(&state), [0_u64; 0]);
+}
+
+#[test]
+fn the_last_commits_of_transactions_are_kept_and_written_again() {
+    let mut state = ManifestState::default();
+    let count = COMMITTED_MAX as u64 + 10;
+    for at in 0..count {
+        state.apply(&Edit::Committed { txn: TxnId(2 * count - at), seqno: 100 + at }).unwrap();
+    }
+    state.apply(&Edit::NextTxn(9)).unwrap();
+    state.apply(&Edit::NextTxn(5)).unwrap();
+    assert_eq!((state.committed.len(), state.next_txn), (COMMITTED_MAX, 5));
+    assert_eq!(state.committed.first_key_value(), Some((&110, &TxnId(2 * count - 10))));
+    let mut copy = ManifestState::default();
+    state.for_each_edit(|edit| {
+        let edit = Edit::decode(&mut Decoder::new(edit)).unwrap();
+        copy.apply(&edit).unwrap();
+    });
+    assert_eq!(copy, state);
 }
 
 #[test]

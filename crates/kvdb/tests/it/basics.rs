@@ -13,19 +13,23 @@ use kvfs_store::{
 
 const ZONE_BYTES: u32 = 256 << 10;
 
-fn make(zones: u64) -> Arc<dyn Device> {
+pub(crate) fn make(zones: u64) -> Arc<dyn Device> {
     let capacity = zones * u64::from(ZONE_BYTES);
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, capacity));
-    let options = CreateOptions {
-        zone_bytes: ZONE_BYTES,
-        journal_bytes: Some(4 << 20),
-        ..CreateOptions::new(capacity, [7; 16])
-    };
-    Db::create(Arc::clone(&device), &options).expect("creates");
+    create(&device, zones);
     device
 }
 
-fn open(device: &Arc<dyn Device>, change: impl FnOnce(&mut Options)) -> Arc<Db> {
+pub(crate) fn create(device: &Arc<dyn Device>, zones: u64) {
+    let options = CreateOptions {
+        zone_bytes: ZONE_BYTES,
+        journal_bytes: Some(4 << 20),
+        ..CreateOptions::new(zones * u64::from(ZONE_BYTES), [7; 16])
+    };
+    Db::create(Arc::clone(device), &options).expect("creates");
+}
+
+pub(crate) fn open(device: &Arc<dyn Device>, change: impl FnOnce(&mut Options)) -> Arc<Db> {
     let mut options = Options::with_memory(64 << 20);
     options.background = Background::Manual;
     options.memtable_bytes = 1 << 20;
@@ -34,13 +38,13 @@ fn open(device: &Arc<dyn Device>, change: impl FnOnce(&mut Options)) -> Arc<Db> 
     Db::open(Arc::clone(device), options, clock).expect("opens")
 }
 
-fn put(db: &Db, keyspace: Keyspace, key: &str, value: &str) {
+pub(crate) fn put(db: &Db, keyspace: Keyspace, key: &str, value: &str) {
     let mut batch = Batch::new();
     batch.put(keyspace, key.as_bytes().to_vec(), value.as_bytes().to_vec());
     db.apply(batch, Durability::Buffered).expect("applies");
 }
 
-fn get(db: &Db, keyspace: Keyspace, key: &str) -> Option<String> {
+pub(crate) fn get(db: &Db, keyspace: Keyspace, key: &str) -> Option<String> {
     let value = db.get(keyspace, key.as_bytes()).expect("reads");
     value.map(|value| String::from_utf8_lossy(&value).into_owned())
 }
@@ -240,6 +244,25 @@ fn background_threads_keep_up_and_stop() {
     assert_eq!(scan(&db, rows).len(), 20_000);
     db.close().expect("closes");
     assert!(db.check().expect("checks").findings.is_empty());
+}
+
+#[test]
+fn a_group_that_is_wholly_in_runs_makes_room_for_the_next_batch() {
+    let device = make(200);
+    for background in [Background::Manual, Background::Threads] {
+        let db = open(&device, |options| options.background = background);
+        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        for round in 0..3_u8 {
+            // More than half of the journal's area, flushed while the journal's group is still open.
+            let mut batch = Batch::new();
+            for key in 0..10_u8 {
+                batch.put(rows, vec![key], vec![round; 250 << 10]);
+            }
+            db.apply(batch, Durability::Buffered).expect("applies");
+            db.flush().expect("flushes");
+        }
+        db.close().expect("closes");
+    }
 }
 
 #[test]

@@ -1,3 +1,4 @@
 //! The engine through its façade, on a device in memory.
 
 mod basics;
+mod transactions;

@@ -338,7 +338,7 @@ impl Store for LogStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities { transactions: false, ..self.inner.capabilities() }
     }
 
     fn space(&self) -> SpaceStats {

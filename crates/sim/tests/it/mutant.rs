@@ -175,7 +175,7 @@ impl Store for Recorder {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities { transactions: false, ..self.inner.capabilities() }
     }
 
     fn space(&self) -> SpaceStats {

@@ -117,6 +117,34 @@ fn without_a_merge_function_operands_and_their_base_stay() {
     assert_eq!(output.records, layer.records);
 }
 
+#[test]
+fn above_a_boundary_no_change_is_forgotten_and_none_is_made_greater() {
+    let layer = parse_layer(&[
+        "a#30 merge x",
+        "b#30 del",
+        "c#5 del",
+        "d#30 merge x",
+        "d#20 put y",
+        "e#5 merge x",
+        "f#30 merge x",
+        "f#20 del",
+    ]);
+    let rules = KeepRules { boundaries: vec![10], bottom: true, merger: merger() };
+    let kinds: Vec<_> = compact(std::slice::from_ref(&layer), &rules)
+        .records
+        .into_iter()
+        .map(|record| (record.key, record.seqno, record.kind))
+        .collect();
+    let expected = [
+        ("a", 30, RecordKind::Merge),
+        ("b", 30, RecordKind::Delete),
+        ("d", 30, RecordKind::Put),
+        ("e", 5, RecordKind::Put),
+        ("f", 30, RecordKind::Put),
+    ];
+    assert_eq!(kinds, expected.map(|(key, seqno, kind)| (Bytes::from(key), seqno, kind)));
+}
+
 fn show(output: &Layer) -> String {
     let mut text = String::new();
     for Record { key, seqno, kind, value } in &output.records {

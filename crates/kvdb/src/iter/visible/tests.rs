@@ -107,6 +107,53 @@ fn mixed_moves_agree_over_long_deleted_stretches() {
     });
 }
 
+/// The newest `own` layers belong to a transaction that reads at `snapshot`: they are seen in whole, though
+/// the others hold newer records.
+fn check_own_layers(rng: &mut Rng, layers: &[Layer], own: usize, keys: u64) {
+    const PRIVATE: Seqno = 1 << 63;
+    let mut layers = layers.to_vec();
+    for layer in &mut layers[..own] {
+        layer.records.iter_mut().for_each(|record| record.seqno += PRIVATE);
+        layer.tombstones.iter_mut().for_each(|tombstone| tombstone.seqno += PRIVATE);
+    }
+    let newest = layers[own..].iter().flat_map(|layer| &layer.records).map(|record| record.seqno).max();
+    let snapshot = rng.below(newest.unwrap_or(0) + 2);
+    let all_own = layers[..own].iter().flat_map(|layer| &layer.records).map(|record| record.seqno);
+    let (oldest_own, newest_own) = (all_own.clone().min(), all_own.max());
+    let limit = match (oldest_own, newest_own) {
+        (Some(oldest), Some(newest)) => oldest + rng.below(newest - oldest + 2),
+        _ => PRIVATE,
+    };
+    let mut seen = layers.clone();
+    for (at, layer) in seen.iter_mut().enumerate() {
+        let limit = if at < own { limit } else { snapshot };
+        layer.records.retain(|record| record.seqno <= limit);
+        layer.tombstones.retain(|tombstone| tombstone.seqno <= limit);
+    }
+    let entries: Vec<_> = model(&seen, Seqno::MAX).into_iter().collect();
+    let sources = |layers: &[Layer]| layers.iter().map(|layer| layer.source(2)).collect();
+    let own_layers = OwnLayers { sources: sources(&layers[..own]), limit };
+    let rest = sources(&layers[own..]);
+    let mut cursor =
+        VisibleCursor::through(own_layers, rest, snapshot, KeyRange::all(), merger(), Box::new(()));
+    let mut at = None;
+    for _ in 0..80 {
+        at = Some(expected_place(rng, at, &entries, keys + 2, &mut cursor));
+        let expected = at.and_then(|at| entries.get(usize::try_from(at).ok()?)).cloned();
+        assert_eq!(entry(&cursor), expected, "snapshot {snapshot} limit {limit} place {at:?}");
+    }
+}
+
+#[test]
+fn own_layers_lie_above_a_snapshot_of_the_others() {
+    for_seeds(300, |rng| {
+        let keys = [4, 12, 60][rng.below(3) as usize];
+        let layers = random_layers(rng, 4, 40, keys);
+        let own = rng.below(3) as usize;
+        check_own_layers(rng, &layers, own, keys);
+    });
+}
+
 /// Counts the moves of a source.
 struct Counting {
     inner: VecIter,

@@ -1,0 +1,126 @@
+//! The steps of transactions: what is allowed and refused must agree to the last conflict.
+
+use kvfs_store::{Durability, Isolation, Op, Records, Store, StoreError, Txn, TxnOptions, TxnOutcome};
+
+use super::{Pair, Runner, Verdict, text};
+use crate::spaces::{Handles, SPACES, SpaceIndex};
+use crate::txns::NetSet;
+
+impl Runner<'_> {
+    pub(super) fn txn_begin(&mut self, slot: usize, isolation: Isolation) -> Verdict {
+        self.txns[slot] = None;
+        let store = self.subject.store();
+        if !store.capabilities().transactions {
+            return Ok(());
+        }
+        let options = TxnOptions { isolation };
+        let subject = store.begin(options).map_err(|error| text(&error))?;
+        let model = self.history.model().begin(options).map_err(|error| text(&error))?;
+        self.outcomes.begun(subject.id())?;
+        if (subject.isolation(), subject.snapshot_seqno()) != (isolation, store.position().0) {
+            return Err(format!(
+                "begun at {}, but the position is {:?}",
+                subject.snapshot_seqno(),
+                store.position()
+            ));
+        }
+        if store.txn_outcome(subject.id()) != TxnOutcome::Open {
+            return Err("a transaction that has begun is not open".to_owned());
+        }
+        self.txns[slot] = Some(Pair { subject, model });
+        Ok(())
+    }
+
+    pub(super) fn txn_apply(&mut self, slot: usize, ops: &[Op]) -> Verdict {
+        let Some(pair) = &self.txns[slot] else { return Ok(()) };
+        let (found, may_fill_up) = (pair.subject.apply(self.handles.batch(ops)), self.subject.may_fill_up());
+        match &found {
+            Err(StoreError::Full) if may_fill_up => return Ok(()),
+            Err(StoreError::TxnTooLarge { .. }) => return Ok(()),
+            _ => {}
+        }
+        let expected = pair.model.apply(self.history.handles().batch(ops));
+        match (found, expected) {
+            (Ok(()), Ok(())) => Ok(()),
+            (Err(StoreError::Conflict { changed }), Err(StoreError::Conflict { .. })) => {
+                let is_newer = changed.seqno > pair.subject.snapshot_seqno();
+                if is_newer { Ok(()) } else { Err(format!("a conflict with the past: {changed:?}")) }
+            }
+            (found, expected) => Err(format!("got {found:?}, expected {expected:?}")),
+        }
+    }
+
+    pub(super) fn txn_changed(&self, slot: usize, space: SpaceIndex, records: &Records) -> Verdict {
+        let Some(pair) = &self.txns[slot] else { return Ok(()) };
+        let records = std::slice::from_ref(records);
+        let found = pair.subject.changed_since_snapshot(self.handles.get(space), records);
+        let expected = pair.model.changed_since_snapshot(self.history.handles().get(space), records);
+        match (found, expected) {
+            (Ok(found), Ok(expected)) if found.is_some() == expected.is_some() => Ok(()),
+            (found, expected) => Err(format!("got {found:?}, expected {expected:?}")),
+        }
+    }
+
+    pub(super) fn txn_changes(&self, slot: usize) -> Verdict {
+        let Some(pair) = &self.txns[slot] else { return Ok(()) };
+        for (space, index) in SPACES.iter().zip(0..) {
+            let net = |txn: &dyn Txn, handles: &Handles| {
+                let mut cursor = txn.changes(handles.get(index)).map_err(|error| text(&error))?;
+                NetSet::read(&mut *cursor)
+            };
+            let found = net(&*pair.subject, &self.handles)?;
+            let expected = net(&*pair.model, self.history.handles())?;
+            if found != expected {
+                return Err(format!("{}: the net changes are {found:?}, not {expected:?}", space.name));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn txn_commit(&mut self, slot: usize, durability: Durability) -> Verdict {
+        let Some(pair) = self.txns[slot].take() else { return Ok(()) };
+        let store = self.subject.store();
+        let before = store.position();
+        let position = match pair.subject.commit(durability) {
+            Err(StoreError::Full) if self.subject.may_fill_up() => {
+                self.txns[slot] = Some(pair);
+                let after = store.position();
+                return if before == after {
+                    Ok(())
+                } else {
+                    Err(format!("refused at {before:?}, now {after:?}"))
+                };
+            }
+            result => result.map_err(|error| text(&error))?,
+        };
+        let id = pair.subject.id();
+        let has_written = self
+            .history
+            .record_commit(&*pair.model, position)
+            .map_err(|error| format!("the model: {error}"))?;
+        if (position > before) != has_written || store.position() != position {
+            return Err(format!("committed at {position:?}, from {before:?} to {:?}", store.position()));
+        }
+        let outcome = store.txn_outcome(id);
+        if outcome != TxnOutcome::Committed(position) {
+            return Err(format!("committed at {position:?}, but the outcome is {outcome:?}"));
+        }
+        if has_written {
+            self.outcomes.committed(id, position);
+            if durability == Durability::Synced {
+                self.synced();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn txn_abort(&mut self, slot: usize) -> Verdict {
+        let Some(pair) = self.txns[slot].take() else { return Ok(()) };
+        pair.subject.abort();
+        pair.model.abort();
+        match self.subject.store().txn_outcome(pair.subject.id()) {
+            TxnOutcome::Unknown => Ok(()),
+            outcome => Err(format!("aborted, but the outcome is {outcome:?}")),
+        }
+    }
+}
