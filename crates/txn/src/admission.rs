@@ -37,6 +37,9 @@ pub enum Party<'a> {
         /// Process id, for messages; 0: unknown.
         pid: u32,
     },
+    /// It only reads, and what it reads may be older than what transactions write: latches, and no look at
+    /// locks.
+    Reader,
     /// In a transaction.
     Txn(&'a LockOwner),
 }
@@ -44,6 +47,7 @@ pub enum Party<'a> {
 impl Party<'_> {
     fn asker(&self) -> Asker {
         match self {
+            Self::Reader => Asker::Main { pid: 0, launders: false },
             Self::Main { pid } => Asker::Main { pid: *pid, launders: false },
             Self::Launder { pid } => Asker::Main { pid: *pid, launders: true },
             Self::Txn(owner) => Asker::Txn(Arc::clone(&owner.state)),
@@ -175,6 +179,7 @@ impl Guard<'_> {
                 owner.state.check().map_err(Refused::Doomed)?;
                 (self.party.asker(), true)
             }
+            Party::Reader => return Ok(()),
             _ if self.locks.is_empty() => return Ok(()),
             _ => (self.party.asker(), false),
         };

@@ -19,8 +19,8 @@ mod owned;
 mod sync;
 mod ticket;
 
-pub use admission::{Admission, Guard as AdmissionGuard, Party, Refused};
-pub use latch::{Guard, Latches};
+pub use admission::{Admission, Guard, Party, Refused};
+pub use latch::Latches;
 pub use lock::{
     Doom, DoomReason, LockInfo, LockOptions, LockOwner, Owner, Phase, Rival, TxnInfo, TxnTraits, WaiterInfo,
 };

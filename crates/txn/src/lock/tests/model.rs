@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvfs_store::Keyspace;
 
 use super::*;
-use crate::{AdmissionGuard, Fields, LockNameBuf, Mode, Phase, Rival};
+use crate::{Fields, Guard, LockNameBuf, Mode, Phase, Rival};
 
 /// Xorshift.
 pub(super) struct Random(u64);
@@ -110,7 +110,7 @@ struct Op<'a> {
     by: By,
     steps: [Wants; 2],
     ticket: Option<Ticket>,
-    guard: Option<AdmissionGuard<'a>>,
+    guard: Option<Guard<'a>>,
 }
 
 impl Op<'_> {
@@ -146,7 +146,7 @@ impl<'a> World<'a> {
         // Operations of transactions are over when they are granted; those of the main line stay for a while.
         let admission: &'a Admission = &self.fixture.admission;
         let mut reached: Wants = Vec::new();
-        let outcome: Result<Option<AdmissionGuard<'a>>, Refused> = (|| {
+        let outcome: Result<Option<Guard<'a>>, Refused> = (|| {
             if let Some(owner) = &owner {
                 let first = borrowed(&op.steps[0]);
                 let mut guard =
