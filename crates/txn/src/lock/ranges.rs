@@ -7,6 +7,7 @@
 //! that touch have different modes.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use super::span::{Bound, Stretch};
 use crate::Mode;
@@ -55,17 +56,9 @@ impl<K: Bound> Ranges<K> {
     pub(super) fn any_overlapping(&self, span: &Stretch<K>, mut test: impl FnMut(Mode) -> bool) -> bool {
         match self {
             Self::Few(one) => one.as_ref().is_some_and(|(own, mode)| own.overlaps(span) && test(*mode)),
-            Self::Many(map) => {
-                let before = map.range(..&span.start).next_back();
-                before
-                    .filter(|(_, (end, _))| end.as_ref().is_none_or(|end| *end > span.start))
-                    .into_iter()
-                    .chain(
-                        map.range(&span.start..)
-                            .take_while(|(start, _)| span.end.as_ref().is_none_or(|end| *start < end)),
-                    )
-                    .any(|(_, (_, mode))| test(*mode))
-            }
+            Self::Many(map) => from_behind(map, span.end.as_ref(), false)
+                .take_while(|(_, (end, _))| end.as_ref().is_none_or(|end| *end > span.start))
+                .any(|(_, (_, mode))| test(*mode)),
         }
     }
 
@@ -76,20 +69,16 @@ impl<K: Bound> Ranges<K> {
                 held.covers(mode) && own.start <= span.start && reaches(own.end.as_ref(), span.end.as_ref())
             }),
             Self::Many(map) => {
-                let Some((start, _)) = map.range(..=&span.start).next_back() else { return false };
-                // The next one must begin where the last one ended.
-                let mut reached: Option<&K> = None;
-                for (start, (end, held)) in map.range(start..) {
-                    if reached.is_some_and(|reached| reached != start) || !held.covers(mode) {
+                // From behind: each one must reach what is behind it, until one holds the start.
+                let mut wanted = span.end.as_ref();
+                for (start, (end, held)) in from_behind(map, span.end.as_ref(), false) {
+                    if !held.covers(mode) || !reaches(end.as_ref(), wanted) {
                         return false;
                     }
-                    if reaches(end.as_ref(), span.end.as_ref()) {
+                    if *start <= span.start {
                         return true;
                     }
-                    if end.as_ref().is_some_and(|end| *end <= span.start) {
-                        return false;
-                    }
-                    reached = end.as_ref();
+                    wanted = Some(start);
                 }
                 false
             }
@@ -153,13 +142,11 @@ impl<K: Bound> Ranges<K> {
                 one.take_if(|(own, _)| is_near(&own.start, own.end.as_ref())).into_iter().collect()
             }
             Self::Many(map) => {
-                let from = map.range(..&span.start).next_back().map(|(start, _)| start.clone());
-                let near: Vec<K> = map
-                    .range(from.as_ref().unwrap_or(&span.start)..)
-                    .take_while(|(start, _)| span.end.as_ref().is_none_or(|end| *start <= end))
-                    .filter(|(start, (end, _))| is_near(start, end.as_ref()))
+                let mut near: Vec<K> = from_behind(map, span.end.as_ref(), true)
+                    .take_while(|(_, (end, _))| end.as_ref().is_none_or(|end| *end >= span.start))
                     .map(|(start, _)| start.clone())
                     .collect();
+                near.reverse();
                 near.into_iter()
                     .filter_map(|start| {
                         let (end, mode) = map.remove(&start)?;
@@ -185,6 +172,20 @@ impl<K: Bound> Ranges<K> {
             }
         }
     }
+}
+
+/// What begins before `end` (or there, if `touching`), the last one first. One search, however much follows.
+fn from_behind<'m, K: Ord>(
+    map: &'m BTreeMap<K, (Option<K>, Mode)>,
+    end: Option<&K>,
+    touching: bool,
+) -> impl Iterator<Item = (&'m K, &'m (Option<K>, Mode))> {
+    let upper = match end {
+        None => Unbounded,
+        Some(end) if touching => Included(end),
+        Some(end) => Excluded(end),
+    };
+    map.range::<K, _>((Unbounded, upper)).rev()
 }
 
 /// Whether an end is at or after another.
