@@ -349,7 +349,7 @@ fn offsets_of_listings_count_as_memory_of_the_directory() {
     let dir = setup.dir(ROOT, "d");
     for index in 0..1000 {
         let file = setup.file(dir, &format!("{index:0>200}"));
-        setup.forget(MAIN, file, 1);
+        setup.forget(file, 1);
     }
     let before = setup.node_stats().bytes;
     // A listing that nobody finishes keeps its names.
@@ -357,7 +357,7 @@ fn offsets_of_listings_count_as_memory_of_the_directory() {
     let listed = setup.node_stats().bytes;
     assert!(listed >= before + 900 * 200, "{before} {listed}");
     setup.list(dir, 100, false);
-    setup.forget(MAIN, dir, 1);
+    setup.forget(dir, 1);
     let forgotten = setup.node_stats();
     assert_eq!(forgotten.nodes, 1, "only the root is left");
     assert!(forgotten.bytes < before, "{before} {forgotten:?}");
