@@ -38,6 +38,7 @@ impl FileSystem {
             // Only who asks for them holds up entries that come and go.
             self.lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
         }
+        self.confirm_read()?;
         Ok(node.attr())
     }
 

@@ -64,6 +64,8 @@ impl FileSystem {
             self.nodes.note_resized(bytes_before, book.memory_bytes());
         }
         // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
+        // Without counted lookups nothing is lost by answering the doom instead.
+        self.confirm_read()?;
         if has_entries { Ok(()) } else { result }
     }
 

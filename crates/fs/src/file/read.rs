@@ -38,6 +38,7 @@ impl FileSystem {
         } else {
             self.read_blocks(node.inode, offset, length, buffer)?;
         }
+        self.confirm_read()?;
         self.note_access(&node);
         Ok(length)
     }
@@ -61,6 +62,8 @@ impl FileSystem {
     /// Inline content or the target of a link, for a caller that holds no names.
     pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
-        self.inline_content(node)
+        let content = self.inline_content(node)?;
+        self.confirm_read()?;
+        Ok(content)
     }
 }

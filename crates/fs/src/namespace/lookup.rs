@@ -43,6 +43,7 @@ impl FileSystem {
             }
         };
         self.lock_read(caller, &attribute_wants(node.inode))?;
+        self.confirm_read()?;
         Ok(answer(&node))
     }
 

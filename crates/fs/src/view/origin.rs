@@ -147,6 +147,15 @@ impl FileSystem {
         Ok(names)
     }
 
+    /// To be asked once more before what was read is answered, in a view that locks what it reads: a doom gives
+    /// the locks back at once, and what was read since may not fit what was read before.
+    pub(crate) fn confirm_read(&self) -> Result<()> {
+        match &self.origin {
+            Origin::Txn(view) if self.locks_reads() => view.check_alive(),
+            _ => Ok(()),
+        }
+    }
+
     /// Locks what is about to be read, in a view that does. Keeps no latch.
     pub(crate) fn lock_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<()> {
         if self.locks_reads() { self.latch_to_read(caller, wants).map(drop) } else { Ok(()) }

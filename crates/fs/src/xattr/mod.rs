@@ -54,7 +54,9 @@ impl FileSystem {
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
-        self.read_view().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?.ok_or(FsError::NoAttribute)
+        let value = self.read_view().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
+        self.confirm_read()?;
+        value.ok_or(FsError::NoAttribute)
     }
 
     /// Sets an extended attribute.
@@ -114,6 +116,7 @@ impl FileSystem {
         if names.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: names.len(), len_max: XATTR_LEN_MAX });
         }
+        self.confirm_read()?;
         Ok(names)
     }
 
