@@ -118,8 +118,8 @@ pub struct NetChanges {
 }
 
 impl NetChanges {
-    pub(super) fn new(source: NetSource) -> Self {
-        Self { walk: NetWalk::new(&source), kind: source.kind, ahead: None }
+    pub(super) fn new(source: &NetSource) -> Self {
+        Self { walk: NetWalk::new(source), kind: source.kind, ahead: None }
     }
 
     /// The stretch of blocks that begins with the one under `key`.
@@ -129,7 +129,7 @@ impl NetChanges {
         loop {
             match self.walk.next()? {
                 Some(Net::Put(kept)) if split_block_key(&kept.key) == Some((prefix, first + count)) => {
-                    count += 1
+                    count += 1;
                 }
                 other => {
                     self.ahead = other;

@@ -82,7 +82,7 @@ impl PrivateWrites {
 
     /// The net changes of one keyspace as they are now.
     pub fn changes(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetChanges {
-        NetChanges::new(self.source(keyspace, kind, merger))
+        NetChanges::new(&self.source(keyspace, kind, merger))
     }
 
     fn source(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetSource {

@@ -7,7 +7,7 @@
 //! Thread safety: shared; the lock of the ids is held across their reservation, the other one never across
 //! I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_store::{Position, Result, Seqno, StoreError, TxnId, TxnOutcome};
@@ -29,7 +29,7 @@ struct Ids {
 #[derive(Default)]
 struct Known {
     /// Ids that have neither been committed nor aborted.
-    open: BTreeMap<TxnId, ()>,
+    open: BTreeSet<TxnId>,
     committed: BTreeMap<TxnId, Seqno>,
     /// The same, oldest first.
     by_seqno: BTreeMap<Seqno, TxnId>,
@@ -88,7 +88,7 @@ impl Transactions {
 
     pub(crate) fn outcome(&self, id: TxnId) -> TxnOutcome {
         let known = self.known.lock();
-        if known.open.contains_key(&id) {
+        if known.open.contains(&id) {
             return TxnOutcome::Open;
         }
         known.committed.get(&id).map_or(TxnOutcome::Unknown, |&seqno| TxnOutcome::Committed(Position(seqno)))
@@ -174,7 +174,7 @@ impl Inner {
         }
         let id = TxnId(ids.next);
         ids.next += 1;
-        self.transactions.known.lock().open.insert(id, ());
+        self.transactions.known.lock().open.insert(id);
         Ok(id)
     }
 

@@ -97,6 +97,9 @@ impl<'a> NewerSearch<'a> {
     }
 
     /// Takes in a record whose key lies between start and end. `value` is asked for when it is an operand.
+    ///
+    /// # Errors
+    /// Those of `value`.
     pub fn visit<E>(
         &mut self,
         key: &[u8],

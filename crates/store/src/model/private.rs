@@ -231,8 +231,8 @@ impl Layers {
     pub(super) fn read_blocks(&self, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
         self.table.read_blocks(prefix, first, buf, self.at)?;
         let Some(own) = &self.own else { return Ok(()) };
-        for (block, data) in (first..).zip(buf.chunks_mut(BLOCK_BYTES)) {
-            match own.get(&block_key(prefix, block)) {
+        for (at, data) in (0..).zip(buf.chunks_mut(BLOCK_BYTES)) {
+            match own.get(&block_key(prefix, first + at)) {
                 Some(OwnEntry::Value(value)) => data.copy_from_slice(&value),
                 Some(_) => data.fill(0),
                 None => {}

@@ -158,7 +158,7 @@ fn the_net_batch_has_the_effect_of_all_batches() {
         let mut seqno = 100;
         for _ in 0..rng.below(12) {
             let mut batch = Batch::new();
-            for _ in 0..1 + rng.below(5) {
+            for _ in 0..=rng.below(5) {
                 random_op(rng, &mut batch);
             }
             all.apply(&batch, seqno, kind_of);
