@@ -4,6 +4,7 @@
 //! is this program too: [`daemon`]. Everything that fails ends as one line on standard error and an exit
 //! code: [`error`].
 
+mod allocator;
 mod args;
 mod commands;
 mod control;
@@ -22,12 +23,8 @@ use clap::Parser;
 
 use args::{Cli, Command};
 
-/// Rows are allocated by the workers and freed by the flush thread, in bursts as large as a memtable; this
-/// allocator gives such memory back, where the C library's keeps it in the arena of each thread.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::give_back_soon();
     let cli = Cli::parse();
     let result = match &cli.command {
         Command::Mkfs(args) => commands::mkfs::run(args),

@@ -1,5 +1,6 @@
 //! Opening and making stores: device → engine → file system.
 
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,14 +70,25 @@ impl Memory {
         self.bytes / 16
     }
 
-    /// Above a fixed part for stacks and code, what the allocator loses to rounding and what merges hold
-    /// for a moment is not accounted, nor what hangs on a node beside its row: room is left for them.
-    fn unaccounted_bytes(self) -> u64 {
-        (self.bytes / 8 * 5).min(256 << 20)
+    /// The ceiling (bytes).
+    pub(crate) fn bytes(self) -> u64 {
+        self.bytes
     }
 
-    fn engine_bytes(self) -> u64 {
-        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes() - self.unaccounted_bytes()
+    /// What the allocator loses to rounding and fragments, and what merges hold for a moment, is not
+    /// accounted: room is left for it, as much as the daemon measures between these bounds (bytes).
+    pub(crate) fn reserve_bounds(self) -> RangeInclusive<u64> {
+        self.bytes / 8..=self.bytes / 8 * 5
+    }
+
+    /// The room for what is not accounted before anything was measured (bytes).
+    pub(crate) fn reserve_bytes(self) -> u64 {
+        self.bytes / 4
+    }
+
+    /// What the engine may take when `reserve` is left for what is not accounted (bytes).
+    pub(crate) fn engine_bytes(self, reserve: u64) -> u64 {
+        self.bytes - self.node_bytes() - self.content_bytes() - self.io_bytes() - reserve
     }
 }
 
@@ -102,7 +114,7 @@ impl OpenStore {
         let OpenOptions { memory, read_only, atime, commit_interval } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
-        let mut engine = Options::with_memory(memory.engine_bytes());
+        let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
         engine.read_only = read_only;
         if let Some(interval) = commit_interval {
             engine.commit_interval = interval;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kvfs_store::StoreError;
-use kvfs_txn::Ticket;
+use kvfs_store::{StoreError, TxnId};
+use kvfs_txn::{Doom, Refused, Ticket};
 
 /// Result of file-system calls.
 pub type Result<T, E = FsError> = std::result::Result<T, E>;
@@ -74,6 +74,12 @@ pub enum FsError {
     /// The node or view is not known (any more) (ESTALE).
     #[error("stale node {0}")]
     Stale(u64),
+    /// The transaction was committed or aborted (ESTALE).
+    #[error("transaction {0} has ended")]
+    ViewEnded(TxnId),
+    /// The transaction can't be committed any more: abort it and run it again (ECANCELED).
+    #[error("the transaction was canceled: {0}")]
+    Canceled(Doom),
     /// Mounted read-only, or the store refuses writes (EROFS).
     #[error("read-only file system")]
     ReadOnly,
@@ -101,14 +107,18 @@ impl From<StoreError> for FsError {
         match error {
             StoreError::Full => Self::NoSpace,
             StoreError::ReadOnly => Self::ReadOnly,
+            StoreError::TxnEnded(id) => Self::ViewEnded(id),
             error => Self::Store(Arc::new(error)),
         }
     }
 }
 
-impl From<Ticket> for FsError {
-    fn from(ticket: Ticket) -> Self {
-        Self::Parked(ticket)
+impl From<Refused> for FsError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Wait(ticket) => Self::Parked(ticket),
+            Refused::Doomed(doom) => Self::Canceled(doom),
+        }
     }
 }
 
@@ -131,7 +141,8 @@ impl FsError {
             Self::AttributeTooLarge { .. } => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,
             Self::NoSuchOffset => errno::ENXIO,
-            Self::Stale(_) => errno::ESTALE,
+            Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
+            Self::Canceled(_) => errno::ECANCELED,
             Self::ReadOnly => errno::EROFS,
             Self::NoSpace => errno::ENOSPC,
             Self::Corrupt { .. } => errno::EIO,
@@ -170,4 +181,5 @@ mod errno {
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOPNOTSUPP: i32 = 95;
     pub(super) const ESTALE: i32 = 116;
+    pub(super) const ECANCELED: i32 = 125;
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Store};
-use kvfs_txn::{Guard, Latches, Want};
+use kvfs_txn::{Admission, LockOptions};
 use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
@@ -14,9 +14,10 @@ use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::schema::{
     Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, encode_row, superblock_key,
 };
+use crate::view::{Origin, Shared};
 use crate::{
-    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
-    Result, StatFs, Timestamp, View,
+    FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, Result,
+    StatFs, Timestamp,
 };
 
 /// Inode numbers that the superblock reserves at once.
@@ -25,7 +26,8 @@ const INODES_RESERVED: u64 = 4096;
 /// Inode numbers that a directory takes at once, so that its files' data lie together.
 const INODE_GROUP: u64 = 32;
 
-/// A file system in a store. Share it by `Arc`.
+/// A view of a file system in a store: the main line, as [`FileSystem::open`] gives it, or a transaction
+/// ([`FileSystem::begin`]). Share it by `Arc`.
 ///
 /// Parking: methods return [`FsError::Parked`] when names are held by others; wait for the ticket, put it
 /// into [`Caller::ticket`], call again. Methods whose docs say so never park.
@@ -36,10 +38,10 @@ pub struct FileSystem {
     pub(crate) options: MountOptions,
     pub(crate) inline_len_max: u32,
     pub(crate) lazy_times: LazyTimes,
-    clock: Arc<dyn Clock>,
-    latches: Arc<Latches>,
-    /// Numbers that the superblock has reserved and no directory has taken.
-    inodes: Mutex<Range<u64>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) origin: Origin,
+    /// Why nothing may be answered any more.
+    pub(crate) lost: OnceLock<String>,
 }
 
 impl fmt::Debug for FileSystem {
@@ -102,9 +104,14 @@ impl FileSystem {
             options,
             inline_len_max: superblock.inline_len_max,
             lazy_times: LazyTimes::default(),
-            clock,
-            latches: Arc::new(Latches::new()),
-            inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
+            shared: Arc::new(Shared {
+                admission: Arc::new(Admission::new(Arc::clone(&clock), LockOptions::default())),
+                clock,
+                inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
+                views: Mutex::default(),
+            }),
+            origin: Origin::Main,
+            lost: OnceLock::new(),
             store,
         };
         fs.install_root()?;
@@ -116,10 +123,10 @@ impl FileSystem {
     }
 
     /// Puts the root into the node table, for good.
-    fn install_root(&self) -> Result<()> {
+    pub(crate) fn install_root(&self) -> Result<()> {
         let placement = Placement::own_subtree(ROOT_INODE);
         let bytes = self
-            .store
+            .read_view()
             .get(self.keyspaces.meta, &placement.own_key())?
             .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
         let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
@@ -131,7 +138,7 @@ impl FileSystem {
             location: &|| Location::Root,
             directory: Some(Box::new(DirectoryPart::new(placement))),
             content: &[],
-            changed_at: self.store.position(),
+            changed_at: self.position(),
         };
         if let Some(root) = self.nodes.intern(intern, None) {
             root.keep();
@@ -153,8 +160,7 @@ impl FileSystem {
     }
 
     /// Capacity and use.
-    pub fn statfs(&self, view: View) -> StatFs {
-        let View::Main = view;
+    pub fn statfs(&self) -> StatFs {
         let space = self.store.space();
         let block = kvfs_store::BLOCK_BYTES as u64;
         StatFs {
@@ -173,20 +179,19 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Stale`.
-    pub fn sync_target(&self, view: View, node: NodeId) -> Result<Position> {
-        Ok(self.pin_node(view, node)?.state().changed_at)
+    pub fn sync_target(&self, node: NodeId) -> Result<Position> {
+        Ok(self.pin_node(node)?.state().changed_at)
     }
 
     /// What `syncfs`, `sync` and unmounting must wait for. Writes lazily kept access times. Never parks.
     ///
     /// # Errors
     /// Store errors.
-    pub fn sync_target_all(&self, view: View) -> Result<Position> {
-        let View::Main = view;
+    pub fn sync_target_all(&self) -> Result<Position> {
         if !self.options.read_only {
             self.write_lazy_times()?;
         }
-        Ok(self.store.position())
+        Ok(self.position())
     }
 
     /// Nodes that the kernel should forget, least recently used first; empty while the table is within
@@ -201,34 +206,37 @@ impl FileSystem {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.clock.wall().into()
+        self.shared.clock.wall().into()
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+        let is_snapshot = matches!(self.origin, Origin::Snapshot(_));
+        if self.options.read_only || is_snapshot { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    pub(crate) fn pin_node(&self, view: View, node: NodeId) -> Result<Pin<'_>> {
-        let View::Main = view;
+    /// From now on every operation fails: what the nodes say is not what the store holds.
+    pub(crate) fn lose(&self, reason: &str) {
+        tracing::error!(reason, "the file system serves nothing any more; mount it again");
+        let _ = self.lost.set(reason.to_owned());
+    }
+
+    pub(crate) fn pin_node(&self, node: NodeId) -> Result<Pin<'_>> {
+        if let Some(reason) = self.lost.get() {
+            return Err(FsError::corrupt("the mounted state", reason.clone()));
+        }
+        if let Origin::Txn(view) = &self.origin {
+            view.check_alive()?;
+        }
         self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 
-    pub(crate) fn pin_directory(&self, view: View, node: NodeId) -> Result<(Pin<'_>, PinnedDirectory)> {
-        let pin = self.pin_node(view, node)?;
+    pub(crate) fn pin_directory(&self, node: NodeId) -> Result<(Pin<'_>, PinnedDirectory)> {
+        let pin = self.pin_node(node)?;
         if pin.directory.is_none() {
             return Err(FsError::NotDirectory);
         }
         let directory = PinnedDirectory(Arc::clone(&pin));
         Ok((pin, directory))
-    }
-
-    /// Takes all names or none.
-    pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Guard<'_>> {
-        self.latches.try_acquire(wants, caller.ticket.as_ref()).map_err(FsError::Parked)
-    }
-
-    pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {
-        Ok(self.store.apply(batch, Durability::Buffered)?)
     }
 
     /// Applies the batch and the patch of the node's row, and tells the node.
@@ -255,6 +263,9 @@ impl FileSystem {
         let mut group = part.inode_group.lock();
         if group.is_empty() {
             *group = self.allocate_group()?;
+            if let Origin::Txn(view) = &self.origin {
+                view.created.insert(&group);
+            }
         }
         let inode = group.start;
         group.start += 1;
@@ -264,13 +275,14 @@ impl FileSystem {
     /// The reservation reaches the store before any number of it does, and what survives a crash is a
     /// prefix of the history: so no number is given out twice.
     fn allocate_group(&self) -> Result<Range<u64>> {
-        let mut free = self.inodes.lock();
+        let mut free = self.shared.inodes.lock();
         if free.is_empty() {
             let inode_next = free.end + INODES_RESERVED;
             let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next };
             let mut batch = Batch::new();
             batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
-            self.apply(batch)?;
+            // On the main line also for a transaction, which may come to nothing.
+            self.store.apply(batch, Durability::Buffered)?;
             free.end = inode_next;
         }
         let group = free.start..(free.start + INODE_GROUP).min(free.end);

@@ -20,6 +20,7 @@ mod node;
 mod orphan;
 mod schema;
 mod types;
+mod view;
 mod xattr;
 
 pub use error::{FsError, Result};
@@ -30,9 +31,10 @@ pub use schema::KEYSPACES;
 pub use types::{
     AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill, LINK_MAX,
     MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, RenameMode, SYMLINK_LEN_MAX,
-    SeekKind, SetAttr, SetTime, StatFs, Timestamp, View, WriteFlags, Written, XATTR_LEN_MAX,
-    XATTR_NAME_LEN_MAX, XattrMode,
+    SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX,
+    XattrMode,
 };
+pub use view::{BeginOptions, CommitPlan, Invalidations, Owner};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

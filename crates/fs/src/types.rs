@@ -33,15 +33,6 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// What a caller sees. Today only the main line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum View {
-    /// The newest committed state.
-    #[default]
-    Main,
-}
-
 /// Who asks, and what a parked request brings along when it is tried again.
 ///
 /// Access rights are the front end's business (FUSE: the kernel's `default_permissions`); the ids
@@ -205,6 +196,9 @@ pub struct WriteFlags {
     pub append: bool,
     /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_suidgid: bool,
+    /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`): nobody calls for it now, so a
+    /// transaction that is being committed over it gives way at once.
+    pub is_writeback: bool,
 }
 
 /// Answer to a write.

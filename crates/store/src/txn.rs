@@ -184,7 +184,7 @@ pub trait Txn: Read {
     /// I/O errors and corruption.
     fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>>;
 
-    /// The net write set of one keyspace.
+    /// The net write set of one keyspace. The walk can go on after the commit.
     ///
     /// # Errors
     /// As reads.

@@ -10,6 +10,7 @@
 pub(crate) mod background;
 pub(crate) mod log;
 mod point;
+mod resident;
 mod signals;
 
 pub(crate) use point::explain_mount;
@@ -30,6 +31,7 @@ use crate::error::{CliError, Code, Result};
 use crate::open::{OpenOptions, open_unmounted};
 use crate::service::Service;
 use crate::store_dir::StoreDir;
+use resident::Keeper;
 use signals::Signals;
 
 /// Of −1000 (never) to 1000: a killed daemon fails everybody who uses the mount.
@@ -64,6 +66,8 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
 
     let open = open_unmounted(&store, &plan.open)?;
     let fs = Arc::clone(&open.fs);
+    let keeper = Keeper::start(Arc::clone(&open.db), plan.open.memory)
+        .map_err(|error| CliError::new(Code::Failed, format!("cannot start a thread: {error}")))?;
     let service = Arc::new(Service::new(open, Some(plan.dir.clone())));
     let server = Server::start(&store.socket_path(), Arc::clone(&service) as Arc<_>)
         .map_err(|error| CliError::io("listen on", &store.socket_path(), &error));
@@ -72,6 +76,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
         Err(error) => Err(error),
     };
     drop(fs);
+    drop(keeper);
     let closed = service.close();
     if let Err(error) = &closed {
         tracing::error!(%error, "closing the store failed");
@@ -100,6 +105,9 @@ fn find_or_make(plan: &Plan) -> Result<StoreDir> {
 fn protect_process() {
     if let Err(error) = process::become_io_flusher() {
         tracing::debug!(%error, "not marked as a process that writes dirty pages");
+    }
+    if let Err(error) = process::refuse_huge_pages() {
+        tracing::debug!(%error, "the kernel may give huge pages, which take more memory");
     }
     if let Err(error) = process::adjust_oom_score(OOM_SCORE_ADJUSTMENT) {
         tracing::debug!(%error, "not protected from the out-of-memory killer");

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use kvfs_fs::{FileSystem, View};
+use kvfs_fs::FileSystem;
 use kvfs_fuse::mount::{MountError, MountPoint, Unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Handle;
@@ -61,7 +61,7 @@ fn answer(nth: usize, mounted: &MountPoint, fs: &FileSystem) {
         Err(error @ MountError::Busy { .. }) => {
             tracing::warn!(%error, "still serving; a second signal detaches the mount all the same");
             // What follows a signal that is not obeyed is SIGKILL, often.
-            let synced = fs.sync_target_all(View::Main).map(|position| fs.store().sync(position));
+            let synced = fs.sync_target_all().map(|position| fs.store().sync(position));
             if !matches!(synced, Ok(Ok(()))) {
                 tracing::error!(?synced, "cannot write everything out");
             }

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::node::Node;
 use crate::schema::{RowPatch, TimePatch};
+use crate::view::Origin;
 use crate::{AtimePolicy, Caller, FileSystem, Result};
 
 /// Nodes whose access times are written together at the latest.
@@ -31,7 +32,9 @@ pub(crate) struct LazyTimes {
 impl FileSystem {
     /// Somebody read the file, directory or link.
     pub(crate) fn note_access(&self, node: &Arc<Node>) {
-        if self.options.read_only || self.options.atime == AtimePolicy::Noatime {
+        // Reading must never be a reason why a transaction conflicts.
+        let is_main = matches!(self.origin, Origin::Main);
+        if !is_main || self.options.read_only || self.options.atime == AtimePolicy::Noatime {
             return;
         }
         let now = self.now();

@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::schema::{BitsPatch, Header, RowPatch, TimePatch};
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
-    View,
+    namespace,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -31,18 +31,24 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Stale`.
-    pub fn getattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Attr> {
-        let _ = caller;
-        Ok(self.pin_node(view, node)?.attr())
+    pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
+        let node = self.pin_node(node)?;
+        self.lock_read(caller, &namespace::attribute_wants(node.inode))?;
+        if node.directory.is_some() {
+            // Only who asks for them holds up entries that come and go.
+            self.lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
+        }
+        self.confirm_read()?;
+        Ok(node.attr())
     }
 
     /// Changes attributes, the size included, in one batch; returns them all.
     ///
     /// # Errors
     /// `IsDirectory` or `Invalid` for the size of something else than a file, `FileTooLarge`, `NoSpace`, …
-    pub fn setattr(&self, view: View, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
+    pub fn setattr(&self, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
         self.check_writable()?;
-        let node = self.pin_node(view, node)?;
+        let node = self.pin_node(node)?;
         if let Some(size) = changes.size {
             match node.kind {
                 FileType::Regular if size > FILE_SIZE_MAX => return Err(FsError::FileTooLarge),
@@ -108,6 +114,7 @@ fn plan(header: &Header, changes: &SetAttr, now: Timestamp) -> RowPatch {
     if kills && header.kind != FileType::Directory {
         mode &= !killed_set_id_bits(mode);
     }
-    patch.mode = (mode != header.mode).then(|| BitsPatch::set(mode));
+    // Also when it is the same already: in a transaction, setting it is an update like any other.
+    patch.mode = (changes.mode.is_some() || mode != header.mode).then(|| BitsPatch::set(mode));
     patch
 }

@@ -71,6 +71,8 @@ pub(crate) struct CookieBook {
     batches: VecDeque<Batch>,
     batches_begun: u64,
     name_bytes: usize,
+    /// Of the names that batches began after.
+    after_bytes: usize,
 }
 
 /// A reply in the making.
@@ -102,6 +104,11 @@ impl BatchInProgress {
 }
 
 impl CookieBook {
+    /// Memory that is held (bytes).
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.batches.capacity() * size_of::<Batch>() + self.name_bytes + self.after_bytes
+    }
+
     /// Where to go on after `offset`; `None`: the offset was never given out, or long ago.
     pub(crate) fn resolve(&self, offset: u64) -> Option<Resume> {
         if offset <= OFFSET_DOT_DOT {
@@ -142,6 +149,7 @@ impl CookieBook {
         names.bytes.shrink_to_fit();
         names.ends.shrink_to_fit();
         self.name_bytes += names.memory_bytes();
+        self.after_bytes += reply.after.len();
         let batch = Batch {
             first: reply.first,
             count: names.ends.len() as u64,
@@ -180,7 +188,7 @@ impl CookieBook {
         }
         while self.batches.len() > BATCHES_MAX {
             self.forget_names(0);
-            self.batches.pop_front();
+            self.after_bytes -= self.batches.pop_front().map_or(0, |batch| batch.after.len());
         }
     }
 }
@@ -240,6 +248,10 @@ mod tests {
         }
         assert!(book.name_bytes <= NAME_BYTES_MAX + (1 << 18));
         assert_eq!(book.batches.len(), BATCHES_MAX);
+        assert_eq!(book.after_bytes, book.batches.iter().map(|batch| batch.after.len()).sum::<usize>());
+        assert!(
+            book.memory_bytes() <= NAME_BYTES_MAX + (1 << 18) + BATCHES_MAX * (255 + 2 * size_of::<Batch>())
+        );
         assert_eq!(book.resolve(offset).unwrap().skip, 0);
     }
 }

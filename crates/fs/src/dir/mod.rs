@@ -4,9 +4,11 @@ mod cookies;
 
 pub(crate) use cookies::{BatchInProgress, CookieBook, Resume};
 
+use kvfs_txn::{LockName, Want};
+
 use crate::node::{Node, Pin};
 use crate::schema::Row;
-use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result, View};
+use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result};
 use cookies::{OFFSET_DOT, OFFSET_DOT_DOT};
 
 /// Takes entries until it is full.
@@ -20,39 +22,24 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NotDirectory`; `Invalid` for an offset that was never given out; store errors.
-    pub fn readdir(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        sink: Sink<'_>,
-    ) -> Result<()> {
-        let _ = caller;
-        self.list(view, node, offset, false, sink)
+    pub fn readdir(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
+        self.list(caller, node, offset, false, sink)
     }
 
     /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
     ///
     /// # Errors
     /// As [`Self::readdir`].
-    pub fn readdirplus(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        sink: Sink<'_>,
-    ) -> Result<()> {
-        let _ = caller;
-        self.list(view, node, offset, true, sink)
+    pub fn readdirplus(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
+        self.list(caller, node, offset, true, sink)
     }
 
-    fn list(&self, view: View, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
-        let (node, directory) = self.pin_directory(view, node)?;
+    fn list(&self, caller: &Caller, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
+        let (node, directory) = self.pin_directory(node)?;
         if node.is_orphan() {
             return Ok(());
         }
+        self.lock_read(caller, &[Want::shared(LockName::Entries { directory: node.inode })])?;
         if offset == 0 {
             self.note_access(&node);
         }
@@ -66,10 +53,19 @@ impl FileSystem {
             let reply = book.begin(offset, &resume.after);
             (resume, reply)
         };
+        // Attributes are locked one by one, when somebody looks at them.
+        let plus = plus && !self.locks_reads();
         let result = self.list_entries(&node, &resume, plus, &mut reply, sink);
         let has_entries = !reply.is_empty();
-        directory.cookies.lock().finish(reply);
+        {
+            let mut book = directory.cookies.lock();
+            let bytes_before = book.memory_bytes();
+            book.finish(reply);
+            self.nodes.note_resized(bytes_before, book.memory_bytes());
+        }
         // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
+        // Without counted lookups nothing is lost by answering the doom instead.
+        self.confirm_read()?;
         if has_entries { Ok(()) } else { result }
     }
 
@@ -85,7 +81,7 @@ impl FileSystem {
         let prefix_len = directory.placement.prefix_len();
         let epoch = self.nodes.epoch();
         let mut cursor =
-            self.store.cursor(self.keyspaces.meta, directory.placement.entries_after(&resume.after))?;
+            self.read_view().cursor(self.keyspaces.meta, directory.placement.entries_after(&resume.after))?;
         let mut to_skip = resume.skip;
         loop {
             cursor.next()?;
@@ -142,7 +138,8 @@ impl FileSystem {
     /// Whether a directory has no entries, by looking.
     pub(crate) fn is_empty_directory(&self, node: &Node) -> Result<bool> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
-        let mut cursor = self.store.cursor(self.keyspaces.meta, directory.placement.entries_after(b""))?;
+        let mut cursor =
+            self.read_view().cursor(self.keyspaces.meta, directory.placement.entries_after(b""))?;
         cursor.next()?;
         Ok(cursor.entry().is_none())
     }

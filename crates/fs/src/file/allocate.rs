@@ -7,7 +7,7 @@ use kvfs_txn::{Fields, LockName, Want};
 use super::{BLOCK, all_blocks, block_count, end_of};
 use crate::node::Pin;
 use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
-use crate::{Caller, FallocateMode, FileSystem, FsError, NodeId, Result, View};
+use crate::{Caller, FallocateMode, FileSystem, FsError, NodeId, Result};
 
 impl FileSystem {
     /// Allocates, punches or zeroes a range. See [`FallocateMode`] for what allocating means here.
@@ -16,7 +16,6 @@ impl FileSystem {
     /// `Invalid`, `FileTooLarge`, `NoSpace`, …
     pub fn fallocate(
         &self,
-        view: View,
         caller: &Caller,
         node: NodeId,
         offset: u64,
@@ -28,7 +27,7 @@ impl FileSystem {
         }
         let end = end_of(offset, length)?;
         self.check_writable()?;
-        let node = self.pin_file(view, node)?;
+        let node = self.pin_file(node)?;
         let name = |fields| LockName::Attributes { inode: node.inode, fields };
         let _guard = self.latch(
             caller,

@@ -16,7 +16,7 @@ impl FileSystem {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&block_prefix(inode));
         key[8..].copy_from_slice(&block.to_be_bytes());
-        Ok(self.store.get(self.keyspaces.data, &key)?)
+        Ok(self.read_view().get(self.keyspaces.data, &key)?)
     }
 
     /// Number of present blocks in `first .. end`. O(number of extents).
@@ -24,7 +24,8 @@ impl FileSystem {
         let prefix = block_prefix(inode);
         let (mut at, mut present) = (first, 0);
         while at < end {
-            let Some(extent) = self.store.next_extent(self.keyspaces.data, &prefix, at, ExtentKind::Data)?
+            let Some(extent) =
+                self.read_view().next_extent(self.keyspaces.data, &prefix, at, ExtentKind::Data)?
             else {
                 break;
             };

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::end_of;
-use crate::{Caller, FileSystem, FsError, NodeId, Result, View, WriteFlags, Written};
+use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Bytes copied by one call; the caller goes on.
 const COPY_LEN_MAX: u64 = 4 << 20;
@@ -14,10 +14,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Invalid` for overlapping ranges of one file; else as reading and writing.
-    #[expect(clippy::too_many_arguments, reason = "the system call has as many")]
     pub fn copy_file_range(
         &self,
-        view: View,
         caller: &Caller,
         source: NodeId,
         source_offset: u64,
@@ -30,11 +28,11 @@ impl FileSystem {
         if source == target && source_offset < target_end && target_offset < source_end {
             return Err(FsError::Invalid("overlapping ranges of one file"));
         }
-        let available = self.pin_file(view, source)?.header().size.saturating_sub(source_offset);
+        let available = self.pin_file(source)?.header().size.saturating_sub(source_offset);
         let length = length.min(COPY_LEN_MAX).min(available) as usize;
         let mut buffer = vec![0; length];
-        let length = self.read(view, caller, source, source_offset, &mut buffer)?;
+        let length = self.read(caller, source, source_offset, &mut buffer)?;
         buffer.truncate(length);
-        self.write(view, caller, target, target_offset, Bytes::from(buffer), WriteFlags::default())
+        self.write(caller, target, target_offset, Bytes::from(buffer), WriteFlags::default())
     }
 }

@@ -23,7 +23,7 @@ use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::LockName;
 
 use crate::node::Pin;
-use crate::{FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, View};
+use crate::{FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -49,8 +49,8 @@ fn end_of(offset: u64, length: u64) -> Result<u64> {
 
 impl FileSystem {
     /// The node, which must be a regular file.
-    fn pin_file(&self, view: View, node: NodeId) -> Result<Pin<'_>> {
-        let node = self.pin_node(view, node)?;
+    fn pin_file(&self, node: NodeId) -> Result<Pin<'_>> {
+        let node = self.pin_node(node)?;
         match node.kind {
             FileType::Regular => Ok(node),
             FileType::Directory => Err(FsError::IsDirectory),

@@ -7,7 +7,7 @@ use kvfs_txn::Want;
 use super::{BLOCK, all_blocks, blocks_name};
 use crate::node::Pin;
 use crate::schema::block_prefix;
-use crate::{Caller, FileSystem, NodeId, Result, View};
+use crate::{Caller, FileSystem, NodeId, Result};
 
 impl FileSystem {
     /// Fills `buffer` from `offset` on; returns the bytes read, short only at the end of the file. Sees each
@@ -15,20 +15,13 @@ impl FileSystem {
     ///
     /// # Errors
     /// `IsDirectory`, store errors.
-    pub fn read(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize> {
-        let node = self.pin_file(view, node)?;
+    pub fn read(&self, caller: &Caller, node: NodeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let node = self.pin_file(node)?;
         if offset >= node.header().size || buffer.is_empty() {
             return Ok(0);
         }
         let end = offset.saturating_add(buffer.len() as u64);
-        let _guard = self.latch(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
+        let _names = self.latch_to_read(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
         let header = node.header();
         let length = header.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         if length == 0 {
@@ -45,6 +38,7 @@ impl FileSystem {
         } else {
             self.read_blocks(node.inode, offset, length, buffer)?;
         }
+        self.confirm_read()?;
         self.note_access(&node);
         Ok(length)
     }
@@ -56,18 +50,20 @@ impl FileSystem {
         let skew = (offset % BLOCK) as usize;
         let whole = (skew + length).next_multiple_of(BLOCK_BYTES);
         if skew == 0 && whole <= buffer.len() {
-            return Ok(self.store.read_blocks(data, &prefix, first, &mut buffer[..whole])?);
+            return Ok(self.read_view().read_blocks(data, &prefix, first, &mut buffer[..whole])?);
         }
         // One read at one position, so that no write is seen in part.
         let mut blocks = vec![0; whole];
-        self.store.read_blocks(data, &prefix, first, &mut blocks)?;
+        self.read_view().read_blocks(data, &prefix, first, &mut blocks)?;
         buffer[..length].copy_from_slice(&blocks[skew..skew + length]);
         Ok(())
     }
 
     /// Inline content or the target of a link, for a caller that holds no names.
     pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
-        let _guard = self.latch(caller, &[Want::shared(all_blocks(node.inode))])?;
-        self.inline_content(node)
+        let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
+        let content = self.inline_content(node)?;
+        self.confirm_read()?;
+        Ok(content)
     }
 }

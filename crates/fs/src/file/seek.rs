@@ -5,22 +5,15 @@ use kvfs_txn::Want;
 
 use super::{BLOCK, all_blocks};
 use crate::schema::{RowFlags, block_prefix};
-use crate::{Caller, FileSystem, FsError, NodeId, Result, SeekKind, View};
+use crate::{Caller, FileSystem, FsError, NodeId, Result, SeekKind};
 
 impl FileSystem {
     /// The first offset at or after `offset` that is data, or a hole.
     ///
     /// # Errors
     /// `NoSuchOffset` at or beyond the end, or when there is no more data.
-    pub fn seek(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        offset: u64,
-        kind: SeekKind,
-    ) -> Result<u64> {
-        let node = self.pin_file(view, node)?;
+    pub fn seek(&self, caller: &Caller, node: NodeId, offset: u64, kind: SeekKind) -> Result<u64> {
+        let node = self.pin_file(node)?;
         let _guard = self.latch(caller, &[Want::shared(all_blocks(node.inode))])?;
         let header = node.header();
         if offset >= header.size {
@@ -37,7 +30,8 @@ impl FileSystem {
             SeekKind::Hole => ExtentKind::Hole,
         };
         let prefix = block_prefix(node.inode);
-        let extent = self.store.next_extent(self.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
+        let extent =
+            self.read_view().next_extent(self.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
         let found = extent.map(|extent| extent.first.saturating_mul(BLOCK).max(offset));
         match (kind, found.filter(|&found| found < header.size)) {
             (_, Some(found)) => Ok(found),

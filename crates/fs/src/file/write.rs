@@ -9,7 +9,7 @@ use super::{BLOCK, all_blocks, block_count, blocks_name, end_of};
 use crate::attr::killed_set_id_bits;
 use crate::node::Pin;
 use crate::schema::{BitsPatch, ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
-use crate::{Caller, FileSystem, FsError, NodeId, Result, View, WriteFlags, Written};
+use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Most bytes of one write.
 const WRITE_LEN_MAX: usize = 16 << 20;
@@ -23,7 +23,6 @@ impl FileSystem {
     /// `FileTooLarge`, `NoSpace`, …
     pub fn write(
         &self,
-        view: View,
         caller: &Caller,
         node: NodeId,
         offset: u64,
@@ -34,11 +33,12 @@ impl FileSystem {
             return Err(FsError::Invalid("a write of more than 16 MiB"));
         }
         self.check_writable()?;
-        let node = self.pin_file(view, node)?;
+        let node = self.pin_file(node)?;
         if data.is_empty() {
             return Ok(Written { bytes: 0, position: node.state().changed_at });
         }
-        let mut guard = self.latch(caller, &attribute_wants(node.inode, flags))?;
+        let mut guard =
+            self.latch_to_write(caller, &attribute_wants(node.inode, flags), flags.is_writeback)?;
         let offset = if flags.append { node.header().size } else { offset };
         let end = end_of(offset, data.len() as u64)?;
         loop {
@@ -100,7 +100,8 @@ impl FileSystem {
         let flags = if is_sparse { RowFlags::BLOCKS | RowFlags::SPARSE } else { RowFlags::BLOCKS };
         let present = if is_sparse { old_blocks + (last - first) } else { old_blocks.max(last) };
         patch.blocks = Some(NumberPatch::Set(present));
-        patch.content = (header.size > 0).then(|| ContentPatch::Replace(Bytes::new()));
+        // Also of an empty file: whoever writes inline content by a snapshot from before must notice.
+        patch.content = Some(ContentPatch::Replace(Bytes::new()));
         *patch = std::mem::take(patch).with_flags(flags, RowFlags::default());
         Ok(())
     }

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 
 use super::lookup::answer;
-use super::{check_name, counters, entry_wants};
+use super::{attribute_wants, check_name, counters, entry_wants};
 use crate::node::{DirectoryPart, Intern, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::{
-    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, SYMLINK_LEN_MAX, Timestamp, View,
+    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, SYMLINK_LEN_MAX, Timestamp,
 };
 
 const S_ISGID: u32 = 0o2000;
@@ -27,14 +27,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Exists`, `NameTooLong`, `NotFound` when the directory was removed, …
-    pub fn symlink(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<Entry> {
+    pub fn symlink(&self, caller: &Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Result<Entry> {
         if target.is_empty() {
             return Err(FsError::NotFound);
         }
@@ -42,22 +35,14 @@ impl FileSystem {
             return Err(FsError::NameTooLong { len: target.len(), len_max: SYMLINK_LEN_MAX });
         }
         let new = New { kind: FileType::Symlink, mode: 0o777, rdev: 0, target };
-        self.make(view, caller, parent, name, &new, true).map(|(entry, _)| entry)
+        self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
     }
 
     /// Creates a file, device node, fifo or socket; `mode` is an `st_mode` with type (none: a file).
     ///
     /// # Errors
     /// `Exists`, `Invalid` for other types, …
-    pub fn mknod(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Entry> {
+    pub fn mknod(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32, rdev: u32) -> Result<Entry> {
         let kind = match FileType::from_mode(mode) {
             None if mode >> 12 == 0 => FileType::Regular,
             Some(FileType::Directory | FileType::Symlink) | None => {
@@ -68,7 +53,7 @@ impl FileSystem {
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         let new =
             New { kind, mode: mode & !caller.umask, rdev: if is_device { rdev } else { 0 }, target: b"" };
-        self.make(view, caller, parent, name, &new, true).map(|(entry, _)| entry)
+        self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
     }
 
     /// Creates a regular file, or, unless `exclusive`, returns the existing entry of any kind; then the
@@ -78,7 +63,6 @@ impl FileSystem {
     /// `Exists` when `exclusive`, …
     pub fn create(
         &self,
-        view: View,
         caller: &Caller,
         parent: NodeId,
         name: &[u8],
@@ -86,23 +70,16 @@ impl FileSystem {
         exclusive: bool,
     ) -> Result<(Entry, bool)> {
         let new = New { kind: FileType::Regular, mode: mode & !caller.umask, rdev: 0, target: b"" };
-        self.make(view, caller, parent, name, &new, exclusive)
+        self.make(caller, parent, name, &new, exclusive)
     }
 
     /// Creates a directory.
     ///
     /// # Errors
     /// `Exists`, `TooManyLinks`, …
-    pub fn mkdir(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Entry> {
+    pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
         let new = New { kind: FileType::Directory, mode: mode & !caller.umask, rdev: 0, target: b"" };
-        self.make(view, caller, parent, name, &new, true).map(|(entry, _)| entry)
+        self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
     }
 
     /// Creates a regular file without a name (`O_TMPFILE`); `linkable` is false with `O_EXCL`. It is an
@@ -110,16 +87,9 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NotDirectory`, `NoSpace`, …
-    pub fn tmpfile(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        mode: u32,
-        linkable: bool,
-    ) -> Result<Entry> {
+    pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, linkable: bool) -> Result<Entry> {
         self.check_writable()?;
-        let (parent, _) = self.pin_directory(view, parent)?;
+        let (parent, _) = self.pin_directory(parent)?;
         let new = New { kind: FileType::Regular, mode: mode & !caller.umask, rdev: 0, target: b"" };
         let mut header = self.new_header(caller, &parent, &new)?;
         header.nlink = 0;
@@ -136,7 +106,6 @@ impl FileSystem {
 
     fn make(
         &self,
-        view: View,
         caller: &Caller,
         parent: NodeId,
         name: &[u8],
@@ -146,17 +115,19 @@ impl FileSystem {
         check_name(name).map_err(|error| {
             if name.starts_with(b".") && name.len() <= 2 { FsError::Exists } else { error }
         })?;
-        let (parent, directory) = self.pin_directory(view, parent)?;
+        let (parent, directory) = self.pin_directory(parent)?;
         let _guard = self.latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
         }
         let key = directory.placement.key(name);
-        if self.store.get(self.keyspaces.meta, &key)?.is_some() {
+        if self.read_view().get(self.keyspaces.meta, &key)?.is_some() {
             if exclusive {
                 return Err(FsError::Exists);
             }
-            return Ok((answer(&self.resolve(&parent, name)?), false));
+            let node = self.resolve(&parent, name)?;
+            self.lock_read(caller, &attribute_wants(node.inode))?;
+            return Ok((answer(&node), false));
         }
         self.check_writable()?;
         let header = self.new_header(caller, &parent, new)?;
@@ -190,7 +161,7 @@ impl FileSystem {
         location: &dyn Fn() -> Location,
         directory: Option<Box<DirectoryPart>>,
     ) -> Pin<'_> {
-        let changed_at = self.store.position();
+        let changed_at = self.position();
         let intern = Intern { header, location, directory, content: &[], changed_at };
         match self.nodes.intern(intern, None) {
             Some(node) => node,
@@ -226,9 +197,9 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Invalid` when it is none.
-    pub fn readlink(&self, view: View, caller: &Caller, node: NodeId) -> Result<Bytes> {
+    pub fn readlink(&self, caller: &Caller, node: NodeId) -> Result<Bytes> {
         let _ = caller;
-        let node = self.pin_node(view, node)?;
+        let node = self.pin_node(node)?;
         if node.kind != FileType::Symlink {
             return Err(FsError::Invalid("not a symbolic link"));
         }

@@ -1,13 +1,14 @@
 //! Further names of a file.
 
 use kvfs_store::{Batch, Position};
-use kvfs_txn::{Guard, LockName, Want};
+use kvfs_txn::{LockName, Want};
 
 use super::lookup::answer;
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{Location, Pin};
 use crate::schema::{Placement, Row, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
-use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp, View};
+use crate::view::Names;
+use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp};
 
 /// What the node becomes when the batch is applied.
 enum Linked {
@@ -25,21 +26,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Exists`, `NotPermitted` for directories, `NotFound` for orphans that can't be linked, `TooManyLinks`, …
-    pub fn link(
-        &self,
-        view: View,
-        caller: &Caller,
-        node: NodeId,
-        new_parent: NodeId,
-        new_name: &[u8],
-    ) -> Result<Entry> {
+    pub fn link(&self, caller: &Caller, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         check_name(new_name)?;
         self.check_writable()?;
-        let node = self.pin_node(view, node)?;
+        let node = self.pin_node(node)?;
         if node.kind == FileType::Directory {
             return Err(FsError::NotPermitted("directories have one name"));
         }
-        let (parent, directory) = self.pin_directory(view, new_parent)?;
+        let (parent, directory) = self.pin_directory(new_parent)?;
         let mut wants = entry_wants(parent.inode, new_name).to_vec();
         wants.extend(row_wants(node.inode));
         let mut guard = self.latch(caller, &wants)?;
@@ -47,7 +41,7 @@ impl FileSystem {
             return Err(FsError::NotFound);
         }
         let new_key = directory.placement.key(new_name);
-        if self.store.get(self.keyspaces.meta, &new_key)?.is_some() {
+        if self.read_view().get(self.keyspaces.meta, &new_key)?.is_some() {
             return Err(FsError::Exists);
         }
         if node.header().nlink >= LINK_MAX {
@@ -67,7 +61,7 @@ impl FileSystem {
     fn stage_link(
         &self,
         batch: &mut Batch,
-        guard: &mut Guard<'_>,
+        guard: &mut Names<'_>,
         node: &Pin<'_>,
         new_key: &[u8],
         now: Timestamp,
@@ -118,7 +112,7 @@ impl FileSystem {
             return Ok(content);
         }
         let (keyspace, key) = node.row_address(&self.keyspaces);
-        let bytes = self.store.get(keyspace, &key)?.ok_or_else(|| {
+        let bytes = self.read_view().get(keyspace, &key)?.ok_or_else(|| {
             FsError::corrupt(format!("inode {}", node.inode), format!("no row under {}", key.escape_ascii()))
         })?;
         let (_, content) = Row::decode_own(node.inode, &bytes)?;

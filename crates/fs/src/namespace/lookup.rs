@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::node::{DirectoryPart, Intern, Pin};
+use crate::node::{DirectoryPart, Intern, Location, Pin};
+use kvfs_txn::{Fields, LockName, Want};
+
 use crate::schema::{Placement, Row};
-use crate::{Caller, Entry, FileSystem, FsError, NAME_LEN_MAX, NodeId, Result, View};
+use crate::{Caller, Entry, FileSystem, FsError, NAME_LEN_MAX, NodeId, Result};
 
 /// Counts a lookup and describes the node.
 pub(super) fn answer(node: &Pin<'_>) -> Entry {
@@ -16,34 +18,63 @@ pub(super) fn answer(node: &Pin<'_>) -> Entry {
 /// explanation is that somebody removed both meanwhile.
 const DANGLING_TRIES: u32 = 16;
 
+/// What an answer with attributes needs in a view that locks what it reads.
+pub(crate) fn attribute_wants<'a>(inode: u64) -> [Want<'a>; 1] {
+    [Want::shared(LockName::Attributes { inode, fields: Fields::ALL })]
+}
+
 impl FileSystem {
     /// The entry `name` of directory `parent`. Raises the node's lookup count. Never parks. One `get`; two
     /// for directories and files with several names, unless their nodes are known.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
-    pub fn lookup(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        let _ = caller;
+    pub fn lookup(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
         if name.len() > NAME_LEN_MAX {
             return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
         }
-        let (parent, _) = self.pin_directory(view, parent)?;
+        let (parent, _) = self.pin_directory(parent)?;
         let node = match name {
             b"." => parent,
-            b".." => {
-                let inode = parent.header().parent;
-                self.nodes.get(inode).ok_or(FsError::Stale(inode))?
+            b".." => self.directory_by_inode(parent.header().parent)?,
+            _ => {
+                self.lock_read(caller, &[Want::shared(LockName::Entry { directory: parent.inode, name })])?;
+                self.resolve(&parent, name)?
             }
-            _ => self.resolve(&parent, name)?,
         };
+        self.lock_read(caller, &attribute_wants(node.inode))?;
+        self.confirm_read()?;
         Ok(answer(&node))
     }
 
     /// Lowers the lookup count of `node` by `count`. At zero the node is forgotten, and an orphan dies.
-    pub fn forget(&self, view: View, node: NodeId, count: u64) {
-        let View::Main = view;
+    pub fn forget(&self, node: NodeId, count: u64) {
         self.nodes.forget(node.0, count);
         self.reap_when_many();
+    }
+
+    /// A directory by its number, where its name isn't known: what is above it stands in its row.
+    pub(crate) fn directory_by_inode(&self, inode: u64) -> Result<Pin<'_>> {
+        let placement = Placement::own_subtree(inode);
+        loop {
+            if let Some(known) = self.nodes.get(inode) {
+                return Ok(known);
+            }
+            let epoch = self.nodes.epoch();
+            let bytes =
+                self.read_view().get(self.keyspaces.meta, &placement.own_key())?.ok_or(FsError::NotFound)?;
+            let (header, _) = Row::decode_own(inode, &bytes)?;
+            let intern = Intern {
+                header,
+                location: &|| Location::Unnamed,
+                directory: Some(Box::new(DirectoryPart::new(placement.clone()))),
+                content: &[],
+                changed_at: self.position(),
+            };
+            if let Some(pin) = self.nodes.intern(intern, Some(epoch)) {
+                return Ok(pin);
+            }
+        }
     }
 
     /// The node under `name`.
@@ -57,7 +88,7 @@ impl FileSystem {
         let key = directory.placement.key(name);
         loop {
             let epoch = self.nodes.epoch();
-            let Some(bytes) = self.store.get(self.keyspaces.meta, &key)? else {
+            let Some(bytes) = self.read_view().get(self.keyspaces.meta, &key)? else {
                 return Err(FsError::NotFound);
             };
             let row = Row::decode(&key, &bytes)?;
@@ -77,6 +108,9 @@ impl FileSystem {
         epoch: u64,
     ) -> Result<Option<Pin<'_>>> {
         if let Some(known) = self.nodes.get(row.inode()) {
+            if known.is_unnamed() {
+                known.name(parent.entry(name), epoch);
+            }
             return Ok(Some(known));
         }
         match row {
@@ -86,7 +120,7 @@ impl FileSystem {
                     location: &|| parent.entry(name),
                     directory: None,
                     content,
-                    changed_at: self.store.position(),
+                    changed_at: self.position(),
                 };
                 Ok(self.nodes.intern(intern, Some(epoch)))
             }
@@ -112,7 +146,7 @@ impl FileSystem {
             location: &|| parent.entry(name),
             directory: Some(Box::new(DirectoryPart::new(placement))),
             content: &[],
-            changed_at: self.store.position(),
+            changed_at: self.position(),
         };
         Ok(self.nodes.intern(intern, Some(epoch)))
     }
@@ -127,14 +161,9 @@ impl FileSystem {
         let placement = Placement::own_subtree(inode);
         let Some(bytes) = self.own_row(parent, name, inode, &placement)? else { return Ok(None) };
         let (header, content) = Row::decode_own(inode, &bytes)?;
-        let location = || crate::node::Location::Own;
-        let intern = Intern {
-            header,
-            location: &location,
-            directory: None,
-            content,
-            changed_at: self.store.position(),
-        };
+        let location = || Location::Own;
+        let intern =
+            Intern { header, location: &location, directory: None, content, changed_at: self.position() };
         Ok(self.nodes.intern(intern, Some(epoch)))
     }
 
@@ -149,10 +178,10 @@ impl FileSystem {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let (dentry_key, own_key) = (directory.placement.key(name), placement.own_key());
         for _ in 0..DANGLING_TRIES {
-            if let Some(bytes) = self.store.get(self.keyspaces.meta, &own_key)? {
+            if let Some(bytes) = self.read_view().get(self.keyspaces.meta, &own_key)? {
                 return Ok(Some(bytes));
             }
-            let dentry = self.store.get(self.keyspaces.meta, &dentry_key)?;
+            let dentry = self.read_view().get(self.keyspaces.meta, &dentry_key)?;
             let still_refers = match &dentry {
                 Some(bytes) => {
                     let row = Row::decode(&dentry_key, bytes)?;

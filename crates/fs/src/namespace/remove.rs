@@ -5,7 +5,7 @@ use kvfs_store::{Batch, Position};
 use super::{check_name, counters, directory_removal_wants, entry_wants, row_wants};
 use crate::node::{Location, Node, Pin};
 use crate::schema::{Header, RowFlags, RowPatch, encode_row, inode_key};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result, Timestamp, View};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result, Timestamp};
 
 /// What the removal of a name does to the inode.
 pub(super) enum Removal {
@@ -20,29 +20,22 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, …
-    pub fn unlink(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.remove(view, caller, parent, name, false)
+    pub fn unlink(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.remove(caller, parent, name, false)
     }
 
     /// Removes an empty directory. One batch.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, …
-    pub fn rmdir(&self, view: View, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.remove(view, caller, parent, name, true)
+    pub fn rmdir(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
+        self.remove(caller, parent, name, true)
     }
 
-    fn remove(
-        &self,
-        view: View,
-        caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
-        directory: bool,
-    ) -> Result<()> {
+    fn remove(&self, caller: &Caller, parent: NodeId, name: &[u8], directory: bool) -> Result<()> {
         check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
         self.check_writable()?;
-        let (parent, part) = self.pin_directory(view, parent)?;
+        let (parent, part) = self.pin_directory(parent)?;
         let mut guard = self.latch(caller, &entry_wants(parent.inode, name))?;
         let victim = self.resolve(&parent, name)?;
         match (victim.kind == FileType::Directory, directory) {

@@ -5,13 +5,14 @@
 //! ancestors shared, so that none of them can move meanwhile.
 
 use kvfs_store::{Batch, Position};
-use kvfs_txn::{Fields, Guard, LockName, Want};
+use kvfs_txn::{Fields, LockName, Want};
 
 use super::remove::{finish_removal, removal_wants};
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{DirectoryPart, Node, Pin};
-use crate::schema::{Header, Row, RowPatch, encode_row};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp, View};
+use crate::schema::{Header, ROOT_INODE, Row, RowPatch, encode_row};
+use crate::view::Names;
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp};
 
 /// A name, the directory that it is in, and what is there.
 struct Side<'a, 't> {
@@ -52,10 +53,8 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
     /// into itself), …
-    #[expect(clippy::too_many_arguments, reason = "a rename has two names")]
     pub fn rename(
         &self,
-        view: View,
         caller: &Caller,
         parent: NodeId,
         name: &[u8],
@@ -66,8 +65,8 @@ impl FileSystem {
         check_name(name)?;
         check_name(new_name)?;
         self.check_writable()?;
-        let (source_pin, source_part) = self.pin_directory(view, parent)?;
-        let (target_pin, target_part) = self.pin_directory(view, new_parent)?;
+        let (source_pin, source_part) = self.pin_directory(parent)?;
+        let (target_pin, target_part) = self.pin_directory(new_parent)?;
         let source = Side { parent: &source_pin, directory: &source_part, name };
         let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
         let mut wants = entry_wants(parent.0, name).to_vec();
@@ -80,7 +79,7 @@ impl FileSystem {
         if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
             return Ok(());
         }
-        latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
+        self.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
             (_, replaced) => self.move_over(&source, &target, &moving, replaced.as_ref()),
@@ -215,73 +214,80 @@ impl FileSystem {
     }
 }
 
-/// The directory and its ancestors, up to the root.
-fn ancestors(directory: &Pin<'_>) -> Result<Vec<u64>> {
-    let mut path = vec![directory.inode];
-    let mut link = directory.link();
-    while let Some((parent, _)) = link {
-        path.push(parent.inode);
-        link = parent.link();
-    }
-    match path.last() {
-        Some(&crate::schema::ROOT_INODE) => Ok(path),
-        // The target, or a directory above it, was removed.
-        _ => Err(FsError::NotFound),
-    }
-}
-
-/// Takes the names that finding both sides led to, and checks that the tree stays one.
-fn latch_both(
-    guard: &mut Guard<'_>,
-    source: &Side<'_, '_>,
-    target: &Side<'_, '_>,
-    moving: &Found<'_>,
-    replaced: Option<&Found<'_>>,
-    mode: RenameMode,
-) -> Result<()> {
-    let mut wants = move_wants(moving);
-    if let Some(other) = replaced {
-        wants.extend(if mode == RenameMode::Exchange {
-            move_wants(other)
-        } else {
-            removal_wants(&other.node)
-        });
-    }
-    guard.try_extend(&wants)?;
-    if source.parent.inode == target.parent.inode {
-        return Ok(());
-    }
-    if moving.is_directory() {
-        latch_ancestry(guard, &moving.node, target.parent)?;
-    }
-    match replaced {
-        Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
-            latch_ancestry(guard, &other.node, source.parent)
+impl FileSystem {
+    /// The directory and its ancestors, up to the root.
+    fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
+        let (mut path, mut header) = (vec![directory.inode], directory.header());
+        if directory.is_orphan() {
+            return Err(FsError::NotFound);
         }
-        _ => Ok(()),
-    }
-}
-
-/// Pins down that `moved` is no ancestor of `target`.
-fn latch_ancestry(guard: &mut Guard<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
-    guard.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
-    let mut latched: Vec<u64> = Vec::new();
-    loop {
-        let ancestors = ancestors(target)?;
-        if ancestors.contains(&moved.inode) {
-            return Err(FsError::Invalid("a directory can't be moved into itself"));
+        while header.inode != ROOT_INODE {
+            let above = self.directory_by_inode(header.parent)?;
+            if above.is_orphan() {
+                return Err(FsError::NotFound);
+            }
+            path.push(above.inode);
+            header = above.header();
         }
-        // Reading the path and holding it are two steps: hold, then read again until it is the same.
-        let missing: Vec<Want<'_>> = ancestors
-            .iter()
-            .filter(|ancestor| !latched.contains(ancestor))
-            .map(|&directory| Want::shared(LockName::Identity { directory }))
-            .collect();
-        if missing.is_empty() {
+        Ok(path)
+    }
+
+    /// Takes the names that finding both sides led to, and checks that the tree stays one.
+    fn latch_both(
+        &self,
+        names: &mut Names<'_>,
+        source: &Side<'_, '_>,
+        target: &Side<'_, '_>,
+        moving: &Found<'_>,
+        replaced: Option<&Found<'_>>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let mut wants = move_wants(moving);
+        if let Some(other) = replaced {
+            wants.extend(if mode == RenameMode::Exchange {
+                move_wants(other)
+            } else {
+                removal_wants(&other.node)
+            });
+        }
+        names.try_extend(&wants)?;
+        if source.parent.inode == target.parent.inode {
             return Ok(());
         }
-        guard.try_extend(&missing)?;
-        latched.extend(ancestors);
+        if moving.is_directory() {
+            self.latch_ancestry(names, &moving.node, target.parent)?;
+        }
+        match replaced {
+            Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
+                self.latch_ancestry(names, &other.node, source.parent)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Pins down that `moved` is no ancestor of `target`.
+    fn latch_ancestry(&self, names: &mut Names<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
+        names.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
+        let mut latched: Vec<u64> = Vec::new();
+        loop {
+            let ancestors = self.ancestors(target)?;
+            if ancestors.contains(&moved.inode) {
+                return Err(FsError::Invalid("a directory can't be moved into itself"));
+            }
+            // Reading the path and holding it are two steps: hold, then read again until it is the same.
+            let missing: Vec<Want<'_>> = ancestors
+                .iter()
+                .filter(|ancestor| !latched.contains(ancestor))
+                .map(|&directory| Want::shared(LockName::Identity { directory }))
+                .collect();
+            if missing.is_empty() {
+                let Some(view) = self.txn_view() else { return Ok(()) };
+                // A transaction reads its snapshot; the tree must stay one in the newest state.
+                return view.expect_unmoved(self.keyspaces.meta, &latched);
+            }
+            names.try_extend(&missing)?;
+            latched.extend(ancestors);
+        }
     }
 }
 

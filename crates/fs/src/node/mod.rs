@@ -22,5 +22,5 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin};
+pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 pub(crate) use table::{DeadOrphan, Intern, NodeTable};

@@ -29,6 +29,9 @@ pub(crate) enum Location {
     Own,
     /// No name: the row is in `orphans`.
     Orphan,
+    /// A directory that was reached by its number: it has a name, which nobody has asked for. What is above
+    /// it stands in its header.
+    Unnamed,
 }
 
 impl fmt::Debug for Location {
@@ -38,7 +41,27 @@ impl fmt::Debug for Location {
             Self::Entry { parent, name } => write!(f, "{}/{}", parent.inode, name.escape_ascii()),
             Self::Own => write!(f, "own row"),
             Self::Orphan => write!(f, "orphan"),
+            Self::Unnamed => write!(f, "unnamed"),
         }
+    }
+}
+
+/// What of a node was read under a lock, in views that lock what they read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Verified(u8);
+
+impl Verified {
+    /// All but the counters of a directory.
+    pub(crate) const ATTRIBUTES: Self = Self(1);
+    /// What changes with a directory's entries.
+    pub(crate) const COUNTERS: Self = Self(2);
+
+    pub(crate) fn has(self, part: Self) -> bool {
+        self.0 & part.0 != 0
+    }
+
+    pub(crate) fn insert(&mut self, part: Self) {
+        self.0 |= part.0;
     }
 }
 
@@ -57,6 +80,8 @@ pub(crate) struct NodeState {
     pub(crate) modified: bool,
     /// Whether the access time is newer than the row's, and the node queued for writing it.
     pub(crate) is_atime_pending: bool,
+    /// Nothing on the main line, where rows change only through nodes.
+    pub(crate) verified: Verified,
 }
 
 impl NodeState {
@@ -92,6 +117,11 @@ impl DirectoryPart {
     pub(crate) fn new(placement: Placement) -> Self {
         Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() }
     }
+
+    /// Memory that is held (bytes).
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.cookies.lock().memory_bytes()
+    }
 }
 
 /// A node. Reached through a [`Pin`], or through the location of a child.
@@ -100,6 +130,8 @@ pub(crate) struct Node {
     pub(crate) inode: u64,
     /// Kind; never changes.
     pub(crate) kind: FileType,
+    /// Epoch of the table when the node came in.
+    pub(super) interned_at: u64,
     /// Lookups + operations + children.
     pub(super) references: AtomicU64,
     /// How often the front end was told of the node, less what it forgot.
@@ -133,6 +165,11 @@ impl Node {
         self.header().attr()
     }
 
+    /// Whether the node came into the table before `epoch`.
+    pub(crate) fn is_older_than(&self, epoch: u64) -> bool {
+        self.interned_at < epoch
+    }
+
     /// Records a committed change.
     pub(crate) fn update(&self, patch: &RowPatch, position: Position) {
         self.state.lock().update(patch, position);
@@ -148,6 +185,11 @@ impl Node {
         self.state.lock().is_orphan()
     }
 
+    /// Whether it is a directory whose name isn't known.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.directory.is_some() && matches!(self.state.lock().location, Location::Unnamed)
+    }
+
     /// Keyspace and key of the row that holds the attributes. Stable under any latch on the inode's
     /// attributes.
     pub(crate) fn row_address(&self, keyspaces: &Keyspaces) -> (Keyspace, Bytes) {
@@ -159,7 +201,7 @@ impl Node {
                 Some(directory) => (keyspaces.meta, directory.placement.key(name)),
                 None => unreachable!("only directories are parents"),
             },
-            (Location::Own | Location::Root, None) => {
+            (Location::Own | Location::Root | Location::Unnamed, None) => {
                 (keyspaces.meta, Placement::own_subtree(self.inode).own_key())
             }
         }
@@ -198,6 +240,11 @@ impl Pin<'_> {
     /// Moves the node; the place it had gives back its reference of the parent.
     pub(crate) fn relocate(&self, location: Location) {
         self.table.relocate(&self.node, location);
+    }
+
+    /// Gives a directory that was reached by number its name, which was read after `epoch`.
+    pub(crate) fn name(&self, place: Location, epoch: u64) {
+        self.table.name(&self.node, place, epoch);
     }
 
     /// The place `name` in this directory, for a child.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kvfs_store::Position;
 use parking_lot::{Mutex, RwLock};
 
-use super::{DirectoryPart, Location, Node, NodeState, Pin};
+use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::schema::{Header, RowFlags};
 use crate::{NodeId, NodeStats, PruneCandidate};
 
@@ -80,8 +80,10 @@ pub(crate) struct DeadOrphan {
 /// All nodes of a view.
 pub(crate) struct NodeTable {
     shards: Box<[PaddedShard]>,
-    /// Number of changed nodes that left the table.
+    /// Number of changed nodes that left the table, and twice the number of commits that were published.
     epoch: AtomicU64,
+    /// Held exclusively while a commit becomes visible; see [`NodeTable::publish`].
+    publishing: RwLock<()>,
     nodes: AtomicU64,
     bytes: AtomicU64,
     /// Next shard to sweep.
@@ -97,6 +99,7 @@ impl NodeTable {
         Self {
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             epoch: AtomicU64::new(0),
+            publishing: RwLock::new(()),
             nodes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
@@ -111,9 +114,20 @@ impl NodeTable {
         &self.shards[(inode >> 4) as usize % SHARDS]
     }
 
-    /// Read this before reading a row that is to become a node.
+    /// Read this before reading a row that is to become a node. Waits while a commit becomes visible.
     pub(crate) fn epoch(&self) -> u64 {
+        let _published = self.publishing.read();
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Makes a commit visible by `commit`, so that a row is known to be from before or after it: a row that
+    /// was read before, and has not become a node before, never becomes one. Returns the epoch of now: nodes
+    /// that are older hold the state before the commit.
+    pub(crate) fn publish<T>(&self, commit: impl FnOnce() -> T) -> (T, u64) {
+        let _publishing = self.publishing.write();
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        let published = commit();
+        (published, self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// The node, if it is known.
@@ -121,6 +135,12 @@ impl NodeTable {
         let shard = self.shard(inode).shard.read();
         let node = shard.nodes.get(&inode)?;
         Some(self.pin(node))
+    }
+
+    /// What hangs on a node that the caller pins takes another number of bytes than before.
+    pub(crate) fn note_resized(&self, bytes_before: usize, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes_before as u64, Ordering::Relaxed);
     }
 
     fn pin(&self, node: &Arc<Node>) -> Pin<'_> {
@@ -142,7 +162,8 @@ impl NodeTable {
             MapEntry::Occupied(known) => return Some(self.pin(known.get())),
             MapEntry::Vacant(slot) => slot,
         };
-        if epoch.is_some_and(|epoch| epoch != self.epoch()) {
+        let now = self.epoch.load(Ordering::Acquire);
+        if epoch.is_some_and(|epoch| epoch != now) {
             return None;
         }
         let location = (row.location)();
@@ -157,10 +178,12 @@ impl NodeTable {
             changed_at: row.changed_at,
             modified: false,
             is_atime_pending: false,
+            verified: Verified::default(),
         };
         let node = Arc::new(Node {
             inode,
             kind: row.header.kind,
+            interned_at: now,
             references: AtomicU64::new(1),
             lookups: AtomicU64::new(0),
             recently_used: AtomicBool::new(true),
@@ -219,6 +242,22 @@ impl NodeTable {
         }
     }
 
+    /// Gives a directory that was reached by number its name, unless it got one meanwhile.
+    pub(super) fn name(&self, node: &Arc<Node>, place: Location, epoch: u64) {
+        let bytes = node_bytes(&place, None);
+        let mut state = node.state.lock();
+        let is_current = epoch == self.epoch.load(Ordering::Acquire);
+        if is_current && matches!(state.location, Location::Unnamed) {
+            state.location = place;
+            self.bytes.fetch_add(bytes - node_bytes(&Location::Unnamed, None), Ordering::Relaxed);
+            return;
+        }
+        drop(state);
+        if let Location::Entry { parent, .. } = place {
+            self.release(&parent, 1);
+        }
+    }
+
     /// Gives back lookups of the front end.
     pub(crate) fn forget(&self, inode: u64, count: u64) {
         let Some(pin) = self.get(inode) else { return };
@@ -272,7 +311,7 @@ impl NodeTable {
                 self.dead.lock().push(DeadOrphan { inode: node.inode, flags: state.header.flags });
                 None
             }
-            Location::Root | Location::Own => None,
+            Location::Root | Location::Own | Location::Unnamed => None,
         }
     }
 
@@ -336,5 +375,5 @@ fn node_bytes(location: &Location, directory: Option<&DirectoryPart>) -> u64 {
         Location::Entry { name, .. } => name.len().next_multiple_of(16),
         _ => 0,
     };
-    (NODE_BYTES + directory.map_or(0, size_of_val) + name_len) as u64
+    (NODE_BYTES + directory.map_or(0, DirectoryPart::memory_bytes) + name_len) as u64
 }

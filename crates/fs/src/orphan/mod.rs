@@ -8,6 +8,7 @@ use kvfs_store::{Batch, KeyRange};
 
 use crate::node::DeadOrphan;
 use crate::schema::{Row, RowFlags, inode_key};
+use crate::view::Origin;
 use crate::{FileSystem, FsError, Result};
 
 /// Orphans that are reaped by one batch.
@@ -45,9 +46,13 @@ impl FileSystem {
 
     pub(crate) fn reap_all(&self) -> Result<()> {
         loop {
-            let orphans = self.nodes.take_dead(REAP_BATCH);
+            let mut orphans = self.nodes.take_dead(REAP_BATCH);
             if orphans.is_empty() {
                 return Ok(());
+            }
+            if let Origin::Txn(view) = &self.origin {
+                // Others may know a file that was there before; its row in `orphans` goes to the main line.
+                orphans.retain(|orphan| view.created.contains(orphan.inode));
             }
             let mut batch = Batch::new();
             for orphan in &orphans {
@@ -74,7 +79,7 @@ impl FileSystem {
 
     /// Queues everything in `orphans`: right after opening, when nobody knows any node.
     pub(crate) fn queue_leftovers(&self) -> Result<()> {
-        let mut cursor = self.store.cursor(self.keyspaces.orphans, KeyRange::all())?;
+        let mut cursor = self.read_view().cursor(self.keyspaces.orphans, KeyRange::all())?;
         let mut orphans = Vec::new();
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {

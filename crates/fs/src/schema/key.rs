@@ -44,6 +44,16 @@ impl Placement {
         self.key(b"")
     }
 
+    /// The directory (or inode with an own row) and the name that a key is about; `None` for the file system's
+    /// own records and for what is no key.
+    pub(crate) fn parse_key(key: &[u8]) -> Option<(u64, &[u8])> {
+        let (subtree, rest) = key.split_first_chunk::<8>()?;
+        let subtree = u64::from_be_bytes(*subtree);
+        // Labels are empty: every directory is its own subtree.
+        let (&label_end, name) = rest.split_first()?;
+        (subtree != SUBTREE_SYSTEM && label_end == LABEL_END).then_some((subtree, name))
+    }
+
     /// Length of the part of the keys before the name.
     pub(crate) fn prefix_len(&self) -> usize {
         8 + self.label.len() + 1

@@ -23,7 +23,7 @@ mod superblock;
 mod tests;
 
 pub(crate) use key::{Placement, ROOT_INODE, block_prefix, inode_key, superblock_key, xattr_key};
-pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TimePatch};
+pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_PARENT, TimePatch};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;
 

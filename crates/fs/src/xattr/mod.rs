@@ -10,7 +10,7 @@ use kvfs_txn::{Fields, LockName, Want};
 use crate::node::Node;
 use crate::schema::{RowFlags, RowPatch, inode_key, xattr_key};
 use crate::{
-    Caller, FileSystem, FileType, FsError, NodeId, Result, View, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
+    Caller, FileSystem, FileType, FsError, NodeId, Result, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
 };
 
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
@@ -38,19 +38,25 @@ fn wants(node: &Node) -> Vec<Want<'static>> {
     wants
 }
 
+fn read_wants<'a>(inode: u64) -> [Want<'a>; 1] {
+    [Want::shared(LockName::Attributes { inode, fields: Fields::XATTRS })]
+}
+
 impl FileSystem {
     /// The value of an extended attribute. Never parks.
     ///
     /// # Errors
     /// `NoAttribute`, `NotSupported` for foreign namespaces.
-    pub fn getxattr(&self, view: View, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
-        let _ = caller;
-        let node = self.pin_node(view, node)?;
+    pub fn getxattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
+        let node = self.pin_node(node)?;
         check_name(name)?;
+        self.lock_read(caller, &read_wants(node.inode))?;
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
-        self.store.get(self.keyspaces.xattr, &xattr_key(node.inode, name))?.ok_or(FsError::NoAttribute)
+        let value = self.read_view().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
+        self.confirm_read()?;
+        value.ok_or(FsError::NoAttribute)
     }
 
     /// Sets an extended attribute.
@@ -59,7 +65,6 @@ impl FileSystem {
     /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `NotSupported`, …
     pub fn setxattr(
         &self,
-        view: View,
         caller: &Caller,
         node: NodeId,
         name: &[u8],
@@ -67,7 +72,7 @@ impl FileSystem {
         mode: XattrMode,
     ) -> Result<()> {
         self.check_writable()?;
-        let node = self.pin_node(view, node)?;
+        let node = self.pin_node(node)?;
         check_name(name)?;
         if value.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
@@ -75,7 +80,7 @@ impl FileSystem {
         let _guard = self.latch(caller, &wants(&node))?;
         let key = xattr_key(node.inode, name);
         if mode != XattrMode::Set {
-            let exists = self.store.get(self.keyspaces.xattr, &key)?.is_some();
+            let exists = self.read_view().get(self.keyspaces.xattr, &key)?.is_some();
             match (mode, exists) {
                 (XattrMode::Create, true) => return Err(FsError::Exists),
                 (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
@@ -93,15 +98,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// `AttributeTooLarge` when they don't fit into what Linux can list; store errors.
-    pub fn listxattr(&self, view: View, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
-        let _ = caller;
-        let node = self.pin_node(view, node)?;
+    pub fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
+        let node = self.pin_node(node)?;
+        self.lock_read(caller, &read_wants(node.inode))?;
         let mut names = Vec::new();
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Ok(names);
         }
         let prefix = inode_key(node.inode);
-        let mut cursor = self.store.cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
+        let mut cursor = self.read_view().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
         cursor.next()?;
         while let Some((key, _)) = cursor.entry() {
             names.extend_from_slice(&key[prefix.len()..]);
@@ -111,6 +116,7 @@ impl FileSystem {
         if names.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: names.len(), len_max: XATTR_LEN_MAX });
         }
+        self.confirm_read()?;
         Ok(names)
     }
 
@@ -118,16 +124,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NoAttribute`, …
-    pub fn removexattr(&self, view: View, caller: &Caller, node: NodeId, name: &[u8]) -> Result<()> {
+    pub fn removexattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<()> {
         self.check_writable()?;
-        let node = self.pin_node(view, node)?;
+        let node = self.pin_node(node)?;
         check_name(name)?;
+        self.lock_read(caller, &read_wants(node.inode))?;
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
         let _guard = self.latch(caller, &wants(&node))?;
         let key = xattr_key(node.inode, name);
-        if self.store.get(self.keyspaces.xattr, &key)?.is_none() {
+        if self.read_view().get(self.keyspaces.xattr, &key)?.is_none() {
             return Err(FsError::NoAttribute);
         }
         let mut batch = Batch::new();

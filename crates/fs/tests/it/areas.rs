@@ -12,7 +12,7 @@ use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, KeyspaceKind, Store};
 
-use crate::setup::{MAIN, Setup};
+use crate::setup::Setup;
 
 const ROOT: NodeId = NodeId::ROOT;
 
@@ -33,21 +33,18 @@ fn opening_tells_a_missing_file_system_from_one_that_exists() {
 #[test]
 fn names_have_limits() {
     let setup = Setup::new(4096);
-    let make = |name: &[u8]| setup.create(MAIN, &setup.caller, ROOT, name, 0o644, true).map(|_| ());
+    let make = |name: &[u8]| setup.create(&setup.caller, ROOT, name, 0o644, true).map(|_| ());
     assert!(make(&[b'x'; 255]).is_ok());
     assert!(make(b"\xff\xfe\x01 newline\n").is_ok());
     assert!(matches!(make(&[b'x'; 256]), Err(FsError::NameTooLong { len: 256, len_max: 255 })));
-    assert!(matches!(
-        setup.lookup(MAIN, &setup.caller, ROOT, &[b'x'; 256]),
-        Err(FsError::NameTooLong { .. })
-    ));
+    assert!(matches!(setup.lookup(&setup.caller, ROOT, &[b'x'; 256]), Err(FsError::NameTooLong { .. })));
     assert!(matches!(make(b"a/b"), Err(FsError::Invalid(_))));
     assert!(matches!(make(b"."), Err(FsError::Exists)));
     let target = vec![b't'; 4096];
-    let long = setup.symlink(MAIN, &setup.caller, ROOT, b"long", &target);
+    let long = setup.symlink(&setup.caller, ROOT, b"long", &target);
     assert!(matches!(long, Err(FsError::NameTooLong { len: 4096, .. })));
-    let link = setup.symlink(MAIN, &setup.caller, ROOT, b"link", &target[..4095]).unwrap();
-    assert_eq!(setup.readlink(MAIN, &setup.caller, link.node).unwrap(), target[..4095]);
+    let link = setup.symlink(&setup.caller, ROOT, b"link", &target[..4095]).unwrap();
+    assert_eq!(setup.readlink(&setup.caller, link.node).unwrap(), target[..4095]);
 }
 
 #[test]
@@ -56,24 +53,24 @@ fn unlinked_but_open_files_live_until_they_are_forgotten() {
     for size in [50, 10_000] {
         let file = setup.file(ROOT, "f");
         setup.write_at(file, 0, &vec![7; size]).unwrap();
-        setup.setxattr(MAIN, &setup.caller, file, b"user.a", b"v", XattrMode::Set).unwrap();
-        setup.unlink(MAIN, &setup.caller, ROOT, b"f").unwrap();
-        assert_eq!(setup.getattr(MAIN, &setup.caller, file).unwrap().nlink, 0);
+        setup.setxattr(&setup.caller, file, b"user.a", b"v", XattrMode::Set).unwrap();
+        setup.unlink(&setup.caller, ROOT, b"f").unwrap();
+        assert_eq!(setup.getattr(&setup.caller, file).unwrap().nlink, 0);
         assert_eq!(setup.read_all(file), vec![7; size]);
         setup.write_at(file, size as u64, b"more").unwrap();
-        assert_eq!(setup.getxattr(MAIN, &setup.caller, file, b"user.a").unwrap(), &b"v"[..]);
+        assert_eq!(setup.getxattr(&setup.caller, file, b"user.a").unwrap(), &b"v"[..]);
         assert_eq!(check::check(&setup.store).unwrap().orphans, 1);
-        setup.forget(MAIN, file, 1);
+        setup.forget(file, 1);
         setup.housekeep().unwrap();
         let report = check::check(&setup.store).unwrap();
         assert_eq!((report.orphans, report.blocks, report.xattrs, report.files), (0, 0, 0, 0));
-        assert!(matches!(setup.getattr(MAIN, &setup.caller, file), Err(FsError::Stale(_))));
+        assert!(matches!(setup.getattr(&setup.caller, file), Err(FsError::Stale(_))));
     }
     // What a crash leaves is reaped at the next mount.
     let file = setup.file(ROOT, "g");
     setup.write_at(file, 0, &[7; 10_000]).unwrap();
-    setup.unlink(MAIN, &setup.caller, ROOT, b"g").unwrap();
-    setup.tmpfile(MAIN, &setup.caller, ROOT, 0o600, true).unwrap();
+    setup.unlink(&setup.caller, ROOT, b"g").unwrap();
+    setup.tmpfile(&setup.caller, ROOT, 0o600, true).unwrap();
     setup.reopen();
     let report = check::check(&setup.store).unwrap();
     assert_eq!((report.orphans, report.blocks), (0, 0));
@@ -84,16 +81,16 @@ fn unlinked_but_open_files_live_until_they_are_forgotten() {
 fn removed_but_open_directories_are_empty_and_take_nothing() {
     let setup = Setup::new(4096);
     let dir = setup.dir(ROOT, "d");
-    setup.rmdir(MAIN, &setup.caller, ROOT, b"d").unwrap();
-    let made = setup.create(MAIN, &setup.caller, dir, b"x", 0o644, true);
+    setup.rmdir(&setup.caller, ROOT, b"d").unwrap();
+    let made = setup.create(&setup.caller, dir, b"x", 0o644, true);
     assert!(matches!(made, Err(FsError::NotFound)));
     setup.file(ROOT, "f");
-    let moved = setup.rename(MAIN, &setup.caller, ROOT, b"f", dir, b"f", RenameMode::Replace);
+    let moved = setup.rename(&setup.caller, ROOT, b"f", dir, b"f", RenameMode::Replace);
     assert!(matches!(moved, Err(FsError::NotFound)));
     assert!(setup.list(dir, 10, true).is_empty());
-    assert_eq!(setup.getattr(MAIN, &setup.caller, dir).unwrap().nlink, 0);
-    assert!(matches!(setup.sync_target(MAIN, dir), Ok(position) if position <= setup.store.position()));
-    setup.forget(MAIN, dir, 1);
+    assert_eq!(setup.getattr(&setup.caller, dir).unwrap().nlink, 0);
+    assert!(matches!(setup.sync_target(dir), Ok(position) if position <= setup.store.position()));
+    setup.forget(dir, 1);
     setup.housekeep().unwrap();
     setup.assert_sound("after rmdir");
 }
@@ -104,7 +101,7 @@ fn offsets_of_a_listing_stay_valid_while_entries_come_and_go() {
     let names: Vec<String> = (0..100).map(|index| format!("f{index:03}")).collect();
     for name in &names {
         let file = setup.file(ROOT, name);
-        setup.forget(MAIN, file, 1);
+        setup.forget(file, 1);
     }
     let (mut seen, mut offset) = (Vec::new(), 0);
     loop {
@@ -113,9 +110,9 @@ fn offsets_of_a_listing_stay_valid_while_entries_come_and_go() {
         offset = last.offset;
         // What was listed goes, as `rm -r` does, and others come before and after.
         for listed in reply.iter().filter(|listed| listed.name.starts_with(b"f")) {
-            setup.unlink(MAIN, &setup.caller, ROOT, &listed.name).unwrap();
+            setup.unlink(&setup.caller, ROOT, &listed.name).unwrap();
             let fresh = [b"a-", &listed.name[..]].concat();
-            setup.create(MAIN, &setup.caller, ROOT, &fresh, 0o644, true).unwrap();
+            setup.create(&setup.caller, ROOT, &fresh, 0o644, true).unwrap();
             seen.push(String::from_utf8(listed.name.clone()).unwrap());
         }
     }
@@ -145,10 +142,10 @@ fn set_group_id_directories_pass_on_their_group() {
     let setup = Setup::new(4096);
     let dir = setup.dir(ROOT, "d");
     let changes = SetAttr { mode: Some(0o2775), gid: Some(77), ..SetAttr::default() };
-    setup.setattr(MAIN, &setup.caller, dir, &changes).unwrap();
-    let below = setup.mkdir(MAIN, &setup.caller, dir, b"sub", 0o755).unwrap().attr;
+    setup.setattr(&setup.caller, dir, &changes).unwrap();
+    let below = setup.mkdir(&setup.caller, dir, b"sub", 0o755).unwrap().attr;
     assert_eq!((below.gid, below.mode), (77, 0o2755));
-    let (file, _) = setup.create(MAIN, &setup.caller, dir, b"f", 0o644, true).unwrap();
+    let (file, _) = setup.create(&setup.caller, dir, b"f", 0o644, true).unwrap();
     assert_eq!((file.attr.gid, file.attr.mode, file.attr.uid), (77, 0o644, 1000));
 }
 
@@ -157,7 +154,7 @@ fn set_id_bits_go_when_the_owner_or_the_content_changes() {
     let setup = Setup::new(4096);
     let file = setup.file(ROOT, "f");
     let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
-    let set = |changes: &SetAttr| setup.setattr(MAIN, &setup.caller, file, changes).unwrap().mode;
+    let set = |changes: &SetAttr| setup.setattr(&setup.caller, file, changes).unwrap().mode;
     assert_eq!(set(&mode(0o6755)), 0o6755);
     assert_eq!(set(&SetAttr { uid: Some(5), ..SetAttr::default() }), 0o755);
     set(&mode(0o6745));
@@ -168,8 +165,8 @@ fn set_id_bits_go_when_the_owner_or_the_content_changes() {
     );
     set(&mode(0o6755));
     let flags = WriteFlags { kill_suidgid: true, ..WriteFlags::default() };
-    setup.write(MAIN, &setup.caller, file, 0, Bytes::from_static(b"x"), flags).unwrap();
-    assert_eq!(setup.getattr(MAIN, &setup.caller, file).unwrap().mode, 0o755);
+    setup.write(&setup.caller, file, 0, Bytes::from_static(b"x"), flags).unwrap();
+    assert_eq!(setup.getattr(&setup.caller, file).unwrap().mode, 0o755);
     set(&mode(0o4755));
     assert_eq!(set(&SetAttr { size: Some(0), kill_suidgid: true, ..SetAttr::default() }), 0o755);
 }
@@ -182,9 +179,9 @@ fn times_are_kept_to_the_nanosecond_and_beyond_2038() {
         (Timestamp { seconds: -1, nanos: 999_999_999 }, Timestamp { seconds: 1 << 40, nanos: 1 });
     let changes =
         SetAttr { atime: Some(SetTime::At(past)), mtime: Some(SetTime::At(future)), ..SetAttr::default() };
-    setup.setattr(MAIN, &setup.caller, file, &changes).unwrap();
+    setup.setattr(&setup.caller, file, &changes).unwrap();
     setup.reopen();
-    let attr = setup.lookup(MAIN, &setup.caller, ROOT, b"f").unwrap().attr;
+    let attr = setup.lookup(&setup.caller, ROOT, b"f").unwrap().attr;
     assert_eq!((attr.atime, attr.mtime), (past, future));
     assert_eq!(attr.btime.seconds, 1_000_000_000);
 }
@@ -199,11 +196,11 @@ fn noatime_and_strict_do_as_they_say() {
         let file = setup.file(ROOT, "f");
         setup.write_at(file, 0, b"content").unwrap();
         let mut changes = 0;
-        let mut before = setup.getattr(MAIN, &setup.caller, file).unwrap().atime;
+        let mut before = setup.getattr(&setup.caller, file).unwrap().atime;
         for _ in 0..2 {
             setup.clock.advance(std::time::Duration::from_secs(1));
             setup.read_all(file);
-            let atime = setup.getattr(MAIN, &setup.caller, file).unwrap().atime;
+            let atime = setup.getattr(&setup.caller, file).unwrap().atime;
             changes += u32::from(atime != before);
             before = atime;
         }
@@ -216,17 +213,17 @@ fn holes_are_found_and_punched() {
     let setup = Setup::new(100);
     let file = setup.file(ROOT, "f");
     setup.write_at(file, 5 * 4096, &[1; 4096]).unwrap();
-    let seek = |offset, kind| setup.seek(MAIN, &setup.caller, file, offset, kind).ok();
+    let seek = |offset, kind| setup.seek(&setup.caller, file, offset, kind).ok();
     assert_eq!((seek(0, SeekKind::Data), seek(0, SeekKind::Hole)), (Some(5 * 4096), Some(0)));
     assert_eq!(
         (seek(5 * 4096 + 5, SeekKind::Data), seek(5 * 4096, SeekKind::Hole)),
         (Some(5 * 4096 + 5), Some(6 * 4096))
     );
     assert_eq!(seek(6 * 4096, SeekKind::Data), None);
-    assert_eq!(setup.getattr(MAIN, &setup.caller, file).unwrap().blocks, 8);
+    assert_eq!(setup.getattr(&setup.caller, file).unwrap().blocks, 8);
     setup.write_at(file, 0, &[2; 4 * 4096]).unwrap();
-    setup.fallocate(MAIN, &setup.caller, file, 4000, 5000, FallocateMode::PunchHole).unwrap();
-    assert_eq!(setup.getattr(MAIN, &setup.caller, file).unwrap().blocks, 32);
+    setup.fallocate(&setup.caller, file, 4000, 5000, FallocateMode::PunchHole).unwrap();
+    assert_eq!(setup.getattr(&setup.caller, file).unwrap().blocks, 32);
     assert_eq!((seek(0, SeekKind::Hole), seek(4096, SeekKind::Data)), (Some(4096), Some(8192)));
     let content = setup.read_all(file);
     assert!(content[4000..9000].iter().all(|&byte| byte == 0) && content[3999] == 2 && content[9000] == 2);
@@ -239,13 +236,13 @@ fn sizes_reach_to_the_limit_and_not_beyond() {
     let file = setup.file(ROOT, "f");
     let max = i64::MAX as u64;
     setup.write_at(file, max - 10, b"0123456789").unwrap();
-    assert_eq!(setup.getattr(MAIN, &setup.caller, file).unwrap().size, max);
+    assert_eq!(setup.getattr(&setup.caller, file).unwrap().size, max);
     assert!(matches!(setup.write_at(file, max - 9, b"0123456789"), Err(FsError::FileTooLarge)));
     let resize =
-        |size| setup.setattr(MAIN, &setup.caller, file, &SetAttr { size: Some(size), ..SetAttr::default() });
+        |size| setup.setattr(&setup.caller, file, &SetAttr { size: Some(size), ..SetAttr::default() });
     assert!(matches!(resize(max + 1), Err(FsError::FileTooLarge)));
     let mut buffer = [0; 20];
-    assert_eq!(setup.read(MAIN, &setup.caller, file, max - 5, &mut buffer).unwrap(), 5);
+    assert_eq!(setup.read(&setup.caller, file, max - 5, &mut buffer).unwrap(), 5);
     assert_eq!(&buffer[..5], b"56789");
     resize(3).unwrap();
     assert_eq!(setup.read_all(file), [0; 3]);
@@ -257,12 +254,11 @@ fn copies_ranges() {
     let setup = Setup::new(100);
     let (source, target) = (setup.file(ROOT, "a"), setup.file(ROOT, "b"));
     setup.write_at(source, 0, &[5; 10_000]).unwrap();
-    let copy =
-        |from, to, length| setup.copy_file_range(MAIN, &setup.caller, source, from, target, to, length);
+    let copy = |from, to, length| setup.copy_file_range(&setup.caller, source, from, target, to, length);
     assert_eq!(copy(1000, 10, 20_000).unwrap().bytes, 9000);
     assert_eq!(setup.read_all(target)[10..], [5; 9000]);
     assert_eq!(copy(10_000, 0, 10).unwrap().bytes, 0);
-    let overlapping = setup.copy_file_range(MAIN, &setup.caller, source, 0, source, 10, 20);
+    let overlapping = setup.copy_file_range(&setup.caller, source, 0, source, 10, 20);
     assert!(matches!(overlapping, Err(FsError::Invalid(_))));
 }
 
@@ -270,15 +266,14 @@ fn copies_ranges() {
 fn extended_attributes_have_namespaces_and_limits() {
     let setup = Setup::new(4096);
     let file = setup.file(ROOT, "f");
-    let set =
-        |name: &[u8], len| setup.setxattr(MAIN, &setup.caller, file, name, &vec![1; len], XattrMode::Set);
+    let set = |name: &[u8], len| setup.setxattr(&setup.caller, file, name, &vec![1; len], XattrMode::Set);
     assert!(set(b"user.x", 65536).is_ok());
     assert!(matches!(set(b"user.x", 65537), Err(FsError::AttributeTooLarge { .. })));
     assert!(matches!(set(b"system.posix_acl_access", 4), Err(FsError::NotSupported(_))));
     assert!(matches!(set(b"nonsense", 4), Err(FsError::NotSupported(_))));
     assert!(matches!(set(&[b"user.", &[b'x'; 251][..]].concat(), 4), Err(FsError::NameTooLong { .. })));
     assert!(set(b"security.selinux", 4).is_ok());
-    assert_eq!(setup.listxattr(MAIN, &setup.caller, file).unwrap(), b"security.selinux\0user.x\0");
+    assert_eq!(setup.listxattr(&setup.caller, file).unwrap(), b"security.selinux\0user.x\0");
 }
 
 #[test]
@@ -288,21 +283,21 @@ fn a_full_store_refuses_writes_and_lets_delete() {
     let mut nodes = Vec::new();
     let error = loop {
         let name = format!("f{}", nodes.len());
-        let file = match setup.create(MAIN, &setup.caller, ROOT, name.as_bytes(), 0o644, true) {
+        let file = match setup.create(&setup.caller, ROOT, name.as_bytes(), 0o644, true) {
             Ok((entry, _)) => entry.node,
             Err(error) => break error,
         };
         nodes.push(file);
         if let Err(error) = setup.write_at(file, 0, &[3; 9000]) {
-            assert_eq!(setup.getattr(MAIN, &setup.caller, file).unwrap().size, 0, "it left no trace");
+            assert_eq!(setup.getattr(&setup.caller, file).unwrap().size, 0, "it left no trace");
             break error;
         }
     };
     assert!(matches!(error, FsError::NoSpace), "{error:?}");
     assert_eq!(error.errno(), 28);
     for (index, node) in nodes.into_iter().enumerate() {
-        setup.unlink(MAIN, &setup.caller, ROOT, format!("f{index}").as_bytes()).unwrap();
-        setup.forget(MAIN, node, 1);
+        setup.unlink(&setup.caller, ROOT, format!("f{index}").as_bytes()).unwrap();
+        setup.forget(node, 1);
     }
     setup.housekeep().unwrap();
     let file = setup.file(ROOT, "again");
@@ -318,14 +313,14 @@ fn a_read_only_mount_changes_nothing() {
     setup.options.read_only = true;
     let position = setup.store.position();
     setup.reopen();
-    let file = setup.lookup(MAIN, &setup.caller, ROOT, b"f").unwrap().node;
+    let file = setup.lookup(&setup.caller, ROOT, b"f").unwrap().node;
     assert_eq!(setup.read_all(file), b"content");
     assert!(matches!(setup.write_at(file, 0, b"x"), Err(FsError::ReadOnly)));
-    let made = setup.create(MAIN, &setup.caller, ROOT, b"g", 0o644, true);
+    let made = setup.create(&setup.caller, ROOT, b"g", 0o644, true);
     assert!(matches!(made, Err(FsError::ReadOnly)));
-    assert!(matches!(setup.unlink(MAIN, &setup.caller, ROOT, b"f"), Err(FsError::ReadOnly)));
+    assert!(matches!(setup.unlink(&setup.caller, ROOT, b"f"), Err(FsError::ReadOnly)));
     setup.housekeep().unwrap();
-    setup.sync_target_all(MAIN).unwrap();
+    setup.sync_target_all().unwrap();
     assert_eq!(setup.store.position(), position);
 }
 
@@ -340,12 +335,32 @@ fn the_node_table_names_idle_nodes_above_its_bound() {
         for candidate in setup.prune_candidates(64) {
             assert_ne!(candidate.node, dir, "it has children");
             assert!(candidate.link.is_some());
-            setup.forget(MAIN, candidate.node, 1);
+            setup.forget(candidate.node, 1);
         }
     }
     let stats = setup.node_stats();
     assert!(stats.bytes < 200_000, "{stats:?}");
     assert!(setup.prune_candidates(64).is_empty());
+}
+
+#[test]
+fn offsets_of_listings_count_as_memory_of_the_directory() {
+    let setup = Setup::new(4096);
+    let dir = setup.dir(ROOT, "d");
+    for index in 0..1000 {
+        let file = setup.file(dir, &format!("{index:0>200}"));
+        setup.forget(file, 1);
+    }
+    let before = setup.node_stats().bytes;
+    // A listing that nobody finishes keeps its names.
+    setup.list_once(dir, 0, 900, false).unwrap();
+    let listed = setup.node_stats().bytes;
+    assert!(listed >= before + 900 * 200, "{before} {listed}");
+    setup.list(dir, 100, false);
+    setup.forget(dir, 1);
+    let forgotten = setup.node_stats();
+    assert_eq!(forgotten.nodes, 1, "only the root is left");
+    assert!(forgotten.bytes < before, "{before} {forgotten:?}");
 }
 
 #[test]
@@ -358,7 +373,7 @@ fn small_files_are_read_from_what_the_listing_saw() {
     setup.reopen();
     let mut nodes = Vec::new();
     setup
-        .readdirplus(MAIN, &setup.caller, ROOT, 0, &mut |entry| {
+        .readdirplus(&setup.caller, ROOT, 0, &mut |entry| {
             nodes.extend(entry.entry.map(|entry| entry.node));
             kvfs_fs::Fill::Taken
         })
@@ -376,7 +391,7 @@ fn the_checker_finds_damage() {
     let dir = setup.dir(ROOT, "d");
     let file = setup.file(dir, "f");
     setup.write_at(file, 0, &[1; 5000]).unwrap();
-    setup.link(MAIN, &setup.caller, file, ROOT, b"other").unwrap();
+    setup.link(&setup.caller, file, ROOT, b"other").unwrap();
     let keyspace = |name| setup.store.open_keyspace(name, KeyspaceKind::Tuple, None);
     let meta = keyspace("meta").unwrap();
     let problems = |batch: Batch| {

@@ -11,7 +11,7 @@ use kvfs_fs::{
 };
 
 use crate::reference::{Inode, Outcome, ROOT, Reference};
-use crate::setup::{MAIN, Random, Setup};
+use crate::setup::{Random, Setup};
 
 /// A few names, so that operations meet; one of them as long as names get.
 fn name(random: &mut Random) -> Vec<u8> {
@@ -131,20 +131,20 @@ impl Driver {
         let (what, real, expected) = match self.random.below(8) {
             0..=2 => {
                 let expected = self.reference.make(parent, &name, FileType::Directory, mode, 0, b"");
-                ("mkdir", fs.mkdir(MAIN, &caller, node, &name, mode), expected)
+                ("mkdir", fs.mkdir(&caller, node, &name, mode), expected)
             }
             3 => {
                 let expected = self.reference.make(parent, &name, FileType::Symlink, 0o777, 0, &name);
-                ("symlink", fs.symlink(MAIN, &caller, node, &name, &name), expected)
+                ("symlink", fs.symlink(&caller, node, &name, &name), expected)
             }
             4 => {
                 let expected = self.reference.make(parent, &name, FileType::CharDevice, mode, 0x0103, b"");
                 let st_mode = FileType::CharDevice.mode_bits() | mode;
-                ("mknod", fs.mknod(MAIN, &caller, node, &name, st_mode, 0x0103), expected)
+                ("mknod", fs.mknod(&caller, node, &name, st_mode, 0x0103), expected)
             }
             _ => {
                 let expected = self.reference.make(parent, &name, FileType::Regular, mode, 0, b"");
-                let real = fs.create(MAIN, &caller, node, &name, mode, true).map(|(entry, _)| entry);
+                let real = fs.create(&caller, node, &name, mode, true).map(|(entry, _)| entry);
                 ("create", real, expected)
             }
         };
@@ -157,7 +157,7 @@ impl Driver {
     fn lookup(&mut self) {
         let (parent, node) = self.some_directory();
         let name = name(&mut self.random);
-        let real = self.setup.lookup(MAIN, &self.setup.caller, node, &name);
+        let real = self.setup.lookup(&self.setup.caller, node, &name);
         let expected = self.reference.lookup(parent, &name);
         if let Some((entry, inode)) = self.same("lookup", real, expected) {
             self.compare(&entry.attr, inode, "lookup");
@@ -170,11 +170,7 @@ impl Driver {
         let name = name(&mut self.random);
         let directory = self.random.one_in(2);
         let (fs, caller) = (&self.setup.fs, &self.setup.caller);
-        let real = if directory {
-            fs.rmdir(MAIN, caller, node, &name)
-        } else {
-            fs.unlink(MAIN, caller, node, &name)
-        };
+        let real = if directory { fs.rmdir(caller, node, &name) } else { fs.unlink(caller, node, &name) };
         let expected = self.reference.remove(parent, &name, directory);
         self.same("remove", real, expected);
     }
@@ -189,7 +185,7 @@ impl Driver {
             1 | 2 => RenameMode::Exchange,
             _ => RenameMode::Replace,
         };
-        let real = self.setup.rename(MAIN, &self.setup.caller, node, &from, new_node, &to, mode);
+        let real = self.setup.rename(&self.setup.caller, node, &from, new_node, &to, mode);
         let expected = self.reference.rename(parent, &from, new_parent, &to, mode);
         self.same(&format!("rename {mode:?}"), real, expected);
     }
@@ -198,7 +194,7 @@ impl Driver {
         let (inode, node) = self.some_file();
         let (parent, parent_node) = self.some_directory();
         let name = name(&mut self.random);
-        let real = self.setup.link(MAIN, &self.setup.caller, node, parent_node, &name);
+        let real = self.setup.link(&self.setup.caller, node, parent_node, &name);
         let expected = self.reference.link(inode, parent, &name);
         if let Some((entry, ())) = self.same("link", real, expected) {
             self.compare(&entry.attr, inode, "link");
@@ -209,7 +205,7 @@ impl Driver {
     fn tmpfile(&mut self) {
         let (parent, node) = self.some_directory();
         let linkable = self.random.one_in(2);
-        let real = self.setup.tmpfile(MAIN, &self.setup.caller, node, 0o600, linkable);
+        let real = self.setup.tmpfile(&self.setup.caller, node, 0o600, linkable);
         let expected = self.reference.tmpfile(parent, 0o600, linkable);
         if let Some((entry, inode)) = self.same("tmpfile", real, expected) {
             self.hold(inode, entry.node);
@@ -237,10 +233,14 @@ impl Driver {
     fn write(&mut self) {
         let (inode, node) = self.some_file();
         let (offset, length) = (self.offset(), self.length());
-        let flags = WriteFlags { append: self.random.one_in(4), kill_suidgid: self.random.one_in(3) };
+        let flags = WriteFlags {
+            append: self.random.one_in(4),
+            kill_suidgid: self.random.one_in(3),
+            ..WriteFlags::default()
+        };
         let byte = self.random.below(256) as u8;
         let data: Vec<u8> = (0..length).map(|index| byte.wrapping_add(index as u8) | 1).collect();
-        let real = self.setup.write(MAIN, &self.setup.caller, node, offset, Bytes::from(data.clone()), flags);
+        let real = self.setup.write(&self.setup.caller, node, offset, Bytes::from(data.clone()), flags);
         let expected = self.reference.write(inode, offset, &data, flags.append, flags.kill_suidgid);
         if let Some((written, ())) = self.same("write", real, expected) {
             assert_eq!(written.bytes, length, "{}", self.context());
@@ -252,7 +252,7 @@ impl Driver {
         let (inode, node) = self.some_file();
         let (offset, length) = (self.offset(), self.length() as usize);
         let mut buffer = vec![0xee; length];
-        let real = self.setup.read(MAIN, &self.setup.caller, node, offset, &mut buffer);
+        let real = self.setup.read(&self.setup.caller, node, offset, &mut buffer);
         let expected = self.reference.read(inode, offset, length);
         if let Some((length, expected)) = self.same("read", real, expected) {
             assert!(buffer[..length] == expected[..], "{}: read of {inode} at {offset}", self.context());
@@ -279,7 +279,7 @@ impl Driver {
         let size =
             (is_file && self.random.one_in(2)).then(|| if self.random.one_in(3) { 0 } else { self.offset() });
         let changes = SetAttr { size, ..changes };
-        let real = self.setup.setattr(MAIN, &self.setup.caller, node, &changes);
+        let real = self.setup.setattr(&self.setup.caller, node, &changes);
         let expected = self.reference.setattr(inode, &changes);
         if let Some((attr, ())) = self.same("setattr", real, expected) {
             self.compare(&attr, inode, "setattr");
@@ -295,7 +295,7 @@ impl Driver {
             1 => FallocateMode::PunchHole,
             _ => FallocateMode::ZeroRange { keep_size },
         };
-        let real = self.setup.fallocate(MAIN, &self.setup.caller, node, offset, length, mode);
+        let real = self.setup.fallocate(&self.setup.caller, node, offset, length, mode);
         let expected = self.reference.fallocate(inode, offset, length, mode);
         let expected = if length == 0 { Err(crate::reference::EINVAL) } else { expected };
         self.same("fallocate", real, expected);
@@ -310,7 +310,7 @@ impl Driver {
         }
         let (from, to, length) = (self.offset(), self.offset(), self.length());
         let caller = self.setup.caller.clone();
-        let real = self.setup.copy_file_range(MAIN, &caller, source_node, from, target_node, to, length);
+        let real = self.setup.copy_file_range(&caller, source_node, from, target_node, to, length);
         let data = self.reference.read(source, from, length as usize).unwrap();
         let expected = self.reference.write(target, to, &data, false, false);
         if let Some((written, ())) = self.same("copy_file_range", real, expected) {
@@ -326,8 +326,8 @@ impl Driver {
         if self.reference.inodes[inode].kind != FileType::Regular {
             return;
         }
-        let data = self.setup.seek(MAIN, &self.setup.caller, node, offset, SeekKind::Data);
-        let hole = self.setup.seek(MAIN, &self.setup.caller, node, offset, SeekKind::Hole);
+        let data = self.setup.seek(&self.setup.caller, node, offset, SeekKind::Data);
+        let hole = self.setup.seek(&self.setup.caller, node, offset, SeekKind::Hole);
         let context = self.context();
         if offset >= content.len() as u64 {
             assert!(data.is_err() && hole.is_err(), "{context}");
@@ -347,13 +347,13 @@ impl Driver {
         let name = if self.random.one_in(2) { &b"user.a"[..] } else { b"trusted.b" };
         let caller = self.setup.caller.clone();
         if self.random.one_in(3) {
-            let real = self.setup.removexattr(MAIN, &caller, node, name);
+            let real = self.setup.removexattr(&caller, node, name);
             let expected = self.reference.removexattr(inode, name);
             self.same("removexattr", real, expected);
         } else {
             let value = vec![7; self.random.below(300) as usize];
             let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][self.random.below(3) as usize];
-            let real = self.setup.setxattr(MAIN, &caller, node, name, &value, mode);
+            let real = self.setup.setxattr(&caller, node, name, &value, mode);
             let expected = self.reference.setxattr(inode, name, &value, mode);
             self.same("setxattr", real, expected);
         }
@@ -386,7 +386,7 @@ impl Driver {
             return;
         }
         let Some((_, count)) = self.held.remove(&inode) else { return };
-        self.setup.forget(MAIN, node, count);
+        self.setup.forget(node, count);
     }
 
     fn rarely(&mut self) {
@@ -405,7 +405,7 @@ impl Driver {
     }
 
     fn compare_node(&self, inode: usize, node: NodeId, what: &str) {
-        let attr = self.setup.getattr(MAIN, &self.setup.caller, node).unwrap();
+        let attr = self.setup.getattr(&self.setup.caller, node).unwrap();
         self.compare(&attr, inode, what);
     }
 
@@ -448,13 +448,13 @@ impl Driver {
         }
         // Reading changes access times, also those of other names in this directory.
         for (listed, (name, &below)) in listed.iter().skip(2).zip(&entries) {
-            let entry = self.setup.lookup(MAIN, &self.setup.caller, node, name).unwrap();
+            let entry = self.setup.lookup(&self.setup.caller, node, name).unwrap();
             assert_eq!(entry.node.0, listed.inode, "{}", self.context());
             self.compare_one(below, entry.node);
             if self.reference.inodes[below].is_directory() {
                 self.compare_directory(below, entry.node, seen);
             }
-            self.setup.forget(MAIN, entry.node, 1);
+            self.setup.forget(entry.node, 1);
         }
     }
 
@@ -469,15 +469,15 @@ impl Driver {
                 self.reference.read(inode, 0, content.len()).unwrap();
             }
             FileType::Symlink => {
-                assert_eq!(self.setup.readlink(MAIN, &caller, node).unwrap(), content, "{}", self.context());
+                assert_eq!(self.setup.readlink(&caller, node).unwrap(), content, "{}", self.context());
                 self.reference.access(inode);
             }
             _ => {}
         }
         let names: Vec<u8> = xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect();
-        assert_eq!(self.setup.listxattr(MAIN, &caller, node).unwrap(), names, "{}", self.context());
+        assert_eq!(self.setup.listxattr(&caller, node).unwrap(), names, "{}", self.context());
         for (name, value) in &xattrs {
-            assert_eq!(self.setup.getxattr(MAIN, &caller, node, name).unwrap(), value, "{}", self.context());
+            assert_eq!(self.setup.getxattr(&caller, node, name).unwrap(), value, "{}", self.context());
         }
     }
 }

@@ -15,12 +15,12 @@ use crate::threads;
 
 const CAPACITY_BYTES: u64 = 64 << 20;
 
-fn open(device: &Arc<MemoryDevice>, memtable_bytes: u64, background: Background) -> Arc<Db> {
+pub(crate) fn open(device: &Arc<MemoryDevice>, memtable_bytes: u64, background: Background) -> Arc<Db> {
     let options = Options { memtable_bytes, background, ..Options::with_memory(32 << 20) };
     Db::open(Arc::clone(device) as _, options, Arc::new(SystemClock::new())).unwrap()
 }
 
-fn create() -> Arc<MemoryDevice> {
+pub(crate) fn create() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
     let create = CreateOptions { zone_bytes: 256 << 10, ..CreateOptions::new(CAPACITY_BYTES, [7; 16]) };
     Db::create(Arc::clone(&device) as _, &create).unwrap();

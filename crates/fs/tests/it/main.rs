@@ -5,8 +5,10 @@
 mod areas;
 mod driver;
 mod engine;
+mod interleaved;
 mod prefix;
 mod random;
 mod reference;
 mod setup;
 mod threads;
+mod views;

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Caller, DirEntry, Entry, FileSystem, Fill, FsError, MkfsOptions, MountOptions, NodeId, Result, View,
+    Caller, DirEntry, Entry, FileSystem, Fill, FsError, MkfsOptions, MountOptions, NodeId, Result,
     WriteFlags, check,
 };
 use kvfs_store::Store;
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
-
-pub(crate) const MAIN: View = View::Main;
 
 pub(crate) struct Setup {
     pub(crate) store: Arc<dyn Store>,
@@ -71,22 +69,22 @@ impl Setup {
     }
 
     pub(crate) fn file(&self, parent: NodeId, name: &str) -> NodeId {
-        self.create(MAIN, &self.caller, parent, name.as_bytes(), 0o644, true).unwrap().0.node
+        self.create(&self.caller, parent, name.as_bytes(), 0o644, true).unwrap().0.node
     }
 
     pub(crate) fn dir(&self, parent: NodeId, name: &str) -> NodeId {
-        self.mkdir(MAIN, &self.caller, parent, name.as_bytes(), 0o755).unwrap().node
+        self.mkdir(&self.caller, parent, name.as_bytes(), 0o755).unwrap().node
     }
 
     pub(crate) fn write_at(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<u64> {
         let data = Bytes::copy_from_slice(data);
-        self.write(MAIN, &self.caller, node, offset, data, WriteFlags::default()).map(|written| written.bytes)
+        self.write(&self.caller, node, offset, data, WriteFlags::default()).map(|written| written.bytes)
     }
 
     pub(crate) fn read_all(&self, node: NodeId) -> Vec<u8> {
-        let size = self.getattr(MAIN, &self.caller, node).unwrap().size as usize;
+        let size = self.getattr(&self.caller, node).unwrap().size as usize;
         let mut buffer = vec![0xee; size + 10];
-        let length = self.read(MAIN, &self.caller, node, 0, &mut buffer).unwrap();
+        let length = self.read(&self.caller, node, 0, &mut buffer).unwrap();
         assert_eq!(length, size);
         buffer.truncate(length);
         buffer
@@ -126,12 +124,12 @@ impl Setup {
             Fill::Taken
         };
         if plus {
-            self.readdirplus(MAIN, &self.caller, node, offset, &mut sink)?;
+            self.readdirplus(&self.caller, node, offset, &mut sink)?;
         } else {
-            self.readdir(MAIN, &self.caller, node, offset, &mut sink)?;
+            self.readdir(&self.caller, node, offset, &mut sink)?;
         }
         for entry in reply.iter().filter_map(|listed| listed.entry) {
-            self.forget(MAIN, entry.node, 1);
+            self.forget(entry.node, 1);
         }
         Ok(reply)
     }

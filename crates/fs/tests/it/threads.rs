@@ -5,7 +5,7 @@ use std::thread;
 use bytes::Bytes;
 use kvfs_fs::{Caller, FileSystem, FsError, NodeId, RenameMode, Result, SetAttr, WriteFlags};
 
-use crate::setup::{MAIN, Random, Setup, patiently};
+use crate::setup::{Random, Setup, patiently};
 
 const THREADS: u64 = 4;
 
@@ -49,11 +49,11 @@ fn with_node<T>(
     name: &[u8],
     work: impl FnOnce(NodeId) -> T,
 ) -> Option<T> {
-    let entry = fs.lookup(MAIN, caller, parent, name);
+    let entry = fs.lookup(caller, parent, name);
     assert_race(&entry);
     let node = entry.ok()?.node;
     let result = work(node);
-    fs.forget(MAIN, node, 1);
+    fs.forget(node, 1);
     Some(result)
 }
 
@@ -63,33 +63,32 @@ fn one_step(fs: &FileSystem, caller: &Caller, random: &mut Random) {
     let (a, b) = (&names[0][..], &names[1][..]);
     match random.below(10) {
         0 | 1 => {
-            let made =
-                patiently(caller, |caller| fs.create(MAIN, caller, root, a, 0o644, random.below(2) == 0));
+            let made = patiently(caller, |caller| fs.create(caller, root, a, 0o644, random.below(2) == 0));
             assert_race(&made);
             if let Ok((entry, _)) = made {
-                fs.forget(MAIN, entry.node, 1);
+                fs.forget(entry.node, 1);
             }
         }
         2 => {
-            let made = patiently(caller, |caller| fs.mkdir(MAIN, caller, root, a, 0o755));
+            let made = patiently(caller, |caller| fs.mkdir(caller, root, a, 0o755));
             assert_race(&made);
             if let Ok(entry) = made {
-                fs.forget(MAIN, entry.node, 1);
+                fs.forget(entry.node, 1);
             }
         }
-        3 => assert_race(&patiently(caller, |caller| fs.unlink(MAIN, caller, root, a))),
-        4 => assert_race(&patiently(caller, |caller| fs.rmdir(MAIN, caller, root, a))),
+        3 => assert_race(&patiently(caller, |caller| fs.unlink(caller, root, a))),
+        4 => assert_race(&patiently(caller, |caller| fs.rmdir(caller, root, a))),
         5 | 6 => {
             let mode =
                 [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace][random.below(3) as usize];
-            assert_race(&patiently(caller, |caller| fs.rename(MAIN, caller, root, a, root, b, mode)));
+            assert_race(&patiently(caller, |caller| fs.rename(caller, root, a, root, b, mode)));
         }
         7 => {
             with_node(fs, caller, root, a, |node| {
-                let linked = patiently(caller, |caller| fs.link(MAIN, caller, node, root, b));
+                let linked = patiently(caller, |caller| fs.link(caller, node, root, b));
                 assert_race(&linked);
                 if let Ok(entry) = linked {
-                    fs.forget(MAIN, entry.node, 1);
+                    fs.forget(entry.node, 1);
                 }
             });
         }
@@ -98,24 +97,23 @@ fn one_step(fs: &FileSystem, caller: &Caller, random: &mut Random) {
             let size = random.one_in(3).then(|| random.below(9000));
             with_node(fs, caller, root, a, |node| {
                 let flags = WriteFlags::default();
-                let written =
-                    patiently(caller, |caller| fs.write(MAIN, caller, node, 100, data.clone(), flags));
+                let written = patiently(caller, |caller| fs.write(caller, node, 100, data.clone(), flags));
                 assert_race(&written);
                 let changes = SetAttr { size, mode: Some(0o600), ..SetAttr::default() };
-                assert_race(&patiently(caller, |caller| fs.setattr(MAIN, caller, node, &changes)));
+                assert_race(&patiently(caller, |caller| fs.setattr(caller, node, &changes)));
             });
         }
         _ => {
             let mut nodes = Vec::new();
-            fs.readdirplus(MAIN, caller, root, 0, &mut |entry| {
+            fs.readdirplus(caller, root, 0, &mut |entry| {
                 nodes.extend(entry.entry.map(|entry| entry.node));
                 kvfs_fs::Fill::Taken
             })
             .unwrap();
             for node in nodes {
                 let mut buffer = [0; 8192];
-                assert_race(&patiently(caller, |caller| fs.read(MAIN, caller, node, 0, &mut buffer)));
-                fs.forget(MAIN, node, 1);
+                assert_race(&patiently(caller, |caller| fs.read(caller, node, 0, &mut buffer)));
+                fs.forget(node, 1);
             }
         }
     }
@@ -157,9 +155,7 @@ pub(crate) fn move_directories(setup: &Setup) {
             let mode = if random.one_in(3) { RenameMode::Exchange } else { RenameMode::NoReplace };
             let other = format!("d{}", random.below(6)).into_bytes();
             let new_name = if mode == RenameMode::Exchange { &other } else { &name };
-            assert_race(&patiently(caller, |caller| {
-                fs.rename(MAIN, caller, from, &name, to, new_name, mode)
-            }));
+            assert_race(&patiently(caller, |caller| fs.rename(caller, from, &name, to, new_name, mode)));
         }
     });
     setup.assert_sound("after moves");
@@ -175,7 +171,7 @@ fn appends_of_many_threads_are_all_there_and_whole() {
     in_parallel(&setup, |fs, caller, mut random| {
         for _ in 0..200 {
             let record = Bytes::from(vec![random.below(255) as u8 + 1; 37]);
-            patiently(caller, |caller| fs.write(MAIN, caller, file, 0, record.clone(), flags)).unwrap();
+            patiently(caller, |caller| fs.write(caller, file, 0, record.clone(), flags)).unwrap();
         }
     });
     let content = setup.read_all(file);
@@ -196,10 +192,10 @@ fn a_read_sees_each_write_wholly_or_not_at_all() {
             if random.one_in(2) {
                 let data = Bytes::from(vec![random.below(255) as u8 + 1; 20_000]);
                 let flags = WriteFlags::default();
-                patiently(caller, |caller| fs.write(MAIN, caller, file, 0, data.clone(), flags)).unwrap();
+                patiently(caller, |caller| fs.write(caller, file, 0, data.clone(), flags)).unwrap();
             } else {
                 let mut buffer = vec![0; 20_480];
-                let length = patiently(caller, |caller| fs.read(MAIN, caller, file, 0, &mut buffer)).unwrap();
+                let length = patiently(caller, |caller| fs.read(caller, file, 0, &mut buffer)).unwrap();
                 assert_eq!(length, 20_000);
                 assert!(buffer[..length].iter().all(|&byte| byte == buffer[0]));
             }
@@ -218,8 +214,7 @@ fn writers_of_different_ranges_extend_and_convert_together() {
             let slot = random.below(40);
             let data = Bytes::from(vec![slot as u8 + 1; 1500]);
             let flags = WriteFlags::default();
-            patiently(caller, |caller| fs.write(MAIN, caller, file, slot * 1500, data.clone(), flags))
-                .unwrap();
+            patiently(caller, |caller| fs.write(caller, file, slot * 1500, data.clone(), flags)).unwrap();
         }
     });
     for (slot, content) in setup.read_all(file).chunks(1500).enumerate() {

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position, View};
+use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position};
 use rustix::io::Errno;
 
 use crate::abi::notify::PRUNE;
@@ -34,8 +34,6 @@ use background::Background;
 /// How the bridge answers.
 #[derive(Debug, Clone)]
 pub struct BridgeConfig {
-    /// What callers see.
-    pub view: View,
     /// How long the kernel may use a name without asking. Long: whatever changes a name behind the kernel's
     /// back also notifies.
     pub entry_timeout: Duration,
@@ -56,7 +54,6 @@ impl Default for BridgeConfig {
     fn default() -> Self {
         let day = Duration::from_hours(24);
         Self {
-            view: View::Main,
             entry_timeout: day,
             attr_timeout: day,
             negative_timeout: day,
@@ -258,7 +255,7 @@ impl Shared {
     /// An entry was answered: undone if nobody took it; now and then the table's size is looked at.
     fn count_entry(&self, delivery: Delivery, node: u64) {
         if delivery == Delivery::Gone {
-            self.fs.forget(self.config.view, NodeId(node), 1);
+            self.fs.forget(NodeId(node), 1);
         }
         if self.entries.fetch_add(1, Ordering::Relaxed).is_multiple_of(PRUNE_PERIOD) {
             self.prune();
@@ -310,7 +307,7 @@ impl Shared {
     /// What must happen before the file system is gone.
     fn finish(&self) {
         self.housekeep();
-        let synced = self.fs.sync_target_all(self.config.view).and_then(|position| self.fs.sync(position));
+        let synced = self.fs.sync_target_all().and_then(|position| self.fs.sync(position));
         if let Err(error) = synced {
             tracing::error!(%error, "the last sync failed");
         }

@@ -46,11 +46,11 @@ impl Shared {
             counted.extend(entry.map(|entry| entry.node));
             Fill::Taken
         };
-        let (view, caller) = (self.config.view, caller(cx));
+        let caller = caller(cx);
         let listed = if args.plus {
-            self.fs.readdirplus(view, &caller, node, args.offset, &mut sink)
+            self.fs.readdirplus(&caller, node, args.offset, &mut sink)
         } else {
-            self.fs.readdir(view, &caller, node, args.offset, &mut sink)
+            self.fs.readdir(&caller, node, args.offset, &mut sink)
         };
         match listed {
             // What was listed before the failure is answered; the next request meets the failure again.
@@ -67,7 +67,7 @@ impl Bridge {
     fn read_into_own(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         self.run(cx, reply, move |on, caller| {
             let mut data = vec![0; args.size as usize];
-            let len = on.fs.read(on.config.view, caller, NodeId(node), args.offset, &mut data)?;
+            let len = on.fs.read(caller, NodeId(node), args.offset, &mut data)?;
             data.truncate(len);
             Ok(Data::Whole(data.into()))
         });
@@ -91,22 +91,20 @@ impl Operations for Bridge {
 
     fn lookup(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<Entry>) {
         let name: Box<[u8]> = name.into();
-        self.run(cx, reply, move |on, caller| {
-            match on.fs.lookup(on.config.view, caller, NodeId(parent), &name) {
-                Ok(entry) => Ok(on.entry(&entry)),
-                Err(FsError::NotFound) => Ok(Entry::negative(on.config.negative_timeout)),
-                Err(error) => Err(error),
-            }
+        self.run(cx, reply, move |on, caller| match on.fs.lookup(caller, NodeId(parent), &name) {
+            Ok(entry) => Ok(on.entry(&entry)),
+            Err(FsError::NotFound) => Ok(Entry::negative(on.config.negative_timeout)),
+            Err(error) => Err(error),
         });
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        self.shared.fs.forget(self.shared.config.view, NodeId(node), lookups);
+        self.shared.fs.forget(NodeId(node), lookups);
     }
 
     fn getattr(&self, cx: &RequestContext, node: u64, _fh: Option<u64>, reply: Reply<Attributes>) {
         self.run(cx, reply, move |on, caller| {
-            let attr = on.fs.getattr(on.config.view, caller, NodeId(node))?;
+            let attr = on.fs.getattr(caller, NodeId(node))?;
             Ok(convert::attributes(&attr, &on.config))
         });
     }
@@ -120,26 +118,26 @@ impl Operations for Bridge {
         reply: Reply<ExtendedAttributes>,
     ) {
         let on = &self.shared;
-        let attr = on.fs.getattr(on.config.view, &caller(cx), NodeId(node));
+        let attr = on.fs.getattr(&caller(cx), NodeId(node));
         reply.result(attr.map(|attr| convert::extended(&attr, &on.config)).map_err(|error| errno(&error)));
     }
 
     fn setattr(&self, cx: &RequestContext, node: u64, change: &AttributeChange, reply: Reply<Attributes>) {
         let changes = convert::changes(change);
         self.run(cx, reply, move |on, caller| {
-            let attr = on.fs.setattr(on.config.view, caller, NodeId(node), &changes)?;
+            let attr = on.fs.setattr(caller, NodeId(node), &changes)?;
             Ok(convert::attributes(&attr, &on.config))
         });
     }
 
     fn readlink(&self, cx: &RequestContext, node: u64, reply: Reply<Bytes>) {
-        self.run(cx, reply, move |on, caller| on.fs.readlink(on.config.view, caller, NodeId(node)));
+        self.run(cx, reply, move |on, caller| on.fs.readlink(caller, NodeId(node)));
     }
 
     fn symlink(&self, cx: &RequestContext, parent: u64, name: &[u8], target: &[u8], reply: Reply<Entry>) {
         let (name, target): (Box<[u8]>, Box<[u8]>) = (name.into(), target.into());
         self.run(cx, reply, move |on, caller| {
-            Ok(on.entry(&on.fs.symlink(on.config.view, caller, NodeId(parent), &name, &target)?))
+            Ok(on.entry(&on.fs.symlink(caller, NodeId(parent), &name, &target)?))
         });
     }
 
@@ -147,25 +145,25 @@ impl Operations for Bridge {
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| {
             let parent = NodeId(parent);
-            Ok(on.entry(&on.fs.mknod(on.config.view, caller, parent, &name, mode.mode, mode.rdev)?))
+            Ok(on.entry(&on.fs.mknod(caller, parent, &name, mode.mode, mode.rdev)?))
         });
     }
 
     fn mkdir(&self, cx: &RequestContext, parent: u64, name: &[u8], mode: NodeMode, reply: Reply<Entry>) {
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| {
-            Ok(on.entry(&on.fs.mkdir(on.config.view, caller, NodeId(parent), &name, mode.mode & 0o7777)?))
+            Ok(on.entry(&on.fs.mkdir(caller, NodeId(parent), &name, mode.mode & 0o7777)?))
         });
     }
 
     fn unlink(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<()>) {
         let name: Box<[u8]> = name.into();
-        self.run(cx, reply, move |on, caller| on.fs.unlink(on.config.view, caller, NodeId(parent), &name));
+        self.run(cx, reply, move |on, caller| on.fs.unlink(caller, NodeId(parent), &name));
     }
 
     fn rmdir(&self, cx: &RequestContext, parent: u64, name: &[u8], reply: Reply<()>) {
         let name: Box<[u8]> = name.into();
-        self.run(cx, reply, move |on, caller| on.fs.rmdir(on.config.view, caller, NodeId(parent), &name));
+        self.run(cx, reply, move |on, caller| on.fs.rmdir(caller, NodeId(parent), &name));
     }
 
     fn rename(
@@ -185,14 +183,14 @@ impl Operations for Bridge {
         let (name, new_name): (Box<[u8]>, Box<[u8]>) = (name.into(), new_name.into());
         self.run(cx, reply, move |on, caller| {
             let (from, to) = (NodeId(parent), NodeId(new_parent));
-            on.fs.rename(on.config.view, caller, from, &name, to, &new_name, mode)
+            on.fs.rename(caller, from, &name, to, &new_name, mode)
         });
     }
 
     fn link(&self, cx: &RequestContext, node: u64, new_parent: u64, new_name: &[u8], reply: Reply<Entry>) {
         let name: Box<[u8]> = new_name.into();
         self.run(cx, reply, move |on, caller| {
-            Ok(on.entry(&on.fs.link(on.config.view, caller, NodeId(node), NodeId(new_parent), &name)?))
+            Ok(on.entry(&on.fs.link(caller, NodeId(node), NodeId(new_parent), &name)?))
         });
     }
 
@@ -217,7 +215,7 @@ impl Operations for Bridge {
         let exclusive = args.flags & O_EXCL != 0;
         self.run(cx, reply, move |on, caller| {
             let mode = mode.mode & 0o7777;
-            let (entry, _) = on.fs.create(on.config.view, caller, NodeId(parent), &name, mode, exclusive)?;
+            let (entry, _) = on.fs.create(caller, NodeId(parent), &name, mode, exclusive)?;
             Ok(Created { entry: on.entry(&entry), opened: OPENED })
         });
     }
@@ -232,8 +230,7 @@ impl Operations for Bridge {
     ) {
         let linkable = args.flags & O_EXCL == 0;
         self.run(cx, reply, move |on, caller| {
-            let entry =
-                on.fs.tmpfile(on.config.view, caller, NodeId(parent), mode.mode & 0o7777, linkable)?;
+            let entry = on.fs.tmpfile(caller, NodeId(parent), mode.mode & 0o7777, linkable)?;
             Ok(Created { entry: on.entry(&entry), opened: OPENED })
         });
     }
@@ -244,7 +241,7 @@ impl Operations for Bridge {
         let mut buffer = on.buffers.take();
         // A short answer means the end of the file, so a READ larger than the buffers gets one of its own.
         let outcome = match buffer.data_space().get_mut(..size) {
-            Some(space) => on.fs.read(on.config.view, &caller(cx), NodeId(node), args.offset, space),
+            Some(space) => on.fs.read(&caller(cx), NodeId(node), args.offset, space),
             None => return self.read_into_own(cx, node, args, reply),
         };
         match outcome {
@@ -258,10 +255,10 @@ impl Operations for Bridge {
 
     fn write(&self, cx: &RequestContext, node: u64, args: WriteArgs, data: Bytes, reply: Reply<Written>) {
         // The offset of an append is right as it is: on the main line the kernel knows the size.
-        let flags = WriteFlags { append: false, kill_suidgid: args.kill_suidgid };
+        let flags = WriteFlags { append: false, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
         self.run(cx, reply, move |on, caller| {
             let data = data.clone();
-            let written = on.fs.write(on.config.view, caller, NodeId(node), args.offset, data, flags)?;
+            let written = on.fs.write(caller, NodeId(node), args.offset, data, flags)?;
             Ok(Written(written.bytes as u32))
         });
     }
@@ -272,7 +269,7 @@ impl Operations for Bridge {
 
     fn fsync(&self, _cx: &RequestContext, node: u64, _fh: u64, _datasync: bool, reply: Reply<()>) {
         let on = &self.shared;
-        self.sync(on.fs.sync_target(on.config.view, NodeId(node)), reply);
+        self.sync(on.fs.sync_target(NodeId(node)), reply);
     }
 
     fn fsyncdir(&self, cx: &RequestContext, node: u64, fh: u64, datasync: bool, reply: Reply<()>) {
@@ -281,7 +278,7 @@ impl Operations for Bridge {
 
     fn syncfs(&self, _cx: &RequestContext, reply: Reply<()>) {
         let on = &self.shared;
-        self.sync(on.fs.sync_target_all(on.config.view), reply);
+        self.sync(on.fs.sync_target_all(), reply);
     }
 
     fn readdir(&self, cx: &RequestContext, node: u64, args: ReaddirArgs, reply: Reply<DirectoryBuffer>) {
@@ -297,7 +294,7 @@ impl Operations for Bridge {
     }
 
     fn statfs(&self, _cx: &RequestContext, _node: u64, reply: Reply<Statfs>) {
-        reply.ok(convert::statfs(&self.shared.fs.statfs(self.shared.config.view)));
+        reply.ok(convert::statfs(&self.shared.fs.statfs()));
     }
 
     fn setxattr(
@@ -317,9 +314,7 @@ impl Operations for Bridge {
             Err(errno) => return reply.error(errno),
         };
         let (name, value): (Box<[u8]>, Box<[u8]>) = (name.into(), value.into());
-        self.run(cx, reply, move |on, caller| {
-            on.fs.setxattr(on.config.view, caller, NodeId(node), &name, &value, mode)
-        });
+        self.run(cx, reply, move |on, caller| on.fs.setxattr(caller, NodeId(node), &name, &value, mode));
     }
 
     fn getxattr(&self, cx: &RequestContext, node: u64, name: &[u8], size: u32, reply: Reply<Xattr>) {
@@ -327,7 +322,7 @@ impl Operations for Bridge {
             return reply.error(Errno::NOSYS);
         }
         let on = &self.shared;
-        let value = on.fs.getxattr(on.config.view, &caller(cx), NodeId(node), name);
+        let value = on.fs.getxattr(&caller(cx), NodeId(node), name);
         reply.result(value.map_err(|error| errno(&error)).and_then(|value| xattr(value, size)));
     }
 
@@ -336,7 +331,7 @@ impl Operations for Bridge {
             return reply.error(Errno::NOSYS);
         }
         let on = &self.shared;
-        let names = on.fs.listxattr(on.config.view, &caller(cx), NodeId(node));
+        let names = on.fs.listxattr(&caller(cx), NodeId(node));
         reply.result(names.map_err(|error| errno(&error)).and_then(|names| xattr(names.into(), size)));
     }
 
@@ -345,7 +340,7 @@ impl Operations for Bridge {
             return reply.error(Errno::NOSYS);
         }
         let name: Box<[u8]> = name.into();
-        self.run(cx, reply, move |on, caller| on.fs.removexattr(on.config.view, caller, NodeId(node), &name));
+        self.run(cx, reply, move |on, caller| on.fs.removexattr(caller, NodeId(node), &name));
     }
 
     fn fallocate(&self, cx: &RequestContext, node: u64, args: FallocateArgs, reply: Reply<()>) {
@@ -354,7 +349,7 @@ impl Operations for Bridge {
             Err(errno) => return reply.error(errno),
         };
         self.run(cx, reply, move |on, caller| {
-            on.fs.fallocate(on.config.view, caller, NodeId(node), args.offset, args.length, mode)
+            on.fs.fallocate(caller, NodeId(node), args.offset, args.length, mode)
         });
     }
 
@@ -371,9 +366,7 @@ impl Operations for Bridge {
             Ok(kind) => kind,
             Err(errno) => return reply.error(errno),
         };
-        self.run(cx, reply, move |on, caller| {
-            Ok(Offset(on.fs.seek(on.config.view, caller, NodeId(node), offset, kind)?))
-        });
+        self.run(cx, reply, move |on, caller| Ok(Offset(on.fs.seek(caller, NodeId(node), offset, kind)?)));
     }
 
     fn copy_file_range(&self, cx: &RequestContext, node: u64, args: CopyArgs, reply: Reply<Copied>) {
@@ -383,9 +376,7 @@ impl Operations for Bridge {
         let len = args.len.min(COPY_BYTES_MAX);
         self.run(cx, reply, move |on, caller| {
             let (from, to) = (NodeId(node), NodeId(args.node_out));
-            let view = on.config.view;
-            let copied =
-                on.fs.copy_file_range(view, caller, from, args.offset_in, to, args.offset_out, len)?;
+            let copied = on.fs.copy_file_range(caller, from, args.offset_in, to, args.offset_out, len)?;
             Ok(Copied(copied.bytes))
         });
     }

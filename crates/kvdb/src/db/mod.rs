@@ -90,6 +90,14 @@ impl Db {
     pub fn check(&self) -> Result<Checked> {
         self.inner.check()
     }
+
+    /// Moves the ceiling for everything that the engine keeps in memory (bytes). Caches give way at once,
+    /// down to their floor; the size of memtables stays what it was at the open.
+    pub fn set_memory_bytes(&self, bytes: u64) {
+        let ctx = &self.inner.ctx;
+        ctx.accountant.set_bytes_ceiling(bytes);
+        ctx.cache.shrink_to(ctx.accountant.cache_budget());
+    }
 }
 
 impl Drop for Db {

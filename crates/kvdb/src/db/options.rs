@@ -72,8 +72,7 @@ impl Default for Options {
 
 impl Options {
     /// Defaults under a memory ceiling: the active and all sealed memtables together take at most a
-    /// quarter of it (small rows cost more than they are counted for), the rest is cache, index and
-    /// filters.
+    /// quarter of it, the rest is cache, index and filters.
     pub fn with_memory(memory_bytes: u64) -> Self {
         Self {
             memory_bytes,

@@ -18,6 +18,9 @@ use crate::format::RecordKind;
 /// Memory that a range tombstone takes beyond its keys (bytes): list entry, fragments, seqno sets.
 const TOMBSTONE_OVERHEAD_BYTES: usize = 256;
 
+/// Memory that a key or value takes beyond its bytes (bytes): the count of its owners, and rounding.
+const ALLOCATION_OVERHEAD_BYTES: usize = 32;
+
 #[derive(Debug, Default)]
 pub(super) struct KeyspaceTable {
     records: SkipList,
@@ -39,8 +42,13 @@ impl KeyspaceTable {
         self.records.is_empty() && self.tombstones.is_empty()
     }
 
-    /// Returns the bytes that the record takes.
+    /// Returns the bytes that the record takes, whose key and value are allocated each for itself.
     pub(super) fn insert(&self, key: Bytes, seqno: Seqno, kind: RecordKind, value: Bytes) -> usize {
+        self.insert_part(key, seqno, kind, value) + 2 * ALLOCATION_OVERHEAD_BYTES
+    }
+
+    /// As [`Self::insert`], of a record whose key and value are parts of larger allocations.
+    fn insert_part(&self, key: Bytes, seqno: Seqno, kind: RecordKind, value: Bytes) -> usize {
         let bytes = key.len() + value.len() + RECORD_OVERHEAD_BYTES;
         self.records.insert(key, seqno, kind, value);
         bytes
@@ -76,7 +84,7 @@ impl KeyspaceTable {
             .map(|at| {
                 let key = keys.slice(at * key_len..(at + 1) * key_len);
                 let value = data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
-                self.insert(key, seqno, RecordKind::Put, value)
+                self.insert_part(key, seqno, RecordKind::Put, value)
             })
             .sum()
     }

@@ -212,3 +212,44 @@ fn a_wide_operation_is_not_starved_by_a_stream_of_narrow_ones() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn a_place_that_is_renewed_in_another_mode_lets_others_go() {
+    let latches = Arc::new(Latches::new());
+    let _held = latches.try_acquire(&[Want::exclusive(blocks(0, 1))], None).unwrap();
+    let first = latches.try_acquire(&[Want::exclusive(blocks(0, 4))], None).unwrap_err();
+    let behind = latches.try_acquire(&[Want::shared(blocks(2, 3))], None).unwrap_err();
+    assert!(!behind.is_ready());
+    let again = latches.try_acquire(&[Want::shared(blocks(0, 4))], Some(&first)).unwrap_err();
+    assert!(behind.is_ready() && !again.is_ready());
+}
+
+#[test]
+fn all_entries_of_a_directory_are_one_name_against_each() {
+    let latches = Arc::new(Latches::new());
+    let all = LockName::Entries { directory: 1 };
+    let held = latches.try_acquire(&[Want::shared(all), Want::exclusive(entry(2, b"a"))], None).unwrap();
+    drop(latches.try_acquire(&[Want::shared(entry(1, b"a"))], None).unwrap());
+    let first = latches.try_acquire(&[Want::exclusive(entry(1, b"a"))], None).unwrap_err();
+    let second = latches.try_acquire(&[Want::exclusive(entry(1, b"b"))], None).unwrap_err();
+    drop(held);
+    assert!(first.is_ready() && second.is_ready(), "entries with different names don't wait for each other");
+}
+
+#[test]
+fn a_ticket_keeps_its_places_at_two_entries_of_one_directory() {
+    let latches = Arc::new(Latches::new());
+    let wants = [Want::exclusive(entry(1, b"a")), Want::exclusive(entry(1, b"b"))];
+    let a = latches.try_acquire(&wants[..1], None).unwrap();
+    let b = latches.try_acquire(&wants[1..], None).unwrap();
+    let both = latches.try_acquire(&wants, None).unwrap_err();
+    drop(a);
+    assert!(both.is_ready());
+    let both = latches.try_acquire(&wants, Some(&both)).unwrap_err();
+    let newcomer = latches.try_acquire(&wants[..1], None).unwrap_err();
+    assert!(!both.is_ready() && !newcomer.is_ready());
+    drop(b);
+    assert!(both.is_ready() && !newcomer.is_ready());
+    drop(latches.try_acquire(&wants, Some(&both)).unwrap());
+    assert!(newcomer.is_ready());
+}

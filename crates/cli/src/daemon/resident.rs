@@ -1,0 +1,147 @@
+//! Keeps the resident set of the daemon under its ceiling.
+//!
+//! The accountants count what they hand out; what the allocator makes of it, fragments above all, only the
+//! kernel can tell. So the daemon looks at its resident set and moves the engine's share: caches give way
+//! while the process is above the ceiling, and get the room back, slowly, when it is well below.
+//!
+//! Thread safety: one thread, which ends when the [`Keeper`] is dropped. Invariant: the reserve stays within
+//! [`Memory::reserve_bounds`], so caches keep a floor, however much memory others take.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use kvfs_kvdb::Db;
+
+use crate::open::Memory;
+
+/// How often it is looked at. Longer than the allocator keeps freed memory, so that a step sees what the one
+/// before it did.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Room below the ceiling from which on caches may grow: one in this many parts of the ceiling.
+const ROOM_DIVISOR: u64 = 16;
+
+/// Caches grow by one in this many parts of the ceiling a step.
+const GROWTH_DIVISOR: u64 = 256;
+
+/// How much is left for what is not accounted.
+struct Reserve {
+    memory: Memory,
+    bytes: u64,
+}
+
+impl Reserve {
+    fn new(memory: Memory) -> Self {
+        Self { memory, bytes: memory.reserve_bytes() }
+    }
+
+    /// Takes in a measurement. Half of what is too much at a time: the effect takes a while to be seen.
+    fn step(&mut self, resident: u64) {
+        let ceiling = self.memory.bytes();
+        let bounds = self.memory.reserve_bounds();
+        let bytes = if resident > ceiling {
+            self.bytes.saturating_add((resident - ceiling).div_ceil(2))
+        } else if ceiling - resident > ceiling / ROOM_DIVISOR {
+            self.bytes.saturating_sub(ceiling / GROWTH_DIVISOR)
+        } else {
+            self.bytes
+        };
+        self.bytes = bytes.clamp(*bounds.start(), *bounds.end());
+    }
+}
+
+/// The thread that looks.
+pub(super) struct Keeper {
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Starts it.
+    pub(super) fn start(db: Arc<Db>, memory: Memory) -> io::Result<Self> {
+        let statm = File::open("/proc/self/statm")?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&stopping);
+        let body = move || keep(&db, &statm, Reserve::new(memory), &stop);
+        let thread = thread::Builder::new().name("kvfs-memory".into()).spawn(body)?;
+        Ok(Self { stopping, thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        if thread.join().is_err() {
+            tracing::error!("the thread that watches the memory panicked");
+        }
+    }
+}
+
+fn keep(db: &Db, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
+    while !stopping.load(Ordering::Acquire) {
+        thread::park_timeout(PERIOD);
+        let before = reserve.bytes;
+        match resident_bytes(statm) {
+            Ok(resident) => reserve.step(resident),
+            Err(error) => tracing::debug!(%error, "the resident set is not known"),
+        }
+        if reserve.bytes != before {
+            db.set_memory_bytes(reserve.memory.engine_bytes(reserve.bytes));
+        }
+    }
+}
+
+/// The second number of `/proc/self/statm`: resident pages.
+fn resident_bytes(statm: &File) -> io::Result<u64> {
+    let mut text = [0; 128];
+    let len = statm.read_at(&mut text, 0)?;
+    let numbers = str::from_utf8(&text[..len]).map_err(io::Error::other)?;
+    let pages = numbers.split_ascii_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| io::Error::other("statm in an unknown form"))?;
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn reserve() -> Reserve {
+        Reserve::new(Memory::new(Some(256 * MIB)).expect("is enough"))
+    }
+
+    #[test]
+    fn caches_give_way_at_once_and_come_back_slowly() {
+        let mut reserve = reserve();
+        let start = reserve.bytes;
+        reserve.step(276 * MIB);
+        assert_eq!(reserve.bytes, start + 10 * MIB);
+        reserve.step(250 * MIB);
+        assert_eq!(reserve.bytes, start + 10 * MIB, "close below the ceiling nothing moves");
+        reserve.step(200 * MIB);
+        assert_eq!(reserve.bytes, start + 9 * MIB);
+    }
+
+    #[test]
+    fn the_reserve_is_bounded_on_both_sides() {
+        let mut reserve = reserve();
+        (0..100).for_each(|_| reserve.step(u64::MAX));
+        assert_eq!(reserve.bytes, 160 * MIB);
+        (0..1000).for_each(|_| reserve.step(0));
+        assert_eq!(reserve.bytes, 32 * MIB);
+    }
+
+    #[test]
+    fn the_resident_set_is_known() {
+        let statm = File::open("/proc/self/statm").expect("is there");
+        assert!(resident_bytes(&statm).expect("is readable") > MIB / 4);
+    }
+}

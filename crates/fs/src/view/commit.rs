@@ -1,0 +1,107 @@
+//! The commit of a transaction's view.
+//!
+//! Steps, of which the front end interleaves its talks with the kernel: [`FileSystem::freeze`]; the dirty pages
+//! of the view's own files come in; [`FileSystem::commit_plan`]; the dirty pages that the main line has of
+//! those files come in, and meet the transaction's locks, which is a conflict; [`FileSystem::commit`]; the
+//! kernel forgets what [`Invalidations`] names; the committer is answered.
+
+use kvfs_store::{Durability, Position};
+
+use super::TxnView;
+use super::txn::Phase;
+use crate::{FileSystem, FsError, NodeId, Result};
+
+/// What the front end does before the commit point.
+#[derive(Debug, Default)]
+pub struct CommitPlan {
+    /// Files whose content the transaction changed and that the main line's kernel may have pages of: write
+    /// its dirty pages out.
+    pub contents: Vec<NodeId>,
+}
+
+/// What the main line's kernel must forget after a commit.
+#[derive(Debug, Default)]
+pub struct Invalidations {
+    /// Attributes of these, and their pages too where it says so.
+    pub nodes: Vec<(NodeId, bool)>,
+    /// Names that lead elsewhere or nowhere, or that exist now.
+    pub entries: Vec<(NodeId, Box<[u8]>)>,
+}
+
+impl FileSystem {
+    /// Closes the view for everything but writes of file content, which the kernel may still owe. Waits for
+    /// operations that are under way; they never wait themselves.
+    ///
+    /// # Errors
+    /// `Canceled`, `Stale`: there is nothing to commit.
+    pub fn freeze(&self) -> Result<()> {
+        let view = self.committing_view()?;
+        view.check_alive()?;
+        let mut phase = view.phase.write();
+        match *phase {
+            Phase::Open => *phase = Phase::Frozen,
+            Phase::Frozen => return Err(FsError::Invalid("the transaction is being committed already")),
+            Phase::Ended => return Err(FsError::ViewEnded(view.txn.id())),
+        }
+        Ok(())
+    }
+
+    /// Opens a frozen view again: its commit failed and can be tried again later.
+    pub fn thaw(&self) {
+        let Some(view) = self.txn_view() else { return };
+        let mut phase = view.phase.write();
+        if *phase == Phase::Frozen {
+            *phase = Phase::Open;
+            if let Err(doom) = view.locks.undecide() {
+                tracing::debug!(%doom, "opened again, but doomed");
+            }
+        }
+    }
+
+    /// What to do before [`Self::commit`]. The transaction's locks now answer main-line writes of these files
+    /// with the transaction's doom.
+    ///
+    /// # Errors
+    /// `Canceled`; store errors.
+    pub fn commit_plan(&self) -> Result<CommitPlan> {
+        let view = self.committing_view()?;
+        view.locks.begin_commit().map_err(FsError::Canceled)?;
+        Ok(CommitPlan { contents: self.changed_contents(view)? })
+    }
+
+    /// Commits a frozen view: all its changes appear on the main line at once, at one point of the history.
+    /// With [`Durability::Synced`] they survive a power cut when this returns.
+    ///
+    /// # Errors
+    /// `Canceled`: somebody was in the way, and nothing happened. `NoSpace` and other store errors: nothing
+    /// happened, and it can be tried again after [`Self::thaw`].
+    pub fn commit(&self, durability: Durability) -> Result<(Position, Invalidations)> {
+        let view = self.committing_view()?;
+        if *view.phase.read() != Phase::Frozen {
+            return Err(FsError::Invalid("a view is frozen before its commit"));
+        }
+        view.txn.prepare()?;
+        let set = self.write_set(view)?;
+        view.locks.decide().map_err(FsError::Canceled)?;
+        let (published, epoch) = view.main.nodes.publish(|| view.txn.commit(Durability::Buffered));
+        let position = published?;
+        *view.phase.write() = Phase::Ended;
+        let invalidations = view.main.bring_in(set, position, epoch);
+        if let Err(error) = &invalidations {
+            // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
+            view.main.lose(&format!(
+                "transaction {} was committed, but reading it back failed: {error}",
+                view.txn.id()
+            ));
+        }
+        let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };
+        view.locks.end();
+        self.shared.forget(view.txn.id());
+        synced?;
+        Ok((position, invalidations?))
+    }
+
+    fn committing_view(&self) -> Result<&TxnView> {
+        self.txn_view().ok_or(FsError::Invalid("only transactions are committed"))
+    }
+}

@@ -1,0 +1,32 @@
+//! Views: the main line and transactions, each a [`FileSystem`] of its own over one store.
+//!
+//! Purpose: every operation is called on the view that its caller sees. A view knows where its reads come
+//! from and where its batches go ([`Origin`]), has a node table of its own, and takes names for its party:
+//! latches for the length of an operation, and inside a transaction locks until the end.
+//!
+//! The life of a transaction: [`FileSystem::begin`] → operations on the view → [`FileSystem::freeze`] →
+//! [`FileSystem::commit`] or [`FileSystem::abort`]. A commit publishes the private writes in one step of the
+//! store's order, then brings the main line's nodes up to date and tells what the kernel must forget.
+//!
+//! Thread safety: as [`FileSystem`]. Lock order: phase of the view → publishing of the main line's node table
+//! → shards and nodes.
+//!
+//! Invariants:
+//! * whoever changes a row in a transaction holds its locks until the main line's nodes are up to date, so
+//!   that nobody on the main line changes it meanwhile; what commutes (counters) is brought in as a change;
+//! * a view never writes access times, and reaps only orphans that it made itself: a file that the main line
+//!   has open stays whole, whatever a commit does to its names;
+//! * a view that locks what it reads trusts no attribute that it learned before it had the lock (`verify`);
+//! * an ended view answers `Stale`, a doomed one `Canceled`.
+
+mod commit;
+mod created;
+mod origin;
+mod publish;
+mod txn;
+mod verify;
+
+pub use commit::{CommitPlan, Invalidations};
+pub(crate) use origin::{Names, Origin, Shared};
+pub(crate) use txn::TxnView;
+pub use txn::{BeginOptions, Owner};

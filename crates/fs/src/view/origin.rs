@@ -1,0 +1,187 @@
+//! Where a view's reads come from and its batches go, and how its operations take names.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use kvfs_store::clock::Clock;
+use kvfs_store::{Batch, Durability, Isolation, Position, Read, Snapshot, StoreError, TxnId};
+use kvfs_txn::{Admission, Guard, LockName, Party, Want};
+use parking_lot::{Mutex, RwLockReadGuard};
+
+use super::TxnView;
+use super::txn::Phase;
+use crate::namespace::attribute_wants;
+use crate::{Caller, FileSystem, FsError, NodeId, Result};
+
+/// What all views of a file system have in common.
+pub(crate) struct Shared {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) admission: Arc<Admission>,
+    /// Inode numbers that the superblock has reserved and no directory has taken.
+    pub(crate) inodes: Mutex<Range<u64>>,
+    /// Open transactions.
+    pub(crate) views: Mutex<BTreeMap<TxnId, Weak<FileSystem>>>,
+}
+
+/// What a view sees and changes.
+pub(crate) enum Origin {
+    /// The newest committed state.
+    Main,
+    /// A transaction's private state.
+    Txn(TxnView),
+    /// One position, read-only.
+    Snapshot(Arc<dyn Snapshot>),
+}
+
+/// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
+pub(crate) struct Names<'f> {
+    fs: &'f FileSystem,
+    guard: Guard<'f>,
+    /// Keeps the transaction from being frozen while the operation is under way.
+    _admitted: Option<RwLockReadGuard<'f, Phase>>,
+}
+
+impl Names<'_> {
+    /// Takes further names, found by reading under those that are held.
+    pub(crate) fn try_extend(&mut self, wants: &[Want<'_>]) -> Result<()> {
+        let fs = self.fs;
+        self.guard.try_extend(wants, |want| fs.is_shared(&want.name))?;
+        fs.verify(wants)
+    }
+}
+
+impl FileSystem {
+    /// Reads of this view.
+    pub(crate) fn read_view(&self) -> &dyn Read {
+        match &self.origin {
+            Origin::Main => &*self.store,
+            Origin::Txn(view) => &*view.txn,
+            Origin::Snapshot(snapshot) => &**snapshot,
+        }
+    }
+
+    /// The position that an fsync of what is visible now must wait for. In a transaction nothing: its
+    /// commit is what makes it durable.
+    pub(crate) fn position(&self) -> Position {
+        match &self.origin {
+            Origin::Main => self.store.position(),
+            Origin::Txn(_) | Origin::Snapshot(_) => Position::default(),
+        }
+    }
+
+    /// Applies a batch to the view, wholly or not at all.
+    pub(crate) fn apply(&self, batch: Batch) -> Result<Position> {
+        match &self.origin {
+            Origin::Main => Ok(self.store.apply(batch, Durability::Buffered)?),
+            Origin::Txn(view) => match view.txn.apply(batch) {
+                Ok(()) => Ok(Position::default()),
+                Err(StoreError::Conflict { changed }) => Err(view.conflict(&changed)),
+                Err(error) => Err(error.into()),
+            },
+            Origin::Snapshot(_) => Err(FsError::ReadOnly),
+        }
+    }
+
+    /// Whether the view is that of a transaction that locks what it reads.
+    pub(crate) fn locks_reads(&self) -> bool {
+        matches!(&self.origin, Origin::Txn(view) if view.txn.isolation() == Isolation::Serializable)
+    }
+
+    /// Takes all names or none, for an operation that changes something.
+    pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
+        self.latch_in(caller, wants, Phase::Open, Party::Main { pid: caller.pid })
+    }
+
+    /// As [`Self::latch`], for a write of file content: it is admitted until the view has been committed,
+    /// because the kernel writes dirty pages out during the commit.
+    pub(crate) fn latch_to_write(
+        &self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        is_writeback: bool,
+    ) -> Result<Names<'_>> {
+        let pid = caller.pid;
+        let on_main = if is_writeback { Party::Launder { pid } } else { Party::Main { pid } };
+        self.latch_in(caller, wants, Phase::Frozen, on_main)
+    }
+
+    fn latch_in<'f>(
+        &'f self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        phase_max: Phase,
+        on_main: Party<'f>,
+    ) -> Result<Names<'f>> {
+        self.verify_root(caller)?;
+        let again = caller.ticket.as_ref();
+        let (party, admitted) = match &self.origin {
+            Origin::Txn(view) => (Party::Txn(&view.locks), Some(view.admit(phase_max)?)),
+            Origin::Main => (on_main, None),
+            Origin::Snapshot(_) => return Err(FsError::ReadOnly),
+        };
+        let guard =
+            self.shared.admission.try_acquire(party, wants, |want| self.is_shared(&want.name), again)?;
+        let names = Names { fs: self, guard, _admitted: admitted };
+        self.verify(wants)?;
+        Ok(names)
+    }
+
+    /// Takes all names or none, for an operation that only reads: others' operations wait, but nobody's
+    /// transaction does, unless this is one that locks what it reads.
+    pub(crate) fn latch_to_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
+        self.verify_root(caller)?;
+        self.latch_to_read_below(caller, wants)
+    }
+
+    fn latch_to_read_below(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
+        let again = caller.ticket.as_ref();
+        let (party, lock) = match &self.origin {
+            Origin::Txn(view) if self.locks_reads() => (Party::Txn(&view.locks), true),
+            _ => (Party::Reader, false),
+        };
+        let lock = |want: &Want<'_>| lock && self.is_shared(&want.name);
+        let guard = self.shared.admission.try_acquire(party, wants, lock, again)?;
+        let names = Names { fs: self, guard, _admitted: None };
+        self.verify(wants)?;
+        Ok(names)
+    }
+
+    /// To be asked once more before what was read is answered, in a view that locks what it reads: a doom gives
+    /// the locks back at once, and what was read since may not fit what was read before.
+    pub(crate) fn confirm_read(&self) -> Result<()> {
+        match &self.origin {
+            Origin::Txn(view) if self.locks_reads() => view.check_alive(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Locks what is about to be read, in a view that does. Keeps no latch.
+    pub(crate) fn lock_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<()> {
+        if self.locks_reads() { self.latch_to_read(caller, wants).map(drop) } else { Ok(()) }
+    }
+
+    /// The root is known without having been looked up, so before anything else.
+    fn verify_root(&self, caller: &Caller) -> Result<()> {
+        if !self.locks_reads() || self.is_verified(NodeId::ROOT) {
+            return Ok(());
+        }
+        self.latch_to_read_below(caller, &attribute_wants(NodeId::ROOT.0)).map(drop)
+    }
+
+    /// Whether anybody outside of this transaction can mean the same by the name.
+    fn is_shared(&self, name: &LockName<'_>) -> bool {
+        let Origin::Txn(view) = &self.origin else { return true };
+        match *name {
+            LockName::Entry { directory, .. }
+            | LockName::Entries { directory }
+            | LockName::Identity { directory }
+            | LockName::Counters { directory }
+            | LockName::Placement { directory } => !view.created.contains(directory),
+            LockName::Attributes { inode, .. } | LockName::Blocks { inode, .. } => {
+                !view.created.contains(inode)
+            }
+            LockName::Keys { .. } => true,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Bringing the main line's nodes up to date with a commit.
+//!
+//! Nodes that came into the table before the commit hold the state before it, later ones the state after it
+//! (see [`NodeTable::publish`]); so a walk over the write set, after the commit, brings in each change
+//! exactly once. Records that the transaction holds alone are taken as they are; what commutes is brought in
+//! as the same change that the store merged, because others may be changing the same node.
+//!
+//! [`NodeTable::publish`]: crate::node::NodeTable::publish
+
+use std::collections::BTreeMap;
+
+use kvfs_store::{Change, ChangeCursor, Position};
+
+use super::{Invalidations, TxnView};
+use crate::node::{DeadOrphan, Location, Pin};
+use crate::schema::{Header, Placement, Row, RowPatch};
+use crate::{FileSystem, FsError, NodeId, Result};
+
+/// The parts of a transaction's net write set that nodes are made of.
+pub(super) struct WriteSet {
+    rows: Box<dyn ChangeCursor>,
+    orphans: Box<dyn ChangeCursor>,
+    blocks: Box<dyn ChangeCursor>,
+}
+
+/// What the walk has found so far.
+struct Walk<'m> {
+    main: &'m FileSystem,
+    position: Position,
+    epoch: u64,
+    /// Known nodes that changed: whether their content did.
+    nodes: BTreeMap<u64, bool>,
+    entries: Vec<(NodeId, Box<[u8]>)>,
+    orphans: Vec<DeadOrphan>,
+}
+
+impl FileSystem {
+    /// Files with changed content that the main line knows.
+    pub(super) fn changed_contents(&self, view: &TxnView) -> Result<Vec<NodeId>> {
+        let mut contents = Vec::new();
+        each_change(view.txn.changes(self.keyspaces.data)?, |change| {
+            if let Some(inode) = inode_of_block(&change)
+                && contents.last() != Some(&NodeId(inode))
+                && view.main.nodes.get(inode).is_some()
+            {
+                contents.push(NodeId(inode));
+            }
+            Ok(())
+        })?;
+        each_change(view.txn.changes(self.keyspaces.meta)?, |change| {
+            if let Some((inode, true)) = inode_of_row(&change)
+                && view.main.nodes.get(inode).is_some()
+            {
+                contents.push(NodeId(inode));
+            }
+            Ok(())
+        })?;
+        contents.sort_unstable();
+        contents.dedup();
+        Ok(contents)
+    }
+
+    /// The changes that a commit brings to nodes. Asked for before it, walked after it.
+    pub(super) fn write_set(&self, view: &TxnView) -> Result<WriteSet> {
+        Ok(WriteSet {
+            rows: view.txn.changes(self.keyspaces.meta)?,
+            orphans: view.txn.changes(self.keyspaces.orphans)?,
+            blocks: view.txn.changes(self.keyspaces.data)?,
+        })
+    }
+
+    /// Brings the nodes of this main line up to date with what was committed at `position`, and says what the
+    /// kernel must forget. `epoch`: of the node table, right after the commit.
+    pub(super) fn bring_in(&self, set: WriteSet, position: Position, epoch: u64) -> Result<Invalidations> {
+        let main = self;
+        let mut walk =
+            Walk { main, position, epoch, nodes: BTreeMap::new(), entries: Vec::new(), orphans: Vec::new() };
+        // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
+        each_change(set.rows, |change| walk.row(change))?;
+        each_change(set.orphans, |change| walk.orphan(change))?;
+        each_change(set.blocks, |change| {
+            if let Some(inode) = inode_of_block(&change) {
+                walk.note(inode, true);
+            }
+            Ok(())
+        })?;
+        let nodes = walk.nodes.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
+        main.nodes.queue_dead(walk.orphans);
+        Ok(Invalidations { nodes, entries: walk.entries })
+    }
+}
+
+impl<'m> Walk<'m> {
+    /// The node, if it is known and holds the state before the commit.
+    fn outdated(&self, inode: u64) -> Option<Pin<'m>> {
+        self.main.nodes.get(inode).filter(|pin| pin.is_older_than(self.epoch))
+    }
+
+    /// The kernel may have cached something of the inode.
+    fn note(&mut self, inode: u64, content: bool) {
+        if let Some(noted) = self.nodes.get_mut(&inode) {
+            *noted |= content;
+        } else if self.main.nodes.get(inode).is_some() {
+            self.nodes.insert(inode, content);
+        }
+    }
+
+    fn row(&mut self, change: Change) -> Result<()> {
+        match change {
+            Change::Put { key, value } => {
+                let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(()) };
+                let row = Row::decode(&key, &value)?;
+                if !name.is_empty() {
+                    self.entry(directory, name);
+                }
+                self.put(directory, name, &row)
+            }
+            Change::Delete { key } => {
+                if let Some((directory, name)) = Placement::parse_key(&key)
+                    && !name.is_empty()
+                {
+                    self.entry(directory, name);
+                }
+                Ok(())
+            }
+            Change::Merge { key, operands } => {
+                for operand in operands {
+                    let (inode, patch) = RowPatch::decode(&operand).ok_or_else(|| {
+                        FsError::corrupt(format!("row {}", key.escape_ascii()), "a change that is none")
+                    })?;
+                    self.patch(inode, &patch);
+                }
+                Ok(())
+            }
+            Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
+        }
+    }
+
+    /// A name of a directory that the kernel may know: it may also know that the name did not exist.
+    fn entry(&mut self, directory: u64, name: &[u8]) {
+        if self.main.nodes.get(directory).is_some() {
+            self.entries.push((NodeId(directory), name.into()));
+        }
+    }
+
+    fn put(&mut self, directory: u64, name: &[u8], row: &Row<'_>) -> Result<()> {
+        self.note(row.inode(), true);
+        let Some(node) = self.outdated(row.inode()) else { return Ok(()) };
+        match row {
+            Row::Inode(header, _) => {
+                self.replace(&node, header);
+                if node.directory.is_none() {
+                    let location = if name.is_empty() { Location::Own } else { self.place(directory, name)? };
+                    node.relocate(location);
+                }
+            }
+            Row::Directory { .. } => node.relocate(self.place(directory, name)?),
+            Row::Link { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn place(&self, directory: u64, name: &[u8]) -> Result<Location> {
+        Ok(self.main.directory_by_inode(directory)?.entry(name))
+    }
+
+    fn replace(&self, node: &Pin<'_>, header: &Header) {
+        let mut state = node.state();
+        let atime = state.header.atime.max(header.atime);
+        state.header = Header { atime, ..*header };
+        state.touched(self.position);
+        self.main.nodes.drop_content_locked(&mut state);
+    }
+
+    fn patch(&mut self, inode: u64, patch: &RowPatch) {
+        self.note(inode, patch.content.is_some() || patch.size.is_some());
+        let Some(node) = self.outdated(inode) else { return };
+        let mut state = node.state();
+        state.update(patch, self.position);
+        if patch.content.is_some() {
+            self.main.nodes.drop_content_locked(&mut state);
+        }
+    }
+
+    fn orphan(&mut self, change: Change) -> Result<()> {
+        let Change::Put { key, value } = change else { return Ok(()) };
+        let inode = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes).map_err(|_| {
+            FsError::corrupt(format!("orphan {}", key.escape_ascii()), "the key is no inode number")
+        })?;
+        let (header, _) = Row::decode_own(inode, &value)?;
+        self.note(inode, false);
+        let main = self.main;
+        match main.nodes.get(inode) {
+            Some(node) => {
+                if node.is_older_than(self.epoch) {
+                    self.replace(&node, &header);
+                    node.relocate(Location::Orphan);
+                }
+            }
+            // Nobody on the main line knows it, and no name leads to it any more.
+            None => self.orphans.push(DeadOrphan { inode, flags: header.flags }),
+        }
+        Ok(())
+    }
+}
+
+fn each_change(mut changes: Box<dyn ChangeCursor>, mut each: impl FnMut(Change) -> Result<()>) -> Result<()> {
+    while let Some(change) = changes.next()? {
+        each(change)?;
+    }
+    Ok(())
+}
+
+/// The file whose blocks a change of `data` is about; a deletion covers blocks of one file.
+fn inode_of_block(change: &Change) -> Option<u64> {
+    let key = match change {
+        Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => key,
+        Change::DeleteRange { start, .. } => start,
+        Change::Blocks { prefix, .. } => prefix,
+    };
+    Some(u64::from_be_bytes(key.get(..8)?.try_into().ok()?))
+}
+
+/// The inode that a change of a row is about, and whether content changes with it.
+fn inode_of_row(change: &Change) -> Option<(u64, bool)> {
+    match change {
+        Change::Put { value, .. } => match Row::parse(value)? {
+            Row::Inode(header, _) => Some((header.inode, true)),
+            Row::Directory { .. } | Row::Link { .. } => None,
+        },
+        Change::Merge { operands, .. } => {
+            let mut touched = None;
+            for operand in operands {
+                let (inode, patch) = RowPatch::decode(operand)?;
+                let content = patch.content.is_some() || patch.size.is_some();
+                touched = Some((inode, content | touched.is_some_and(|(_, before)| before)));
+            }
+            touched
+        }
+        _ => None,
+    }
+}

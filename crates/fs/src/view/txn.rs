@@ -1,0 +1,250 @@
+//! The view of a transaction: beginning, freezing, giving up.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use kvfs_store::{Changed, Isolation, Keyspace, Records, Snapshot, Txn, TxnId, TxnOptions, TxnStats};
+use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, TxnTraits};
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use super::created::Created;
+use super::{Origin, Shared};
+use crate::attr::LazyTimes;
+use crate::node::NodeTable;
+use crate::schema::{Keyspaces, Placement, TOUCH_PARENT};
+use crate::{FileSystem, FsError, Result};
+
+pub use kvfs_txn::Owner;
+
+/// A transaction's nodes may take this part of what the main line's may.
+const NODE_SHARE: u64 = 4;
+
+/// How to begin a transaction.
+#[derive(Debug, Clone)]
+pub struct BeginOptions {
+    /// What it sees of others.
+    pub isolation: Isolation,
+    /// A nice value: of two transactions in each other's way the one with the greater number gives way.
+    pub priority: i32,
+    /// It is given up when it takes longer.
+    pub timeout: Option<Duration>,
+    /// Longest wait for a lock.
+    pub lock_wait_max: Option<Duration>,
+    /// Who is told to others that meet it.
+    pub owner: Owner,
+}
+
+/// How far a transaction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Everything is admitted.
+    Open,
+    /// It is being committed: only the kernel's dirty pages still come in.
+    Frozen,
+    /// Committed or aborted.
+    Ended,
+}
+
+/// What the view of a transaction has in addition.
+pub(crate) struct TxnView {
+    pub(crate) txn: Arc<dyn Txn>,
+    pub(crate) locks: Arc<LockOwner>,
+    pub(crate) main: Arc<FileSystem>,
+    pub(super) keyspaces: Keyspaces,
+    pub(crate) created: Created,
+    pub(super) phase: RwLock<Phase>,
+}
+
+impl TxnView {
+    /// Lets an operation in, and keeps the phase until it is done.
+    pub(super) fn admit(&self, phase_max: Phase) -> Result<RwLockReadGuard<'_, Phase>> {
+        self.check_alive()?;
+        // Recursive: an operation may consist of two. Whoever freezes waits at most for what is under way,
+        // and nothing that is under way waits for anybody.
+        let phase = self.phase.read_recursive();
+        if *phase > phase_max { Err(FsError::ViewEnded(self.txn.id())) } else { Ok(phase) }
+    }
+
+    /// `Stale` after the end, `Canceled` after a doom.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if *self.phase.read_recursive() == Phase::Ended {
+            return Err(FsError::ViewEnded(self.txn.id()));
+        }
+        self.locks.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
+    }
+
+    /// Makes sure that these directories have the same parents as in the snapshot.
+    pub(crate) fn expect_unmoved(&self, meta: Keyspace, directories: &[u64]) -> Result<()> {
+        if self.txn.isolation() != Isolation::Snapshot {
+            return Ok(());
+        }
+        let own_row =
+            |&inode: &u64| Records::Key { key: Placement::own_subtree(inode).own_key(), touch: TOUCH_PARENT };
+        let records: Vec<Records> = directories.iter().map(own_row).collect();
+        match self.txn.changed_since_snapshot(meta, &records)? {
+            Some(changed) => Err(self.conflict(&changed)),
+            None => Ok(()),
+        }
+    }
+
+    /// What a record is to users.
+    fn name_of(&self, changed: &Changed) -> LockNameBuf {
+        let Changed { keyspace, key, .. } = changed;
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|chunk| u64::from_be_bytes(*chunk));
+        let row = || match Placement::parse_key(key)? {
+            (inode, b"") => Some(LockNameBuf::Attributes { inode, fields: Fields::ALL }),
+            (directory, name) => Some(LockNameBuf::Entry { directory, name: Bytes::copy_from_slice(name) }),
+        };
+        let block = || {
+            let (inode, first) = (number(key)?, number(key.get(8..)?)?);
+            Some(LockNameBuf::Blocks { inode, first, end: first.saturating_add(1) })
+        };
+        let attributes = || Some(LockNameBuf::Attributes { inode: number(key)?, fields: Fields::ALL });
+        let name = match *keyspace {
+            meta if meta == self.keyspaces.meta => row(),
+            data if data == self.keyspaces.data => block(),
+            own if own == self.keyspaces.xattr || own == self.keyspaces.orphans => attributes(),
+            _ => None,
+        };
+        name.unwrap_or_else(|| {
+            let mut end = key.to_vec();
+            end.push(0);
+            LockNameBuf::Keys { keyspace: *keyspace, start: key.clone(), end: Some(end.into()) }
+        })
+    }
+
+    /// Somebody else was first: the transaction can't be committed any more.
+    pub(super) fn conflict(&self, changed: &Changed) -> FsError {
+        let doom = Doom { name: Some(self.name_of(changed)), ..Doom::new(DoomReason::Conflict) };
+        self.locks.doom(doom.clone());
+        FsError::Canceled(self.locks.doomed().unwrap_or(doom))
+    }
+}
+
+impl FileSystem {
+    /// Begins a transaction, and gives its view: everything done before on the main line is visible in it.
+    ///
+    /// # Errors
+    /// `NotSupported` by an engine without transactions, and inside of one; `ReadOnly`; store errors.
+    pub fn begin(self: &Arc<Self>, options: &BeginOptions) -> Result<Arc<Self>> {
+        if !matches!(self.origin, Origin::Main) {
+            return Err(FsError::NotSupported("transactions inside of transactions or snapshots"));
+        }
+        self.check_writable()?;
+        let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
+        let id = txn.id();
+        let traits = TxnTraits {
+            priority: options.priority,
+            timeout: options.timeout,
+            lock_wait_max: options.lock_wait_max,
+            owner: options.owner.clone(),
+        };
+        let view = TxnView {
+            locks: self.shared.admission.begin(id, traits),
+            txn,
+            main: Arc::clone(self),
+            keyspaces: self.keyspaces,
+            created: Created::default(),
+            phase: RwLock::new(Phase::Open),
+        };
+        let fs = self.view(Origin::Txn(view));
+        fs.install_root()?;
+        self.shared.views.lock().insert(id, Arc::downgrade(&fs));
+        Ok(fs)
+    }
+
+    /// The state at a snapshot, read-only.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
+        let fs = self.view(Origin::Snapshot(snapshot));
+        fs.install_root()?;
+        Ok(fs)
+    }
+
+    /// Another view of the same file system, without a node yet.
+    fn view(&self, origin: Origin) -> Arc<Self> {
+        let nodes = NodeTable::new(
+            self.options.node_bytes_max / NODE_SHARE,
+            self.options.content_bytes_max / NODE_SHARE,
+        );
+        Arc::new(Self {
+            store: Arc::clone(&self.store),
+            keyspaces: self.keyspaces,
+            nodes,
+            options: self.options,
+            inline_len_max: self.inline_len_max,
+            lazy_times: LazyTimes::default(),
+            shared: Arc::clone(&self.shared),
+            origin,
+            lost: OnceLock::new(),
+        })
+    }
+
+    /// The transaction whose view this is.
+    pub fn txn_id(&self) -> Option<TxnId> {
+        self.txn_view().map(|view| view.txn.id())
+    }
+
+    /// The transaction below the view, for key-value operations in it.
+    pub fn txn(&self) -> Option<&Arc<dyn Txn>> {
+        self.txn_view().map(|view| &view.txn)
+    }
+
+    /// The locks of the transaction.
+    pub fn txn_locks(&self) -> Option<&Arc<LockOwner>> {
+        self.txn_view().map(|view| &view.locks)
+    }
+
+    /// Sizes of the transaction.
+    pub fn txn_stats(&self) -> Option<TxnStats> {
+        self.txn_view().map(|view| view.txn.stats())
+    }
+
+    /// The views of open transactions, in the order of their numbers.
+    pub fn transactions(&self) -> Vec<Arc<Self>> {
+        self.shared.views.lock().values().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    /// The view of an open transaction.
+    pub fn transaction(&self, id: TxnId) -> Option<Arc<Self>> {
+        self.shared.views.lock().get(&id)?.upgrade()
+    }
+
+    pub(crate) fn txn_view(&self) -> Option<&TxnView> {
+        match &self.origin {
+            Origin::Txn(view) => Some(view),
+            Origin::Main | Origin::Snapshot(_) => None,
+        }
+    }
+
+    /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended.
+    pub fn abort(&self) {
+        let Some(view) = self.txn_view() else { return };
+        {
+            let mut phase = view.phase.write();
+            if *phase == Phase::Ended {
+                return;
+            }
+            *phase = Phase::Ended;
+        }
+        view.txn.abort();
+        view.locks.end();
+        self.shared.forget(view.txn.id());
+    }
+}
+
+impl Shared {
+    pub(super) fn forget(&self, id: TxnId) {
+        self.views.lock().remove(&id);
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}

@@ -1,0 +1,448 @@
+//! Random transactions, interleaved with each other and with the main line, beside a second file system in
+//! which the same committed work is done one after the other.
+//!
+//! Whatever a transaction did is kept as a list, with results. When it commits, the list is done again on the
+//! second file system, and each step must end as it did before: at the snapshot level what was written, at
+//! the serializable level also what was read. After each commit both trees must be the same, what the main
+//! line's nodes say must be what a fresh mount of the store says, and the store must be sound.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_fs::{
+    FileSystem, FileType, FsError, MountOptions, NodeId, RenameMode, Result, SetAttr, WriteFlags, XattrMode,
+};
+use kvfs_kvdb::db::Background;
+use kvfs_store::Isolation;
+
+use crate::engine;
+use crate::setup::{Random, Setup};
+use crate::views::{begin, commit};
+
+const ROOT: u64 = 1;
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const TRANSACTIONS_MAX: usize = 4;
+
+/// One call, by inode numbers.
+#[derive(Debug, Clone)]
+enum Step {
+    Create { dir: u64, name: &'static str, kind: FileType },
+    Write { file: u64, offset: u64, len: usize, byte: u8, append: bool },
+    Truncate { file: u64, size: u64 },
+    Chmod { node: u64, mode: u32 },
+    SetXattr { node: u64, name: &'static str, value: u8 },
+    RemoveXattr { node: u64, name: &'static str },
+    Remove { dir: u64, name: &'static str, directory: bool },
+    Rename { from: u64, name: &'static str, to: u64, new: &'static str, mode: RenameMode },
+    Link { node: u64, dir: u64, name: &'static str },
+    Read { file: u64 },
+    List { dir: u64 },
+    Lookup { dir: u64, name: &'static str },
+}
+
+/// What a step showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Shown {
+    Nothing,
+    /// Of a new or found inode: its number and kind.
+    Inode(u64, FileType),
+    Content(Vec<u8>),
+    Names(Vec<(Vec<u8>, u64)>),
+    Failed(i32),
+}
+
+fn node(inode: u64) -> NodeId {
+    NodeId(inode)
+}
+
+fn run(on: &Setup, step: &Step) -> Result<Shown> {
+    let caller = &on.caller;
+    let entry = |entry: kvfs_fs::Entry| Shown::Inode(entry.attr.inode, entry.attr.kind);
+    Ok(match *step {
+        Step::Create { dir, name, kind } => match kind {
+            FileType::Directory => entry(on.mkdir(caller, node(dir), name.as_bytes(), 0o755)?),
+            FileType::Symlink => entry(on.symlink(caller, node(dir), name.as_bytes(), b"target")?),
+            _ => entry(on.create(caller, node(dir), name.as_bytes(), 0o644, true)?.0),
+        },
+        Step::Write { file, offset, len, byte, append } => {
+            let flags = WriteFlags { append, ..WriteFlags::default() };
+            on.write(caller, node(file), offset, Bytes::from(vec![byte; len]), flags)?;
+            Shown::Nothing
+        }
+        Step::Truncate { file, size } => {
+            on.setattr(caller, node(file), &SetAttr { size: Some(size), ..SetAttr::default() })?;
+            Shown::Nothing
+        }
+        Step::Chmod { node: inode, mode } => {
+            on.setattr(caller, node(inode), &SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+            Shown::Nothing
+        }
+        Step::SetXattr { node: inode, name, value } => {
+            on.setxattr(caller, node(inode), name.as_bytes(), &[value], XattrMode::Set)?;
+            Shown::Nothing
+        }
+        Step::RemoveXattr { node: inode, name } => {
+            on.removexattr(caller, node(inode), name.as_bytes())?;
+            Shown::Nothing
+        }
+        Step::Remove { dir, name, directory } => {
+            if directory {
+                on.rmdir(caller, node(dir), name.as_bytes())?;
+            } else {
+                on.unlink(caller, node(dir), name.as_bytes())?;
+            }
+            Shown::Nothing
+        }
+        Step::Rename { from, name, to, new, mode } => {
+            on.rename(caller, node(from), name.as_bytes(), node(to), new.as_bytes(), mode)?;
+            Shown::Nothing
+        }
+        Step::Link { node: inode, dir, name } => {
+            entry(on.link(caller, node(inode), node(dir), name.as_bytes())?)
+        }
+        Step::Read { file } => {
+            let size = on.getattr(caller, node(file))?.size as usize;
+            let mut content = vec![0; size];
+            let len = on.read(caller, node(file), 0, &mut content)?;
+            content.truncate(len);
+            Shown::Content(content)
+        }
+        Step::List { dir } => {
+            let listed = on.list_once(node(dir), 0, usize::MAX, false)?;
+            let names = listed.into_iter().map(|entry| (entry.name, entry.inode));
+            Shown::Names(names.filter(|(name, _)| !name.starts_with(b".")).collect())
+        }
+        Step::Lookup { dir, name } => entry(on.lookup(caller, node(dir), name.as_bytes())?),
+    })
+}
+
+/// As [`run`], but an error of the file system is a result; `Err` when nothing happened at all.
+fn try_run(on: &Setup, step: &Step) -> std::result::Result<Shown, FsError> {
+    match run(on, step) {
+        Err(error @ (FsError::Parked(_) | FsError::Canceled(_) | FsError::ViewEnded(_))) => Err(error),
+        Err(error) => Ok(Shown::Failed(error.errno())),
+        Ok(shown) => Ok(shown),
+    }
+}
+
+/// The file system in which committed work is done one after the other.
+struct Second {
+    setup: Setup,
+    /// Inode numbers of the first one to those here.
+    inodes: BTreeMap<u64, u64>,
+}
+
+impl Second {
+    fn translate(&self, step: &Step) -> Step {
+        let to = |inode: u64| *self.inodes.get(&inode).unwrap_or(&u64::MAX);
+        let mut step = step.clone();
+        match &mut step {
+            Step::Create { dir, .. }
+            | Step::Remove { dir, .. }
+            | Step::List { dir }
+            | Step::Lookup { dir, .. } => {
+                *dir = to(*dir);
+            }
+            Step::Write { file, .. } | Step::Truncate { file, .. } | Step::Read { file } => *file = to(*file),
+            Step::Chmod { node, .. } | Step::SetXattr { node, .. } | Step::RemoveXattr { node, .. } => {
+                *node = to(*node);
+            }
+            Step::Rename { from, to: target, .. } => (*from, *target) = (to(*from), to(*target)),
+            Step::Link { node, dir, .. } => (*node, *dir) = (to(*node), to(*dir)),
+        }
+        step
+    }
+
+    /// Does a step again; what it shows is in terms of the first one.
+    fn repeat(&mut self, step: &Step, shown: &Shown, context: &str) {
+        let again = try_run(&self.setup, &self.translate(step)).unwrap();
+        let again = match (again, shown) {
+            (Shown::Inode(inode, kind), Shown::Inode(first, _)) => {
+                let known = *self.inodes.entry(*first).or_insert(inode);
+                assert_eq!(known, inode, "{context}: {step:?} leads to another inode");
+                Shown::Inode(*first, kind)
+            }
+            (Shown::Names(names), _) => {
+                let back: BTreeMap<u64, u64> = self.inodes.iter().map(|(&a, &b)| (b, a)).collect();
+                Shown::Names(names.into_iter().map(|(name, inode)| (name, back[&inode])).collect())
+            }
+            (other, _) => other,
+        };
+        assert_eq!(&again, shown, "{context}: {step:?} done one after the other");
+    }
+}
+
+struct Open {
+    view: Setup,
+    isolation: Isolation,
+    /// Inodes that the view was told of.
+    known: BTreeMap<u64, FileType>,
+    done: Vec<(Step, Shown)>,
+}
+
+struct World {
+    main: Setup,
+    known: BTreeMap<u64, FileType>,
+    second: Second,
+    open: Vec<Open>,
+    random: Random,
+    seed: u64,
+    committed: u32,
+    conflicts: u32,
+}
+
+fn note(known: &mut BTreeMap<u64, FileType>, shown: &Shown) {
+    if let Shown::Inode(inode, kind) = shown {
+        known.insert(*inode, *kind);
+    }
+}
+
+impl World {
+    fn new(main: Setup, seed: u64) -> Self {
+        let second = Second { setup: Setup::new(300), inodes: BTreeMap::from([(ROOT, ROOT)]) };
+        let known = BTreeMap::from([(ROOT, FileType::Directory)]);
+        let (committed, conflicts) = (0, 0);
+        Self { main, known, second, open: Vec::new(), random: Random::new(seed), seed, committed, conflicts }
+    }
+
+    fn context(&self) -> String {
+        format!("seed {}", self.seed)
+    }
+
+    fn pick(&mut self, known: &BTreeMap<u64, FileType>, wanted: impl Fn(FileType) -> bool) -> u64 {
+        let of_kind: Vec<u64> =
+            known.iter().filter(|(_, kind)| wanted(**kind)).map(|(inode, _)| *inode).collect();
+        if of_kind.is_empty() { ROOT } else { of_kind[self.random.below(of_kind.len() as u64) as usize] }
+    }
+
+    fn name(&mut self) -> &'static str {
+        NAMES[self.random.below(NAMES.len() as u64) as usize]
+    }
+
+    fn step(&mut self, known: &BTreeMap<u64, FileType>) -> Step {
+        let dir = self.pick(known, |kind| kind == FileType::Directory);
+        let file = self.pick(known, |kind| kind == FileType::Regular);
+        let any = self.pick(known, |_| true);
+        let name = self.name();
+        match self.random.below(17) {
+            0..=1 => Step::Create { dir, name, kind: FileType::Regular },
+            2 => Step::Create { dir, name, kind: FileType::Directory },
+            3 => Step::Create { dir, name, kind: FileType::Symlink },
+            4..=5 => {
+                let (offset, len) = (self.random.below(3) * 200, 1 + self.random.below(3) as usize * 3000);
+                let (byte, append) = (self.random.below(256) as u8, self.random.one_in(4));
+                Step::Write { file, offset, len, byte, append }
+            }
+            6 => Step::Truncate { file, size: self.random.below(4) * 2500 },
+            7 => Step::Chmod { node: any, mode: 0o600 + self.random.below(8) as u32 },
+            8 => Step::SetXattr { node: any, name: "user.x", value: self.random.below(256) as u8 },
+            9 => Step::RemoveXattr { node: any, name: "user.x" },
+            10 => Step::Remove { dir, name, directory: self.random.one_in(2) },
+            11..=12 => {
+                let to = self.pick(known, |kind| kind == FileType::Directory);
+                let modes =
+                    [RenameMode::Replace, RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+                let mode = modes[self.random.below(4) as usize];
+                Step::Rename { from: dir, name, to, new: self.name(), mode }
+            }
+            13 => Step::Link { node: file, dir, name },
+            14 => Step::Read { file },
+            15 => Step::List { dir },
+            _ => Step::Lookup { dir, name },
+        }
+    }
+
+    fn on_main(&mut self) {
+        let known = self.known.clone();
+        let step = self.step(&known);
+        let Ok(shown) = try_run(&self.main, &step) else { return };
+        note(&mut self.known, &shown);
+        let context = self.context();
+        self.second.repeat(&step, &shown, &format!("{context}, main line"));
+    }
+
+    fn in_transaction(&mut self, index: usize) {
+        let known = self.open[index].known.clone();
+        let step = self.step(&known);
+        let open = &mut self.open[index];
+        let batches = |view: &Setup| view.txn_stats().unwrap().batches;
+        let before = batches(&open.view);
+        match try_run(&open.view, &step) {
+            Ok(shown) => {
+                note(&mut open.known, &shown);
+                // What wrote nothing was a read, as is a refusal.
+                let wrote = batches(&open.view) > before;
+                if wrote || open.isolation == Isolation::Serializable {
+                    open.done.push((step, shown));
+                }
+            }
+            Err(FsError::Parked(_)) => {}
+            Err(_) => {
+                self.conflicts += 1;
+                self.open.swap_remove(index);
+            }
+        }
+    }
+
+    fn end(&mut self, index: usize) {
+        let open = self.open.swap_remove(index);
+        if self.random.one_in(4) {
+            return open.view.abort();
+        }
+        match commit(&open.view) {
+            Err(FsError::Canceled(_)) => return self.conflicts += 1,
+            ended => drop(ended.unwrap()),
+        }
+        self.committed += 1;
+        let context =
+            format!("{}, transaction {:?} {:?}", self.context(), open.view.txn_id(), open.isolation);
+        for (step, shown) in &open.done {
+            self.second.repeat(step, shown, &context);
+        }
+        drop(open);
+        self.compare(&context);
+    }
+
+    fn compare(&mut self, context: &str) {
+        let (tree, again) = (tree(&self.main), tree(&self.second.setup));
+        assert_eq!(tree, again, "{context}: the trees differ");
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let fresh = FileSystem::open(Arc::clone(&self.main.store), self.main.clock.clone(), options).unwrap();
+        let fresh = Setup {
+            store: Arc::clone(&self.main.store),
+            clock: self.main.clock.clone(),
+            fs: Arc::new(fresh),
+            caller: self.main.caller.clone(),
+            options,
+            reopen_store: None,
+        };
+        each_node(&fresh, &mut |_, entry| {
+            if let Ok(known) = self.main.getattr(&self.main.caller, entry.node) {
+                assert_eq!(known, entry.attr, "{context}: a node is behind the store");
+            }
+        });
+        self.main.assert_sound(context);
+    }
+
+    fn run(&mut self, steps: u32) {
+        for _ in 0..steps {
+            match self.random.below(20) {
+                0 if self.open.len() < TRANSACTIONS_MAX => {
+                    let isolation =
+                        if self.random.one_in(2) { Isolation::Snapshot } else { Isolation::Serializable };
+                    let view = begin(&self.main, isolation);
+                    let known = BTreeMap::from([(ROOT, FileType::Directory)]);
+                    self.open.push(Open { view, isolation, known, done: Vec::new() });
+                }
+                1 if !self.open.is_empty() => {
+                    let index = self.random.below(self.open.len() as u64) as usize;
+                    self.end(index);
+                }
+                2 => self.forget_some(),
+                3..=6 => self.on_main(),
+                _ if !self.open.is_empty() => {
+                    let index = self.random.below(self.open.len() as u64) as usize;
+                    self.in_transaction(index);
+                }
+                _ => self.on_main(),
+            }
+        }
+        while !self.open.is_empty() {
+            self.end(0);
+        }
+        let context = self.context();
+        self.compare(&context);
+    }
+
+    /// The kernel of the main line forgets, so that commits meet nodes that are known and nodes that aren't.
+    fn forget_some(&mut self) {
+        let known: Vec<u64> = self.known.keys().copied().filter(|&inode| inode != ROOT).collect();
+        for inode in known {
+            if self.random.one_in(3) {
+                self.known.remove(&inode);
+                self.main.forget(node(inode), u64::MAX);
+            }
+        }
+        self.main.housekeep().unwrap();
+    }
+}
+
+/// Calls `each` with every entry below the root, depth first, by path.
+fn each_node(on: &Setup, each: &mut dyn FnMut(&str, &kvfs_fs::Entry)) {
+    let mut stack = vec![(String::new(), node(ROOT))];
+    while let Some((path, dir)) = stack.pop() {
+        for listed in on.list(dir, 3, false) {
+            if listed.name.starts_with(b".") {
+                continue;
+            }
+            let path = format!("{path}/{}", String::from_utf8(listed.name.clone()).unwrap());
+            let entry = on.lookup(&on.caller, dir, &listed.name).unwrap();
+            each(&path, &entry);
+            if entry.attr.kind == FileType::Directory {
+                // Not forgotten before its entries were seen.
+                stack.push((path, entry.node));
+            }
+        }
+    }
+}
+
+/// Everything that can be seen, by path.
+fn tree(on: &Setup) -> BTreeMap<String, String> {
+    let mut tree = BTreeMap::new();
+    let mut counted = Vec::new();
+    each_node(on, &mut |path, entry| {
+        counted.push(entry.node);
+        let attr = entry.attr;
+        let content = match attr.kind {
+            FileType::Regular => on.read_all(entry.node),
+            FileType::Symlink => on.readlink(&on.caller, entry.node).unwrap().to_vec(),
+            _ => Vec::new(),
+        };
+        let sum = content.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+        let xattr = on.getxattr(&on.caller, entry.node, b"user.x").ok();
+        tree.insert(
+            path.to_owned(),
+            format!("{:?} {:o} {} {} {sum:x} {xattr:?}", attr.kind, attr.mode, attr.nlink, attr.size),
+        );
+    });
+    for node in counted {
+        on.forget(node, 1);
+    }
+    tree
+}
+
+fn run_seeds(seeds: std::ops::Range<u64>, main: impl Fn() -> Setup) {
+    let (mut committed, mut conflicts) = (0, 0);
+    let is_replay = seeds.end - seeds.start < 10;
+    for seed in seeds {
+        let mut world = World::new(main(), seed);
+        world.run(600);
+        committed += world.committed;
+        conflicts += world.conflicts;
+    }
+    assert!(
+        is_replay || committed > 20 && conflicts > 5,
+        "{committed} commits, {conflicts} conflicts: too tame"
+    );
+}
+
+/// First seed and number of seeds; the environment replays one or runs many.
+fn seeds(rounds: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let first = number("KVFS_SIM_SEED").unwrap_or(1);
+    first..first + number("KVFS_SIM_ROUNDS").unwrap_or(rounds)
+}
+
+#[test]
+fn interleaved_transactions_are_as_if_done_one_after_the_other() {
+    run_seeds(seeds(200), || Setup::new(300));
+}
+
+#[test]
+fn interleaved_transactions_over_the_engine_are_as_if_done_one_after_the_other() {
+    run_seeds(seeds(20), || {
+        let store = engine::open(&engine::create(), 16 << 10, Background::Manual);
+        Setup::with(store, 300, MountOptions::default())
+    });
+}

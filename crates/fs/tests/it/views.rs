@@ -1,0 +1,521 @@
+//! Transactions over files: what is seen, what is refused, and what a commit does to nodes that the main line
+//! knows. Each promise at both isolation levels where it holds at both.
+
+use std::sync::Arc;
+
+use kvfs_fs::{
+    Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result, SetAttr,
+    XattrMode,
+};
+use kvfs_store::{Durability, Isolation};
+
+use crate::setup::Setup;
+
+const ROOT: NodeId = NodeId::ROOT;
+const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
+
+pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
+    let options = BeginOptions {
+        isolation,
+        priority: 0,
+        timeout: None,
+        lock_wait_max: None,
+        owner: Owner { uid: 1000, pid: 1, name: "test".into() },
+    };
+    let fs = main.fs.begin(&options).unwrap();
+    Setup {
+        store: Arc::clone(&main.store),
+        clock: main.clock.clone(),
+        fs,
+        caller: main.caller.clone(),
+        options: main.options,
+        reopen_store: None,
+    }
+}
+
+pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
+    view.freeze()?;
+    view.commit_plan()?;
+    view.commit(Durability::Buffered).map(|(_, invalidations)| invalidations)
+}
+
+fn look(view: &Setup, parent: NodeId, name: &str) -> Result<(NodeId, Attr)> {
+    let entry = view.lookup(&view.caller, parent, name.as_bytes())?;
+    Ok((entry.node, entry.attr))
+}
+
+fn exists(view: &Setup, parent: NodeId, name: &str) -> bool {
+    match look(view, parent, name) {
+        Ok((node, _)) => {
+            view.forget(node, 1);
+            true
+        }
+        Err(FsError::NotFound) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The content, as somebody sees it who comes by the name.
+fn content(view: &Setup, parent: NodeId, name: &str) -> Vec<u8> {
+    let (node, _) = look(view, parent, name).unwrap();
+    let content = view.read_all(node);
+    view.forget(node, 1);
+    content
+}
+
+fn names(view: &Setup, directory: NodeId) -> Vec<String> {
+    let listed = view.list(directory, 3, false).into_iter();
+    let names = listed.map(|entry| String::from_utf8(entry.name).unwrap());
+    names.filter(|name| name != "." && name != "..").collect()
+}
+
+fn is_canceled<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(FsError::Canceled(_)))
+}
+
+fn is_parked<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(FsError::Parked(_)))
+}
+
+fn rename(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) -> Result<()> {
+    let mode = RenameMode::Replace;
+    view.rename(&view.caller, from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), mode)
+}
+
+#[test]
+fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        let old = main.file(ROOT, "old");
+        main.write_at(old, 0, b"before").unwrap();
+        let view = begin(&main, isolation);
+        for size in [50, 10_000] {
+            let name = format!("new-{size}");
+            let dir = view.dir(ROOT, &format!("dir-{size}"));
+            let file = view.file(dir, &name);
+            view.write_at(file, 0, &vec![7; size]).unwrap();
+            assert_eq!(content(&view, dir, &name), vec![7; size]);
+        }
+        let (old_there, _) = look(&view, ROOT, "old").unwrap();
+        view.write_at(old_there, 3, b"ly").unwrap();
+        rename(&view, (ROOT, "old"), (ROOT, "moved")).unwrap();
+        assert_eq!(content(&view, ROOT, "moved"), b"beflye");
+        assert_eq!(names(&view, ROOT), ["dir-10000", "dir-50", "moved"]);
+
+        assert_eq!(names(&main, ROOT), ["old"]);
+        assert_eq!(content(&main, ROOT, "old"), b"before");
+        assert!(!exists(&main, ROOT, "moved") && !exists(&main, ROOT, "dir-50"));
+        let second = begin(&main, Isolation::Snapshot);
+        assert_eq!(names(&second, ROOT), ["old"]);
+        drop((second, view));
+        main.assert_sound("after both were dropped");
+        assert_eq!(names(&main, ROOT), ["old"]);
+    }
+}
+
+#[test]
+fn a_commit_appears_on_the_main_line_whole() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        let dir = main.dir(ROOT, "dir");
+        let (kept, gone, moved) = (main.file(dir, "kept"), main.file(dir, "gone"), main.file(dir, "moved"));
+        for file in [kept, gone, moved] {
+            main.write_at(file, 0, b"small").unwrap();
+        }
+        assert!(!exists(&main, dir, "new"));
+        let entries_before = main.getattr(&main.caller, dir).unwrap().size;
+
+        let view = begin(&main, isolation);
+        let (vdir, _) = look(&view, ROOT, "dir").unwrap();
+        let (vkept, _) = look(&view, vdir, "kept").unwrap();
+        view.write_at(vkept, 0, &vec![9; 20_000]).unwrap();
+        view.setattr(&view.caller, vkept, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
+        view.setxattr(&view.caller, vkept, b"user.a", b"v", XattrMode::Set).unwrap();
+        view.unlink(&view.caller, vdir, b"gone").unwrap();
+        let sub = view.dir(vdir, "sub");
+        let new = view.file(sub, "new");
+        view.write_at(new, 0, b"fresh").unwrap();
+        rename(&view, (vdir, "moved"), (sub, "moved")).unwrap();
+        let invalidations = commit(&view).unwrap();
+
+        // Nodes that the main line knew show the new state at once.
+        let attr = main.getattr(&main.caller, kept).unwrap();
+        assert_eq!((attr.size, attr.mode), (20_000, 0o700));
+        assert_eq!(main.read_all(kept), vec![9; 20_000]);
+        assert_eq!(main.getxattr(&main.caller, kept, b"user.a").unwrap(), "v");
+        assert_eq!(main.getattr(&main.caller, gone).unwrap().nlink, 0);
+        assert_eq!(main.read_all(gone), b"small", "it is open, so it lives on");
+        assert_eq!(main.read_all(moved), b"small");
+        assert_eq!(names(&main, dir), ["kept", "sub"]);
+        let attr = main.getattr(&main.caller, dir).unwrap();
+        assert_eq!((attr.size, attr.nlink), (entries_before - 1, 3));
+        let (main_sub, _) = look(&main, dir, "sub").unwrap();
+        assert_eq!(content(&main, main_sub, "new"), b"fresh");
+        assert_eq!(look(&main, main_sub, "moved").unwrap().0, moved);
+        main.write_at(moved, 5, b"er").unwrap();
+        assert_eq!(content(&main, main_sub, "moved"), b"smaller");
+
+        // The kernel is told about all that it may know.
+        let told: Vec<NodeId> = invalidations.nodes.iter().map(|(node, _)| *node).collect();
+        assert!([dir, kept, gone, moved].iter().all(|node| told.contains(node)), "{told:?}");
+        let entries: Vec<&[u8]> = invalidations
+            .entries
+            .iter()
+            .filter(|(node, _)| *node == dir)
+            .map(|(_, name)| &name[..])
+            .collect();
+        assert!([&b"gone"[..], b"moved", b"sub"].iter().all(|name| entries.contains(name)), "{entries:?}");
+        drop(view);
+        main.forget(gone, 1);
+        main.housekeep().unwrap();
+        main.assert_sound("after the commit");
+    }
+}
+
+#[test]
+fn an_ended_view_is_stale() {
+    let main = Setup::new(100);
+    for ends_well in [false, true] {
+        let view = begin(&main, Isolation::Snapshot);
+        let file = view.file(ROOT, if ends_well { "committed" } else { "aborted" });
+        if ends_well {
+            commit(&view).unwrap();
+        } else {
+            view.abort();
+        }
+        assert!(matches!(view.getattr(&view.caller, file), Err(FsError::ViewEnded(_))));
+        let again = view.create(&view.caller, ROOT, b"late", 0o644, true);
+        assert!(matches!(again, Err(FsError::ViewEnded(_))));
+        assert!(matches!(view.freeze(), Err(FsError::ViewEnded(_))));
+        view.abort();
+    }
+    assert_eq!(names(&main, ROOT), ["committed"]);
+    assert!(main.transactions().is_empty());
+    main.assert_sound("after the end");
+}
+
+#[test]
+fn the_first_updater_wins_and_no_update_is_lost() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        let file = main.file(ROOT, "counter");
+        main.write_at(file, 0, b"1").unwrap();
+        let (first, second) = (begin(&main, isolation), begin(&main, isolation));
+        let (a, _) = look(&first, ROOT, "counter").unwrap();
+        let b = (isolation == Isolation::Snapshot).then(|| look(&second, ROOT, "counter").unwrap().0);
+        first.write_at(a, 0, b"2").unwrap();
+        if let Some(b) = b {
+            // The second waits for the lock, and is too late when it gets it.
+            assert!(is_parked(&second.write_at(b, 0, b"3")));
+            commit(&first).unwrap();
+            assert!(is_canceled(&second.write_at(b, 0, b"3")));
+            assert!(is_canceled(&second.freeze()));
+        } else {
+            // Reading waits, and sees the new state.
+            assert!(is_parked(&look(&second, ROOT, "counter").and_then(|(b, _)| {
+                let mut buffer = [0; 1];
+                second.read(&second.caller, b, 0, &mut buffer)
+            })));
+            commit(&first).unwrap();
+            assert_eq!(content(&second, ROOT, "counter"), b"2");
+        }
+        drop((first, second));
+        assert_eq!(content(&main, ROOT, "counter"), b"2");
+        main.assert_sound("after the conflict");
+    }
+}
+
+#[test]
+fn a_change_on_the_main_line_after_the_snapshot_is_a_conflict() {
+    let main = Setup::new(100);
+    let file = main.file(ROOT, "f");
+    main.write_at(file, 0, b"one").unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    main.write_at(file, 0, b"two").unwrap();
+    assert_eq!(content(&view, ROOT, "f"), b"one", "the snapshot stays");
+    let (node, _) = look(&view, ROOT, "f").unwrap();
+    assert!(is_canceled(&view.write_at(node, 0, b"six")));
+    assert_eq!(content(&main, ROOT, "f"), b"two");
+}
+
+#[test]
+fn reading_on_the_main_line_dooms_nobody() {
+    let main = Setup::new(100);
+    let dir = main.dir(ROOT, "dir");
+    let file = main.file(dir, "f");
+    main.write_at(file, 0, b"content").unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    main.clock.advance(std::time::Duration::from_secs(200_000));
+    // A find, a grep, a backup: access times are written.
+    assert_eq!(names(&main, dir), ["f"]);
+    assert_eq!(main.read_all(file), b"content");
+    main.housekeep().unwrap();
+    let (vdir, _) = look(&view, ROOT, "dir").unwrap();
+    let (node, _) = look(&view, vdir, "f").unwrap();
+    view.write_at(node, 0, b"CONTENT").unwrap();
+    view.file(vdir, "g");
+    // And while its locks are held.
+    assert_eq!(main.read_all(file), b"content");
+    assert_eq!(names(&main, dir), ["f"]);
+    commit(&view).unwrap();
+    assert_eq!(main.read_all(file), b"CONTENT");
+    main.housekeep().unwrap();
+    main.assert_sound("after it all");
+}
+
+#[test]
+fn entries_made_side_by_side_in_one_directory_are_no_conflict() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        let dir = main.dir(ROOT, "dir");
+        let views = [begin(&main, isolation), begin(&main, isolation)];
+        for (index, view) in views.iter().enumerate() {
+            let vdir = view.lookup(&view.caller, ROOT, b"dir");
+            // Looking at the directory's own attributes is what serializable transactions lock.
+            let Ok(vdir) = vdir else { continue };
+            view.file(vdir.node, &format!("from-{index}"));
+        }
+        main.file(dir, "from-main");
+        for view in &views {
+            commit(view).unwrap();
+        }
+        let made = names(&main, dir);
+        assert!(made.len() >= 2, "{made:?}");
+        assert_eq!(main.getattr(&main.caller, dir).unwrap().size, made.len() as u64);
+        drop(views);
+        main.assert_sound("after both commits");
+    }
+}
+
+#[test]
+fn write_skew_is_possible_in_snapshots_and_not_among_serializable_ones() {
+    // Two doctors on call; each goes if the other stays.
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        for name in ["alice", "bob"] {
+            let file = main.file(ROOT, name);
+            main.write_at(file, 0, b"on").unwrap();
+        }
+        let (one, two) = (begin(&main, isolation), begin(&main, isolation));
+        let go = |view: &Setup, stays: &str, goes: &str| -> Result<()> {
+            let (other, _) = look(view, ROOT, stays)?;
+            let mut state = [0; 2];
+            view.read(&view.caller, other, 0, &mut state)?;
+            assert_eq!(&state, b"on");
+            let (me, _) = look(view, ROOT, goes)?;
+            view.write_at(me, 0, b"no").map(drop)
+        };
+        let first = go(&one, "bob", "alice");
+        let second = go(&two, "alice", "bob");
+        let mut committed = 0;
+        for (view, gone) in [(&one, &first), (&two, &second)] {
+            committed += u32::from(gone.is_ok() && commit(view).is_ok());
+        }
+        let on = ["alice", "bob"].iter().filter(|name| content(&main, ROOT, name) == b"on").count();
+        match isolation {
+            Isolation::Snapshot => assert_eq!((committed, on), (2, 0), "allowed, and it happens"),
+            Isolation::Serializable => assert!(committed <= 1 && on >= 1, "{committed} committed, {on} on"),
+        }
+    }
+}
+
+#[test]
+fn no_phantom_appears_to_a_serializable_transaction() {
+    let main = Setup::new(100);
+    let dir = main.dir(ROOT, "dir");
+    main.file(dir, "a");
+    let view = begin(&main, Isolation::Serializable);
+    let (vdir, _) = look(&view, ROOT, "dir").unwrap();
+    assert_eq!(names(&view, vdir), ["a"]);
+    let entered = main.create(&main.caller, dir, b"b", 0o644, true);
+    assert!(is_parked(&entered), "it waits for the transaction");
+    assert_eq!(names(&view, vdir), ["a"]);
+    commit(&view).unwrap();
+    main.file(dir, "b");
+    main.assert_sound("after the commit");
+}
+
+#[test]
+fn a_directory_is_not_removed_under_a_new_entry() {
+    for isolation in BOTH {
+        // The transaction enters, the main line removes: before and after the entry.
+        let main = Setup::new(100);
+        main.dir(ROOT, "dir");
+        let view = begin(&main, isolation);
+        let (vdir, _) = look(&view, ROOT, "dir").unwrap();
+        view.file(vdir, "f");
+        assert!(is_parked(&main.rmdir(&main.caller, ROOT, b"dir")));
+        commit(&view).unwrap();
+        assert!(matches!(main.rmdir(&main.caller, ROOT, b"dir"), Err(FsError::NotEmpty)));
+        main.assert_sound("entered first");
+
+        let main = Setup::new(100);
+        main.dir(ROOT, "dir");
+        let view = begin(&main, Isolation::Snapshot);
+        let (vdir, _) = look(&view, ROOT, "dir").unwrap();
+        main.rmdir(&main.caller, ROOT, b"dir").unwrap();
+        assert!(is_canceled(&view.create(&view.caller, vdir, b"f", 0o644, true)));
+        drop(view);
+        main.assert_sound("removed first");
+
+        // The transaction removes, the main line enters.
+        let main = Setup::new(100);
+        let dir = main.dir(ROOT, "dir");
+        let view = begin(&main, Isolation::Snapshot);
+        main.file(dir, "f");
+        assert!(is_canceled(&view.rmdir(&view.caller, ROOT, b"dir")));
+        drop(view);
+        let view = begin(&main, isolation);
+        let (vdir, _) = look(&view, ROOT, "dir").unwrap();
+        view.unlink(&view.caller, vdir, b"f").unwrap();
+        view.rmdir(&view.caller, ROOT, b"dir").unwrap();
+        assert!(is_parked(&main.create(&main.caller, dir, b"g", 0o644, true)));
+        commit(&view).unwrap();
+        let late = main.create(&main.caller, dir, b"g", 0o644, true);
+        assert!(matches!(late, Err(FsError::NotFound)), "{late:?}");
+        main.assert_sound("removed by a commit");
+    }
+}
+
+#[test]
+fn two_moves_never_make_a_circle() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        main.dir(ROOT, "a");
+        main.dir(ROOT, "b");
+        let (one, two) = (begin(&main, isolation), begin(&main, isolation));
+        let into = |view: &Setup, name: &str, target: &str| -> Result<()> {
+            let (target, _) = look(view, ROOT, target)?;
+            rename(view, (ROOT, name), (target, name))
+        };
+        let first = into(&one, "a", "b");
+        let second = into(&two, "b", "a");
+        assert!(!(first.is_ok() && second.is_ok()), "both moves went through");
+        if first.is_ok() {
+            commit(&one).unwrap();
+            assert!(into(&two, "b", "a").is_err(), "the later one fails against the newest state");
+        }
+        drop((one, two));
+        main.assert_sound("after two moves");
+        assert!(!names(&main, ROOT).is_empty());
+    }
+}
+
+#[test]
+fn a_commit_moves_files_to_where_the_main_line_has_not_been() {
+    let mut main = Setup::new(100);
+    let far = main.dir(main.dir(ROOT, "x"), "y");
+    let there = main.file(far, "there");
+    main.write_at(there, 0, b"1").unwrap();
+    let (here, linked) = (main.file(ROOT, "here"), main.file(ROOT, "linked"));
+    main.write_at(here, 0, b"content").unwrap();
+    main.write_at(linked, 0, b"shared").unwrap();
+    // Only the files are known to the main line, not where they go.
+    for name in ["x", "y", "there"] {
+        let _ = name;
+    }
+    main.reopen();
+    let (here, _) = look(&main, ROOT, "here").unwrap();
+    let (linked, _) = look(&main, ROOT, "linked").unwrap();
+
+    let view = begin(&main, Isolation::Snapshot);
+    let (x, _) = look(&view, ROOT, "x").unwrap();
+    let (y, _) = look(&view, x, "y").unwrap();
+    rename(&view, (ROOT, "here"), (y, "moved")).unwrap();
+    let (vlinked, _) = look(&view, ROOT, "linked").unwrap();
+    view.link(&view.caller, vlinked, y, b"second").unwrap();
+    commit(&view).unwrap();
+
+    assert_eq!(main.read_all(here), b"content");
+    main.write_at(here, 0, b"C").unwrap();
+    main.write_at(linked, 0, b"S").unwrap();
+    assert_eq!(main.getattr(&main.caller, linked).unwrap().nlink, 2);
+    let (x, _) = look(&main, ROOT, "x").unwrap();
+    let (y, _) = look(&main, x, "y").unwrap();
+    assert_eq!(content(&main, y, "moved"), b"Content");
+    assert_eq!(content(&main, y, "second"), b"Shared");
+    // The directory above was reached by its number first, and has its name now.
+    rename(&main, (x, "y"), (ROOT, "z")).unwrap();
+    let into_itself = rename(&main, (ROOT, "z"), (y, "q"));
+    assert!(matches!(into_itself, Err(FsError::Invalid(_))), "{into_itself:?}");
+    drop(view);
+    main.assert_sound("after the moves");
+}
+
+#[test]
+fn files_made_and_removed_in_a_transaction_leave_nothing() {
+    let main = Setup::new(100);
+    let view = begin(&main, Isolation::Snapshot);
+    for round in 0..200 {
+        let file = view.file(ROOT, "tmp");
+        view.write_at(file, 0, &vec![1; 100 * round]).unwrap();
+        view.unlink(&view.caller, ROOT, b"tmp").unwrap();
+        view.forget(file, 1);
+    }
+    let open = view.file(ROOT, "open");
+    view.write_at(open, 0, &[5; 9000]).unwrap();
+    view.unlink(&view.caller, ROOT, b"open").unwrap();
+    commit(&view).unwrap();
+    drop(view);
+    main.housekeep().unwrap();
+    assert!(names(&main, ROOT).is_empty());
+    main.assert_sound("nothing is left");
+    let report = kvfs_fs::check::check(&main.store).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_main_line_operation_in_the_way_goes_on_after_the_end() {
+    let main = Setup::new(100);
+    let file = main.file(ROOT, "f");
+    main.write_at(file, 0, b"0").unwrap();
+    for ends_well in [false, true] {
+        let view = begin(&main, Isolation::Snapshot);
+        let (node, _) = look(&view, ROOT, "f").unwrap();
+        view.write_at(node, 0, b"1").unwrap();
+        let Err(FsError::Parked(ticket)) = main.write_at(file, 1, b"2") else { panic!("not parked") };
+        assert!(!ticket.is_ready());
+        if ends_well {
+            commit(&view).unwrap();
+        } else {
+            view.abort();
+        }
+        assert!(ticket.is_ready(), "whoever waited is called");
+        drop(ticket);
+        main.write_at(file, 1, b"2").unwrap();
+        assert_eq!(content(&main, ROOT, "f"), if ends_well { b"12" } else { b"02" });
+    }
+}
+
+#[test]
+fn growing_an_empty_file_and_writing_into_it_are_a_conflict() {
+    // The one makes blocks of it, the other would write content into its row.
+    for grows_first in [false, true] {
+        let main = Setup::new(300);
+        main.file(ROOT, "f");
+        let (one, two) = (begin(&main, Isolation::Snapshot), begin(&main, Isolation::Snapshot));
+        let write = |view: &Setup, len: usize| {
+            let (node, _) = look(view, ROOT, "f").unwrap();
+            view.write_at(node, 0, &vec![1; len])
+        };
+        let (first_len, second_len) = if grows_first { (6000, 1) } else { (1, 6000) };
+        write(&one, first_len).unwrap();
+        commit(&one).unwrap();
+        assert!(is_canceled(&write(&two, second_len)), "grows first: {grows_first}");
+        assert_eq!(content(&main, ROOT, "f"), vec![1; first_len]);
+        main.assert_sound("after the conflict");
+    }
+}
+
+#[test]
+fn setting_what_is_set_already_is_an_update_too() {
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "f");
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    main.setattr(&main.caller, file, &mode(0o600)).unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    main.setattr(&main.caller, file, &mode(0o640)).unwrap();
+    let (node, attr) = look(&view, ROOT, "f").unwrap();
+    assert_eq!(attr.mode, 0o600);
+    assert!(is_canceled(&view.setattr(&view.caller, node, &mode(0o600))));
+}
