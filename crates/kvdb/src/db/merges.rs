@@ -43,10 +43,14 @@ impl Sink for Install<'_> {
             edits.push(Edit::AddPiece { keyspace, run, piece: piece.desc().clone() });
         }
         for input in self.inputs {
-            edits.push(match bound {
-                Some(bound) => Edit::TrimRun { keyspace, run: input.id, lower_bound: bound.clone() },
-                None => Edit::DropRun { keyspace, run: input.id },
-            });
+            match bound {
+                Some(bound) if *bound > input.lower_bound => {
+                    edits.push(Edit::TrimRun { keyspace, run: input.id, lower_bound: bound.clone() });
+                }
+                // A merge that ended early has trimmed it further already.
+                Some(_) => {}
+                None => edits.push(Edit::DropRun { keyspace, run: input.id }),
+            }
         }
         let fresh: Vec<Arc<Piece>> = piece.into_iter().collect();
         self.inner.install(edits, &[keyspace], &fresh, |view| view)?;
@@ -194,3 +198,6 @@ fn overlap(run: &Run, inputs: &[Arc<Run>]) -> bool {
     let (Some(first), Some(last)) = (first, last) else { return false };
     run.first_key().is_some_and(|key| key <= last) && run.last_key().is_some_and(|key| key >= first)
 }
+
+#[cfg(test)]
+mod tests;
