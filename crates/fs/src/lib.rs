@@ -25,8 +25,8 @@ mod xattr;
 
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
-/// A place in the store's history, as [`FileSystem::sync`] takes it.
-pub use kvfs_store::Position;
+/// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
+pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
 pub use schema::KEYSPACES;
 pub use types::{
     AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill, LINK_MAX,
