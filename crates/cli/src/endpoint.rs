@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::control::{Client, Daemon, Handler, Request, Response};
+use crate::control::{Client, Daemon, Handler, Peer, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::open::{self, OpenOptions};
@@ -65,7 +65,7 @@ impl Endpoint {
         let Via::Local(service) = &self.via else {
             return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
         };
-        match service.handle(request.clone()) {
+        match service.handle(&Peer::own(), request.clone()) {
             Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
             response => Ok(response),
         }

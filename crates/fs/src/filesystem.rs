@@ -16,8 +16,8 @@ use crate::schema::{
 };
 use crate::view::{Origin, Shared};
 use crate::{
-    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
-    Result, StatFs, Timestamp,
+    FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, Result,
+    StatFs, Timestamp,
 };
 
 /// Inode numbers that the superblock reserves at once.
@@ -105,7 +105,7 @@ impl FileSystem {
             inline_len_max: superblock.inline_len_max,
             lazy_times: LazyTimes::default(),
             shared: Arc::new(Shared {
-                admission: Admission::new(Arc::clone(&clock), LockOptions::default()),
+                admission: Arc::new(Admission::new(Arc::clone(&clock), LockOptions::default())),
                 clock,
                 inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
                 views: Mutex::default(),

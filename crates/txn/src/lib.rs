@@ -1,15 +1,29 @@
-//! Lock names and latches of kvfs.
+//! Lock names, latches and locks of kvfs.
 //!
-//! Purpose: operations of the file system (and, later, transactions) name what they read and change by
-//! *logical* names, never by physical keys; [`Latches`] makes operations with conflicting names take turns.
+//! Purpose: operations of the file system name what they read and change by *logical* names, never by
+//! physical keys. [`Latches`] make operations with conflicting names take turns; locks keep the names of a
+//! transaction until it ends; [`Admission`] is the one door to both.
 //!
 //! Thread safety: everything is `&self`; any number of threads.
 //!
-//! Invariants: a holder never waits (all names of an operation are taken, or none); so there is no
-//! deadlock. Waiters are served in the order of their age; so nobody starves.
+//! Invariants: a holder of latches never waits (all names of an operation are taken, or none), so there is
+//! no deadlock among operations; transactions do wait for each other's locks, and deadlocks among them are
+//! found and broken. Waiters are served by importance and age, so nobody starves among equals.
 
+mod admission;
 mod latch;
+mod lock;
 mod name;
+mod object;
+mod owned;
+mod sync;
+mod ticket;
 
-pub use latch::{Guard, Latches, Ticket};
+pub use admission::{Admission, Guard, Party, Refused};
+pub use latch::Latches;
+pub use lock::{
+    Doom, DoomReason, LockInfo, LockOptions, LockOwner, Owner, Phase, Rival, TxnInfo, TxnTraits, WaiterInfo,
+};
 pub use name::{Fields, LockName, Mode, Want};
+pub use owned::LockNameBuf;
+pub use ticket::Ticket;

@@ -21,6 +21,17 @@ impl Mode {
     pub fn compatible(self, other: Self) -> bool {
         self == other && self != Self::Exclusive
     }
+
+    /// Whether a holder in this mode may do what `other` allows.
+    pub fn covers(self, other: Self) -> bool {
+        self == Self::Exclusive || self == other
+    }
+
+    /// The weakest mode that allows what both allow.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        if self == other { self } else { Self::Exclusive }
+    }
 }
 
 /// A set of attribute fields of an inode.
@@ -47,6 +58,16 @@ impl Fields {
         Self(self.0 | other.0)
     }
 
+    /// One bit for each field.
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The fields of these bits.
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
     /// Whether the sets share a field.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -62,6 +83,12 @@ pub enum LockName<'a> {
         directory: u64,
         /// Name in it.
         name: &'a [u8],
+    },
+    /// All entries of a directory, those that don't exist included: the name for a listing. Conflicts with
+    /// every [`LockName::Entry`] of it.
+    Entries {
+        /// Inode of the directory.
+        directory: u64,
     },
     /// Where a directory is in the tree: its ancestors and their links.
     Identity {
@@ -112,6 +139,13 @@ pub struct Want<'a> {
     pub name: LockName<'a>,
     /// How.
     pub mode: Mode,
+}
+
+impl LockName<'_> {
+    /// Every block of a file.
+    pub const fn file(inode: u64) -> Self {
+        Self::Blocks { inode, first: 0, end: u64::MAX }
+    }
 }
 
 impl<'a> Want<'a> {

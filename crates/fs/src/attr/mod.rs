@@ -11,6 +11,7 @@ use crate::node::Node;
 use crate::schema::{BitsPatch, Header, RowPatch, TimePatch};
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
+    namespace,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -32,7 +33,7 @@ impl FileSystem {
     /// `Stale`.
     pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
         let node = self.pin_node(node)?;
-        self.lock_read(caller, &attribute_wants(node.inode))?;
+        self.lock_read(caller, &namespace::attribute_wants(node.inode))?;
         if node.directory.is_some() {
             // Only who asks for them holds up entries that come and go.
             self.lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;

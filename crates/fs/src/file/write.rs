@@ -37,7 +37,8 @@ impl FileSystem {
         if data.is_empty() {
             return Ok(Written { bytes: 0, position: node.state().changed_at });
         }
-        let mut guard = self.latch_to_write(caller, &attribute_wants(node.inode, flags), flags.is_writeback)?;
+        let mut guard =
+            self.latch_to_write(caller, &attribute_wants(node.inode, flags), flags.is_writeback)?;
         let offset = if flags.append { node.header().size } else { offset };
         let end = end_of(offset, data.len() as u64)?;
         loop {

@@ -11,6 +11,8 @@ mod rename;
 
 use kvfs_txn::{Fields, LockName, Want};
 
+pub(crate) use lookup::attribute_wants;
+
 use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};
 

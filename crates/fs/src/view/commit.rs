@@ -52,6 +52,9 @@ impl FileSystem {
         let mut phase = view.phase.write();
         if *phase == Phase::Frozen {
             *phase = Phase::Open;
+            if let Err(doom) = view.locks.undecide() {
+                tracing::debug!(%doom, "opened again, but doomed");
+            }
         }
     }
 
@@ -80,10 +83,7 @@ impl FileSystem {
         let (published, epoch) = view.main.nodes.publish(|| view.txn.commit(Durability::Buffered));
         let position = match published {
             Ok(position) => position,
-            Err(error) => {
-                view.locks.undecide();
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         };
         *view.phase.write() = Phase::Ended;
         let invalidations = view.main.bring_in(set, position, epoch);

@@ -20,6 +20,7 @@
 
 mod commit;
 mod created;
+mod front;
 mod origin;
 mod publish;
 mod txn;

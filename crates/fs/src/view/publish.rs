@@ -204,10 +204,7 @@ impl<'m> Walk<'m> {
     }
 }
 
-fn each_change(
-    mut changes: Box<dyn ChangeCursor>,
-    mut each: impl FnMut(Change) -> Result<()>,
-) -> Result<()> {
+fn each_change(mut changes: Box<dyn ChangeCursor>, mut each: impl FnMut(Change) -> Result<()>) -> Result<()> {
     while let Some(change) = changes.next()? {
         each(change)?;
     }

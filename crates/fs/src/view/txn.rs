@@ -1,17 +1,19 @@
 //! The view of a transaction: beginning, freezing, giving up.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kvfs_store::{Changed, Isolation, Keyspace, Records, Txn, TxnId, TxnOptions, TxnStats};
-use kvfs_txn::{Doom, LockOwner, TxnTraits};
+use bytes::Bytes;
+
+use kvfs_store::{Changed, Isolation, Keyspace, Records, Snapshot, Txn, TxnId, TxnOptions, TxnStats};
+use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, TxnTraits};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::created::Created;
 use super::{Origin, Shared};
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
-use crate::schema::{Placement, TOUCH_PARENT};
+use crate::schema::{Keyspaces, Placement, TOUCH_PARENT};
 use crate::{FileSystem, FsError, Result};
 
 pub use kvfs_txn::Owner;
@@ -50,6 +52,7 @@ pub(crate) struct TxnView {
     pub(crate) txn: Arc<dyn Txn>,
     pub(crate) locks: Arc<LockOwner>,
     pub(crate) main: Arc<FileSystem>,
+    pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
     pub(super) phase: RwLock<Phase>,
 }
@@ -66,13 +69,10 @@ impl TxnView {
 
     /// `Stale` after the end, `Canceled` after a doom.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        if let Some(doom) = self.locks.doomed() {
-            return Err(FsError::Canceled(doom));
-        }
         if *self.phase.read_recursive() == Phase::Ended {
             return Err(FsError::ViewEnded(self.txn.id()));
         }
-        Ok(())
+        self.locks.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
     }
 
     /// Makes sure that these directories have the same parents as in the snapshot.
@@ -89,11 +89,37 @@ impl TxnView {
         }
     }
 
+    /// What a record is to users.
+    fn name_of(&self, changed: &Changed) -> LockNameBuf {
+        let Changed { keyspace, key, .. } = changed;
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|chunk| u64::from_be_bytes(*chunk));
+        let row = || match Placement::parse_key(key)? {
+            (inode, b"") => Some(LockNameBuf::Attributes { inode, fields: Fields::ALL }),
+            (directory, name) => Some(LockNameBuf::Entry { directory, name: Bytes::copy_from_slice(name) }),
+        };
+        let block = || {
+            let (inode, first) = (number(key)?, number(key.get(8..)?)?);
+            Some(LockNameBuf::Blocks { inode, first, end: first.saturating_add(1) })
+        };
+        let attributes = || Some(LockNameBuf::Attributes { inode: number(key)?, fields: Fields::ALL });
+        let name = match *keyspace {
+            meta if meta == self.keyspaces.meta => row(),
+            data if data == self.keyspaces.data => block(),
+            own if own == self.keyspaces.xattr || own == self.keyspaces.orphans => attributes(),
+            _ => None,
+        };
+        name.unwrap_or_else(|| {
+            let mut end = key.to_vec();
+            end.push(0);
+            LockNameBuf::Keys { keyspace: *keyspace, start: key.clone(), end: Some(end.into()) }
+        })
+    }
+
     /// Somebody else was first: the transaction can't be committed any more.
     pub(super) fn conflict(&self, changed: &Changed) -> FsError {
-        let doom = Doom::Conflict(changed.clone());
+        let doom = Doom { name: Some(self.name_of(changed)), ..Doom::new(DoomReason::Conflict) };
         self.locks.doom(doom.clone());
-        FsError::Canceled(doom)
+        FsError::Canceled(self.locks.doomed().unwrap_or(doom))
     }
 }
 
@@ -119,26 +145,43 @@ impl FileSystem {
             locks: self.shared.admission.begin(id, traits),
             txn,
             main: Arc::clone(self),
+            keyspaces: self.keyspaces,
             created: Created::default(),
             phase: RwLock::new(Phase::Open),
         };
-        let fs = Arc::new(Self {
-            store: Arc::clone(&self.store),
-            keyspaces: self.keyspaces,
-            nodes: NodeTable::new(
-                self.options.node_bytes_max / NODE_SHARE,
-                self.options.content_bytes_max / NODE_SHARE,
-            ),
-            options: self.options.clone(),
-            inline_len_max: self.inline_len_max,
-            lazy_times: LazyTimes::default(),
-            shared: Arc::clone(&self.shared),
-            origin: Origin::Txn(view),
-            lost: std::sync::OnceLock::new(),
-        });
+        let fs = self.view(Origin::Txn(view));
         fs.install_root()?;
         self.shared.views.lock().insert(id, Arc::downgrade(&fs));
         Ok(fs)
+    }
+
+    /// The state at a snapshot, read-only.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
+        let fs = self.view(Origin::Snapshot(snapshot));
+        fs.install_root()?;
+        Ok(fs)
+    }
+
+    /// Another view of the same file system, without a node yet.
+    fn view(&self, origin: Origin) -> Arc<Self> {
+        let nodes = NodeTable::new(
+            self.options.node_bytes_max / NODE_SHARE,
+            self.options.content_bytes_max / NODE_SHARE,
+        );
+        Arc::new(Self {
+            store: Arc::clone(&self.store),
+            keyspaces: self.keyspaces,
+            nodes,
+            options: self.options,
+            inline_len_max: self.inline_len_max,
+            lazy_times: LazyTimes::default(),
+            shared: Arc::clone(&self.shared),
+            origin,
+            lost: OnceLock::new(),
+        })
     }
 
     /// The transaction whose view this is.

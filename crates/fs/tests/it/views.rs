@@ -158,8 +158,12 @@ fn a_commit_appears_on_the_main_line_whole() {
         // The kernel is told about all that it may know.
         let told: Vec<NodeId> = invalidations.nodes.iter().map(|(node, _)| *node).collect();
         assert!([dir, kept, gone, moved].iter().all(|node| told.contains(node)), "{told:?}");
-        let entries: Vec<&[u8]> =
-            invalidations.entries.iter().filter(|(node, _)| *node == dir).map(|(_, name)| &name[..]).collect();
+        let entries: Vec<&[u8]> = invalidations
+            .entries
+            .iter()
+            .filter(|(node, _)| *node == dir)
+            .map(|(_, name)| &name[..])
+            .collect();
         assert!([&b"gone"[..], b"moved", b"sub"].iter().all(|name| entries.contains(name)), "{entries:?}");
         drop(view);
         main.forget(gone, 1);

@@ -12,27 +12,26 @@
 //!   ordered by age: the oldest ticket is only ever stopped by holders, all of which finish. So nobody
 //!   starves, however many newcomers there are.
 //! * Names of entries are compared by a 64-bit hash: two names that collide only take turns needlessly,
-//!   because an owner never conflicts with itself.
+//!   because an owner never conflicts with itself. All entries of a directory are in one shard, so that a
+//!   name for all of them conflicts with each.
 //!
 //! Cost: one uncontended mutex and a scan of a handful of entries for each name; no allocation for up
 //! to [`INLINE_NAMES`] names of an operation, save the bounds of key ranges.
 
 mod slot;
-mod ticket;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 
 use crate::Want;
-use slot::{Held, Part, Shard, SlotKey, Waiting};
-pub use ticket::Ticket;
-use ticket::TicketState;
+use crate::object::ObjectKey;
+use crate::sync::Mutex;
+use crate::ticket::{Queues, Table, Ticket, TicketState};
+use slot::{Held, Part, Shard, Waiting};
 
 /// Power of two. Many more than threads, so that a shard holds a handful of entries.
 const SHARDS: usize = 256;
@@ -88,6 +87,12 @@ impl Latches {
         Ok(guard)
     }
 
+    /// A ticket that is younger than all others.
+    fn new_ticket(self: &Arc<Self>) -> Ticket {
+        let latches: Weak<Self> = Arc::downgrade(self);
+        Ticket::new(latches, self.next_owner.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Number of names held now.
     pub fn held_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.0.lock().held.len()).sum()
@@ -98,12 +103,12 @@ impl Latches {
         self.shards.iter().map(|shard| shard.0.lock().waiting.len()).sum()
     }
 
-    fn shard(&self, key: SlotKey) -> &Mutex<Shard> {
+    fn shard(&self, key: ObjectKey) -> &Mutex<Shard> {
         &self.shards[key.hash() as usize % SHARDS].0
     }
 
     /// Removes what `owner` holds under `key` and tells who can go on.
-    fn release(&self, owner: u64, key: SlotKey) {
+    fn release(&self, owner: u64, key: ObjectKey) {
         let mut ready = Vec::new();
         {
             let mut shard = self.shard(key).lock();
@@ -114,17 +119,20 @@ impl Latches {
             ticket.fire();
         }
     }
+}
 
-    /// Removes the places of `ticket` in the queue of `key` and tells who can go on.
-    fn leave(&self, ticket: &Arc<TicketState>, key: SlotKey) {
-        let mut ready = Vec::new();
-        {
-            let mut shard = self.shard(key).lock();
-            shard.waiting.retain(|waiting| !Arc::ptr_eq(&waiting.ticket, ticket));
-            shard.collect_ready(key, &mut ready);
-        }
-        for ticket in &ready {
-            ticket.fire();
+impl Queues for Latches {
+    fn leave(&self, ticket: &Arc<TicketState>, keys: &[ObjectKey]) {
+        for &key in keys {
+            let mut ready = Vec::new();
+            {
+                let mut shard = self.shard(key).lock();
+                shard.waiting.retain(|waiting| waiting.key != key || !Arc::ptr_eq(&waiting.ticket, ticket));
+                shard.collect_ready(key, &mut ready);
+            }
+            for ticket in &ready {
+                ticket.fire();
+            }
         }
     }
 }
@@ -132,13 +140,13 @@ impl Latches {
 /// Keys that a guard holds something under; the first few without allocation.
 #[derive(Default)]
 struct Places {
-    inline: [Option<SlotKey>; INLINE_NAMES],
+    inline: [Option<ObjectKey>; INLINE_NAMES],
     count: usize,
-    more: Vec<SlotKey>,
+    more: Vec<ObjectKey>,
 }
 
 impl Places {
-    fn push(&mut self, key: SlotKey) {
+    fn push(&mut self, key: ObjectKey) {
         match self.inline.get_mut(self.count) {
             Some(place) => *place = Some(key),
             None => self.more.push(key),
@@ -146,7 +154,7 @@ impl Places {
         self.count += 1;
     }
 
-    fn iter(&self) -> impl Iterator<Item = SlotKey> + '_ {
+    fn iter(&self) -> impl Iterator<Item = ObjectKey> + '_ {
         self.inline.iter().flatten().copied().chain(self.more.iter().copied())
     }
 }
@@ -182,7 +190,7 @@ impl Guard<'_> {
     }
 
     fn try_take(&mut self, want: &Want<'_>) -> Result<(), Ticket> {
-        let key = SlotKey::of(&want.name);
+        let key = ObjectKey::of(&want.name);
         let part = Part::of(&want.name);
         let mut shard = self.latches.shard(key).lock();
         let age = self.ticket.as_ref().map_or(AGE_NEWCOMER, Ticket::age);
@@ -192,16 +200,30 @@ impl Guard<'_> {
             self.places.push(key);
             return Ok(());
         }
-        let ticket = self.ticket.get_or_insert_with(|| {
-            Ticket::new(self.latches, self.latches.next_owner.fetch_add(1, Ordering::Relaxed))
-        });
-        ticket.state().block_on(key);
-        shard.enqueue(Waiting { key, ticket: Arc::clone(ticket.state()), mode: want.mode, part });
+        let ticket = self.ticket.get_or_insert_with(|| self.latches.new_ticket());
+        ticket.state().block_on(Table::Latches, key);
+        let place = Waiting { key, ticket: Arc::clone(ticket.state()), mode: want.mode, part, is_last: true };
+        shard.enqueue(place);
         drop(shard);
-        self.parked = true;
         let ticket = ticket.clone();
-        self.release_all();
+        self.park();
         Err(ticket)
+    }
+
+    /// The ticket of the operation, if it has one.
+    pub(crate) fn known_ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_ref()
+    }
+
+    /// The ticket of the operation, or a new one.
+    pub(crate) fn ticket(&mut self) -> &Ticket {
+        self.ticket.get_or_insert_with(|| self.latches.new_ticket())
+    }
+
+    /// Gives up what is held, but not the places of the ticket: the operation will be called again.
+    pub(crate) fn park(&mut self) {
+        self.parked = true;
+        self.release_all();
     }
 
     fn release_all(&mut self) {
@@ -217,7 +239,7 @@ impl Drop for Guard<'_> {
         self.release_all();
         // The operation is done (or failed for good): its places in queues must stop nobody.
         if let (Some(ticket), false) = (&self.ticket, self.parked) {
-            ticket.state().leave_all(self.latches);
+            ticket.state().leave_all();
         }
     }
 }

@@ -5,38 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ticket::TicketState;
+use crate::object::ObjectKey;
+use crate::ticket::{Table, TicketState};
 use crate::{Fields, LockName, Mode};
-
-/// The object that a name is about; names of one object may overlap in part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SlotKey {
-    kind: u8,
-    id: u64,
-    name_hash: u64,
-}
-
-impl SlotKey {
-    pub(super) fn of(name: &LockName<'_>) -> Self {
-        let (kind, id, name_hash) = match *name {
-            LockName::Entry { directory, name } => (0, directory, hash_bytes(name)),
-            LockName::Identity { directory } => (1, directory, 0),
-            LockName::Counters { directory } => (2, directory, 0),
-            LockName::Placement { directory } => (3, directory, 0),
-            LockName::Attributes { inode, .. } => (4, inode, 0),
-            LockName::Blocks { inode, .. } => (5, inode, 0),
-            LockName::Keys { keyspace, .. } => (6, u64::from(keyspace.0), 0),
-        };
-        Self { kind, id, name_hash }
-    }
-
-    /// Spreads keys over shards (Fibonacci hashing; the name's hash is well mixed already).
-    pub(super) fn hash(self) -> u64 {
-        let mixed =
-            (self.id ^ self.name_hash ^ (u64::from(self.kind) << 56)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed >> 32
-    }
-}
 
 fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -45,17 +16,26 @@ fn hash_bytes(bytes: &[u8]) -> u64 {
 }
 
 /// Which part of the object.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,
+    /// An entry's name, by its hash.
+    Name(u64),
     Fields(Fields),
-    Blocks { first: u64, end: u64 },
-    Keys { start: Bytes, end: Option<Bytes> },
+    Blocks {
+        first: u64,
+        end: u64,
+    },
+    Keys {
+        start: Bytes,
+        end: Option<Bytes>,
+    },
 }
 
 impl Part {
     pub(super) fn of(name: &LockName<'_>) -> Self {
         match *name {
+            LockName::Entry { name, .. } => Self::Name(hash_bytes(name)),
             LockName::Attributes { fields, .. } => Self::Fields(fields),
             LockName::Blocks { first, end, .. } => Self::Blocks { first, end },
             LockName::Keys { start, end, .. } => {
@@ -67,6 +47,7 @@ impl Part {
 
     fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
+            (Self::Name(a), Self::Name(b)) => a == b,
             (Self::Fields(a), Self::Fields(b)) => a.intersects(*b),
             (Self::Blocks { first, end }, Self::Blocks { first: first_2, end: end_2 }) => {
                 first < end_2 && first_2 < end
@@ -82,7 +63,7 @@ impl Part {
 
 /// One held name.
 pub(super) struct Held {
-    pub(super) key: SlotKey,
+    pub(super) key: ObjectKey,
     pub(super) owner: u64,
     pub(super) mode: Mode,
     pub(super) part: Part,
@@ -90,10 +71,12 @@ pub(super) struct Held {
 
 /// One place in a queue.
 pub(super) struct Waiting {
-    pub(super) key: SlotKey,
+    pub(super) key: ObjectKey,
     pub(super) ticket: Arc<TicketState>,
     pub(super) mode: Mode,
     pub(super) part: Part,
+    /// The ticket was stopped here at its last try, not at another part under the same key.
+    pub(super) is_last: bool,
 }
 
 /// Flat lists: a shard holds a handful of entries, which are found faster by looking at them than by hashing,
@@ -107,7 +90,7 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Whether `owner`, of this `age`, must wait for a holder or for somebody older.
-    pub(super) fn is_blocked(&self, key: SlotKey, mode: Mode, part: &Part, owner: u64, age: u64) -> bool {
+    pub(super) fn is_blocked(&self, key: ObjectKey, mode: Mode, part: &Part, owner: u64, age: u64) -> bool {
         let conflicts =
             |other_mode: Mode, other_part: &Part| !mode.compatible(other_mode) && part.overlaps(other_part);
         self.held
@@ -121,20 +104,27 @@ impl Shard {
 
     /// Joins the queue at the place of the ticket's age; a place that the ticket has already is renewed.
     pub(super) fn enqueue(&mut self, waiting: Waiting) {
-        let same = |other: &Waiting| Arc::ptr_eq(&other.ticket, &waiting.ticket) && other.key == waiting.key;
-        if let Some(place) = self.waiting.iter_mut().find(|other| same(other)) {
-            *place = waiting;
-            return;
+        let mut known = false;
+        for other in &mut self.waiting {
+            if Arc::ptr_eq(&other.ticket, &waiting.ticket) && other.key == waiting.key {
+                other.is_last = other.part == waiting.part;
+                if other.is_last {
+                    other.mode = waiting.mode;
+                    known = true;
+                }
+            }
         }
-        let index = self.waiting.partition_point(|other| other.ticket.age < waiting.ticket.age);
-        self.waiting.insert(index, waiting);
+        if !known {
+            let index = self.waiting.partition_point(|other| other.ticket.age < waiting.ticket.age);
+            self.waiting.insert(index, waiting);
+        }
     }
 
     /// Adds the tickets that are blocked on `key` and need not be any longer.
-    pub(super) fn collect_ready(&self, key: SlotKey, ready: &mut Vec<Arc<TicketState>>) {
-        for waiting in self.waiting.iter().filter(|waiting| waiting.key == key) {
+    pub(super) fn collect_ready(&self, key: ObjectKey, ready: &mut Vec<Arc<TicketState>>) {
+        for waiting in self.waiting.iter().filter(|waiting| waiting.key == key && waiting.is_last) {
             let free = !self.is_blocked(key, waiting.mode, &waiting.part, u64::MAX, waiting.ticket.age);
-            if free && waiting.ticket.is_blocked_on(key) {
+            if free && waiting.ticket.is_blocked_on(Table::Latches, key) {
                 ready.push(Arc::clone(&waiting.ticket));
             }
         }

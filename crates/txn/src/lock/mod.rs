@@ -1,0 +1,31 @@
+//! Locks: what transactions hold on logical names until they end.
+//!
+//! Purpose: a table of objects (the entries of a directory, the blocks of a file, the keys of a keyspace, ...),
+//! for each of them who holds which part in which mode, and who waits; transactions as owners; deadlocks and
+//! time-outs; lists for people.
+//!
+//! Thread safety: all shared; the order of mutexes is waits → shard → owner, ticket.
+//!
+//! Invariants:
+//! * no two transactions hold overlapping parts in modes that conflict;
+//! * locks are only added until the owner ends or is doomed, and then all go at once (strict two-phase);
+//! * every cycle of waiting has a member that is made to give way; whoever waits is woken when the way is
+//!   free.
+
+mod doom;
+mod held;
+mod list;
+mod options;
+mod owner;
+mod queue;
+mod ranges;
+mod span;
+mod table;
+mod waits;
+
+pub use doom::{Doom, DoomReason, Owner, Rival};
+pub use list::{LockInfo, TxnInfo, WaiterInfo};
+pub use options::LockOptions;
+pub use owner::{LockOwner, Phase, TxnTraits};
+pub(crate) use queue::Asker;
+pub(crate) use table::{LockTable, Stopped};

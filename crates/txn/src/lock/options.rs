@@ -1,0 +1,24 @@
+//! What is tunable about locks.
+//!
+//! Thread safety: plain values. Invariants: none.
+
+use std::time::Duration;
+
+/// Bounds of the lock manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockOptions {
+    /// How long an operation on the main line waits for transactions' locks, in all, before their holders are
+    /// doomed.
+    pub main_wait_max: Duration,
+    /// Names that a transaction holds before its locks on the entries of one directory, the blocks of one
+    /// file, or the keys of one keyspace become one that covers them.
+    pub names_max: usize,
+    /// Memory for all locks (bytes); the transaction that asks for more is doomed.
+    pub bytes_max: usize,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self { main_wait_max: Duration::from_secs(1), names_max: 16_384, bytes_max: 256 << 20 }
+    }
+}

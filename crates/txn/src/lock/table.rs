@@ -1,0 +1,308 @@
+//! The table of locks: what transactions hold until they end.
+//!
+//! Purpose: grants parts of objects to owners, lets operations of the main line pass, and releases all that
+//! an owner holds at once.
+//!
+//! Thread safety: all methods are `&self`. Order: waits → shard → owner, ticket; no two shards at once;
+//! callbacks of tickets run with none held.
+//!
+//! Invariants: whoever asks holds the latch of the name, so that a name is not granted between somebody's
+//! looking and acting; each change that may let a waiter go on looks at the queue of its object.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use kvfs_store::TxnId;
+use kvfs_store::clock::Clock;
+
+use super::doom::{Doom, DoomReason};
+use super::options::LockOptions;
+use super::owner::{LockOwner, OwnerState, Stop, TxnTraits};
+use super::queue::{Asker, Granted, Object, Request, Waiting};
+use super::span::Span;
+use super::waits::{Wait, Waits};
+use crate::Want;
+use crate::object::ObjectKey;
+use crate::sync::Mutex;
+use crate::ticket::{Queues, Table, Ticket, TicketState};
+
+/// Power of two.
+const SHARDS: usize = 64;
+
+/// Beyond the bound, an object escalates when its owner's names of it pass a multiple of this.
+const ESCALATION_STEP: usize = 16;
+
+pub(super) type Shard = HashMap<ObjectKey, Object>;
+
+/// A shard on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct PaddedShard(Mutex<Shard>);
+
+/// Tickets to fire when no lock is held any more.
+pub(super) type Ready = Vec<Arc<TicketState>>;
+
+/// What transactions hold, and who waits for it.
+pub(crate) struct LockTable {
+    shards: Box<[PaddedShard]>,
+    /// Owners that hold something.
+    holders_count: AtomicUsize,
+    bytes: AtomicUsize,
+    pub(super) waits: Mutex<Waits>,
+    pub(super) owners: Mutex<BTreeMap<TxnId, Arc<OwnerState>>>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) options: LockOptions,
+}
+
+/// Why a name was not granted.
+pub(crate) enum Stopped {
+    /// The ticket has a place in the queue.
+    Blocked(Wait),
+    Doomed(Doom),
+}
+
+impl LockTable {
+    pub(crate) fn new(clock: Arc<dyn Clock>, options: LockOptions) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
+            holders_count: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            waits: Mutex::new(Waits::default()),
+            owners: Mutex::new(BTreeMap::new()),
+            clock,
+            options,
+        }
+    }
+
+    /// Whether no lock is held, as seen by whoever holds the latches of the names in question: nobody can lock
+    /// those in the meantime, and what was locked under an earlier latch is seen.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.holders_count.load(Ordering::Relaxed) == 0
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn shard(&self, key: ObjectKey) -> &Mutex<Shard> {
+        &self.shards[key.hash() as usize % SHARDS].0
+    }
+
+    /// Every shard, for lists.
+    pub(super) fn shards(&self) -> impl Iterator<Item = &Mutex<Shard>> {
+        self.shards.iter().map(|shard| &shard.0)
+    }
+
+    pub(crate) fn begin(self: &Arc<Self>, id: TxnId, traits: TxnTraits) -> Arc<LockOwner> {
+        let state = Arc::new(OwnerState::new(id, traits, self.clock.monotonic()));
+        self.owners.lock().insert(id, Arc::clone(&state));
+        Arc::new(LockOwner { table: Arc::clone(self), state })
+    }
+
+    /// Looks whether `want` is free for `asker`, and takes it if `take` says so and it is a transaction's.
+    pub(crate) fn attempt(
+        self: &Arc<Self>,
+        asker: &Asker,
+        want: &Want<'_>,
+        take: bool,
+        again: Option<&Ticket>,
+        ticket: impl FnOnce() -> Ticket,
+    ) -> Result<(), Stopped> {
+        let key = ObjectKey::of(&want.name);
+        let span = Span::of(&want.name);
+        let request = Request {
+            asker,
+            span: &span,
+            mode: want.mode,
+            rank: asker.rank(again.map_or(u64::MAX, Ticket::age)),
+            passes_queue: again.is_some_and(|ticket| ticket.state().passes_queues()),
+        };
+        let mut shard = self.shard(key).lock();
+        if let Some(object) = shard.get_mut(&key)
+            && object.is_blocked(&request)
+        {
+            let ticket = ticket();
+            let state = Arc::clone(ticket.state());
+            state.joins(|| {
+                let table: Weak<Self> = Arc::downgrade(self);
+                table
+            });
+            state.block_on(Table::Locks, key);
+            let (name, mode) = (want.name.into(), want.mode);
+            object.enqueue(Waiting {
+                ticket: Arc::clone(&state),
+                asker: asker.clone(),
+                name,
+                span,
+                mode,
+                is_last: true,
+            });
+            drop(shard);
+            let since = self.clock.monotonic();
+            return Err(Stopped::Blocked(Wait { ticket: state, asker: asker.clone(), key, since }));
+        }
+        if let (true, Asker::Txn(owner)) = (take, asker) {
+            let object = shard.entry(key).or_default();
+            let mut ready = Ready::new();
+            let outcome = object.grant(key, owner, &span, want.mode, || self.clock.monotonic());
+            if let Ok(mut granted) = outcome {
+                self.escalate(owner, object, &mut granted);
+                self.count(owner, &granted);
+                object.collect_ready(key, &mut ready);
+            }
+            let has_waiters = !object.waiting.is_empty();
+            if object.is_unused() {
+                shard.remove(&key);
+            }
+            drop(shard);
+            outcome.map_err(Stopped::Doomed)?;
+            self.after_grant(owner, has_waiters, ready)?;
+        }
+        Ok(())
+    }
+
+    fn escalate(&self, owner: &Arc<OwnerState>, object: &mut Object, granted: &mut Granted) {
+        let held = owner.names_count();
+        if held >= self.options.names_max
+            && granted.names > 0
+            && granted.names_here > 1
+            && granted.names_here.is_multiple_of(ESCALATION_STEP)
+        {
+            object.escalate(owner, granted);
+        }
+    }
+
+    fn count(&self, owner: &OwnerState, granted: &Granted) {
+        if granted.is_first {
+            self.holders_count.fetch_add(1, Ordering::Relaxed);
+        }
+        // Additions wrap, so a negative number subtracts.
+        owner.names_count.fetch_add(granted.names as usize, Ordering::Relaxed);
+        owner.bytes.fetch_add(granted.bytes as usize, Ordering::Relaxed);
+        self.bytes.fetch_add(granted.bytes as usize, Ordering::Relaxed);
+    }
+
+    /// What a new lock may mean for others, and for the memory.
+    fn after_grant(
+        &self,
+        owner: &Arc<OwnerState>,
+        has_waiters: bool,
+        mut ready: Ready,
+    ) -> Result<(), Stopped> {
+        if has_waiters {
+            // Another thread of the owner may wait for somebody who waits for this lock.
+            let mut waits = self.waits.lock();
+            if waits.has_owner(owner.id) {
+                self.break_cycles(&mut waits, owner, &mut ready);
+            }
+        }
+        fire(ready);
+        if self.bytes() > self.options.bytes_max {
+            self.stop(owner, Stop::Doom(Doom::new(DoomReason::LockMemory)));
+            return owner.check().map_err(Stopped::Doomed);
+        }
+        Ok(())
+    }
+
+    /// Dooms or ends `owner`: its locks are released, its waiting operations will be refused. Whether it
+    /// could be stopped so.
+    pub(super) fn stop(&self, owner: &Arc<OwnerState>, stop: Stop) -> bool {
+        let mut ready = Ready::new();
+        let is_end = matches!(stop, Stop::End);
+        let stopped = self.stop_in(&mut self.waits.lock(), owner, stop, &mut ready);
+        fire(ready);
+        if is_end && stopped {
+            self.owners.lock().remove(&owner.id);
+        }
+        stopped
+    }
+
+    pub(super) fn stop_in(
+        &self,
+        waits: &mut Waits,
+        owner: &Arc<OwnerState>,
+        stop: Stop,
+        ready: &mut Ready,
+    ) -> bool {
+        let Some(objects) = owner.stop(stop) else { return false };
+        for &key in &objects {
+            self.release(key, owner, ready);
+        }
+        if !objects.is_empty() {
+            self.holders_count.fetch_sub(1, Ordering::Relaxed);
+        }
+        for wait in waits.take_owner(owner.id) {
+            for key in wait.ticket.take_places(Table::Locks) {
+                self.leave_object(key, &wait.ticket, ready);
+            }
+            ready.push(wait.ticket);
+        }
+        true
+    }
+
+    fn release(&self, key: ObjectKey, owner: &Arc<OwnerState>, ready: &mut Ready) {
+        let mut shard = self.shard(key).lock();
+        let Some(object) = shard.get_mut(&key) else { return };
+        let Some(index) = object.holdings.iter().position(|holding| Arc::ptr_eq(&holding.owner, owner))
+        else {
+            return;
+        };
+        let holding = object.holdings.swap_remove(index);
+        self.bytes.fetch_sub(holding.bytes, Ordering::Relaxed);
+        owner.bytes.fetch_sub(holding.bytes, Ordering::Relaxed);
+        owner.names_count.fetch_sub(holding.held.names_count(), Ordering::Relaxed);
+        object.collect_ready(key, ready);
+        if object.is_unused() {
+            shard.remove(&key);
+        }
+    }
+
+    pub(super) fn leave_object(&self, key: ObjectKey, ticket: &Arc<TicketState>, ready: &mut Ready) {
+        let mut shard = self.shard(key).lock();
+        let Some(object) = shard.get_mut(&key) else { return };
+        object.waiting.retain(|waiting| !Arc::ptr_eq(&waiting.ticket, ticket));
+        object.collect_ready(key, ready);
+        if object.is_unused() {
+            shard.remove(&key);
+        }
+    }
+
+    /// Looks again at the queue of `key`.
+    pub(super) fn collect_ready(&self, key: ObjectKey, ready: &mut Ready) {
+        if let Some(object) = self.shard(key).lock().get(&key) {
+            object.collect_ready(key, ready);
+        }
+    }
+
+    /// Time since the table was made, or since whatever its clock counts from.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+}
+
+impl fmt::Debug for LockTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockTable").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Queues for LockTable {
+    fn leave(&self, ticket: &Arc<TicketState>, keys: &[ObjectKey]) {
+        let mut ready = Ready::new();
+        for &key in keys {
+            self.leave_object(key, ticket, &mut ready);
+        }
+        self.waits.lock().remove(ticket.age);
+        fire(ready);
+    }
+}
+
+/// Wakes all of them. Called with no lock held.
+pub(super) fn fire(ready: Ready) {
+    for ticket in ready {
+        ticket.fire();
+    }
+}

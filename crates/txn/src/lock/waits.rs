@@ -1,0 +1,295 @@
+//! Who waits for whom: deadlocks and time-outs.
+//!
+//! Purpose: a list of all operations that wait for locks. The wait-for graph is not kept but asked for: its
+//! edges are the holders of, and those queued before a waiter at, the object where it waits now.
+//!
+//! Thread safety: one mutex over the list, taken by those who wait and by ends of transactions, never by an
+//! operation that finds its locks free. Order: waits → shard → owner, ticket.
+//!
+//! Invariants: an operation is in the list from its first wait for a lock until it is done or given up.
+//! Whoever adds an edge (by waiting, or by being granted what others wait for) looks for cycles after it
+//! is visible; so the last edge of a cycle finds it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_store::TxnId;
+
+use super::doom::{Doom, DoomReason};
+use super::owner::{OwnerState, Phase, Stop};
+use super::queue::{Asker, Blocker};
+use super::table::{LockTable, Ready, fire};
+use crate::LockNameBuf;
+use crate::object::ObjectKey;
+use crate::ticket::{Table, TicketState};
+
+/// An operation that waits for a lock, or is about to try again.
+#[derive(Clone)]
+pub(crate) struct Wait {
+    pub(super) ticket: Arc<TicketState>,
+    pub(super) asker: Asker,
+    /// Where it was stopped at last.
+    pub(super) key: ObjectKey,
+    /// Since its first wait for a lock.
+    pub(super) since: Duration,
+}
+
+/// All operations that wait, by the age of their tickets.
+#[derive(Default)]
+pub(crate) struct Waits {
+    by_age: BTreeMap<u64, Wait>,
+    by_owner: HashMap<TxnId, Vec<u64>>,
+}
+
+impl Waits {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Wait> {
+        self.by_age.values()
+    }
+
+    pub(super) fn has_owner(&self, id: TxnId) -> bool {
+        self.by_owner.contains_key(&id)
+    }
+
+    pub(super) fn count_of(&self, id: TxnId) -> usize {
+        self.by_owner.get(&id).map_or(0, Vec::len)
+    }
+
+    /// Adds it; if it is known already, it goes on waiting at its new place.
+    fn add(&mut self, wait: Wait) {
+        let age = wait.ticket.age;
+        if let Some(known) = self.by_age.get_mut(&age) {
+            known.key = wait.key;
+            return;
+        }
+        if let Asker::Txn(owner) = &wait.asker {
+            self.by_owner.entry(owner.id).or_default().push(age);
+        }
+        self.by_age.insert(age, wait);
+    }
+
+    pub(super) fn remove(&mut self, age: u64) {
+        let Some(wait) = self.by_age.remove(&age) else { return };
+        if let Asker::Txn(owner) = &wait.asker
+            && let Some(ages) = self.by_owner.get_mut(&owner.id)
+        {
+            ages.retain(|other| *other != age);
+            if ages.is_empty() {
+                self.by_owner.remove(&owner.id);
+            }
+        }
+    }
+
+    /// Removes and returns all that `id` waits for.
+    pub(super) fn take_owner(&mut self, id: TxnId) -> Vec<Wait> {
+        let ages = self.by_owner.remove(&id).unwrap_or_default();
+        ages.iter().filter_map(|age| self.by_age.remove(age)).collect()
+    }
+
+    /// The waits of one node of the graph.
+    fn of(&self, node: Node) -> impl Iterator<Item = &Wait> {
+        let (one, many) = match node {
+            Node::Txn(id) => (None, self.by_owner.get(&id)),
+            Node::Main(age) => (Some(age), None),
+        };
+        one.into_iter().chain(many.into_iter().flatten().copied()).filter_map(|age| self.by_age.get(&age))
+    }
+}
+
+/// A party of the wait-for graph. Operations on the main line hold nothing: others only wait behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Node {
+    Txn(TxnId),
+    /// Age of its ticket.
+    Main(u64),
+}
+
+/// One party waits for another.
+struct Edge {
+    /// Who waits, with what.
+    wait: Wait,
+    name: LockNameBuf,
+    /// For whom.
+    to: Blocker,
+}
+
+impl Edge {
+    fn target(&self) -> Node {
+        match (&self.to.asker, self.to.queued) {
+            (Asker::Txn(owner), _) => Node::Txn(owner.id),
+            (Asker::Main { .. }, age) => Node::Main(age.unwrap_or_default()),
+        }
+    }
+}
+
+impl LockTable {
+    /// After an operation was stopped: enters it in the list, breaks the deadlock that it may have closed, and
+    /// dooms whom it need not wait for.
+    ///
+    /// # Errors
+    /// Its own transaction is doomed.
+    pub(crate) fn wait(&self, wait: Wait) -> Result<(), Doom> {
+        let mut ready = Ready::new();
+        let asker = wait.asker.clone();
+        {
+            let mut waits = self.waits.lock();
+            let age = wait.ticket.age;
+            waits.add(wait);
+            if let Asker::Txn(owner) = &asker {
+                if owner.check().is_err() {
+                    // It was stopped before it was in the list, so nobody has told it.
+                    for wait in waits.take_owner(owner.id) {
+                        for key in wait.ticket.take_places(Table::Locks) {
+                            self.leave_object(key, &wait.ticket, &mut ready);
+                        }
+                        ready.push(wait.ticket);
+                    }
+                } else {
+                    self.break_cycles(&mut waits, owner, &mut ready);
+                }
+            }
+            if let Some(wait) = waits.by_age.get(&age).cloned() {
+                self.expire(&mut waits, &wait, self.now(), &mut ready);
+            }
+        }
+        fire(ready);
+        match &asker {
+            Asker::Txn(owner) => owner.check(),
+            Asker::Main { .. } => Ok(()),
+        }
+    }
+
+    /// Dooms whose time is over: transactions as a whole, waits of transactions, those who keep the main line
+    /// waiting. Returns how long nothing further can expire; `None`: not before something new begins.
+    pub(crate) fn tick(&self) -> Option<Duration> {
+        let now = self.now();
+        let mut ready = Ready::new();
+        let mut next: Option<Duration> = None;
+        {
+            let mut waits = self.waits.lock();
+            let all: Vec<Wait> = waits.iter().cloned().collect();
+            for wait in &all {
+                let due = self.expire(&mut waits, wait, now, &mut ready);
+                next = next.into_iter().chain(due).min();
+            }
+            let owners: Vec<Arc<OwnerState>> = self.owners.lock().values().cloned().collect();
+            for owner in owners {
+                let Some(timeout) = owner.traits.timeout.filter(|_| owner.phase() == Phase::Active) else {
+                    continue;
+                };
+                let due = owner.begun.saturating_add(timeout);
+                if due <= now {
+                    let doom = Stop::Doom(Doom::new(DoomReason::TimedOut));
+                    self.stop_in(&mut waits, &owner, doom, &mut ready);
+                } else {
+                    next = next.into_iter().chain([due.saturating_sub(now)]).min();
+                }
+            }
+        }
+        fire(ready);
+        next
+    }
+
+    /// What stops `wait` now, and the name that it wants.
+    fn blockers(&self, wait: &Wait) -> Option<(LockNameBuf, Vec<Blocker>)> {
+        self.shard(wait.key).lock().get(&wait.key)?.blockers(wait.key, &wait.ticket)
+    }
+
+    /// Dooms whom the time of `wait` is over for; else returns how long it still has.
+    fn expire(&self, waits: &mut Waits, wait: &Wait, now: Duration, ready: &mut Ready) -> Option<Duration> {
+        let waited = now.saturating_sub(wait.since);
+        let (wait_max, launders) = match &wait.asker {
+            Asker::Main { launders, .. } => (self.options.main_wait_max, *launders),
+            Asker::Txn(owner) => (owner.traits.lock_wait_max?, false),
+        };
+        let is_over = waited >= wait_max;
+        if !is_over && !launders {
+            return Some(wait_max.saturating_sub(waited));
+        }
+        let (name, blockers) = self.blockers(wait)?;
+        if let Asker::Txn(owner) = &wait.asker {
+            let rival = blockers.first().map(|blocker| blocker.asker.rival());
+            let doom = Doom { reason: DoomReason::LockTimeout, rival, name: Some(name) };
+            self.stop_in(waits, owner, Stop::Doom(doom), ready);
+            return None;
+        }
+        for blocker in blockers {
+            let Asker::Txn(owner) = &blocker.asker else { continue };
+            let doom = |reason| Doom { reason, rival: Some(wait.asker.rival()), name: Some(name.clone()) };
+            if launders && owner.phase() == Phase::Committing {
+                self.stop_in(waits, owner, Stop::DoomLate(doom(DoomReason::Conflict)), ready);
+            } else if is_over {
+                self.stop_in(waits, owner, Stop::Doom(doom(DoomReason::MainLine)), ready);
+            }
+        }
+        (!is_over).then(|| wait_max.saturating_sub(waited))
+    }
+
+    /// Breaks every cycle that can be reached from `owner`: where a member only stands in a queue behind
+    /// another, it may pass; else the least important one, then the youngest, is doomed.
+    pub(super) fn break_cycles(&self, waits: &mut Waits, owner: &OwnerState, ready: &mut Ready) {
+        while let Some(cycle) = self.find_cycle(waits, Node::Txn(owner.id)) {
+            if let Some(edge) = cycle.iter().find(|edge| edge.to.queued.is_some()) {
+                edge.wait.ticket.pass_queues();
+                self.collect_ready(edge.wait.key, ready);
+                continue;
+            }
+            let members = cycle.iter().filter_map(|edge| match &edge.wait.asker {
+                Asker::Txn(owner) => Some((owner, edge)),
+                Asker::Main { .. } => None,
+            });
+            let Some((owner, edge)) = members.max_by_key(|(owner, _)| victim_rank(owner)) else { return };
+            let (rival, name) = (Some(edge.to.asker.rival()), Some(edge.name.clone()));
+            let doom = Doom { reason: DoomReason::Deadlock, rival, name };
+            if !self.stop_in(waits, owner, Stop::DoomLate(doom), ready) {
+                return;
+            }
+        }
+    }
+
+    /// A cycle that can be reached from `start`, as its edges. O(waiters · what stops them).
+    fn find_cycle(&self, waits: &Waits, start: Node) -> Option<Vec<Edge>> {
+        // Whether a node is on the path to where the search is.
+        let mut on_path: HashMap<Node, bool> = HashMap::from([(start, true)]);
+        let mut path: Vec<(Node, Vec<Edge>)> = vec![(start, self.edges(waits, start))];
+        let mut taken: Vec<Edge> = Vec::new();
+        while let Some((node, edges)) = path.last_mut() {
+            let Some(edge) = edges.pop() else {
+                on_path.insert(*node, false);
+                path.pop();
+                taken.pop();
+                continue;
+            };
+            let target = edge.target();
+            match on_path.get(&target) {
+                Some(false) => {}
+                Some(true) => {
+                    let first = path.iter().position(|(node, _)| *node == target)?;
+                    taken.push(edge);
+                    return Some(taken.split_off(first));
+                }
+                None => {
+                    on_path.insert(target, true);
+                    path.push((target, self.edges(waits, target)));
+                    taken.push(edge);
+                }
+            }
+        }
+        None
+    }
+
+    fn edges(&self, waits: &Waits, node: Node) -> Vec<Edge> {
+        let mut edges = Vec::new();
+        for wait in waits.of(node) {
+            let Some((name, blockers)) = self.blockers(wait) else { continue };
+            edges.extend(blockers.into_iter().map(|to| Edge { wait: wait.clone(), name: name.clone(), to }));
+        }
+        edges
+    }
+}
+
+/// Which member of a cycle is doomed: the greatest. One that is not committing, the least important, the
+/// youngest.
+fn victim_rank(owner: &OwnerState) -> (bool, i32, TxnId) {
+    (owner.phase() == Phase::Active, owner.traits.priority, owner.id)
+}

@@ -1,0 +1,52 @@
+//! The mutex of the tables; in tests a schedule can be given to it.
+//!
+//! Purpose: one place where the tables take their mutexes, so that a test decides who runs next at each.
+//!
+//! Thread safety: a mutex. Invariants: production code uses the plain one.
+
+#[cfg(not(test))]
+pub(crate) use parking_lot::Mutex;
+#[cfg(test)]
+pub(crate) use scheduled::Mutex;
+
+#[cfg(test)]
+pub(crate) mod scheduled {
+    //! A mutex that asks shuttle who runs next, when a test says so.
+
+    use std::cell::Cell;
+
+    use parking_lot::MutexGuard;
+
+    thread_local! {
+        /// Set on the one system thread that runs all threads of a schedule.
+        static IN_SCHEDULE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Runs `test` with every lock a point where threads may change.
+    pub(crate) fn with_schedules(test: impl FnOnce()) {
+        IN_SCHEDULE.set(true);
+        test();
+        IN_SCHEDULE.set(false);
+    }
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(parking_lot::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            if !IN_SCHEDULE.get() {
+                return self.0.lock();
+            }
+            loop {
+                shuttle::thread::yield_now();
+                if let Some(guard) = self.0.try_lock() {
+                    return guard;
+                }
+            }
+        }
+    }
+}
