@@ -40,7 +40,7 @@ pub(crate) enum Command {
     /// Mount a store
     Mount(MountArgs),
     /// Unmount, after everything is written
-    #[command(after_help = "Example:\n  kvfs umount ~/mnt")]
+    #[command(after_help = "Examples:\n  kvfs umount ~/mnt\n  kvfs umount --abort-open ~/mnt")]
     Umount(UmountArgs),
     /// Verify every checksum and cross-reference
     Check(CheckArgs),

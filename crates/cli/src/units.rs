@@ -110,7 +110,9 @@ mod tests {
     #[test]
     fn times_have_units() {
         let ms = Duration::from_millis;
-        for (text, time) in [("30", ms(30_000)), ("250ms", ms(250)), ("1.5m", ms(90_000)), ("2h", ms(7_200_000))] {
+        for (text, time) in
+            [("30", ms(30_000)), ("250ms", ms(250)), ("1.5m", ms(90_000)), ("2h", ms(7_200_000))]
+        {
             assert_eq!(parse_duration(text), Ok(time), "{text}");
         }
         for text in ["", "x", "0", "-1s", "4w", "1e400s"] {

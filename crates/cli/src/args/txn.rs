@@ -112,9 +112,9 @@ pub(crate) enum TxnCommand {
     /// The first process in the namespaces of `txn run`
     #[command(hide = true)]
     Init {
-        /// Descriptor whose other end `txn run` holds as long as it lives
+        /// Process that it is to end with
         #[arg(long)]
-        life: i32,
+        parent: u32,
         /// Mount /proc anew
         #[arg(long)]
         proc: bool,
