@@ -61,6 +61,11 @@ impl Touch {
         self.exclusive & all != 0 || self.increment & other.exclusive != 0
     }
 
+    /// Whether everything that conflicts with `other` conflicts with this.
+    pub const fn covers(self, other: Self) -> bool {
+        other.exclusive & !self.exclusive == 0 && other.increment & !(self.exclusive | self.increment) == 0
+    }
+
     /// Fields of either.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {

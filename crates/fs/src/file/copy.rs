@@ -14,7 +14,6 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Invalid` for overlapping ranges of one file; else as reading and writing.
-    #[expect(clippy::too_many_arguments, reason = "the system call has as many")]
     pub fn copy_file_range(
         &self,
         caller: &Caller,

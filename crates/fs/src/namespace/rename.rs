@@ -53,7 +53,6 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
     /// into itself), …
-    #[expect(clippy::too_many_arguments, reason = "a rename has two names")]
     pub fn rename(
         &self,
         caller: &Caller,

@@ -30,6 +30,10 @@ impl TimePatch {
         };
     }
 
+    fn commutes(self) -> bool {
+        matches!(self, Self::Max(_))
+    }
+
     fn then(self, newer: Self) -> Self {
         match (self, newer) {
             (_, Self::Set(_)) => newer,
@@ -55,6 +59,11 @@ impl NumberPatch {
             // Wrapping, so that changes may be folded in any grouping; a sound row never wraps.
             Self::Add(delta) => number.wrapping_add_signed(delta),
         };
+    }
+
+    /// Additions do among themselves, and maxima; they never meet in one field of one kind of file.
+    fn commutes(self) -> bool {
+        !matches!(self, Self::Set(_))
     }
 
     fn then(self, newer: Self) -> Option<Self> {
@@ -240,6 +249,42 @@ impl RowPatch {
             ctime: join(self.ctime, newer.ctime, |a, b| Some(a.then(b)))?,
             content: join(self.content.clone(), newer.content.clone(), |a, b| a.then(&b))?,
         })
+    }
+
+    /// Which fields it changes, one bit each, and how: what is set is exclusive, what is added to or raised is
+    /// an increment. Raising the time of the last access touches nothing, so that reading hinders nobody. The
+    /// number of links goes with the entries of a directory when those are counted too; without them it says
+    /// whether the file exists.
+    pub(crate) fn touch(&self) -> Touch {
+        let mut touch = Touch::default();
+        let mut exclusive = |bit: u32, is_set: bool| {
+            if is_set {
+                touch.exclusive |= u64::from(bit);
+            }
+        };
+        exclusive(MODE, self.mode.is_some());
+        exclusive(FLAGS, self.flags.is_some());
+        exclusive(UID, self.uid.is_some());
+        exclusive(GID, self.gid.is_some());
+        exclusive(PARENT, self.parent.is_some());
+        exclusive(CONTENT, self.content.is_some());
+        exclusive(ATIME, matches!(self.atime, Some(TimePatch::Set(_))));
+        let entries_are_counted = matches!(self.size, Some(NumberPatch::Add(_)));
+        let commuting = [
+            (NLINK, self.nlink_add.map(|_| entries_are_counted)),
+            (SIZE, self.size.map(NumberPatch::commutes)),
+            (BLOCKS, self.blocks.map(NumberPatch::commutes)),
+            (MTIME, self.mtime.map(TimePatch::commutes)),
+            (CTIME, self.ctime.map(TimePatch::commutes)),
+        ];
+        for (bit, commutes) in commuting {
+            match commutes {
+                Some(true) => touch.increment |= u64::from(bit),
+                Some(false) => touch.exclusive |= u64::from(bit),
+                None => {}
+            }
+        }
+        touch
     }
 
     /// Encodes the operand for the row of `inode`.
@@ -464,6 +509,13 @@ impl MergeFunction for RowMerge {
         if inode != inode_2 {
             return None;
         }
-        Some(older.then(&newer)?.encode(inode))
+        let folded = older.then(&newer)?;
+        // Links changed with a directory's entries, and links changed alone, don't become one.
+        let touched = older.touch().union(newer.touch());
+        folded.touch().covers(touched).then(|| folded.encode(inode))
+    }
+
+    fn touch(&self, _key: &[u8], operand: &[u8]) -> Touch {
+        RowPatch::decode(operand).map_or(Touch::ALL, |(_, patch)| patch.touch())
     }
 }

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use kvfs_store::MergeFunction;
+use kvfs_store::{MergeFunction, Touch};
 
 use super::*;
 use crate::{FileType, MkfsOptions, Timestamp};
@@ -145,6 +145,48 @@ fn folding_and_grouping_change_nothing() {
         }
     }
     assert!(folded > 5000, "{folded}");
+}
+
+#[test]
+fn a_folded_operand_touches_what_both_touched() {
+    let mut random = Random(5);
+    let mut folded = 0;
+    for _ in 0..20_000 {
+        let [a, b] = [0, 1].map(|_| row_patch(&mut random).encode(7));
+        let touch = |operand: &[u8]| RowMerge.touch(b"key", operand);
+        if let Some(ab) = RowMerge.fold(b"key", &a, &b) {
+            folded += 1;
+            assert!(touch(&ab).covers(touch(&a).union(touch(&b))), "{a:?} {b:?}");
+        }
+    }
+    assert!(folded > 5000, "{folded}");
+}
+
+#[test]
+fn operands_touch_the_fields_that_they_change() {
+    let touch = |patch: RowPatch| RowMerge.touch(b"key", &patch.encode(7));
+    let now = Timestamp { seconds: 1, nanos: 2 };
+    let read = touch(RowPatch { atime: Some(TimePatch::Max(now)), ..RowPatch::default() });
+    assert_eq!(read, Touch::default(), "reading dooms nobody");
+    assert!(!read.conflicts_with(Touch::ALL));
+    let utimes = touch(RowPatch { atime: Some(TimePatch::Set(now)), ..RowPatch::default() });
+    let entry =
+        |nlink_add| RowPatch { size: Some(NumberPatch::Add(1)), nlink_add, ..RowPatch::modified(now) };
+    let (file, directory) = (touch(entry(None)), touch(entry(Some(1))));
+    assert!(!file.conflicts_with(directory) && !directory.conflicts_with(directory), "entries come at once");
+    let link = touch(RowPatch { nlink_add: Some(1), ..RowPatch::changed(now) });
+    assert!(link.conflicts_with(link) && link.conflicts_with(directory), "links of a file are exclusive");
+    let write = touch(RowPatch { size: Some(NumberPatch::Max(9)), ..RowPatch::modified(now) });
+    let truncate = touch(RowPatch { size: Some(NumberPatch::Set(0)), ..RowPatch::modified(now) });
+    assert!(!write.conflicts_with(write) && write.conflicts_with(truncate));
+    let inline = touch(RowPatch { content: Some(ContentPatch::Resize(0)), ..RowPatch::default() });
+    let chmod = touch(RowPatch { mode: Some(BitsPatch::set(0o600)), ..RowPatch::changed(now) });
+    assert!(inline.conflicts_with(inline) && chmod.conflicts_with(chmod));
+    assert!(!inline.conflicts_with(chmod) && !write.conflicts_with(chmod) && !utimes.conflicts_with(chmod));
+    for changed in [utimes, file, directory, link, write, truncate, inline, chmod] {
+        assert!(changed.conflicts_with(Touch::ALL), "{changed:?}");
+    }
+    assert_eq!(RowMerge.touch(b"key", b"garbage"), Touch::ALL);
 }
 
 #[test]

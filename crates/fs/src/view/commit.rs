@@ -77,14 +77,14 @@ impl FileSystem {
     /// happened, and it can be tried again after [`Self::thaw`].
     pub fn commit(&self, durability: Durability) -> Result<(Position, Invalidations)> {
         let view = self.committing_view()?;
+        if *view.phase.read() != Phase::Frozen {
+            return Err(FsError::Invalid("a view is frozen before its commit"));
+        }
         view.txn.prepare()?;
         let set = self.write_set(view)?;
         view.locks.decide().map_err(FsError::Canceled)?;
         let (published, epoch) = view.main.nodes.publish(|| view.txn.commit(Durability::Buffered));
-        let position = match published {
-            Ok(position) => position,
-            Err(error) => return Err(error.into()),
-        };
+        let position = published?;
         *view.phase.write() = Phase::Ended;
         let invalidations = view.main.bring_in(set, position, epoch);
         if let Err(error) = &invalidations {

@@ -233,7 +233,11 @@ impl Driver {
     fn write(&mut self) {
         let (inode, node) = self.some_file();
         let (offset, length) = (self.offset(), self.length());
-        let flags = WriteFlags { append: self.random.one_in(4), kill_suidgid: self.random.one_in(3) };
+        let flags = WriteFlags {
+            append: self.random.one_in(4),
+            kill_suidgid: self.random.one_in(3),
+            ..WriteFlags::default()
+        };
         let byte = self.random.below(256) as u8;
         let data: Vec<u8> = (0..length).map(|index| byte.wrapping_add(index as u8) | 1).collect();
         let real = self.setup.write(&self.setup.caller, node, offset, Bytes::from(data.clone()), flags);

@@ -69,7 +69,7 @@ fn names(view: &Setup, directory: NodeId) -> Vec<String> {
     names.filter(|name| name != "." && name != "..").collect()
 }
 
-fn is_canceled<T>(result: Result<T>) -> bool {
+fn is_canceled<T>(result: &Result<T>) -> bool {
     matches!(result, Err(FsError::Canceled(_)))
 }
 
@@ -128,7 +128,7 @@ fn a_commit_appears_on_the_main_line_whole() {
         let view = begin(&main, isolation);
         let (vdir, _) = look(&view, ROOT, "dir").unwrap();
         let (vkept, _) = look(&view, vdir, "kept").unwrap();
-        view.write_at(vkept, 0, &[9; 20_000]).unwrap();
+        view.write_at(vkept, 0, &vec![9; 20_000]).unwrap();
         view.setattr(&view.caller, vkept, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
         view.setxattr(&view.caller, vkept, b"user.a", b"v", XattrMode::Set).unwrap();
         view.unlink(&view.caller, vdir, b"gone").unwrap();
@@ -141,7 +141,7 @@ fn a_commit_appears_on_the_main_line_whole() {
         // Nodes that the main line knew show the new state at once.
         let attr = main.getattr(&main.caller, kept).unwrap();
         assert_eq!((attr.size, attr.mode), (20_000, 0o700));
-        assert_eq!(main.read_all(kept), [9; 20_000]);
+        assert_eq!(main.read_all(kept), vec![9; 20_000]);
         assert_eq!(main.getxattr(&main.caller, kept, b"user.a").unwrap(), "v");
         assert_eq!(main.getattr(&main.caller, gone).unwrap().nlink, 0);
         assert_eq!(main.read_all(gone), b"small", "it is open, so it lives on");
@@ -208,8 +208,8 @@ fn the_first_updater_wins_and_no_update_is_lost() {
             // The second waits for the lock, and is too late when it gets it.
             assert!(is_parked(&second.write_at(b, 0, b"3")));
             commit(&first).unwrap();
-            assert!(is_canceled(second.write_at(b, 0, b"3")));
-            assert!(is_canceled(second.freeze()));
+            assert!(is_canceled(&second.write_at(b, 0, b"3")));
+            assert!(is_canceled(&second.freeze()));
         } else {
             // Reading waits, and sees the new state.
             assert!(is_parked(&look(&second, ROOT, "counter").and_then(|(b, _)| {
@@ -234,7 +234,7 @@ fn a_change_on_the_main_line_after_the_snapshot_is_a_conflict() {
     main.write_at(file, 0, b"two").unwrap();
     assert_eq!(content(&view, ROOT, "f"), b"one", "the snapshot stays");
     let (node, _) = look(&view, ROOT, "f").unwrap();
-    assert!(is_canceled(view.write_at(node, 0, b"six")));
+    assert!(is_canceled(&view.write_at(node, 0, b"six")));
     assert_eq!(content(&main, ROOT, "f"), b"two");
 }
 
@@ -354,7 +354,7 @@ fn a_directory_is_not_removed_under_a_new_entry() {
         let view = begin(&main, Isolation::Snapshot);
         let (vdir, _) = look(&view, ROOT, "dir").unwrap();
         main.rmdir(&main.caller, ROOT, b"dir").unwrap();
-        assert!(is_canceled(view.create(&view.caller, vdir, b"f", 0o644, true)));
+        assert!(is_canceled(&view.create(&view.caller, vdir, b"f", 0o644, true)));
         drop(view);
         main.assert_sound("removed first");
 
@@ -363,7 +363,7 @@ fn a_directory_is_not_removed_under_a_new_entry() {
         let dir = main.dir(ROOT, "dir");
         let view = begin(&main, Isolation::Snapshot);
         main.file(dir, "f");
-        assert!(is_canceled(view.rmdir(&view.caller, ROOT, b"dir")));
+        assert!(is_canceled(&view.rmdir(&view.caller, ROOT, b"dir")));
         drop(view);
         let view = begin(&main, isolation);
         let (vdir, _) = look(&view, ROOT, "dir").unwrap();

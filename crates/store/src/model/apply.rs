@@ -20,6 +20,15 @@ const SWEEP_KEYS_MIN: usize = 64;
 /// Applies `batch` and gives its position.
 pub(super) fn apply(shared: &Shared, batch: Batch) -> Result<Position> {
     batch.check_limits()?;
+    apply_any_size(shared, batch, |_, _| ())
+}
+
+/// As [`apply`], for batches whose parts were checked; `then` runs when it took effect, still under the lock.
+pub(super) fn apply_any_size(
+    shared: &Shared,
+    batch: Batch,
+    then: impl FnOnce(&mut Commit, Position),
+) -> Result<Position> {
     let mut commit = shared.commit.lock();
     let tables = Tables::of(shared, &batch)?;
     let merged = resolve_merges(&tables, &batch)?;
@@ -28,6 +37,11 @@ pub(super) fn apply(shared: &Shared, batch: Batch) -> Result<Position> {
 
     let base = shared.newest();
     let newest = base + batch.len() as u64;
+    if commit.transactions.are_open() {
+        for (op, seqno) in batch.ops().iter().zip(base + 1..) {
+            commit.recent.push(op, seqno, tables.get(op.keyspace()))?;
+        }
+    }
     let mut maps: Vec<_> = tables.0.iter().map(|table| table.map.write()).collect();
     let mut merged = merged.into_iter();
     for (op, seqno) in batch.into_ops().into_iter().zip(base + 1..) {
@@ -49,15 +63,16 @@ pub(super) fn apply(shared: &Shared, batch: Batch) -> Result<Position> {
     shared.newest.store(newest, Ordering::Release);
     drop(maps);
     commit.batches += 1;
+    then(&mut commit, Position(newest));
     Ok(Position(newest))
 }
 
 /// The keyspaces of a batch, ordered by handle.
-struct Tables(Vec<Arc<Table>>);
+pub(super) struct Tables(Vec<Arc<Table>>);
 
 impl Tables {
     /// Finds and checks the keyspaces of `batch`.
-    fn of(shared: &Shared, batch: &Batch) -> Result<Self> {
+    pub(super) fn of(shared: &Shared, batch: &Batch) -> Result<Self> {
         let mut tables: Vec<Arc<Table>> = Vec::new();
         for op in batch.ops() {
             let keyspace = op.keyspace();
@@ -79,6 +94,11 @@ impl Tables {
             }
         }
         Ok(Self(tables))
+    }
+
+    /// A keyspace of the batch.
+    pub(super) fn get(&self, keyspace: Keyspace) -> &Table {
+        &self.0[self.index(keyspace)]
     }
 
     /// Index of a keyspace of the batch.

@@ -7,7 +7,7 @@
 //! Thread safety: writers take their turn on one commit lock, which also orders snapshots. Readers
 //! take only the lock of the keyspace that they read. A writer locks all keyspaces of its batch
 //! before it changes the first and unlocks them after the last change, so that nobody sees a part.
-//! Lock order: commit, list of keyspaces, keyspaces by handle. Merge functions run under the commit
+//! Lock order: transaction, commit, list of keyspaces, keyspaces by handle. Merge functions run under the commit
 //! lock and must not call the store.
 //!
 //! Invariants:
@@ -18,8 +18,11 @@
 
 mod apply;
 mod cursor;
+mod private;
+mod recent;
 mod snapshot;
 mod table;
+mod txn;
 mod versions;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,11 +32,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
+use self::recent::RecentChanges;
 use self::snapshot::Pin;
 use self::table::{NEWEST, Table};
+use self::txn::{ModelTxn, Transactions};
 use crate::{
     Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SpaceStats, Store, StoreError,
+    KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SpaceStats, Store, StoreError, Txn,
+    TxnId, TxnOptions, TxnOutcome,
 };
 
 /// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
@@ -62,6 +68,9 @@ struct Commit {
     pins: BTreeMap<Seqno, usize>,
     /// Keys that kept old versions, by the seqno that made them old (ascending).
     outdated: VecDeque<(Seqno, Keyspace, Bytes)>,
+    transactions: Transactions,
+    /// Since the oldest open transaction began.
+    recent: RecentChanges,
 }
 
 impl Default for ModelStore {
@@ -121,8 +130,7 @@ impl Read for ModelStore {
     }
 
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        let table = self.shared.table(keyspace)?;
-        Ok(Box::new(cursor::ModelCursor::new(table, Pin::newest(&self.shared), range)))
+        Pin::newest(&self.shared).cursor(keyspace, range)
     }
 
     fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
@@ -185,8 +193,16 @@ impl Store for ModelStore {
         Position(self.shared.newest())
     }
 
+    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
+        Ok(Arc::new(ModelTxn::begin(&self.shared, options)))
+    }
+
+    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
+        self.shared.commit.lock().transactions.outcome(id)
+    }
+
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: false, range_delete_constant: false, transactions: false }
+        Capabilities { durable: false, range_delete_constant: false, transactions: true }
     }
 
     fn space(&self) -> SpaceStats {
@@ -202,6 +218,7 @@ impl Store for ModelStore {
             ("model.batches".to_owned(), commit.batches),
             ("model.keys_outdated".to_owned(), commit.outdated.len() as u64),
             ("model.pins".to_owned(), commit.pins.values().sum::<usize>() as u64),
+            ("model.transactions".to_owned(), commit.transactions.count_open() as u64),
             ("model.bytes_used".to_owned(), self.shared.bytes_used.load(Ordering::Relaxed)),
         ];
         for table in self.shared.tables.read().iter() {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Shared;
 use super::cursor::ModelCursor;
+use super::private::Layers;
+use super::{Commit, Shared};
 use crate::{Cursor, Extent, ExtentKind, KeyRange, Keyspace, Read, Result, Seqno, Snapshot};
 
 /// A pin on `seqno`; the versions that it sees stay until it is dropped.
@@ -17,12 +18,21 @@ pub(super) struct Pin {
 impl Pin {
     /// Pins the newest committed position.
     pub(super) fn newest(shared: &Arc<Shared>) -> Self {
+        Self::newest_with(shared, |_, _| ()).0
+    }
+
+    /// As [`Pin::newest`]; `also` is done under the same lock.
+    pub(super) fn newest_with<R>(
+        shared: &Arc<Shared>,
+        also: impl FnOnce(&mut Commit, Seqno) -> R,
+    ) -> (Self, R) {
         let mut commit = shared.commit.lock();
         // Read under the lock: a batch in flight would prune what the pin must see.
         let seqno = shared.newest();
         *commit.pins.entry(seqno).or_insert(0) += 1;
+        let done = also(&mut commit, seqno);
         drop(commit);
-        Self { shared: Arc::clone(shared), seqno }
+        (Self { shared: Arc::clone(shared), seqno }, done)
     }
 
     /// Another pin on the same position.
@@ -59,7 +69,8 @@ impl Read for Pin {
     }
 
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(ModelCursor::new(self.shared.table(keyspace)?, self.again(), range)))
+        let layers = Layers { table: self.shared.table(keyspace)?, at: self.seqno, own: None };
+        Ok(Box::new(ModelCursor::new(layers, Arc::new(self.again()), range)))
     }
 
     fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {

@@ -138,10 +138,15 @@ impl Table {
         let mut blocks = map
             .range(block_key(prefix, from)..=block_key(prefix, u64::MAX))
             .filter_map(|(key, versions)| versions.at(at).and_then(|_| block_of(prefix, key)));
-        Ok(match kind {
-            ExtentKind::Data => data_from(&mut blocks),
-            ExtentKind::Hole => hole_from(from, &mut blocks),
-        })
+        Ok(extent(from, kind, &mut blocks))
+    }
+}
+
+/// The first extent of `kind` at or after `from`, of the present `blocks` (ascending, none below `from`).
+pub(super) fn extent(from: u64, kind: ExtentKind, blocks: &mut dyn Iterator<Item = u64>) -> Option<Extent> {
+    match kind {
+        ExtentKind::Data => data_from(blocks),
+        ExtentKind::Hole => hole_from(from, blocks),
     }
 }
 
@@ -177,6 +182,6 @@ pub(super) fn block_key(prefix: &[u8], block: u64) -> Bytes {
 }
 
 /// The block number in `key` if it is a key of exactly `prefix`.
-fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
+pub(super) fn block_of(prefix: &[u8], key: &[u8]) -> Option<u64> {
     key.strip_prefix(prefix)?.try_into().ok().map(u64::from_be_bytes)
 }

@@ -1,19 +1,17 @@
-//! Integration tests of the store seam, run on the reference model.
+//! What the traits mean: tests that every engine passes, and those of the model alone.
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
-mod atomicity;
-mod blocks;
-mod cursors;
-mod limits;
-mod tuples;
+mod model;
+mod on_model;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{
     Batch, Durability, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Position, Read, Result, Store,
-    StoreError,
+    StoreError, Touch,
 };
 
 /// Appends operands to the value; the operand `!` removes the key, `?` is corrupt.
@@ -37,24 +35,72 @@ impl MergeFunction for Append {
     }
 }
 
-/// A store with two tuple keyspaces (the first merges) and one of blocks.
-struct Fixture {
-    store: ModelStore,
-    merging: Keyspace,
-    plain: Keyspace,
-    blocks: Keyspace,
-}
+/// Numbers. The operand `=n` sets, `?` does nothing and touches nothing, another one is added.
+struct Count;
 
-impl Fixture {
-    fn new() -> Self {
-        Self::over(ModelStore::new())
+impl MergeFunction for Count {
+    fn resolve(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
+        let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<u64>().unwrap();
+        let mut value = base.map(number);
+        for &operand in operands {
+            match operand {
+                b"?" => {}
+                [b'=', set @ ..] => value = Some(number(set)),
+                _ => *value.get_or_insert_default() += number(operand),
+            }
+        }
+        Ok(value.map(|value| value.to_string().into()))
     }
 
-    fn over(store: ModelStore) -> Self {
+    fn fold(&self, _key: &[u8], _older: &[u8], _newer: &[u8]) -> Option<Bytes> {
+        None
+    }
+
+    fn touch(&self, _key: &[u8], operand: &[u8]) -> Touch {
+        match operand {
+            b"?" => Touch::default(),
+            [b'=', ..] => Touch { exclusive: 1, increment: 0 },
+            _ => Touch { exclusive: 0, increment: 1 },
+        }
+    }
+}
+
+/// Something to judge.
+trait Engine {
+    fn make() -> Arc<dyn Store>;
+}
+
+struct Model;
+
+impl Engine for Model {
+    fn make() -> Arc<dyn Store> {
+        Arc::new(ModelStore::new())
+    }
+}
+
+/// A store with three tuple keyspaces (two merge) and one of blocks.
+struct Fixture<E> {
+    store: Arc<dyn Store>,
+    merging: Keyspace,
+    counting: Keyspace,
+    plain: Keyspace,
+    blocks: Keyspace,
+    _engine: PhantomData<E>,
+}
+
+impl<E: Engine> Fixture<E> {
+    fn new() -> Self {
+        Self::over(E::make())
+    }
+}
+
+impl<E> Fixture<E> {
+    fn over(store: Arc<dyn Store>) -> Self {
         let merging = store.open_keyspace("merging", KeyspaceKind::Tuple, Some(Arc::new(Append))).unwrap();
+        let counting = store.open_keyspace("counting", KeyspaceKind::Tuple, Some(Arc::new(Count))).unwrap();
         let plain = store.open_keyspace("plain", KeyspaceKind::Tuple, None).unwrap();
         let blocks = store.open_keyspace("blocks", KeyspaceKind::Block, None).unwrap();
-        Self { store, merging, plain, blocks }
+        Self { store, merging, counting, plain, blocks, _engine: PhantomData }
     }
 
     fn try_apply(&self, fill: impl FnOnce(&mut Batch)) -> Result<Position> {

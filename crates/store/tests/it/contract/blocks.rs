@@ -1,8 +1,8 @@
 //! Block keyspaces: reads of stretches, holes, extents.
 
-use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, Read, Store, StoreError};
+use kvfs_store::{BLOCK_BYTES, Extent, ExtentKind, KeyRange, StoreError};
 
-use crate::Fixture;
+use super::Fixture;
 
 fn block(byte: u8) -> Vec<u8> {
     vec![byte; BLOCK_BYTES]

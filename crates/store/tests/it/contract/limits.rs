@@ -1,11 +1,8 @@
 //! Limits, kinds, and a full store.
 
-use kvfs_store::model::ModelStore;
-use kvfs_store::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, KEY_LEN_MAX, Keyspace, Read, Store, StoreError, VALUE_LEN_MAX,
-};
+use kvfs_store::{BATCH_BYTES_MAX, BLOCK_BYTES, KEY_LEN_MAX, Keyspace, StoreError, VALUE_LEN_MAX};
 
-use crate::Fixture;
+use super::Fixture;
 
 #[test]
 fn keys_values_and_batches_have_limits() {
@@ -59,26 +56,4 @@ fn unknown_keyspaces_are_refused() {
     let unknown = Keyspace(17);
     assert!(matches!(f.store.get(unknown, b"k"), Err(StoreError::NoKeyspace(_))));
     assert!(matches!(f.try_apply(|b| b.delete(unknown, "k")), Err(StoreError::NoKeyspace(_))));
-}
-
-#[test]
-fn a_full_store_still_deletes() {
-    let f = Fixture::over(ModelStore::with_capacity_bytes(100_000));
-    assert_eq!(f.store.space().available_bytes, 99_000);
-    f.apply(|b| b.put(f.plain, "a", vec![0; 98_000]));
-    assert_eq!(f.store.space().available_bytes, 999);
-    assert!(matches!(f.try_apply(|b| b.put(f.plain, "b", vec![0; 999])), Err(StoreError::Full)));
-    assert!(matches!(f.try_apply(|b| b.put_blocks(f.blocks, "f", 0, vec![0; 4096])), Err(StoreError::Full)));
-    // A deleting batch may use the reserve for what goes with it.
-    f.apply(|b| {
-        b.delete(f.merging, "x");
-        b.merge(f.merging, "b", vec![0; 1500]);
-    });
-    assert_eq!(f.store.space().available_bytes, 0);
-    let snapshot = f.store.snapshot().unwrap();
-    f.apply(|b| b.delete(f.plain, "a"));
-    assert!(matches!(f.try_apply(|b| b.put(f.plain, "b", vec![0; 999])), Err(StoreError::Full)));
-    drop(snapshot);
-    f.apply(|b| b.put(f.plain, "b", vec![0; 999]));
-    assert_eq!(f.store.space().used_bytes, 1501 + 1000);
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use kvfs_store::{BLOCK_BYTES, KeyRange, Read, Store};
+use kvfs_store::{BLOCK_BYTES, KeyRange};
 
-use crate::Fixture;
+use super::Fixture;
 
 const ROUNDS: u64 = 2000;
 

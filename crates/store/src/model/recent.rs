@@ -1,0 +1,124 @@
+//! What was changed since the oldest open transaction began: what "first updater wins" is decided by.
+//!
+//! Exact, and searched from end to end: this is the reference. An engine may forget the change of a key that
+//! was absent at the snapshot and is absent again; it may not invent one.
+//!
+//! Thread safety: under the commit lock.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::table::{Table, block_key, block_of};
+use crate::{BLOCK_BYTES, Changed, KeyRange, Keyspace, Op, Records, Result, Seqno, Touch};
+
+/// One change.
+struct Recent {
+    seqno: Seqno,
+    keyspace: Keyspace,
+    records: Records,
+}
+
+/// The changes, oldest first.
+#[derive(Default)]
+pub(super) struct RecentChanges(VecDeque<Recent>);
+
+impl RecentChanges {
+    /// Takes in an operation that takes effect at `seqno`.
+    pub(super) fn push(&mut self, op: &Op, seqno: Seqno, table: &Table) -> Result<()> {
+        let records = records_of(op, table)?;
+        self.0.push_back(Recent { seqno, keyspace: op.keyspace(), records });
+        Ok(())
+    }
+
+    /// Forgets what no transaction asks for any more.
+    pub(super) fn forget_up_to(&mut self, seqno: Option<Seqno>) {
+        while self.0.pop_front_if(|recent| seqno.is_none_or(|seqno| recent.seqno <= seqno)).is_some() {}
+    }
+
+    /// A change after `since` that concerns `records`.
+    pub(super) fn find(&self, keyspace: Keyspace, records: &Records, since: Seqno) -> Option<Changed> {
+        let newer = self.0.iter().rev().take_while(|recent| recent.seqno > since);
+        let mut of_keyspace = newer.filter(|recent| recent.keyspace == keyspace);
+        let recent = of_keyspace.find(|recent| meet(&recent.records, records))?;
+        let key = match (&recent.records, records) {
+            (Records::Key { key, .. }, _) | (Records::Blocks { .. }, Records::Key { key, .. }) => key.clone(),
+            (Records::Range(range), _) => range.start.clone(),
+            (Records::Blocks { prefix, first, .. }, _) => block_key(prefix, *first),
+        };
+        Some(Changed { keyspace, key, seqno: recent.seqno })
+    }
+}
+
+/// The records that an operation changes.
+pub(super) fn records_of(op: &Op, table: &Table) -> Result<Records> {
+    Ok(match op {
+        Op::Put { key, .. } | Op::Delete { key, .. } => Records::Key { key: key.clone(), touch: Touch::ALL },
+        Op::Merge { key, operand, .. } => {
+            let touch = table.merge_function()?.touch(key, operand);
+            Records::Key { key: key.clone(), touch }
+        }
+        Op::DeleteRange { start, end, .. } => Records::Range(KeyRange::new(start.clone(), end.clone())),
+        Op::PutBlocks { prefix, first, data, .. } => Records::Blocks {
+            prefix: prefix.clone(),
+            first: *first,
+            count: (data.len() / BLOCK_BYTES) as u64,
+        },
+    })
+}
+
+/// Whether the two have a record in common on which the order of their changes matters.
+fn meet(a: &Records, b: &Records) -> bool {
+    match (a, b) {
+        (Records::Key { key: a, touch: touch_a }, Records::Key { key: b, touch: touch_b }) => {
+            a == b && touch_a.conflicts_with(*touch_b)
+        }
+        (Records::Range(range), Records::Key { key, touch })
+        | (Records::Key { key, touch }, Records::Range(range)) => {
+            range.contains(key) && touch.conflicts_with(Touch::ALL)
+        }
+        (Records::Range(a), Records::Range(b)) => {
+            let before = |a: &KeyRange, b: &KeyRange| a.end.as_ref().is_some_and(|end| *end <= b.start);
+            !a.is_empty() && !b.is_empty() && !before(a, b) && !before(b, a)
+        }
+        (Records::Blocks { prefix, first, count }, Records::Key { key, touch })
+        | (Records::Key { key, touch }, Records::Blocks { prefix, first, count }) => {
+            let is_inside = block_of(prefix, key).is_some_and(|block| is_block_of(block, *first, *count));
+            is_inside && touch.conflicts_with(Touch::ALL)
+        }
+        (Records::Range(range), Records::Blocks { prefix, first, count })
+        | (Records::Blocks { prefix, first, count }, Records::Range(range)) => {
+            let in_range = blocks_in(range, prefix);
+            let end = u128::from(*first) + u128::from(*count);
+            in_range.start.max((*first).into()) < in_range.end.min(end)
+        }
+        (
+            Records::Blocks { prefix: a, first: first_a, count: count_a },
+            Records::Blocks { prefix: b, first: first_b, count: count_b },
+        ) => {
+            let (end_a, end_b) = (first_a.saturating_add(*count_a), first_b.saturating_add(*count_b));
+            a == b && *first_a.max(first_b) < end_a.min(end_b)
+        }
+    }
+}
+
+fn is_block_of(block: u64, first: u64, count: u64) -> bool {
+    block.checked_sub(first).is_some_and(|at| at < count)
+}
+
+/// The block numbers of `prefix` whose keys lie in `range`; beyond the last one is 2⁶⁴.
+fn blocks_in(range: &KeyRange, prefix: &[u8]) -> std::ops::Range<u128> {
+    let end = range.end.as_ref().map_or(1 << 64, |end| first_block_from(prefix, end));
+    first_block_from(prefix, &range.start)..end
+}
+
+/// The first block of `prefix` whose key is at or behind `key`.
+fn first_block_from(prefix: &[u8], key: &Bytes) -> u128 {
+    let Some(suffix) = key.strip_prefix(prefix) else {
+        return if **key < *prefix { 0 } else { 1 << 64 };
+    };
+    let mut number = [0; 8];
+    let len = suffix.len().min(8);
+    number[..len].copy_from_slice(&suffix[..len]);
+    u128::from(u64::from_be_bytes(number)) + u128::from(suffix.len() > 8)
+}

@@ -1,0 +1,351 @@
+//! Transactions of the model.
+//!
+//! Thread safety: one lock for each transaction, taken before the commit lock.
+//! Invariants: an open transaction pins its snapshot and is listed under the commit lock, so that changes
+//! since then are remembered; both end together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+use super::apply::{self, Tables};
+use super::cursor::ModelCursor;
+use super::private::{Layers, Own, OwnEntry};
+use super::recent::records_of;
+use super::snapshot::Pin;
+use super::table::{Table, block_key};
+use super::{Commit, Shared};
+use crate::{
+    BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, Cursor, Durability, Extent, ExtentKind, Isolation,
+    KeyRange, Keyspace, Op, Position, Read, Records, Result, Seqno, StoreError, Txn, TxnId, TxnOptions,
+    TxnOutcome, TxnStats,
+};
+
+/// Commits whose outcome is known.
+const OUTCOMES_MAX: usize = 4096;
+
+/// The transactions of a store.
+#[derive(Default)]
+pub(super) struct Transactions {
+    last_id: u64,
+    /// Snapshots of those that are open.
+    open: BTreeMap<TxnId, Seqno>,
+    /// By id, the last few.
+    committed: BTreeMap<TxnId, Position>,
+}
+
+impl Transactions {
+    pub(super) fn are_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    pub(super) fn count_open(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn outcome(&self, id: TxnId) -> TxnOutcome {
+        if self.open.contains_key(&id) {
+            return TxnOutcome::Open;
+        }
+        self.committed.get(&id).map_or(TxnOutcome::Unknown, |&position| TxnOutcome::Committed(position))
+    }
+
+    fn remember(&mut self, id: TxnId, position: Position) {
+        self.committed.insert(id, position);
+        if self.committed.len() > OUTCOMES_MAX {
+            self.committed.pop_first();
+        }
+    }
+}
+
+/// What ends with the transaction.
+struct Live {
+    pin: Arc<Pin>,
+    own: BTreeMap<Keyspace, Arc<Own>>,
+    stats: TxnStats,
+}
+
+/// A transaction.
+pub(super) struct ModelTxn {
+    shared: Arc<Shared>,
+    id: TxnId,
+    isolation: Isolation,
+    snapshot: Seqno,
+    live: Mutex<Option<Live>>,
+}
+
+impl ModelTxn {
+    pub(super) fn begin(shared: &Arc<Shared>, options: TxnOptions) -> Self {
+        let (pin, id) = Pin::newest_with(shared, |commit, seqno| {
+            commit.transactions.last_id += 1;
+            let id = TxnId(commit.transactions.last_id);
+            commit.transactions.open.insert(id, seqno);
+            id
+        });
+        let snapshot = pin.at();
+        let live = Live { pin: Arc::new(pin), own: BTreeMap::new(), stats: TxnStats::default() };
+        let (shared, isolation) = (Arc::clone(shared), options.isolation);
+        Self { shared, id, isolation, snapshot, live: Mutex::new(Some(live)) }
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut Live) -> Result<R>) -> Result<R> {
+        match &mut *self.live.lock() {
+            Some(live) => work(live),
+            None => Err(StoreError::TxnEnded(self.id)),
+        }
+    }
+
+    /// The layers that a read sees, and the pin that keeps them.
+    fn layers(&self, keyspace: Keyspace) -> Result<(Layers, Arc<Pin>)> {
+        let table = self.shared.table(keyspace)?;
+        self.with(|live| {
+            let pin = match self.isolation {
+                Isolation::Snapshot => Arc::clone(&live.pin),
+                Isolation::Serializable => Arc::new(Pin::newest(&self.shared)),
+            };
+            let own = live.own.get(&keyspace).cloned().unwrap_or_default();
+            Ok((Layers { table, at: pin.at(), own: Some(own) }, pin))
+        })
+    }
+
+    fn find_conflict(&self, tables: &Tables, batch: &Batch) -> Result<()> {
+        let commit = self.shared.commit.lock();
+        for op in batch.ops() {
+            let records = records_of(op, tables.get(op.keyspace()))?;
+            if let Some(changed) = commit.recent.find(op.keyspace(), &records, self.snapshot) {
+                return Err(StoreError::Conflict { changed });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the transaction off the list and forgets what only it asked for.
+    fn unlist(&self, commit: &mut Commit) {
+        commit.transactions.open.remove(&self.id);
+        let oldest = commit.transactions.open.values().min().copied();
+        commit.recent.forget_up_to(oldest);
+    }
+}
+
+impl Live {
+    /// What `batch` does to each key and range, without doing it: merges on a private base are resolved.
+    fn plan(&self, tables: &Tables, batch: Batch) -> Result<Vec<(Keyspace, Step)>> {
+        let mut staged: BTreeMap<Keyspace, Own> = BTreeMap::new();
+        let mut steps = Vec::new();
+        for op in batch.into_ops() {
+            let keyspace = op.keyspace();
+            let staged = staged.entry(keyspace).or_default();
+            let step = match op {
+                Op::Put { key, value, .. } => Step::Set(key, OwnEntry::Value(value)),
+                Op::Delete { key, .. } => Step::Set(key, OwnEntry::Deleted),
+                Op::DeleteRange { start, end, .. } => Step::DeleteRange(start, end),
+                Op::Merge { key, operand, .. } => {
+                    let below = staged.get(&key).or_else(|| self.own.get(&keyspace)?.get(&key));
+                    let entry = merged(tables.get(keyspace), &key, below, operand)?;
+                    Step::Set(key, entry)
+                }
+                Op::PutBlocks { prefix, first, data, .. } => {
+                    for at in 0..data.len() / BLOCK_BYTES {
+                        let value = data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
+                        let step = Step::Set(block_key(&prefix, first + at as u64), OwnEntry::Value(value));
+                        step.clone().on(staged);
+                        steps.push((keyspace, step));
+                    }
+                    continue;
+                }
+            };
+            step.clone().on(staged);
+            steps.push((keyspace, step));
+        }
+        Ok(steps)
+    }
+
+    /// The net write set as one batch.
+    fn batch(&self, shared: &Shared) -> Result<Batch> {
+        let mut batch = Batch::new();
+        for (&keyspace, own) in &self.own {
+            let kind = shared.table(keyspace)?.kind;
+            for change in own.changes(kind) {
+                match change {
+                    Change::Put { key, value } => batch.put(keyspace, key, value),
+                    Change::Delete { key } => batch.delete(keyspace, key),
+                    Change::DeleteRange { start, end } => batch.delete_range(keyspace, start, end),
+                    Change::Merge { key, operands } => {
+                        for operand in operands {
+                            batch.merge(keyspace, key.clone(), operand);
+                        }
+                    }
+                    Change::Blocks { prefix, first, count } => {
+                        let mut data = BytesMut::new();
+                        for block in first..first + count {
+                            if let Some(OwnEntry::Value(value)) = own.get(&block_key(&prefix, block)) {
+                                data.extend_from_slice(&value);
+                            }
+                        }
+                        batch.put_blocks(keyspace, prefix, first, data.freeze());
+                    }
+                }
+            }
+        }
+        Ok(batch)
+    }
+}
+
+/// A private change.
+#[derive(Clone)]
+enum Step {
+    Set(Bytes, OwnEntry),
+    DeleteRange(Bytes, Bytes),
+}
+
+impl Step {
+    fn on(self, own: &mut Own) {
+        match self {
+            Self::Set(key, entry) => own.set(key, entry),
+            Self::DeleteRange(start, end) => own.delete_range(start, end),
+        }
+    }
+}
+
+/// `operand` merged into what is privately known of `key`.
+fn merged(table: &Table, key: &Bytes, below: Option<OwnEntry>, operand: Bytes) -> Result<OwnEntry> {
+    let base = match below {
+        None => return Ok(OwnEntry::Operands(vec![operand])),
+        Some(OwnEntry::Operands(mut operands)) => {
+            operands.push(operand);
+            return Ok(OwnEntry::Operands(operands));
+        }
+        Some(OwnEntry::Value(value)) => Some(value),
+        Some(OwnEntry::Deleted) => None,
+    };
+    let value = table.merge_function()?.resolve(key, base.as_deref(), &[&operand])?;
+    Ok(value.map_or(OwnEntry::Deleted, OwnEntry::Value))
+}
+
+impl Read for ModelTxn {
+    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        let (layers, _pin) = self.layers(keyspace)?;
+        layers.get(key)
+    }
+
+    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let (layers, _pin) = self.layers(keyspace)?;
+        keys.iter().map(|key| layers.get(key)).collect()
+    }
+
+    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+        let (layers, pin) = self.layers(keyspace)?;
+        Ok(Box::new(ModelCursor::new(layers, pin, range)))
+    }
+
+    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
+        let (layers, _pin) = self.layers(keyspace)?;
+        layers.read_blocks(prefix, first, buf)
+    }
+
+    fn next_extent(
+        &self,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        let (layers, _pin) = self.layers(keyspace)?;
+        layers.next_extent(prefix, from, kind)
+    }
+}
+
+impl Txn for ModelTxn {
+    fn id(&self) -> TxnId {
+        self.id
+    }
+
+    fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    fn snapshot_seqno(&self) -> Seqno {
+        self.snapshot
+    }
+
+    fn apply(&self, batch: Batch) -> Result<()> {
+        batch.check_limits()?;
+        let tables = Tables::of(&self.shared, &batch)?;
+        self.with(|live| {
+            if self.isolation == Isolation::Snapshot {
+                self.find_conflict(&tables, &batch)?;
+            }
+            let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
+            for (keyspace, step) in live.plan(&tables, batch)? {
+                step.on(Arc::make_mut(live.own.entry(keyspace).or_default()));
+            }
+            live.stats.batches += 1;
+            live.stats.operations += operations;
+            live.stats.bytes_written += bytes;
+            Ok(())
+        })
+    }
+
+    fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {
+        self.shared.table(keyspace)?;
+        self.with(|_| {
+            let commit = self.shared.commit.lock();
+            Ok(records.iter().find_map(|records| commit.recent.find(keyspace, records, self.snapshot)))
+        })
+    }
+
+    fn changes(&self, keyspace: Keyspace) -> Result<Box<dyn ChangeCursor>> {
+        let kind = self.shared.table(keyspace)?.kind;
+        self.with(|live| {
+            let changes = live.own.get(&keyspace).map(|own| own.changes(kind)).unwrap_or_default();
+            Ok(Box::new(ModelChanges(changes.into_iter())) as Box<dyn ChangeCursor>)
+        })
+    }
+
+    fn stats(&self) -> TxnStats {
+        self.live.lock().as_ref().map_or_else(TxnStats::default, |live| TxnStats {
+            bytes_memory: live.own.values().map(|own| own.bytes()).sum(),
+            ..live.stats
+        })
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.with(|_| Ok(()))
+    }
+
+    fn commit(&self, _durability: Durability) -> Result<Position> {
+        let mut live = self.live.lock();
+        let Some(open) = &*live else { return Err(StoreError::TxnEnded(self.id)) };
+        let batch = open.batch(&self.shared)?;
+        let position = apply::apply_any_size(&self.shared, batch, |commit, position| {
+            self.unlist(commit);
+            commit.transactions.remember(self.id, position);
+        })?;
+        *live = None;
+        Ok(position)
+    }
+
+    fn abort(&self) {
+        if let Some(live) = self.live.lock().take() {
+            drop(live);
+            self.unlist(&mut self.shared.commit.lock());
+        }
+    }
+}
+
+impl Drop for ModelTxn {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+/// A walk over a list.
+struct ModelChanges(std::vec::IntoIter<Change>);
+
+impl ChangeCursor for ModelChanges {
+    fn next(&mut self) -> Result<Option<Change>> {
+        Ok(self.0.next())
+    }
+}

@@ -1,0 +1,16 @@
+//! The contract of the traits, judged on the reference model.
+
+type Fixture = crate::Fixture<crate::Model>;
+
+#[path = "contract/atomicity.rs"]
+mod atomicity;
+#[path = "contract/blocks.rs"]
+mod blocks;
+#[path = "contract/cursors.rs"]
+mod cursors;
+#[path = "contract/limits.rs"]
+mod limits;
+#[path = "contract/transactions.rs"]
+mod transactions;
+#[path = "contract/tuples.rs"]
+mod tuples;
