@@ -2,14 +2,18 @@
 //!
 //! Purpose: [`Publisher`] advances the visible watermark over commits in their order, however their
 //! writers finish. [`SnapshotTracker`] knows the pinned positions, between which merges may thin out
-//! versions.
+//! versions. [`PrivateWrites`] are what a transaction has written so far.
 //!
-//! Thread safety: both are shared by all threads.
+//! Thread safety: the first two are shared by all threads.
 
+mod net;
+mod private;
 mod publisher;
 mod snapshots;
 mod sync;
 
+pub use net::NetChanges;
+pub use private::{OwnTable, PRIVATE, PrivateWrites};
 pub use publisher::{Publisher, Ticket};
 pub use snapshots::{SnapshotPin, SnapshotTracker};
 

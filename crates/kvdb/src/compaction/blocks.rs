@@ -17,9 +17,9 @@ use super::output::{Output, Sink, Totals};
 use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
 use crate::format::{Extent, Layer, Region, SeqnoSpan};
 use crate::iter::surviving_tombstones;
-use crate::memtable::{TombstoneSet, block_key};
+use crate::memtable::{TombstoneSet, block_key, first_block_at_or_after};
 use crate::run::Piece;
-use crate::version::{Run, first_block_at_or_after};
+use crate::version::Run;
 
 /// Where a span's blocks are: a region of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

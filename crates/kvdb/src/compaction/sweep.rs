@@ -13,8 +13,7 @@ use bytes::Bytes;
 use kvfs_store::Seqno;
 
 use crate::format::cmp_block_keys;
-use crate::memtable::block_key;
-use crate::version::first_block_at_or_after;
+use crate::memtable::{block_key, first_block_at_or_after};
 
 /// Consecutive blocks of one prefix with one seqno. `source` says where they are.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -134,6 +134,7 @@ impl Inner {
         }
         self.sync(self.position())?;
         self.seal_if(|active| active.bytes() > 0);
-        self.flush_all()
+        self.flush_all()?;
+        self.close_transactions()
     }
 }

@@ -75,7 +75,8 @@ impl Inner {
     pub(crate) fn space(&self) -> SpaceStats {
         let stats = self.ctx.zones.space();
         let free = self.ctx.zones.free_bytes(Budget::Reserve);
-        let waiting = self.view().memtable_bytes() + self.flush_slack_bytes();
+        let waiting =
+            self.view().memtable_bytes() + self.transactions.bytes_private() + self.flush_slack_bytes();
         let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
         SpaceStats {
             capacity_bytes: stats.bytes_capacity,
@@ -102,6 +103,9 @@ impl Inner {
         add("journal.bytes_written", logged.bytes_written);
         add("journal.used_bytes", journal.map_or(0, Journal::used_bytes));
         add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
+        for (name, value) in self.transactions.list() {
+            add(name, value);
+        }
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());

@@ -71,11 +71,13 @@ impl Inner {
         if !fresh.is_empty() {
             self.flush_device("a memtable's runs")?;
         }
+        edits.extend(self.transactions.retiring(sealed.last_seqno));
         edits.push(Edit::JournalTail { lsn: sealed.next_lsn, seqno: sealed.last_seqno });
         self.install(edits, &keyspaces, &fresh, |view| View {
             sealed: view.sealed.iter().filter(|s| !Arc::ptr_eq(&s.table, &sealed.table)).cloned().collect(),
             ..view
         })?;
+        self.transactions.note_saved(sealed.last_seqno);
         self.journal()?.retire(sealed.next_lsn);
         self.progress.ring();
         Ok(bytes)

@@ -1,6 +1,6 @@
 //! The state of an open store, shared by its callers and its background threads.
 //!
-//! Lock order: order → ledger → view. No lock is held across a wait for background work; the ledger
+//! Lock order: transaction → ids of transactions → order → ledger → view. No lock is held across a wait for background work; the ledger
 //! lock is held across the manifest's write and flush, because edits must reach it in one order.
 
 use std::sync::Arc;
@@ -13,8 +13,10 @@ use parking_lot::{Mutex, RwLock};
 use super::counters::Counters;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
+use super::layers::Layers;
 use super::options::Options;
 use super::signals::Bell;
+use super::transactions::Transactions;
 use super::view::View;
 use crate::commit::{Publisher, SnapshotTracker};
 use crate::journal::Journal;
@@ -44,6 +46,7 @@ pub(crate) struct Inner {
     pub(crate) keyspaces: Keyspaces,
     pub(crate) publisher: Publisher,
     pub(crate) snapshots: Arc<SnapshotTracker>,
+    pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,
@@ -81,6 +84,12 @@ impl Inner {
         drop(view);
         // The last reference to pieces may go here: outside the lock.
         drop(old);
+    }
+
+    /// The newest committed state.
+    pub(crate) fn newest_layers(&self) -> Layers {
+        let (view, seqno) = self.read_view();
+        Layers { view, seqno, own: None }
     }
 
     /// The layers, and a seqno that they answer for: everything visible at it is in them.

@@ -10,21 +10,23 @@ mod flush;
 mod health;
 mod inner;
 mod keyspaces;
+mod layers;
 mod merges;
 mod open;
 mod options;
 mod read;
 mod signals;
 mod throttle;
+mod transactions;
+mod txn;
 mod view;
 mod write;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Read, Result, Snapshot, SpaceStats, Store,
+    Batch, Capabilities, Durability, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Result,
+    Snapshot, SpaceStats, Store, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 pub use check::Checked;
@@ -32,7 +34,9 @@ pub use options::{Background, CreateOptions, Options};
 
 use background::Threads;
 use inner::Inner;
-use read::DbSnapshot;
+use layers::Layers;
+use read::{DbSnapshot, ReadAt};
+use txn::DbTxn;
 
 /// An open store on one device.
 ///
@@ -94,36 +98,13 @@ impl Drop for Db {
     }
 }
 
-impl Read for Db {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        let (view, seqno) = self.inner.read_view();
-        self.inner.get_at(&view, seqno, keyspace, key)
+impl ReadAt for Db {
+    fn inner(&self) -> &Inner {
+        &self.inner
     }
 
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        let (view, seqno) = self.inner.read_view();
-        keys.iter().map(|key| self.inner.get_at(&view, seqno, keyspace, key)).collect()
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        let (view, seqno) = self.inner.read_view();
-        self.inner.cursor_at(view, seqno, keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        let (view, seqno) = self.inner.read_view();
-        self.inner.read_blocks_at(&view, seqno, keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        let (view, seqno) = self.inner.read_view();
-        self.inner.next_extent_at(&view, seqno, keyspace, prefix, from, kind)
+    fn layers(&self) -> Result<Layers> {
+        Ok(self.inner.newest_layers())
     }
 }
 
@@ -157,8 +138,16 @@ impl Store for Db {
         self.inner.position()
     }
 
+    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
+        Ok(Arc::new(DbTxn::begin(&self.inner, options)?))
+    }
+
+    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
+        self.inner.transactions.outcome(id)
+    }
+
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: true, transactions: false }
+        Capabilities { durable: true, range_delete_constant: true, transactions: true }
     }
 
     fn space(&self) -> SpaceStats {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use kvfs_device::Device;
 use kvfs_store::clock::Clock;
-use kvfs_store::{Keyspace, KeyspaceKind, MergeFunction, Result, Seqno, StoreError};
+use kvfs_store::{Keyspace, KeyspaceKind, MergeFunction, Result, Seqno, StoreError, TxnId};
 use parking_lot::{Mutex, RwLock};
 
 use super::Db;
@@ -20,6 +20,7 @@ use super::inner::{Inner, Ledger, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
 use super::options::{CreateOptions, Options};
 use super::signals::Bell;
+use super::transactions::Transactions;
 use super::view::{Sealed, View};
 use crate::cache::{Accountant, BlockCache};
 use crate::commit::{Publisher, SnapshotTracker};
@@ -131,7 +132,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     } else {
         Some(Journal::open(device, area, next_epoch, tail, &mut feed)?)
     };
-    let Replay { active, sealed, last_seqno, .. } = replay;
+    let Replay { active, sealed, last_seqno, commits, .. } = replay;
+    let transactions = Transactions::new(state.next_txn, &state.committed, commits);
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
     let view = View { active: Arc::new(active), sealed, version };
     Ok(Inner {
@@ -143,6 +145,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         keyspaces,
         publisher: Publisher::new(last_seqno),
         snapshots: Arc::new(SnapshotTracker::new()),
+        transactions,
         counters: Counters::default(),
         order: Mutex::new(Order { next_seqno: last_seqno + 1 }),
         ledger: Mutex::new(Ledger { manifest, state }),
@@ -172,6 +175,8 @@ struct Replay<'a> {
     /// Newest first.
     sealed: Vec<Sealed>,
     last_seqno: Seqno,
+    /// Transactions that were committed, and up to which seqno.
+    commits: Vec<(TxnId, Seqno)>,
 }
 
 impl<'a> Replay<'a> {
@@ -184,6 +189,7 @@ impl<'a> Replay<'a> {
             active: MemTable::new(Arc::clone(&ctx.accountant)),
             sealed: Vec::new(),
             last_seqno: state.flushed_seqno,
+            commits: Vec::new(),
         }
     }
 
@@ -202,6 +208,7 @@ impl<'a> Replay<'a> {
         self.active.apply(&replayed.batch, replayed.base, kinds);
         drop(writing);
         self.last_seqno = replayed.base + replayed.batch.len() as u64 - 1;
+        self.commits.extend(replayed.txn.map(|txn| (txn, self.last_seqno)));
         Ok(())
     }
 }

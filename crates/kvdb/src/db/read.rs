@@ -9,54 +9,33 @@ use kvfs_store::{
 };
 
 use super::inner::Inner;
-use super::view::View;
+use super::layers::Layers;
 use crate::commit::SnapshotPin;
-use crate::iter::VisibleCursor;
-use crate::memtable::{BlockFill, BlockState, Lookup, split_block_key};
+use crate::memtable::{BlockState, split_block_key};
 
+/// The keyspace part of a read: what is stored where, and how it is resolved.
 impl Inner {
-    pub(crate) fn get_at(
-        &self,
-        view: &View,
-        seqno: Seqno,
-        keyspace: Keyspace,
-        key: &[u8],
-    ) -> Result<Option<Bytes>> {
+    pub(crate) fn get_at(&self, layers: &Layers, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         let meta = self.keyspaces.get(keyspace.0)?;
-        if meta.kind == KeyspaceKind::Block {
-            return Self::get_block(view, seqno, keyspace, key);
+        match meta.kind {
+            KeyspaceKind::Tuple => layers.lookup(keyspace.0, key)?.finish(&meta.merger),
+            KeyspaceKind::Block => get_block(layers, keyspace, key),
         }
-        let mut lookup = Lookup::new(key, seqno);
-        view.lookup(keyspace.0, &mut lookup)?;
-        lookup.finish(&meta.merger)
-    }
-
-    fn get_block(view: &View, seqno: Seqno, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        // A key without room for a block number names nothing.
-        let Some((prefix, block)) = split_block_key(key) else { return Ok(None) };
-        let mut buf = vec![0; BLOCK_BYTES];
-        let mut fill = BlockFill::new(prefix, block, seqno, &mut buf);
-        view.fill(keyspace.0, &mut fill)?;
-        let present = fill.finish().first() == Some(&BlockState::Data);
-        Ok(present.then(|| buf.into()))
     }
 
     pub(crate) fn cursor_at(
         &self,
-        view: Arc<View>,
-        seqno: Seqno,
+        layers: Layers,
         keyspace: Keyspace,
         range: KeyRange,
     ) -> Result<Box<dyn Cursor>> {
         let meta = self.keyspaces.get(keyspace.0)?;
-        let sources = view.sources(keyspace.0);
-        Ok(Box::new(VisibleCursor::new(sources, seqno, range, meta.merger, Box::new(view))))
+        Ok(Box::new(layers.cursor(keyspace.0, range, meta.merger)))
     }
 
     pub(crate) fn read_blocks_at(
         &self,
-        view: &View,
-        seqno: Seqno,
+        layers: &Layers,
         keyspace: Keyspace,
         prefix: &[u8],
         first: u64,
@@ -70,23 +49,19 @@ impl Inner {
         if buf.is_empty() {
             return Ok(());
         }
-        let mut fill = BlockFill::new(prefix, first, seqno, buf);
-        view.fill(keyspace.0, &mut fill)?;
-        fill.finish();
-        Ok(())
+        layers.read_blocks(keyspace.0, prefix, first, buf).map(drop)
     }
 
     pub(crate) fn next_extent_at(
         &self,
-        view: &View,
-        seqno: Seqno,
+        layers: &Layers,
         keyspace: Keyspace,
         prefix: &[u8],
         from: u64,
         kind: ExtentKind,
     ) -> Result<Option<Extent>> {
         self.require_blocks(keyspace, "next_extent")?;
-        view.next_extent(keyspace.0, prefix, from, kind, seqno)
+        layers.next_extent(keyspace.0, prefix, from, kind)
     }
 
     fn require_blocks(&self, keyspace: Keyspace, operation: &'static str) -> Result<()> {
@@ -114,32 +89,74 @@ impl DbSnapshot {
     }
 }
 
-impl Read for DbSnapshot {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.inner.get_at(&self.inner.view(), self.pin.seqno(), keyspace, key)
+fn get_block(layers: &Layers, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+    // A key without room for a block number names nothing.
+    let Some((prefix, block)) = split_block_key(key) else { return Ok(None) };
+    let mut buf = vec![0; BLOCK_BYTES];
+    let states = layers.read_blocks(keyspace.0, prefix, block, &mut buf)?;
+    Ok((states.first() == Some(&BlockState::Data)).then(|| buf.into()))
+}
+
+/// Whoever reads at layers of its own: the store, a snapshot, a transaction. Each read has one position.
+pub(crate) trait ReadAt: Send + Sync {
+    fn inner(&self) -> &Inner;
+
+    /// The layers for a read that begins now.
+    fn layers(&self) -> Result<Layers>;
+}
+
+/// Implements the seam's reads by [`ReadAt`]. (A blanket implementation of a trait of another crate is not
+/// allowed.)
+macro_rules! read_at_layers {
+    ($reader:ty) => {
+        impl Read for $reader {
+            fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+                self.inner().get_at(&self.layers()?, keyspace, key)
+            }
+
+            fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+                let layers = self.layers()?;
+                keys.iter().map(|key| self.inner().get_at(&layers, keyspace, key)).collect()
+            }
+
+            fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
+                self.inner().cursor_at(self.layers()?, keyspace, range)
+            }
+
+            fn read_blocks(
+                &self,
+                keyspace: Keyspace,
+                prefix: &[u8],
+                first: u64,
+                buf: &mut [u8],
+            ) -> Result<()> {
+                self.inner().read_blocks_at(&self.layers()?, keyspace, prefix, first, buf)
+            }
+
+            fn next_extent(
+                &self,
+                keyspace: Keyspace,
+                prefix: &[u8],
+                from: u64,
+                kind: ExtentKind,
+            ) -> Result<Option<Extent>> {
+                self.inner().next_extent_at(&self.layers()?, keyspace, prefix, from, kind)
+            }
+        }
+    };
+}
+
+read_at_layers!(super::Db);
+read_at_layers!(DbSnapshot);
+read_at_layers!(super::txn::DbTxn);
+
+impl ReadAt for DbSnapshot {
+    fn inner(&self) -> &Inner {
+        &self.inner
     }
 
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        let view = self.inner.view();
-        keys.iter().map(|key| self.inner.get_at(&view, self.pin.seqno(), keyspace, key)).collect()
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        self.inner.cursor_at(self.inner.view(), self.pin.seqno(), keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_blocks_at(&self.inner.view(), self.pin.seqno(), keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.inner.next_extent_at(&self.inner.view(), self.pin.seqno(), keyspace, prefix, from, kind)
+    fn layers(&self) -> Result<Layers> {
+        Ok(Layers { view: self.inner.view(), seqno: self.pin.seqno(), own: None })
     }
 }
 

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use kvfs_store::{Extent, ExtentKind, Result, Seqno};
+use kvfs_store::{Result, Seqno};
 
 use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
-use crate::memtable::{BlockFill, BlockState, Lookup, MemTable};
+use crate::memtable::{BlockFill, Lookup, MemTable, NewerSearch};
 use crate::run::Access;
 use crate::version::{Run, Version};
 
@@ -31,9 +31,6 @@ pub(crate) struct View {
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) version: Arc<Version>,
 }
-
-/// Blocks looked at in one step of a search for data or holes.
-const EXTENT_WINDOW_BLOCKS: u64 = 1024;
 
 impl View {
     fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
@@ -80,84 +77,37 @@ impl View {
     }
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
-    fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+    pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
         let in_tables = self.tables().filter_map(|table| table.next_block(keyspace, prefix, from, snapshot));
         let in_runs =
             self.version.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, snapshot));
         in_tables.chain(in_runs).min()
     }
 
-    /// The first stretch of data or hole at or after `from`. A stretch of data may be cut at the end
-    /// of a window; the next call continues it.
-    pub(crate) fn next_extent(
-        &self,
-        keyspace: u32,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-        snapshot: Seqno,
-    ) -> Result<Option<Extent>> {
-        match kind {
-            ExtentKind::Data => self.next_data(keyspace, prefix, from, snapshot),
-            ExtentKind::Hole => self.next_hole(keyspace, prefix, from, snapshot),
+    /// Lets every layer look for a change, until one has found it. Layers that hold nothing newer are passed
+    /// over.
+    pub(crate) fn find_newer(&self, keyspace: u32, search: &mut NewerSearch<'_>) -> Result<()> {
+        for table in self.tables() {
+            table.find_newer(keyspace, search);
         }
-    }
-
-    fn next_data(
-        &self,
-        keyspace: u32,
-        prefix: &[u8],
-        mut from: u64,
-        snapshot: Seqno,
-    ) -> Result<Option<Extent>> {
-        while let Some(candidate) = self.next_block(keyspace, prefix, from, snapshot) {
-            let states = self.presence(keyspace, prefix, candidate, snapshot)?;
-            if let Some(start) = states.iter().position(|&state| state == BlockState::Data) {
-                let count = states[start..].iter().take_while(|&&state| state == BlockState::Data).count();
-                return Ok(Some(Extent { first: candidate + start as u64, count: count as u64 }));
-            }
-            match candidate.checked_add(states.len() as u64) {
-                Some(next) => from = next,
-                None => break,
-            }
+        for run in self.version.runs(keyspace) {
+            run.find_newer(search)?;
         }
-        Ok(None)
-    }
-
-    fn next_hole(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Result<Option<Extent>> {
-        let mut first = from;
-        loop {
-            let Some(data) = self.next_data(keyspace, prefix, first, snapshot)? else {
-                // The last block number itself is never counted: an extent's end must be a number.
-                return Ok((first < u64::MAX).then(|| Extent { first, count: u64::MAX - first }));
-            };
-            if data.first > first {
-                return Ok(Some(Extent { first, count: data.first - first }));
-            }
-            match data.first.checked_add(data.count) {
-                Some(next) => first = next,
-                None => return Ok(None),
-            }
-        }
-    }
-
-    fn presence(&self, keyspace: u32, prefix: &[u8], first: u64, snapshot: Seqno) -> Result<Vec<BlockState>> {
-        let count = EXTENT_WINDOW_BLOCKS.min(u64::MAX - first).max(1);
-        let mut fill = BlockFill::presence(prefix, first, count as usize, snapshot);
-        self.fill(keyspace, &mut fill)?;
-        Ok(fill.finish())
+        Ok(())
     }
 
     /// The layers as a cursor wants them, newest first.
     pub(crate) fn sources(&self, keyspace: u32) -> Vec<Source> {
-        let of_table = |table: &Arc<MemTable>| Source {
-            records: table.iter(keyspace),
-            tombstones: table.tombstone_sets(keyspace),
-        };
+        let of_table = |table| source_of(table, keyspace);
         let of_run = |run: &Arc<Run>| Source {
             records: run_records(run, Access::Random),
             tombstones: run.tombstones().collect(),
         };
         self.tables().map(of_table).chain(self.version.runs(keyspace).iter().map(of_run)).collect()
     }
+}
+
+/// A memtable as a cursor wants it.
+pub(crate) fn source_of(table: &Arc<MemTable>, keyspace: u32) -> Source {
+    Source { records: table.iter(keyspace), tombstones: table.tombstone_sets(keyspace) }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError};
+use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError, TxnId};
 
 use super::inner::Inner;
 use super::merges::full_is_false;
@@ -31,25 +31,44 @@ impl Inner {
             return Ok(self.position());
         }
         self.admit(batch)?;
-        let last = self.apply_admitted(batch)?;
+        let last = self.apply_admitted(batch, None)?;
+        self.finish_write(last, durability)?;
+        Ok(last)
+    }
+
+    /// Makes `batch` the commit of `txn`, whose space is spoken for. Nothing has happened when this fails, but
+    /// for [`StoreError::Failed`].
+    pub(crate) fn commit_batch(&self, batch: &Batch, txn: TxnId) -> Result<Position> {
+        self.admit_bytes(0, budget_of(batch))?;
+        self.wait_for_room()?;
+        self.pay_debt(batch);
+        self.apply_admitted(batch, Some(txn))
+    }
+
+    /// What follows a write at `last`: rotation, and the sync if there is to be one.
+    pub(crate) fn finish_write(&self, last: Position, durability: Durability) -> Result<()> {
         if self.view().active.bytes() >= self.options.memtable_bytes {
             self.seal_if(|active| active.bytes() >= self.options.memtable_bytes);
         }
         if durability == Durability::Synced {
             self.sync(last)?;
         }
-        Ok(last)
+        Ok(())
     }
 
     /// Orders, journals, inserts and publishes; the batch is visible when this returns.
-    fn apply_admitted(&self, batch: &Batch) -> Result<Position> {
+    fn apply_admitted(&self, batch: &Batch, txn: Option<TxnId>) -> Result<Position> {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
         let (base, table, ticket, order) = loop {
             let mut order = self.order.lock();
             let base = order.next_seqno;
-            match journal.append(base, batch) {
+            let appended = match txn {
+                Some(txn) => journal.append_commit(base, batch, txn),
+                None => journal.append(base, batch),
+            };
+            match appended {
                 Ok(_) => {
                     order.next_seqno += count;
                     let table = Arc::clone(&self.view().active);
@@ -67,9 +86,14 @@ impl Inner {
         drop(order);
         table.apply(batch, base, kinds);
         ticket.publish()?;
+        let last = base + count - 1;
+        if let Some(txn) = txn {
+            // Before the table can be flushed, which takes the names of its commits along.
+            self.transactions.note_commit(txn, last);
+        }
         drop(writing);
         self.counters.note_write(batch);
-        Ok(Position(base + count - 1))
+        Ok(Position(last))
     }
 
     pub(crate) fn sync(&self, position: Position) -> Result<()> {
@@ -106,26 +130,31 @@ impl Inner {
         Ok(())
     }
 
-    fn admit_space(&self, batch: &Batch) -> Result<()> {
-        if self.has_space(batch) {
+    pub(crate) fn admit_space(&self, batch: &Batch) -> Result<()> {
+        self.admit_bytes(batch.payload_bytes() as u64, budget_of(batch))
+    }
+
+    /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
+    fn admit_bytes(&self, bytes: u64, budget: Budget) -> Result<()> {
+        if self.has_space(bytes, budget) {
             return Ok(());
         }
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
         if self.reclaim_wanted() {
             // A pass that ran out of space half-way may have freed enough.
             full_is_false(self.reclaim())?;
-            if self.has_space(batch) {
+            if self.has_space(bytes, budget) {
                 return Ok(());
             }
         }
         Err(StoreError::Full)
     }
 
-    fn has_space(&self, batch: &Batch) -> bool {
-        let unflushed = self.view().memtable_bytes();
+    fn has_space(&self, bytes: u64, budget: Budget) -> bool {
+        let unflushed = self.view().memtable_bytes() + self.transactions.bytes_private();
         // Rounded-up sectors, indexes and filters of the future runs.
-        let needed = (unflushed + batch.payload_bytes() as u64) / 16 * 17 + self.flush_slack_bytes();
-        self.ctx.zones.free_bytes(budget_of(batch)) >= needed
+        let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
+        self.ctx.zones.free_bytes(budget) >= needed
     }
 
     fn wait_for_room(&self) -> Result<()> {

@@ -66,6 +66,8 @@ enum Base {
 
 /// What the versions of a key in one stripe come to.
 struct Stripe {
+    /// Below all boundaries.
+    is_oldest: bool,
     /// Newest first, folded where that goes.
     operands: Vec<(Seqno, Bytes)>,
     base: Base,
@@ -177,13 +179,16 @@ impl CompactionIter {
         while self.version(key, lower).is_some() {
             self.records.next()?;
         }
-        Ok(Stripe { operands, base })
+        Ok(Stripe { is_oldest: lower == 0, operands, base })
     }
 
     /// Queues, before what is there, what the operands on the base come to.
-    fn keep(&mut self, key: &Bytes, Stripe { operands, base }: Stripe, nothing_below: bool) -> Result<()> {
+    fn keep(&mut self, key: &Bytes, stripe: Stripe, nothing_below: bool) -> Result<()> {
+        let Stripe { is_oldest, operands, base } = stripe;
         let kept = |seqno, kind, value| Kept { key: key.clone(), seqno, kind, value };
-        let base_is_known = nothing_below || !matches!(base, Base::Unknown);
+        // Above a boundary an operand stays what it is: as a value it would seem to have touched more than it
+        // did, to a transaction that began at the boundary.
+        let base_is_known = (nothing_below && is_oldest) || !matches!(base, Base::Unknown);
         let merger = &self.rules.merger;
         if let Some(&(newest, _)) = operands.first()
             && base_is_known

@@ -18,7 +18,7 @@ pub use compaction::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 pub use concat::{ConcatIter, Parts};
 pub use merging::MergingIter;
 pub use run::run_records;
-pub use visible::{Source, VisibleCursor};
+pub use visible::{OwnLayers, Source, VisibleCursor};
 
 #[cfg(test)]
 mod testing;

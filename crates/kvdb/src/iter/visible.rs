@@ -20,6 +20,14 @@ const VERSION_STEPS_MAX: usize = 8;
 /// Keys hidden by newer layers that are stepped over before the older layers jump.
 const HIDDEN_KEYS_MAX: usize = 4;
 
+/// The private layers of a transaction, which lie above all others.
+pub struct OwnLayers {
+    /// Newest first. All seqnos are above those of the layers that everybody sees.
+    pub sources: Vec<Source>,
+    /// The newest seqno that counts in them.
+    pub limit: Seqno,
+}
+
 /// One layer of a keyspace: records and range tombstones.
 pub struct Source {
     /// Point records.
@@ -48,7 +56,8 @@ enum Place {
 pub struct VisibleCursor {
     records: MergingIter,
     tombstones: Vec<LayerTombstones>,
-    snapshot: Seqno,
+    /// For each layer the newest seqno that counts.
+    limits: Vec<Seqno>,
     range: KeyRange,
     merger: Merger,
     place: Place,
@@ -74,14 +83,28 @@ impl VisibleCursor {
         merger: Merger,
         guard: Box<dyn Any + Send>,
     ) -> Self {
-        let (records, tombstones): (Vec<_>, Vec<_>) = sources
-            .into_iter()
-            .map(|source| (source.records, LayerTombstones::new(source.tombstones)))
-            .unzip();
+        let own = OwnLayers { sources: Vec::new(), limit: snapshot };
+        Self::through(own, sources, snapshot, range, merger, guard)
+    }
+
+    /// As [`VisibleCursor::new`], for the reader that owns the private layers `own`.
+    pub fn through(
+        own: OwnLayers,
+        sources: Vec<Source>,
+        snapshot: Seqno,
+        range: KeyRange,
+        merger: Merger,
+        guard: Box<dyn Any + Send>,
+    ) -> Self {
+        let own_limits = std::iter::repeat_n(own.limit, own.sources.len());
+        let limits = own_limits.chain(std::iter::repeat_n(snapshot, sources.len())).collect();
+        let sources = own.sources.into_iter().chain(sources);
+        let (records, tombstones): (Vec<_>, Vec<_>) =
+            sources.map(|source| (source.records, LayerTombstones::new(source.tombstones))).unzip();
         Self {
             records: MergingIter::new(records),
             tombstones,
-            snapshot,
+            limits,
             range,
             merger,
             place: Place::Fresh,
@@ -89,6 +112,11 @@ impl VisibleCursor {
             value: Bytes::new(),
             _guard: guard,
         }
+    }
+
+    /// No layer shows anything newer than this.
+    fn top(&self) -> Seqno {
+        self.limits.first().copied().unwrap_or(0)
     }
 
     /// The current record when it belongs to `self.key`: seqno, kind, child.
@@ -120,7 +148,6 @@ impl VisibleCursor {
             }
             self.key.clear();
             self.key.extend_from_slice(record.key);
-            self.pass_versions_above_snapshot()?;
             let resolved = self.resolve_forward()?;
             if let Some(value) = resolved.value {
                 self.value = value;
@@ -133,7 +160,7 @@ impl VisibleCursor {
             };
             hidden += 1;
             if hidden > HIDDEN_KEYS_MAX
-                && let Some(end) = self.tombstones[layer].covered_until(&self.key, self.snapshot)
+                && let Some(end) = self.tombstones[layer].covered_until(&self.key, self.limits[layer])
             {
                 self.records.skip_to(layer + 1, &end)?;
             }
@@ -161,23 +188,31 @@ impl VisibleCursor {
             };
             hidden += 1;
             if hidden > HIDDEN_KEYS_MAX
-                && let Some(start) = self.tombstones[layer].covered_from(&self.key, self.snapshot)
+                && let Some(start) = self.tombstones[layer].covered_from(&self.key, self.limits[layer])
             {
                 self.records.skip_before(layer + 1, &start)?;
             }
         }
     }
 
-    fn pass_versions_above_snapshot(&mut self) -> Result<()> {
+    /// The next version of `self.key` that counts, from the current record on.
+    fn visible_version(&mut self) -> Result<Option<(Seqno, RecordKind, usize)>> {
         let mut steps = 0;
-        while self.version().is_some_and(|(seqno, ..)| seqno > self.snapshot) {
-            if steps == VERSION_STEPS_MAX {
-                return self.records.seek(&self.key, self.snapshot);
+        loop {
+            let Some((seqno, kind, layer)) = self.version() else { return Ok(None) };
+            let limit = self.limits[layer];
+            if seqno <= limit {
+                return Ok(Some((seqno, kind, layer)));
             }
-            self.records.next()?;
-            steps += 1;
+            if steps == VERSION_STEPS_MAX {
+                // Layers above this one are behind already: their seqnos are greater.
+                self.records.seek(&self.key, limit)?;
+                steps = 0;
+            } else {
+                self.records.next()?;
+                steps += 1;
+            }
         }
-        Ok(())
     }
 
     /// From any version of `self.key` to behind all of them.
@@ -203,8 +238,8 @@ impl VisibleCursor {
     /// From the newest visible version of `self.key` on to the one that decides, or behind them.
     fn resolve_forward(&mut self) -> Result<Resolved> {
         let (mut base, mut operands, mut hidden_by) = (None, Vec::new(), None);
-        while let Some((seqno, kind, child)) = self.version() {
-            let hiding = hiding_layer(&mut self.tombstones[..=child], &self.key, seqno, self.snapshot);
+        while let Some((seqno, kind, child)) = self.visible_version()? {
+            let hiding = self.hiding_layer(child, seqno);
             if hiding.is_some() {
                 hidden_by = hiding.filter(|&layer| layer < child);
                 break;
@@ -229,13 +264,13 @@ impl VisibleCursor {
         while let Some((seqno, kind, child)) = self.version() {
             if steps == VERSION_STEPS_MAX {
                 // Many versions: from the newest on is the shorter way.
-                self.records.seek(&self.key, self.snapshot)?;
+                self.records.seek(&self.key, self.top())?;
                 let resolved = self.resolve_forward()?;
                 self.records.seek_before(&self.key)?;
                 return Ok(resolved);
             }
-            if seqno <= self.snapshot {
-                let hiding = hiding_layer(&mut self.tombstones[..=child], &self.key, seqno, self.snapshot);
+            if seqno <= self.limits[child] {
+                let hiding = self.hiding_layer(child, seqno);
                 hidden_by = hiding.filter(|&layer| layer < child);
                 if hiding.is_some() || kind != RecordKind::Merge {
                     operands.clear();
@@ -253,13 +288,14 @@ impl VisibleCursor {
         operands.reverse();
         Ok(Resolved { value: self.merger.resolve(&self.key, base, &operands)?, hidden_by })
     }
-}
 
-/// The newest of `layers` whose tombstones hide the record of the last of them.
-fn hiding_layer(layers: &mut [LayerTombstones], key: &[u8], seqno: Seqno, snapshot: Seqno) -> Option<usize> {
-    layers
-        .iter_mut()
-        .position(|layer| layer.covering(key, snapshot).is_some_and(|tombstone| tombstone > seqno))
+    /// The newest layer, down to `layer`, whose tombstones hide the record at `seqno` of that layer.
+    fn hiding_layer(&mut self, layer: usize, seqno: Seqno) -> Option<usize> {
+        let (key, limits) = (&self.key, &self.limits);
+        let mut layers = self.tombstones[..=layer].iter_mut().zip(limits);
+        layers
+            .position(|(layer, &limit)| layer.covering(key, limit).is_some_and(|tombstone| tombstone > seqno))
+    }
 }
 
 impl Cursor for VisibleCursor {
@@ -269,7 +305,7 @@ impl Cursor for VisibleCursor {
             if cursor.range.end.as_ref().is_some_and(|end| *from >= end[..]) {
                 return Ok(Place::AfterLast);
             }
-            cursor.records.seek(from, cursor.snapshot)?;
+            cursor.records.seek(from, cursor.top())?;
             cursor.settle_forward()
         })
     }

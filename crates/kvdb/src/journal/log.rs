@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use kvfs_device::Device;
-use kvfs_store::{Batch, Result, Seqno, StoreError};
+use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
 
 use super::codec::{encode, encoded_len_max};
 use super::group::Group;
@@ -111,7 +111,7 @@ impl<M: Monitor<State>> Log<M> {
         read(&self.state.lock())
     }
 
-    pub(super) fn append(&self, base: Seqno, batch: &Batch) -> Result<Lsn, AppendError> {
+    pub(super) fn append(&self, base: Seqno, batch: &Batch, txn: Option<TxnId>) -> Result<Lsn, AppendError> {
         let len_max = encoded_len_max(batch);
         let alone = group_len((HEADER_BYTES + len_max) as u64);
         if alone > self.area.len {
@@ -139,7 +139,7 @@ impl<M: Monitor<State>> Log<M> {
         if state.open.is_empty() {
             state.open.first_seqno = base;
         }
-        encode(base, batch, &mut state.open);
+        encode(base, batch, txn, &mut state.open);
         state.open.batches += 1;
         state.stats.batches += 1;
         state.appended = base + (batch.len() as u64).max(1) - 1;

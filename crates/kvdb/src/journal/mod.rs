@@ -27,7 +27,7 @@ mod recovery;
 use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{Batch, Result, Seqno, StoreError};
+use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
 
 use crate::format::Superblock;
 use log::{Log, State};
@@ -172,7 +172,21 @@ impl Journal {
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
     pub fn append(&self, base: Seqno, batch: &Batch) -> Result<Lsn, AppendError> {
-        self.log.append(base, batch)
+        self.log.append(base, batch, None)
+    }
+
+    /// As [`Journal::append`], for the commit of the transaction `txn`.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_commit(&self, base: Seqno, batch: &Batch, txn: TxnId) -> Result<Lsn, AppendError> {
+        self.log.append(base, batch, Some(txn))
+    }
+
+    /// Whether any batch of so many operations with so much payload fits the area, when that is empty.
+    pub fn holds(&self, ops: u64, payload_bytes: u64) -> bool {
+        let len = header::HEADER_BYTES as u64 + codec::encoded_len_max_of(ops, payload_bytes);
+        header::group_len(len) <= self.log.area().len
     }
 
     /// Returns when everything appended at or below `seqno` survives a power cut. The first of

@@ -13,7 +13,7 @@
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{Batch, Result, Seqno, StoreError};
+use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
 
 use super::codec::BatchReader;
 use super::header::{HEADER_BYTES, Header};
@@ -30,6 +30,8 @@ pub struct Replayed {
     pub base: Seqno,
     /// The operations.
     pub batch: Batch,
+    /// The transaction whose commit it is.
+    pub txn: Option<TxnId>,
     /// Where the batch's group begins.
     pub lsn: Lsn,
 }
@@ -109,13 +111,13 @@ fn replay_group(
     let lsn = log.head;
     let mut batches = 0;
     let mut reader = BatchReader::new(payload);
-    while let Some((base, batch)) = reader.next().map_err(|error| error.at(place(lsn)))? {
+    while let Some((base, batch, txn)) = reader.next().map_err(|error| error.at(place(lsn)))? {
         if base <= log.last_seqno || (batches == 0 && base != header.first_seqno) {
             return Err(StoreError::corrupt(place(lsn), format!("seqno {base} follows {}", log.last_seqno)));
         }
         log.last_seqno = base + (batch.len() as u64).max(1) - 1;
         batches += 1;
-        each(Replayed { base, batch, lsn })?;
+        each(Replayed { base, batch, txn, lsn })?;
     }
     if batches != header.batches {
         let detail = format!("{batches} batches instead of {}", header.batches);

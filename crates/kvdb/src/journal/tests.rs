@@ -200,7 +200,7 @@ fn a_batch_larger_than_a_chunk_survives() {
         Ok(())
     });
     assert_eq!(recovered.unwrap().head, journal.head());
-    assert_eq!(replayed, [Replayed { base: 8, batch, lsn: tail }]);
+    assert_eq!(replayed, [Replayed { base: 8, batch, txn: None, lsn: tail }]);
 }
 
 #[test]

@@ -75,6 +75,12 @@ impl<'a> BlockFill<'a> {
         self.snapshot
     }
 
+    /// Goes on in layers of which an older state is read: everything newer than `snapshot` there does not
+    /// count.
+    pub fn descend(&mut self, snapshot: Seqno) {
+        self.snapshot = snapshot;
+    }
+
     /// Whether bytes are wanted, not only presence.
     pub fn wants_data(&self) -> bool {
         self.buf.is_some()
@@ -230,6 +236,24 @@ pub fn block_key(prefix: &[u8], block: u64) -> Vec<u8> {
     key.extend_from_slice(prefix);
     key.extend_from_slice(&block.to_be_bytes());
     key
+}
+
+/// The first block of `prefix` whose key is at or after `key`; `None` when all are before it.
+pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
+    let head = &key[..key.len().min(prefix.len())];
+    match head.cmp(&prefix[..head.len()]) {
+        std::cmp::Ordering::Less => Some(0),
+        std::cmp::Ordering::Greater => None,
+        std::cmp::Ordering::Equal if key.len() <= prefix.len() => Some(0),
+        std::cmp::Ordering::Equal => {
+            let tail = &key[prefix.len()..];
+            let mut number = [0; 8];
+            let taken = tail.len().min(8);
+            number[..taken].copy_from_slice(&tail[..taken]);
+            let block = u64::from_be_bytes(number);
+            if tail.len() > 8 { block.checked_add(1) } else { Some(block) }
+        }
+    }
 }
 
 /// The inverse of [`block_key`]: prefix and block number; `None` for a key shorter than eight bytes.

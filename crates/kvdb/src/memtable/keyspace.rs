@@ -9,6 +9,7 @@ use super::{
     fill::BlockFill,
     growing::GrowingTombstones,
     lookup::Lookup,
+    newer::NewerSearch,
     skiplist::{HoldsList, RECORD_OVERHEAD_BYTES, SkipList},
     tombstones::RangeTombstone,
 };
@@ -141,6 +142,24 @@ impl KeyspaceTable {
             }
             if !node.advance() {
                 return;
+            }
+        }
+    }
+
+    pub(super) fn find_newer(&self, search: &mut NewerSearch<'_>) {
+        for set in self.tombstones.sets() {
+            search.visit_tombstones(&set, &[]);
+        }
+        let mut node = self.records.seek(search.start(&[]), Seqno::MAX);
+        while let Some(at) = &mut node {
+            let record = at.record();
+            if search.is_over() || search.is_beyond(record.key) {
+                break;
+            }
+            let value = || Ok::<_, std::convert::Infallible>(at.value().clone());
+            let Ok(()) = search.visit(record.key, record.seqno, record.kind, value);
+            if !at.advance() {
+                break;
             }
         }
     }

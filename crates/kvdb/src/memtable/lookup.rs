@@ -48,6 +48,12 @@ impl<'a> Lookup<'a> {
         self.snapshot
     }
 
+    /// Goes on in layers of which an older state is read: everything newer than `snapshot` there does not
+    /// count.
+    pub fn descend(&mut self, snapshot: Seqno) {
+        self.snapshot = snapshot;
+    }
+
     /// Whether the walk is over: older versions and layers can't change the answer.
     pub fn is_decided(&self) -> bool {
         self.outcome != Outcome::Pending

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use kvfs_store::{MergeFunction, Result, StoreError};
+use kvfs_store::{MergeFunction, Result, StoreError, Touch};
 
 /// Resolves and folds the merge operands of one keyspace. Cheap to clone.
 #[derive(Clone)]
@@ -50,6 +50,11 @@ impl Merger {
             self.function.as_ref().ok_or_else(|| StoreError::NoMergeFunction(self.keyspace.to_string()))?;
         let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|operand| &operand[..]).collect();
         function.resolve(key, base.as_deref(), &oldest_first)
+    }
+
+    /// Which fields of the value `operand` touches, and how.
+    pub fn touch(&self, key: &[u8], operand: &[u8]) -> Touch {
+        self.function.as_ref().map_or(Touch::ALL, |function| function.touch(key, operand))
     }
 
     /// One operand for two neighbouring ones, or `None` when they do not fold.

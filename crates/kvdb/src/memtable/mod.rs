@@ -13,14 +13,16 @@ mod iter;
 mod keyspace;
 mod lookup;
 mod merge;
+mod newer;
 mod skiplist;
 mod table;
 mod tombstones;
 mod writers;
 
-pub use fill::{BlockFill, BlockState, block_key, split_block_key};
+pub use fill::{BlockFill, BlockState, block_key, first_block_at_or_after, split_block_key};
 pub use lookup::{Lookup, Outcome};
 pub use merge::Merger;
+pub use newer::NewerSearch;
 pub use table::MemTable;
 pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
 pub use writers::WriteGuard;

@@ -21,6 +21,7 @@ use super::{
     iter::{EmptyIter, MemTableIter},
     keyspace::KeyspaceTable,
     lookup::Lookup,
+    newer::NewerSearch,
     tombstones::TombstoneSet,
     writers::{WriteGuard, Writers},
 };
@@ -139,6 +140,16 @@ impl MemTable {
     pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
         if let Some(table) = self.table(keyspace) {
             table.fill(fill);
+        }
+    }
+
+    /// Takes a search for changes through this layer: not at all when everything here is older, else O(log n
+    /// + records in the range).
+    pub fn find_newer(&self, keyspace: u32, search: &mut NewerSearch<'_>) {
+        if self.seqno_range().is_some_and(|(_, newest)| search.concerns(newest))
+            && let Some(table) = self.table(keyspace)
+        {
+            table.find_newer(search);
         }
     }
 

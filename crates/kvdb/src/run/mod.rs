@@ -21,6 +21,7 @@ mod block_read;
 mod block_writer;
 mod filter;
 mod held;
+mod newer;
 mod piece;
 mod read_ahead;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! varints, byte strings with their length in front.
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Seqno};
+use kvfs_store::{KeyspaceKind, Seqno, TxnId};
 
 use crate::format::{DecodeError, Decoder, Extent, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse};
 use crate::journal::Lsn;
@@ -31,6 +31,10 @@ pub enum Edit {
     JournalTail { lsn: Lsn, seqno: Seqno },
     /// Ids of runs and pieces below this are taken.
     NextId(u64),
+    /// No transaction of a later opening has an id below this.
+    NextTxn(u64),
+    /// The transaction was committed, up to this seqno.
+    Committed { txn: TxnId, seqno: Seqno },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -40,6 +44,9 @@ const TRIM_RUN: u8 = 4;
 const DROP_RUN: u8 = 5;
 const JOURNAL_TAIL: u8 = 6;
 const NEXT_ID: u8 = 7;
+// 8 is set aside for prepared runs.
+const NEXT_TXN: u8 = 9;
+const COMMITTED: u8 = 10;
 
 const KIND_TUPLE: u8 = 1;
 const KIND_BLOCK: u8 = 2;
@@ -76,6 +83,15 @@ impl Edit {
                 sink.put_u8(NEXT_ID);
                 sink.put_varint(*id);
             }
+            Self::NextTxn(txn) => {
+                sink.put_u8(NEXT_TXN);
+                sink.put_varint(*txn);
+            }
+            Self::Committed { txn, seqno } => {
+                sink.put_u8(COMMITTED);
+                sink.put_varint(txn.0);
+                sink.put_varint(*seqno);
+            }
         }
     }
 
@@ -105,6 +121,8 @@ impl Edit {
             }
             JOURNAL_TAIL => Self::JournalTail { lsn: Lsn(decoder.varint()?), seqno: decoder.varint()? },
             NEXT_ID => Self::NextId(decoder.varint()?),
+            NEXT_TXN => Self::NextTxn(decoder.varint()?),
+            COMMITTED => Self::Committed { txn: TxnId(decoder.varint()?), seqno: decoder.varint()? },
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }

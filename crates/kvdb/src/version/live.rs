@@ -15,7 +15,7 @@ use kvfs_store::{Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
 use crate::format::PieceId;
-use crate::memtable::{BlockFill, Lookup, TombstoneSet, block_key};
+use crate::memtable::{BlockFill, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after};
 use crate::run::{Piece, RunContext};
 
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
@@ -84,6 +84,18 @@ impl Run {
                 break;
             }
             piece.fill_from(fill, &self.lower_bound)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a search for changes through the pieces that hold anything newer.
+    pub(crate) fn find_newer(&self, search: &mut NewerSearch<'_>) -> Result<()> {
+        let first = self.piece_at(search.start(&self.lower_bound));
+        for piece in &self.pieces[first..] {
+            if search.is_over() || search.is_beyond(&piece.desc().first_key) {
+                break;
+            }
+            piece.find_newer(search, &self.lower_bound)?;
         }
         Ok(())
     }
@@ -188,40 +200,4 @@ impl Version {
 fn live_run(state: &RunState, pieces: Vec<Arc<Piece>>) -> Run {
     debug_assert_eq!(state.pieces.len(), pieces.len(), "manifest and live set are in step");
     Run { id: state.id, age: state.age, lower_bound: state.lower_bound.clone(), pieces }
-}
-
-/// The first block of `prefix` whose key is at or after `key`; `None` when all are before it.
-pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
-    let head = &key[..key.len().min(prefix.len())];
-    match head.cmp(&prefix[..head.len()]) {
-        std::cmp::Ordering::Less => Some(0),
-        std::cmp::Ordering::Greater => None,
-        std::cmp::Ordering::Equal if key.len() <= prefix.len() => Some(0),
-        std::cmp::Ordering::Equal => {
-            let tail = &key[prefix.len()..];
-            let mut number = [0; 8];
-            let taken = tail.len().min(8);
-            number[..taken].copy_from_slice(&tail[..taken]);
-            let block = u64::from_be_bytes(number);
-            if tail.len() > 8 { block.checked_add(1) } else { Some(block) }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn block_numbers_of_any_key() {
-        let key = |block: u64| block_key(b"pp", block);
-        assert_eq!(first_block_at_or_after(b"pp", b""), Some(0));
-        assert_eq!(first_block_at_or_after(b"pp", b"pa"), Some(0));
-        assert_eq!(first_block_at_or_after(b"pp", b"pp"), Some(0));
-        assert_eq!(first_block_at_or_after(b"pp", b"pq"), None);
-        assert_eq!(first_block_at_or_after(b"pp", &key(7)), Some(7));
-        assert_eq!(first_block_at_or_after(b"pp", &[&key(7)[..], b"\0"].concat()), Some(8));
-        assert_eq!(first_block_at_or_after(b"pp", b"pp\x01"), Some(1 << 56));
-        assert_eq!(first_block_at_or_after(b"pp", &[&key(u64::MAX)[..], b"\0"].concat()), None);
-    }
 }

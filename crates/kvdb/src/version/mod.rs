@@ -13,9 +13,9 @@ pub mod manifest;
 mod state;
 
 pub use edit::{Edit, RunId};
-pub use live::{KeyspaceRuns, Run, Version, first_block_at_or_after};
+pub use live::{KeyspaceRuns, Run, Version};
 pub use manifest::Manifest;
-pub use state::{KeyspaceState, ManifestState, RunState};
+pub use state::{COMMITTED_MAX, KeyspaceState, ManifestState, RunState};
 
 #[cfg(test)]
 mod tests;

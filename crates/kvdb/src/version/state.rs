@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
+use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError, TxnId};
 
 use super::edit::{Edit, RunId, encode_add_piece};
 use crate::format::{PieceDesc, ZoneUse};
@@ -20,7 +20,14 @@ pub struct ManifestState {
     pub flushed_seqno: Seqno,
     /// Ids of runs and pieces below this are taken.
     pub next_id: u64,
+    /// No transaction of a later opening has an id below this.
+    pub next_txn: u64,
+    /// The last commits of transactions whose records may have left the journal, by seqno.
+    pub committed: BTreeMap<Seqno, TxnId>,
 }
+
+/// Commits of transactions that the manifest remembers.
+pub const COMMITTED_MAX: usize = 4096;
 
 /// One keyspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +86,17 @@ impl ManifestState {
                 self.next_id = *id;
                 Ok(())
             }
+            Edit::NextTxn(txn) => {
+                self.next_txn = *txn;
+                Ok(())
+            }
+            Edit::Committed { txn, seqno } => {
+                self.committed.insert(*seqno, *txn);
+                if self.committed.len() > COMMITTED_MAX {
+                    self.committed.pop_first();
+                }
+                Ok(())
+            }
         }
     }
 
@@ -127,6 +145,10 @@ impl ManifestState {
         }
         give(&|buf| Edit::JournalTail { lsn: self.journal_tail, seqno: self.flushed_seqno }.encode(buf));
         give(&|buf| Edit::NextId(self.next_id).encode(buf));
+        give(&|buf| Edit::NextTxn(self.next_txn).encode(buf));
+        for (&seqno, &txn) in &self.committed {
+            give(&|buf| Edit::Committed { txn, seqno }.encode(buf));
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 //! What the traits mean: tests that every engine passes, and those of the model alone.
 #![expect(clippy::unwrap_used, reason = "a test that fails here has failed")]
 
+mod kvdb;
 mod model;
+mod on_kvdb;
+mod on_kvdb_runs;
 mod on_model;
 
 use std::marker::PhantomData;

@@ -5,7 +5,21 @@ use std::sync::Arc;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, KeyRange, StoreError, TxnOptions};
 
+use crate::text;
+
 type Fixture = crate::Fixture<crate::Model>;
+
+#[test]
+fn an_operand_that_does_not_resolve_fails_its_batch() {
+    let f = Fixture::new();
+    f.put("a", "1");
+    let corrupt = f.try_apply(|b| {
+        b.put(f.plain, "a", "2");
+        b.merge(f.merging, "k", "?");
+    });
+    assert!(matches!(corrupt, Err(StoreError::Corrupt { .. })));
+    assert_eq!(text(f.store.get(f.plain, b"a").unwrap()), Some("1".into()));
+}
 
 #[test]
 fn old_versions_leave_with_their_snapshots() {

@@ -62,3 +62,16 @@ fn block_keys_split_back() {
     assert_eq!(split_block_key(&block_key(b"ab", 77)), Some((&b"ab"[..], 77)));
     assert_eq!(split_block_key(b"short"), None);
 }
+
+#[test]
+fn block_numbers_of_any_key() {
+    let key = |block: u64| block_key(b"pp", block);
+    assert_eq!(first_block_at_or_after(b"pp", b""), Some(0));
+    assert_eq!(first_block_at_or_after(b"pp", b"pa"), Some(0));
+    assert_eq!(first_block_at_or_after(b"pp", b"pp"), Some(0));
+    assert_eq!(first_block_at_or_after(b"pp", b"pq"), None);
+    assert_eq!(first_block_at_or_after(b"pp", &key(7)), Some(7));
+    assert_eq!(first_block_at_or_after(b"pp", &[&key(7)[..], b"\0"].concat()), Some(8));
+    assert_eq!(first_block_at_or_after(b"pp", b"pp\x01"), Some(1 << 56));
+    assert_eq!(first_block_at_or_after(b"pp", &[&key(u64::MAX)[..], b"\0"].concat()), None);
+}

@@ -44,7 +44,7 @@ fn operations_fit_the_kind_of_their_keyspace() {
     let read = f.store.read_blocks(f.plain, b"k", 0, &mut [0; BLOCK_BYTES]);
     assert!(matches!(read, Err(StoreError::WrongKind { .. })));
     f.apply(|b| {
-        b.delete(f.blocks, "short");
+        b.delete(f.blocks, "12345678");
         b.delete_range(f.blocks, "a", "b");
     });
     assert!(f.store.get(f.plain, b"a").unwrap().is_some());

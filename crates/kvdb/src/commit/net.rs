@@ -1,0 +1,273 @@
+//! What a private write set comes to: the newest change of each key, range deletes without overlaps.
+//!
+//! Invariants: a range comes before the changes inside of it; these were made after it; a delete inside of a
+//! range is left out. So the changes in this order are a batch with the effect of all batches of the set.
+//!
+//! Thread safety: belongs to one thread.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Change, ChangeCursor, KeyRange, Keyspace, KeyspaceKind, Op, Result, Seqno,
+};
+
+use super::private::BlockWrites;
+use crate::format::{RecordIter, RecordKind, RecordRef};
+use crate::iter::{CompactionIter, KeepRules, Kept};
+use crate::memtable::{MemTable, Merger, TombstoneSet, split_block_key};
+
+/// One keyspace of a private write set, up to a seqno.
+pub(super) struct NetSource {
+    pub(super) table: Arc<MemTable>,
+    pub(super) keyspace: u32,
+    pub(super) kind: KeyspaceKind,
+    pub(super) merger: Merger,
+    pub(super) limit: Seqno,
+}
+
+/// One element of the net set.
+enum Net {
+    DeleteRange(Bytes, Bytes),
+    Put(Kept),
+    Delete(Bytes),
+    /// Oldest first.
+    Merge(Bytes, Vec<Bytes>),
+}
+
+/// Walks over the net set in key order.
+struct NetWalk {
+    records: CompactionIter,
+    tombstones: Arc<TombstoneSet>,
+    ranges: VecDeque<KeyRange>,
+    ahead: Option<Kept>,
+    has_begun: bool,
+}
+
+impl NetWalk {
+    fn new(source: &NetSource) -> Self {
+        let tombstones = source.table.tombstones(source.keyspace);
+        let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: source.merger.clone() };
+        let records = UpTo { records: source.table.iter(source.keyspace), limit: source.limit };
+        Self {
+            records: CompactionIter::new(Box::new(records), [Arc::clone(&tombstones)], rules),
+            ranges: ranges(&tombstones),
+            tombstones,
+            ahead: None,
+            has_begun: false,
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Net>> {
+        if !self.has_begun {
+            self.records.first()?;
+            self.ahead = self.records.next_kept()?;
+            self.has_begun = true;
+        }
+        loop {
+            let is_range_next = match (&self.ahead, self.ranges.front()) {
+                (Some(kept), Some(range)) => range.start <= kept.key,
+                (None, Some(_)) => true,
+                (_, None) => false,
+            };
+            if is_range_next && let Some(KeyRange { start, end: Some(end) }) = self.ranges.pop_front() {
+                return Ok(Some(Net::DeleteRange(start, end)));
+            }
+            let Some(kept) = self.ahead.take() else { return Ok(None) };
+            self.ahead = self.records.next_kept()?;
+            match kept.kind {
+                RecordKind::Put => return Ok(Some(Net::Put(kept))),
+                RecordKind::Delete if self.tombstones.fragment_at(&kept.key).is_some() => {}
+                RecordKind::Delete => return Ok(Some(Net::Delete(kept.key))),
+                RecordKind::Merge => return self.operands(kept).map(Some),
+            }
+        }
+    }
+
+    /// All operands of the key of `newest`. There is no private base: else there were a value.
+    fn operands(&mut self, newest: Kept) -> Result<Net> {
+        let mut operands = vec![newest.value];
+        while let Some(older) = self.ahead.take_if(|kept| kept.key == newest.key) {
+            operands.push(older.value);
+            self.ahead = self.records.next_kept()?;
+        }
+        operands.reverse();
+        Ok(Net::Merge(newest.key, operands))
+    }
+}
+
+/// The stretches of keys under any tombstone; those that touch are one.
+fn ranges(tombstones: &TombstoneSet) -> VecDeque<KeyRange> {
+    let mut ranges: VecDeque<KeyRange> = VecDeque::new();
+    for fragment in tombstones.fragments() {
+        match ranges.back_mut() {
+            Some(last) if last.end.as_ref() == Some(fragment.start) => last.end = Some(fragment.end.clone()),
+            _ => ranges.push_back(KeyRange::new(fragment.start.clone(), fragment.end.clone())),
+        }
+    }
+    ranges
+}
+
+/// The net changes of one keyspace, for whoever looks at a transaction.
+pub struct NetChanges {
+    walk: NetWalk,
+    kind: KeyspaceKind,
+    /// Read while it was seen whether a stretch of blocks goes on.
+    ahead: Option<Net>,
+}
+
+impl NetChanges {
+    pub(super) fn new(source: NetSource) -> Self {
+        Self { walk: NetWalk::new(&source), kind: source.kind, ahead: None }
+    }
+
+    /// The stretch of blocks that begins with the one under `key`.
+    fn stretch(&mut self, key: &Bytes) -> Result<Option<Change>> {
+        let Some((prefix, first)) = split_block_key(key) else { return Ok(None) };
+        let mut count = 1;
+        loop {
+            match self.walk.next()? {
+                Some(Net::Put(kept)) if split_block_key(&kept.key) == Some((prefix, first + count)) => {
+                    count += 1
+                }
+                other => {
+                    self.ahead = other;
+                    return Ok(Some(Change::Blocks { prefix: key.slice(..prefix.len()), first, count }));
+                }
+            }
+        }
+    }
+}
+
+impl ChangeCursor for NetChanges {
+    fn next(&mut self) -> Result<Option<Change>> {
+        let net = match self.ahead.take() {
+            Some(net) => net,
+            None => match self.walk.next()? {
+                Some(net) => net,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(match net {
+            Net::DeleteRange(start, end) => match end.strip_suffix(&[0]) {
+                // That is how a block is deleted.
+                Some(key) if self.kind == KeyspaceKind::Block && *key == start => {
+                    Change::Delete { key: start }
+                }
+                _ => Change::DeleteRange { start, end },
+            },
+            Net::Put(kept) if self.kind == KeyspaceKind::Block => return self.stretch(&kept.key),
+            Net::Put(kept) => Change::Put { key: kept.key, value: kept.value },
+            Net::Delete(key) => Change::Delete { key },
+            Net::Merge(key, operands) => Change::Merge { key, operands },
+        }))
+    }
+}
+
+/// Blocks of one operation that follow each other.
+struct Stretch {
+    key: Bytes,
+    seqno: Seqno,
+    first: u64,
+    count: u64,
+}
+
+/// Appends the net changes of one keyspace to `batch`. The data of blocks is not copied: it is cut out of
+/// what the operations brought.
+pub(super) fn net_batch(source: &NetSource, block_writes: &BlockWrites, batch: &mut Batch) -> Result<()> {
+    let keyspace = Keyspace(source.keyspace);
+    let mut walk = NetWalk::new(source);
+    let mut open: Option<Stretch> = None;
+    loop {
+        let net = walk.next()?;
+        if let Some(Net::Put(kept)) = &net
+            && source.kind == KeyspaceKind::Block
+            && let Some((prefix, block)) = split_block_key(&kept.key)
+        {
+            if let Some(stretch) = &mut open
+                && stretch.seqno == kept.seqno
+                && stretch.first + stretch.count == block
+                && stretch.key[..stretch.key.len() - 8] == *prefix
+            {
+                stretch.count += 1;
+                continue;
+            }
+            close(open.take(), keyspace, block_writes, batch);
+            open = Some(Stretch { key: kept.key.clone(), seqno: kept.seqno, first: block, count: 1 });
+            continue;
+        }
+        close(open.take(), keyspace, block_writes, batch);
+        match net {
+            None => return Ok(()),
+            Some(Net::DeleteRange(start, end)) => batch.delete_range(keyspace, start, end),
+            Some(Net::Put(kept)) => batch.put(keyspace, kept.key, kept.value),
+            Some(Net::Delete(key)) => batch.delete(keyspace, key),
+            Some(Net::Merge(key, operands)) => {
+                for operand in operands {
+                    batch.merge(keyspace, key.clone(), operand);
+                }
+            }
+        }
+    }
+}
+
+fn close(stretch: Option<Stretch>, keyspace: Keyspace, block_writes: &BlockWrites, batch: &mut Batch) {
+    let Some(Stretch { key, seqno, first, count }) = stretch else { return };
+    let (first_written, written) = &block_writes[&seqno];
+    let start = (first - first_written) as usize * BLOCK_BYTES;
+    let data = written.slice(start..start + count as usize * BLOCK_BYTES);
+    batch.push(Op::PutBlocks { keyspace, prefix: key.slice(..key.len() - 8), first, data });
+}
+
+/// The records at or below a seqno, on forward walks.
+struct UpTo {
+    records: Box<dyn RecordIter>,
+    limit: Seqno,
+}
+
+impl UpTo {
+    fn pass_newer(&mut self) -> Result<()> {
+        while self.records.record().is_some_and(|record| record.seqno > self.limit) {
+            self.records.next()?;
+        }
+        Ok(())
+    }
+}
+
+impl RecordIter for UpTo {
+    fn seek(&mut self, key: &[u8], seqno: Seqno) -> Result<()> {
+        self.records.seek(key, seqno)?;
+        self.pass_newer()
+    }
+
+    fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.records.seek_before(key)
+    }
+
+    fn first(&mut self) -> Result<()> {
+        self.records.first()?;
+        self.pass_newer()
+    }
+
+    fn last(&mut self) -> Result<()> {
+        self.records.last()
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.records.next()?;
+        self.pass_newer()
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.records.prev()
+    }
+
+    fn record(&self) -> Option<RecordRef<'_>> {
+        self.records.record()
+    }
+
+    fn value(&mut self) -> Result<Bytes> {
+        self.records.value()
+    }
+}

@@ -1,0 +1,38 @@
+//! The engine, to be judged: as it comes, and with memtables so small that most of what a test writes lies in
+//! runs.
+
+use std::sync::Arc;
+
+use kvfs_device::{Device, MemoryDevice};
+use kvfs_kvdb::{Background, CreateOptions, Db, Options};
+use kvfs_store::Store;
+use kvfs_store::clock::ManualClock;
+
+use crate::Engine;
+
+const CAPACITY_BYTES: u64 = 256 << 20;
+
+pub(crate) struct Kvdb;
+
+impl Engine for Kvdb {
+    fn make() -> Arc<dyn Store> {
+        make(64 << 20)
+    }
+}
+
+pub(crate) struct KvdbInRuns;
+
+impl Engine for KvdbInRuns {
+    fn make() -> Arc<dyn Store> {
+        make(1)
+    }
+}
+
+fn make(memtable_bytes: u64) -> Arc<dyn Store> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
+    let create = CreateOptions { zone_bytes: 256 << 10, ..CreateOptions::new(CAPACITY_BYTES, [7; 16]) };
+    Db::create(Arc::clone(&device), &create).unwrap();
+    let options =
+        Options { background: Background::Manual, memtable_bytes, ..Options::with_memory(64 << 20) };
+    Db::open(device, options, Arc::new(ManualClock::default())).unwrap()
+}

@@ -1,0 +1,15 @@
+//! The contract of the traits, judged on the engine when nearly everything lies in runs.
+#![expect(clippy::duplicate_mod, reason = "the same tests for every engine")]
+
+type Fixture = crate::Fixture<crate::kvdb::KvdbInRuns>;
+
+#[path = "contract/blocks.rs"]
+mod blocks;
+#[path = "contract/cursors.rs"]
+mod cursors;
+#[path = "contract/limits.rs"]
+mod limits;
+#[path = "contract/transactions.rs"]
+mod transactions;
+#[path = "contract/tuples.rs"]
+mod tuples;
