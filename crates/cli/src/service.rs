@@ -100,10 +100,7 @@ impl Service {
                 self.transactions()?.commit(peer, id, durability)?;
                 Response::Done
             }
-            Request::Abort { id } => {
-                self.transactions()?.abort(peer, id)?;
-                Response::Done
-            }
+            Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(peer, id)? },
             Request::Transactions => Response::Transactions(self.transactions()?.list(peer)),
             Request::Diff { .. } => {
                 return Err(CliError::new(Code::Failed, "diff is not answered yet"));

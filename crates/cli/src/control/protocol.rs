@@ -168,6 +168,10 @@ pub(crate) enum Response {
         /// As in [`TxnLine`].
         view: Vec<u8>,
     },
+    /// Why the transaction could not have been committed any more, if so.
+    Aborted {
+        doomed: Option<String>,
+    },
     Transactions(Vec<TxnLine>),
     Diff {
         lines: Vec<ChangeLine>,

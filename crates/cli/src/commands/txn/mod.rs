@@ -9,6 +9,7 @@ mod run;
 mod supervise;
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -82,7 +83,7 @@ fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
 fn simple(store: Option<&Path>, request: &Request) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     match client.call(request)? {
-        Response::Done => Ok(ExitCode::SUCCESS),
+        Response::Done | Response::Aborted { .. } => Ok(ExitCode::SUCCESS),
         _ => Err(Client::confused()),
     }
 }
@@ -106,7 +107,10 @@ fn begin(client: &mut Client, args: &BeginArgs, label: String, tied: bool) -> Re
 fn print_begun(store: Option<&Path>, args: &BeginArgs) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     let (id, view) = begin(&mut client, args, "txn begin".to_owned(), false)?;
-    println!("{id}\n{}", view.display());
+    // At once, so that `| head -n 1` takes it whole.
+    std::io::stdout()
+        .write_all(format!("{id}\n{}\n", view.display()).as_bytes())
+        .map_err(|error| CliError::io("write", Path::new("standard output"), &error))?;
     Ok(ExitCode::SUCCESS)
 }
 

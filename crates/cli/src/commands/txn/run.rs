@@ -31,13 +31,17 @@ pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
         let id = id.to_string_lossy().into_owned();
         return Err(CliError::new(Code::Usage, format!("this is transaction {id} already; they don't nest")));
     }
+    // Now, because later /proc is that of the command.
+    let conflict_to = args.conflict_to.map(listener).transpose()?;
     let mut watch = Watch::begin()?;
     let (mut client, mount) = connect(store)?;
     let (id, _) = begin(&mut client, &args.begin, label(&args.command), true)?;
     let done = attempt(&mut client, &mount, id, args, &mut watch);
-    match &done {
-        Err(error) if error.code == Code::Conflict => tell_conflict(args.conflict_to),
-        _ => {}
+    if let (Err(error), Some(mut listener)) = (&done, conflict_to)
+        && error.code == Code::Conflict
+        && let Err(error) = listener.write_all(CONFLICT_MARK)
+    {
+        eprintln!("kvfs: nobody hears of the conflict: {error}");
     }
     done
 }
@@ -60,14 +64,22 @@ fn attempt(
             commit(client, id, !args.is_async)?;
             Ok(ExitCode::SUCCESS)
         }
-        Ended::Exit(code) => {
+        Ended::Exit(0) => {
             abort(client, id)?;
-            if code == 0 {
-                eprintln!("kvfs: transaction {id} was aborted; nothing happened");
-            }
+            eprintln!("kvfs: transaction {id} was aborted; nothing happened");
             // Declining a review is no success.
-            Ok(ExitCode::from(code.max(u8::from(args.review))))
+            Ok(ExitCode::FAILURE)
         }
+        Ended::Exit(code) => match abort(client, id)? {
+            // The command failed because its files did.
+            Some(why) => Err(CliError::new(
+                Code::Conflict,
+                format!(
+                    "transaction {id}: {why}; the command ended with {code}; nothing happened, try again"
+                ),
+            )),
+            None => Ok(ExitCode::from(code)),
+        },
         Ended::Told(signal) => {
             abort(client, id)?;
             Ok(ExitCode::from(128 + signal))
@@ -130,9 +142,10 @@ fn commit(client: &mut Client, id: u64, durable: bool) -> Result<()> {
     }
 }
 
-fn abort(client: &mut Client, id: u64) -> Result<()> {
+/// Returns why the transaction could not have been committed, if so.
+fn abort(client: &mut Client, id: u64) -> Result<Option<String>> {
     match client.call(&Request::Abort { id })? {
-        Response::Done => Ok(()),
+        Response::Aborted { doomed } => Ok(doomed),
         _ => Err(Client::confused()),
     }
 }
@@ -166,13 +179,9 @@ fn warn_of_descriptors(dir: &Path) {
     }
 }
 
-fn tell_conflict(descriptor: Option<i32>) {
-    let Some(number) = descriptor else { return };
-    let told = fs::OpenOptions::new()
-        .write(true)
-        .open(format!("/proc/self/fd/{number}"))
-        .and_then(|mut pipe| pipe.write_all(CONFLICT_MARK));
-    if let Err(error) = told {
-        eprintln!("kvfs: nobody hears of the conflict: {error}");
-    }
+/// Whoever tries again, at the other end of a pipe that he left open for this process.
+fn listener(descriptor: i32) -> Result<fs::File> {
+    let path = format!("/proc/self/fd/{descriptor}");
+    let opened = fs::OpenOptions::new().write(true).open(&path);
+    opened.map_err(|error| CliError::io("open", Path::new(&path), &error))
 }

@@ -208,11 +208,12 @@ impl Transactions {
         }
     }
 
-    /// Drops a transaction.
-    pub(crate) fn abort(&self, peer: &Peer, id: u64) -> Result<()> {
+    /// Drops a transaction. Returns why it could not have been committed any more, if so.
+    pub(crate) fn abort(&self, peer: &Peer, id: u64) -> Result<Option<String>> {
         let (view, seat) = self.take(peer, id, "being aborted")?;
+        let doomed = view.doom().map(|doom| view.explain(&doom));
         self.drop_taken(id, &view, seat, Some(peer));
-        Ok(())
+        Ok(doomed)
     }
 
     /// The connection has ended, and with it what is tied to it.
