@@ -195,7 +195,7 @@ killed() {
   until_ok has_open 1 && sleep 0.3
   local pid
   pid=$("$KVFS" txn list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["pid"])')
-  kill -9 "$pid" && until_ok no_open && [ ! -e killed ] && until_ok sh -c "! pgrep -f 'mkdir killed; echo x' >/dev/null"
+  kill -9 "$pid" && until_ok no_open && [ ! -e killed ] && until_ok sh -c "! pgrep -f '[m]kdir killed; echo x' >/dev/null"
   local status=$?
   wait $runner
   return $status
@@ -255,8 +255,8 @@ begin_abort() {
 ended_view() {
   # Who is still inside of a view that has ended gets errors, not old data.
   local id
-  id=$("$KVFS" txn begin | head -n 1)
   echo before >ended
+  id=$("$KVFS" txn begin | head -n 1)
   "$KVFS" txn join "$id" -- sh -c "exec 3<ended; echo >'$work/in'; while [ ! -e '$work/out' ]; do sleep 0.05; done; cat <&3; echo x > ended; ls" >"$work/inside" 2>&1 &
   local joined=$!
   until_ok test -e "$work/in" && "$KVFS" txn abort "$id" && until_ok no_views && touch "$work/out"
@@ -294,7 +294,7 @@ umount_refused() {
 abort_open() {
   cd / || return
   "$KVFS" txn begin -s "$mnt" >/dev/null
-  (cd "$mnt" && "$KVFS" txn run -- sleep 60 >"$work/cut" 2>&1) &
+  "$KVFS" txn run -s "$mnt" -- sleep 60 >"$work/cut" 2>&1 &
   local runner=$! status=0
   until_ok has_open_at 2 && "$KVFS" umount --abort-open "$mnt" || status=1
   wait $runner && status=1
@@ -314,7 +314,7 @@ sigterm() {
 }
 daemon_killed() {
   mount_store || return
-  (cd "$mnt" && "$KVFS" txn run -- sh -c 'echo x > lost; sleep 60' >/dev/null 2>&1) &
+  "$KVFS" txn run -s "$mnt" -- sh -c "echo x > '$mnt/lost'; sleep 60" >/dev/null 2>&1 &
   local runner=$!
   until_ok has_open_at 1 && sleep 0.3
   kill_daemon
@@ -359,35 +359,44 @@ quick() {
   echo "# kvfs txn run -- true: $((best / 1000)).$((best % 1000 / 100)) ms at best"
 }
 
-step "make install is committed as a whole" install_commits
-step "a failing make install leaves nothing" install_fails
-step "the exit status is passed on" exit_status
-step "the working directory is kept" cwd_kept
-step "nothing shows before the commit, everything after it" isolated
-step "readers with descriptors and mappings during commits" readers
-step "dirty pages of mappings belong to the transaction" mapped_in_view
-step "a conflict: 75, and nothing happened" conflict
-step "the first updater wins" first_updater
-step "--retry loses no update" retried
-step "two runs at once" two_at_once
-step "kill -9 of a run leaves nothing" killed
-step "Ctrl-C aborts" interrupted
-step "SIGTERM aborts" terminated
-step "descendants belong to the run" descendants
-step "files and keys in one transaction" files_and_keys
-step "a conflict over a key" keys_conflict
-step "begin, join, commit" begin_join_commit
-step "begin, abort" begin_abort
-step "a view that has ended gives errors" ended_view
-step "a transaction whose time is over is gone" timed_out
-step "rm -rf while a file is open outside" remove_open
-step "thousands of names in one commit" many_files
-step "a descriptor from outside is warned of" outside_descriptor
-step "a large transaction" large
-step "how long an empty run takes" quick
-step "umount is refused while one is open" umount_refused
-step "umount --abort-open" abort_open
-step "SIGTERM of the daemon aborts and logs" sigterm
-step "kill -9 of the daemon" daemon_killed
-step "as an ordinary user" ordinary_user
+# A step that failed leaves no transaction to the next one.
+alone() {
+  if [ -n "$daemon" ]; then
+    "$KVFS" txn list -s "$mnt" --json 2>/dev/null | grep -o '"id":[0-9]*' | cut -d: -f2 |
+      while read -r id; do "$KVFS" txn abort -s "$mnt" "$id"; done
+  fi
+  step "$@"
+}
+
+alone "make install is committed as a whole" install_commits
+alone "a failing make install leaves nothing" install_fails
+alone "the exit status is passed on" exit_status
+alone "the working directory is kept" cwd_kept
+alone "nothing shows before the commit, everything after it" isolated
+alone "readers with descriptors and mappings during commits" readers
+alone "dirty pages of mappings belong to the transaction" mapped_in_view
+alone "a conflict: 75, and nothing happened" conflict
+alone "the first updater wins" first_updater
+alone "--retry loses no update" retried
+alone "two runs at once" two_at_once
+alone "kill -9 of a run leaves nothing" killed
+alone "Ctrl-C aborts" interrupted
+alone "SIGTERM aborts" terminated
+alone "descendants belong to the run" descendants
+alone "files and keys in one transaction" files_and_keys
+alone "a conflict over a key" keys_conflict
+alone "begin, join, commit" begin_join_commit
+alone "begin, abort" begin_abort
+alone "a view that has ended gives errors" ended_view
+alone "a transaction whose time is over is gone" timed_out
+alone "rm -rf while a file is open outside" remove_open
+alone "thousands of names in one commit" many_files
+alone "a descriptor from outside is warned of" outside_descriptor
+alone "a large transaction" large
+alone "how long an empty run takes" quick
+alone "umount is refused while one is open" umount_refused
+alone "umount --abort-open" abort_open
+alone "SIGTERM of the daemon aborts and logs" sigterm
+alone "kill -9 of the daemon" daemon_killed
+alone "as an ordinary user" ordinary_user
 summary txn
