@@ -1,10 +1,13 @@
 //! The command line, as clap sees it.
 
+mod txn;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::units::parse_size;
+pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -12,12 +15,14 @@ Examples:
   kvfs mount ~/store ~/mnt                 mount it (in the background)
   kvfs mount --create ~/store ~/mnt        the same, making the store when it is missing
   cd ~/mnt && kvfs kv put tags song.mp3 'artist=…'
+  kvfs txn run -- make install             all of it, or nothing
   kvfs umount ~/mnt
 
 Exit codes:
   0 done             1 failed, or key not found   2 wrong usage      3 in use
   4 not a store, or of another version            5 damaged          6 no space
-  7 missing rights   8 mount point unfit          9 not mounted";
+  7 missing rights   8 mount point unfit          9 not mounted
+  75 a transaction met another one: nothing happened, try again";
 
 /// A transactional file system and key-value store in one.
 #[derive(Debug, Parser)]
@@ -35,7 +40,7 @@ pub(crate) enum Command {
     /// Mount a store
     Mount(MountArgs),
     /// Unmount, after everything is written
-    #[command(after_help = "Example:\n  kvfs umount ~/mnt")]
+    #[command(after_help = "Examples:\n  kvfs umount ~/mnt\n  kvfs umount --abort-open ~/mnt")]
     Umount(UmountArgs),
     /// Verify every checksum and cross-reference
     Check(CheckArgs),
@@ -43,6 +48,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Ordered key-value data beside the files
     Kv(KvArgs),
+    /// Transactions over files and keys
+    Txn(TxnArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),
@@ -125,6 +132,9 @@ pub(crate) struct UmountArgs {
     /// Detach even when files are still open; the store closes when the last one is
     #[arg(long, short = 'l')]
     pub(crate) lazy: bool,
+    /// Abort open transactions instead of refusing
+    #[arg(long)]
+    pub(crate) abort_open: bool,
 }
 
 #[derive(Debug, Args)]
@@ -161,7 +171,10 @@ Examples:
   kvfs kv put tags cover.png - < cover.png     the value from standard input
   kvfs kv scan tags --prefix song --limit 10 --json
   kvfs kv del tags song.mp3
-  kvfs kv keyspaces";
+  kvfs kv keyspaces
+
+Inside a transaction (`kvfs txn run`, `kvfs txn join`) the commands belong to it; KVFS_TXN=17 puts
+them into transaction 17.";
 
 #[derive(Debug, Args)]
 #[command(after_help = KV_EXAMPLES)]

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::control::{Client, Daemon, Handler, Request, Response};
+use crate::commands::txn::{STORE_VARIABLE, TXN_VARIABLE};
+use crate::control::{Client, Daemon, Handler, Peer, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::open::{self, OpenOptions};
@@ -14,6 +15,8 @@ pub(crate) struct Endpoint {
     store: StoreDir,
     read_only: bool,
     via: Via,
+    /// Requests belong to this transaction.
+    txn: Option<u64>,
 }
 
 /// Who answers.
@@ -43,11 +46,33 @@ impl Endpoint {
             None => StoreDir::open(path)?,
         };
         let via = Via::reach(&store, read_only)?;
-        Ok(Self { store, read_only, via })
+        Ok(Self { store, read_only, via, txn: None })
+    }
+
+    /// From now on requests belong to the transaction that the environment names, if it names one of this
+    /// store.
+    pub(crate) fn join_txn(&mut self) -> Result<()> {
+        let Some(id) = std::env::var_os(TXN_VARIABLE) else { return Ok(()) };
+        if std::env::var_os(STORE_VARIABLE).is_some_and(|store| Path::new(&store) != self.store.path()) {
+            return Ok(());
+        }
+        let Some(id) = id.to_str().and_then(|id| id.parse().ok()) else {
+            let message = format!("{TXN_VARIABLE}={}: not the number of a transaction", id.to_string_lossy());
+            return Err(CliError::new(Code::Usage, message));
+        };
+        self.txn = Some(id);
+        Ok(())
     }
 
     /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
+        match self.txn {
+            Some(id) => self.call_plain(&Request::InTxn { id, request: Box::new(request.clone()) }),
+            None => self.call_plain(request),
+        }
+    }
+
+    fn call_plain(&mut self, request: &Request) -> Result<Response> {
         if let Via::Daemon(client) = &mut self.via {
             match client.call(request) {
                 Ok(Response::Closing) => {
@@ -65,7 +90,7 @@ impl Endpoint {
         let Via::Local(service) = &self.via else {
             return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
         };
-        match service.handle(request.clone()) {
+        match service.handle(&Peer::own(), request.clone()) {
             Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
             response => Ok(response),
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use kvfs_fs::FsError;
 use kvfs_store::StoreError;
 
 /// Exit codes, also listed in `kvfs --help`.
@@ -19,10 +20,12 @@ pub(crate) enum Code {
     Denied = 7,
     MountPoint = 8,
     NotMounted = 9,
+    /// `EX_TEMPFAIL` of sysexits.h: trying again makes sense.
+    Conflict = 75,
 }
 
 impl Code {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Failed,
         Self::Usage,
         Self::InUse,
@@ -32,6 +35,7 @@ impl Code {
         Self::Denied,
         Self::MountPoint,
         Self::NotMounted,
+        Self::Conflict,
     ];
 
     pub(crate) fn from_number(number: u8) -> Self {
@@ -75,6 +79,19 @@ impl From<StoreError> for CliError {
         let code = match &error {
             StoreError::Corrupt { .. } => Code::Damaged,
             StoreError::Full => Code::NoSpace,
+            _ => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<FsError> for CliError {
+    fn from(error: FsError) -> Self {
+        let code = match &error {
+            FsError::Canceled(_) => Code::Conflict,
+            FsError::NoSpace => Code::NoSpace,
+            FsError::Corrupt { .. } => Code::Damaged,
+            FsError::Store(cause) => return Self::from((**cause).clone()),
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())

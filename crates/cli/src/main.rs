@@ -12,6 +12,7 @@ mod daemon;
 mod endpoint;
 mod error;
 mod mounts;
+mod namespace;
 mod open;
 mod service;
 mod store_dir;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),
         Command::Kv(args) => commands::kv::run(args),
+        Command::Txn(args) => commands::txn::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

@@ -10,15 +10,26 @@ use crate::error::{CliError, Code, Result};
 /// File system type in the mount table.
 pub(crate) const FS_TYPE: &str = "fuse.kvfs";
 
+/// The same for views of transactions, behind `fuse.`.
+pub(crate) const VIEW_SUBTYPE: &str = "kvfs-txn";
+
 /// One mounted store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountedStore {
     pub(crate) dir: PathBuf,
     pub(crate) store: PathBuf,
+    /// Options of this mount, separated by commas.
+    pub(crate) options: String,
+    /// The view of a transaction rather than the main line.
+    pub(crate) is_view: bool,
 }
 
-/// All kvfs mounts that this process can see, in mount order.
+/// The mounts of stores that this process can see, in mount order; without views.
 pub(crate) fn list() -> Result<Vec<MountedStore>> {
+    Ok(list_all()?.into_iter().filter(|mount| !mount.is_view).collect())
+}
+
+fn list_all() -> Result<Vec<MountedStore>> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read(table).map_err(|error| CliError::io("read", table, &error))?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
@@ -37,11 +48,11 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The mount that `path` lies on, if it is one of ours. Asks nothing of the file system at `path`, so it
-/// answers for a dead mount too.
+/// The mount that `path` lies on, if it is one of ours, or a view of one. Asks nothing of the file system at
+/// `path`, so it answers for a dead mount too.
 pub(crate) fn containing(path: &Path) -> Result<Option<MountedStore>> {
     let resolved = resolve(path)?;
-    let mounts = list()?;
+    let mounts = list_all()?;
     Ok(mounts.into_iter().filter(|m| resolved.starts_with(&m.dir)).max_by_key(|m| m.dir.as_os_str().len()))
 }
 
@@ -62,7 +73,14 @@ fn parse_line(line: &[u8]) -> Option<MountedStore> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|&f| f == b"-")?;
     let (dir, kind, source) = (fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
-    (*kind == FS_TYPE.as_bytes()).then(|| MountedStore { dir: unescape(dir), store: unescape(source) })
+    let is_view = kind.strip_prefix(b"fuse.") == Some(VIEW_SUBTYPE.as_bytes());
+    let options = String::from_utf8_lossy(fields.get(5)?).into_owned();
+    (is_view || *kind == FS_TYPE.as_bytes()).then(|| MountedStore {
+        dir: unescape(dir),
+        store: unescape(source),
+        options,
+        is_view,
+    })
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
@@ -97,6 +115,9 @@ mod tests {
         let mount = parse_line(line).expect("is ours");
         assert_eq!(mount.dir, Path::new("/home/me/my mnt"));
         assert_eq!(mount.store.as_os_str().as_bytes(), b"/home/me/st\\ore");
+        assert!(mount.options == "rw,nosuid" && !mount.is_view);
+        let view = parse_line(b"92 29 0:53 / /mnt rw - fuse.kvfs-txn /store rw").expect("is ours");
+        assert!(view.is_view);
         assert_eq!(parse_line(b"36 35 98:0 / / rw - ext4 /dev/root rw"), None);
         assert_eq!(parse_line(b""), None);
     }

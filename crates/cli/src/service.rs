@@ -5,12 +5,14 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store, StoreError};
+use kvfs_fs::{Caller, FileSystem, FsError};
+use kvfs_store::{Durability, KeyRange, Keyspace, KeyspaceKind, Store, StoreError};
 use parking_lot::RwLock;
 
-use crate::control::{Entry, Handler, Request, Response, ScanRange};
+use crate::control::{Entry, Handler, Peer, Request, Response, ScanRange};
+use crate::daemon::Transactions;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
@@ -23,11 +25,25 @@ pub(crate) struct Service {
     store: RwLock<Option<OpenStore>>,
     /// Where it is mounted; nowhere for a command that opened the store itself.
     dir: Option<PathBuf>,
+    /// From when it is mounted.
+    transactions: OnceLock<Arc<Transactions>>,
 }
 
 impl Service {
     pub(crate) fn new(store: OpenStore, dir: Option<PathBuf>) -> Self {
-        Self { store: RwLock::new(Some(store)), dir }
+        Self { store: RwLock::new(Some(store)), dir, transactions: OnceLock::new() }
+    }
+
+    /// From now on transactions are served, too.
+    pub(crate) fn serve_transactions(&self, transactions: &Arc<Transactions>) {
+        // A store is mounted once.
+        let _ = self.transactions.set(Arc::clone(transactions));
+    }
+
+    fn transactions(&self) -> Result<&Transactions> {
+        self.transactions.get().map(|transactions| &**transactions).ok_or_else(|| {
+            CliError::new(Code::NotMounted, "transactions need a mounted store; run `kvfs mount` first")
+        })
     }
 
     /// Writes everything out and gives the device back. Does nothing the second time.
@@ -36,7 +52,12 @@ impl Service {
         store.map_or(Ok(()), OpenStore::close)
     }
 
-    fn answer(&self, request: Request) -> Result<Response> {
+    fn answer(&self, peer: &Peer, request: Request) -> Result<Response> {
+        // Not held while a transaction is served: closing waits for those itself.
+        let request = match self.answer_transaction(peer, request)? {
+            Ok(response) => return Ok(response),
+            Err(request) => request,
+        };
         let guard = self.store.read();
         let Some(store) = guard.as_ref() else { return Ok(Response::Closing) };
         match request {
@@ -44,31 +65,9 @@ impl Service {
                 let dir = self.dir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
                 Ok(Response::Serving { dir: dir.unwrap_or_default() })
             }
-            Request::Get { keyspace, key } => {
-                let Some(keyspace) = store.find(&keyspace)? else { return Ok(Response::Value(None)) };
-                Ok(Response::Value(store.db.get(keyspace, &key)?.map(Into::into)))
-            }
-            Request::Put { keyspace, key, value } => {
-                refuse_internal(&keyspace)?;
-                let keyspace = store.db.open_keyspace(&keyspace, KeyspaceKind::Tuple, None)?;
-                let mut batch = Batch::new();
-                batch.put(keyspace, key, value);
-                store.db.apply(batch, Durability::Synced)?;
-                Ok(Response::Done)
-            }
-            Request::Delete { keyspace, key } => {
-                let Some(keyspace) = store.find(&keyspace)? else { return Ok(Response::Deleted(false)) };
-                let existed = store.db.get(keyspace, &key)?.is_some();
-                let mut batch = Batch::new();
-                batch.delete(keyspace, key);
-                store.db.apply(batch, Durability::Synced)?;
-                Ok(Response::Deleted(existed))
-            }
-            Request::Scan { keyspace, range } => {
-                let Some(keyspace) = store.find(&keyspace)? else {
-                    return Ok(Response::Page { entries: Vec::new(), more: false });
-                };
-                store.scan(keyspace, &range)
+            Request::InTxn { id, request } => {
+                let view = self.transactions()?.view(peer, id)?;
+                store.answer_keys(&view, *request)
             }
             Request::Keyspaces => {
                 let names = store.db.keyspaces().into_iter().map(|info| info.name);
@@ -77,49 +76,116 @@ impl Service {
             Request::Stats => Ok(Response::Stats(store.stats())),
             Request::Check => store.check(),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
+            request => store.answer_keys(&store.fs, request),
+        }
+    }
+
+    /// Answers what is about transactions as such; gives anything else back.
+    fn answer_transaction(&self, peer: &Peer, request: Request) -> Result<Result<Response, Request>> {
+        let path = |path: PathBuf| path.into_os_string().into_encoded_bytes();
+        let response = match request {
+            Request::Begin(begin) => {
+                let (id, view) = self.transactions()?.begin(peer, begin)?;
+                Response::Begun { id, view: path(view) }
+            }
+            Request::Attach { id } => {
+                let device = peer.receive_descriptor();
+                let device = device.map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
+                self.transactions()?.attach(peer, id, device)?;
+                Response::Done
+            }
+            Request::View { id } => Response::Begun { id, view: path(self.transactions()?.path(peer, id)?) },
+            Request::Commit { id, durable } => {
+                let durability = if durable { Durability::Synced } else { Durability::Buffered };
+                self.transactions()?.commit(peer, id, durability)?;
+                Response::Done
+            }
+            Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(peer, id)? },
+            Request::Transactions => Response::Transactions(self.transactions()?.list(peer)),
+            Request::Diff { .. } => {
+                return Err(CliError::new(Code::Failed, "diff is not answered yet"));
+            }
+            Request::Leave { abort_open } => {
+                self.leave(abort_open)?;
+                Response::Done
+            }
+            request => return Ok(Err(request)),
+        };
+        Ok(Ok(response))
+    }
+
+    fn leave(&self, abort_open: bool) -> Result<()> {
+        let Ok(transactions) = self.transactions() else { return Ok(()) };
+        let open = transactions.names();
+        if open.is_empty() {
+            return Ok(());
+        }
+        if abort_open {
+            transactions.abort_all("the store is being unmounted with --abort-open");
+            return Ok(());
+        }
+        let (what, are) = if open.len() == 1 { ("transaction", "is") } else { ("transactions", "are") };
+        Err(CliError::new(
+            Code::InUse,
+            format!("{what} {} {are} open; commit or abort first, or use --abort-open", open.join(", ")),
+        ))
+    }
+}
+
+/// Tries until nobody is in the way. For threads that may block.
+fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T, FsError>) -> Result<T> {
+    let mut caller = Caller::default();
+    loop {
+        match operation(&caller) {
+            Err(FsError::Parked(ticket)) => {
+                ticket.wait();
+                caller.ticket = Some(ticket);
+            }
+            done => return Ok(done?),
         }
     }
 }
 
 impl OpenStore {
+    /// Answers a key-value request in the view `fs`.
+    fn answer_keys(&self, fs: &FileSystem, request: Request) -> Result<Response> {
+        match request {
+            Request::Get { keyspace, key } => {
+                let Some(keyspace) = self.find(&keyspace)? else { return Ok(Response::Value(None)) };
+                let value = settled(|caller| fs.key_get(caller, keyspace, &key))?;
+                Ok(Response::Value(value.map(Into::into)))
+            }
+            Request::Put { keyspace, key, value } => {
+                refuse_internal(&keyspace)?;
+                let keyspace = self.db.open_keyspace(&keyspace, KeyspaceKind::Tuple, None)?;
+                let value = bytes::Bytes::from(value);
+                let (position, _) =
+                    settled(|caller| fs.key_set(caller, keyspace, &key, Some(value.clone())))?;
+                fs.sync(position)?;
+                Ok(Response::Done)
+            }
+            Request::Delete { keyspace, key } => {
+                let Some(keyspace) = self.find(&keyspace)? else { return Ok(Response::Deleted(false)) };
+                let (position, existed) = settled(|caller| fs.key_set(caller, keyspace, &key, None))?;
+                fs.sync(position)?;
+                Ok(Response::Deleted(existed))
+            }
+            Request::Scan { keyspace, range } => {
+                let Some(keyspace) = self.find(&keyspace)? else {
+                    return Ok(Response::Page { entries: Vec::new(), more: false });
+                };
+                scan(fs, keyspace, &range)
+            }
+            _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
+        }
+    }
+
     fn find(&self, name: &str) -> Result<Option<Keyspace>> {
         refuse_internal(name)?;
         if !self.db.keyspaces().iter().any(|info| info.name == name) {
             return Ok(None);
         }
         Ok(Some(self.db.open_keyspace(name, KeyspaceKind::Tuple, None)?))
-    }
-
-    fn scan(&self, keyspace: Keyspace, range: &ScanRange) -> Result<Response> {
-        let mut bounds = KeyRange::prefix(&range.prefix);
-        if let Some(start) = range.start.as_ref().filter(|start| start[..] > bounds.start[..]) {
-            bounds.start = start.clone().into();
-        }
-        if let Some(end) = &range.end
-            && bounds.end.as_ref().is_none_or(|bound| end[..] < bound[..])
-        {
-            bounds.end = Some(end.clone().into());
-        }
-        if bounds.is_empty() {
-            return Ok(Response::Page { entries: Vec::new(), more: false });
-        }
-        let mut cursor = self.db.cursor(keyspace, bounds)?;
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        loop {
-            if range.reverse {
-                cursor.prev()?;
-            } else {
-                cursor.next()?;
-            }
-            let Some((key, value)) = cursor.entry() else {
-                return Ok(Response::Page { entries, more: false });
-            };
-            if entries.len() as u64 >= range.limit || bytes >= PAGE_BYTES_MAX {
-                return Ok(Response::Page { entries, more: true });
-            }
-            bytes += key.len() + value.len();
-            entries.push(Entry { key: key.to_vec(), value: value.to_vec() });
-        }
     }
 
     fn stats(&self) -> Vec<(String, u64)> {
@@ -167,10 +233,49 @@ impl OpenStore {
     }
 }
 
+/// One page of the keys that `fs` sees.
+fn scan(fs: &FileSystem, keyspace: Keyspace, range: &ScanRange) -> Result<Response> {
+    let mut bounds = KeyRange::prefix(&range.prefix);
+    if let Some(start) = range.start.as_ref().filter(|start| start[..] > bounds.start[..]) {
+        bounds.start = start.clone().into();
+    }
+    if let Some(end) = &range.end
+        && bounds.end.as_ref().is_none_or(|bound| end[..] < bound[..])
+    {
+        bounds.end = Some(end.clone().into());
+    }
+    if bounds.is_empty() {
+        return Ok(Response::Page { entries: Vec::new(), more: false });
+    }
+    let mut cursor = settled(|caller| fs.key_cursor(caller, keyspace, bounds.clone()))?;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    loop {
+        if range.reverse {
+            cursor.prev()?;
+        } else {
+            cursor.next()?;
+        }
+        let Some((key, value)) = cursor.entry() else {
+            return Ok(Response::Page { entries, more: false });
+        };
+        if entries.len() as u64 >= range.limit || bytes >= PAGE_BYTES_MAX {
+            return Ok(Response::Page { entries, more: true });
+        }
+        bytes += key.len() + value.len();
+        entries.push(Entry { key: key.to_vec(), value: value.to_vec() });
+    }
+}
+
 impl Handler for Service {
-    fn handle(&self, request: Request) -> Response {
-        self.answer(request)
+    fn handle(&self, peer: &Peer, request: Request) -> Response {
+        self.answer(peer, request)
             .unwrap_or_else(|error| Response::Failed { code: error.code as u8, message: error.message })
+    }
+
+    fn gone(&self, peer: &Peer) {
+        if let Ok(transactions) = self.transactions() {
+            transactions.gone(peer);
+        }
     }
 }
 

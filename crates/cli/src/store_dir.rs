@@ -3,6 +3,7 @@
 //! ```text
 //! STORE/device         sparse file that grows, or a symbolic link to a file or block device
 //! STORE/control.sock   while mounted: the daemon's socket
+//! STORE/views/ID       while mounted: the view of an open transaction
 //! STORE/kvfs.log       what the daemon had to say in the background
 //! ```
 
@@ -75,6 +76,11 @@ impl StoreDir {
 
     pub(crate) fn socket_path(&self) -> PathBuf {
         self.path.join("control.sock")
+    }
+
+    /// Where the view of a transaction is mounted.
+    pub(crate) fn view_path(&self, id: u64) -> PathBuf {
+        self.path.join("views").join(id.to_string())
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {

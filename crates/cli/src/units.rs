@@ -1,4 +1,6 @@
-//! Sizes and counts for people.
+//! Sizes, counts and times for people.
+
+use std::time::Duration;
 
 /// Reads a size such as `4096`, `4K`, `20G`, `1.5TiB`: powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -22,6 +24,37 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         return Err(format!("\"{text}\" is too large"));
     }
     Ok(bytes as u64)
+}
+
+/// Reads a duration such as `30`, `30s`, `5m`, `2h`, `1d` or `250ms`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 =
+        number.parse().map_err(|_| format!("\"{text}\" is not a time such as 30s, 5m or 2h"))?;
+    let seconds = match unit.trim() {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return Err(format!("\"{text}\" has no unit of ms, s, m, h or d")),
+    };
+    let seconds = number * seconds;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| format!("\"{text}\" is too short or too long"))
+}
+
+/// `12 s`, `3 min`, `5 h`.
+pub(crate) fn human_duration(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
 }
 
 /// `1.5 GiB`, `12 KiB`, `7 B`.
@@ -72,6 +105,20 @@ mod tests {
         for text in ["", "x", "4X", "-1", "99999999999T"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn times_have_units() {
+        let ms = Duration::from_millis;
+        for (text, time) in
+            [("30", ms(30_000)), ("250ms", ms(250)), ("1.5m", ms(90_000)), ("2h", ms(7_200_000))]
+        {
+            assert_eq!(parse_duration(text), Ok(time), "{text}");
+        }
+        for text in ["", "x", "0", "-1s", "4w", "1e400s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert_eq!(human_duration(ms(125_000)), "2 min");
     }
 
     #[test]

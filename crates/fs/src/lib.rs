@@ -15,6 +15,7 @@ mod dir;
 mod error;
 mod file;
 mod filesystem;
+mod keys;
 mod namespace;
 mod node;
 mod orphan;
@@ -25,8 +26,10 @@ mod xattr;
 
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
-/// A place in the store's history, as [`FileSystem::sync`] takes it.
-pub use kvfs_store::Position;
+/// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
+pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
+/// What stops a transaction, and what there is to list of locks and transactions.
+pub use kvfs_txn::{Doom, DoomReason, LockInfo, LockNameBuf, Rival, Ticket, TxnInfo};
 pub use schema::KEYSPACES;
 pub use types::{
     AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill, LINK_MAX,

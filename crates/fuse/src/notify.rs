@@ -156,6 +156,8 @@ struct Shared {
     channel: Arc<Channel>,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Something left a full queue.
+    room: Condvar,
     len_max: usize,
     /// Bit per notification code.
     supported: AtomicU32,
@@ -191,6 +193,7 @@ impl Notifier {
             channel,
             queue: Mutex::default(),
             changed: Condvar::new(),
+            room: Condvar::new(),
             len_max,
             supported: AtomicU32::new(supported),
             expire_only: negotiated.has(bit::HAS_EXPIRE_ONLY),
@@ -225,12 +228,60 @@ impl Notifier {
         self.enqueue(notification, Some(Box::new(done)))
     }
 
+    /// Has all `notifications` carried out, in order, and returns then; waits for room in the queue, too. Not
+    /// for workers and the notification thread. How they went is not told: what the kernel doesn't know, or
+    /// has nothing of, needs nothing.
+    ///
+    /// # Errors
+    /// The connection ended: what was not sent, nobody needs any more.
+    pub fn carry_out_all(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+    ) -> Result<(), NotifyError> {
+        let pending = Arc::new((Mutex::new(0u64), Condvar::new()));
+        let mut submitted = Ok(());
+        for notification in notifications {
+            *pending.0.lock() += 1;
+            let counted = Arc::clone(&pending);
+            let done: Done = Box::new(move |_| {
+                *counted.0.lock() -= 1;
+                counted.1.notify_one();
+            });
+            match self.enqueue_when(notification, Some(done), true) {
+                Ok(()) => {}
+                Err(NotifyError::Unsupported { .. }) => *pending.0.lock() -= 1,
+                Err(error) => {
+                    *pending.0.lock() -= 1;
+                    submitted = Err(error);
+                    break;
+                }
+            }
+        }
+        let mut left = pending.0.lock();
+        while *left > 0 {
+            pending.1.wait(&mut left);
+        }
+        submitted
+    }
+
     fn enqueue(&self, notification: Notification, done: Option<Done>) -> Result<(), NotifyError> {
+        self.enqueue_when(notification, done, false)
+    }
+
+    fn enqueue_when(
+        &self,
+        notification: Notification,
+        done: Option<Done>,
+        may_wait: bool,
+    ) -> Result<(), NotifyError> {
         let code = notification.code();
         if !self.supports(code) {
             return Err(NotifyError::Unsupported { code });
         }
         let mut queue = self.shared.queue.lock();
+        while may_wait && !queue.ended && queue.waiting.len() >= self.shared.len_max {
+            self.shared.room.wait(&mut queue);
+        }
         if queue.ended {
             return Err(NotifyError::Ended);
         }
@@ -249,6 +300,7 @@ impl Notifier {
                 let mut queue = self.shared.queue.lock();
                 loop {
                     if let Some(next) = queue.waiting.pop_front() {
+                        self.shared.room.notify_one();
                         break next;
                     }
                     if queue.ended {
@@ -271,6 +323,7 @@ impl Notifier {
     pub(crate) fn end(&self) {
         self.shared.queue.lock().ended = true;
         self.shared.changed.notify_all();
+        self.shared.room.notify_all();
     }
 
     fn carry_out(&self, notification: &Notification) -> Outcome {

@@ -18,6 +18,9 @@ const NOT_FOUND: u8 = 1;
 pub(crate) fn run(args: &KvArgs) -> Result<ExitCode> {
     let writes = matches!(args.command, KvCommand::Put { .. } | KvCommand::Del { .. });
     let mut endpoint = Endpoint::open(args.store.as_deref(), !writes)?;
+    if !matches!(args.command, KvCommand::Keyspaces { .. }) {
+        endpoint.join_txn()?;
+    }
     let code = answer(&mut endpoint, &args.command)?;
     endpoint.close()?;
     Ok(code)

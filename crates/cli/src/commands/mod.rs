@@ -5,5 +5,6 @@ pub(crate) mod kv;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod stats;
+pub(crate) mod txn;
 pub(crate) mod umount;
 pub(crate) mod version;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use kvfs_fuse::mount::Unmount;
 
 use crate::args::UmountArgs;
-use crate::control::{Client, Daemon};
+use crate::control::{Client, Daemon, Request};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
@@ -23,7 +23,10 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     // Whoever may unmount need not be one who may talk to the daemon.
     let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store.socket_path()));
     let closing = match daemon {
-        Ok(Daemon::Serving { client, dir }) if dir == mount.dir && !args.lazy => client.await_closed().ok(),
+        Ok(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
+            client.call(&Request::Leave { abort_open: args.abort_open })?;
+            if args.lazy { None } else { client.await_closed().ok() }
+        }
         _ => None,
     };
     let how = if args.lazy { Unmount::Lazy } else { Unmount::Clean };

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::address::Address;
+use super::descriptor;
 use super::protocol::{Request, Response, read_frame, write_frame};
 use crate::error::{CliError, Code, Result};
 
@@ -75,6 +77,24 @@ impl Client {
             Some(response) => Ok(response),
             None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
         }
+    }
+
+    /// Hands over the connection of the transaction's view, which was mounted here.
+    pub(crate) fn attach(&mut self, id: u64, device: BorrowedFd<'_>) -> Result<()> {
+        write_frame(&mut self.stream, &Request::Attach { id })
+            .and_then(|()| descriptor::send(&self.stream, device))
+            .map_err(|error| Self::lost(&error))?;
+        match read_frame(&mut self.stream).map_err(|error| Self::lost(&error))? {
+            Some(Response::Done) => Ok(()),
+            Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
+            Some(_) => Err(Self::confused()),
+            None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
+        }
+    }
+
+    /// The connection, to be watched: nothing comes unasked, save its end.
+    pub(crate) fn line(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 
     /// Asks to be told when the store is closed; [`Closing::wait`] then waits for it.

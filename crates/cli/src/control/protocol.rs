@@ -4,6 +4,7 @@
 //! version; so the variants of `Hello` and `Failed` stay the first.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -50,9 +51,86 @@ pub(crate) enum Request {
     Keyspaces,
     Stats,
     Check,
+    /// A key-value request in a transaction.
+    InTxn {
+        id: u64,
+        request: Box<Request>,
+    },
+    Begin(Begin),
+    /// A descriptor of `/dev/fuse` follows, on which the sender has mounted the transaction's view.
+    Attach {
+        id: u64,
+    },
+    /// Where the view of a transaction is mounted.
+    View {
+        id: u64,
+    },
+    Commit {
+        id: u64,
+        durable: bool,
+    },
+    Abort {
+        id: u64,
+    },
+    Transactions,
+    /// One page of what a transaction changes; ask again with `from` increased while `more` is set.
+    Diff {
+        id: u64,
+        from: u64,
+        limit: u64,
+    },
+    /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted.
+    Leave {
+        abort_open: bool,
+    },
     /// Answered with `Done` at once, and with the outcome when the store is closed; the connection then
     /// stays until the daemon has exited.
     AwaitClosed,
+}
+
+/// How to begin a transaction.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    pub(crate) serializable: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) nice: i32,
+    /// What its owner calls it: a command, mostly.
+    pub(crate) label: String,
+    /// It ends with this connection at the latest. Else the daemon mounts its view.
+    pub(crate) tied: bool,
+}
+
+/// A transaction, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct TxnLine {
+    pub(crate) id: u64,
+    pub(crate) serializable: bool,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    pub(crate) label: String,
+    pub(crate) age: Duration,
+    /// `open`, `committing`, or why it can't be committed any more.
+    pub(crate) state: String,
+    pub(crate) operations: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) locks: u64,
+    /// Where its view is mounted, as raw bytes; empty: nowhere, or in namespaces of its own.
+    pub(crate) view: Vec<u8>,
+}
+
+/// One change of a transaction.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ChangeLine {
+    /// `+`, `-`, `~` or `>` (renamed).
+    pub(crate) sign: char,
+    /// `file`, `directory`, …, or `key`.
+    pub(crate) kind: String,
+    /// Path from the root of the store, or keyspace and key.
+    pub(crate) place: Vec<u8>,
+    /// Where it was before.
+    pub(crate) from: Option<Vec<u8>>,
+    /// Size now (bytes).
+    pub(crate) bytes: Option<u64>,
 }
 
 /// One key with its value.
@@ -85,6 +163,20 @@ pub(crate) enum Response {
     },
     Keyspaces(Vec<String>),
     Stats(Vec<(String, u64)>),
+    Begun {
+        id: u64,
+        /// As in [`TxnLine`].
+        view: Vec<u8>,
+    },
+    /// Why the transaction could not have been committed any more, if so.
+    Aborted {
+        doomed: Option<String>,
+    },
+    Transactions(Vec<TxnLine>),
+    Diff {
+        lines: Vec<ChangeLine>,
+        more: bool,
+    },
     /// Findings of the checker (empty: clean) and what it looked at.
     Checked {
         findings: Vec<String>,

@@ -8,17 +8,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::address::Address;
+use super::peer::Peer;
 use super::protocol::{Request, Response, read_frame, write_frame};
 
 /// Connections served at once; more are closed at once.
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 256;
 /// A client that neither sends nor takes anything for this long is dropped.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// After a failed accept.
@@ -28,7 +29,12 @@ const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// Answers requests.
 pub(crate) trait Handler: Send + Sync + 'static {
-    fn handle(&self, request: Request) -> Response;
+    fn handle(&self, peer: &Peer, request: Request) -> Response;
+
+    /// The connection has ended.
+    fn gone(&self, peer: &Peer) {
+        let _ = peer;
+    }
 }
 
 /// What the threads share.
@@ -36,6 +42,8 @@ struct Shared {
     handler: Arc<dyn Handler>,
     stopping: AtomicBool,
     connections: AtomicUsize,
+    /// Number of the next connection.
+    next: AtomicU64,
     ending: Mutex<Ending>,
 }
 
@@ -68,6 +76,7 @@ impl Server {
             handler,
             stopping: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            next: AtomicU64::new(1),
             ending: Mutex::default(),
         });
         let accept = Arc::clone(&shared);
@@ -150,9 +159,16 @@ fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
     }
 }
 
-fn serve(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
+fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(IDLE_MAX))?;
+    let peer = Peer::of(shared.next.fetch_add(1, Ordering::Relaxed), &stream)?;
+    let served = converse(stream, &peer, shared);
+    shared.handler.gone(&peer);
+    served
+}
+
+fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<()> {
     while let Some(request) = read_frame::<Request>(&mut stream)? {
         match request {
             Request::AwaitClosed => {
@@ -171,7 +187,7 @@ fn serve(mut stream: UnixStream, shared: &Shared) -> io::Result<()> {
                 );
                 return write_frame(&mut stream, &Response::Failed { code: 1, message });
             }
-            request => write_frame(&mut stream, &shared.handler.handle(request))?,
+            request => write_frame(&mut stream, &shared.handler.handle(peer, request))?,
         }
     }
     Ok(())

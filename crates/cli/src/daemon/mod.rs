@@ -1,7 +1,8 @@
 //! The daemon of a mounted store: open → mount → serve → unmount → close.
 //!
-//! Thread safety: one daemon a process. Its threads: the workers and the notifier of the FUSE session, the
-//! engine's, the bridge's, control socket, signals, and the main thread, which waits for the session to end.
+//! Thread safety: one daemon a process. Its threads: the workers and the notifier of each FUSE session (the
+//! main line's and one for each mounted transaction), the engine's, the bridges', control socket, signals, the
+//! clock of the transactions, and the main thread, which waits for the main session to end.
 //!
 //! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the
 //! store, which lies elsewhere); the store is closed after the last request; whoever waits for the end is
@@ -12,8 +13,10 @@ pub(crate) mod log;
 mod point;
 mod resident;
 mod signals;
+mod transactions;
 
 pub(crate) use point::explain_mount;
+pub(crate) use transactions::Transactions;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,6 +36,7 @@ use crate::service::Service;
 use crate::store_dir::StoreDir;
 use resident::Keeper;
 use signals::Signals;
+use transactions::MainLine;
 
 /// Of −1000 (never) to 1000: a killed daemon fails everybody who uses the mount.
 const OOM_SCORE_ADJUSTMENT: i16 = -900;
@@ -72,7 +76,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let server = Server::start(&store.socket_path(), Arc::clone(&service) as Arc<_>)
         .map_err(|error| CliError::io("listen on", &store.socket_path(), &error));
     let served = match server {
-        Ok(server) => Ok((run_session(plan, &store, &fs, signals, ready), server)),
+        Ok(server) => Ok((run_session(plan, &store, &fs, &service, signals, ready), server)),
         Err(error) => Err(error),
     };
     drop(fs);
@@ -119,6 +123,7 @@ fn run_session(
     plan: &Plan,
     store: &StoreDir,
     fs: &Arc<kvfs_fs::FileSystem>,
+    service: &Service,
     signals: Signals,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
@@ -139,14 +144,16 @@ fn run_session(
     let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
         .map_err(|error| failed("serve", &error))?;
     bridge.attach(session.notifier());
-    drop(bridge);
+    let main = MainLine { fs: Arc::clone(fs), bridge, buffers: session.buffers(), mount: plan.mount.clone() };
+    let transactions = Transactions::new(main, store.clone())?;
+    service.serve_transactions(&transactions);
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
     tracing::info!(store = %store.path().display(), dir = %plan.dir.display(), "mounted");
 
     // From here on the way out is the end of the session, whatever fails.
-    let unmounter = signals.unmount(&mounted, fs);
+    let unmounter = signals.unmount(&mounted, fs, &transactions);
     let announced = unmounter.as_ref().map_or_else(|error| Err(error.clone()), |_| ready());
     if announced.is_err() {
         detach_lazily(&mounted);
@@ -154,6 +161,7 @@ fn run_session(
     let ended = session.wait();
     mounted.forget();
     tracing::info!(dir = %plan.dir.display(), "unmounted");
+    transactions.close();
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))

@@ -1,4 +1,5 @@
-//! SIGTERM, SIGINT and SIGHUP unmount: cleanly the first time, lazily the second, by force the third.
+//! SIGTERM, SIGINT and SIGHUP abort open transactions and unmount: cleanly the first time, lazily the second,
+//! by force the third.
 //!
 //! Thread safety: one thread of its own; it may wait for the kernel, which needs the workers to write dirty
 //! pages.
@@ -11,6 +12,7 @@ use kvfs_fuse::mount::{MountError, MountPoint, Unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Handle;
 
+use super::Transactions;
 use crate::error::{CliError, Code, Result};
 
 /// Signals are caught, and wait for something to unmount.
@@ -32,13 +34,20 @@ impl Signals {
     }
 
     /// From now on a signal unmounts `mounted`; also one that came before.
-    pub(super) fn unmount(self, mounted: &Arc<MountPoint>, fs: &Arc<FileSystem>) -> Result<Unmounter> {
+    pub(super) fn unmount(
+        self,
+        mounted: &Arc<MountPoint>,
+        fs: &Arc<FileSystem>,
+        transactions: &Arc<Transactions>,
+    ) -> Result<Unmounter> {
         let Self { mut caught } = self;
         let handle = caught.handle();
-        let (mounted, fs) = (Arc::clone(mounted), Arc::clone(fs));
+        let (mounted, fs, transactions) = (Arc::clone(mounted), Arc::clone(fs), Arc::clone(transactions));
         let body = move || {
             for (nth, signal) in caught.forever().enumerate() {
                 tracing::info!(signal, "unmounting");
+                // Their views would keep the mount in use, in namespaces that nobody else sees.
+                transactions.abort_all("the daemon was told to end");
                 answer(nth, &mounted, &fs);
             }
         };

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::schema::{Header, RowFlags};
-use crate::{NodeId, NodeStats, PruneCandidate};
+use crate::{FileType, NodeId, NodeStats, PruneCandidate};
 
 const SHARDS: usize = 64;
 
@@ -353,6 +353,20 @@ impl NodeTable {
                 if idle && !node.recently_used.swap(false, Ordering::Relaxed) {
                     let link = node.link().map(|(parent, name)| (NodeId(parent.inode), name));
                     found.push(PruneCandidate { node: NodeId(node.inode), link });
+                }
+            }
+        }
+        found
+    }
+
+    /// Files with content that the front end knows.
+    pub(crate) fn cached_files(&self) -> Vec<NodeId> {
+        let mut found = Vec::new();
+        for padded in &self.shards {
+            for node in padded.shard.read().nodes.values() {
+                let is_known = node.lookups.load(Ordering::Relaxed) > 0;
+                if is_known && node.kind == FileType::Regular && node.state.lock().header.size > 0 {
+                    found.push(NodeId(node.inode));
                 }
             }
         }

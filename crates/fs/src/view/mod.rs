@@ -21,6 +21,7 @@
 
 mod commit;
 mod created;
+mod front;
 mod origin;
 mod publish;
 mod txn;

@@ -84,7 +84,7 @@ impl FileSystem {
     }
 
     /// Whether the view is that of a transaction that locks what it reads.
-    pub(crate) fn locks_reads(&self) -> bool {
+    pub fn locks_reads(&self) -> bool {
         matches!(&self.origin, Origin::Txn(view) if view.txn.isolation() == Isolation::Serializable)
     }
 

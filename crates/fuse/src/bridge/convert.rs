@@ -1,6 +1,10 @@
 //! Between the types of the file system and those of the kernel.
 
-use kvfs_fs::{Attr, FallocateMode, RenameMode, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode};
+use std::time::Duration;
+
+use kvfs_fs::{
+    Attr, FallocateMode, FileType, RenameMode, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
+};
 use rustix::io::Errno;
 
 use super::BridgeConfig;
@@ -31,8 +35,12 @@ pub(super) fn attr(from: &Attr) -> abi::Attr {
     }
 }
 
+fn attr_timeout(of: &Attr, config: &BridgeConfig) -> Duration {
+    if of.kind == FileType::Directory { config.directory_attr_timeout } else { config.attr_timeout }
+}
+
 pub(super) fn attributes(from: &Attr, config: &BridgeConfig) -> Attributes {
-    Attributes { attr: attr(from), timeout: config.attr_timeout }
+    Attributes { attr: attr(from), timeout: attr_timeout(from, config) }
 }
 
 pub(super) fn entry(from: &kvfs_fs::Entry, config: &BridgeConfig) -> Entry {
@@ -41,7 +49,7 @@ pub(super) fn entry(from: &kvfs_fs::Entry, config: &BridgeConfig) -> Entry {
         generation: from.generation,
         attr: attr(&from.attr),
         entry_timeout: config.entry_timeout,
-        attr_timeout: config.attr_timeout,
+        attr_timeout: attr_timeout(&from.attr, config),
     }
 }
 
@@ -65,7 +73,7 @@ pub(super) fn extended(from: &Attr, config: &BridgeConfig) -> ExtendedAttributes
         rdev_minor: from.rdev & 0xff | from.rdev >> 12 & 0xfff00,
         ..abi::Statx::default()
     };
-    ExtendedAttributes { stat, timeout: config.attr_timeout }
+    ExtendedAttributes { stat, timeout: attr_timeout(from, config) }
 }
 
 pub(super) fn changes(from: &AttributeChange) -> SetAttr {

@@ -9,9 +9,12 @@
 //! nobody waited for) is forgotten at once, so lookup counts agree with the kernel's.
 
 mod background;
+mod commit;
 mod convert;
 mod errno;
 mod operations;
+mod view;
+mod writers;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,16 +23,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::abi::notify::PRUNE;
 use crate::dispatch::{
-    Attributes, Copied, Created, Data, Entry, Offset, Payload, Reply, RequestContext, Written, Xattr,
+    Attributes, Copied, Created, Data, Entry, ExtendedAttributes, Offset, Payload, Reply, RequestContext,
+    Written, Xattr,
 };
 use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
 use crate::transport::{BufferPool, Delivery};
 use background::Background;
+use operations::Listing;
+pub use view::{View, ViewError};
+use writers::{Place, Writers};
 
 /// How the bridge answers.
 #[derive(Debug, Clone)]
@@ -39,6 +47,8 @@ pub struct BridgeConfig {
     pub entry_timeout: Duration,
     /// How long the kernel may use attributes without asking.
     pub attr_timeout: Duration,
+    /// The same for directories.
+    pub directory_attr_timeout: Duration,
     /// How long the kernel may remember that a name does not exist.
     pub negative_timeout: Duration,
     /// How often the file system does its background work.
@@ -56,6 +66,7 @@ impl Default for BridgeConfig {
         Self {
             entry_timeout: day,
             attr_timeout: day,
+            directory_attr_timeout: day,
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
@@ -97,16 +108,63 @@ struct Shared {
     notifier: OnceLock<Notifier>,
     entries: AtomicU32,
     pruning: Arc<AtomicBool>,
+    /// WRITEs that wait for a transaction.
+    writers: Arc<Writers>,
+    /// Commits of transactions take turns.
+    commits: Mutex<()>,
+    /// Why the kernel could not write out a dirty page of this view: nobody else is told.
+    lost_write: Mutex<Option<FsError>>,
 }
 
 /// An operation that can be tried again.
-type Operation<T> = Box<dyn Fn(&Shared, &Caller) -> Result<T, FsError> + Send>;
+type Operation<T> = Box<dyn Fn(&Shared, &Caller) -> Result<T, Failure> + Send>;
 
-/// Answers that raise a lookup count.
+/// Why an operation failed: in the file system, or in how it was asked.
+enum Failure {
+    Fs(FsError),
+    Plain(Errno),
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Self {
+        Self::Fs(error)
+    }
+}
+
+impl Failure {
+    fn errno(&self) -> Errno {
+        match self {
+            Self::Fs(error) => errno::errno(error),
+            Self::Plain(errno) => *errno,
+        }
+    }
+}
+
+/// What else there is to know of a request.
+#[derive(Clone, Copy, Default)]
+struct Nature {
+    /// The file whose pages it holds locked inside the kernel.
+    writes: Option<u64>,
+    /// The kernel itself asks, to get rid of a dirty page.
+    is_writeback: bool,
+}
+
+/// Answers that raise lookup counts.
 trait Counted {
     /// The node whose count went up.
     fn node(&self) -> Option<u64> {
         None
+    }
+
+    /// Taken out: the nodes whose counts went up, where there may be many.
+    fn take_listed(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
+}
+
+impl Counted for Listing {
+    fn take_listed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.counted)
     }
 }
 
@@ -124,6 +182,7 @@ impl Counted for Created {
 
 impl Counted for () {}
 impl Counted for Attributes {}
+impl Counted for ExtendedAttributes {}
 impl Counted for Data {}
 impl Counted for Bytes {}
 impl Counted for Written {}
@@ -137,12 +196,25 @@ impl Bridge {
     /// # Errors
     /// Threads can't be started.
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
+        let buffers = BufferPool::new(config.read_buffer_bytes, 16);
+        Self::with_buffers(fs, config, buffers)
+    }
+
+    /// A bridge to a transaction's view, which shares what can be shared with the main line's.
+    fn of_view(&self, fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
+        Self::with_buffers(fs, config, Arc::clone(&self.shared.buffers))
+    }
+
+    fn with_buffers(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<BufferPool>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             fs: Arc::clone(&fs),
-            buffers: BufferPool::new(config.read_buffer_bytes, 16),
+            buffers,
             notifier: OnceLock::new(),
             entries: AtomicU32::new(0),
             pruning: Arc::default(),
+            writers: Arc::default(),
+            commits: Mutex::default(),
+            lost_write: Mutex::default(),
             config,
         });
         let tick = Arc::clone(&shared);
@@ -164,13 +236,24 @@ impl Bridge {
         reply: Reply<T>,
         operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
     ) {
+        self.run_as(Nature::default(), cx, reply, move |on, caller| Ok(operation(on, caller)?));
+    }
+
+    /// As [`Self::run`], of a request that there is more to know of.
+    fn run_as<T: Payload + Counted + 'static>(
+        &self,
+        nature: Nature,
+        cx: &RequestContext,
+        reply: Reply<T>,
+        operation: impl Fn(&Shared, &Caller) -> Result<T, Failure> + Send + 'static,
+    ) {
         let caller = caller(cx);
         match self.shared.attempt(&operation, &caller) {
-            Err(FsError::Parked(ticket)) => {
+            Err(Failure::Fs(FsError::Parked(ticket))) => {
                 let caller = Caller { ticket: Some(ticket), ..caller };
-                park(&self.shared, &self.background, reply, caller, Box::new(operation));
+                park(&self.shared, &self.background, reply, caller, Box::new(operation), nature);
             }
-            done => self.shared.answer(reply, done),
+            done => self.shared.answer(reply, done, nature),
         }
     }
 
@@ -200,6 +283,7 @@ fn park<T: Payload + Counted + 'static>(
     reply: Reply<T>,
     caller: Caller,
     operation: Operation<T>,
+    nature: Nature,
 ) {
     let Some(ticket) = caller.ticket.clone() else { return reply.error(Errno::IO) };
     let given_up = ticket.clone();
@@ -207,6 +291,7 @@ fn park<T: Payload + Counted + 'static>(
         // It was interrupted, and has been answered.
         return ticket.cancel();
     };
+    let place: Option<Place> = nature.writes.map(|node| shared.writers.wait(node, caller.pid));
     let (shared, background) = (Arc::clone(shared), Arc::clone(background));
     ticket.on_ready(Box::new(move || {
         let retries = Arc::clone(&background.retries);
@@ -214,12 +299,13 @@ fn park<T: Payload + Counted + 'static>(
             // Nothing to do when an interrupt was faster.
             let Some(reply) = parked.resume() else { return };
             match shared.attempt(&operation, &caller) {
-                Err(FsError::Parked(ticket)) => {
+                Err(Failure::Fs(FsError::Parked(ticket))) => {
                     let caller = Caller { ticket: Some(ticket), ..caller };
-                    park(&shared, &background, reply, caller, operation);
+                    park(&shared, &background, reply, caller, operation, nature);
                 }
-                done => shared.answer(reply, done),
+                done => shared.answer(reply, done, nature),
             }
+            drop(place);
         });
         // Refused only after the end of the session, when nobody waits for the answer.
         let _ = retries.submit(again);
@@ -230,25 +316,30 @@ impl Shared {
     /// Runs `operation`; once more, if what was deleted a moment ago still takes the space that it needs.
     fn attempt<T>(
         &self,
-        operation: &dyn Fn(&Self, &Caller) -> Result<T, FsError>,
+        operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
         caller: &Caller,
-    ) -> Result<T, FsError> {
+    ) -> Result<T, Failure> {
         match operation(self, caller) {
-            Err(FsError::NoSpace) if self.fs.reap_for_space() => operation(self, caller),
+            Err(Failure::Fs(FsError::NoSpace)) if self.fs.reap_for_space() => operation(self, caller),
             done => done,
         }
     }
 
-    fn answer<T: Payload + Counted>(&self, reply: Reply<T>, outcome: Result<T, FsError>) {
+    fn answer<T: Payload + Counted>(&self, reply: Reply<T>, outcome: Result<T, Failure>, nature: Nature) {
         match outcome {
-            Ok(value) => {
-                let node = value.node();
+            Ok(mut value) => {
+                let (node, listed) = (value.node(), value.take_listed());
                 let delivery = reply.ok(value);
-                if let Some(node) = node {
+                for node in node.into_iter().chain(listed) {
                     self.count_entry(delivery, node);
                 }
             }
-            Err(error) => reply.error(errno::errno(&error)),
+            Err(failure) => {
+                reply.error(failure.errno());
+                if let (Failure::Fs(error), true) = (failure, nature.is_writeback) {
+                    self.lost_write.lock().get_or_insert(error);
+                }
+            }
         }
     }
 
@@ -298,14 +389,22 @@ impl Shared {
     }
 
     fn housekeep(&self) {
-        if let Err(error) = self.fs.housekeep() {
-            tracing::error!(%error, "background work of the file system failed; it will be tried again");
+        match self.fs.housekeep() {
+            Ok(()) => self.prune(),
+            // A view may end at any time.
+            Err(FsError::ViewEnded(_) | FsError::Canceled(_)) => {}
+            Err(error) => {
+                tracing::error!(%error, "background work of the file system failed; it will be tried again");
+                self.prune();
+            }
         }
-        self.prune();
     }
 
     /// What must happen before the file system is gone.
     fn finish(&self) {
+        if self.fs.txn_id().is_some() {
+            return;
+        }
         self.housekeep();
         let synced = self.fs.sync_target_all().and_then(|position| self.fs.sync(position));
         if let Err(error) = synced {

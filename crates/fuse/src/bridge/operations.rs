@@ -1,15 +1,18 @@
 //! Request by request.
 
+use std::io::IoSlice;
+
 use bytes::Bytes;
-use kvfs_fs::{DirEntry, Fill, FsError, NodeId, WriteFlags};
+use kvfs_fs::{Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
 use rustix::io::Errno;
 
-use super::{Bridge, Shared, caller, convert, errno::errno};
+use super::{Bridge, Failure, Nature, Shared, caller, convert, errno::errno};
+use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
 use crate::dispatch::{
     AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, DirectoryEntry, Entry,
-    ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, ReadArgs, ReaddirArgs,
-    Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
+    ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
+    ReaddirArgs, Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
 };
 
 const O_EXCL: u32 = 0o200;
@@ -24,12 +27,7 @@ impl Shared {
         convert::entry(entry, &self.config)
     }
 
-    fn list(
-        &self,
-        cx: &RequestContext,
-        node: NodeId,
-        args: ReaddirArgs,
-    ) -> Result<(DirectoryBuffer, Vec<u64>), FsError> {
+    fn list(&self, caller: &Caller, node: NodeId, args: ReaddirArgs) -> Result<Listing, FsError> {
         let mut buffer = DirectoryBuffer::new(args.size as usize, args.plus);
         let mut counted = Vec::new();
         let mut sink = |line: &DirEntry<'_>| {
@@ -46,11 +44,10 @@ impl Shared {
             counted.extend(entry.map(|entry| entry.node));
             Fill::Taken
         };
-        let caller = caller(cx);
         let listed = if args.plus {
-            self.fs.readdirplus(&caller, node, args.offset, &mut sink)
+            self.fs.readdirplus(caller, node, args.offset, &mut sink)
         } else {
-            self.fs.readdir(&caller, node, args.offset, &mut sink)
+            self.fs.readdir(caller, node, args.offset, &mut sink)
         };
         match listed {
             // What was listed before the failure is answered; the next request meets the failure again.
@@ -58,7 +55,19 @@ impl Shared {
             Err(error) => return Err(error),
             Ok(()) => {}
         }
-        Ok((buffer, counted))
+        Ok(Listing { buffer, counted })
+    }
+}
+
+/// A part of a directory, and the nodes in it whose lookup counts went up.
+pub(super) struct Listing {
+    buffer: DirectoryBuffer,
+    pub(super) counted: Vec<u64>,
+}
+
+impl Payload for Listing {
+    fn with_parts<R>(&self, opcode: Opcode, send: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
+        self.buffer.with_parts(opcode, send)
     }
 }
 
@@ -75,11 +84,11 @@ impl Bridge {
 }
 
 /// The answer about an extended attribute, or a list of them, to a request for `size` bytes.
-fn xattr(value: Bytes, size: u32) -> Result<Xattr, Errno> {
+fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
     match u32::try_from(value.len()) {
         Ok(len) if size == 0 => Ok(Xattr::Size(len)),
         Ok(len) if len <= size => Ok(Xattr::Value(value)),
-        _ => Err(Errno::RANGE),
+        _ => Err(Failure::Plain(Errno::RANGE)),
     }
 }
 
@@ -117,9 +126,10 @@ impl Operations for Bridge {
         _mask: u32,
         reply: Reply<ExtendedAttributes>,
     ) {
-        let on = &self.shared;
-        let attr = on.fs.getattr(&caller(cx), NodeId(node));
-        reply.result(attr.map(|attr| convert::extended(&attr, &on.config)).map_err(|error| errno(&error)));
+        self.run(cx, reply, move |on, caller| {
+            let attr = on.fs.getattr(caller, NodeId(node))?;
+            Ok(convert::extended(&attr, &on.config))
+        });
     }
 
     fn setattr(&self, cx: &RequestContext, node: u64, change: &AttributeChange, reply: Reply<Attributes>) {
@@ -256,7 +266,8 @@ impl Operations for Bridge {
     fn write(&self, cx: &RequestContext, node: u64, args: WriteArgs, data: Bytes, reply: Reply<Written>) {
         // The offset of an append is right as it is: on the main line the kernel knows the size.
         let flags = WriteFlags { append: false, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
-        self.run(cx, reply, move |on, caller| {
+        let nature = Nature { writes: Some(node), is_writeback: args.cache };
+        self.run_as(nature, cx, reply, move |on, caller| {
             let data = data.clone();
             let written = on.fs.write(caller, NodeId(node), args.offset, data, flags)?;
             Ok(Written(written.bytes as u32))
@@ -282,15 +293,7 @@ impl Operations for Bridge {
     }
 
     fn readdir(&self, cx: &RequestContext, node: u64, args: ReaddirArgs, reply: Reply<DirectoryBuffer>) {
-        match self.shared.list(cx, NodeId(node), args) {
-            Ok((buffer, counted)) => {
-                let delivery = reply.ok(buffer);
-                for node in counted {
-                    self.shared.count_entry(delivery, node);
-                }
-            }
-            Err(error) => reply.error(errno(&error)),
-        }
+        self.run(cx, reply.map(), move |on, caller| on.list(caller, NodeId(node), args));
     }
 
     fn statfs(&self, _cx: &RequestContext, _node: u64, reply: Reply<Statfs>) {
@@ -321,18 +324,19 @@ impl Operations for Bridge {
         if !self.shared.config.xattrs {
             return reply.error(Errno::NOSYS);
         }
-        let on = &self.shared;
-        let value = on.fs.getxattr(&caller(cx), NodeId(node), name);
-        reply.result(value.map_err(|error| errno(&error)).and_then(|value| xattr(value, size)));
+        let name: Box<[u8]> = name.into();
+        self.run_as(Nature::default(), cx, reply, move |on, caller| {
+            xattr(on.fs.getxattr(caller, NodeId(node), &name)?, size)
+        });
     }
 
     fn listxattr(&self, cx: &RequestContext, node: u64, size: u32, reply: Reply<Xattr>) {
         if !self.shared.config.xattrs {
             return reply.error(Errno::NOSYS);
         }
-        let on = &self.shared;
-        let names = on.fs.listxattr(&caller(cx), NodeId(node));
-        reply.result(names.map_err(|error| errno(&error)).and_then(|names| xattr(names.into(), size)));
+        self.run_as(Nature::default(), cx, reply, move |on, caller| {
+            xattr(on.fs.listxattr(caller, NodeId(node))?.into(), size)
+        });
     }
 
     fn removexattr(&self, cx: &RequestContext, node: u64, name: &[u8], reply: Reply<()>) {

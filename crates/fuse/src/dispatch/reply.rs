@@ -91,6 +91,11 @@ impl<T: Payload> Reply<T> {
         self.slot.take().unwrap_or_else(|| unreachable!("a reply is answered once"))
     }
 
+    /// The duty to answer with a `U`, which looks the same to the kernel.
+    pub(crate) fn map<U: Payload>(mut self) -> Reply<U> {
+        Reply::from_slot(self.take())
+    }
+
     /// The kernel's number of the request.
     pub fn unique(&self) -> u64 {
         self.slot.as_ref().map_or(0, |slot| slot.unique)

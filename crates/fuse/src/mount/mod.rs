@@ -65,6 +65,15 @@ pub fn mount(point: &Path, options: &MountOptions) -> Result<(MountPoint, OwnedF
     Ok((MountPoint { path: point, method, attached: Mutex::new(true) }, fd))
 }
 
+/// Mounts a new connection on `point` by system call, where this process may: as root, or in a user and a mount
+/// namespace of its own, where it ends with the namespace. Returns the descriptor for whoever will serve it.
+///
+/// # Errors
+/// Missing rights (also to `/dev/fuse`), no FUSE on this machine.
+pub fn mount_in_namespace(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    syscall::mount(point, options)
+}
+
 /// The mount point as an absolute path, after a look at what is there.
 fn check_point(point: &Path) -> Result<PathBuf, MountError> {
     if state(point) == PointState::Stale {

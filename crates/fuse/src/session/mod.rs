@@ -105,6 +105,7 @@ pub struct Session {
     shared: Arc<Shared>,
     negotiated: Negotiated,
     threads: Vec<JoinHandle<()>>,
+    notifying: Option<JoinHandle<()>>,
 }
 
 impl Session {
@@ -124,6 +125,20 @@ impl Session {
             (config.idle_buffer_bytes_max / config.init.write_bytes_max.max(1) as usize).max(workers + 6),
         );
         pool.warm(workers + 2);
+        Self::start_with(transport, config, operations, pool)
+    }
+
+    /// As [`Self::start`], with the request buffers of another session, for the same largest WRITE.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(
+        transport: Box<dyn Transport>,
+        config: &SessionConfig,
+        operations: Arc<dyn Operations>,
+        pool: Arc<BufferPool>,
+    ) -> Result<Self, SessionError> {
+        let workers = config.workers.max(1);
         let negotiated = handshake(&*transport, &config.init, &pool)?;
         tracing::debug!(?negotiated, workers, "FUSE connection negotiated");
 
@@ -146,25 +161,25 @@ impl Session {
             ended_changed: Condvar::new(),
             notifier,
         });
-        let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers + 1) };
+        let mut session = Self { shared, negotiated, threads: Vec::with_capacity(workers), notifying: None };
         let notifier = session.shared.notifier.clone();
-        session.spawn(format!("{}-notify", config.name), move |_| notifier.run())?;
+        session.notifying = Some(session.spawn(format!("{}-notify", config.name), move |_| notifier.run())?);
         for index in 0..workers {
             let name = format!("{}-worker-{index}", config.name);
-            session.spawn(name, move |shared| shared.work(index))?;
+            let worker = session.spawn(name, move |shared| shared.work(index))?;
+            session.threads.push(worker);
         }
         Ok(session)
     }
 
     fn spawn(
-        &mut self,
+        &self,
         name: String,
         body: impl FnOnce(&Arc<Shared>) + Send + 'static,
-    ) -> Result<(), SessionError> {
+    ) -> Result<JoinHandle<()>, SessionError> {
         let shared = Arc::clone(&self.shared);
         let started = thread::Builder::new().name(name.clone()).spawn(move || body(&shared));
-        self.threads.push(started.map_err(|source| SessionError::Thread { name, source })?);
-        Ok(())
+        started.map_err(|source| SessionError::Thread { name, source })
     }
 
     /// What was agreed with the kernel.
@@ -177,9 +192,33 @@ impl Session {
         self.shared.notifier.clone()
     }
 
+    /// The request buffers, for another session.
+    pub fn buffers(&self) -> Arc<BufferPool> {
+        Arc::clone(&self.shared.pool)
+    }
+
     /// Number of requests that wait for something.
     pub fn parked_count(&self) -> usize {
         self.shared.registry.parked_count()
+    }
+
+    /// Ends the connection from this side; the mount may stay, and every later request on it fails. Everything
+    /// that was asked must be answered without anybody's help by now (the view has ended), because the last
+    /// notification may wait inside the kernel for somebody who waits for an answer.
+    ///
+    /// # Errors
+    /// The transport can't be ended from this side; or as [`Self::wait`].
+    pub fn abort(mut self) -> Result<(), SessionError> {
+        self.shared.notifier.end();
+        if let Some(notifying) = self.notifying.take() {
+            join(notifying);
+        }
+        for channel in &self.shared.channels {
+            if !channel.transport.interrupt() {
+                return Err(SessionError::Connection { what: "ending it", errno: Errno::OPNOTSUPP });
+            }
+        }
+        self.wait()
     }
 
     /// Waits until the file system is unmounted or the connection aborted, and all threads have ended.
@@ -193,15 +232,17 @@ impl Session {
                 self.shared.ended_changed.wait(&mut ended);
             }
         }
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the FUSE session panicked");
-            }
-        }
+        self.threads.drain(..).chain(self.notifying.take()).for_each(join);
         match self.shared.failure.lock().take() {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("a thread of the FUSE session panicked");
     }
 }
 

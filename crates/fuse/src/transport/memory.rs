@@ -115,6 +115,11 @@ impl Transport for MemoryTransport {
         Ok(if self.connection.replies.push(message) { Delivery::Delivered } else { Delivery::Gone })
     }
 
+    fn interrupt(&self) -> bool {
+        self.connection.requests.close();
+        true
+    }
+
     fn another(&self) -> Result<Box<dyn Transport>, Errno> {
         Ok(Box::new(Self { connection: Arc::clone(&self.connection) }))
     }

@@ -53,6 +53,12 @@ pub trait Transport: Send + Sync + 'static {
     /// The kernel refused the message: it is malformed, or a notification it can't carry out.
     fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno>;
 
+    /// Ends the receiving, now and later, on this channel and on every other one that was made from it.
+    /// False: this transport can't; only the kernel ends it.
+    fn interrupt(&self) -> bool {
+        false
+    }
+
     /// Another channel to the same connection, for another worker.
     ///
     /// # Errors

@@ -34,9 +34,9 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 /// One run with every key.
-fn write_run(db: &Db, rows: Keyspace, value: u8) {
+fn write_run(db: &Db, rows: Keyspace, value: u8, len: usize) {
     let mut batch = Batch::new();
-    (0..KEYS).for_each(|number| batch.put(rows, key(number), vec![value; 200]));
+    (0..KEYS).for_each(|number| batch.put(rows, key(number), vec![value; len]));
     db.apply(batch, Durability::Buffered).expect("applies");
     db.inner.seal_if(|active| active.bytes() > 0);
     db.inner.flush_all().expect("flushes");
@@ -46,8 +46,8 @@ fn write_run(db: &Db, rows: Keyspace, value: u8) {
 fn a_merge_goes_on_where_one_that_ended_early_has_trimmed_its_inputs() {
     let db = open();
     let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
-    write_run(&db, rows, 1);
-    write_run(&db, rows, 2);
+    write_run(&db, rows, 1, 100);
+    write_run(&db, rows, 2, 100);
     db.inner.stopping.store(true, Ordering::Release);
     assert!(!db.inner.merge_once().expect("ends early"));
     db.inner.stopping.store(false, Ordering::Release);
@@ -57,13 +57,13 @@ fn a_merge_goes_on_where_one_that_ended_early_has_trimmed_its_inputs() {
     };
     assert_eq!(trimmed(&db), 2, "a piece came in, and the inputs begin behind it");
 
-    // The next merge has a run with everything, so it cuts its first piece before those bounds.
-    write_run(&db, rows, 3);
-    write_run(&db, rows, 4);
+    // The next merge has longer values for every key, so it cuts its first piece before those bounds.
+    write_run(&db, rows, 3, 500);
+    write_run(&db, rows, 4, 500);
     db.inner.reclaim().expect("merges");
     assert_eq!(trimmed(&db), 0);
     for number in 0..KEYS {
-        assert_eq!(db.get(rows, &key(number)).expect("reads").expect("is there"), vec![4; 200]);
+        assert_eq!(db.get(rows, &key(number)).expect("reads").expect("is there"), vec![4; 500]);
     }
     assert!(db.check().expect("checks").findings.is_empty());
 }

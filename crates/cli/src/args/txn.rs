@@ -1,0 +1,148 @@
+//! The command line of `kvfs txn`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::units::parse_duration;
+
+const TXN_EXAMPLES: &str = "\
+Examples:
+  kvfs txn run -- make install             all of it, or nothing
+  kvfs txn run --retry 3 -- ./migrate.sh   again when somebody else was in the way
+  id=$(kvfs txn begin | head -n 1)         a transaction that several commands share
+  kvfs txn join $id -- cp song.mp3 music/
+  kvfs txn diff $id
+  kvfs txn commit $id
+  kvfs txn list
+
+Exit code 75: somebody else changed the same thing; nothing happened, and trying again makes sense.";
+
+/// Transactions over files and keys.
+#[derive(Debug, Args)]
+#[command(after_help = TXN_EXAMPLES)]
+pub(crate) struct TxnArgs {
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    #[arg(short = 's', long = "store", global = true, value_name = "STORE|DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: TxnCommand,
+}
+
+/// What a transaction sees of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IsolationArg {
+    /// Snapshot isolation: the state at its begin; no update is lost
+    Si,
+    /// As if transactions ran one after the other
+    Serializable,
+}
+
+/// How a transaction is begun.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BeginArgs {
+    /// What the transaction sees of others
+    #[arg(long, value_enum, default_value = "si")]
+    pub(crate) isolation: IsolationArg,
+    /// Given up when it takes longer, such as 30s, 5m or 2h (default: never)
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Of two transactions in each other's way the one with the greater value gives way
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(-20..=19), allow_hyphen_values = true)]
+    pub(crate) nice: i32,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TxnCommand {
+    /// Run a command in a transaction: committed when it succeeds, else nothing happened
+    #[command(after_help = "Examples:\n  kvfs txn run -- make install\n  \
+        kvfs txn run -- sh -c 'cp song.mp3 music/ && kvfs kv put tags song.mp3 \"artist=…\"'\n\n\
+        The command's exit status is passed on; 75: a conflict, and nothing happened.")]
+    Run(RunArgs),
+    /// Begin a transaction; prints its number, and the directory where its view is mounted
+    #[command(after_help = "Example:\n  kvfs txn begin --isolation serializable --timeout 5m")]
+    Begin(BeginArgs),
+    /// Run a command inside an open transaction: it sees the view in the place of the mount
+    #[command(after_help = "Example:\n  kvfs txn join 17 -- make install")]
+    Join {
+        /// Number of the transaction
+        id: u64,
+        /// Command and its arguments
+        #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Make everything that a transaction did take effect, at once
+    #[command(after_help = "Example:\n  kvfs txn commit 17")]
+    Commit {
+        /// Number of the transaction
+        id: u64,
+        /// Don't wait until it survives a power cut
+        #[arg(long = "async")]
+        is_async: bool,
+    },
+    /// Drop a transaction: nothing of it ever happened
+    #[command(after_help = "Example:\n  kvfs txn abort 17")]
+    Abort {
+        /// Number of the transaction
+        id: u64,
+    },
+    /// Open transactions
+    #[command(after_help = "Examples:\n  kvfs txn list\n  kvfs txn list --json")]
+    List {
+        /// For machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// What an open transaction would change
+    #[command(after_help = "Examples:\n  kvfs txn diff 17\n  kvfs txn diff --stat 17")]
+    Diff {
+        /// Number of the transaction
+        id: u64,
+        /// Counts only
+        #[arg(long)]
+        stat: bool,
+        /// For machines: one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// The first process in the namespaces of `txn run`
+    #[command(hide = true)]
+    Init {
+        /// Process that it is to end with
+        #[arg(long)]
+        parent: u32,
+        /// Mount /proc anew
+        #[arg(long)]
+        proc: bool,
+        /// Command and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// `kvfs txn run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// How it is begun
+    #[command(flatten)]
+    pub(crate) begin: BeginArgs,
+    /// Run it again, at most so many times, when somebody else was in the way
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) retry: u32,
+    /// Show what has changed and ask before the commit
+    #[arg(long)]
+    pub(crate) review: bool,
+    /// Don't wait until the commit survives a power cut
+    #[arg(long = "async")]
+    pub(crate) is_async: bool,
+    /// Descriptor that is told of a conflict, because the exit status may be the command's own
+    #[arg(long, hide = true)]
+    pub(crate) conflict_to: Option<i32>,
+    /// Command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}

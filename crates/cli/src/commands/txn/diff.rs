@@ -1,0 +1,111 @@
+//! `kvfs txn diff`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::connect;
+use crate::control::{ChangeLine, Client, Request, Response};
+use crate::error::{CliError, Result};
+use crate::units::human_bytes;
+
+/// Lines asked for at a time.
+const PAGE_LINES: u64 = 1000;
+
+pub(super) fn run(store: Option<&Path>, id: u64, stat: bool, json: bool) -> Result<ExitCode> {
+    let (mut client, _) = connect(store)?;
+    print(&mut client, id, stat, json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what transaction `id` changes.
+pub(super) fn print(client: &mut Client, id: u64, stat: bool, json: bool) -> Result<()> {
+    use std::io::Write;
+    let failed = |error: std::io::Error| CliError::io("write", Path::new("standard output"), &error);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut counts = Counts::default();
+    let mut from = 0;
+    loop {
+        let request = Request::Diff { id, from, limit: PAGE_LINES };
+        let Response::Diff { lines, more } = client.call(&request)? else { return Err(Client::confused()) };
+        from += lines.len() as u64;
+        for line in &lines {
+            counts.add(line);
+            if stat {
+                continue;
+            }
+            if json { writeln!(out, "{}", as_json(line)) } else { writeln!(out, "{}", as_text(line)) }
+                .map_err(failed)?;
+        }
+        if !more || lines.is_empty() {
+            break;
+        }
+    }
+    if stat {
+        let line = if json { counts.as_json().to_string() } else { counts.as_text() };
+        writeln!(out, "{line}").map_err(failed)?;
+    }
+    out.flush().map_err(failed)
+}
+
+#[derive(Default)]
+struct Counts {
+    added: u64,
+    removed: u64,
+    changed: u64,
+    renamed: u64,
+    bytes: u64,
+}
+
+impl Counts {
+    fn add(&mut self, line: &ChangeLine) {
+        match line.sign {
+            '+' => self.added += 1,
+            '-' => self.removed += 1,
+            '>' => self.renamed += 1,
+            _ => self.changed += 1,
+        }
+        self.bytes += line.bytes.unwrap_or(0);
+    }
+
+    fn as_text(&self) -> String {
+        let Self { added, removed, changed, renamed, bytes } = self;
+        let bytes = human_bytes(*bytes);
+        format!("{added} added, {removed} removed, {changed} changed, {renamed} renamed, {bytes}")
+    }
+
+    fn as_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "renamed": self.renamed,
+            "bytes": self.bytes,
+        })
+    }
+}
+
+fn as_text(line: &ChangeLine) -> String {
+    let place = String::from_utf8_lossy(&line.place);
+    let slash = if line.kind == "directory" { "/" } else { "" };
+    let from =
+        line.from.as_ref().map_or_else(String::new, |from| format!("{} → ", String::from_utf8_lossy(from)));
+    let bytes = line.bytes.map_or_else(String::new, |bytes| format!("  {}", human_bytes(bytes)));
+    let key = if line.kind == "key" { "key " } else { "" };
+    format!("{} {key}{from}{place}{slash}{bytes}", line.sign)
+}
+
+fn as_json(line: &ChangeLine) -> serde_json::Value {
+    let change = match line.sign {
+        '+' => "added",
+        '-' => "removed",
+        '>' => "renamed",
+        _ => "changed",
+    };
+    serde_json::json!({
+        "change": change,
+        "kind": line.kind,
+        "place": String::from_utf8_lossy(&line.place),
+        "from": line.from.as_ref().map(|from| String::from_utf8_lossy(from)),
+        "bytes": line.bytes,
+    })
+}

@@ -1,0 +1,63 @@
+//! `kvfs txn list`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::connect;
+use crate::control::{Client, Request, Response, TxnLine};
+use crate::error::Result;
+use crate::units::{human_bytes, human_duration};
+
+pub(super) fn run(store: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let (mut client, _) = connect(store)?;
+    let Response::Transactions(lines) = client.call(&Request::Transactions)? else {
+        return Err(Client::confused());
+    };
+    if json {
+        let list: Vec<_> = lines.iter().map(as_json).collect();
+        println!("{}", serde_json::Value::Array(list));
+    } else if !lines.is_empty() {
+        println!(
+            "{:>6}  {:12}  {:>6}  {:>8}  {:>9}  {:>7}  STATE, COMMAND",
+            "ID", "ISOLATION", "USER", "AGE", "WRITTEN", "LOCKS"
+        );
+        for line in &lines {
+            println!(
+                "{:>6}  {:12}  {:>6}  {:>8}  {:>9}  {:>7}  {}, {} (pid {})",
+                line.id,
+                isolation(line),
+                line.uid,
+                human_duration(line.age),
+                human_bytes(line.bytes_written),
+                line.locks,
+                line.state,
+                line.label,
+                line.pid
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn isolation(line: &TxnLine) -> &'static str {
+    if line.serializable { "serializable" } else { "si" }
+}
+
+fn as_json(line: &TxnLine) -> serde_json::Value {
+    let view = PathBuf::from(OsString::from_vec(line.view.clone()));
+    serde_json::json!({
+        "id": line.id,
+        "isolation": isolation(line),
+        "uid": line.uid,
+        "pid": line.pid,
+        "command": line.label,
+        "age_seconds": line.age.as_secs_f64(),
+        "state": line.state,
+        "operations": line.operations,
+        "bytes_written": line.bytes_written,
+        "locks": line.locks,
+        "view": if line.view.is_empty() { None } else { Some(view.to_string_lossy()) },
+    })
+}

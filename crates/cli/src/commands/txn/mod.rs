@@ -1,0 +1,130 @@
+//! `kvfs txn`.
+
+mod diff;
+mod init;
+mod join;
+mod list;
+mod retry;
+mod run;
+mod supervise;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::args::{BeginArgs, IsolationArg, TxnArgs, TxnCommand};
+use crate::control::{Begin, Client, Daemon, Request, Response};
+use crate::error::{CliError, Code, Result};
+use crate::mounts::{self, MountedStore};
+use crate::open;
+use crate::store_dir::StoreDir;
+
+/// Tells commands in a transaction which one it is.
+pub(crate) const TXN_VARIABLE: &str = "KVFS_TXN";
+/// And of which store.
+pub(crate) const STORE_VARIABLE: &str = "KVFS_TXN_STORE";
+
+/// Longest label (bytes): the beginning of a command line says enough.
+const LABEL_LEN_MAX: usize = 80;
+
+pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
+    let store = args.store.as_deref();
+    match &args.command {
+        TxnCommand::Run(run) if run.retry > 0 => retry::run(store, run),
+        TxnCommand::Run(run) => run::run(store, run),
+        TxnCommand::Begin(begin) => print_begun(store, begin),
+        TxnCommand::Join { id, command } => join::run(store, *id, command),
+        TxnCommand::Commit { id, is_async } => {
+            simple(store, &Request::Commit { id: *id, durable: !is_async })
+        }
+        TxnCommand::Abort { id } => simple(store, &Request::Abort { id: *id }),
+        TxnCommand::List { json } => list::run(store, *json),
+        TxnCommand::Diff { id, stat, json } => diff::run(store, *id, *stat, *json),
+        TxnCommand::Init { parent, proc, command } => init::run(*parent, *proc, command),
+    }
+}
+
+/// The daemon of the store that `target` means: a store, a path on its mount, or the current directory.
+fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
+    let path = target.unwrap_or(Path::new("."));
+    let mounted = match mounts::containing(path)? {
+        Some(_) if target.is_some() && open::is_store(path) => None,
+        found => found,
+    };
+    let store = match (&mounted, target) {
+        (Some(mounted), _) => StoreDir::open(&mounted.store)?,
+        (None, Some(path)) => StoreDir::open(path)?,
+        (None, None) => {
+            return Err(CliError::new(
+                Code::NotMounted,
+                "the current directory is not on a mounted kvfs store; name one with -s STORE",
+            ));
+        }
+    };
+    match Client::connect(&store.socket_path())? {
+        Daemon::Serving { client, dir } => {
+            let seen = mounts::list()?.into_iter().rfind(|mount| mount.dir == dir);
+            let mount = seen.or(mounted).unwrap_or(MountedStore {
+                dir,
+                store: store.path().to_owned(),
+                options: String::new(),
+                is_view: false,
+            });
+            Ok((client, mount))
+        }
+        Daemon::Closing(_) | Daemon::Absent => Err(CliError::new(
+            Code::NotMounted,
+            format!("{} is not mounted; transactions need `kvfs mount`", store.path().display()),
+        )),
+    }
+}
+
+fn simple(store: Option<&Path>, request: &Request) -> Result<ExitCode> {
+    let (mut client, _) = connect(store)?;
+    match client.call(request)? {
+        Response::Done | Response::Aborted { .. } => Ok(ExitCode::SUCCESS),
+        _ => Err(Client::confused()),
+    }
+}
+
+/// Returns the number of the new transaction, and where its view is mounted, if it is.
+fn begin(client: &mut Client, args: &BeginArgs, label: String, tied: bool) -> Result<(u64, PathBuf)> {
+    use std::os::unix::ffi::OsStringExt;
+    let begin = Begin {
+        serializable: args.isolation == IsolationArg::Serializable,
+        timeout: args.timeout,
+        nice: args.nice,
+        label,
+        tied,
+    };
+    match client.call(&Request::Begin(begin))? {
+        Response::Begun { id, view } => Ok((id, std::ffi::OsString::from_vec(view).into())),
+        _ => Err(Client::confused()),
+    }
+}
+
+fn print_begun(store: Option<&Path>, args: &BeginArgs) -> Result<ExitCode> {
+    let (mut client, _) = connect(store)?;
+    let (id, view) = begin(&mut client, args, "txn begin".to_owned(), false)?;
+    // At once, so that `| head -n 1` takes it whole.
+    std::io::stdout()
+        .write_all(format!("{id}\n{}\n", view.display()).as_bytes())
+        .map_err(|error| CliError::io("write", Path::new("standard output"), &error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a command is called in lists and messages.
+fn label(command: &[impl AsRef<OsStr>]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.as_ref().to_string_lossy()).collect();
+    let line = words.join(" ").replace(|c: char| c.is_control(), " ");
+    if line.len() <= LABEL_LEN_MAX {
+        return line;
+    }
+    format!("{}…", &line[..line.floor_char_boundary(LABEL_LEN_MAX)])
+}
+
+/// The part of `dir` below the mount point, if it is there.
+fn below<'p>(dir: &'p Path, mount: &MountedStore) -> Option<&'p Path> {
+    dir.strip_prefix(&mount.dir).ok()
+}

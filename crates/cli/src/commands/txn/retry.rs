@@ -1,0 +1,71 @@
+//! `kvfs txn run --retry`: each try is a process of its own, because namespaces are left only once.
+
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::run::CONFLICT_MARK;
+use super::supervise::{Ended, Watch};
+use crate::args::RunArgs;
+use crate::error::{CliError, Code, Result};
+
+pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
+    let mut watch = Watch::begin()?;
+    for nth in 0..=args.retry {
+        let (ended, conflict) = attempt(store, args, &mut watch)?;
+        match ended {
+            Ended::Exit(_) if conflict && nth < args.retry => {
+                eprintln!("kvfs: trying again ({} of {})", nth + 1, args.retry);
+            }
+            Ended::Exit(code) => return Ok(ExitCode::from(code)),
+            Ended::Told(signal) => return Ok(ExitCode::from(128 + signal)),
+            Ended::Cut => break,
+        }
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+/// One try; whether it failed because somebody else was in the way.
+fn attempt(store: Option<&Path>, args: &RunArgs, watch: &mut Watch) -> Result<(Ended, bool)> {
+    let failed = |error: std::io::Error| CliError::new(Code::Failed, format!("cannot try: {error}"));
+    let (reading, writing) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    // For the child alone: there is one thread, which starts one process.
+    fcntl_setfd(&writing, FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("txn");
+    if let Some(store) = store {
+        command.arg("--store").arg(store);
+    }
+    command.args(["run", "--conflict-to", &writing.as_raw_fd().to_string()]);
+    command.args(words(args)).arg("--").args(&args.command);
+    let mut child = command.spawn().map_err(failed)?;
+    drop(writing);
+    let ended = watch.wait(&mut child, None)?;
+    // Whoever was left behind may still hold the other end: what there is, is there now.
+    let mut mark = [0; CONFLICT_MARK.len()];
+    let flags = rustix::fs::fcntl_getfl(&reading).map_err(|errno| failed(errno.into()))?;
+    rustix::fs::fcntl_setfl(&reading, flags | rustix::fs::OFlags::NONBLOCK)
+        .map_err(|errno| failed(errno.into()))?;
+    let read = std::fs::File::from(reading).read(&mut mark);
+    Ok((ended, matches!(read, Ok(len) if len > 0 && mark == CONFLICT_MARK)))
+}
+
+/// The options, without `--retry`.
+fn words(args: &RunArgs) -> Vec<String> {
+    use clap::ValueEnum;
+    let mut words = Vec::new();
+    if let Some(isolation) = args.begin.isolation.to_possible_value() {
+        words.push(format!("--isolation={}", isolation.get_name()));
+    }
+    if let Some(timeout) = args.begin.timeout {
+        words.push(format!("--timeout={}ms", timeout.as_millis()));
+    }
+    words.push(format!("--nice={}", args.begin.nice));
+    words.extend(args.review.then(|| "--review".to_owned()));
+    words.extend(args.is_async.then(|| "--async".to_owned()));
+    words
+}

@@ -1,0 +1,381 @@
+//! The open transactions of a mounted store, with what their owners and their kernel sides hold of them.
+//!
+//! A transaction is either *tied* to a control connection (`kvfs txn run`), whose end aborts it, and mounts its
+//! view itself, in namespaces of its own; or it stands by itself (`kvfs txn begin`), and the daemon mounts its
+//! view below the store's directory.
+//!
+//! Thread safety: all methods are `&self`, for threads that may block. The lock is never held across a commit,
+//! a mount, or a conversation with the kernel. Invariants: who commits or aborts takes the transaction out of
+//! others' reach first ([`Entry::busy`]); a transaction that ended leaves neither mount nor connection.
+
+mod clock;
+mod entry;
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner};
+use kvfs_fuse::bridge::{Bridge, View};
+use kvfs_fuse::mount::MountOptions;
+use kvfs_fuse::transport::BufferPool;
+use kvfs_store::clock::{Clock, SystemClock};
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::{Begin, Peer, TxnLine};
+use crate::error::{CliError, Code, Result};
+use crate::mounts;
+use crate::store_dir::StoreDir;
+use entry::{Entry, Seat};
+
+/// What transactions need of the mount that they belong to.
+pub(crate) struct MainLine {
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) bridge: Arc<Bridge>,
+    pub(crate) buffers: Arc<BufferPool>,
+    pub(crate) mount: MountOptions,
+}
+
+/// See the module.
+pub(crate) struct Transactions {
+    main: MainLine,
+    store: StoreDir,
+    clock: SystemClock,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<u64, Entry>,
+    /// Connections and mounts that are being taken down.
+    ending: Vec<JoinHandle<()>>,
+    is_closed: bool,
+    clock: Option<JoinHandle<()>>,
+}
+
+impl Transactions {
+    /// None are open.
+    pub(crate) fn new(main: MainLine, store: StoreDir) -> Result<Arc<Self>> {
+        let new = Arc::new(Self {
+            main,
+            store,
+            clock: SystemClock::new(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let ticking = Arc::clone(&new);
+        let thread = std::thread::Builder::new().name("txn-clock".into()).spawn(move || ticking.tick());
+        new.state.lock().clock = Some(thread.map_err(|error| no_thread(&error))?);
+        Ok(new)
+    }
+
+    /// Begins a transaction for `peer`. Returns its number and where its view is mounted, if it is.
+    pub(crate) fn begin(&self, peer: &Peer, begin: Begin) -> Result<(u64, PathBuf)> {
+        let options = BeginOptions {
+            isolation: if begin.serializable { Isolation::Serializable } else { Isolation::Snapshot },
+            priority: begin.nice,
+            timeout: begin.timeout,
+            lock_wait_max: None,
+            owner: Owner { uid: peer.uid, pid: peer.pid, name: begin.label },
+        };
+        let line = if begin.tied {
+            let kept = peer.keep().map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
+            Some((peer.number, kept))
+        } else {
+            None
+        };
+        let view = self.main.fs.begin(&options)?;
+        let id = view.txn_id().map_or(0, |id| id.0);
+        let entry = Entry {
+            view: Arc::clone(&view),
+            owner: options.owner,
+            serializable: begin.serializable,
+            begun: self.clock.monotonic(),
+            line,
+            seat: None,
+            busy: None,
+        };
+        {
+            let mut state = self.state.lock();
+            if state.is_closed {
+                view.abort();
+                return Err(closing());
+            }
+            state.open.insert(id, entry);
+            self.changed.notify_all();
+        }
+        if begin.tied {
+            return Ok((id, PathBuf::new()));
+        }
+        let seated = Seat::mount(&self.main, &self.store, id, view);
+        match seated.and_then(|seat| self.seat(id, seat)) {
+            Ok(path) => Ok((id, path)),
+            Err(error) => {
+                self.abort(peer, id)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Serves the view on the connection of `device`, which its owner has mounted for himself.
+    pub(crate) fn attach(&self, peer: &Peer, id: u64, device: std::os::fd::OwnedFd) -> Result<()> {
+        let view = {
+            let state = self.state.lock();
+            let entry = Self::of(&state, peer, id)?;
+            if entry.seat.is_some() {
+                return Err(CliError::new(Code::InUse, format!("transaction {id} has its view already")));
+            }
+            Arc::clone(&entry.view)
+        };
+        let served = View::serve(&self.main.bridge, view, device, Arc::clone(&self.main.buffers));
+        let served = served.map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
+        self.seat(id, Seat { view: served, point: None }).map(drop)
+    }
+
+    /// Gives the transaction its kernel side; it may have ended meanwhile.
+    fn seat(&self, id: u64, seat: Seat) -> Result<PathBuf> {
+        let mut state = self.state.lock();
+        match state.open.get_mut(&id).filter(|entry| entry.seat.is_none() && entry.busy.is_none()) {
+            Some(entry) => {
+                let path = seat.path();
+                entry.seat = Some(seat);
+                Ok(path)
+            }
+            None => {
+                self.take_down(&mut state, id, seat);
+                Err(unknown(id))
+            }
+        }
+    }
+
+    /// The view of a transaction, for operations in it.
+    pub(crate) fn view(&self, peer: &Peer, id: u64) -> Result<Arc<FileSystem>> {
+        Ok(Arc::clone(&Self::of(&self.state.lock(), peer, id)?.view))
+    }
+
+    /// Where the view of a transaction is mounted.
+    pub(crate) fn path(&self, peer: &Peer, id: u64) -> Result<PathBuf> {
+        let state = self.state.lock();
+        let path = Self::of(&state, peer, id)?.seat.as_ref().map(Seat::path);
+        path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+            CliError::new(
+                Code::Usage,
+                format!("transaction {id} runs in namespaces of its own; only those of `kvfs txn begin` are joined"),
+            )
+        })
+    }
+
+    /// Commits. After a conflict the transaction is gone; after other failures it stays open.
+    pub(crate) fn commit(&self, peer: &Peer, id: u64, durability: Durability) -> Result<()> {
+        let (view, seat) = self.take(peer, id, "committing")?;
+        let own = seat.as_ref().map(|seat| seat.view.bridge());
+        let done = self.main.bridge.commit(&view, own, durability);
+        let stays = matches!(&done, Err(error) if !is_over(error)) && view.doom().is_none();
+        let mut state = self.state.lock();
+        if stays {
+            if let Some(entry) = state.open.get_mut(&id) {
+                entry.busy = None;
+                entry.seat = seat;
+            }
+        } else {
+            state.open.remove(&id);
+            if done.is_err() {
+                view.abort();
+            }
+            if let Some(seat) = seat {
+                self.take_down(&mut state, id, seat);
+            }
+        }
+        self.changed.notify_all();
+        drop(state);
+        match done {
+            Ok(position) => {
+                tracing::debug!(id, ?position, "transaction committed");
+                Ok(())
+            }
+            Err(FsError::Canceled(doom)) => {
+                let why = view.explain(&doom);
+                tracing::info!(id, why, "transaction not committed");
+                Err(CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}")))
+            }
+            Err(error) => {
+                tracing::warn!(id, %error, "transaction not committed");
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Drops a transaction. Returns why it could not have been committed any more, if so.
+    pub(crate) fn abort(&self, peer: &Peer, id: u64) -> Result<Option<String>> {
+        let (view, seat) = self.take(peer, id, "being aborted")?;
+        let doomed = view.doom().map(|doom| view.explain(&doom));
+        self.drop_taken(id, &view, seat, Some(peer));
+        Ok(doomed)
+    }
+
+    /// The connection has ended, and with it what is tied to it.
+    pub(crate) fn gone(&self, peer: &Peer) {
+        let tied = |entry: &Entry| entry.line.as_ref().is_some_and(|(number, _)| *number == peer.number);
+        let ids: Vec<u64> = {
+            let state = self.state.lock();
+            state.open.iter().filter(|(_, entry)| tied(entry)).map(|(&id, _)| id).collect()
+        };
+        for id in ids {
+            tracing::info!(id, "whoever ran the transaction has gone; aborted");
+            self.abort_by_daemon(id);
+        }
+    }
+
+    /// Those that are open, in words.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let state = self.state.lock();
+        state.open.iter().map(|(id, entry)| format!("{id} ({})", entry.owner)).collect()
+    }
+
+    /// Aborts everything, and says so in the log.
+    pub(crate) fn abort_all(&self, why: &str) {
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                while !state.open.is_empty() && state.open.values().all(|entry| entry.busy.is_some()) {
+                    self.changed.wait(&mut state);
+                }
+                let mut free = state.open.iter().filter(|(_, entry)| entry.busy.is_none());
+                free.next().map(|(&id, entry)| (id, entry.owner.to_string()))
+            };
+            let Some((id, owner)) = next else { return };
+            tracing::warn!(id, owner, why, "transaction aborted");
+            self.abort_by_daemon(id);
+        }
+    }
+
+    /// Refuses new ones, aborts the open ones, and waits until nothing is left of them.
+    pub(crate) fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_all();
+        self.abort_all("the store is being closed");
+        let (ending, clock) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.ending), state.clock.take())
+        };
+        for thread in ending.into_iter().chain(clock) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of a transaction panicked");
+            }
+        }
+    }
+
+    /// For people.
+    pub(crate) fn list(&self, peer: &Peer) -> Vec<TxnLine> {
+        let locks: BTreeMap<u64, u64> = self
+            .main
+            .fs
+            .transaction_infos()
+            .iter()
+            .map(|info| (info.id.0, info.names_count as u64))
+            .collect();
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
+        let mine = state.open.iter().filter(|(_, entry)| peer.may_act_for(entry.owner.uid));
+        mine.map(|(&id, entry)| TxnLine {
+            locks: locks.get(&id).copied().unwrap_or(0),
+            ..entry.line(id, now)
+        })
+        .collect()
+    }
+
+    fn of<'s>(state: &'s State, peer: &Peer, id: u64) -> Result<&'s Entry> {
+        let entry = state.open.get(&id).ok_or_else(|| unknown(id))?;
+        if !peer.may_act_for(entry.owner.uid) {
+            return Err(CliError::new(
+                Code::Denied,
+                format!("transaction {id} belongs to user {}; only that user and root may", entry.owner.uid),
+            ));
+        }
+        match entry.busy {
+            Some(what) => Err(CliError::new(Code::InUse, format!("transaction {id} is {what}"))),
+            None => Ok(entry),
+        }
+    }
+
+    /// Takes a transaction out of everybody's reach.
+    fn take(&self, peer: &Peer, id: u64, what: &'static str) -> Result<(Arc<FileSystem>, Option<Seat>)> {
+        let mut state = self.state.lock();
+        Self::of(&state, peer, id)?;
+        Self::take_entry(&mut state, id, what).ok_or_else(|| unknown(id))
+    }
+
+    fn take_entry(state: &mut State, id: u64, what: &'static str) -> Option<(Arc<FileSystem>, Option<Seat>)> {
+        let entry = state.open.get_mut(&id).filter(|entry| entry.busy.is_none())?;
+        entry.busy = Some(what);
+        Some((Arc::clone(&entry.view), entry.seat.take()))
+    }
+
+    fn abort_by_daemon(&self, id: u64) {
+        let taken = Self::take_entry(&mut self.state.lock(), id, "being aborted");
+        if let Some((view, seat)) = taken {
+            self.drop_taken(id, &view, seat, None);
+        }
+    }
+
+    fn drop_taken(&self, id: u64, view: &FileSystem, seat: Option<Seat>, by: Option<&Peer>) {
+        view.abort();
+        let mut state = self.state.lock();
+        if let Some(Entry { line: Some((number, line)), .. }) = state.open.remove(&id)
+            && by.is_none_or(|peer| peer.number != number)
+        {
+            // Whoever runs the transaction learns of it, and ends what runs in it.
+            let _ = line.shutdown(std::net::Shutdown::Both);
+        }
+        if let Some(seat) = seat {
+            self.take_down(&mut state, id, seat);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Takes the mount and the connection down, beside whoever waits for an answer.
+    fn take_down(&self, state: &mut State, id: u64, seat: Seat) {
+        state.ending.retain(|thread| !thread.is_finished());
+        let seat = Arc::new(Mutex::new(Some(seat)));
+        let taken = Arc::clone(&seat);
+        let down = move || taken.lock().take().map_or((), |seat| seat.end(id));
+        match std::thread::Builder::new().name(format!("txn{id}-end")).spawn(down) {
+            Ok(thread) => state.ending.push(thread),
+            Err(error) => {
+                tracing::warn!(%error, "no thread to end a view; everybody waits for it");
+                if let Some(seat) = seat.lock().take() {
+                    seat.end(id);
+                }
+            }
+        }
+    }
+}
+
+/// Whether nothing is left to be tried again.
+fn is_over(error: &FsError) -> bool {
+    matches!(error, FsError::Canceled(_) | FsError::ViewEnded(_))
+}
+
+fn unknown(id: u64) -> CliError {
+    CliError::new(Code::Failed, format!("there is no open transaction {id}; `kvfs txn list` shows them"))
+}
+
+fn closing() -> CliError {
+    CliError::new(Code::NotMounted, "the store is being unmounted")
+}
+
+fn no_thread(error: &std::io::Error) -> CliError {
+    CliError::new(Code::Failed, format!("cannot start a thread: {error}"))
+}
+
+/// The mount of a view differs from the main line's in what the mount table shows.
+fn view_options(main: &MountOptions, store: &StoreDir) -> MountOptions {
+    MountOptions {
+        source: String::from_utf8_lossy(store.path().as_os_str().as_bytes()).into_owned(),
+        subtype: mounts::VIEW_SUBTYPE.to_owned(),
+        ..main.clone()
+    }
+}

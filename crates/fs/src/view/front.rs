@@ -1,0 +1,117 @@
+//! What front ends ask of views beside operations on files: lists, messages, time, giving way.
+//!
+//! Thread safety: as [`FileSystem`]. Nothing here parks.
+
+use std::time::Duration;
+
+use kvfs_txn::{Doom, DoomReason, LockInfo, LockName, LockNameBuf, Rival, TxnInfo};
+
+use super::Origin;
+use crate::{FileSystem, NodeId};
+
+/// Directories between a node and the root, at most, that a message names.
+const DEPTH_MAX: usize = 512;
+
+impl FileSystem {
+    /// Dooms transactions whose time is over, and the holders of locks that others have waited for too long.
+    /// To be called about ten times a second while there are transactions. Returns how long nothing can
+    /// expire; `None`: not before something new begins.
+    pub fn tick_locks(&self) -> Option<Duration> {
+        self.shared.admission.tick()
+    }
+
+    /// Every transaction that is open, oldest first.
+    pub fn transaction_infos(&self) -> Vec<TxnInfo> {
+        self.shared.admission.transactions()
+    }
+
+    /// Every lock, ordered by name and holder.
+    pub fn locks(&self) -> Vec<LockInfo> {
+        self.shared.admission.list()
+    }
+
+    /// Why the transaction can't go on, if it can't.
+    pub fn doom(&self) -> Option<Doom> {
+        self.txn_view()?.locks.doomed()
+    }
+
+    /// The transaction, in the middle of its commit, gives way to process `pid`, which writes to `node` on the
+    /// main line and can't wait. Without effect once its commit is decided.
+    pub fn give_way(&self, pid: u32, node: NodeId) {
+        if let Some(view) = self.txn_view() {
+            let name = LockName::Blocks { inode: node.0, first: 0, end: u64::MAX };
+            view.locks.doom_late(Doom {
+                reason: DoomReason::Conflict,
+                rival: Some(Rival::Main { pid }),
+                name: Some(name.into()),
+            });
+        }
+    }
+
+    /// Files with content that the front end knows and may have pages of. O(nodes).
+    pub fn cached_files(&self) -> Vec<NodeId> {
+        self.nodes.cached_files()
+    }
+
+    /// The transaction's doom in words, with paths where they are known.
+    pub fn explain(&self, doom: &Doom) -> String {
+        doom.message(|name| self.describe(name))
+    }
+
+    /// A lock's name in words, with a path where it is known.
+    pub fn describe(&self, name: &LockNameBuf) -> String {
+        let path = |inode: u64| self.path_of(inode).unwrap_or_else(|| format!("inode {inode}"));
+        match name {
+            LockNameBuf::Entry { directory, name } => match self.path_of(*directory) {
+                Some(path) => format!("{}/{}", path.trim_end_matches('/'), String::from_utf8_lossy(name)),
+                None => name_in_unknown(*directory, name),
+            },
+            LockNameBuf::Entries { directory } => format!("the entries of {}", path(*directory)),
+            LockNameBuf::Identity { directory } | LockNameBuf::Placement { directory } => {
+                format!("the place of {}", path(*directory))
+            }
+            LockNameBuf::Counters { directory } => format!("times and counts of {}", path(*directory)),
+            LockNameBuf::Attributes { inode, fields } => format!("{fields} of {}", path(*inode)),
+            LockNameBuf::Blocks { inode, .. } => format!("the content of {}", path(*inode)),
+            LockNameBuf::Keys { keyspace, start, end } => {
+                let known = self.store.keyspaces().into_iter().find(|info| info.keyspace == *keyspace);
+                let keyspace = known.map_or_else(|| keyspace.0.to_string(), |info| info.name);
+                let start_text = String::from_utf8_lossy(start);
+                match end {
+                    Some(end) if end.strip_prefix(&start[..]) == Some(&[0]) => {
+                        format!("key \"{start_text}\" of keyspace {keyspace}")
+                    }
+                    _ => format!("keys of keyspace {keyspace}, from \"{start_text}\" on"),
+                }
+            }
+        }
+    }
+
+    /// The path from the root (with a leading slash) of an inode that somebody knows here or, for a
+    /// transaction, on the main line.
+    fn path_of(&self, inode: u64) -> Option<String> {
+        self.known_path(inode).or_else(|| match &self.origin {
+            Origin::Txn(view) => view.main.known_path(inode),
+            Origin::Main | Origin::Snapshot(_) => None,
+        })
+    }
+
+    fn known_path(&self, inode: u64) -> Option<String> {
+        let mut parts = Vec::new();
+        let mut node = std::sync::Arc::clone(&*self.nodes.get(inode)?);
+        while node.inode != NodeId::ROOT.0 {
+            if parts.len() >= DEPTH_MAX {
+                return None;
+            }
+            let (parent, name) = node.link()?;
+            parts.push(String::from_utf8_lossy(&name).into_owned());
+            node = parent;
+        }
+        parts.reverse();
+        Some(format!("/{}", parts.join("/")))
+    }
+}
+
+fn name_in_unknown(directory: u64, name: &[u8]) -> String {
+    format!("\"{}\" in directory {directory}", String::from_utf8_lossy(name))
+}

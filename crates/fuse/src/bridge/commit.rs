@@ -1,0 +1,115 @@
+//! The commit of a transaction, as far as the kernel has a part in it.
+//!
+//! The view is closed for all but WRITEs; its own kernel side writes out what is dirty; the main line's kernel
+//! side writes out and drops its pages of the files that are about to change (what was dirty there meets the
+//! transaction's locks, which is a conflict); the store commits; the main line's kernel side forgets what has
+//! changed; the committer is answered.
+//!
+//! Thread safety: for threads that may block, never workers and notification threads. Commits take turns from
+//! the plan on: a notification of one may wait for a request that waits for another transaction's lock, and
+//! that one must still be free to give way.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_fs::{Durability, FileSystem, FsError, Invalidations, NodeId, Position};
+
+use super::Bridge;
+use crate::abi::notify::INC_EPOCH;
+use crate::notify::Notification;
+
+/// Names to forget one by one; where there are more, the kernel asks anew for every name that it knows.
+const ENTRIES_MAX: usize = 1000;
+
+/// Pages and attributes of a file; dirty pages are written first.
+fn everything_of(node: u64) -> Notification {
+    Notification::InvalInode { node, offset: 0, len: 0 }
+}
+
+fn attributes_of(node: u64) -> Notification {
+    Notification::InvalInode { node, offset: -1, len: 0 }
+}
+
+impl Bridge {
+    /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
+    /// `own`, if it is mounted. When this returns, whoever uses the main line sees the changes, and nothing
+    /// older; with [`Durability::Synced`] they survive a power cut.
+    ///
+    /// # Errors
+    /// As [`FileSystem::commit`]. After `Canceled` there is nothing left but to abort; after others it can be
+    /// tried again.
+    pub fn commit(
+        &self,
+        view: &Arc<FileSystem>,
+        own: Option<&Self>,
+        durability: Durability,
+    ) -> Result<Position, FsError> {
+        view.freeze()?;
+        let done = self.commit_frozen(view, own, durability);
+        if done.is_err() {
+            view.thaw();
+        }
+        done
+    }
+
+    fn commit_frozen(
+        &self,
+        view: &Arc<FileSystem>,
+        own: Option<&Self>,
+        durability: Durability,
+    ) -> Result<Position, FsError> {
+        if let Some(own) = own {
+            own.write_back()?;
+        }
+        let _turn = self.shared.commits.lock();
+        let plan = view.commit_plan()?;
+        self.drive_out(view, plan.contents);
+        let (position, changes) = view.commit(durability)?;
+        self.have_forgotten(changes);
+        Ok(position)
+    }
+
+    /// Has the kernel write out every dirty page of this view.
+    fn write_back(&self) -> Result<(), FsError> {
+        if let Some(notifier) = self.shared.notifier.get() {
+            let files = self.shared.fs.cached_files();
+            let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));
+            if let Err(error) = ended {
+                // The last user of the mount has gone, and wrote its pages before.
+                tracing::debug!(%error, "the view was unmounted before its commit");
+            }
+        }
+        match self.shared.lost_write.lock().clone() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the kernel drop its pages of these files. What is dirty comes in, and dooms the transaction.
+    fn drive_out(&self, view: &Arc<FileSystem>, files: Vec<NodeId>) {
+        let Some(notifier) = self.shared.notifier.get().filter(|_| !files.is_empty()) else { return };
+        let files = self.shared.writers.drive(files, view);
+        // The connection's end leaves no pages either.
+        let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
+        self.shared.writers.rest();
+    }
+
+    /// Has the kernel forget what a commit changed.
+    fn have_forgotten(&self, changes: Invalidations) {
+        let Some(notifier) = self.shared.notifier.get() else { return };
+        // Cached listings are pages of the directory.
+        let listings: BTreeSet<u64> = changes.entries.iter().map(|(directory, _)| directory.0).collect();
+        let nodes = changes.nodes.into_iter().filter(|(node, _)| !listings.contains(&node.0));
+        let nodes = nodes
+            .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
+            .chain(listings.iter().copied().map(everything_of));
+        let by_epoch = changes.entries.len() > ENTRIES_MAX && notifier.supports(INC_EPOCH);
+        let entries = changes.entries.into_iter().filter(|_| !by_epoch).map(|(directory, name)| {
+            Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only: false }
+        });
+        let epoch = by_epoch.then_some(Notification::IncEpoch);
+        // The connection's end forgets everything.
+        let _ = notifier.carry_out_all(epoch.into_iter().chain(entries).chain(nodes));
+    }
+}
