@@ -80,6 +80,10 @@ pub enum FsError {
     /// The transaction can't be committed any more: abort it and run it again (ECANCELED).
     #[error("the transaction was canceled: {0}")]
     Canceled(Doom),
+    /// The transaction was committed and is visible, but syncing it failed: whether it survives a power cut
+    /// shows at the next open (EIO).
+    #[error("committed, but it may not survive a power cut: {0}")]
+    CommittedOnly(Arc<StoreError>),
     /// Mounted read-only, or the store refuses writes (EROFS).
     #[error("read-only file system")]
     ReadOnly,
@@ -145,7 +149,7 @@ impl FsError {
             Self::Canceled(_) => errno::ECANCELED,
             Self::ReadOnly => errno::EROFS,
             Self::NoSpace => errno::ENOSPC,
-            Self::Corrupt { .. } => errno::EIO,
+            Self::Corrupt { .. } | Self::CommittedOnly(_) => errno::EIO,
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,
                 StoreError::Unsupported(_) => errno::EOPNOTSUPP,

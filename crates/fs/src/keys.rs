@@ -9,6 +9,7 @@ use bytes::Bytes;
 use kvfs_store::{Batch, Cursor, KeyRange, Keyspace, Position};
 use kvfs_txn::{LockName, Want};
 
+use crate::view::TxnView;
 use crate::{Caller, FileSystem, Result};
 
 /// The range of one key.
@@ -25,7 +26,9 @@ impl FileSystem {
         let end = only(key);
         self.lock_read(caller, &[Want::shared(LockName::Keys { keyspace, start: key, end: Some(&end) })])?;
         self.check_alive()?;
-        Ok(self.read_view().get(keyspace, key)?)
+        let value = self.read_view().get(keyspace, key)?;
+        self.confirm_read()?;
+        Ok(value)
     }
 
     /// Sets `key`, or deletes it. Returns what to sync, and whether the key was there.
@@ -66,10 +69,12 @@ impl FileSystem {
         let name = LockName::Keys { keyspace, start: &range.start, end: range.end.as_deref() };
         self.lock_read(caller, &[Want::shared(name)])?;
         self.check_alive()?;
-        Ok(self.read_view().cursor(keyspace, range)?)
+        let cursor = self.read_view().cursor(keyspace, range)?;
+        self.confirm_read()?;
+        Ok(cursor)
     }
 
     fn check_alive(&self) -> Result<()> {
-        self.txn_view().map_or(Ok(()), |view| view.check_alive())
+        self.txn_view().map_or(Ok(()), TxnView::check_alive)
     }
 }

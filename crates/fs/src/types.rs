@@ -204,6 +204,8 @@ pub struct WriteFlags {
 /// Answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
+    /// Where: not where it was asked for, if it was an append.
+    pub offset: u64,
     /// Bytes written: all of them.
     pub bytes: u64,
     /// For `O_SYNC` and `O_DSYNC`: sync the store to here before answering.

@@ -111,10 +111,12 @@ fn plan(header: &Header, changes: &SetAttr, now: Timestamp) -> RowPatch {
     let mut mode = changes.mode.map_or(header.mode, |mode| mode & MODE_BITS);
     let owner_changes = changes.uid.is_some() || changes.gid.is_some();
     let kills = changes.kill_suidgid || (owner_changes && changes.mode.is_none());
-    if kills && header.kind != FileType::Directory {
+    let clears = kills && header.kind != FileType::Directory;
+    if clears {
         mode &= !killed_set_id_bits(mode);
     }
-    // Also when it is the same already: in a transaction, setting it is an update like any other.
-    patch.mode = (changes.mode.is_some() || mode != header.mode).then(|| BitsPatch::set(mode));
+    // Also when it is the same already: in a transaction, setting it is an update like any other, and nobody
+    // may set a set-id bit while the owner changes.
+    patch.mode = (changes.mode.is_some() || clears).then(|| BitsPatch::set(mode));
     patch
 }

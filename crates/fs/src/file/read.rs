@@ -7,7 +7,7 @@ use kvfs_txn::Want;
 use super::{BLOCK, all_blocks, blocks_name};
 use crate::node::Pin;
 use crate::schema::block_prefix;
-use crate::{Caller, FileSystem, NodeId, Result};
+use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
 impl FileSystem {
     /// Fills `buffer` from `offset` on; returns the bytes read, short only at the end of the file. Sees each
@@ -17,6 +17,7 @@ impl FileSystem {
     /// `IsDirectory`, store errors.
     pub fn read(&self, caller: &Caller, node: NodeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let node = self.pin_file(node)?;
+        let _settled = self.nodes.settled();
         if offset >= node.header().size || buffer.is_empty() {
             return Ok(0);
         }
@@ -30,7 +31,13 @@ impl FileSystem {
         if header.is_inline() {
             let content = self.inline_content(&node)?;
             let start = offset as usize;
-            buffer[..length].copy_from_slice(&content[start..start + length]);
+            let Some(wanted) = content.get(start..start + length) else {
+                return Err(FsError::corrupt(
+                    format!("inode {}", node.inode),
+                    format!("{} bytes of inline content, size {}", content.len(), header.size),
+                ));
+            };
+            buffer[..length].copy_from_slice(wanted);
             if start + length == content.len() {
                 // Whoever reads to the end keeps it: the kernel in its page cache.
                 self.nodes.drop_content(&node);
@@ -61,6 +68,7 @@ impl FileSystem {
 
     /// Inline content or the target of a link, for a caller that holds no names.
     pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
+        let _settled = self.nodes.settled();
         let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let content = self.inline_content(node)?;
         self.confirm_read()?;

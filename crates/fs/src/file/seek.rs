@@ -14,7 +14,8 @@ impl FileSystem {
     /// `NoSuchOffset` at or beyond the end, or when there is no more data.
     pub fn seek(&self, caller: &Caller, node: NodeId, offset: u64, kind: SeekKind) -> Result<u64> {
         let node = self.pin_file(node)?;
-        let _guard = self.latch(caller, &[Want::shared(all_blocks(node.inode))])?;
+        let _settled = self.nodes.settled();
+        let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let header = node.header();
         if offset >= header.size {
             return Err(FsError::NoSuchOffset);

@@ -35,7 +35,7 @@ impl FileSystem {
         self.check_writable()?;
         let node = self.pin_file(node)?;
         if data.is_empty() {
-            return Ok(Written { bytes: 0, position: node.state().changed_at });
+            return Ok(Written { offset, bytes: 0, position: node.state().changed_at });
         }
         let mut guard =
             self.latch_to_write(caller, &attribute_wants(node.inode, flags), flags.is_writeback)?;
@@ -56,12 +56,13 @@ impl FileSystem {
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..RowPatch::modified(self.now()) };
         if flags.kill_suidgid {
             let killed = killed_set_id_bits(header.mode);
-            patch.mode = (killed != 0).then_some(BitsPatch { and: !killed, or: 0 });
+            // Also where none is set now: whoever sets one meanwhile must conflict.
+            patch.mode = Some(BitsPatch { and: !killed, or: 0 });
         }
         let bytes = data.len() as u64;
         self.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
         let position = self.apply_to_node(batch, &node, &patch)?;
-        Ok(Written { bytes, position })
+        Ok(Written { offset, bytes, position })
     }
 
     fn stage_write(

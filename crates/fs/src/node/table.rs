@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use kvfs_store::Position;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::schema::{Header, RowFlags};
@@ -84,6 +84,8 @@ pub(crate) struct NodeTable {
     epoch: AtomicU64,
     /// Held exclusively while a commit becomes visible; see [`NodeTable::publish`].
     publishing: RwLock<()>,
+    /// Held exclusively from before a commit becomes visible until the nodes hold its changes.
+    settling: RwLock<()>,
     nodes: AtomicU64,
     bytes: AtomicU64,
     /// Next shard to sweep.
@@ -100,6 +102,7 @@ impl NodeTable {
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             epoch: AtomicU64::new(0),
             publishing: RwLock::new(()),
+            settling: RwLock::new(()),
             nodes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
@@ -118,6 +121,18 @@ impl NodeTable {
     pub(crate) fn epoch(&self) -> u64 {
         let _published = self.publishing.read();
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// While this is held, what the nodes say and what the store holds is from the same side of every commit:
+    /// for whoever reads both. Nested calls are fine.
+    pub(crate) fn settled(&self) -> RwLockReadGuard<'_, ()> {
+        self.settling.read_recursive()
+    }
+
+    /// To be held over [`NodeTable::publish`] and all that brings the nodes up to date. Waits for reads that are
+    /// under way.
+    pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, ()> {
+        self.settling.write()
     }
 
     /// Makes a commit visible by `commit`, so that a row is known to be from before or after it: a row that

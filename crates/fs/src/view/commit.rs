@@ -5,6 +5,8 @@
 //! those files come in, and meet the transaction's locks, which is a conflict; [`FileSystem::commit`]; the
 //! kernel forgets what [`Invalidations`] names; the committer is answered.
 
+use std::sync::Arc;
+
 use kvfs_store::{Durability, Position};
 
 use super::TxnView;
@@ -17,6 +19,17 @@ pub struct CommitPlan {
     /// Files whose content the transaction changed and that the main line's kernel may have pages of: write
     /// its dirty pages out.
     pub contents: Vec<NodeId>,
+}
+
+/// A commit that took place.
+#[derive(Debug)]
+pub struct Committed {
+    /// Where in the history.
+    pub position: Position,
+    /// Whether it is known to survive a power cut, if that was asked for.
+    pub durable: Result<()>,
+    /// What the kernel must forget, in any case.
+    pub invalidations: Invalidations,
 }
 
 /// What the main line's kernel must forget after a commit.
@@ -40,7 +53,9 @@ impl FileSystem {
         let mut phase = view.phase.write();
         match *phase {
             Phase::Open => *phase = Phase::Frozen,
-            Phase::Frozen => return Err(FsError::Invalid("the transaction is being committed already")),
+            Phase::Frozen | Phase::Closed => {
+                return Err(FsError::Invalid("the transaction is being committed already"));
+            }
             Phase::Ended => return Err(FsError::ViewEnded(view.txn.id())),
         }
         Ok(())
@@ -50,7 +65,7 @@ impl FileSystem {
     pub fn thaw(&self) {
         let Some(view) = self.txn_view() else { return };
         let mut phase = view.phase.write();
-        if *phase == Phase::Frozen {
+        if matches!(*phase, Phase::Frozen | Phase::Closed) {
             *phase = Phase::Open;
             if let Err(doom) = view.locks.undecide() {
                 tracing::debug!(%doom, "opened again, but doomed");
@@ -70,35 +85,43 @@ impl FileSystem {
     }
 
     /// Commits a frozen view: all its changes appear on the main line at once, at one point of the history.
-    /// With [`Durability::Synced`] they survive a power cut when this returns.
+    /// With [`Durability::Synced`] they survive a power cut when this returns, unless [`Committed::durable`]
+    /// says otherwise.
     ///
     /// # Errors
     /// `Canceled`: somebody was in the way, and nothing happened. `NoSpace` and other store errors: nothing
     /// happened, and it can be tried again after [`Self::thaw`].
-    pub fn commit(&self, durability: Durability) -> Result<(Position, Invalidations)> {
+    pub fn commit(&self, durability: Durability) -> Result<Committed> {
         let view = self.committing_view()?;
-        if *view.phase.read() != Phase::Frozen {
-            return Err(FsError::Invalid("a view is frozen before its commit"));
+        {
+            // Writes that are under way are waited for; later ones would be a part of what is committed, but
+            // not of what the main line hears of.
+            let mut phase = view.phase.write();
+            if *phase != Phase::Frozen {
+                return Err(FsError::Invalid("a view is frozen before its commit"));
+            }
+            *phase = Phase::Closed;
         }
         view.txn.prepare()?;
         let set = self.write_set(view)?;
         view.locks.decide().map_err(FsError::Canceled)?;
-        let (published, epoch) = view.main.nodes.publish(|| view.txn.commit(Durability::Buffered));
+        let nodes = &view.main.nodes;
+        let settling = nodes.settle();
+        let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
         let position = published?;
+        let brought_in = view.main.bring_in(set, position, epoch);
+        drop(settling);
         *view.phase.write() = Phase::Ended;
-        let invalidations = view.main.bring_in(set, position, epoch);
-        if let Err(error) = &invalidations {
+        if let Err(error) = &brought_in {
             // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
-            view.main.lose(&format!(
-                "transaction {} was committed, but reading it back failed: {error}",
-                view.txn.id()
-            ));
+            let id = view.txn.id();
+            view.main.lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
         let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };
         view.locks.end();
         self.shared.forget(view.txn.id());
-        synced?;
-        Ok((position, invalidations?))
+        let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));
+        Ok(Committed { position, durable, invalidations: brought_in? })
     }
 
     fn committing_view(&self) -> Result<&TxnView> {

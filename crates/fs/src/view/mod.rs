@@ -27,7 +27,7 @@ mod publish;
 mod txn;
 mod verify;
 
-pub use commit::{CommitPlan, Invalidations};
+pub use commit::{CommitPlan, Committed, Invalidations};
 pub(crate) use origin::{Names, Origin, Shared};
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};

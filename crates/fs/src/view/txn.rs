@@ -43,6 +43,8 @@ pub(crate) enum Phase {
     Open,
     /// It is being committed: only the kernel's dirty pages still come in.
     Frozen,
+    /// The commit takes place: nothing comes in.
+    Closed,
     /// Committed or aborted.
     Ended,
 }
@@ -226,7 +228,8 @@ impl FileSystem {
         let Some(view) = self.txn_view() else { return };
         {
             let mut phase = view.phase.write();
-            if *phase == Phase::Ended {
+            // What is being committed is not taken back any more.
+            if matches!(*phase, Phase::Closed | Phase::Ended) {
                 return;
             }
             *phase = Phase::Ended;

@@ -51,6 +51,7 @@ impl FileSystem {
         let node = self.pin_node(node)?;
         check_name(name)?;
         self.lock_read(caller, &read_wants(node.inode))?;
+        let _settled = self.nodes.settled();
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
@@ -101,6 +102,7 @@ impl FileSystem {
     pub fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
         let node = self.pin_node(node)?;
         self.lock_read(caller, &read_wants(node.inode))?;
+        let _settled = self.nodes.settled();
         let mut names = Vec::new();
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Ok(names);

@@ -36,7 +36,7 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
 pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
     view.freeze()?;
     view.commit_plan()?;
-    view.commit(Durability::Buffered).map(|(_, invalidations)| invalidations)
+    view.commit(Durability::Buffered).map(|committed| committed.invalidations)
 }
 
 fn look(view: &Setup, parent: NodeId, name: &str) -> Result<(NodeId, Attr)> {

@@ -65,9 +65,9 @@ impl Bridge {
         let _turn = self.shared.commits.lock();
         let plan = view.commit_plan()?;
         self.drive_out(view, plan.contents);
-        let (position, changes) = view.commit(durability)?;
-        self.have_forgotten(changes);
-        Ok(position)
+        let committed = view.commit(durability)?;
+        self.have_forgotten(committed.invalidations);
+        committed.durable.map(|()| committed.position)
     }
 
     /// Has the kernel write out every dirty page of this view.

@@ -14,8 +14,10 @@ use crate::dispatch::{
     ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
     ReaddirArgs, Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
 };
+use crate::notify::Notification;
 
 const O_EXCL: u32 = 0o200;
+const O_APPEND: u32 = 0o2000;
 /// Most that one copy moves before it answers, so that a worker is soon free again (bytes).
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
@@ -23,6 +25,15 @@ const COPY_BYTES_MAX: u64 = 64 << 20;
 const OPENED: Opened = Opened { fh: 0, flags: KEEP_CACHE };
 
 impl Shared {
+    /// The kernel has put what it wrote where it believed the end of the file to be. It holds these pages until
+    /// it is answered, and then drops them.
+    fn forget_pages(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            // Refused only after the end of the session, which leaves no pages.
+            let _ = notifier.submit(Notification::InvalInode { node, offset: 0, len: 0 });
+        }
+    }
+
     fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
         convert::entry(entry, &self.config)
     }
@@ -134,7 +145,9 @@ impl Operations for Bridge {
 
     fn setattr(&self, cx: &RequestContext, node: u64, change: &AttributeChange, reply: Reply<Attributes>) {
         let changes = convert::changes(change);
-        self.run(cx, reply, move |on, caller| {
+        // A truncation keeps the kernel from writing the file's dirty pages until it is answered.
+        let nature = Nature { writes: changes.size.map(|_| node), is_writeback: false };
+        self.run_as(nature, cx, reply, move |on, caller| {
             let attr = on.fs.setattr(caller, NodeId(node), &changes)?;
             Ok(convert::attributes(&attr, &on.config))
         });
@@ -155,7 +168,11 @@ impl Operations for Bridge {
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| {
             let parent = NodeId(parent);
-            Ok(on.entry(&on.fs.mknod(caller, parent, &name, mode.mode, mode.rdev)?))
+            match on.fs.mknod(caller, parent, &name, mode.mode, mode.rdev) {
+                // The kernel does not know yet that a commit has made the name: it looks again, and opens it.
+                Err(FsError::Exists) => Err(FsError::Stale(parent.0)),
+                made => Ok(on.entry(&made?)),
+            }
         });
     }
 
@@ -264,12 +281,16 @@ impl Operations for Bridge {
     }
 
     fn write(&self, cx: &RequestContext, node: u64, args: WriteArgs, data: Bytes, reply: Reply<Written>) {
-        // The offset of an append is right as it is: on the main line the kernel knows the size.
-        let flags = WriteFlags { append: false, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
+        // The kernel may know an older size than a commit has left: where an append goes is decided here.
+        let append = args.flags & O_APPEND != 0 && !args.cache;
+        let flags = WriteFlags { append, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
         let nature = Nature { writes: Some(node), is_writeback: args.cache };
         self.run_as(nature, cx, reply, move |on, caller| {
             let data = data.clone();
             let written = on.fs.write(caller, NodeId(node), args.offset, data, flags)?;
+            if written.offset != args.offset {
+                on.forget_pages(node);
+            }
             Ok(Written(written.bytes as u32))
         });
     }

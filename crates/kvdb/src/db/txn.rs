@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use kvfs_store::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace,
-    Op, Position, Records, Result, Seqno, StoreError, Touch, Txn, TxnId, TxnOptions, TxnStats,
+    BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace, Op, Position,
+    Records, Result, Seqno, StoreError, Touch, Txn, TxnId, TxnOptions, TxnStats,
 };
 use parking_lot::Mutex;
 
@@ -85,8 +85,8 @@ impl DbTxn {
         let bytes = stats.bytes_written + batch.payload_bytes() as u64;
         let operations = stats.operations + batch.len() as u64;
         let journal = self.inner.journal()?;
-        // Half of what a batch may have: overwritten in the middle, a stretch of blocks becomes several.
-        let bytes_max = (BATCH_BYTES_MAX as u64).min(journal.area_bytes()) / 2;
+        // Half of what the journal holds: overwritten in the middle, a stretch of blocks becomes several.
+        let bytes_max = (journal.area_bytes() / 2).min(self.inner.options.memory_bytes / 4);
         if bytes <= bytes_max && journal.holds(2 * operations, bytes) {
             return Ok(());
         }
@@ -184,7 +184,8 @@ impl Txn for DbTxn {
 
     fn prepare(&self) -> Result<()> {
         self.inner.check_accepting()?;
-        self.with(|_| Ok(()))
+        let bytes = self.with(|live| Ok(live.writes.stats().bytes_written))?;
+        self.inner.wait_to_commit(bytes)
     }
 
     fn commit(&self, durability: Durability) -> Result<Position> {

@@ -41,8 +41,15 @@ impl Inner {
     pub(crate) fn commit_batch(&self, batch: &Batch, txn: TxnId) -> Result<Position> {
         self.admit_bytes(0, budget_of(batch))?;
         self.wait_for_room()?;
-        self.pay_debt(batch);
         self.apply_admitted(batch, Some(txn))
+    }
+
+    /// Waits as long as a commit of so many bytes has to, so that [`Inner::commit_batch`] need not: others wait
+    /// for that.
+    pub(crate) fn wait_to_commit(&self, payload_bytes: u64) -> Result<()> {
+        self.wait_for_room()?;
+        self.pay_debt(payload_bytes);
+        self.wait_for_room()
     }
 
     /// What follows a write at `last`: rotation, and the sync if there is to be one.
@@ -126,7 +133,7 @@ impl Inner {
     fn admit(&self, batch: &Batch) -> Result<()> {
         self.admit_space(batch)?;
         self.wait_for_room()?;
-        self.pay_debt(batch);
+        self.pay_debt(batch.payload_bytes() as u64);
         Ok(())
     }
 
@@ -185,7 +192,7 @@ impl Inner {
         if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
     }
 
-    fn pay_debt(&self, batch: &Batch) {
+    fn pay_debt(&self, payload_bytes: u64) {
         if self.options.background == Background::Manual {
             return;
         }
@@ -195,7 +202,7 @@ impl Inner {
             compaction_bytes_full: self.options.memtable_bytes * 16,
             flush_rate: self.counters.flush_rate(),
         };
-        let delay = throttle::delay(batch.payload_bytes() as u64, debt);
+        let delay = throttle::delay(payload_bytes, debt);
         // Below the resolution of a timed wait a delay would cost more than it asks for.
         if delay >= Duration::from_micros(200) {
             self.counters.note_delay(delay);
