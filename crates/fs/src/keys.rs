@@ -70,6 +70,9 @@ impl FileSystem {
     }
 
     fn check_alive(&self) -> Result<()> {
-        self.txn_view().map_or(Ok(()), |view| view.check_alive())
+        match self.txn_view() {
+            Some(view) => view.check_alive(),
+            None => Ok(()),
+        }
     }
 }

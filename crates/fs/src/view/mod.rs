@@ -20,12 +20,14 @@
 
 mod commit;
 mod created;
+mod diff;
 mod front;
 mod origin;
 mod publish;
 mod txn;
 
 pub use commit::{CommitPlan, Invalidations};
+pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};
