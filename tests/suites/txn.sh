@@ -244,13 +244,36 @@ begin_join_commit() {
   [ -d "$view" ] && "$KVFS" txn join "$id" -- sh -c 'ls shared-dir; echo two > shared-dir/two; [ "$KVFS_TXN" = '"$id"' ]' &&
     [ ! -e shared-dir/two ] && [ -e "$view/shared-dir/two" ] && "$KVFS" txn list | grep -q serializable &&
     ends 2 "$KVFS" txn join "$id" -- "$KVFS" txn run -- true && "$KVFS" txn commit --async "$id" &&
-    [ -e shared-dir/one ] && [ -e shared-dir/two ] && until_ok no_views && [ ! -e "$view" ] &&
+    [ -e shared-dir/one ] && [ -e shared-dir/two ] && until_ok no_views && until_ok test ! -e "$view" &&
     ends 1 "$KVFS" txn commit "$id" && said 'no open transaction'
 }
 begin_abort() {
   local id view
   { read -r id; read -r view; } < <("$KVFS" txn begin)
   echo x >"$view/aborted" && "$KVFS" txn abort "$id" && [ ! -e aborted ] && no_open && until_ok no_views
+}
+compared() {
+  local id
+  rm -rf cmp && mkdir -p cmp/sub && echo a >cmp/same && echo b >cmp/edited && echo c >cmp/gone && echo d >cmp/moved && echo e >cmp/sub/inner && echo f >cmp/replaced
+  "$KVFS" kv put tags kept 1 && "$KVFS" kv put tags dropped 1
+  id=$("$KVFS" txn begin | head -n 1)
+  "$KVFS" txn join "$id" -- sh -ec "echo bb > cmp/edited; rm cmp/gone; mv cmp/moved cmp/sub/here; mkdir cmp/new; echo x > cmp/new/file
+    cat cmp/same > /dev/null; echo g > cmp/tmp; mv cmp/tmp cmp/replaced; mv cmp/sub cmp/under; '$KVFS' kv put tags fresh 1; '$KVFS' kv del tags dropped"
+  "$KVFS" txn diff "$id" | tee "$work/said"
+  local want line status=0
+  want='~ /cmp/edited  3 B
+- /cmp/gone
++ /cmp/new/
++ /cmp/new/file  2 B
+~ /cmp/replaced  2 B
+> /cmp/sub → /cmp/under/
+> /cmp/moved → /cmp/under/here  2 B
+- key tags/dropped
++ key tags/fresh  1 B'
+  diff <(echo "$want") <(sed '/gone/s/  .*//' "$work/said") || status=1
+  [ "$("$KVFS" txn diff --stat "$id")" = "3 added, 2 removed, 2 changed, 2 renamed, 12 B" ] || { "$KVFS" txn diff --stat "$id"; status=1; }
+  "$KVFS" txn diff --json "$id" | python3 -c 'import json,sys; [json.loads(l) for l in sys.stdin]' || status=1
+  "$KVFS" txn abort "$id" && [ -e cmp/gone ] && return $status
 }
 ended_view() {
   # Who is still inside of a view that has ended gets errors, not old data.
@@ -387,6 +410,7 @@ alone "files and keys in one transaction" files_and_keys
 alone "a conflict over a key" keys_conflict
 alone "begin, join, commit" begin_join_commit
 alone "begin, abort" begin_abort
+alone "diff" compared
 alone "a view that has ended gives errors" ended_view
 alone "a transaction whose time is over is gone" timed_out
 alone "rm -rf while a file is open outside" remove_open

@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use kvfs_fs::{Caller, FileSystem, FsError};
+use kvfs_fs::{Caller, DiffKind, FileSystem, FileType, FsError};
 use kvfs_store::{Durability, KeyRange, Keyspace, KeyspaceKind, Store, StoreError};
 use parking_lot::RwLock;
 
-use crate::control::{Entry, Handler, Peer, Request, Response, ScanRange};
+use crate::control::{ChangeLine, Entry, Handler, Peer, Request, Response, ScanRange};
 use crate::daemon::Transactions;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
@@ -102,9 +102,7 @@ impl Service {
             }
             Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(peer, id)? },
             Request::Transactions => Response::Transactions(self.transactions()?.list(peer)),
-            Request::Diff { .. } => {
-                return Err(CliError::new(Code::Failed, "diff is not answered yet"));
-            }
+            Request::Diff { id, from, limit } => diff(&*self.transactions()?.view(peer, id)?, from, limit)?,
             Request::Leave { abort_open } => {
                 self.leave(abort_open)?;
                 Response::Done
@@ -129,6 +127,38 @@ impl Service {
             Code::InUse,
             format!("{what} {} {are} open; commit or abort first, or use --abort-open", open.join(", ")),
         ))
+    }
+}
+
+/// One page of what a transaction changes.
+fn diff(view: &FileSystem, from: u64, limit: u64) -> Result<Response> {
+    let all = view.diff()?;
+    let page = all.iter().skip(from as usize).take(limit as usize);
+    let lines = page.map(|difference| ChangeLine {
+        sign: match difference.kind {
+            DiffKind::Added => '+',
+            DiffKind::Removed => '-',
+            DiffKind::Changed => '~',
+            DiffKind::Renamed => '>',
+        },
+        kind: difference.file.map_or("key", file_kind).to_owned(),
+        place: difference.place.clone(),
+        from: difference.from.clone(),
+        bytes: difference.bytes,
+    });
+    let lines: Vec<ChangeLine> = lines.collect();
+    let more = from + (lines.len() as u64) < all.len() as u64;
+    Ok(Response::Diff { lines, more })
+}
+
+fn file_kind(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "link",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        FileType::CharDevice | FileType::BlockDevice => "device",
     }
 }
 

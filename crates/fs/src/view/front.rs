@@ -90,13 +90,15 @@ impl FileSystem {
     /// The path from the root (with a leading slash) of an inode that somebody knows here or, for a
     /// transaction, on the main line.
     fn path_of(&self, inode: u64) -> Option<String> {
-        self.known_path(inode).or_else(|| match &self.origin {
+        let path = self.known_path(inode).or_else(|| match &self.origin {
             Origin::Txn(view) => view.main.known_path(inode),
             Origin::Main | Origin::Snapshot(_) => None,
-        })
+        });
+        Some(String::from_utf8_lossy(&path?).into_owned())
     }
 
-    fn known_path(&self, inode: u64) -> Option<String> {
+    /// The path from the root, where every node on it is known.
+    pub(super) fn known_path(&self, inode: u64) -> Option<Vec<u8>> {
         let mut parts = Vec::new();
         let mut node = std::sync::Arc::clone(&*self.nodes.get(inode)?);
         while node.inode != NodeId::ROOT.0 {
@@ -104,11 +106,13 @@ impl FileSystem {
                 return None;
             }
             let (parent, name) = node.link()?;
-            parts.push(String::from_utf8_lossy(&name).into_owned());
+            parts.push(name);
             node = parent;
         }
-        parts.reverse();
-        Some(format!("/{}", parts.join("/")))
+        if parts.is_empty() {
+            return Some(b"/".to_vec());
+        }
+        Some(parts.iter().rev().flat_map(|name| [b"/", &name[..]].concat()).collect())
     }
 }
 

@@ -21,6 +21,7 @@
 
 mod commit;
 mod created;
+mod diff;
 mod front;
 mod origin;
 mod publish;
@@ -28,6 +29,7 @@ mod txn;
 mod verify;
 
 pub use commit::{CommitPlan, Committed, Invalidations};
+pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};

@@ -204,7 +204,10 @@ impl<'m> Walk<'m> {
     }
 }
 
-fn each_change(mut changes: Box<dyn ChangeCursor>, mut each: impl FnMut(Change) -> Result<()>) -> Result<()> {
+pub(super) fn each_change(
+    mut changes: Box<dyn ChangeCursor>,
+    mut each: impl FnMut(Change) -> Result<()>,
+) -> Result<()> {
     while let Some(change) = changes.next()? {
         each(change)?;
     }

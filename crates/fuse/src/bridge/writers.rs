@@ -72,3 +72,54 @@ impl Drop for Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvfs_fs::{BeginOptions, Isolation, MkfsOptions, MountOptions, Owner, Rival};
+    use kvfs_store::Store;
+    use kvfs_store::clock::SystemClock;
+    use kvfs_store::model::ModelStore;
+
+    use super::*;
+
+    fn committing() -> Arc<FileSystem> {
+        let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+        let clock = Arc::new(SystemClock::new());
+        FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
+        let main = FileSystem::open(store, clock, MountOptions::default()).expect("opens");
+        let options = BeginOptions {
+            isolation: Isolation::Snapshot,
+            priority: 0,
+            timeout: None,
+            lock_wait_max: None,
+            owner: Owner::default(),
+        };
+        let view = Arc::new(main).begin(&options).expect("begins");
+        view.freeze().expect("freezes");
+        view.commit_plan().expect("plans");
+        view
+    }
+
+    #[test]
+    fn a_writer_that_comes_while_its_file_is_driven_out_makes_the_committer_give_way() {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        let nodes = vec![NodeId(7), NodeId(8)];
+        assert_eq!(writers.drive(nodes, &view), [7, 8]);
+        let _elsewhere = writers.wait(9, 1);
+        assert!(view.doom().is_none());
+        let _there = writers.wait(8, 42);
+        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
+    }
+
+    #[test]
+    fn files_with_waiting_writers_are_left_out_and_nobody_is_doomed_afterwards() {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        let waiting = writers.wait(7, 1);
+        assert_eq!(writers.drive(vec![NodeId(7), NodeId(8)], &view), [8]);
+        writers.rest();
+        drop(waiting);
+        let _late = writers.wait(8, 1);
+        assert!(view.doom().is_none());
+        assert_eq!(writers.drive(vec![NodeId(7)], &view), [7]);
+    }
+}

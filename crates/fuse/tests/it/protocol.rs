@@ -255,6 +255,17 @@ fn the_end_of_the_connection_cancels_what_waits() {
 }
 
 #[test]
+fn a_session_is_ended_from_this_side() {
+    let gate = Gate::default();
+    let (_kernel, session) = Kernel::start(Arc::new(gate.clone()), &SessionConfig::default());
+    let notifier = session.notifier();
+    notifier.carry_out_all([Notification::IncEpoch, Notification::IncEpoch]).unwrap();
+    session.abort().unwrap();
+    gate.wait_until("the end", |state| state.ended);
+    assert_eq!(notifier.carry_out_all([Notification::IncEpoch]), Err(NotifyError::Ended));
+}
+
+#[test]
 fn notifications_have_the_kernels_form() {
     let (kernel, session, _gate) = start();
     let notifier = session.notifier();

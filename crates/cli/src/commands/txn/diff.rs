@@ -8,8 +8,8 @@ use crate::control::{ChangeLine, Client, Request, Response};
 use crate::error::{CliError, Result};
 use crate::units::human_bytes;
 
-/// Lines asked for at a time.
-const PAGE_LINES: u64 = 1000;
+/// Lines asked for at a time: the daemon compares anew for each page, and a page must fit a frame.
+const PAGE_LINES: u64 = 20_000;
 
 pub(super) fn run(store: Option<&Path>, id: u64, stat: bool, json: bool) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;

@@ -53,8 +53,8 @@ pub(super) fn run(parent: u32, proc: bool, command: &[OsString]) -> Result<ExitC
                     _ => {}
                 }
             }
-            SIGINT | SIGQUIT if status.is_some() => return Ok(exit(SIGNALED + signal)),
-            SIGTERM | SIGHUP if status.is_some() => return Ok(exit(SIGNALED + signal)),
+            // Only what it left in the background is still there.
+            _ if status.is_some() => return Ok(exit(SIGNALED + signal)),
             SIGTERM => forward(child, Signal::TERM),
             SIGHUP => forward(child, Signal::HUP),
             _ => {}

@@ -56,6 +56,25 @@ struct State {
     clock: Option<JoinHandle<()>>,
 }
 
+impl State {
+    /// Takes the mount and the connection down, beside whoever waits for an answer.
+    fn take_down(&mut self, id: u64, seat: Seat) {
+        self.ending.retain(|thread| !thread.is_finished());
+        let seat = Arc::new(Mutex::new(Some(seat)));
+        let taken = Arc::clone(&seat);
+        let down = move || taken.lock().take().map_or((), |seat| seat.end(id));
+        match std::thread::Builder::new().name(format!("txn{id}-end")).spawn(down) {
+            Ok(thread) => self.ending.push(thread),
+            Err(error) => {
+                tracing::warn!(%error, "no thread to end a view; everybody waits for it");
+                if let Some(seat) = seat.lock().take() {
+                    seat.end(id);
+                }
+            }
+        }
+    }
+}
+
 impl Transactions {
     /// None are open.
     pub(crate) fn new(main: MainLine, store: StoreDir) -> Result<Arc<Self>> {
@@ -138,17 +157,14 @@ impl Transactions {
     /// Gives the transaction its kernel side; it may have ended meanwhile.
     fn seat(&self, id: u64, seat: Seat) -> Result<PathBuf> {
         let mut state = self.state.lock();
-        match state.open.get_mut(&id).filter(|entry| entry.seat.is_none() && entry.busy.is_none()) {
-            Some(entry) => {
-                let path = seat.path();
-                entry.seat = Some(seat);
-                Ok(path)
-            }
-            None => {
-                self.take_down(&mut state, id, seat);
-                Err(unknown(id))
-            }
+        let free = |entry: &&mut Entry| entry.seat.is_none() && entry.busy.is_none();
+        if let Some(entry) = state.open.get_mut(&id).filter(free) {
+            let path = seat.path();
+            entry.seat = Some(seat);
+            return Ok(path);
         }
+        state.take_down(id, seat);
+        Err(unknown(id))
     }
 
     /// The view of a transaction, for operations in it.
@@ -186,7 +202,7 @@ impl Transactions {
                 view.abort();
             }
             if let Some(seat) = seat {
-                self.take_down(&mut state, id, seat);
+                state.take_down(id, seat);
             }
         }
         self.changed.notify_all();
@@ -331,26 +347,9 @@ impl Transactions {
             let _ = line.shutdown(std::net::Shutdown::Both);
         }
         if let Some(seat) = seat {
-            self.take_down(&mut state, id, seat);
+            state.take_down(id, seat);
         }
         self.changed.notify_all();
-    }
-
-    /// Takes the mount and the connection down, beside whoever waits for an answer.
-    fn take_down(&self, state: &mut State, id: u64, seat: Seat) {
-        state.ending.retain(|thread| !thread.is_finished());
-        let seat = Arc::new(Mutex::new(Some(seat)));
-        let taken = Arc::clone(&seat);
-        let down = move || taken.lock().take().map_or((), |seat| seat.end(id));
-        match std::thread::Builder::new().name(format!("txn{id}-end")).spawn(down) {
-            Ok(thread) => state.ending.push(thread),
-            Err(error) => {
-                tracing::warn!(%error, "no thread to end a view; everybody waits for it");
-                if let Some(seat) = seat.lock().take() {
-                    seat.end(id);
-                }
-            }
-        }
     }
 }
 
