@@ -86,7 +86,7 @@ impl DbTxn {
         let operations = stats.operations + batch.len() as u64;
         let journal = self.inner.journal()?;
         // Half of what the journal holds: overwritten in the middle, a stretch of blocks becomes several.
-        let bytes_max = (journal.area_bytes() / 2).min(self.inner.options.memory_bytes / 4);
+        let bytes_max = (journal.area_bytes() / 2).min(self.inner.options.memory_bytes / 2);
         if bytes <= bytes_max && journal.holds(2 * operations, bytes) {
             return Ok(());
         }
