@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demonstration of `make run`: a store, a mount, a real tree in it, key-value data beside it.
+# The demonstration of `make run`: a store, a mount, a real tree in it, key-value data beside it, a transaction.
 # usage: scripts/demo.sh [--stop]
 # Works as root and as an ordinary user. The mount stays, to be played with, except where CI is set.
 #
@@ -66,6 +66,22 @@ show "$kvfs" kv put -s "$mnt" tags tree.files "$files"
 show "$kvfs" kv scan -s "$mnt" tags
 printf '\n$ %s stats %s | head\n' "$kvfs" "$mnt"
 "$kvfs" stats "$mnt" 2>/dev/null | sed -n '1,12p'
+
+# A plain user needs user namespaces and an open /dev/fuse for it.
+if (cd "$mnt" && "$kvfs" txn run -- true) 2>/dev/null; then
+  printf '\n# a transaction: a command that fails half-way leaves nothing behind, in files and in keys\n'
+  cd "$mnt"
+  half="rm -rf tree && $kvfs kv put tags tree gone && echo half >done && false"
+  printf '\n$ %s txn run -- sh -c "%s"\n' "$kvfs" "$half"
+  "$kvfs" txn run -- sh -c "$half" || printf '(exit code %s)\n' $?
+  show ls
+  show "$kvfs" kv get tags tree
+  printf '\n# and one that succeeds is there as a whole\n'
+  show "$kvfs" txn run -- sh -c "mkdir results && wc -l tree/*.h >results/lines && $kvfs kv put tags results ready"
+  show tail -n 1 results/lines
+  show "$kvfs" kv get tags results
+  cd - >/dev/null
+fi
 
 printf '\n# unmounted, checked, mounted again: nothing is lost\n'
 show "$kvfs" umount "$mnt"

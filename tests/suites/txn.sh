@@ -308,6 +308,10 @@ outside_descriptor() { run -- echo through >outside 2>"$work/said" && said 'desc
 large() {
   run -- sh -c 'head -c 40M /dev/urandom > large.bin; sha256sum large.bin > large.sum' && sha256sum -c large.sum
 }
+photo_example() {
+  local right
+  right=$(KVFS=$KVFS "$here/../../examples/photo.sh" "$mnt" | grep -cE 'photo: absent   tags: absent|photo: there   tags: cat, sofa') && [ "$right" = 2 ]
+}
 umount_refused() {
   cd / || return
   local id
@@ -407,6 +411,7 @@ alone "Ctrl-C aborts" interrupted
 alone "SIGTERM aborts" terminated
 alone "descendants belong to the run" descendants
 alone "files and keys in one transaction" files_and_keys
+alone "the example: a photo and its tags" photo_example
 alone "a conflict over a key" keys_conflict
 alone "begin, join, commit" begin_join_commit
 alone "begin, abort" begin_abort
