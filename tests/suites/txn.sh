@@ -308,6 +308,22 @@ outside_descriptor() { run -- echo through >outside 2>"$work/said" && said 'desc
 large() {
   run -- sh -c 'head -c 40M /dev/urandom > large.bin; sha256sum large.bin > large.sum' && sha256sum -c large.sum
 }
+appended() {
+  # A descriptor of the main line that appends, while a transaction appends, and later shortens the file.
+  rm -f log && python3 - "$KVFS" <<'PY'
+import os, subprocess, sys
+def txn(script):
+    subprocess.run([sys.argv[1], "txn", "run", "--", "sh", "-ec", script], check=True)
+log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(log, b"one\n")
+txn("echo two >>log")
+os.write(log, b"three\n")
+assert open("log").read() == "one\ntwo\nthree\n", open("log").read()
+txn("truncate -s 4 log")
+os.write(log, b"four\n")
+assert open("log").read() == "one\nfour\n", open("log").read()
+PY
+}
 photo_example() {
   local right
   right=$(KVFS=$KVFS "$here/../../examples/photo.sh" "$mnt" | grep -cE 'photo: absent   tags: absent|photo: there   tags: cat, sofa') && [ "$right" = 2 ]
@@ -411,6 +427,7 @@ alone "Ctrl-C aborts" interrupted
 alone "SIGTERM aborts" terminated
 alone "descendants belong to the run" descendants
 alone "files and keys in one transaction" files_and_keys
+alone "appends on the main line go to the end that a commit left" appended
 alone "the example: a photo and its tags" photo_example
 alone "a conflict over a key" keys_conflict
 alone "begin, join, commit" begin_join_commit

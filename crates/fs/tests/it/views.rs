@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use kvfs_fs::{
     Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result, SetAttr,
-    XattrMode,
+    WriteFlags, XattrMode,
 };
 use kvfs_store::{Durability, Isolation};
 
-use crate::setup::Setup;
+use crate::setup::{Setup, patiently};
 
 const ROOT: NodeId = NodeId::ROOT;
 const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
@@ -518,4 +518,66 @@ fn setting_what_is_set_already_is_an_update_too() {
     let (node, attr) = look(&view, ROOT, "f").unwrap();
     assert_eq!(attr.mode, 0o600);
     assert!(is_canceled(&view.setattr(&view.caller, node, &mode(0o600))));
+}
+
+#[test]
+fn a_change_of_owner_conflicts_with_a_set_id_bit_that_is_set_meanwhile() {
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "f");
+    let view = begin(&main, Isolation::Snapshot);
+    // Its owner makes it set-user-id, the transaction gives it to root: in either order the bit would be gone.
+    main.setattr(&main.caller, file, &SetAttr { mode: Some(0o4755), ..SetAttr::default() }).unwrap();
+    let (node, _) = look(&view, ROOT, "f").unwrap();
+    let to_root = SetAttr { uid: Some(0), ..SetAttr::default() };
+    assert!(is_canceled(&view.setattr(&view.caller, node, &to_root)));
+}
+
+#[test]
+fn nothing_comes_into_a_commit_that_takes_place() {
+    let main = Setup::new(300);
+    let view = begin(&main, Isolation::Snapshot);
+    let file = view.file(ROOT, "f");
+    view.freeze().unwrap();
+    // What the kernel still owes comes in until the commit, and everything else does not.
+    view.write_at(file, 0, b"owed").unwrap();
+    assert!(matches!(view.create(&view.caller, ROOT, b"g", 0o644, true), Err(FsError::ViewEnded(_))));
+    view.commit_plan().unwrap();
+    view.commit(Durability::Synced).unwrap().durable.unwrap();
+    assert!(view.write_at(file, 0, b"late").is_err());
+    assert_eq!(content(&main, ROOT, "f"), b"owed");
+}
+
+#[test]
+fn a_read_on_the_main_line_is_before_or_after_a_commit_never_in_between() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "f");
+    let states: [Vec<u8>; 3] = [vec![b'a'; 250], vec![b'b'; 10], vec![b'c'; 9000]];
+    main.write_at(file, 0, &states[0]).unwrap();
+    let done = AtomicBool::new(false);
+    let (fs, caller) = (Arc::clone(&main.fs), main.caller.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 10_000];
+            while !done.load(Ordering::Acquire) {
+                let read = patiently(&caller, |caller| fs.read(caller, file, 0, &mut buffer)).unwrap();
+                assert!(states.iter().any(|state| *state == buffer[..read]), "{read} bytes of no state");
+            }
+        });
+        for round in 1..300 {
+            let view = begin(&main, Isolation::Snapshot);
+            let (node, _) = look(&view, ROOT, "f").unwrap();
+            let state = &states[round % 3];
+            let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+            patiently(&view.caller, |caller| view.setattr(caller, node, &cut)).unwrap();
+            patiently(&view.caller, |caller| {
+                view.write(caller, node, 0, state.clone().into(), WriteFlags::default())
+            })
+            .unwrap();
+            commit(&view).unwrap();
+        }
+        done.store(true, Ordering::Release);
+    });
+    main.assert_sound("after all commits");
 }
