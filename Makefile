@@ -8,7 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PREFIX ?= /usr/local
 KVFS   := target/release/kvfs
 
-.PHONY: help run stop build test test-unit test-mount realwork bench-first lint docs install clean setup
+.PHONY: help run stop build test test-unit test-mount realwork torture bench-first lint docs install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-mount: ## pjdfstest, fsx, stress-ng and the life of a mount
 realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long form
 	@scripts/setup.sh test
 	@scripts/realwork.sh
+
+torture: build ## kill -9 of the daemon while transactions are committed, 1,000 times: about an hour
+	@scripts/torture.sh
 
 bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour
 	@scripts/setup.sh test
