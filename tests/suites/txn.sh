@@ -181,6 +181,24 @@ retried() {
   [ "$(cat sum)" = 4 ] || { echo "sum is $(cat sum)"; status=1; }
   return $status
 }
+appends() {
+  # A log that the main line keeps open, and runs that append to it at any moment: whoever says that it is in, is in.
+  rm -f log && touch log
+  (
+    exec 6>>log
+    for i in $(seq 60); do
+      echo "main $i" >&6 || exit 1
+      sleep 0.01
+    done
+  ) &
+  local writer=$! i in=0
+  for i in $(seq 15); do
+    "$KVFS" txn run -- sh -c "echo 'txn $i' >> log; sleep 0.0$((RANDOM % 5))" 2>/dev/null && in=$((in + 1))
+  done
+  wait $writer || return 1
+  echo "# $in of 15 runs committed beside a busy appender"
+  [ "$(grep -c '^main [0-9]*$' log)" = 60 ] && [ "$(grep -c '^txn [0-9]*$' log)" = $in ] && [ "$(wc -l <log)" = $((60 + in)) ]
+}
 two_at_once() {
   mkdir -p two/a two/b
   run -- sh -c 'for i in $(seq 100); do echo $i > two/a/$i; done' &
@@ -421,6 +439,7 @@ alone "dirty pages of mappings belong to the transaction" mapped_in_view
 alone "a conflict: 75, and nothing happened" conflict
 alone "the first updater wins" first_updater
 alone "--retry loses no update" retried
+alone "appends and commits lose nothing" appends
 alone "two runs at once" two_at_once
 alone "kill -9 of a run leaves nothing" killed
 alone "Ctrl-C aborts" interrupted

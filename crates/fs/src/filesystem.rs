@@ -30,7 +30,7 @@ const INODE_GROUP: u64 = 32;
 /// ([`FileSystem::begin`]). Share it by `Arc`.
 ///
 /// Parking: methods return [`FsError::Parked`] when names are held by others; wait for the ticket, put it
-/// into [`Caller::ticket`], call again. Methods whose docs say so never park.
+/// into [`crate::Caller::ticket`], call again. Methods whose docs say so never park.
 pub struct FileSystem {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) keyspaces: Keyspaces,

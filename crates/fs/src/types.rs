@@ -189,11 +189,24 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
+/// Where a write goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Append {
+    /// To its offset.
+    #[default]
+    No,
+    /// To the end of the file, whatever the offset says.
+    End,
+    /// To its offset, which the front end took for the end of a file opened for appending. It is believed,
+    /// unless commits of transactions have moved the end behind its back: then to the end of now.
+    KnownEnd,
+}
+
 /// How to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteFlags {
-    /// Write at the end of the file, whatever the offset says.
-    pub append: bool,
+    /// Where it goes.
+    pub append: Append,
     /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`).
     pub kill_suidgid: bool,
     /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`): nobody calls for it now, so a

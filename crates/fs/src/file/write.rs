@@ -9,7 +9,7 @@ use super::{BLOCK, all_blocks, block_count, blocks_name, end_of};
 use crate::attr::killed_set_id_bits;
 use crate::node::Pin;
 use crate::schema::{BitsPatch, ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
-use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
+use crate::{Append, Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Most bytes of one write.
 const WRITE_LEN_MAX: usize = 16 << 20;
@@ -39,7 +39,15 @@ impl FileSystem {
         }
         let mut guard =
             self.latch_to_write(caller, &attribute_wants(node.inode, flags), flags.is_writeback)?;
-        let offset = if flags.append { node.header().size } else { offset };
+        let offset = {
+            let state = node.state();
+            let at_end = match flags.append {
+                Append::No => false,
+                Append::End => true,
+                Append::KnownEnd => state.is_end_moved,
+            };
+            if at_end { state.header.size } else { offset }
+        };
         let end = end_of(offset, data.len() as u64)?;
         loop {
             // Inline content is one granule; whether it is inline can change until its blocks are held.
@@ -125,10 +133,10 @@ impl FileSystem {
 fn attribute_wants(inode: u64, flags: WriteFlags) -> Vec<Want<'static>> {
     let name = |fields| LockName::Attributes { inode, fields };
     let mut wants = Vec::with_capacity(3);
-    if flags.append {
-        wants.push(Want::exclusive(name(Fields::SIZE)));
-    } else {
+    if flags.append == Append::No {
         wants.push(Want::increment(name(Fields::SIZE)));
+    } else {
+        wants.push(Want::exclusive(name(Fields::SIZE)));
     }
     wants.push(Want::increment(name(Fields::TIMES)));
     if flags.kill_suidgid {

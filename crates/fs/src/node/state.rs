@@ -80,6 +80,8 @@ pub(crate) struct NodeState {
     pub(crate) modified: bool,
     /// Whether the access time is newer than the row's, and the node queued for writing it.
     pub(crate) is_atime_pending: bool,
+    /// Whether a commit has moved the end of the file since the front end was told of it.
+    pub(crate) is_end_moved: bool,
     /// Nothing on the main line, where rows change only through nodes.
     pub(crate) verified: Verified,
 }

@@ -193,6 +193,7 @@ impl NodeTable {
             changed_at: row.changed_at,
             modified: false,
             is_atime_pending: false,
+            is_end_moved: false,
             verified: Verified::default(),
         };
         let node = Arc::new(Node {

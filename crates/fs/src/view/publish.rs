@@ -167,6 +167,7 @@ impl<'m> Walk<'m> {
     fn replace(&self, node: &Pin<'_>, header: &Header) {
         let mut state = node.state();
         let atime = state.header.atime.max(header.atime);
+        state.is_end_moved |= state.header.size != header.size;
         state.header = Header { atime, ..*header };
         state.touched(self.position);
         self.main.nodes.drop_content_locked(&mut state);
@@ -176,7 +177,9 @@ impl<'m> Walk<'m> {
         self.note(inode, patch.content.is_some() || patch.size.is_some());
         let Some(node) = self.outdated(inode) else { return };
         let mut state = node.state();
+        let end = state.header.size;
         state.update(patch, self.position);
+        state.is_end_moved |= state.header.size != end;
         if patch.content.is_some() {
             self.main.nodes.drop_content_locked(&mut state);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Attr, FallocateMode, FileType, NodeId, RenameMode, Result, SeekKind, SetAttr, SetTime, Timestamp,
+    Append, Attr, FallocateMode, FileType, NodeId, RenameMode, Result, SeekKind, SetAttr, SetTime, Timestamp,
     WriteFlags, XattrMode,
 };
 
@@ -234,14 +234,15 @@ impl Driver {
         let (inode, node) = self.some_file();
         let (offset, length) = (self.offset(), self.length());
         let flags = WriteFlags {
-            append: self.random.one_in(4),
+            append: if self.random.one_in(4) { Append::End } else { Append::No },
             kill_suidgid: self.random.one_in(3),
             ..WriteFlags::default()
         };
         let byte = self.random.below(256) as u8;
         let data: Vec<u8> = (0..length).map(|index| byte.wrapping_add(index as u8) | 1).collect();
         let real = self.setup.write(&self.setup.caller, node, offset, Bytes::from(data.clone()), flags);
-        let expected = self.reference.write(inode, offset, &data, flags.append, flags.kill_suidgid);
+        let expected =
+            self.reference.write(inode, offset, &data, flags.append == Append::End, flags.kill_suidgid);
         if let Some((written, ())) = self.same("write", real, expected) {
             assert_eq!(written.bytes, length, "{}", self.context());
         }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    FileSystem, FileType, FsError, MountOptions, NodeId, RenameMode, Result, SetAttr, WriteFlags, XattrMode,
+    Append, FileSystem, FileType, FsError, MountOptions, NodeId, RenameMode, Result, SetAttr, WriteFlags,
+    XattrMode,
 };
 use kvfs_kvdb::db::Background;
 use kvfs_store::Isolation;
@@ -66,6 +67,7 @@ fn run(on: &Setup, step: &Step) -> Result<Shown> {
             _ => entry(on.create(caller, node(dir), name.as_bytes(), 0o644, true)?.0),
         },
         Step::Write { file, offset, len, byte, append } => {
+            let append = if append { Append::End } else { Append::No };
             let flags = WriteFlags { append, ..WriteFlags::default() };
             on.write(caller, node(file), offset, Bytes::from(vec![byte; len]), flags)?;
             Shown::Nothing

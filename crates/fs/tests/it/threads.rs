@@ -3,7 +3,7 @@
 use std::thread;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FileSystem, FsError, NodeId, RenameMode, Result, SetAttr, WriteFlags};
+use kvfs_fs::{Append, Caller, FileSystem, FsError, NodeId, RenameMode, Result, SetAttr, WriteFlags};
 
 use crate::setup::{Random, Setup, patiently};
 
@@ -167,7 +167,7 @@ pub(crate) fn move_directories(setup: &Setup) {
 fn appends_of_many_threads_are_all_there_and_whole() {
     let setup = Setup::new(100);
     let file = setup.file(NodeId::ROOT, "log");
-    let flags = WriteFlags { append: true, ..WriteFlags::default() };
+    let flags = WriteFlags { append: Append::End, ..WriteFlags::default() };
     in_parallel(&setup, |fs, caller, mut random| {
         for _ in 0..200 {
             let record = Bytes::from(vec![random.below(255) as u8 + 1; 37]);

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvfs_fs::{
-    Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result, SetAttr,
-    WriteFlags, XattrMode,
+    Append, Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result,
+    SetAttr, WriteFlags, XattrMode,
 };
 use kvfs_store::{Durability, Isolation};
 
@@ -580,4 +580,29 @@ fn a_read_on_the_main_line_is_before_or_after_a_commit_never_in_between() {
         done.store(true, Ordering::Release);
     });
     main.assert_sound("after all commits");
+}
+
+#[test]
+fn an_append_goes_to_the_end_of_now_however_many_commits_have_moved_it() {
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "log");
+    let append = |offset: u64, line: &'static [u8]| {
+        let flags = WriteFlags { append: Append::KnownEnd, ..WriteFlags::default() };
+        main.write(&main.caller, file, offset, line.into(), flags).unwrap()
+    };
+    assert_eq!(append(0, b"main\n").offset, 0);
+    // As long as no commit has moved the end, the front end knows best.
+    assert_eq!(append(2, b"in\n").offset, 2);
+    for _ in 0..9 {
+        let view = begin(&main, Isolation::Snapshot);
+        let (node, attr) = look(&view, ROOT, "log").unwrap();
+        view.write_at(node, attr.size, b"txn\n").unwrap();
+        commit(&view).unwrap();
+    }
+    // The front end still takes the end for where it was.
+    assert_eq!(append(5, b"main\n").offset, 5 + 9 * 4);
+    assert_eq!(
+        content(&main, ROOT, "log"),
+        [&b"main\n"[..2], b"in\n", &b"txn\n".repeat(9), b"main\n"].concat()
+    );
 }

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
+use kvfs_fs::{Append, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
 use rustix::io::Errno;
 
 use super::{Bridge, Failure, Nature, Shared, caller, convert, errno::errno};
@@ -281,9 +281,11 @@ impl Operations for Bridge {
     }
 
     fn write(&self, cx: &RequestContext, node: u64, args: WriteArgs, data: Bytes, reply: Reply<Written>) {
-        // The kernel may know an older size than a commit has left: where an append goes is decided here.
-        let append = args.flags & O_APPEND != 0 && !args.cache;
-        let flags = WriteFlags { append, kill_suidgid: args.kill_suidgid, is_writeback: args.cache };
+        let flags = WriteFlags {
+            append: if args.flags & O_APPEND != 0 && !args.cache { Append::KnownEnd } else { Append::No },
+            kill_suidgid: args.kill_suidgid,
+            is_writeback: args.cache,
+        };
         let nature = Nature { writes: Some(node), is_writeback: args.cache };
         self.run_as(nature, cx, reply, move |on, caller| {
             let data = data.clone();
