@@ -108,7 +108,6 @@ impl FileSystem {
                 admission: Arc::new(Admission::new(Arc::clone(&clock), LockOptions::default())),
                 clock,
                 inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
-                views: Mutex::default(),
             }),
             origin: Origin::Main,
             lost: OnceLock::new(),
@@ -224,9 +223,7 @@ impl FileSystem {
         if let Some(reason) = self.lost.get() {
             return Err(FsError::corrupt("the mounted state", reason.clone()));
         }
-        if let Origin::Txn(view) = &self.origin {
-            view.check_alive()?;
-        }
+        self.check_alive()?;
         self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use kvfs_store::{Batch, Cursor, KeyRange, Keyspace, Position};
 use kvfs_txn::{LockName, Want};
 
-use crate::view::TxnView;
 use crate::{Caller, FileSystem, Result};
 
 /// The range of one key.
@@ -72,9 +71,5 @@ impl FileSystem {
         let cursor = self.read_view().cursor(keyspace, range)?;
         self.confirm_read()?;
         Ok(cursor)
-    }
-
-    fn check_alive(&self) -> Result<()> {
-        self.txn_view().map_or(Ok(()), TxnView::check_alive)
     }
 }

@@ -7,9 +7,9 @@
 use kvfs_store::{Batch, KeyRange};
 
 use crate::node::DeadOrphan;
-use crate::schema::{Row, RowFlags, inode_key};
+use crate::schema::{Row, RowFlags, inode_key, parse_inode_key};
 use crate::view::Origin;
-use crate::{FileSystem, FsError, Result};
+use crate::{FileSystem, Result};
 
 /// Orphans that are reaped by one batch.
 const REAP_BATCH: usize = 128;
@@ -83,10 +83,7 @@ impl FileSystem {
         let mut orphans = Vec::new();
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {
-            let inode = <[u8; 8]>::try_from(key).map_err(|_| {
-                FsError::corrupt(format!("orphan {}", key.escape_ascii()), "the key is no inode number")
-            })?;
-            let (header, _) = Row::decode_own(u64::from_be_bytes(inode), bytes)?;
+            let (header, _) = Row::decode_own(parse_inode_key(key)?, bytes)?;
             orphans.push(DeadOrphan { inode: header.inode, flags: header.flags });
             cursor.next()?;
         }

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use kvfs_store::KeyRange;
 
+use crate::{FsError, Result};
+
 /// Inode of the root directory.
 pub(crate) const ROOT_INODE: u64 = 1;
 
@@ -75,6 +77,13 @@ impl Placement {
 /// Key in `orphans`, and prefix in `data`.
 pub(crate) fn inode_key(inode: u64) -> Bytes {
     Bytes::copy_from_slice(&inode.to_be_bytes())
+}
+
+/// The inode that a key of `orphans` is about.
+pub(crate) fn parse_inode_key(key: &[u8]) -> Result<u64> {
+    key.try_into()
+        .map(u64::from_be_bytes)
+        .map_err(|_| FsError::corrupt(format!("orphan {}", key.escape_ascii()), "the key is no inode number"))
 }
 
 /// Prefix of a file's blocks.

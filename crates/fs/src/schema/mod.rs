@@ -22,7 +22,9 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use key::{Placement, ROOT_INODE, block_prefix, inode_key, superblock_key, xattr_key};
+pub(crate) use key::{
+    Placement, ROOT_INODE, block_prefix, inode_key, parse_inode_key, superblock_key, xattr_key,
+};
 pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_PARENT, TimePatch};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;

@@ -119,7 +119,6 @@ impl FileSystem {
         }
         let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };
         view.locks.end();
-        self.shared.forget(view.txn.id());
         let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));
         Ok(Committed { position, durable, invalidations: brought_in? })
     }

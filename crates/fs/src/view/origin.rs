@@ -1,11 +1,10 @@
 //! Where a view's reads come from and its batches go, and how its operations take names.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use kvfs_store::clock::Clock;
-use kvfs_store::{Batch, Durability, Isolation, Position, Read, Snapshot, StoreError, TxnId};
+use kvfs_store::{Batch, Durability, Isolation, Position, Read, Snapshot, StoreError};
 use kvfs_txn::{Admission, Guard, LockName, Party, Want};
 use parking_lot::{Mutex, RwLockReadGuard};
 
@@ -20,8 +19,6 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     /// Inode numbers that the superblock has reserved and no directory has taken.
     pub(crate) inodes: Mutex<Range<u64>>,
-    /// Open transactions.
-    pub(crate) views: Mutex<BTreeMap<TxnId, Weak<FileSystem>>>,
 }
 
 /// What a view sees and changes.
@@ -150,10 +147,12 @@ impl FileSystem {
     /// To be asked once more before what was read is answered, in a view that locks what it reads: a doom gives
     /// the locks back at once, and what was read since may not fit what was read before.
     pub(crate) fn confirm_read(&self) -> Result<()> {
-        match &self.origin {
-            Origin::Txn(view) if self.locks_reads() => view.check_alive(),
-            _ => Ok(()),
-        }
+        if self.locks_reads() { self.check_alive() } else { Ok(()) }
+    }
+
+    /// Whether the view still answers: of a transaction, neither ended nor doomed.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        self.txn_view().map_or(Ok(()), TxnView::check_alive)
     }
 
     /// Locks what is about to be read, in a view that does. Keeps no latch.

@@ -13,7 +13,7 @@ use kvfs_store::{Change, ChangeCursor, Position};
 
 use super::{Invalidations, TxnView};
 use crate::node::{DeadOrphan, Location, Pin};
-use crate::schema::{Header, Placement, Row, RowPatch};
+use crate::schema::{Header, Placement, Row, RowPatch, parse_inode_key};
 use crate::{FileSystem, FsError, NodeId, Result};
 
 /// The parts of a transaction's net write set that nodes are made of.
@@ -80,7 +80,7 @@ impl FileSystem {
         each_change(set.orphans, |change| walk.orphan(change))?;
         each_change(set.blocks, |change| {
             if let Some(inode) = inode_of_block(&change) {
-                walk.note(inode, true);
+                walk.known(inode, true);
             }
             Ok(())
         })?;
@@ -91,18 +91,17 @@ impl FileSystem {
 }
 
 impl<'m> Walk<'m> {
-    /// The node, if it is known and holds the state before the commit.
-    fn outdated(&self, inode: u64) -> Option<Pin<'m>> {
-        self.main.nodes.get(inode).filter(|pin| pin.is_older_than(self.epoch))
+    /// The node of a changed inode, if it is known: then the kernel may have cached something of it, too.
+    fn known(&mut self, inode: u64, content: bool) -> Option<Pin<'m>> {
+        let pin = self.main.nodes.get(inode)?;
+        *self.nodes.entry(inode).or_default() |= content;
+        Some(pin)
     }
 
-    /// The kernel may have cached something of the inode.
-    fn note(&mut self, inode: u64, content: bool) {
-        if let Some(noted) = self.nodes.get_mut(&inode) {
-            *noted |= content;
-        } else if self.main.nodes.get(inode).is_some() {
-            self.nodes.insert(inode, content);
-        }
+    /// As [`Self::known`], if the node holds the state before the commit.
+    fn outdated(&mut self, inode: u64, content: bool) -> Option<Pin<'m>> {
+        let epoch = self.epoch;
+        self.known(inode, content).filter(|pin| pin.is_older_than(epoch))
     }
 
     fn row(&mut self, change: Change) -> Result<()> {
@@ -144,8 +143,7 @@ impl<'m> Walk<'m> {
     }
 
     fn put(&mut self, directory: u64, name: &[u8], row: &Row<'_>) -> Result<()> {
-        self.note(row.inode(), true);
-        let Some(node) = self.outdated(row.inode()) else { return Ok(()) };
+        let Some(node) = self.outdated(row.inode(), true) else { return Ok(()) };
         match row {
             Row::Inode(header, _) => {
                 self.replace(&node, header);
@@ -174,8 +172,8 @@ impl<'m> Walk<'m> {
     }
 
     fn patch(&mut self, inode: u64, patch: &RowPatch) {
-        self.note(inode, patch.content.is_some() || patch.size.is_some());
-        let Some(node) = self.outdated(inode) else { return };
+        let content = patch.content.is_some() || patch.size.is_some();
+        let Some(node) = self.outdated(inode, content) else { return };
         let mut state = node.state();
         let end = state.header.size;
         state.update(patch, self.position);
@@ -187,13 +185,9 @@ impl<'m> Walk<'m> {
 
     fn orphan(&mut self, change: Change) -> Result<()> {
         let Change::Put { key, value } = change else { return Ok(()) };
-        let inode = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes).map_err(|_| {
-            FsError::corrupt(format!("orphan {}", key.escape_ascii()), "the key is no inode number")
-        })?;
+        let inode = parse_inode_key(&key)?;
         let (header, _) = Row::decode_own(inode, &value)?;
-        self.note(inode, false);
-        let main = self.main;
-        match main.nodes.get(inode) {
+        match self.known(inode, false) {
             Some(node) => {
                 if node.is_older_than(self.epoch) {
                     self.replace(&node, &header);

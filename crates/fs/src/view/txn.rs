@@ -9,8 +9,8 @@ use kvfs_store::{Changed, Isolation, Keyspace, Records, Snapshot, Txn, TxnId, Tx
 use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, TxnTraits};
 use parking_lot::{RwLock, RwLockReadGuard};
 
+use super::Origin;
 use super::created::Created;
-use super::{Origin, Shared};
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
 use crate::schema::{Keyspaces, Placement, TOUCH_PARENT};
@@ -153,7 +153,6 @@ impl FileSystem {
         };
         let fs = self.view(Origin::Txn(view));
         fs.install_root()?;
-        self.shared.views.lock().insert(id, Arc::downgrade(&fs));
         Ok(fs)
     }
 
@@ -196,24 +195,9 @@ impl FileSystem {
         self.txn_view().map(|view| &view.txn)
     }
 
-    /// The locks of the transaction.
-    pub fn txn_locks(&self) -> Option<&Arc<LockOwner>> {
-        self.txn_view().map(|view| &view.locks)
-    }
-
     /// Sizes of the transaction.
     pub fn txn_stats(&self) -> Option<TxnStats> {
         self.txn_view().map(|view| view.txn.stats())
-    }
-
-    /// The views of open transactions, in the order of their numbers.
-    pub fn transactions(&self) -> Vec<Arc<Self>> {
-        self.shared.views.lock().values().filter_map(std::sync::Weak::upgrade).collect()
-    }
-
-    /// The view of an open transaction.
-    pub fn transaction(&self, id: TxnId) -> Option<Arc<Self>> {
-        self.shared.views.lock().get(&id)?.upgrade()
     }
 
     pub(crate) fn txn_view(&self) -> Option<&TxnView> {
@@ -236,13 +220,6 @@ impl FileSystem {
         }
         view.txn.abort();
         view.locks.end();
-        self.shared.forget(view.txn.id());
-    }
-}
-
-impl Shared {
-    pub(super) fn forget(&self, id: TxnId) {
-        self.views.lock().remove(&id);
     }
 }
 

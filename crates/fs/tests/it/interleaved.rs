@@ -311,14 +311,7 @@ impl World {
         assert_eq!(tree, again, "{context}: the trees differ");
         let options = MountOptions { read_only: true, ..MountOptions::default() };
         let fresh = FileSystem::open(Arc::clone(&self.main.store), self.main.clock.clone(), options).unwrap();
-        let fresh = Setup {
-            store: Arc::clone(&self.main.store),
-            clock: self.main.clock.clone(),
-            fs: Arc::new(fresh),
-            caller: self.main.caller.clone(),
-            options,
-            reopen_store: None,
-        };
+        let fresh = self.main.through(Arc::new(fresh), options);
         each_node(&fresh, &mut |_, entry| {
             if let Ok(known) = self.main.getattr(&self.main.caller, entry.node) {
                 assert_eq!(known, entry.attr, "{context}: a node is behind the store");

@@ -54,6 +54,12 @@ impl Setup {
         Self { store, clock, fs, caller, options, reopen_store: None }
     }
 
+    /// The same store through `fs`, another view or mount of it.
+    pub(crate) fn through(&self, fs: Arc<FileSystem>, options: MountOptions) -> Self {
+        let (store, clock, caller) = (Arc::clone(&self.store), Arc::clone(&self.clock), self.caller.clone());
+        Self { store, clock, fs, caller, options, reopen_store: None }
+    }
+
     /// Forgets everything and opens again.
     pub(crate) fn reopen(&mut self) {
         if let Some(reopen_store) = &mut self.reopen_store {

@@ -22,15 +22,7 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
         lock_wait_max: None,
         owner: Owner { uid: 1000, pid: 1, name: "test".into() },
     };
-    let fs = main.fs.begin(&options).unwrap();
-    Setup {
-        store: Arc::clone(&main.store),
-        clock: main.clock.clone(),
-        fs,
-        caller: main.caller.clone(),
-        options: main.options,
-        reopen_store: None,
-    }
+    main.through(main.fs.begin(&options).unwrap(), main.options)
 }
 
 pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
@@ -190,7 +182,7 @@ fn an_ended_view_is_stale() {
         view.abort();
     }
     assert_eq!(names(&main, ROOT), ["committed"]);
-    assert!(main.transactions().is_empty());
+    assert!(main.transaction_infos().is_empty());
     main.assert_sound("after the end");
 }
 
@@ -605,4 +597,21 @@ fn an_append_goes_to_the_end_of_now_however_many_commits_have_moved_it() {
         content(&main, ROOT, "log"),
         [&b"main\n"[..2], b"in\n", &b"txn\n".repeat(9), b"main\n"].concat()
     );
+}
+
+#[test]
+fn the_view_of_a_snapshot_stays_as_it_is_and_takes_no_writes() {
+    let main = Setup::new(300);
+    let file = main.file(ROOT, "f");
+    main.write_at(file, 0, b"before").unwrap();
+    let snapshot = main.store.snapshot().unwrap();
+    let past = main.through(main.fs.view_of(snapshot).unwrap(), main.options);
+    main.write_at(file, 0, b"after!").unwrap();
+    main.file(ROOT, "g");
+    assert_eq!(names(&past, ROOT), ["f"]);
+    assert_eq!(content(&past, ROOT, "f"), b"before");
+    let (there, _) = look(&past, ROOT, "f").unwrap();
+    assert!(matches!(past.write_at(there, 0, b"x"), Err(FsError::ReadOnly)));
+    assert!(matches!(past.unlink(&past.caller, ROOT, b"f"), Err(FsError::ReadOnly)));
+    assert_eq!(content(&main, ROOT, "f"), b"after!");
 }

@@ -23,7 +23,7 @@ use crate::notify::Notification;
 const ENTRIES_MAX: usize = 1000;
 
 /// Pages and attributes of a file; dirty pages are written first.
-fn everything_of(node: u64) -> Notification {
+pub(super) fn everything_of(node: u64) -> Notification {
     Notification::InvalInode { node, offset: 0, len: 0 }
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use kvfs_fs::{Append, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
 use rustix::io::Errno;
 
+use super::commit::everything_of;
 use super::{Bridge, Failure, Nature, Shared, caller, convert, errno::errno};
 use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
@@ -14,7 +15,6 @@ use crate::dispatch::{
     ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
     ReaddirArgs, Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
 };
-use crate::notify::Notification;
 
 const O_EXCL: u32 = 0o200;
 const O_APPEND: u32 = 0o2000;
@@ -30,7 +30,7 @@ impl Shared {
     fn forget_pages(&self, node: u64) {
         if let Some(notifier) = self.notifier.get() {
             // Refused only after the end of the session, which leaves no pages.
-            let _ = notifier.submit(Notification::InvalInode { node, offset: 0, len: 0 });
+            let _ = notifier.submit(everything_of(node));
         }
     }
 

@@ -75,7 +75,8 @@ struct Resolved {
 }
 
 impl VisibleCursor {
-    /// A fresh cursor over `range` of the layers `sources`, newest first. `guard` is dropped with it.
+    /// As [`VisibleCursor::through`], for a reader without layers of its own.
+    #[cfg(test)]
     pub fn new(
         sources: Vec<Source>,
         snapshot: Seqno,
@@ -87,7 +88,8 @@ impl VisibleCursor {
         Self::through(own, sources, snapshot, range, merger, guard)
     }
 
-    /// As [`VisibleCursor::new`], for the reader that owns the private layers `own`.
+    /// A fresh cursor over `range` of the layers `sources`, newest first, for the reader that owns the private
+    /// layers `own`. `guard` is dropped with it.
     pub fn through(
         own: OwnLayers,
         sources: Vec<Source>,
