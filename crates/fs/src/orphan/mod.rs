@@ -29,7 +29,7 @@ impl FileSystem {
     }
 
     /// Reaps what is queued, because space is short. True: there was something, so an operation that failed
-    /// with [`FsError::NoSpace`] may succeed now. May block, and works on a full store.
+    /// with [`crate::FsError::NoSpace`] may succeed now. May block, and works on a full store.
     pub fn reap_for_space(&self) -> bool {
         !self.options.read_only && self.nodes.dead_count() > 0 && self.reap_all().is_ok()
     }
