@@ -38,9 +38,10 @@ impl TupleIter {
     ) -> Result<()> {
         let old = self.cursor.take();
         let bytes = self.reader.block(&self.piece, index)?;
+        let shift = self.piece.tuple_entries()[index].shift;
         let moved = match old {
-            Some(mut cursor) => cursor.reset(bytes).map(|()| cursor),
-            None => TupleCursor::new(bytes),
+            Some(mut cursor) => cursor.reset(bytes, shift).map(|()| cursor),
+            None => TupleCursor::new(bytes, shift),
         };
         let moved = moved.and_then(|mut cursor| go(&mut cursor).map(|()| cursor));
         let entry = &self.piece.tuple_entries()[index];
@@ -187,7 +188,7 @@ impl BlockReader {
         let entry = &entries[index];
         let options = &piece.ctx().options;
         match self.access {
-            Access::Sequential => self.ahead_bytes = options.read_ahead_bytes,
+            Access::Sequential | Access::Crowded { .. } => self.ahead_bytes = self.access.bytes_ahead(options),
             Access::Random if !is_sequential => self.ahead_bytes = 0,
             Access::Random => {
                 if let Some(block) = piece.ctx().cache.get(piece.cache_key(entry.extent.addr)) {
@@ -252,7 +253,7 @@ impl BlockReader {
         let block = block.slice(..len);
         Ok(match self.access {
             Access::Random => piece.cache_copy(entry.extent.addr, &block),
-            Access::Sequential => block,
+            Access::Sequential | Access::Crowded { .. } => block,
         })
     }
 }
