@@ -109,8 +109,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     if !options.read_only {
         manifest.begin_epoch()?;
     }
-    let descs = || state.keyspaces.values().flat_map(|k| &k.runs).flat_map(|run| &run.pieces);
-    zones.restore(descs().flat_map(|desc| &desc.zones))?;
+    zones.restore(state.zone_uses())?;
 
     let accountant = Accountant::new(options.memory_bytes);
     let ctx = Arc::new(RunContext {
