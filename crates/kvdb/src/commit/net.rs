@@ -108,6 +108,12 @@ impl NetWalk {
         }
     }
 
+    /// The key of the next record, if no range comes before it.
+    fn next_key(&self) -> Option<&Bytes> {
+        let key = self.ahead.as_ref().map(|kept| &kept.key)?;
+        self.ranges.front().is_none_or(|range| range.start > *key).then_some(key)
+    }
+
     /// All operands of the key of `newest`. There is no private base: else there were a value.
     fn operands(&mut self, newest: Kept) -> Result<Net> {
         let mut operands = vec![newest.value];
@@ -176,6 +182,9 @@ impl ChangeCursor for NetChanges {
             Net::DeleteRange(start, end) => match end.strip_suffix(&[0]) {
                 // That is how a block is deleted.
                 Some(key) if self.kind == KeyspaceKind::Block && *key == start => {
+                    if self.walk.next_key() == Some(&start) {
+                        return self.next();
+                    }
                     Change::Delete { key: start }
                 }
                 _ => Change::DeleteRange { start, end },

@@ -120,7 +120,8 @@ impl Inner {
         let last = sealed.last_seqno;
         let committing = layer.begin();
         self.replace_view(|view| {
-            let active = older.as_ref().map_or_else(|| Arc::clone(&view.active), |(_, fresh)| Arc::clone(fresh));
+            let active =
+                older.as_ref().map_or_else(|| Arc::clone(&view.active), |(_, fresh)| Arc::clone(fresh));
             let newer = [Some(sealed.clone()), older.as_ref().map(|(older, _)| older.clone())];
             let sealed = newer.into_iter().flatten().chain(view.sealed.iter().cloned()).collect();
             View { active, sealed, version: Arc::clone(&view.version) }
@@ -171,4 +172,3 @@ impl Inner {
         self.check_writable()
     }
 }
-

@@ -131,9 +131,8 @@ impl DbTxn {
         let inner = &self.inner;
         let share = inner.options.private_bytes;
         let own = self.bytes_memory();
-        let fits = self.with(|live| {
-            Ok(live.writes.is_spilled() || self.fits(&live.writes, operations, bytes)?)
-        })?;
+        let fits =
+            self.with(|live| Ok(live.writes.is_spilled() || self.fits(&live.writes, operations, bytes)?))?;
         if own > 0 && (own + bytes > share / 2 || !fits) {
             self.spill()?;
         }
@@ -153,7 +152,8 @@ impl DbTxn {
 
     /// As [`Self::spill`]; the caller holds the lock for it.
     fn spill_alone(&self) -> Result<()> {
-        let sealed = self.live.lock().as_mut().and_then(|live| self.change(&mut live.writes, PrivateWrites::seal));
+        let sealed =
+            self.live.lock().as_mut().and_then(|live| self.change(&mut live.writes, PrivateWrites::seal));
         let Some(sealed) = sealed else { return Ok(()) };
         let spill = self.write(&sealed)?;
         drop(sealed);
@@ -166,7 +166,11 @@ impl DbTxn {
     fn write(&self, table: &Arc<MemTable>) -> Result<Spill> {
         let spill = self.inner.write_private(self.id, table);
         // Nothing is lost when a merge function refuses an operand, or space is short.
-        let spill = if let Err(StoreError::Corrupt { .. }) = spill { spill } else { self.inner.health.observe(spill) };
+        let spill = if let Err(StoreError::Corrupt { .. }) = spill {
+            spill
+        } else {
+            self.inner.health.observe(spill)
+        };
         let spill = spill?;
         self.inner.transactions.note_spill(spill.bytes());
         Ok(spill)

@@ -112,9 +112,9 @@ impl Inner {
         self.health.observe(journal.sync(position.0))
     }
 
-    /// Whether callers may write: not after `close`.
+    /// Whether callers may write: not after `close`, and not when only transactions still hold the store.
     pub(crate) fn check_accepting(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire) {
             return Err(StoreError::Failed { reason: "the store was closed".into() });
         }
         self.check_writable()

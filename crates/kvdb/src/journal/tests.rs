@@ -9,8 +9,8 @@ use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
 use kvfs_store::{Batch, Keyspace, Result, Seqno, StoreError, TxnId};
 
-use super::header::{HEADER_BYTES, Header};
 use super::codec::Entry;
+use super::header::{HEADER_BYTES, Header};
 use super::{AppendError, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec};
 use crate::format::Decoder;
 

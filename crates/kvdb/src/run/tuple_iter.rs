@@ -188,7 +188,9 @@ impl BlockReader {
         let entry = &entries[index];
         let options = &piece.ctx().options;
         match self.access {
-            Access::Sequential | Access::Crowded { .. } => self.ahead_bytes = self.access.bytes_ahead(options),
+            Access::Sequential | Access::Crowded { .. } => {
+                self.ahead_bytes = self.access.bytes_ahead(options)
+            }
             Access::Random if !is_sequential => self.ahead_bytes = 0,
             Access::Random => {
                 if let Some(block) = piece.ctx().cache.get(piece.cache_key(entry.extent.addr)) {

@@ -33,6 +33,14 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Where the metadata goes: that of a transaction's pieces dies with them.
+    fn meta_stream(&self) -> Stream {
+        match self.stream {
+            Stream::SpillTuple | Stream::SpillBlock => Stream::SpillTuple,
+            _ => Stream::Meta,
+        }
+    }
+
     /// Size of the write buffer (bytes).
     pub(super) fn chunk_bytes(&self) -> usize {
         let bytes = self.ctx.options.write_chunk_bytes.min(self.ctx.zones.zone_bytes() as usize);
@@ -369,7 +377,7 @@ impl PieceWriter {
             // At most 1 GiB at a time: an extent's length has 32 bits.
             let len_max = (rest.len().min(1 << 30) as u32).min(self.target.ctx.zones.zone_bytes());
             let extent = self.held.allocate_fitting(
-                Stream::Meta,
+                self.target.meta_stream(),
                 len_max,
                 self.target.budget,
                 SECTOR_BYTES as u32,
