@@ -189,7 +189,7 @@ impl BlockReader {
         let options = &piece.ctx().options;
         match self.access {
             Access::Sequential | Access::Crowded { .. } => {
-                self.ahead_bytes = self.access.bytes_ahead(options)
+                self.ahead_bytes = self.access.bytes_ahead(options);
             }
             Access::Random if !is_sequential => self.ahead_bytes = 0,
             Access::Random => {
