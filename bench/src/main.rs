@@ -9,6 +9,7 @@ mod measure;
 mod memory;
 mod report;
 mod source;
+mod summary;
 mod target;
 mod workload;
 
