@@ -8,7 +8,6 @@ mod rig;
 mod tree;
 
 #[path = "../host.rs"]
-#[expect(dead_code, reason = "shared with the other program of this package")]
 mod host;
 #[path = "../interrupt.rs"]
 #[expect(dead_code, reason = "shared with the other program of this package")]

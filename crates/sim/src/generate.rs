@@ -66,6 +66,7 @@ impl Generator<'_> {
             w.txn_changes,
             w.txn_commit,
             w.txn_abort,
+            w.txn_prepare,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -102,7 +103,8 @@ impl Generator<'_> {
             17 => self.txn_changed(slot),
             18 => Step::TxnChanges { slot },
             19 => Step::TxnCommit { slot, durability: self.durability() },
-            _ => Step::TxnAbort { slot },
+            20 => Step::TxnAbort { slot },
+            _ => Step::TxnPrepare { slot },
         }
     }
 

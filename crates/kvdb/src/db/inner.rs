@@ -27,6 +27,8 @@ use crate::version::{Edit, Manifest, ManifestState, RunId};
 /// What the order lock protects.
 pub(crate) struct Order {
     pub(crate) next_seqno: Seqno,
+    /// The first seqno that the active memtable can hold.
+    pub(crate) active_from: Seqno,
 }
 
 /// The manifest and the state that it describes, in step.

@@ -3,6 +3,7 @@
 //! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
 //! `write`, `flush`, `merges`, `open`.
 
+mod adopted;
 mod background;
 mod check;
 mod counters;
@@ -16,6 +17,7 @@ mod open;
 mod options;
 mod read;
 mod signals;
+mod spill;
 mod throttle;
 mod transactions;
 mod txn;
@@ -147,7 +149,7 @@ impl Store for Db {
     }
 
     fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
-        Ok(Arc::new(DbTxn::begin(&self.inner, options)?))
+        Ok(DbTxn::begin(&self.inner, options)?)
     }
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {

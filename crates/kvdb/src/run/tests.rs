@@ -53,7 +53,7 @@ impl Rig {
         for zone_use in &piece.desc().zones {
             self.ctx.zones.retain_use(zone_use);
         }
-        Piece::open(Arc::clone(&self.ctx), KEYSPACE, piece.kind(), piece.desc()).expect("own piece")
+        Piece::open(Arc::clone(&self.ctx), KEYSPACE, piece.kind(), piece.desc(), 0).expect("own piece")
     }
 
     /// Forgets what was read and read ahead.

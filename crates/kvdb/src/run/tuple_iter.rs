@@ -39,9 +39,10 @@ impl TupleIter {
     ) -> Result<()> {
         let old = self.cursor.take();
         let bytes = self.reader.block(&self.piece, index)?;
+        let shift = self.piece.tuple_entries()[index].shift;
         let moved = match old {
-            Some(mut cursor) => cursor.reset(bytes).map(|()| cursor),
-            None => TupleCursor::new(bytes),
+            Some(mut cursor) => cursor.reset(bytes, shift).map(|()| cursor),
+            None => TupleCursor::new(bytes, shift),
         };
         let moved = moved.and_then(|mut cursor| go(&mut cursor).map(|()| cursor));
         let entry = &self.piece.tuple_entries()[index];
@@ -183,7 +184,8 @@ impl BlockReader {
             return piece.tuple_block(&piece.tuple_entries()[index], direction);
         }
         if !self.window_blocks.contains(&index) {
-            let blocks = neighbours(piece, index, direction);
+            let bytes_max = self.access.bytes_ahead(&piece.ctx().options);
+            let blocks = neighbours(piece, index, direction, bytes_max);
             self.read_window(piece, blocks)?;
         }
         self.window_block(piece, index)
@@ -212,8 +214,8 @@ impl BlockReader {
     }
 }
 
-/// The blocks around `index`, in the direction of the walk, that one request can read.
-fn neighbours(piece: &Piece, index: usize, direction: Direction) -> Range<usize> {
+/// The blocks around `index`, in the direction of the walk, that one request of `bytes_max` can read.
+fn neighbours(piece: &Piece, index: usize, direction: Direction, bytes_max: usize) -> Range<usize> {
     let entries = piece.tuple_entries();
     let are_adjacent = |left: usize| {
         let (left, right) = (entries[left].extent, entries[left + 1].extent);
@@ -230,7 +232,7 @@ fn neighbours(piece: &Piece, index: usize, direction: Direction) -> Range<usize>
         };
         let Some(next) = next else { return blocks };
         bytes += entries[next].extent.len as usize;
-        if bytes > piece.ctx().options.read_ahead_bytes {
+        if bytes > bytes_max {
             return blocks;
         }
         blocks = blocks.start.min(next)..blocks.end.max(next + 1);

@@ -28,7 +28,7 @@ impl Piece {
             is_filtered = false;
             let block = self.tuple_block(entry, Direction::Forward)?;
             let malformed = |error| self.malformed_block(entry, error);
-            let mut cursor = TupleCursor::new(block).map_err(malformed)?;
+            let mut cursor = TupleCursor::new(block, entry.shift).map_err(malformed)?;
             cursor.seek(key, snapshot).map_err(malformed)?;
             while let Some(record) = cursor.record() {
                 let go_on = record.key == key

@@ -51,7 +51,7 @@ fn flipped_bits_in_tuple_pieces_are_never_wrong_data() {
         for zone_use in &desc.zones {
             rig.ctx.zones.retain_use(zone_use);
         }
-        let opened = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Tuple, &desc);
+        let opened = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Tuple, &desc, 0);
         if opened.is_err() {
             for zone_use in &desc.zones {
                 rig.ctx.zones.release_use(zone_use);
@@ -132,9 +132,9 @@ fn a_misdirected_piece_is_refused() {
     let mut writer = rig.writer(KeyspaceKind::Tuple, 77);
     add_tuples(&mut writer, 40).expect("space");
     let (desc, _piece) = writer.finish().expect("space");
-    let other = Piece::open(rig.ctx.clone(), KEYSPACE + 1, KeyspaceKind::Tuple, &desc);
+    let other = Piece::open(rig.ctx.clone(), KEYSPACE + 1, KeyspaceKind::Tuple, &desc, 0);
     assert!(matches!(other, Err(StoreError::Corrupt { .. })));
-    let as_blocks = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Block, &desc);
+    let as_blocks = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Block, &desc, 0);
     assert!(matches!(as_blocks, Err(StoreError::Corrupt { .. })));
 }
 
