@@ -2,12 +2,12 @@
 //!
 //! Thread safety: pure functions of their arguments.
 
-use crate::host::Machine;
 use crate::measure::{Failure, Times};
 use crate::memory::MemoryPeak;
-use crate::summary::Summary;
 use crate::target::Target;
 use crate::workload::{DurabilityClass, Goal, SCENARIOS, Sizes, Workload};
+use kvfs_bench::host::Machine;
+use kvfs_bench::summary::Summary;
 use serde::Serialize;
 use std::fmt::Write;
 

@@ -6,16 +6,19 @@ use serde::Serialize;
 
 /// Median and extremes of some numbers, and the numbers.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Summary {
-    pub(crate) median: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
+pub struct Summary {
+    /// Middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Greatest.
+    pub max: f64,
     all: Vec<f64>,
 }
 
 impl Summary {
     /// `None` without numbers.
-    pub(crate) fn of(all: Vec<f64>) -> Option<Self> {
+    pub fn of(all: Vec<f64>) -> Option<Self> {
         let mut sorted = all.clone();
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);

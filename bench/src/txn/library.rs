@@ -251,8 +251,7 @@ fn in_threads(count: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result
         let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || work(number))).collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
-            .collect()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
     })
 }
 

@@ -7,16 +7,6 @@ mod library;
 mod rig;
 mod tree;
 
-#[path = "../host.rs"]
-mod host;
-#[path = "../interrupt.rs"]
-#[expect(dead_code, reason = "shared with the other program of this package")]
-mod interrupt;
-#[path = "../source.rs"]
-mod source;
-#[path = "../summary.rs"]
-mod summary;
-
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
@@ -24,8 +14,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use kvfs_bench::summary::Summary;
+use kvfs_bench::{host, interrupt};
 use serde::Serialize;
-use summary::Summary;
 
 /// Measure transactions in the engine and on a mount.
 #[derive(Parser)]

@@ -12,8 +12,9 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use kvfs_bench::source;
 
-use crate::{Experiment, Goal, source};
+use crate::{Experiment, Goal};
 
 /// A store and its mount.
 struct Mount {
