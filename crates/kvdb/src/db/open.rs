@@ -29,7 +29,7 @@ use crate::commit::{Publisher, SnapshotTracker};
 use crate::format::{FORMAT_VERSION, Superblock, ZoneId};
 use crate::journal::{Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
-use crate::run::{RunContext, RunOptions};
+use crate::run::{RunContext, RunOptions, Windows};
 use crate::version::{Edit, Manifest, ManifestState, Run, Version};
 use crate::zone::Zones;
 
@@ -116,6 +116,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         device: Arc::clone(&device),
         zones,
         cache: BlockCache::lru(Arc::clone(&accountant)),
+        windows: Windows::new(Arc::clone(&accountant)),
         accountant,
         options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },
     });

@@ -29,9 +29,11 @@ mod tests;
 mod tuple_iter;
 mod tuple_read;
 mod tuple_writer;
+mod windows;
 mod writer;
 
 pub use piece::Piece;
+pub use windows::Windows;
 pub use writer::PieceWriter;
 
 use std::sync::Arc;
@@ -77,6 +79,8 @@ pub struct RunContext {
     pub zones: Arc<Zones>,
     /// Verified blocks.
     pub cache: Arc<BlockCache>,
+    /// What was read ahead.
+    pub windows: Windows,
     /// Memory.
     pub accountant: Arc<Accountant>,
     /// Sizes.

@@ -3,6 +3,7 @@
 //! Thread safety: shared by `Arc`; immutable but for the filter, which is loaded at first use.
 //! Invariant: owns the references on its zones that its descriptor lists.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -184,7 +185,7 @@ impl Piece {
         let index_bytes = tombstones.bytes() + content.memory_bytes();
         let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
         Self {
-            read_ahead: ReadAhead::default(),
+            read_ahead: ReadAhead::new(ctx.windows.new_owner()),
             _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
             ctx,
             desc,
@@ -342,6 +343,14 @@ impl Piece {
         &self.ctx
     }
 
+    /// The part of the zone of `addr` that the piece has, all of which is written.
+    pub(super) fn zone_extent(&self, addr: u64) -> Option<Range<u64>> {
+        let (zone, offset) = self.ctx.zone_offset(addr);
+        let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone).ok()?;
+        let start = addr - u64::from(offset);
+        Some(start..start + u64::from(self.desc.zones[at].end))
+    }
+
     /// Fills `buf` from the device.
     pub(super) fn read(&self, buf: &mut [u8], addr: u64) -> Result<()> {
         self.ctx
@@ -376,6 +385,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
+        self.ctx.windows.forget(self.read_ahead.owner());
         for zone_use in &self.desc.zones {
             self.ctx.zones.release_use(zone_use);
         }

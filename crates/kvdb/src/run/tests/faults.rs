@@ -47,7 +47,7 @@ fn flipped_bits_in_tuple_pieces_are_never_wrong_data() {
         let extent = extents[rng.index(extents.len())];
         let at = extent.addr + rng.below(extent.len.into());
         rig.device.flip(at, 1 << rng.below(8));
-        rig.ctx.cache.shrink_to(0);
+        rig.make_cold(&piece);
         for zone_use in &desc.zones {
             rig.ctx.zones.retain_use(zone_use);
         }
@@ -110,7 +110,7 @@ fn flipped_bits_in_block_pieces_are_never_wrong_data() {
         let region = regions[rng.index(regions.len())];
         let block = region.first + rng.below(region.count.into());
         rig.device.flip(region.addr_of(block) + rng.below(4096), 1 << rng.below(8));
-        rig.ctx.cache.shrink_to(0);
+        rig.make_cold(&piece);
         for count in [1, 3, 60] {
             let first = block.min(60 - count);
             let mut buf = vec![0; count as usize * BLOCK_BYTES];
