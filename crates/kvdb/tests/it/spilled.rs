@@ -444,8 +444,9 @@ fn conflicts_with_a_spilled_commit_are_found_wherever_it_lies() {
         let blocks = Records::Blocks { prefix: "txn".into(), first: 3, count: 1 };
         let range = Records::Range(KeyRange::new("txn-b", "txn-bb"));
         for (keyspace, records) in [(keyspaces.0, range), (keyspaces.1, blocks)] {
-            let find =
-                |txn: &dyn Txn| txn.changed_since_snapshot(keyspace, &[records.clone()]).expect("searches");
+            let find = |txn: &dyn Txn| {
+                txn.changed_since_snapshot(keyspace, std::slice::from_ref(&records)).expect("searches")
+            };
             let changed = find(&*other).expect("a conflict");
             assert!(changed.seqno > other.snapshot_seqno() && changed.seqno <= position.0, "{step}");
             assert_eq!(find(&*later), None, "{step}");
@@ -526,7 +527,7 @@ fn many_threads_write_in_one_transaction_that_spills() {
                     })
                     .expect("applies");
                     let seen = listing(&**txn, rows, i % 2 == 0).len();
-                    assert!(seen % 2 == 0 && seen > 2 * i, "{seen}");
+                    assert!(seen.is_multiple_of(2) && seen > 2 * i, "{seen}");
                 }
             });
         }
