@@ -199,8 +199,9 @@ pub trait Store: Read {
 
     /// Where `keyspace` may differ, within `range`, between the positions `older` and `newer`, both of which the
     /// caller has pinned (by a snapshot or transaction). Outside of the ranges that come, every key has the
-    /// same value at both; inside, it may have, since what was written and taken back counts too. Cost and
-    /// memory go by what was written in between; older data is not read.
+    /// same value at both. Inside, it may have: what was written counts, whatever was there before, and a key
+    /// that was written in between and is there at the newer position always does. Cost and memory go by what
+    /// was written in between; older data is not read.
     ///
     /// # Errors
     /// I/O errors and corruption; [`StoreError::Unsupported`] by an engine without named snapshots.

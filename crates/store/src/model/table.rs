@@ -59,12 +59,12 @@ impl Table {
         self.map.read().len() as u64
     }
 
-    /// Exactly the keys in `range` whose values at two pinned positions differ.
+    /// Exactly the keys in `range` that were written to between two pinned positions.
     pub(super) fn changed_ranges(&self, range: &KeyRange, older: Seqno, newer: Seqno) -> ModelChanged {
         let map = self.map.read();
         let from = (Bound::Included(range.start.clone()), Bound::Unbounded);
         let keys = map.range(from).take_while(|(key, _)| range.contains(key));
-        let changed = keys.filter(|(_, versions)| versions.at(older) != versions.at(newer));
+        let changed = keys.filter(|(_, versions)| versions.is_touched(older, newer));
         let ranges = changed.map(|(key, _)| KeyRange::new(key.clone(), [&key[..], b"\0"].concat()));
         ModelChanged(ranges.collect())
     }

@@ -98,6 +98,20 @@ fn blocks_that_differ_are_found() -> Result<()> {
 }
 
 #[test]
+fn what_was_written_again_counts_as_touched() -> Result<()> {
+    let f = Fixture::new();
+    f.put("same", "value");
+    f.put("other", "value");
+    let older = f.store.snapshot()?;
+    f.put("same", "value");
+    let newer = f.store.snapshot()?;
+    let touched = ranges(&f, f.plain, older.seqno(), newer.seqno());
+    assert!(touched.len() == 1 && touched[0].contains(b"same"), "{touched:?}");
+    assert_eq!(differences(&f, f.plain, &*older, &*newer), []);
+    Ok(())
+}
+
+#[test]
 fn what_was_not_touched_is_not_looked_at() -> Result<()> {
     let f = Fixture::new();
     for number in 0..2000 {
