@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => commands::stats::run(args),
         Command::Kv(args) => commands::kv::run(args),
         Command::Txn(args) => commands::txn::run(args),
+        Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

@@ -10,5 +10,7 @@ mod server;
 
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::Peer;
-pub(crate) use protocol::{Begin, ChangeLine, Entry, Request, Response, ScanRange, TxnLine};
+pub(crate) use protocol::{
+    Begin, ChangeLine, Entry, Request, Response, ScanRange, SnapshotLine, SnapshotRequest, TxnLine,
+};
 pub(crate) use server::{Handler, Server};
