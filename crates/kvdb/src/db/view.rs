@@ -156,11 +156,11 @@ impl View {
 
     /// Lets every layer add what changed between two positions.
     pub(crate) fn find_changed(&self, keyspace: u32, search: &mut ChangedSearch) -> Result<()> {
-        for table in self.tables() {
-            table.find_changed(keyspace, search);
-        }
-        for run in self.version.runs(keyspace) {
-            run.find_changed(search)?;
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.find_changed(keyspace, search),
+                Layer::Run(run) => run.find_changed(search)?,
+            }
         }
         Ok(())
     }

@@ -205,6 +205,11 @@ impl Piece {
         &self.desc
     }
 
+    /// The smallest seqno of any record or range tombstone.
+    pub fn seqno_min(&self) -> Seqno {
+        self.desc.seqno_min.wrapping_add(self.base)
+    }
+
     /// The greatest seqno of any record or range tombstone.
     pub fn seqno_max(&self) -> Seqno {
         self.desc.seqno_max.wrapping_add(self.base)
