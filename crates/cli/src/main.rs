@@ -14,6 +14,7 @@ mod error;
 mod mounts;
 mod namespace;
 mod open;
+mod report;
 mod service;
 mod store_dir;
 mod units;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => commands::stats::run(args),
         Command::Kv(args) => commands::kv::run(args),
         Command::Txn(args) => commands::txn::run(args),
+        Command::Locks(args) => commands::locks::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

@@ -103,6 +103,7 @@ impl Service {
             Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(peer, id)? },
             Request::Transactions => Response::Transactions(self.transactions()?.list(peer)),
             Request::Diff { id, from, limit } => diff(&*self.transactions()?.view(peer, id)?, from, limit)?,
+            Request::Locks { after } => Response::Locks(self.transactions()?.locks(peer.uid, after)?),
             Request::Leave { abort_open } => {
                 self.leave(abort_open)?;
                 Response::Done

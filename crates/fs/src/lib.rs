@@ -29,7 +29,9 @@ pub use filesystem::FileSystem;
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
 /// What stops a transaction, and what there is to list of locks and transactions.
-pub use kvfs_txn::{Doom, DoomReason, LockInfo, LockNameBuf, Rival, Ticket, TxnInfo};
+pub use kvfs_txn::{
+    Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, Rival, Ticket, TxnInfo, WaiterInfo,
+};
 pub use schema::KEYSPACES;
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,

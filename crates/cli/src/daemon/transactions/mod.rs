@@ -10,6 +10,7 @@
 
 mod clock;
 mod entry;
+mod locks;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;

@@ -1,0 +1,3 @@
+//! What there is to tell of a store, in the forms that commands print and that `.kvfs/` holds.
+
+pub(crate) mod locks;
