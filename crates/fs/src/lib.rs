@@ -35,9 +35,9 @@ pub use kvfs_txn::{
 pub use schema::KEYSPACES;
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
-    LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, RenameMode,
-    SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written, XATTR_LEN_MAX,
-    XATTR_NAME_LEN_MAX, XattrMode,
+    INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
+    RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
+    XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
 };
 pub use view::{BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Owner};
 
