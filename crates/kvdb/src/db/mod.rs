@@ -12,6 +12,7 @@ mod inner;
 mod keyspaces;
 mod layers;
 mod merges;
+mod named;
 mod open;
 mod options;
 mod read;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 
 use kvfs_store::{
     Batch, Capabilities, Durability, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Result,
-    Snapshot, SpaceStats, Store, Txn, TxnId, TxnOptions, TxnOutcome,
+    Snapshot, SnapshotInfo, SpaceStats, Store, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 pub use check::Checked;
@@ -134,6 +135,22 @@ impl Store for Db {
         Ok(Arc::new(DbSnapshot::new(Arc::clone(&self.inner))))
     }
 
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        self.inner.create_snapshot(name)
+    }
+
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        self.inner.named.list()
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(DbSnapshot::at(Arc::clone(&self.inner), self.inner.named.pin(name)?)))
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.inner.delete_snapshot(name)
+    }
+
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.inner.apply(&batch, durability)
     }
@@ -155,7 +172,7 @@ impl Store for Db {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: true, transactions: true }
+        Capabilities { durable: true, range_delete_constant: true, transactions: true, named_snapshots: true }
     }
 
     fn space(&self) -> SpaceStats {

@@ -159,6 +159,16 @@ impl Piece {
         &self.tombstones
     }
 
+    /// Whether a merge of the piece alone, with nothing older below, may drop something.
+    pub(crate) fn has_garbage(&self) -> bool {
+        const DROPPABLE: u8 = TupleEntry::HAS_VERSIONS | TupleEntry::HAS_DELETES | TupleEntry::HAS_MERGES;
+        let in_content = match &self.content {
+            Content::Tuples(entries) => entries.iter().any(|entry| entry.flags & DROPPABLE != 0),
+            Content::Blocks(layers) => layers.len() > 1,
+        };
+        in_content || self.desc.tombstones > 0
+    }
+
     /// The sparse index of a tuple piece, in key order; empty for a block piece.
     pub fn tuple_entries(&self) -> &[TupleEntry] {
         match &self.content {

@@ -47,10 +47,11 @@ impl Run {
         self.pieces.last().map(|piece| &piece.desc().last_key)
     }
 
-    /// Whether a merge of the run alone would drop something: range tombstones, or keys below the bound.
+    /// Whether a merge of the run alone may drop something: tombstones, versions that only a snapshot saw,
+    /// or keys below the bound.
     pub(crate) fn has_garbage(&self) -> bool {
         let trimmed = self.pieces.first().is_some_and(|piece| piece.desc().first_key < self.lower_bound);
-        trimmed || self.pieces.iter().any(|piece| piece.desc().tombstones > 0)
+        trimmed || self.pieces.iter().any(|piece| piece.has_garbage())
     }
 
     /// The first piece that may hold keys at or above `key`, by number.

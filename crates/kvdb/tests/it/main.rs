@@ -1,4 +1,5 @@
 //! The engine through its façade, on a device in memory.
 
 mod basics;
+mod snapshots;
 mod transactions;

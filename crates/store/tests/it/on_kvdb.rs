@@ -11,6 +11,8 @@ mod blocks;
 mod cursors;
 #[path = "contract/limits.rs"]
 mod limits;
+#[path = "contract/snapshots.rs"]
+mod snapshots;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/tuples.rs"]
