@@ -11,6 +11,7 @@ mod control;
 mod daemon;
 mod endpoint;
 mod error;
+mod hidden;
 mod mounts;
 mod namespace;
 mod open;

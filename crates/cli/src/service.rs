@@ -46,6 +46,16 @@ impl Service {
         })
     }
 
+    /// The transactions, while it is mounted.
+    pub(crate) fn open_transactions(&self) -> Option<Arc<Transactions>> {
+        self.transactions.get().cloned()
+    }
+
+    /// The counters of now; none of a closed store.
+    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+        self.store.read().as_ref().map(OpenStore::stats).unwrap_or_default()
+    }
+
     /// Writes everything out and gives the device back. Does nothing the second time.
     pub(crate) fn close(&self) -> Result<()> {
         let store = self.store.write().take();

@@ -25,7 +25,7 @@ use kvfs_fuse::transport::BufferPool;
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
-use crate::control::{Begin, Peer, TxnLine};
+use crate::control::{Begin, Peer, TxnLine, may_act_for};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
@@ -244,6 +244,16 @@ impl Transactions {
             tracing::info!(id, "whoever ran the transaction has gone; aborted");
             self.abort_by_daemon(id);
         }
+    }
+
+    /// Transactions that user `viewer` may enter and whose views the daemon has mounted: number, owner, and where.
+    pub(crate) fn views(&self, viewer: u32) -> Vec<(u64, u32, PathBuf)> {
+        let state = self.state.lock();
+        let seated = state.open.iter().filter_map(|(&id, entry)| {
+            let point = entry.seat.as_ref()?.point.as_ref()?;
+            Some((id, entry.owner.uid, point.path().to_owned()))
+        });
+        seated.filter(|(_, owner, _)| may_act_for(viewer, *owner)).collect()
     }
 
     /// Those that are open, in words.
