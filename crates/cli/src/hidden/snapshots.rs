@@ -29,8 +29,10 @@ impl Folder for Snapshots {
         let found = self.fs.store().named_snapshots().into_iter().find(|info| info.name.as_bytes() == name);
         Ok(found.map(|info| {
             let (id, fs) = (snapshot_id(&info), Arc::clone(&self.fs));
+            let (kept, wanted) = (Arc::clone(&fs), info.clone());
+            let is_kept = Arc::new(move || kept.store().named_snapshots().contains(&wanted));
             let open = Box::new(move || open(&fs, &info));
-            Item::Snapshot(SnapshotItem { id, open })
+            Item::Snapshot(SnapshotItem { id, open, is_kept })
         }))
     }
 }

@@ -109,7 +109,7 @@ const PRUNE_COUNT: usize = 1024;
 /// [`crate::Operations`] over a [`FileSystem`], and what is hidden beside it.
 pub struct Bridge {
     files: Files,
-    hidden: Option<Hidden>,
+    hidden: Option<Arc<Hidden>>,
 }
 
 /// The files of one view, at their place among the node ids.
@@ -227,11 +227,16 @@ impl Bridge {
     }
 
     fn with_buffers(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<BufferPool>) -> io::Result<Self> {
-        let hidden = config.hidden.clone().map(Hidden::new);
+        let hidden = config.hidden.clone().map(|hidden| Arc::new(Hidden::new(hidden)));
         let shared = Arc::new(Shared::new(Arc::clone(&fs), config, buffers));
-        let tick = Arc::clone(&shared);
+        let (tick, swept) = (Arc::clone(&shared), hidden.clone());
         let period = shared.config.housekeep_period;
-        let background = Background::start(fs, period, move || tick.housekeep())?;
+        let background = Background::start(fs, period, move || {
+            tick.housekeep();
+            if let Some(hidden) = &swept {
+                hidden.views().sweep(&tick);
+            }
+        })?;
         Ok(Self { files: Files { shared, background: Arc::new(background) }, hidden })
     }
 
@@ -242,11 +247,17 @@ impl Bridge {
     }
 
     /// Snapshot `id` ([`SnapshotItem::id`]) is deleted: nothing refers to its view any more when the requests that
-    /// are under way are answered, and later ones are stale.
+    /// are under way are answered, and later ones are stale. Without this call that is so after a housekeeping
+    /// period.
     pub fn close_snapshot(&self, id: u64) {
         if let Some(hidden) = &self.hidden {
-            hidden.views().close(&self.files, id);
+            hidden.views().close(&self.files.shared, id);
         }
+    }
+
+    /// What the kernel knows of the hidden directory, views not counted.
+    pub fn hidden_nodes(&self) -> usize {
+        self.hidden.as_ref().map_or(0, |hidden| hidden.nodes_count())
     }
 
     /// Snapshots whose views the kernel knows something of.

@@ -1,5 +1,9 @@
 //! The hidden directory and views of snapshots: whose a request is, what is counted, what is refused.
 
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +23,7 @@ use parking_lot::Mutex;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::kernel::{Answer, Kernel};
+use crate::mounted::mount_or_skip;
 
 const ROOT: u64 = 1;
 const KERNEL_UID: u32 = 1000;
@@ -71,7 +76,10 @@ impl Folder for Top {
                     let main = content.main.lock().clone().unwrap();
                     main.view_of(snapshot)
                 });
-                Some(Item::Snapshot(SnapshotItem { id, open }))
+                let content = Arc::clone(&self.0);
+                let is_kept =
+                    Arc::new(move || content.snapshots.lock().iter().any(|(known, _)| *known == id));
+                Some(Item::Snapshot(SnapshotItem { id, open, is_kept }))
             }
         })
     }
@@ -86,7 +94,8 @@ struct Rig {
     next: AtomicU64,
 }
 
-fn rig() -> Rig {
+/// A bridge over the model with a hidden directory.
+fn bridge(housekeep_period: Duration) -> (Arc<Bridge>, Arc<Content>, Arc<dyn Store>) {
     let store: Arc<dyn Store> = Arc::new(ModelStore::new());
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1_000_000)));
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
@@ -95,11 +104,15 @@ fn rig() -> Rig {
     *content.main.lock() = Some(Arc::clone(&fs));
     let root: Arc<dyn Folder> = Arc::new(Top(Arc::clone(&content)));
     let config = BridgeConfig {
-        housekeep_period: Duration::from_hours(1),
+        housekeep_period,
         hidden: Some(HiddenDirectory { name: ".kvfs", root, uid: 7, gid: 8 }),
         ..BridgeConfig::default()
     };
-    let bridge = Arc::new(Bridge::new(fs, config).unwrap());
+    (Arc::new(Bridge::new(fs, config).unwrap()), content, store)
+}
+
+fn rig() -> Rig {
+    let (bridge, content, store) = bridge(Duration::from_hours(1));
     let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
     let (kernel, session) = Kernel::start(bridge.clone(), &config);
     bridge.attach(session.notifier());
@@ -317,6 +330,8 @@ fn a_deleted_snapshot_is_stale_and_another_one_takes_no_number_of_it() {
     let file = rig.lookup(root, "file").nodeid;
     let pins = Arc::downgrade(&rig.content.snapshots.lock()[0].1);
     rig.content.snapshots.lock().clear();
+    // The only worker is through with the request before.
+    rig.ask(Opcode::Statfs, ROOT, &[]);
     assert_eq!(pins.strong_count(), 1, "the view holds it");
     rig.bridge.close_snapshot(3);
     assert_eq!(pins.strong_count(), 0, "its space is free");
@@ -353,6 +368,87 @@ fn where_many_views_are_open_the_kernel_is_asked_to_forget_the_oldest() {
     let (head, name) = notify::InvalEntryOut::read_from_prefix(&told.body).unwrap();
     assert_eq!((head.parent, name), (hidden, &b"2\0"[..]));
     rig.end();
+}
+
+#[test]
+fn snapshots_on_a_real_mount_are_read_like_any_directory() {
+    let test = "snapshots_on_a_real_mount_are_read_like_any_directory";
+    let (bridge, content, store) = bridge(Duration::from_millis(10));
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, bridge.clone(), &config) else { return };
+    bridge.attach(mounted.session().notifier());
+    let large: Vec<u8> = (0..300_000_u32).map(|index| (index / 11) as u8).collect();
+    fs::create_dir_all(mounted.path("dir/deep")).unwrap();
+    fs::write(mounted.path("dir/large"), &large).unwrap();
+    fs::write(mounted.path("dir/deep/small"), "then").unwrap();
+    fs::hard_link(mounted.path("dir/large"), mounted.path("dir/twin")).unwrap();
+    symlink("deep/small", mounted.path("dir/link")).unwrap();
+    content.snapshots.lock().push((5, store.snapshot().unwrap()));
+    fs::write(mounted.path("dir/large"), "now").unwrap();
+    fs::rename(mounted.path("dir/deep"), mounted.path("elsewhere")).unwrap();
+
+    let old = |name: &str| mounted.path(&format!(".kvfs/5/{name}"));
+    assert_eq!(fs::read(old("dir/large")).unwrap(), large);
+    assert_eq!(fs::read_to_string(old("dir/link")).unwrap(), "then");
+    assert_eq!(fs::read_to_string(mounted.path("dir/large")).unwrap(), "now");
+    let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
+    assert_eq!(inode(old("dir/large")), inode(old("dir/twin")));
+    assert_ne!(inode(old("dir/large")), inode(mounted.path("dir/large")));
+    let mut names: Vec<_> = fs::read_dir(old("dir"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["deep", "large", "link", "twin"]);
+    assert_eq!(fs::copy(old("dir/large"), mounted.path("copy")).unwrap(), large.len() as u64);
+    assert_eq!(fs::read(mounted.path("copy")).unwrap(), large);
+    let errno = |done: std::io::Result<()>| done.unwrap_err().raw_os_error();
+    assert_eq!(errno(fs::write(old("dir/large"), "x")), Some(Errno::ROFS.raw_os_error()));
+    assert_eq!(errno(fs::create_dir(old("new"))), Some(Errno::ROFS.raw_os_error()));
+    assert_eq!(errno(fs::remove_file(old("dir/link"))), Some(Errno::ROFS.raw_os_error()));
+    assert_eq!(
+        errno(fs::hard_link(old("dir/large"), mounted.path("hard"))),
+        Some(Errno::XDEV.raw_os_error())
+    );
+
+    let held = fs::File::open(old("dir")).unwrap();
+    content.snapshots.lock().clear();
+    let mut looks = 0;
+    // Housekeeping comes by, and the kernel is told.
+    while fs::metadata(format!("/proc/self/fd/{}/large", held.as_raw_fd())).is_ok() {
+        looks += 1;
+        assert!(looks < 10_000_000, "the view stays open");
+    }
+    assert_eq!(errno(fs::metadata(old("dir")).map(drop)), Some(Errno::NOENT.raw_os_error()));
+    let within = PathBuf::from(format!("/proc/self/fd/{}/deep/never", held.as_raw_fd()));
+    assert_eq!(errno(fs::metadata(within).map(drop)), Some(Errno::STALE.raw_os_error()));
+    drop(held);
+    mounted.unmount();
+}
+
+#[test]
+fn hidden_files_on_a_real_mount_are_fresh_at_each_open_and_leave_nothing_behind() {
+    let test = "hidden_files_on_a_real_mount_are_fresh_at_each_open_and_leave_nothing_behind";
+    let (bridge, content, _) = bridge(Duration::from_hours(1));
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let Some(mounted) = mount_or_skip(test, bridge.clone(), &config) else { return };
+    bridge.attach(mounted.session().notifier());
+    let path = mounted.path(".kvfs/sub/count");
+    let first = fs::File::open(&path).unwrap();
+    for _ in 0..100 {
+        let before = content.looked_up.load(Ordering::Relaxed);
+        let number: u64 = fs::read_to_string(&path).unwrap().trim().parse().unwrap();
+        assert!(number >= before);
+    }
+    assert_eq!(std::io::read_to_string(first).unwrap(), "0\n", "an open file stays as it was");
+    // The kernel keeps what it needs no more for a moment at most: each look gives it time.
+    let mut looks = 0;
+    while bridge.hidden_nodes() > 8 {
+        looks += 1;
+        assert!(looks < 100_000, "{} nodes", bridge.hidden_nodes());
+        assert!(mounted.path(".kvfs").exists());
+    }
+    mounted.unmount();
 }
 
 #[test]

@@ -89,6 +89,8 @@ pub struct SnapshotItem {
     pub id: u64,
     /// Gives its view; called when the kernel knows nothing of it yet.
     pub open: Box<dyn FnOnce() -> Result<Arc<FileSystem>, FsError> + Send>,
+    /// Whether the snapshot still exists; asked now and then while its view is open.
+    pub is_kept: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The hidden directory of one bridge.
@@ -106,6 +108,11 @@ impl Hidden {
     /// Whether `name` in the root is the hidden directory's.
     pub(super) fn is(&self, name: &[u8]) -> bool {
         self.config.is(name)
+    }
+
+    /// Nodes that the kernel knows beside the hidden directory itself.
+    pub(super) fn nodes_count(&self) -> usize {
+        self.nodes.len()
     }
 
     pub(super) fn views(&self) -> &Views {

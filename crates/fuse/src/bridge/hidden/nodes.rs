@@ -136,7 +136,6 @@ impl Nodes {
     }
 
     /// How many there are beside the hidden directory itself.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.lock().live.len() - 1
     }

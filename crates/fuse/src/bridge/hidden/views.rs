@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use rustix::io::Errno;
 
 use super::SnapshotItem;
-use crate::bridge::{Failure, Files, ids};
+use crate::bridge::{Failure, Files, Shared, ids};
 use crate::notify::Notification;
 
 /// Views that may be open before the kernel is asked to forget one.
@@ -63,6 +63,7 @@ struct View {
     known: Arc<Known>,
     /// `None`: closed.
     files: Option<Arc<Files>>,
+    is_kept: Arc<dyn Fn() -> bool + Send + Sync>,
     seen: Seen,
     /// When it was looked up last, as a count of lookups.
     used: u64,
@@ -91,7 +92,7 @@ impl State {
         &mut self,
         main: &Files,
         fs: Arc<FileSystem>,
-        id: u64,
+        (id, is_kept): (u64, Arc<dyn Fn() -> bool + Send + Sync>),
         seen: Seen,
     ) -> Result<(u16, Arc<Files>), Failure> {
         let used = self.lookups;
@@ -102,7 +103,7 @@ impl State {
             let known = Arc::new(Known::default());
             known.add(1);
             let files = Arc::new(main.of_snapshot(fs, ids::base(index), Arc::clone(&known)));
-            slot.insert(View { id, known, files: Some(Arc::clone(&files)), seen, used });
+            slot.insert(View { id, known, files: Some(Arc::clone(&files)), is_kept, seen, used });
             return Ok((index, files));
         }
         Err(Failure::Plain(Errno::NFILE))
@@ -137,7 +138,7 @@ impl Views {
             // Somebody may have been faster.
             match state.reenter(item.id, &seen) {
                 Some(open) => Ok(open),
-                None => state.install(main, fs, item.id, seen),
+                None => state.install(main, fs, (item.id, item.is_kept), seen),
             }
         };
         if let Some(crowd) = self.crowd()
@@ -188,7 +189,7 @@ impl Views {
     }
 
     /// The snapshot `id` is gone: from now on its nodes are stale, and the kernel is told so.
-    pub(in crate::bridge) fn close(&self, main: &Files, id: u64) {
+    pub(in crate::bridge) fn close(&self, on: &Shared, id: u64) {
         let closed = {
             let mut state = self.0.write();
             let view = state.views.values_mut().find(|view| view.id == id);
@@ -196,9 +197,21 @@ impl Views {
         };
         let Some((files, seen)) = closed else { return };
         drop(files);
-        if let Some(notifier) = main.shared.notifier.get() {
+        if let Some(notifier) = on.notifier.get() {
             // When it is refused, the kernel learns of it when it looks the name up again.
             let _ = notifier.submit(seen.forgotten());
+        }
+    }
+
+    /// Closes the views of snapshots that exist no more.
+    pub(in crate::bridge) fn sweep(&self, on: &Shared) {
+        let open: Vec<_> = {
+            let state = self.0.read();
+            let open = state.views.values().filter(|view| view.files.is_some());
+            open.map(|view| (view.id, Arc::clone(&view.is_kept))).collect()
+        };
+        for (id, _) in open.into_iter().filter(|(_, is_kept)| !is_kept()) {
+            self.close(on, id);
         }
     }
 
