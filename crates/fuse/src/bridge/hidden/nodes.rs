@@ -18,7 +18,7 @@ use crate::bridge::ids;
 const ROOT: u64 = 1;
 
 /// Content of all files together that the kernel may know (bytes): each open file has its own.
-const CONTENT_BYTES_MAX: usize = 16 << 20;
+const CONTENT_BYTES_MAX: usize = 4 << 20;
 
 /// Nodes that the kernel may know.
 const NODES_MAX: usize = 1 << 16;
