@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod snapshot;
 mod txn;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::units::parse_size;
+pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 
 const AFTER_HELP: &str = "\
@@ -16,6 +18,7 @@ Examples:
   kvfs mount --create ~/store ~/mnt        the same, making the store when it is missing
   cd ~/mnt && kvfs kv put tags song.mp3 'artist=…'
   kvfs txn run -- make install             all of it, or nothing
+  kvfs snapshot create before-upgrade      and `snapshot restore`, should it go wrong
   kvfs umount ~/mnt
 
 Exit codes:
@@ -52,6 +55,8 @@ pub(crate) enum Command {
     Txn(TxnArgs),
     /// What transactions have locked, and who waits for it
     Locks(LocksArgs),
+    /// Named snapshots of all files and keys
+    Snapshot(SnapshotArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),

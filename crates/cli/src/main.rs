@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::Kv(args) => commands::kv::run(args),
         Command::Txn(args) => commands::txn::run(args),
         Command::Locks(args) => commands::locks::run(args),
+        Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

@@ -39,7 +39,7 @@ pub use types::{
     RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
     XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
 };
-pub use view::{BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Owner};
+pub use view::{BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Owner, Restored};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

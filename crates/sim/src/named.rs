@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_store::{Position, Snapshot, Store, StoreError};
+use bytes::Bytes;
+use kvfs_store::{ChangedRanges, KeyRange, Position, Snapshot, Store, StoreError};
 
 use crate::crash_check::{History, compare};
-use crate::spaces::Handles;
+use crate::ops::short;
+use crate::spaces::{Handles, SPACES, SpaceIndex};
 
 /// The name that the snapshot in a slot has.
 pub fn name_of(slot: usize) -> String {
@@ -92,6 +94,37 @@ impl NamedStates {
         (0..crate::ops::SLOTS).try_for_each(|slot| self.compare(store, handles, slot))
     }
 
+    /// Checks that whatever differs between the snapshot in `slot` and each later one, and the newest state,
+    /// lies in the ranges that the store tells.
+    ///
+    /// # Errors
+    /// The first difference outside of them.
+    pub fn compare_changes(
+        &self,
+        store: &dyn Store,
+        handles: &Handles,
+        slot: usize,
+        history: &History,
+    ) -> Result<(), String> {
+        let Some(older) = self.by_name.get(&name_of(slot)) else { return Ok(()) };
+        let newest = store.snapshot().map_err(|error| error.to_string())?;
+        let state = history.model().snapshot().map_err(|error| error.to_string())?;
+        let now = Expected { position: Position(newest.seqno()), state, handles: history.handles().clone() };
+        let later = self.by_name.values().filter(|newer| newer.position >= older.position);
+        for newer in later.chain([&now]) {
+            for space in 0..SPACES.len() as SpaceIndex {
+                let (low, high) = (older.position.0, newer.position.0);
+                let ranges = store
+                    .changed_ranges(handles.get(space), KeyRange::all(), low, high)
+                    .map_err(|error| error.to_string())?;
+                check_covered(older, newer, space, ranges).map_err(|problem| {
+                    format!("{} between {low} and {high}: {problem}", SPACES[space as usize].name)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     fn compare_list(&self, store: &dyn Store) -> Result<(), String> {
         let mut expected: Vec<_> =
             self.by_name.iter().map(|(name, expected)| (expected.position, name.clone())).collect();
@@ -100,6 +133,46 @@ impl NamedStates {
             store.named_snapshots().into_iter().map(|info| (info.position, info.name)).collect();
         if found == expected { Ok(()) } else { Err(format!("listed {found:?}, expected {expected:?}")) }
     }
+}
+
+/// Whether all that differs in one keyspace lies in `ranges`, which ascend.
+fn check_covered(
+    older: &Expected,
+    newer: &Expected,
+    space: SpaceIndex,
+    mut ranges: Box<dyn ChangedRanges>,
+) -> Result<(), String> {
+    let error = |error: StoreError| error.to_string();
+    let (mut old, mut new) = (content(older, space)?, content(newer, space)?);
+    let mut low = Bytes::new();
+    while let Some(range) = ranges.next().map_err(error)? {
+        let Some(end) = range.end.clone().filter(|end| *end > range.start && low <= range.start) else {
+            return Err(format!("{range:?} comes behind {}", short(&low)));
+        };
+        for side in [&mut old, &mut new] {
+            side.retain(|key, _| !range.contains(key));
+        }
+        low = end;
+    }
+    old.retain(|key, value| new.get(key) != Some(value) || new.remove(key).is_none());
+    match old.first_key_value().or(new.first_key_value()) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!("{} differs outside of all ranges", short(key))),
+    }
+}
+
+fn content(side: &Expected, space: SpaceIndex) -> Result<BTreeMap<Bytes, Bytes>, String> {
+    let read = || {
+        let mut content = BTreeMap::new();
+        let mut cursor = side.state.cursor(side.handles.get(space), KeyRange::all())?;
+        cursor.first()?;
+        while let Some((key, value)) = cursor.entry() {
+            content.insert(Bytes::copy_from_slice(key), value.clone());
+            cursor.next()?;
+        }
+        Ok(content)
+    };
+    read().map_err(|error: StoreError| error.to_string())
 }
 
 /// What was done to a name.

@@ -235,7 +235,11 @@ impl<'s> Runner<'s> {
             }
             Step::NamedCreate { slot } => self.named_create(*slot),
             Step::NamedDelete { slot } => self.named.delete(&*self.subject.store(), *slot),
-            Step::NamedCompare { slot } => self.named.compare(&*self.subject.store(), &self.handles, *slot),
+            Step::NamedCompare { slot } => {
+                let store = self.subject.store();
+                self.named.compare(&*store, &self.handles, *slot)?;
+                self.named.compare_changes(&*store, &self.handles, *slot, &self.history)
+            }
             Step::Get { reader, space, key } => self.get(*reader, *space, key),
             Step::MultiGet { reader, space, keys } => self.multi_get(*reader, *space, keys),
             Step::CursorOpen { slot, reader, space, range } => {

@@ -16,6 +16,7 @@
 
 mod batch;
 pub mod clock;
+mod difference;
 mod error;
 pub mod model;
 mod named;
@@ -23,6 +24,7 @@ mod txn;
 mod types;
 
 pub use batch::{Batch, Op};
+pub use difference::{ChangedRanges, Differences, KeyDifference};
 pub use error::{Result, StoreError};
 pub use named::{SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use txn::{
@@ -193,6 +195,25 @@ pub trait Store: Read {
     /// [`StoreError::NoSnapshot`]; the store was closed.
     fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
         Err(StoreError::NoSnapshot(name.to_owned()))
+    }
+
+    /// Where `keyspace` may differ, within `range`, between the positions `older` and `newer`, both of which the
+    /// caller has pinned (by a snapshot or transaction). Outside of the ranges that come, every key has the
+    /// same value at both. Inside, it may have: what was written counts, whatever was there before, and a key
+    /// that was written in between and is there at the newer position always does. Cost and memory go by what
+    /// was written in between; older data is not read.
+    ///
+    /// # Errors
+    /// I/O errors and corruption; [`StoreError::Unsupported`] by an engine without named snapshots.
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        let _ = (keyspace, range, older, newer);
+        Err(StoreError::Unsupported("comparing snapshots"))
     }
 
     /// Takes the name away; durable when this returns. What only this snapshot saw is garbage from then on,

@@ -12,6 +12,6 @@ pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
     Begin, ChangeLine, DoomLine, Entry, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
-    ScanRange, TxnLine, WaiterLine,
+    ScanRange, SnapshotLine, SnapshotRequest, TxnLine, WaiterLine,
 };
 pub(crate) use server::{Handler, Server};

@@ -83,6 +83,7 @@ pub(crate) enum Request {
     Locks {
         after: Option<LockPlaceParts>,
     },
+    Snapshot(SnapshotRequest),
     /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted.
     Leave {
         abort_open: bool,
@@ -90,6 +91,39 @@ pub(crate) enum Request {
     /// Answered with `Done` at once, and with the outcome when the store is closed; the connection then
     /// stays until the daemon has exited.
     AwaitClosed,
+}
+
+/// What is asked about named snapshots.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum SnapshotRequest {
+    Create {
+        name: String,
+        /// With dirty pages of shared mappings.
+        flush: bool,
+    },
+    Delete {
+        name: String,
+    },
+    List,
+    /// One page of what differs, as [`Request::Diff`]; no name: now.
+    Diff {
+        before: Option<String>,
+        after: Option<String>,
+        from: u64,
+        limit: u64,
+    },
+    Restore {
+        name: String,
+    },
+}
+
+/// A named snapshot, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SnapshotLine {
+    pub(crate) name: String,
+    pub(crate) position: u64,
+    /// Since 1970.
+    pub(crate) created: Duration,
 }
 
 /// How to begin a transaction.
@@ -240,6 +274,18 @@ pub(crate) enum Response {
         more: bool,
     },
     Locks(LockLines),
+    Snapshots {
+        /// Since 1970, by the clock of who answers.
+        now: Duration,
+        lines: Vec<SnapshotLine>,
+    },
+    /// By which transaction, and how many of each.
+    Restored {
+        txn: u64,
+        names: u64,
+        inodes: u64,
+        keys: u64,
+    },
     /// Findings of the checker (empty: clean) and what it looked at.
     Checked {
         findings: Vec<String>,

@@ -10,5 +10,6 @@ mod prefix;
 mod random;
 mod reference;
 mod setup;
+mod snapshots;
 mod threads;
 mod views;

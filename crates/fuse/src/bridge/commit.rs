@@ -70,8 +70,11 @@ impl Bridge {
         committed.durable.map(|()| committed.position)
     }
 
-    /// Has the kernel write out every dirty page of this view.
-    fn write_back(&self) -> Result<(), FsError> {
+    /// Has the kernel write out every dirty page of this view, of shared mappings too, and drop its pages.
+    ///
+    /// # Errors
+    /// That of a page that could not be written.
+    pub fn write_back(&self) -> Result<(), FsError> {
         if let Some(notifier) = self.files.shared.notifier.get() {
             let files = self.files.shared.fs.cached_files();
             let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));

@@ -246,12 +246,11 @@ impl Bridge {
         let _ = self.files.shared.notifier.set(notifier);
     }
 
-    /// Snapshot `id` ([`SnapshotItem::id`]) is deleted: nothing refers to its view any more when the requests that
-    /// are under way are answered, and later ones are stale. Without this call that is so after a housekeeping
-    /// period.
-    pub fn close_snapshot(&self, id: u64) {
+    /// Closes the views of snapshots that are deleted ([`SnapshotItem::is_kept`]): nothing refers to them any more
+    /// when the requests that are under way are answered, and later ones are stale. Housekeeping does it, too.
+    pub fn close_deleted_snapshots(&self) {
         if let Some(hidden) = &self.hidden {
-            hidden.views().close(&self.files.shared, id);
+            hidden.views().sweep(&self.files.shared);
         }
     }
 

@@ -333,7 +333,7 @@ fn a_deleted_snapshot_is_stale_and_another_one_takes_no_number_of_it() {
     // The only worker is through with the request before.
     rig.ask(Opcode::Statfs, ROOT, &[]);
     assert_eq!(pins.strong_count(), 1, "the view holds it");
-    rig.bridge.close_snapshot(3);
+    rig.bridge.close_deleted_snapshots();
     assert_eq!(pins.strong_count(), 0, "its space is free");
     let told = rig.kernel.answer();
     assert_eq!((told.unique, told.error), (0, notify::INVAL_ENTRY));

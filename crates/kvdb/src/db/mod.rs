@@ -4,6 +4,7 @@
 //! `write`, `flush`, `merges`, `open`.
 
 mod background;
+mod changed;
 mod check;
 mod counters;
 mod flush;
@@ -26,14 +27,16 @@ mod write;
 use std::sync::Arc;
 
 use kvfs_store::{
-    Batch, Capabilities, Durability, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Result,
-    Snapshot, SnapshotInfo, SpaceStats, Store, Txn, TxnId, TxnOptions, TxnOutcome,
+    Batch, Capabilities, ChangedRanges, Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Txn, TxnId,
+    TxnOptions, TxnOutcome,
 };
 
 pub use check::Checked;
 pub use options::{Background, CreateOptions, Options};
 
 use background::Threads;
+use changed::DbChangedRanges;
 use inner::Inner;
 use layers::Layers;
 use read::{DbSnapshot, ReadAt};
@@ -149,6 +152,17 @@ impl Store for Db {
 
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.inner.delete_snapshot(name)
+    }
+
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        let inner = Arc::clone(&self.inner);
+        Ok(Box::new(DbChangedRanges::new(inner, keyspace, range, older, newer)?))
     }
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {

@@ -9,7 +9,7 @@ use kvfs_store::{Result, Seqno};
 
 use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
-use crate::memtable::{BlockFill, Lookup, MemTable, NewerSearch};
+use crate::memtable::{BlockFill, ChangedSearch, Lookup, MemTable, NewerSearch};
 use crate::run::Access;
 use crate::version::{Run, Version};
 
@@ -92,6 +92,17 @@ impl View {
         }
         for run in self.version.runs(keyspace) {
             run.find_newer(search)?;
+        }
+        Ok(())
+    }
+
+    /// Lets every layer add what changed between two positions.
+    pub(crate) fn find_changed(&self, keyspace: u32, search: &mut ChangedSearch) -> Result<()> {
+        for table in self.tables() {
+            table.find_changed(keyspace, search);
+        }
+        for run in self.version.runs(keyspace) {
+            run.find_changed(search)?;
         }
         Ok(())
     }

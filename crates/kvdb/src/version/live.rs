@@ -15,7 +15,9 @@ use kvfs_store::{Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
 use crate::format::PieceId;
-use crate::memtable::{BlockFill, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after};
+use crate::memtable::{
+    BlockFill, ChangedSearch, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after,
+};
 use crate::run::{Piece, RunContext};
 
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
@@ -97,6 +99,18 @@ impl Run {
                 break;
             }
             piece.find_newer(search, &self.lower_bound)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a search for changes between two positions through the pieces in its window.
+    pub(crate) fn find_changed(&self, search: &mut ChangedSearch) -> Result<()> {
+        let first = self.piece_at(search.start(&self.lower_bound));
+        for piece in &self.pieces[first..] {
+            if search.is_beyond(&piece.desc().first_key) {
+                break;
+            }
+            piece.find_changed(search, &self.lower_bound)?;
         }
         Ok(())
     }

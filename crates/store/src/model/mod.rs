@@ -38,9 +38,9 @@ use self::snapshot::Pin;
 use self::table::{NEWEST, Table};
 use self::txn::{ModelTxn, Transactions};
 use crate::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store,
-    StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
+    Batch, Capabilities, ChangedRanges, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace,
+    KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SnapshotInfo,
+    SpaceStats, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 /// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
@@ -197,6 +197,16 @@ impl Store for ModelStore {
 
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         named::delete(&self.shared, name)
+    }
+
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        Ok(Box::new(self.shared.table(keyspace)?.changed_ranges(&range, older, newer)))
     }
 
     fn apply(&self, batch: Batch, _durability: Durability) -> Result<Position> {

@@ -7,6 +7,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbInRuns>;
 mod blocks;
 #[path = "contract/cursors.rs"]
 mod cursors;
+#[path = "contract/differences.rs"]
+mod differences;
 #[path = "contract/limits.rs"]
 mod limits;
 #[path = "contract/snapshots.rs"]

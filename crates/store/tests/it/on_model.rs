@@ -8,6 +8,8 @@ mod atomicity;
 mod blocks;
 #[path = "contract/cursors.rs"]
 mod cursors;
+#[path = "contract/differences.rs"]
+mod differences;
 #[path = "contract/limits.rs"]
 mod limits;
 #[path = "contract/snapshots.rs"]

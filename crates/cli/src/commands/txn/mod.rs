@@ -8,6 +8,8 @@ mod retry;
 mod run;
 mod supervise;
 
+pub(crate) use diff::print_changes;
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -189,7 +189,7 @@ impl Views {
     }
 
     /// The snapshot `id` is gone: from now on its nodes are stale, and the kernel is told so.
-    pub(in crate::bridge) fn close(&self, on: &Shared, id: u64) {
+    fn close(&self, on: &Shared, id: u64) {
         let closed = {
             let mut state = self.0.write();
             let view = state.views.values_mut().find(|view| view.id == id);
