@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvfs_store::{Result, SpaceStats};
 
 use super::inner::Inner;
+use super::view::Sealed;
 use crate::journal::Journal;
 use crate::version::Run;
 use crate::zone::Budget;
@@ -41,7 +42,7 @@ impl Inner {
             }
         }
         // Those of commits that wait for older memtables.
-        let waiting = || view.sealed.iter().flat_map(|sealed| sealed.all_runs());
+        let waiting = || view.sealed.iter().flat_map(Sealed::all_runs);
         for (keyspace, run) in waiting() {
             tally.runs += 1;
             check_run(run, &self.keyspaces.get(keyspace)?.name, &mut tally);
