@@ -66,6 +66,7 @@ impl Generator<'_> {
             w.txn_changes,
             w.txn_commit,
             w.txn_abort,
+            w.txn_prepare,
             w.named_create,
             w.named_delete,
             w.named_compare,
@@ -106,8 +107,9 @@ impl Generator<'_> {
             18 => Step::TxnChanges { slot },
             19 => Step::TxnCommit { slot, durability: self.durability() },
             20 => Step::TxnAbort { slot },
-            21 => Step::NamedCreate { slot },
-            22 => Step::NamedDelete { slot },
+            21 => Step::TxnPrepare { slot },
+            22 => Step::NamedCreate { slot },
+            23 => Step::NamedDelete { slot },
             _ => Step::NamedCompare { slot },
         }
     }

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use kvfs_device::Device;
-use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Result, Seqno, StoreError};
 
-use super::codec::{encode, encoded_len_max};
+use super::codec::{Entry, encode, encoded_len_max};
 use super::group::Group;
 use super::header::{HEADER_BYTES, group_len};
 use super::monitor::Monitor;
@@ -111,13 +111,13 @@ impl<M: Monitor<State>> Log<M> {
         read(&self.state.lock())
     }
 
-    pub(super) fn append(&self, base: Seqno, batch: &Batch, txn: Option<TxnId>) -> Result<Lsn, AppendError> {
-        let len_max = encoded_len_max(batch);
+    pub(super) fn append(&self, base: Seqno, entry: Entry<'_>) -> Result<Lsn, AppendError> {
+        let len_max = encoded_len_max(entry);
         let alone = group_len((HEADER_BYTES + len_max) as u64);
         if alone > self.area.len {
-            let bytes_max =
-                (self.area.len as usize).saturating_sub(len_max - batch.payload_bytes() + HEADER_BYTES);
-            return Err(StoreError::BatchTooLarge { bytes: batch.payload_bytes(), bytes_max }.into());
+            let bytes = entry.payload_bytes();
+            let bytes_max = (self.area.len as usize).saturating_sub(len_max - bytes + HEADER_BYTES);
+            return Err(StoreError::BatchTooLarge { bytes, bytes_max }.into());
         }
         let mut state = self.state.lock();
         loop {
@@ -139,10 +139,10 @@ impl<M: Monitor<State>> Log<M> {
         if state.open.is_empty() {
             state.open.first_seqno = base;
         }
-        encode(base, batch, txn, &mut state.open);
+        encode(base, entry, &mut state.open);
         state.open.batches += 1;
         state.stats.batches += 1;
-        state.appended = base + (batch.len() as u64).max(1) - 1;
+        state.appended = base + entry.operations().max(1) - 1;
         if state.open.len() >= WRITE_LEN && !state.is_writing {
             self.write_open(state).check()?;
         }

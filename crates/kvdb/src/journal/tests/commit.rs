@@ -163,7 +163,7 @@ fn explore(fails_at: Option<usize>) {
             shuttle::thread::spawn(move || {
                 for _ in 0..2 {
                     let mut last = order.lock().unwrap();
-                    let Ok(_) = log.append(*last + 1, &put(b"value"), None) else {
+                    let Ok(_) = log.append(*last + 1, Entry::Batch(&put(b"value"), None)) else {
                         assert!(fails_at.is_some());
                         return;
                     };
