@@ -80,9 +80,10 @@ impl Endpoint {
                         open::wait_closed(&self.store, client)?;
                     }
                 }
-                // It ended. Once more does no harm; only a delete would no longer tell what was there.
+                // It ended. Once more does no harm; only who deletes or names something would no longer be told what was there.
                 Err(error)
-                    if error.code == Code::NotMounted && !matches!(request, Request::Delete { .. }) => {}
+                    if error.code == Code::NotMounted
+                        && !matches!(request, Request::Delete { .. } | Request::Snapshot(_)) => {}
                 answer => return answer,
             }
             self.via = Via::open(&self.store, self.read_only)?;

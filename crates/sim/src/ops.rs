@@ -52,6 +52,12 @@ pub enum Step {
     SnapshotCreate { slot: usize },
     /// Empties `slot`.
     SnapshotDrop { slot: usize },
+    /// Gives the newest position the name of `slot`, unless it is taken.
+    NamedCreate { slot: usize },
+    /// Takes the name of `slot` away, if it is there.
+    NamedDelete { slot: usize },
+    /// Compares the list of named snapshots, and all content of the one of `slot`.
+    NamedCompare { slot: usize },
     /// Reads one key.
     Get { reader: Reader, space: SpaceIndex, key: Bytes },
     /// Reads several keys at one position.
@@ -98,6 +104,9 @@ pub struct StepWeights {
     pub sync: u32,
     pub snapshot_create: u32,
     pub snapshot_drop: u32,
+    pub named_create: u32,
+    pub named_delete: u32,
+    pub named_compare: u32,
     pub get: u32,
     pub multi_get: u32,
     pub cursor_open: u32,
@@ -157,6 +166,9 @@ impl Default for Profile {
             sync: 2,
             snapshot_create: 3,
             snapshot_drop: 3,
+            named_create: 2,
+            named_delete: 2,
+            named_compare: 3,
             get: 10,
             multi_get: 4,
             cursor_open: 4,
@@ -289,6 +301,9 @@ impl fmt::Debug for Step {
             }
             Self::SnapshotCreate { slot } => write!(f, "snapshot_create {slot}"),
             Self::SnapshotDrop { slot } => write!(f, "snapshot_drop {slot}"),
+            Self::NamedCreate { slot } => write!(f, "named_create {slot}"),
+            Self::NamedDelete { slot } => write!(f, "named_delete {slot}"),
+            Self::NamedCompare { slot } => write!(f, "named_compare {slot}"),
             Self::Compare { reader } => write!(f, "compare {reader:?}"),
             Self::Sync => write!(f, "sync"),
             Self::Reopen => write!(f, "reopen"),

@@ -11,5 +11,6 @@ mod prefix;
 mod random;
 mod reference;
 mod setup;
+mod snapshots;
 mod threads;
 mod views;

@@ -114,6 +114,7 @@ impl Inner {
         for (name, value) in self.transactions.list() {
             add(name, value);
         }
+        add("snapshots.named", self.named.count());
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());

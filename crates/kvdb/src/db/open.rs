@@ -18,8 +18,9 @@ use super::adopted::{CommittedRuns, RunsByKeyspace};
 use super::background::Threads;
 use super::counters::Counters;
 use super::health::Health;
-use super::inner::{Inner, Ledger, Order};
+use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
+use super::named::Named;
 use super::options::{CreateOptions, Options};
 use super::signals::Bell;
 use super::transactions::Transactions;
@@ -141,6 +142,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let transactions = Transactions::new(state.next_txn, &state.committed, commits);
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
     let view = View { active: Arc::new(active), sealed, version };
+    let snapshots = Arc::new(SnapshotTracker::new());
+    let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
     Ok(Inner {
         options,
         clock,
@@ -149,7 +152,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         journal,
         keyspaces,
         publisher: Publisher::new(last_seqno),
-        snapshots: Arc::new(SnapshotTracker::new()),
+        snapshots,
+        named,
         transactions,
         counters: Counters::default(),
         order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
@@ -159,6 +163,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         flushing: Mutex::new(()),
         merging: Mutex::new(()),
         making_keyspace: Mutex::new(()),
+        naming: Mutex::new(()),
         work: Bell::default(),
         progress: Bell::default(),
         commit_timer: Bell::default(),
@@ -166,7 +171,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
         flush_is_full: AtomicBool::new(false),
-        reclaimed_at: AtomicU64::new(u64::MAX),
+        reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
+        clearing_wanted: AtomicBool::new(false),
     })
 }
 

@@ -10,7 +10,7 @@ use kvfs_store::{Result, Seqno};
 use super::adopted::CommittedRuns;
 use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
-use crate::memtable::{BlockFill, Lookup, MemTable, NewerSearch};
+use crate::memtable::{BlockFill, ChangedSearch, Lookup, MemTable, NewerSearch};
 use crate::run::Access;
 use crate::version::{Run, Version};
 
@@ -149,6 +149,17 @@ impl View {
             match layer {
                 Layer::Table(table) => table.find_newer(keyspace, search),
                 Layer::Run(run) => run.find_newer(search)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets every layer add what changed between two positions.
+    pub(crate) fn find_changed(&self, keyspace: u32, search: &mut ChangedSearch) -> Result<()> {
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.find_changed(keyspace, search),
+                Layer::Run(run) => run.find_changed(search)?,
             }
         }
         Ok(())

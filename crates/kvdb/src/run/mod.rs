@@ -19,6 +19,7 @@
 mod block_iter;
 mod block_read;
 mod block_writer;
+mod changed;
 mod filter;
 mod held;
 mod newer;

@@ -205,6 +205,11 @@ impl Piece {
         &self.desc
     }
 
+    /// The smallest seqno of any record or range tombstone.
+    pub fn seqno_min(&self) -> Seqno {
+        self.desc.seqno_min.wrapping_add(self.base)
+    }
+
     /// The greatest seqno of any record or range tombstone.
     pub fn seqno_max(&self) -> Seqno {
         self.desc.seqno_max.wrapping_add(self.base)
@@ -223,6 +228,16 @@ impl Piece {
     /// The range tombstones.
     pub fn tombstones(&self) -> &Arc<TombstoneSet> {
         &self.tombstones
+    }
+
+    /// Whether a merge of the piece alone, with nothing older below, may drop something.
+    pub(crate) fn has_garbage(&self) -> bool {
+        const DROPPABLE: u8 = TupleEntry::HAS_VERSIONS | TupleEntry::HAS_DELETES | TupleEntry::HAS_MERGES;
+        let in_content = match &self.content {
+            Content::Tuples(entries) => entries.iter().any(|entry| entry.flags & DROPPABLE != 0),
+            Content::Blocks(layers) => layers.len() > 1,
+        };
+        in_content || self.desc.tombstones > 0
     }
 
     /// The sparse index of a tuple piece, in key order; empty for a block piece.

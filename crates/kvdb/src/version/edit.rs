@@ -44,6 +44,10 @@ pub enum Edit {
     NextTxn(u64),
     /// The transaction was committed, up to this seqno.
     Committed { txn: TxnId, seqno: Seqno },
+    /// The position `seqno` has a name from now on; `created` is in nanoseconds since 1970.
+    AddSnapshot { name: String, seqno: Seqno, created: u64 },
+    /// The name is gone.
+    DropSnapshot { name: String },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -56,6 +60,8 @@ const NEXT_ID: u8 = 7;
 const PREPARE_RUN: u8 = 8;
 const NEXT_TXN: u8 = 9;
 const COMMITTED: u8 = 10;
+const ADD_SNAPSHOT: u8 = 11;
+const DROP_SNAPSHOT: u8 = 12;
 const ADOPT_RUNS: u8 = 13;
 const DROP_PREPARED: u8 = 14;
 const ADD_ADOPTED: u8 = 15;
@@ -123,6 +129,16 @@ impl Edit {
                 sink.put_varint(txn.0);
                 sink.put_varint(*seqno);
             }
+            Self::AddSnapshot { name, seqno, created } => {
+                sink.put_u8(ADD_SNAPSHOT);
+                sink.put_bytes(name.as_bytes());
+                sink.put_varint(*seqno);
+                sink.put_varint(*created);
+            }
+            Self::DropSnapshot { name } => {
+                sink.put_u8(DROP_SNAPSHOT);
+                sink.put_bytes(name.as_bytes());
+            }
         }
     }
 
@@ -164,6 +180,12 @@ impl Edit {
             }
             NEXT_TXN => Self::NextTxn(decoder.varint()?),
             COMMITTED => Self::Committed { txn: TxnId(decoder.varint()?), seqno: decoder.varint()? },
+            ADD_SNAPSHOT => Self::AddSnapshot {
+                name: decode_name(decoder)?,
+                seqno: decoder.varint()?,
+                created: decoder.varint()?,
+            },
+            DROP_SNAPSHOT => Self::DropSnapshot { name: decode_name(decoder)? },
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -187,14 +209,18 @@ fn run_of(decoder: &mut Decoder<'_>) -> Result<(u32, RunId), DecodeError> {
 
 fn decode_keyspace(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
     let id = decoder.varint_u32()?;
-    let name = String::from_utf8(decoder.bytes()?.to_vec());
+    let name = decode_name(decoder)?;
     let kind = match decoder.u8()? {
         KIND_TUPLE => KeyspaceKind::Tuple,
         KIND_BLOCK => KeyspaceKind::Block,
         _ => return Err(DecodeError("a keyspace has an unknown kind")),
     };
-    let name = name.map_err(|_| DecodeError("the name of a keyspace is not UTF-8"))?;
     Ok(Edit::AddKeyspace { id, name, kind })
+}
+
+fn decode_name(decoder: &mut Decoder<'_>) -> Result<String, DecodeError> {
+    let name = String::from_utf8(decoder.bytes()?.to_vec());
+    name.map_err(|_| DecodeError("a name is not UTF-8"))
 }
 
 fn encode_piece(piece: &PieceDesc, sink: &mut impl Sink) {

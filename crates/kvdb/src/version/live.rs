@@ -15,7 +15,9 @@ use kvfs_store::{KeyspaceKind, Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
 use crate::format::PieceId;
-use crate::memtable::{BlockFill, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after};
+use crate::memtable::{
+    BlockFill, ChangedSearch, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after,
+};
 use crate::run::{Piece, RunContext};
 
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
@@ -65,10 +67,11 @@ impl Run {
         self.pieces.last().map(|piece| &piece.desc().last_key)
     }
 
-    /// Whether a merge of the run alone would drop something: range tombstones, or keys below the bound.
+    /// Whether a merge of the run alone may drop something: tombstones, versions that only a snapshot saw,
+    /// or keys below the bound.
     pub(crate) fn has_garbage(&self) -> bool {
         let trimmed = self.pieces.first().is_some_and(|piece| piece.desc().first_key < self.lower_bound);
-        trimmed || self.pieces.iter().any(|piece| piece.desc().tombstones > 0)
+        trimmed || self.pieces.iter().any(|piece| piece.has_garbage())
     }
 
     /// The first piece that may hold keys at or above `key`, by number.
@@ -114,6 +117,18 @@ impl Run {
                 break;
             }
             piece.find_newer(search, &self.lower_bound)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a search for changes between two positions through the pieces in its window.
+    pub(crate) fn find_changed(&self, search: &mut ChangedSearch) -> Result<()> {
+        let first = self.piece_at(search.start(&self.lower_bound));
+        for piece in &self.pieces[first..] {
+            if search.is_beyond(&piece.desc().first_key) {
+                break;
+            }
+            piece.find_changed(search, &self.lower_bound)?;
         }
         Ok(())
     }

@@ -26,6 +26,17 @@ pub struct ManifestState {
     pub committed: BTreeMap<Seqno, TxnId>,
     /// Runs that wait for the commit of a transaction: with their keyspaces, in the order in which they came.
     pub prepared: BTreeMap<TxnId, Vec<(u32, RunState)>>,
+    /// Named snapshots.
+    pub snapshots: BTreeMap<String, SnapshotState>,
+}
+
+/// A named snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotState {
+    /// The newest seqno that it sees.
+    pub seqno: Seqno,
+    /// When it was made (nanoseconds since 1970).
+    pub created: u64,
 }
 
 /// Commits of transactions that the manifest remembers.
@@ -111,6 +122,17 @@ impl ManifestState {
                     self.committed.pop_first();
                 }
                 Ok(())
+            }
+            Edit::AddSnapshot { name, seqno, created } => {
+                if self.snapshots.contains_key(name) {
+                    return Err("the snapshot exists already");
+                }
+                let snapshot = SnapshotState { seqno: *seqno, created: *created };
+                self.snapshots.insert(name.clone(), snapshot);
+                Ok(())
+            }
+            Edit::DropSnapshot { name } => {
+                self.snapshots.remove(name).map(drop).ok_or("there is no such snapshot")
             }
         }
     }
@@ -209,6 +231,9 @@ impl ManifestState {
         give(&|buf| Edit::NextTxn(self.next_txn).encode(buf));
         for (&seqno, &txn) in &self.committed {
             give(&|buf| Edit::Committed { txn, seqno }.encode(buf));
+        }
+        for (name, &SnapshotState { seqno, created }) in &self.snapshots {
+            give(&|buf| Edit::AddSnapshot { name: name.clone(), seqno, created }.encode(buf));
         }
     }
 }
