@@ -73,7 +73,7 @@ impl Level {
     fn option(self) -> Option<&'static str> {
         match self {
             Self::None => None,
-            Self::Snapshot => Some("snapshot"),
+            Self::Snapshot => Some("si"),
             Self::Serializable => Some("serializable"),
         }
     }

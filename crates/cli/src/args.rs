@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Kv(KvArgs),
     /// Transactions over files and keys
     Txn(TxnArgs),
+    /// What transactions have locked, and who waits for it
+    Locks(LocksArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
     /// Version of the program and of the on-disk format
@@ -158,6 +160,25 @@ pub(crate) struct StatsArgs {
     /// A directory on the mount, or the store
     pub(crate) target: PathBuf,
     /// For machines: exact numbers
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const LOCKS_EXAMPLES: &str = "\
+Examples:
+  kvfs locks                               of the mount of the current directory
+  kvfs locks -s ~/mnt --json | jq 'select(.waiters_count > 0)'
+  cat ~/mnt/.kvfs/locks                    the same, without the command
+
+Shown are locks that a transaction of yours holds or waits for; root sees all.";
+
+#[derive(Debug, Args)]
+#[command(after_help = LOCKS_EXAMPLES)]
+pub(crate) struct LocksArgs {
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// For machines: one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
 }

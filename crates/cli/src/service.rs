@@ -48,6 +48,16 @@ impl Service {
         })
     }
 
+    /// The transactions, while it is mounted.
+    pub(crate) fn open_transactions(&self) -> Option<Arc<Transactions>> {
+        self.transactions.get().cloned()
+    }
+
+    /// The counters of now; none of a closed store.
+    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+        self.store.read().as_ref().map(OpenStore::stats).unwrap_or_default()
+    }
+
     /// Writes everything out and gives the device back. Does nothing the second time.
     pub(crate) fn close(&self) -> Result<()> {
         let store = self.store.write().take();
@@ -108,6 +118,7 @@ impl Service {
             Request::Diff { id, from, limit } => {
                 page_of(&self.transactions()?.view(peer, id)?.diff()?, from, limit)
             }
+            Request::Locks { after } => Response::Locks(self.transactions()?.locks(peer.uid, after)?),
             Request::Leave { abort_open } => {
                 self.leave(abort_open)?;
                 Response::Done

@@ -66,10 +66,10 @@ impl Generator<'_> {
             w.txn_changes,
             w.txn_commit,
             w.txn_abort,
-            w.txn_prepare,
             w.named_create,
             w.named_delete,
             w.named_compare,
+            w.txn_prepare,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -107,10 +107,10 @@ impl Generator<'_> {
             18 => Step::TxnChanges { slot },
             19 => Step::TxnCommit { slot, durability: self.durability() },
             20 => Step::TxnAbort { slot },
-            21 => Step::TxnPrepare { slot },
-            22 => Step::NamedCreate { slot },
-            23 => Step::NamedDelete { slot },
-            _ => Step::NamedCompare { slot },
+            21 => Step::NamedCreate { slot },
+            22 => Step::NamedDelete { slot },
+            23 => Step::NamedCompare { slot },
+            _ => Step::TxnPrepare { slot },
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod kv;
+pub(crate) mod locks;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod snapshot;

@@ -9,8 +9,9 @@ mod protocol;
 mod server;
 
 pub(crate) use client::{Client, Daemon};
-pub(crate) use peer::Peer;
+pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
-    Begin, ChangeLine, Entry, Request, Response, ScanRange, SnapshotLine, SnapshotRequest, TxnLine,
+    Begin, ChangeLine, DoomLine, Entry, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
+    ScanRange, SnapshotLine, SnapshotRequest, TxnLine, WaiterLine,
 };
 pub(crate) use server::{Handler, Server};

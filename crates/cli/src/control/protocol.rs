@@ -79,6 +79,10 @@ pub(crate) enum Request {
         from: u64,
         limit: u64,
     },
+    /// One page of the locks of transactions that the peer may see; ask again behind `next` while there is one.
+    Locks {
+        after: Option<LockPlaceParts>,
+    },
     Snapshot(SnapshotRequest),
     /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted.
     Leave {
@@ -167,6 +171,64 @@ pub(crate) struct ChangeLine {
     pub(crate) bytes: Option<u64>,
 }
 
+/// Where a list of locks goes on, as `kvfs_fs::LockPlace::to_parts` gives it.
+pub(crate) type LockPlaceParts = (u8, u64, u64, u64);
+
+/// A page of locks.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct LockLines {
+    pub(crate) locks: Vec<LockLine>,
+    /// With the first page: transactions that can't go on. They hold nothing any more.
+    pub(crate) doomed: Vec<DoomLine>,
+    /// Where the next page begins.
+    pub(crate) next: Option<LockPlaceParts>,
+}
+
+/// A lock, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LockLine {
+    pub(crate) holder: PartyLine,
+    /// What: a path or a key, where it is known.
+    pub(crate) name: String,
+    /// `shared`, `exclusive` or `increment`.
+    pub(crate) mode: String,
+    pub(crate) age: Duration,
+    /// The first of those who wait for it.
+    pub(crate) waiters: Vec<WaiterLine>,
+    pub(crate) waiters_count: u64,
+}
+
+/// Somebody who waits for a lock.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct WaiterLine {
+    pub(crate) waiter: PartyLine,
+    pub(crate) name: String,
+    pub(crate) mode: String,
+    pub(crate) waited: Duration,
+}
+
+/// A transaction that can never commit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct DoomLine {
+    pub(crate) party: PartyLine,
+    pub(crate) why: String,
+}
+
+/// Who holds or waits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PartyLine {
+    /// `None`: the main line.
+    pub(crate) txn: Option<u64>,
+    /// Of the transaction's owner.
+    pub(crate) uid: Option<u32>,
+    /// 0: unknown.
+    pub(crate) pid: u32,
+    /// What the transaction's owner calls it.
+    pub(crate) label: String,
+    /// The transaction can't go on.
+    pub(crate) is_doomed: bool,
+}
+
 /// One key with its value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -211,6 +273,7 @@ pub(crate) enum Response {
         lines: Vec<ChangeLine>,
         more: bool,
     },
+    Locks(LockLines),
     Snapshots {
         /// Since 1970, by the clock of who answers.
         now: Duration,

@@ -34,6 +34,9 @@ impl Service {
             }
             SnapshotRequest::Delete { name } => {
                 store.db.delete_snapshot(&name)?;
+                if let Ok(transactions) = self.transactions() {
+                    transactions.close_deleted_snapshots();
+                }
                 tracing::info!(name, "snapshot deleted");
                 Ok(Response::Done)
             }

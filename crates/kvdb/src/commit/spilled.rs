@@ -81,19 +81,16 @@ impl PrivateRuns {
         for (keyspace, pieces) in spill.pieces {
             let runs = by_keyspace.entry(keyspace).or_default();
             let joined = runs.first().and_then(|newest| joined(newest, &pieces));
-            let run = match joined {
-                Some(joined) => {
-                    let run = joined.id;
-                    runs[0] = Arc::new(joined);
-                    run
-                }
-                None => {
-                    let age = spill.last - PRIVATE;
-                    edits.push(Edit::PrepareRun { txn: spill.txn, keyspace, run: spill.run, age });
-                    let pieces = pieces.clone();
-                    runs.insert(0, Arc::new(Run { id: spill.run, age, lower_bound: Bytes::new(), pieces }));
-                    spill.run
-                }
+            let run = if let Some(joined) = joined {
+                let run = joined.id;
+                runs[0] = Arc::new(joined);
+                run
+            } else {
+                let age = spill.last - PRIVATE;
+                edits.push(Edit::PrepareRun { txn: spill.txn, keyspace, run: spill.run, age });
+                let pieces = pieces.clone();
+                runs.insert(0, Arc::new(Run { id: spill.run, age, lower_bound: Bytes::new(), pieces }));
+                spill.run
             };
             let add = |piece: Arc<Piece>| Edit::AddPiece { keyspace, run, piece: piece.desc().clone() };
             edits.extend(pieces.into_iter().map(add));

@@ -29,7 +29,7 @@ pub(crate) struct Layers {
 impl Layers {
     /// The newest seqno that counts in the topmost layer: a read begins with it.
     fn top(&self) -> Seqno {
-        self.own.as_ref().map_or(self.seqno, |own| own.limit())
+        self.own.as_ref().map_or(self.seqno, OwnWrites::limit)
     }
 
     /// What is known of `key`, after all layers that had to be asked.

@@ -47,7 +47,17 @@ impl Sealed {
         }
     }
 
-    /// The runs that it consists of.
+    /// All runs that it consists of, with their keyspaces.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = (u32, &Arc<Run>)> {
+        let runs = match &self.layer {
+            SealedLayer::Table(_) => None,
+            SealedLayer::Runs(runs) => runs.all(),
+        };
+        let by_keyspace = runs.into_iter().flatten();
+        by_keyspace.flat_map(|(&keyspace, runs)| runs.iter().map(move |run| (keyspace, run)))
+    }
+
+    /// The runs that it has of a keyspace.
     pub(crate) fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
         match &self.layer {
             SealedLayer::Table(_) => &[],

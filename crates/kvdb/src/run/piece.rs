@@ -205,7 +205,7 @@ impl Piece {
         &self.desc
     }
 
-    /// The least seqno of any record or range tombstone.
+    /// The smallest seqno of any record or range tombstone.
     pub fn seqno_min(&self) -> Seqno {
         self.desc.seqno_min.wrapping_add(self.base)
     }

@@ -134,6 +134,7 @@ impl PieceWriter {
 
     /// Everything that is added from here on has a seqno above `base`; on the device, and in the descriptor,
     /// they count from there. Nothing can be stitched into such a piece.
+    #[must_use]
     pub fn counting_from(mut self, base: Seqno) -> Self {
         self.base = base;
         self

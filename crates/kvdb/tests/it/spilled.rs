@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvfs_device::{CountingDevice, CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_kvdb::Db;
@@ -254,6 +255,7 @@ fn a_committed_transaction_is_there_before_and_after_its_runs_are_adopted() {
     let (image, after) = after_crash(&crash);
     check(&after, "after a crash");
     drop(after);
+    check(&open(&image, |options| options.read_only = true), "read-only");
     let after = spilling(&image);
     check(&after, "after another one");
     after.flush().expect("flushes");
@@ -444,8 +446,9 @@ fn conflicts_with_a_spilled_commit_are_found_wherever_it_lies() {
         let blocks = Records::Blocks { prefix: "txn".into(), first: 3, count: 1 };
         let range = Records::Range(KeyRange::new("txn-b", "txn-bb"));
         for (keyspace, records) in [(keyspaces.0, range), (keyspaces.1, blocks)] {
-            let find =
-                |txn: &dyn Txn| txn.changed_since_snapshot(keyspace, &[records.clone()]).expect("searches");
+            let find = |txn: &dyn Txn| {
+                txn.changed_since_snapshot(keyspace, std::slice::from_ref(&records)).expect("searches")
+            };
             let changed = find(&*other).expect("a conflict");
             assert!(changed.seqno > other.snapshot_seqno() && changed.seqno <= position.0, "{step}");
             assert_eq!(find(&*later), None, "{step}");
@@ -526,7 +529,7 @@ fn many_threads_write_in_one_transaction_that_spills() {
                     })
                     .expect("applies");
                     let seen = listing(&**txn, rows, i % 2 == 0).len();
-                    assert!(seen % 2 == 0 && seen > 2 * i, "{seen}");
+                    assert!(seen.is_multiple_of(2) && seen > 2 * i, "{seen}");
                 }
             });
         }
@@ -534,6 +537,77 @@ fn many_threads_write_in_one_transaction_that_spills() {
     assert!(txn.stats().bytes_spilled > 1 << 20);
     txn.commit(Durability::Synced).expect("commits");
     assert_eq!(listing(&*db, rows, false).len(), 800);
+}
+
+#[test]
+fn readers_see_spilled_commits_whole_while_everything_else_goes_on() {
+    const THREADS: usize = 3;
+    const ROUNDS: usize = 25;
+    let device = crate::basics::make(1600);
+    let db = open(&device, |options| {
+        options.private_bytes = 1;
+        options.memtable_bytes = 64 << 10;
+        options.merge.class_runs = 2;
+        options.background = kvfs_kvdb::Background::Threads;
+    });
+    let keyspaces = (rows(&db), data(&db));
+    let done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (db, done) = (&db, &done);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mark = format!("t{thread}-{round}");
+                    let txn =
+                        begin(db, if round % 2 == 0 { Isolation::Snapshot } else { Isolation::Serializable });
+                    write_some(db, &*txn, &mark);
+                    if round % 3 == 0 {
+                        txn.prepare().expect("prepares");
+                    }
+                    if round % 5 == 4 {
+                        txn.abort();
+                        assert!(!is_there(db, &mark));
+                    } else {
+                        let durability =
+                            if round % 2 == 0 { Durability::Synced } else { Durability::Buffered };
+                        txn.commit(durability).expect("commits");
+                        assert!(is_there(db, &mark));
+                    }
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        scope.spawn(|| {
+            let mut at = 0;
+            while done.load(Ordering::Relaxed) < THREADS {
+                put(&db, keyspaces.0, &format!("main{at:06}"), &"x".repeat(1000));
+                let snapshot = db.snapshot().expect("a snapshot");
+                for thread in 0..THREADS {
+                    let mark = format!("t{thread}-{}", at % ROUNDS);
+                    // Panics when it is there in parts.
+                    let was_there = has_some(&*snapshot, keyspaces, &mark);
+                    assert!(!was_there || is_there(&db, &mark), "{mark} came and went");
+                }
+                at += 1;
+            }
+        });
+    });
+    let expected = |db: &Db, when: &str| {
+        for thread in 0..THREADS {
+            for round in 0..ROUNDS {
+                assert_eq!(
+                    is_there(db, &format!("t{thread}-{round}")),
+                    round % 5 != 4,
+                    "{when}: {thread}, {round}"
+                );
+            }
+        }
+        assert_clean(db);
+    };
+    expected(&db, "at the end");
+    db.close().expect("closes");
+    drop(db);
+    expected(&spilling(&device), "opened again");
 }
 
 #[test]

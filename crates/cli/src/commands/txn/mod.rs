@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
 }
 
 /// The daemon of the store that `target` means: a store, a path on its mount, or the current directory.
-fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
+pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     let path = target.unwrap_or(Path::new("."));
     let mounted = match mounts::containing(path)? {
         Some(_) if target.is_some() && open::is_store(path) => None,

@@ -10,6 +10,7 @@
 
 mod clock;
 mod entry;
+mod locks;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +25,7 @@ use kvfs_fuse::transport::BufferPool;
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
-use crate::control::{Begin, Peer, TxnLine};
+use crate::control::{Begin, Peer, TxnLine, may_act_for};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
@@ -288,6 +289,26 @@ impl Transactions {
             tracing::info!(id, "whoever ran the transaction has gone; aborted");
             self.abort_by_daemon(id);
         }
+    }
+
+    /// Ends the views of deleted snapshots in `.kvfs`, on the main line and in transactions.
+    pub(crate) fn close_deleted_snapshots(&self) {
+        self.main.bridge.close_deleted_snapshots();
+        for entry in self.state.lock().open.values() {
+            if let Some(seat) = &entry.seat {
+                seat.view.bridge().close_deleted_snapshots();
+            }
+        }
+    }
+
+    /// Transactions that user `viewer` may enter and whose views the daemon has mounted: number, owner, and where.
+    pub(crate) fn views(&self, viewer: u32) -> Vec<(u64, u32, PathBuf)> {
+        let state = self.state.lock();
+        let seated = state.open.iter().filter_map(|(&id, entry)| {
+            let point = entry.seat.as_ref()?.point.as_ref()?;
+            Some((id, entry.owner.uid, point.path().to_owned()))
+        });
+        seated.filter(|(_, owner, _)| may_act_for(viewer, *owner)).collect()
     }
 
     /// Those that are open, in words.
