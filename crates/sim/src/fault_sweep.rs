@@ -171,6 +171,7 @@ impl Faulty<'_> {
             }
             Step::TxnBegin { slot, isolation } => self.session.txn_begin(*slot, *isolation).err(),
             Step::TxnApply { slot, ops } => self.session.txn_apply(*slot, ops).err(),
+            Step::TxnPrepare { slot } => self.session.txn_prepare(*slot).err(),
             Step::TxnCommit { slot, durability } => {
                 let ops = self.session.txn_ops(*slot).to_vec();
                 let applied = self.session.txn_commit(*slot, *durability).map_err(refused)?;

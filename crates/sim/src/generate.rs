@@ -69,6 +69,7 @@ impl Generator<'_> {
             w.named_create,
             w.named_delete,
             w.named_compare,
+            w.txn_prepare,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -108,7 +109,8 @@ impl Generator<'_> {
             20 => Step::TxnAbort { slot },
             21 => Step::NamedCreate { slot },
             22 => Step::NamedDelete { slot },
-            _ => Step::NamedCompare { slot },
+            23 => Step::NamedCompare { slot },
+            _ => Step::TxnPrepare { slot },
         }
     }
 

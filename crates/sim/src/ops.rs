@@ -80,6 +80,8 @@ pub enum Step {
     TxnChanged { slot: usize, space: SpaceIndex, records: Records },
     /// Compares the net write sets.
     TxnChanges { slot: usize },
+    /// Does what can be done before the commit.
+    TxnPrepare { slot: usize },
     /// Commits, and so empties `slot`.
     TxnCommit { slot: usize, durability: Durability },
     /// Aborts, and so empties `slot`.
@@ -116,6 +118,7 @@ pub struct StepWeights {
     pub txn_apply: u32,
     pub txn_changed: u32,
     pub txn_changes: u32,
+    pub txn_prepare: u32,
     pub txn_commit: u32,
     pub txn_abort: u32,
     pub reopen: u32,
@@ -177,6 +180,7 @@ impl Default for Profile {
             txn_apply: 16,
             txn_changed: 4,
             txn_changes: 2,
+            txn_prepare: 2,
             txn_commit: 3,
             txn_abort: 1,
             reopen: 1,
@@ -264,6 +268,7 @@ impl fmt::Debug for Step {
                 write!(f, "txn_changed {slot} {} {records:?}", space_name(*space))
             }
             Self::TxnChanges { slot } => write!(f, "txn_changes {slot}"),
+            Self::TxnPrepare { slot } => write!(f, "txn_prepare {slot}"),
             Self::TxnCommit { slot, durability } => write!(f, "txn_commit {slot} {durability:?}"),
             Self::TxnAbort { slot } => write!(f, "txn_abort {slot}"),
             Self::Get { reader, space, key } => {

@@ -36,6 +36,7 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         txn_apply: 14,
         txn_changed: 0,
         txn_changes: 0,
+        txn_prepare: 4,
         txn_commit: 6,
         txn_abort: 1,
         crash: 0,
@@ -123,6 +124,10 @@ impl Session {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    pub(crate) fn txn_prepare(&self, slot: usize) -> Result<()> {
+        self.txns[slot].as_ref().map_or(Ok(()), |open| open.txn.prepare())
     }
 
     /// What a commit of the transaction in `slot` would do.
@@ -222,6 +227,10 @@ impl Session {
                 None | Some(Applied::Yes) => {}
                 Some(Applied::No(StoreError::Full)) if engine.may_fill_up() => {}
                 Some(Applied::No(error) | Applied::Unsynced(error)) => return Err(error),
+            },
+            Step::TxnPrepare { slot } => match self.txn_prepare(*slot) {
+                Err(StoreError::Full) if engine.may_fill_up() => {}
+                result => result?,
             },
             Step::TxnAbort { slot } => self.txns[*slot] = None,
             Step::NamedCreate { slot } => self.named_create(*slot)?,

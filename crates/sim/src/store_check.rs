@@ -257,6 +257,7 @@ impl<'s> Runner<'s> {
             Step::TxnApply { slot, ops } => self.txn_apply(*slot, ops),
             Step::TxnChanged { slot, space, records } => self.txn_changed(*slot, *space, records),
             Step::TxnChanges { slot } => self.txn_changes(*slot),
+            Step::TxnPrepare { slot } => self.txn_prepare(*slot),
             Step::TxnCommit { slot, durability } => self.txn_commit(*slot, *durability),
             Step::TxnAbort { slot } => self.txn_abort(*slot),
             Step::Reopen => self.reopen(),

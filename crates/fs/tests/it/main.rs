@@ -5,6 +5,7 @@
 mod areas;
 mod driver;
 mod engine;
+mod histories;
 mod interleaved;
 mod prefix;
 mod random;

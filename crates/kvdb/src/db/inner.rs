@@ -32,6 +32,8 @@ pub(crate) const NEVER_RECLAIMED: u64 = u64::MAX;
 /// What the order lock protects.
 pub(crate) struct Order {
     pub(crate) next_seqno: Seqno,
+    /// The first seqno that the active memtable can hold.
+    pub(crate) active_from: Seqno,
 }
 
 /// The manifest and the state that it describes, in step.

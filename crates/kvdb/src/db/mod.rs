@@ -3,6 +3,7 @@
 //! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
 //! `write`, `flush`, `merges`, `open`.
 
+mod adopted;
 mod background;
 mod changed;
 mod check;
@@ -18,6 +19,7 @@ mod open;
 mod options;
 mod read;
 mod signals;
+mod spill;
 mod throttle;
 mod transactions;
 mod txn;
@@ -178,7 +180,7 @@ impl Store for Db {
     }
 
     fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
-        Ok(Arc::new(DbTxn::begin(&self.inner, options)?))
+        Ok(DbTxn::begin(&self.inner, options)?)
     }
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {

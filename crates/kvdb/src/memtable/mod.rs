@@ -27,7 +27,7 @@ pub use merge::Merger;
 pub use newer::NewerSearch;
 pub use table::MemTable;
 pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
-pub use writers::WriteGuard;
+pub use writers::{WriteGuard, Writers};
 
 #[cfg(test)]
 pub(crate) mod testing;

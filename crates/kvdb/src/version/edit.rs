@@ -31,6 +31,15 @@ pub enum Edit {
     JournalTail { lsn: Lsn, seqno: Seqno },
     /// Ids of runs and pieces below this are taken.
     NextId(u64),
+    /// A run of `keyspace` that waits for the commit of `txn`, without pieces yet. Its seqnos, and `age`, count
+    /// from the commit's.
+    PrepareRun { txn: TxnId, keyspace: u32, run: RunId, age: Seqno },
+    /// The prepared runs of `txn` are runs from now on, and what they count begins behind `base`.
+    AdoptRuns { txn: TxnId, base: Seqno },
+    /// The prepared runs of `txn` are gone.
+    DropPrepared { txn: TxnId },
+    /// As [`Edit::AddRun`], for a run that was adopted; `age` is the run's, `base` has been added to it.
+    AddAdopted { keyspace: u32, run: RunId, age: Seqno, base: Seqno },
     /// No transaction of a later opening has an id below this.
     NextTxn(u64),
     /// The transaction was committed, up to this seqno.
@@ -48,11 +57,14 @@ const TRIM_RUN: u8 = 4;
 const DROP_RUN: u8 = 5;
 const JOURNAL_TAIL: u8 = 6;
 const NEXT_ID: u8 = 7;
-// 8 is set aside for prepared runs.
+const PREPARE_RUN: u8 = 8;
 const NEXT_TXN: u8 = 9;
 const COMMITTED: u8 = 10;
 const ADD_SNAPSHOT: u8 = 11;
 const DROP_SNAPSHOT: u8 = 12;
+const ADOPT_RUNS: u8 = 13;
+const DROP_PREPARED: u8 = 14;
+const ADD_ADOPTED: u8 = 15;
 
 const KIND_TUPLE: u8 = 1;
 const KIND_BLOCK: u8 = 2;
@@ -88,6 +100,25 @@ impl Edit {
             Self::NextId(id) => {
                 sink.put_u8(NEXT_ID);
                 sink.put_varint(*id);
+            }
+            Self::PrepareRun { txn, keyspace, run, age } => {
+                put_run(sink, PREPARE_RUN, *keyspace, *run);
+                sink.put_varint(txn.0);
+                sink.put_varint(*age);
+            }
+            Self::AdoptRuns { txn, base } => {
+                sink.put_u8(ADOPT_RUNS);
+                sink.put_varint(txn.0);
+                sink.put_varint(*base);
+            }
+            Self::DropPrepared { txn } => {
+                sink.put_u8(DROP_PREPARED);
+                sink.put_varint(txn.0);
+            }
+            Self::AddAdopted { keyspace, run, age, base } => {
+                put_run(sink, ADD_ADOPTED, *keyspace, *run);
+                sink.put_varint(*age);
+                sink.put_varint(*base);
             }
             Self::NextTxn(txn) => {
                 sink.put_u8(NEXT_TXN);
@@ -137,6 +168,16 @@ impl Edit {
             }
             JOURNAL_TAIL => Self::JournalTail { lsn: Lsn(decoder.varint()?), seqno: decoder.varint()? },
             NEXT_ID => Self::NextId(decoder.varint()?),
+            PREPARE_RUN => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::PrepareRun { keyspace, run, txn: TxnId(decoder.varint()?), age: decoder.varint()? }
+            }
+            ADOPT_RUNS => Self::AdoptRuns { txn: TxnId(decoder.varint()?), base: decoder.varint()? },
+            DROP_PREPARED => Self::DropPrepared { txn: TxnId(decoder.varint()?) },
+            ADD_ADOPTED => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::AddAdopted { keyspace, run, age: decoder.varint()?, base: decoder.varint()? }
+            }
             NEXT_TXN => Self::NextTxn(decoder.varint()?),
             COMMITTED => Self::Committed { txn: TxnId(decoder.varint()?), seqno: decoder.varint()? },
             ADD_SNAPSHOT => Self::AddSnapshot {

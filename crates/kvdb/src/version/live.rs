@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{Result, Seqno};
+use kvfs_store::{KeyspaceKind, Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
 use crate::format::PieceId;
@@ -34,6 +34,24 @@ pub struct Run {
 }
 
 impl Run {
+    /// Opens the pieces of `state` and counts their seqnos from `base` on.
+    pub(crate) fn open(
+        state: &RunState,
+        base: Seqno,
+        ctx: &Arc<RunContext>,
+        keyspace: u32,
+        kind: KeyspaceKind,
+    ) -> Result<Self> {
+        let open = |desc| Piece::open(Arc::clone(ctx), keyspace, kind, desc, base);
+        let pieces = state.pieces.iter().map(open).collect::<Result<Vec<_>>>()?;
+        Ok(live_run(state, pieces))
+    }
+
+    /// The same run with all seqnos counted from `base` on.
+    pub(crate) fn rebased(&self, base: Seqno) -> Self {
+        Self { pieces: self.pieces.iter().map(|piece| piece.rebased(base)).collect(), ..self.clone() }
+    }
+
     /// Bytes of data that the run refers to.
     pub fn data_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.desc().data_bytes).sum()
@@ -175,11 +193,9 @@ impl Version {
     pub(crate) fn open(state: &ManifestState, ctx: &Arc<RunContext>) -> Result<Self> {
         let mut version = Self::default();
         for (&id, keyspace) in &state.keyspaces {
-            let open = |desc| Piece::open(Arc::clone(ctx), id, keyspace.kind, desc);
             let mut runs = Vec::with_capacity(keyspace.runs.len());
             for run in &keyspace.runs {
-                let pieces = run.pieces.iter().map(open).collect::<Result<Vec<_>>>()?;
-                runs.push(Arc::new(live_run(run, pieces)));
+                runs.push(Arc::new(Run::open(run, run.base, ctx, id, keyspace.kind)?));
             }
             version.keyspaces.insert(id, Arc::new(KeyspaceRuns { runs }));
         }

@@ -185,6 +185,11 @@ fn the_bytes_of_edits_are_these() {
     assert_eq!(encoded(Edit::DropRun { keyspace: 1, run }), b"\x05\x01\xac\x02");
     assert_eq!(encoded(Edit::JournalTail { lsn: Lsn(4096), seqno: 9 }), b"\x06\x80\x20\x09");
     assert_eq!(encoded(Edit::NextId(7)), b"\x07\x07");
+    let txn = TxnId(300);
+    assert_eq!(encoded(Edit::PrepareRun { txn, keyspace: 1, run, age: 5 }), b"\x08\x01\xac\x02\xac\x02\x05");
+    assert_eq!(encoded(Edit::AdoptRuns { txn, base: 9 }), b"\x0d\xac\x02\x09");
+    assert_eq!(encoded(Edit::DropPrepared { txn }), b"\x0e\xac\x02");
+    assert_eq!(encoded(Edit::AddAdopted { keyspace: 1, run, age: 7, base: 2 }), b"\x0f\x01\xac\x02\x07\x02");
     assert_eq!(encoded(Edit::NextTxn(300)), b"\x09\xac\x02");
     assert_eq!(encoded(Edit::Committed { txn: TxnId(300), seqno: 7 }), b"\x0a\xac\x02\x07");
     let name = "old".to_owned();

@@ -2,4 +2,5 @@
 
 mod basics;
 mod snapshots;
+mod spilled;
 mod transactions;
