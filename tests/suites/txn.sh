@@ -39,7 +39,10 @@ no_open() { [ "$("$KVFS" txn list --json)" = '[]' ]; }
 count_open() { "$KVFS" txn list --json | python3 -c 'import json,sys; print(len(json.load(sys.stdin)))'; }
 has_open() { [ "$(count_open)" = "$1" ]; }
 has_lock() { "$KVFS" locks | grep -q "$1"; }
-no_views() { ! grep -q "fuse.kvfs-txn" /proc/mounts; }
+# A command that goes on when it is told.
+until_told="until [ -e '$work/told' ]; do sleep 0.1; done; rm '$work/told'"
+tell() { touch "$work/told"; }
+no_views() { ! grep -q "^$store .* fuse.kvfs-txn " /proc/mounts; }
 
 make_project() {
   mkdir -p project && cat >project/Makefile <<'EOF'
@@ -156,10 +159,11 @@ finally: import os; os._exit(0)" &
 }
 conflict() {
   echo base >fought && echo base >first
-  ends $conflict run -- sh -c "echo mine >> first; echo mine >> fought; sleep 3" &
+  ends $conflict run -- sh -c "echo mine >> first; echo mine >> fought; $until_told" &
   local runner=$!
-  until_ok has_open 1 && sleep 0.5
+  until_ok has_lock fought
   timeout 20 sh -c 'echo theirs >> fought' || { echo "the main line's write failed"; return 1; }
+  tell
   wait $runner || return 1
   said 'fought' && said 'nothing happened' && [ "$(cat fought | tr '\n' ' ')" = "base theirs " ] && [ "$(cat first)" = base ] && no_open
 }
@@ -250,10 +254,10 @@ files_and_keys() {
 }
 keys_conflict() {
   "$KVFS" kv put tags fought 0
-  ends $conflict run -- sh -c "'$KVFS' kv put tags fought mine; sleep 3" &
+  ends $conflict run -- sh -c "'$KVFS' kv put tags fought mine; $until_told" &
   local runner=$!
   until_ok has_lock fought
-  timeout 20 "$KVFS" kv put tags fought theirs && wait $runner && said 'fought' && [ "$("$KVFS" kv get tags fought)" = theirs ]
+  timeout 20 "$KVFS" kv put tags fought theirs && tell && wait $runner && said 'fought' && [ "$("$KVFS" kv get tags fought)" = theirs ]
 }
 begin_join_commit() {
   local id view

@@ -1,7 +1,7 @@
 //! The file system of `kvfs-fs` behind the kernel's requests: a translation without policy of its own.
 //!
-//! A [`Bridge`] passes each request on by its node id ([`ids`]): to the [`Files`] of what is mounted, to those of
-//! a snapshot that is shown below the [`hidden`] directory, or to that directory.
+//! A [`Bridge`] passes each request on by its node id (`ids`): to the `Files` of what is mounted, to those of a
+//! snapshot that is shown below the hidden directory, or to that directory (`hidden`).
 //!
 //! Requests that meet another operation's names are parked (see [`crate::Reply::park`]) and tried again by a
 //! thread of their own when their ticket is ready; an interrupt gives the ticket up. Syncs are waited for by
