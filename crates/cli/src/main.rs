@@ -11,6 +11,7 @@ mod control;
 mod daemon;
 mod endpoint;
 mod error;
+mod keys;
 mod mounts;
 mod namespace;
 mod open;

@@ -1,7 +1,6 @@
-//! The daemon's private control socket: key-value commands, transactions, counters and check for the `kvfs`
-//! command of the same version. Length-prefixed frames; the modes of socket and store directory guard it.
+//! The daemon's private control socket: transactions, counters and check for the `kvfs` command of the same
+//! version; keys have a socket of their own (crate `rpc`). Length-prefixed frames; the modes of socket and store directory guard it.
 
-mod address;
 mod client;
 mod descriptor;
 mod peer;
@@ -10,5 +9,5 @@ mod server;
 
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::Peer;
-pub(crate) use protocol::{Begin, ChangeLine, Entry, Request, Response, ScanRange, TxnLine};
+pub(crate) use protocol::{Begin, ChangeLine, Request, Response, TxnLine};
 pub(crate) use server::{Handler, Server};
