@@ -36,7 +36,9 @@ pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
 pub(crate) fn parse_owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let number = |part: &str| match part {
         "" => Ok(None),
-        part => part.parse().map(Some).map_err(|_| format!("\"{part}\" is not the number of a user or group")),
+        part => {
+            part.parse().map(Some).map_err(|_| format!("\"{part}\" is not the number of a user or group"))
+        }
     };
     let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
     match (number(uid)?, number(gid)?) {

@@ -794,7 +794,7 @@ pub mod store_client {
             req.extensions_mut().insert(GrpcMethod::new("kvfs.v1.Store", "View"));
             self.inner.unary(req, path, codec).await
         }
-        /// Open transactions of the caller (of everybody, for root and the store's owner).
+        /// Open transactions of the caller; of everybody, for root.
         pub async fn list_transactions(
             &mut self,
             request: impl tonic::IntoRequest<super::ListTransactionsRequest>,
@@ -921,7 +921,7 @@ pub mod store_server {
             &self,
             request: tonic::Request<super::ViewRequest>,
         ) -> std::result::Result<tonic::Response<super::ViewResponse>, tonic::Status>;
-        /// Open transactions of the caller (of everybody, for root and the store's owner).
+        /// Open transactions of the caller; of everybody, for root.
         async fn list_transactions(
             &self,
             request: tonic::Request<super::ListTransactionsRequest>,

@@ -19,10 +19,8 @@ const PAGE_ENTRIES: u64 = 1000;
 const NOT_FOUND: u8 = 1;
 
 pub(crate) fn run(args: &KvArgs) -> Result<ExitCode> {
-    let reads = matches!(
-        args.command,
-        KvCommand::Get { .. } | KvCommand::Scan { .. } | KvCommand::Keyspaces { .. }
-    );
+    let reads =
+        matches!(args.command, KvCommand::Get { .. } | KvCommand::Scan { .. } | KvCommand::Keyspaces { .. });
     let mut keys = Keys::open(args.store.as_deref(), reads)?;
     let code = answer(&mut keys, &args.command)?;
     keys.close()?;

@@ -86,10 +86,7 @@ impl Keys {
 
     /// Entries of one moment; ask again from behind the last one while there are more.
     pub(crate) fn page(&mut self, keyspace: &str, range: &Range) -> Result<Vec<KeyValue>> {
-        self.ask(
-            |store| store.scan(keyspace, range.clone())?.collect(),
-            |local| local.page(keyspace, range),
-        )
+        self.ask(|store| store.scan(keyspace, range.clone())?.collect(), |local| local.page(keyspace, range))
     }
 
     pub(crate) fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {

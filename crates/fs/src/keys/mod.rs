@@ -70,7 +70,9 @@ fn united(mut ranges: Vec<(Keyspace, KeyRange)>) -> Vec<(Keyspace, KeyRange)> {
     let mut united: Vec<(Keyspace, KeyRange)> = Vec::with_capacity(ranges.len());
     for (keyspace, range) in ranges {
         match united.last_mut() {
-            Some((same, last)) if *same == keyspace && last.end.as_ref().is_none_or(|end| *end >= range.start) => {
+            Some((same, last))
+                if *same == keyspace && last.end.as_ref().is_none_or(|end| *end >= range.start) =>
+            {
                 if last.end.is_some() && range.end.as_ref().is_none_or(|end| last.end.as_ref() < Some(end)) {
                     last.end = range.end;
                 }
@@ -107,7 +109,8 @@ fn values_of(
     for key in keys {
         let value = read.get(keyspace, key)?;
         let bytes = value.as_ref().map_or(0, Bytes::len);
-        let too_much = FsError::Invalid("the values are too large for one answer; ask for fewer keys at once");
+        let too_much =
+            FsError::Invalid("the values are too large for one answer; ask for fewer keys at once");
         left = left.checked_sub(bytes).ok_or(too_much)?;
         values.push(value);
     }

@@ -6,6 +6,7 @@ mod areas;
 mod driver;
 mod engine;
 mod interleaved;
+mod keys;
 mod prefix;
 mod random;
 mod reference;

@@ -126,11 +126,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of `work`: nothing happened. The last conflict.
-    pub fn run<T>(
-        &mut self,
-        retries: u32,
-        mut work: impl FnMut(&mut Transaction) -> Result<T>,
-    ) -> Result<T> {
+    pub fn run<T>(&mut self, retries: u32, mut work: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
         let mut left = retries;
         loop {
             let mut txn = self.begin(BeginOptions { tied: true, ..BeginOptions::default() })?;

@@ -32,7 +32,8 @@ pub fn locate(path: &Path) -> Result<Located> {
     }
     let table = std::fs::read("/proc/self/mountinfo")?;
     let mounts = table.split(|&b| b == b'\n').filter_map(parse_line);
-    let found = mounts.filter(|(dir, _)| resolved.starts_with(dir)).max_by_key(|(dir, _)| dir.as_os_str().len());
+    let found =
+        mounts.filter(|(dir, _)| resolved.starts_with(dir)).max_by_key(|(dir, _)| dir.as_os_str().len());
     found.map(|(_, store)| Located { store }).ok_or_else(|| ClientError::NotMounted(path.to_owned()))
 }
 

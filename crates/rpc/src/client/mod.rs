@@ -194,10 +194,8 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn delete_range(&mut self, keyspace: &str, start: &[u8], end: Option<&[u8]>) -> Result<()> {
-        let range = proto::KeyRange {
-            start: Bytes::copy_from_slice(start),
-            end: end.map(Bytes::copy_from_slice),
-        };
+        let range =
+            proto::KeyRange { start: Bytes::copy_from_slice(start), end: end.map(Bytes::copy_from_slice) };
         let request = proto::DeleteRangeRequest {
             keyspace: keyspace.to_owned(),
             range: Some(range),
@@ -279,11 +277,8 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn begin(&mut self, options: BeginOptions) -> Result<u64> {
-        let isolation = if options.serializable {
-            proto::Isolation::Serializable
-        } else {
-            proto::Isolation::Snapshot
-        };
+        let isolation =
+            if options.serializable { proto::Isolation::Serializable } else { proto::Isolation::Snapshot };
         let request = proto::BeginRequest {
             isolation: isolation.into(),
             nice: options.nice,

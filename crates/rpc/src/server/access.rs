@@ -140,3 +140,5 @@ fn info(name: String, owner: KeyspaceOwner) -> proto::KeyspaceInfo {
     proto::KeyspaceInfo { name, uid, gid, mode }
 }
 
+#[cfg(test)]
+mod tests;

@@ -48,7 +48,9 @@ impl Body for Metered {
                 if self.hold.lock().try_grow(bytes) {
                     return Poll::Ready(Some(Ok(frame)));
                 }
-                Poll::Ready(Some(Err(Status::resource_exhausted("too many bytes are being worked on; try again"))))
+                Poll::Ready(Some(Err(Status::resource_exhausted(
+                    "too many bytes are being worked on; try again",
+                ))))
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(Status::cancelled(error.to_string())))),
             Poll::Ready(None) => Poll::Ready(None),

@@ -103,7 +103,9 @@ impl Shared {
         }
         match self.syncer.sync(position).await {
             Some(synced) => synced.map_err(|error| of_store(&error)),
-            None => Err(Status::unavailable("the store is being closed; whether it was written is not known")),
+            None => {
+                Err(Status::unavailable("the store is being closed; whether it was written is not known"))
+            }
         }
     }
 

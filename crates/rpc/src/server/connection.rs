@@ -51,7 +51,11 @@ const HEADERS_LEN_MAX: u32 = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Takes connections until the server is to stop.
-pub(super) async fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut stopped: watch::Receiver<bool>) {
+pub(super) async fn accept(
+    listener: &UnixListener,
+    shared: &Arc<Shared>,
+    mut stopped: watch::Receiver<bool>,
+) {
     let mut number = 0;
     loop {
         let accepted = tokio::select! {
@@ -106,8 +110,7 @@ async fn attend(
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX + (1 << 20));
     let request_time_max = shared.options.limits.request_time_max;
-    let service =
-        service_fn(move |request| answer(server.clone(), call.clone(), request, request_time_max));
+    let service = service_fn(move |request| answer(server.clone(), call.clone(), request, request_time_max));
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(shared.options.limits.streams_max)

@@ -122,7 +122,9 @@ fn code_of_store(error: &StoreError) -> Code {
     match error {
         StoreError::Corrupt { .. } => Code::DataLoss,
         StoreError::Full | StoreError::TxnTooLarge { .. } => Code::ResourceExhausted,
-        StoreError::Failed { .. } | StoreError::ReadOnly | StoreError::TxnEnded(_) => Code::FailedPrecondition,
+        StoreError::Failed { .. } | StoreError::ReadOnly | StoreError::TxnEnded(_) => {
+            Code::FailedPrecondition
+        }
         StoreError::KeyTooLong { .. }
         | StoreError::KeyEmpty
         | StoreError::ValueTooLong { .. }

@@ -39,7 +39,9 @@ fn check_count(count: usize) -> Result<(), Status> {
     if count <= OPERATIONS_MAX {
         return Ok(());
     }
-    Err(Status::invalid_argument(format!("{count} at once are more than {OPERATIONS_MAX}; make several of it")))
+    Err(Status::invalid_argument(format!(
+        "{count} at once are more than {OPERATIONS_MAX}; make several of it"
+    )))
 }
 
 impl Shared {

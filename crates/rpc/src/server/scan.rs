@@ -131,7 +131,9 @@ impl Shared {
         loop {
             let room = tokio::time::timeout(self.options.limits.stall_time_max, sender.reserve()).await;
             let room = room.map_err(|_| {
-                Status::aborted("the scan waited too long for its reader: scan again from behind the last key")
+                Status::aborted(
+                    "the scan waited too long for its reader: scan again from behind the last key",
+                )
             })?;
             let Ok(room) = room else { return Ok(()) };
             let (page, rest) = self.run(call, move |_, _| scan.page()).await??;

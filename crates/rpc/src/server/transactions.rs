@@ -86,7 +86,7 @@ pub trait Transactions: Send + Sync + 'static {
     /// As [`Transactions::view`].
     fn abort(&self, peer: &Peer, txn: u64) -> Result<Option<String>, TxnError>;
 
-    /// Those of `peer`, oldest first; all of them for a master.
+    /// Those of `peer`, oldest first; all of them for root.
     fn list(&self, peer: &Peer) -> Vec<TxnLine>;
 
     /// A connection has ended, and with it what is tied to it.

@@ -131,11 +131,7 @@ impl Users {
             all_max,
         };
         User {
-            connections: counter(
-                limits.connections_per_user_max,
-                &self.connections,
-                limits.connections_max,
-            ),
+            connections: counter(limits.connections_per_user_max, &self.connections, limits.connections_max),
             bytes: counter(limits.bytes_per_user_max, &self.bytes, limits.bytes_max),
             turns: Arc::new(Semaphore::new(limits.threads.saturating_sub(2).max(1))),
         }

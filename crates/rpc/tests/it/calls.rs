@@ -49,7 +49,9 @@ fn keys_are_put_got_and_deleted() {
 fn a_batch_is_all_or_nothing_and_its_order_counts() {
     let world = World::new();
     let mut store = world.connect();
-    store.apply(vec![put("a", "k", "1"), put("b", "k", "2"), put("a", "k", "3"), put("a", "l", "4")]).unwrap();
+    store
+        .apply(vec![put("a", "k", "1"), put("b", "k", "2"), put("a", "k", "3"), put("a", "l", "4")])
+        .unwrap();
     assert_eq!(store.get("a", b"k").unwrap().unwrap(), "3");
     let all = KeyRange { start: "".into(), end: None };
     store
@@ -138,7 +140,10 @@ fn limits_have_clear_errors() {
     assert_eq!(code(&refused), Code::InvalidArgument);
     let large = vec![vec![b'k'; 4096].into(); 9];
     let refused = store.call(async |client| client.multi_get("k", large).await).unwrap_err();
-    assert!(code(&refused) == Code::InvalidArgument && refused.to_string().contains("fewer keys"), "{refused}");
+    assert!(
+        code(&refused) == Code::InvalidArgument && refused.to_string().contains("fewer keys"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -179,7 +184,11 @@ fn a_conflict_names_the_other_party_and_the_key() {
     let lost = txn.put("k", b"fought", b"mine").unwrap_err();
     let ClientError::Conflict(conflict) = &lost else { panic!("{lost}") };
     assert_eq!((conflict.keyspace.as_str(), &conflict.key[..]), ("k", &b"fought"[..]));
-    assert!(conflict.txn == txn.id() && conflict.place.contains("fought") && lost.to_string().contains("conflict"));
+    assert!(
+        conflict.txn == txn.id()
+            && conflict.place.contains("fought")
+            && lost.to_string().contains("conflict")
+    );
     let lost = txn.commit().unwrap_err();
     assert!(matches!(lost, ClientError::Conflict(_)), "{lost}");
 

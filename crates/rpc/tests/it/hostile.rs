@@ -33,12 +33,7 @@ fn works(world: &World) {
 /// Short times, so that the tests need not wait.
 fn hasty() -> Limits {
     let short = Duration::from_millis(100);
-    Limits {
-        greeting_time_max: short,
-        request_time_max: short,
-        stall_time_max: short,
-        ..Limits::default()
-    }
+    Limits { greeting_time_max: short, request_time_max: short, stall_time_max: short, ..Limits::default() }
 }
 
 /// Reads until the server closes the connection.
@@ -194,7 +189,8 @@ fn a_request_that_does_not_come_in_time_is_refused() {
     let answer = runtime.block_on(sender.send_request(ask("Get", Said { frames, ends: false }))).unwrap();
     assert_eq!(status(&answer), Code::DeadlineExceeded as i32);
     // Nothing at all.
-    let answer = runtime.block_on(sender.send_request(ask("Put", Said { frames: vec![], ends: false }))).unwrap();
+    let answer =
+        runtime.block_on(sender.send_request(ask("Put", Said { frames: vec![], ends: false }))).unwrap();
     assert_eq!(status(&answer), Code::DeadlineExceeded as i32);
     works(&world);
 }
@@ -203,7 +199,9 @@ fn a_request_that_does_not_come_in_time_is_refused() {
 fn malformed_messages_are_refused() {
     let world = World::new();
     let (runtime, mut sender) = raw(&world.socket());
-    for said in [&[0, 0, 0, 0, 3, 0xff, 0xff, 0xff][..], &[7, 0, 0, 0, 0], &[0, 0, 0], &[], &[1, 0, 0, 0, 1, 0]] {
+    for said in
+        [&[0, 0, 0, 0, 3, 0xff, 0xff, 0xff][..], &[7, 0, 0, 0, 0], &[0, 0, 0], &[], &[1, 0, 0, 0, 1, 0]]
+    {
         let frames = vec![Bytes::copy_from_slice(said)];
         let answer = runtime.block_on(sender.send_request(ask("Get", Said { frames, ends: true }))).unwrap();
         assert_ne!(status(&answer), 0, "{said:?}");
@@ -307,7 +305,9 @@ fn a_scan_has_a_bounded_time_and_a_deadline() {
     let mut deadline = late.scan("big", Range::default()).unwrap();
     deadline.next().unwrap().unwrap();
     std::thread::park_timeout(Duration::from_millis(400));
-    let code = |scan: kvfs_rpc::client::blocking::Scan| scan.last().unwrap().map(|entry| entry.key).unwrap_err().code().unwrap();
+    let code = |scan: kvfs_rpc::client::blocking::Scan| {
+        scan.last().unwrap().map(|entry| entry.key).unwrap_err().code().unwrap()
+    };
     assert_eq!((code(deadline), code(scan)), (Code::DeadlineExceeded, Code::Aborted));
     works(&world);
 }

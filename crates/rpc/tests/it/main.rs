@@ -1,6 +1,5 @@
 //! The key-value socket: what it answers, what it refuses, and who can't hurt it.
 
 mod calls;
-mod generated;
 mod hostile;
 mod world;

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kvfs_fs::{
-    BeginOptions, Durability, FileSystem, Isolation, MkfsOptions, MountOptions, Owner, Position,
-};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, MkfsOptions, MountOptions, Owner, Position};
 use kvfs_rpc::client::blocking::Store;
 use kvfs_rpc::server::{Begin, Limits, Options, Peer, Server, Transactions, TxnError, TxnLine};
 use kvfs_store::clock::SystemClock;

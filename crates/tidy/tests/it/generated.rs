@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use kvfs_tidy::source;
+
 /// Set it to write the file anew.
 const REGENERATE: &str = "KVFS_REGENERATE";
 
 fn generate(root: &Path) -> String {
-    let out: PathBuf = std::env::temp_dir().join(format!("kvfs-rpc-generate-{}", std::process::id()));
+    let out: PathBuf = std::env::temp_dir().join(format!("kvfs-tidy-generate-{}", std::process::id()));
     std::fs::create_dir_all(&out).unwrap();
     let proto = root.join("proto");
     let descriptors = protox::compile([proto.join("kvfs/v1/store.proto")], [proto]).unwrap();
@@ -23,12 +25,12 @@ fn generate(root: &Path) -> String {
 
 #[test]
 fn the_generated_code_is_that_of_the_protocol_file() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = source::root().join("crates/rpc");
     let file = root.join("generated/kvfs.v1.rs");
-    let code = generate(root);
+    let code = generate(&root);
     if std::env::var_os(REGENERATE).is_some() {
         std::fs::write(&file, &code).unwrap();
     }
     let committed = std::fs::read_to_string(&file).unwrap();
-    assert!(committed == code, "generate it anew: {REGENERATE}=1 cargo test -p kvfs-rpc generated");
+    assert!(committed == code, "generate it anew: {REGENERATE}=1 cargo test -p kvfs-tidy generated");
 }
