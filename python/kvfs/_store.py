@@ -72,6 +72,8 @@ class _Connection:
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_LEN_MAX),
             ("grpc.enable_http_proxy", 0),
+            # Else it is the path of the socket, which HTTP/2 does not take for a name.
+            ("grpc.default_authority", "kvfs"),
             # A connection is this store's alone: transactions may be tied to it.
             ("grpc.use_local_subchannel_pool", 1),
         ]

@@ -26,8 +26,8 @@ class Generated(unittest.TestCase):
             text = re.sub(r"//.*", "", file.read())
         service = pb.DESCRIPTOR.services_by_name["Store"]
         self.assertEqual(re.findall(r"rpc (\w+)\(", text), [method.name for method in service.methods])
-        messages = re.findall(r"^message (\w+) \{(.*?)^\}|^message (\w+) \{\}", text, re.S | re.M)
-        found = {name or empty: dict(re.findall(r"(\w+) = (\d+);", body)) for name, body, empty in messages}
+        messages = re.findall(r"^message (\w+) \{(\}|\n.*?^\})", text, re.S | re.M)
+        found = {name: dict(re.findall(r"(\w+) = (\d+);", body)) for name, body in messages}
         known = {
             name: {field.name: str(field.number) for field in message.fields}
             for name, message in pb.DESCRIPTOR.message_types_by_name.items()
