@@ -114,7 +114,7 @@ PY
 }
 python_package() {
   find_python || return 77
-  (cd "$mnt" && KVFS_DIR=$mnt PYTHONPATH=$repo/python timeout 100 "$python" -m unittest discover -q -s "$repo/python/tests")
+  (cd "$mnt" && KVFS=$KVFS KVFS_DIR=$mnt PYTHONPATH=$repo/python timeout 100 "$python" -m unittest discover -q -s "$repo/python/tests")
 }
 # The machine's /dev/fuse may be closed to ordinary users: in a mount namespace of its own it is opened.
 as_ordinary_user() {
