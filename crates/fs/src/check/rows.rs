@@ -59,7 +59,7 @@ impl Rows {
         while let Some((key, bytes)) = cursor.entry() {
             if is_keyspace_key(key) {
                 if let Err(error) = decode_keyspace(&key.escape_ascii().to_string(), bytes) {
-                    report.problem("keyspaces", &error.to_string());
+                    report.problem("keyspaces", error.to_string());
                 }
             } else if key != &superblock_key()[..] {
                 rows.see(key, bytes, report);

@@ -9,6 +9,9 @@ use crate::views::{begin, commit};
 
 const OWNER: KeyspaceOwner = KeyspaceOwner { uid: 7, gid: 8, mode: 0o640 };
 
+/// No key is greater.
+static LAST: [u8; KEY_LEN_MAX] = [0xff; KEY_LEN_MAX];
+
 fn put(key: &'static [u8], value: &'static str) -> KeyChange {
     KeyChange::Put { key: Bytes::from_static(key), value: value.into() }
 }
@@ -60,7 +63,6 @@ fn batches_of_keys_are_whole_in_every_view() {
     let setup = Setup::new(4096);
     let (a, b) = (setup.make_keyspace("a", OWNER).unwrap().0, setup.make_keyspace("b", OWNER).unwrap().0);
     let (a, b) = (a.keyspace, b.keyspace);
-    static LAST: [u8; KEY_LEN_MAX] = [0xff; KEY_LEN_MAX];
     let changes = vec![(a, put(b"1", "x")), (b, put(b"1", "y")), (a, put(&LAST, "z")), (a, put(b"1", "w"))];
     setup.keys_apply(&setup.caller, changes).unwrap();
     assert_eq!(setup.key_get(&setup.caller, a, b"1").unwrap().unwrap(), "w");

@@ -44,14 +44,12 @@ impl Shared {
 
     /// The keyspace to write to; made when it is missing.
     pub(super) fn writable(&self, peer: &Peer, name: &str) -> Result<Keyspace, Failure> {
-        match self.existing(peer, name, WRITE)? {
-            Some(keyspace) => Ok(keyspace),
-            None => {
-                let (entry, _) = self.make(peer, name, MODE_DEFAULT)?;
-                // Somebody else may have been faster.
-                if allows(peer, &entry, WRITE) { Ok(entry.keyspace) } else { Err(denied(name)) }
-            }
+        if let Some(keyspace) = self.existing(peer, name, WRITE)? {
+            return Ok(keyspace);
         }
+        let (entry, _) = self.make(peer, name, MODE_DEFAULT)?;
+        // Somebody else may have been faster.
+        if allows(peer, &entry, WRITE) { Ok(entry.keyspace) } else { Err(denied(name)) }
     }
 
     fn make(&self, peer: &Peer, name: &str, mode: u32) -> Result<(KeyspaceEntry, bool), Failure> {

@@ -231,7 +231,9 @@ fn retries_lose_no_update() {
         }
     };
     let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(count(socket.clone()))).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(world.connect().get("k", b"count").unwrap().unwrap(), "40");
 }
 

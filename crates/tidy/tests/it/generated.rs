@@ -9,17 +9,18 @@ const REGENERATE: &str = "KVFS_REGENERATE";
 
 fn generate(root: &Path) -> String {
     let out: PathBuf = std::env::temp_dir().join(format!("kvfs-tidy-generate-{}", std::process::id()));
-    std::fs::create_dir_all(&out).unwrap();
+    std::fs::create_dir_all(&out).expect("makes a directory");
     let proto = root.join("proto");
-    let descriptors = protox::compile([proto.join("kvfs/v1/store.proto")], [proto]).unwrap();
+    let descriptors =
+        protox::compile([proto.join("kvfs/v1/store.proto")], [proto]).expect("the protocol file is good");
     tonic_prost_build::configure()
         .build_transport(false)
         .bytes(".")
         .out_dir(&out)
         .compile_fds(descriptors)
-        .unwrap();
-    let code = std::fs::read_to_string(out.join("kvfs.v1.rs")).unwrap();
-    std::fs::remove_dir_all(&out).unwrap();
+        .expect("generates");
+    let code = std::fs::read_to_string(out.join("kvfs.v1.rs")).expect("is generated");
+    std::fs::remove_dir_all(&out).expect("cleans up");
     code
 }
 
