@@ -23,12 +23,10 @@ pub(crate) fn find_store(target: Option<&Path>) -> Result<StoreDir> {
         // A store may lie on the mount of another one.
         Some(_) if target.is_some() && open::is_store(path) => StoreDir::open(path),
         Some(mount) => StoreDir::open(&mount.store),
-        None if target.is_none() => {
-            return Err(CliError::new(
-                Code::NotMounted,
-                "the current directory is not on a mounted kvfs store; name one with -s STORE",
-            ));
-        }
+        None if target.is_none() => Err(CliError::new(
+            Code::NotMounted,
+            "the current directory is not on a mounted kvfs store; name one with -s STORE",
+        )),
         None => StoreDir::open(path),
     }
 }

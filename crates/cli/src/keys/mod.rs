@@ -62,11 +62,11 @@ impl Keys {
                 Err(error) if is_unreached(&error) && !self.dir.keys_socket_path().exists() => {
                     self.via = reach(&self.dir, self.read_only, self.txn)?;
                 }
-                done => return done.map_err(explain),
+                done => return done.map_err(|error| explain(&error)),
             }
         }
         match &mut self.via {
-            Via::Daemon(store) => daemon(store).map_err(explain),
+            Via::Daemon(store) => daemon(store).map_err(|error| explain(&error)),
             Via::Local(open) => local(open),
         }
     }
@@ -133,7 +133,7 @@ fn reach(dir: &StoreDir, read_only: bool, txn: u64) -> Result<Via> {
         match Store::connect_to(&dir.keys_socket_path()) {
             Ok(store) => return Ok(Via::Daemon(Box::new(store.map(|client| client.in_txn(txn))))),
             Err(ClientError::Io(error)) if is_absent(&error) => {}
-            Err(error) => return Err(explain(error)),
+            Err(error) => return Err(explain(&error)),
         }
         let is_late = clock.monotonic() > CHANGE_TIME_MAX;
         match Client::connect(&dir.socket_path())? {
@@ -171,8 +171,8 @@ fn is_unreached(error: &ClientError) -> bool {
 }
 
 /// What an answer of the daemon means to the user.
-fn explain(error: ClientError) -> CliError {
-    let code = match &error {
+fn explain(error: &ClientError) -> CliError {
+    let code = match error {
         ClientError::NotMounted(_) => Code::NotMounted,
         ClientError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => Code::Denied,
         ClientError::Conflict(_) => Code::Conflict,

@@ -38,7 +38,7 @@ mod tests {
             timeout(&headers)
         };
         assert_eq!(of("1500m"), Some(Duration::from_millis(1500)));
-        assert_eq!(of("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(of("2H"), Some(Duration::from_hours(2)));
         assert_eq!(of("99999999u"), Some(Duration::from_micros(99_999_999)));
         for nonsense in ["", "m", "12", "-1S", "1.5S", "123456789S", "1é", "9x"] {
             assert_eq!(of(nonsense), None, "{nonsense}");

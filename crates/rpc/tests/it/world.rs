@@ -14,10 +14,13 @@ use kvfs_store::model::ModelStore;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// Its view, the connection that it is tied to, and how it was begun.
+type Open = (Arc<FileSystem>, Option<u64>, Begin);
+
 #[derive(Default)]
 struct Registry {
     main: Mutex<Option<Arc<FileSystem>>>,
-    open: Mutex<BTreeMap<u64, (Arc<FileSystem>, Option<u64>, Begin)>>,
+    open: Mutex<BTreeMap<u64, Open>>,
 }
 
 impl Transactions for Registry {
@@ -66,7 +69,7 @@ impl Transactions for Registry {
 
     fn list(&self, peer: &Peer) -> Vec<TxnLine> {
         let open = self.open.lock().unwrap();
-        let line = |(&txn, (_, _, begin)): (&u64, &(Arc<FileSystem>, Option<u64>, Begin))| TxnLine {
+        let line = |(&txn, (_, _, begin)): (&u64, &Open)| TxnLine {
             txn,
             serializable: begin.serializable,
             uid: peer.uid,
