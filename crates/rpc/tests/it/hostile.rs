@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kvfs_rpc::client::{ClientError, Code, Range};
 use kvfs_rpc::server::Limits;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{self, Runtime};
 
 use crate::world::World;
 
@@ -22,6 +22,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// An empty SETTINGS frame.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+/// What such a client lets the server send before it has read it (bytes).
+const WINDOW: u32 = 65_535;
 
 /// What proves that the server is well.
 fn works(world: &World) {
@@ -156,10 +159,15 @@ impl Body for Said {
 
 /// A client that speaks HTTP/2 well, and gRPC as it likes.
 fn raw(socket: &Path) -> (Runtime, SendRequest<Said>) {
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let sender = runtime.block_on(async {
         let stream = tokio::net::UnixStream::connect(socket).await.unwrap();
-        let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let (sender, connection) = Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
         tokio::spawn(connection);
         sender
     });
