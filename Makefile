@@ -8,7 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 PREFIX ?= /usr/local
 KVFS   := target/release/kvfs
 
-.PHONY: help run stop build test test-unit test-mount realwork torture bench-first lint docs install clean setup
+.PHONY: help run stop build test test-unit test-mount realwork torture bench-first bench-txn lint docs install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,8 +45,13 @@ torture: build ## kill -9 of the daemon while transactions are committed, 1,000 
 bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour
 	@scripts/setup.sh test
 	@cargo build --release --locked -p kvfs-fuse --example floor
-	@cd bench && cargo run --release --locked -- --kvfs ../$(KVFS) --floor ../target/release/examples/floor \
+	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../target/release/examples/floor \
 		--json ../target/bench.json $(BENCH)
+
+bench-txn: build ## transactions: the engine and a mount, beside what the thesis measured; root, an idle machine
+	@scripts/setup.sh test
+	@cd bench && cargo run --release --locked --bin kvfs-bench-txn -- --kvfs ../$(KVFS) \
+		--json ../target/bench-txn.json $(BENCH)
 
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// What a reader of the figures has to know about the machine.
 #[derive(Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     kernel: String,
     cpus: usize,
     memory_bytes: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// This machine, now.
-    pub(crate) fn describe() -> Result<Self> {
+    pub fn describe() -> Result<Self> {
         let release = rustix::system::uname();
         Ok(Self {
             kernel: release.release().to_string_lossy().into_owned(),
@@ -33,7 +33,7 @@ impl Machine {
     }
 
     /// One line for people.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let gib = self.memory_bytes as f64 / f64::from(1 << 30);
         let Self { kernel, cpus, load_average_at_start, .. } = self;
         format!("Linux {kernel}, {cpus} CPUs, {gib:.1} GiB, load {load_average_at_start}")
@@ -41,7 +41,7 @@ impl Machine {
 }
 
 /// Physical memory (bytes).
-pub(crate) fn memory_total_bytes() -> Result<u64> {
+pub fn memory_total_bytes() -> Result<u64> {
     meminfo_bytes("MemTotal:")
 }
 
@@ -51,18 +51,18 @@ fn meminfo_bytes(field: &str) -> Result<u64> {
 }
 
 /// The value of a line such as `VmHWM:   1234 kB`, in bytes.
-pub(crate) fn kib_field(text: &str, field: &str) -> Option<u64> {
+pub fn kib_field(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// Runs a command to its end; its standard error is part of the error.
-pub(crate) fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Result<String> {
+pub fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: &[S]) -> Result<String> {
     run_with_codes(program, args, &[0])
 }
 
 /// As [`run`], for programs whose exit code says more than success.
-pub(crate) fn run_with_codes<S: AsRef<OsStr>>(
+pub fn run_with_codes<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: &[S],
     codes: &[i32],
@@ -77,19 +77,19 @@ pub(crate) fn run_with_codes<S: AsRef<OsStr>>(
 }
 
 /// Drops clean pages, dentries and inodes of the whole machine.
-pub(crate) fn drop_caches() -> Result<()> {
+pub fn drop_caches() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the kernel's caches")
 }
 
 /// Writes out the dirty pages of the file system that holds `dir`.
-pub(crate) fn sync_file_system(dir: &Path) -> Result<()> {
+pub fn sync_file_system(dir: &Path) -> Result<()> {
     let dir_file = File::open(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     rustix::fs::syncfs(&dir_file).with_context(|| format!("cannot sync {}", dir.display()))
 }
 
 /// Reads a file through the page cache, up to `bytes_max`: afterwards its pages are cached, and the
 /// memory that holds them has been touched, which on a virtual machine is slow the first time.
-pub(crate) fn read_through_cache(path: &Path, bytes_max: u64) -> Result<u64> {
+pub fn read_through_cache(path: &Path, bytes_max: u64) -> Result<u64> {
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut buf = vec![0; 1 << 20];
     let mut bytes = 0;
@@ -104,7 +104,7 @@ pub(crate) fn read_through_cache(path: &Path, bytes_max: u64) -> Result<u64> {
 }
 
 /// Touches the free memory of the machine by filling the page cache, and drops that again.
-pub(crate) fn warm_memory(image: &Path) -> Result<()> {
+pub fn warm_memory(image: &Path) -> Result<()> {
     let spare_bytes = meminfo_bytes("MemAvailable:")?.saturating_sub(1 << 30);
     let bytes = read_through_cache(image, spare_bytes)?;
     eprintln!("warmed {} MiB of memory", bytes >> 20);
@@ -112,7 +112,7 @@ pub(crate) fn warm_memory(image: &Path) -> Result<()> {
 }
 
 /// Polls until `done` says so; false when `limit` has passed before.
-pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
     let start = Instant::now();
     while !done()? {
         if start.elapsed() > limit {
@@ -124,7 +124,7 @@ pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> Result<bool>
 }
 
 /// Refuses to start where the measurement cannot work.
-pub(crate) fn check_rights() -> Result<()> {
+pub fn check_rights() -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
         "the benchmark mounts file systems and drops the kernel's caches: run it as root"

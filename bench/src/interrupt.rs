@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Turns the signals into a flag; a second one ends the program at once.
-pub(crate) fn install() -> Result<()> {
+pub fn install() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&INTERRUPTED))?;
         signal_hook::flag::register(signal, Arc::clone(&INTERRUPTED))?;
@@ -19,12 +19,12 @@ pub(crate) fn install() -> Result<()> {
 }
 
 /// Whether a signal has arrived.
-pub(crate) fn is_interrupted() -> bool {
+pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// An error once a signal has arrived.
-pub(crate) fn check() -> Result<()> {
+pub fn check() -> Result<()> {
     if is_interrupted() {
         bail!("interrupted");
     }

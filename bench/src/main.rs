@@ -2,19 +2,17 @@
 //!
 //! Everything it mounts and attaches is undone at the end, after an error and on Ctrl-C as well.
 
-mod host;
 mod image;
-mod interrupt;
 mod measure;
 mod memory;
 mod report;
-mod source;
 mod target;
 mod workload;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use image::Image;
+use kvfs_bench::{host, interrupt, source};
 use measure::Times;
 use report::Report;
 use std::fs;

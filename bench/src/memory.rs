@@ -2,7 +2,7 @@
 //!
 //! Thread safety: one watching thread per daemon, ended and joined by [`MemoryWatch::finish`].
 
-use crate::host::kib_field;
+use kvfs_bench::host::kib_field;
 use serde::Serialize;
 use std::fs;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -2,11 +2,12 @@
 //!
 //! Thread safety: pure functions of their arguments.
 
-use crate::host::Machine;
 use crate::measure::{Failure, Times};
 use crate::memory::MemoryPeak;
 use crate::target::Target;
 use crate::workload::{DurabilityClass, Goal, SCENARIOS, Sizes, Workload};
+use kvfs_bench::host::Machine;
+use kvfs_bench::summary::Summary;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -50,34 +51,10 @@ struct TargetTimes {
     summary: Option<Summary>,
 }
 
-/// Median and extremes of some numbers, and the numbers.
-#[derive(Serialize)]
-struct Summary {
-    median: f64,
-    min: f64,
-    max: f64,
-    all: Vec<f64>,
-}
-
 #[derive(Serialize)]
 struct GoalReport {
     text: String,
     is_met: bool,
-}
-
-impl Summary {
-    fn of(all: Vec<f64>) -> Option<Self> {
-        let mut sorted = all.clone();
-        sorted.sort_by(f64::total_cmp);
-        let (&min, &max) = (sorted.first()?, sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            f64::midpoint(sorted[middle - 1], sorted[middle])
-        };
-        Some(Self { median, min, max, all })
-    }
 }
 
 impl Report {

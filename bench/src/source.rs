@@ -14,7 +14,7 @@ const PACKAGE: &str = "linux-source-6.1";
 const QUICK_PART: &str = "fs";
 
 /// The tarball given by the user, or the default one, decompressed: xz is not what we measure.
-pub(crate) fn tarball(given: Option<&Path>, is_quick: bool) -> Result<PathBuf> {
+pub fn tarball(given: Option<&Path>, is_quick: bool) -> Result<PathBuf> {
     let cache = cache_dir()?;
     fs::create_dir_all(&cache)?;
     match given {

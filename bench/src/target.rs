@@ -13,9 +13,9 @@ pub(crate) use ext4::Ext4;
 pub(crate) use floor::Floor;
 pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
 
-use crate::host;
 use crate::memory::MemoryPeak;
 use anyhow::{Context, Result, bail};
+use kvfs_bench::host;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -38,6 +38,7 @@ until_ok() {
 no_open() { [ "$("$KVFS" txn list --json)" = '[]' ]; }
 count_open() { "$KVFS" txn list --json | python3 -c 'import json,sys; print(len(json.load(sys.stdin)))'; }
 has_open() { [ "$(count_open)" = "$1" ]; }
+has_lock() { "$KVFS" locks | grep -q "$1"; }
 no_views() { ! grep -q "fuse.kvfs-txn" /proc/mounts; }
 
 make_project() {
@@ -251,7 +252,7 @@ keys_conflict() {
   "$KVFS" kv put tags fought 0
   ends $conflict run -- sh -c "'$KVFS' kv put tags fought mine; sleep 3" &
   local runner=$!
-  until_ok has_open 1 && sleep 0.5
+  until_ok has_lock fought
   timeout 20 "$KVFS" kv put tags fought theirs && wait $runner && said 'fought' && [ "$("$KVFS" kv get tags fought)" = theirs ]
 }
 begin_join_commit() {

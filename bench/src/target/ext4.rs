@@ -1,10 +1,10 @@
 //! ext4 on a loop device with direct I/O.
 
 use super::{Target, is_mounted, unmount, unmount_lazily};
-use crate::host;
 use crate::image::{Image, Loop};
 use crate::memory::MemoryPeak;
 use anyhow::Result;
+use kvfs_bench::host;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 use super::Target;
 use super::fuse::Daemon;
-use crate::host;
 use crate::memory::MemoryPeak;
 use anyhow::{Context, Result};
+use kvfs_bench::host;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};

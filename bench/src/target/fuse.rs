@@ -1,9 +1,9 @@
 //! A FUSE daemon in the foreground, as a child of this program.
 
 use super::{is_mounted, unmount_lazily};
-use crate::host;
 use crate::memory::{MemoryPeak, MemoryWatch};
 use anyhow::{Context, Result, bail};
+use kvfs_bench::host;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

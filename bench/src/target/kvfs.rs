@@ -2,10 +2,10 @@
 
 use super::Target;
 use super::fuse::Daemon;
-use crate::host;
 use crate::image::Image;
 use crate::memory::MemoryPeak;
 use anyhow::{Context, Result};
+use kvfs_bench::host;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod snapshot;
 mod txn;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::units::{parse_mode, parse_owner, parse_size};
+pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 
 const AFTER_HELP: &str = "\
@@ -16,6 +18,7 @@ Examples:
   kvfs mount --create ~/store ~/mnt        the same, making the store when it is missing
   cd ~/mnt && kvfs kv put tags song.mp3 'artist=…'
   kvfs txn run -- make install             all of it, or nothing
+  kvfs snapshot create before-upgrade      and `snapshot restore`, should it go wrong
   kvfs umount ~/mnt
 
 Exit codes:
@@ -50,6 +53,10 @@ pub(crate) enum Command {
     Kv(KvArgs),
     /// Transactions over files and keys
     Txn(TxnArgs),
+    /// What transactions have locked, and who waits for it
+    Locks(LocksArgs),
+    /// Named snapshots of all files and keys
+    Snapshot(SnapshotArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),
@@ -153,6 +160,25 @@ pub(crate) struct StatsArgs {
     /// A directory on the mount, or the store
     pub(crate) target: PathBuf,
     /// For machines: exact numbers
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const LOCKS_EXAMPLES: &str = "\
+Examples:
+  kvfs locks                               of the mount of the current directory
+  kvfs locks -s ~/mnt --json | jq 'select(.waiters_count > 0)'
+  cat ~/mnt/.kvfs/locks                    the same, without the command
+
+Shown are locks that a transaction of yours holds or waits for; root sees all.";
+
+#[derive(Debug, Args)]
+#[command(after_help = LOCKS_EXAMPLES)]
+pub(crate) struct LocksArgs {
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// For machines: one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
 }

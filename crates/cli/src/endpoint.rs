@@ -58,8 +58,8 @@ impl Endpoint {
                         open::wait_closed(&self.store, client)?;
                     }
                 }
-                // It ended. Once more does no harm.
-                Err(error) if error.code == Code::NotMounted => {}
+                // It ended. Once more does no harm; only who names something would no longer be told what was there.
+                Err(error) if error.code == Code::NotMounted && !matches!(request, Request::Snapshot(_)) => {}
                 answer => return answer,
             }
             self.via = Via::open(&self.store, self.read_only)?;

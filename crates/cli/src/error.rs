@@ -79,6 +79,7 @@ impl From<StoreError> for CliError {
         let code = match &error {
             StoreError::Corrupt { .. } => Code::Damaged,
             StoreError::Full => Code::NoSpace,
+            StoreError::SnapshotName { .. } => Code::Usage,
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())

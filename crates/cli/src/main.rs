@@ -11,10 +11,12 @@ mod control;
 mod daemon;
 mod endpoint;
 mod error;
+mod hidden;
 mod keys;
 mod mounts;
 mod namespace;
 mod open;
+mod report;
 mod service;
 mod store_dir;
 mod units;
@@ -36,6 +38,8 @@ fn main() -> ExitCode {
         Command::Stats(args) => commands::stats::run(args),
         Command::Kv(args) => commands::kv::run(args),
         Command::Txn(args) => commands::txn::run(args),
+        Command::Locks(args) => commands::locks::run(args),
+        Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

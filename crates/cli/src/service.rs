@@ -3,11 +3,13 @@
 //!
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
+mod snapshots;
+
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use kvfs_fs::{DiffKind, FileSystem, FileType};
+use kvfs_fs::{DiffKind, Difference, FileType};
 use kvfs_store::{Durability, Store};
 use parking_lot::RwLock;
 
@@ -43,6 +45,16 @@ impl Service {
         })
     }
 
+    /// The transactions, while it is mounted.
+    pub(crate) fn open_transactions(&self) -> Option<Arc<Transactions>> {
+        self.transactions.get().cloned()
+    }
+
+    /// The counters of now; none of a closed store.
+    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+        self.store.read().as_ref().map(OpenStore::stats).unwrap_or_default()
+    }
+
     /// Writes everything out and gives the device back. Does nothing the second time.
     pub(crate) fn close(&self) -> Result<()> {
         let store = self.store.write().take();
@@ -64,6 +76,7 @@ impl Service {
             }
             Request::Stats => Ok(Response::Stats(store.stats())),
             Request::Check => store.check(),
+            Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
             _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
         }
@@ -91,7 +104,10 @@ impl Service {
             }
             Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(peer, id)? },
             Request::Transactions => Response::Transactions(self.transactions()?.list(peer)),
-            Request::Diff { id, from, limit } => diff(&*self.transactions()?.view(peer, id)?, from, limit)?,
+            Request::Diff { id, from, limit } => {
+                page_of(&self.transactions()?.view(peer, id)?.diff()?, from, limit)
+            }
+            Request::Locks { after } => Response::Locks(self.transactions()?.locks(peer.uid, after)?),
             Request::Leave { abort_open } => {
                 self.leave(abort_open)?;
                 Response::Done
@@ -119,9 +135,8 @@ impl Service {
     }
 }
 
-/// One page of what a transaction changes.
-fn diff(view: &FileSystem, from: u64, limit: u64) -> Result<Response> {
-    let all = view.diff()?;
+/// One page of a comparison.
+fn page_of(all: &[Difference], from: u64, limit: u64) -> Response {
     let page = all.iter().skip(from as usize).take(limit as usize);
     let lines = page.map(|difference| ChangeLine {
         sign: match difference.kind {
@@ -137,7 +152,7 @@ fn diff(view: &FileSystem, from: u64, limit: u64) -> Result<Response> {
     });
     let lines: Vec<ChangeLine> = lines.collect();
     let more = from + (lines.len() as u64) < all.len() as u64;
-    Ok(Response::Diff { lines, more })
+    Response::Diff { lines, more }
 }
 
 fn file_kind(kind: FileType) -> &'static str {

@@ -78,6 +78,23 @@ pub(crate) fn human_duration(duration: Duration) -> String {
     }
 }
 
+/// `2026-03-01 09:05:00`, of a time since 1970, in UTC.
+pub(crate) fn date_time(since_1970: Duration) -> String {
+    let seconds = since_1970.as_secs();
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    // Years that begin in March, so that the leap day is their last one; in cycles of 400 years.
+    let days = days + 719_468;
+    let (cycle, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let (month, after_december) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = 400 * cycle + year + after_december;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02}:{second:02}")
+}
+
 /// `1.5 GiB`, `12 KiB`, `7 B`.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -115,6 +132,20 @@ fn group_digits(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_written_as_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_709_251_200, "2024-03-01 00:00:00"),
+            (4_102_444_799, "2099-12-31 23:59:59"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+        ] {
+            assert_eq!(date_time(Duration::from_secs(seconds)), text);
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_1024() {

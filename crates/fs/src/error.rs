@@ -164,6 +164,9 @@ impl FsError {
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,
                 StoreError::Unsupported(_) => errno::EOPNOTSUPP,
+                StoreError::SnapshotExists(_) => errno::EEXIST,
+                StoreError::NoSnapshot(_) => errno::ENOENT,
+                StoreError::SnapshotName { .. } => errno::EINVAL,
                 _ => errno::EIO,
             },
         }

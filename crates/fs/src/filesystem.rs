@@ -17,8 +17,8 @@ use crate::schema::{
 };
 use crate::view::{Origin, Shared};
 use crate::{
-    FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, Result,
-    StatFs, Timestamp,
+    FileType, FsError, INODE_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
+    Result, StatFs, Timestamp,
 };
 
 /// Inode numbers that the superblock reserves at once.
@@ -206,6 +206,11 @@ impl FileSystem {
         self.nodes.stats()
     }
 
+    /// The time of now, as files get it.
+    pub fn time(&self) -> Timestamp {
+        self.now()
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.shared.clock.wall().into()
     }
@@ -277,6 +282,9 @@ impl FileSystem {
         let mut free = self.shared.inodes.lock();
         if free.is_empty() {
             let inode_next = free.end + INODES_RESERVED;
+            if inode_next > INODE_MAX {
+                return Err(FsError::NoSpace);
+            }
             let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next };
             let mut batch = Batch::new();
             batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());

@@ -30,15 +30,17 @@ pub use keys::{KEYSPACE_NAME_LEN_MAX, KeyChange, KeyspaceEntry, KeyspaceOwner};
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
 /// What stops a transaction, and what there is to list of locks and transactions.
-pub use kvfs_txn::{Doom, DoomReason, LockInfo, LockNameBuf, Rival, Ticket, TxnInfo};
+pub use kvfs_txn::{
+    Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, Rival, Ticket, TxnInfo, WaiterInfo,
+};
 pub use schema::KEYSPACES;
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
-    LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate, RenameMode,
-    SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written, XATTR_LEN_MAX,
-    XATTR_NAME_LEN_MAX, XattrMode,
+    INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
+    RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
+    XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
 };
-pub use view::{BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Owner};
+pub use view::{BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Owner, Restored};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

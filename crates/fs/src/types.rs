@@ -23,6 +23,9 @@ pub const XATTR_NAME_LEN_MAX: usize = 255;
 /// Longest value, and longest list of names, of extended attributes (bytes).
 pub const XATTR_LEN_MAX: usize = 65536;
 
+/// Largest inode number: front ends use the bits above.
+pub const INODE_MAX: u64 = (1 << 48) - 1;
+
 /// What the kernel (or another front end) calls a file or directory by. Equal to the inode number,
 /// which is never reused; so the generation is always 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

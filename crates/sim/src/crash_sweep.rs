@@ -12,6 +12,7 @@ use kvfs_store::TxnId;
 
 use crate::crash_check::History;
 use crate::engine::Engine;
+use crate::named::NamedLog;
 use crate::ops::{Profile, Step, generate};
 use crate::session::{Session, check_goes_on, check_ids_go_on, check_recovery, writes_only};
 use crate::txns::Outcomes;
@@ -52,12 +53,15 @@ struct Mark {
     synced: usize,
     begun: usize,
     last_txn: TxnId,
+    /// Creations and deletions of named snapshots that were done, and begun.
+    named: (usize, usize),
 }
 
 struct Recording {
     device: Arc<CrashDevice>,
     history: History,
     outcomes: Outcomes,
+    named: NamedLog,
     marks: Vec<Mark>,
     steps: Vec<Step>,
 }
@@ -97,23 +101,26 @@ fn record(engine: &dyn Engine, profile: &Profile, seed: u64) -> Result<Recording
     let device = Arc::new(device.map_err(|error| error.to_string())?);
     let dynamic = Arc::clone(&device) as Arc<dyn Device>;
     let mut session = Session::create(engine, &dynamic).map_err(|error| error.to_string())?;
-    let mark = |session: &Session, begun: usize| Mark {
+    let mark = |session: &Session, begun: usize, named: usize| Mark {
         events: device.events_len(),
         synced: session.history.synced(),
         begun: session.history.len() + begun,
         last_txn: session.last_txn(),
+        named: (session.named.len(), session.named.len() + named),
     };
     let steps = generate(profile, seed);
-    let mut marks = vec![mark(&session, 0)];
+    let mut marks = vec![mark(&session, 0, 0)];
     for (index, step) in steps.iter().enumerate() {
-        marks.push(mark(&session, usize::from(matches!(step, Step::Apply { .. } | Step::TxnCommit { .. }))));
+        let is_batch = matches!(step, Step::Apply { .. } | Step::TxnCommit { .. });
+        let is_naming = matches!(step, Step::NamedCreate { .. } | Step::NamedDelete { .. });
+        marks.push(mark(&session, is_batch.into(), is_naming.into()));
         let result = session.step(engine, &dynamic, step);
         session = result.map_err(|error| format!("step {index} ({step:?}): {error}"))?;
-        marks.push(mark(&session, 0));
+        marks.push(mark(&session, 0, 0));
     }
     session.compare()?;
-    let Session { history, outcomes, .. } = session;
-    Ok(Recording { device, history, outcomes, marks, steps })
+    let Session { history, outcomes, named, .. } = session;
+    Ok(Recording { device, history, outcomes, named, marks, steps })
 }
 
 impl Recording {
@@ -123,6 +130,12 @@ impl Recording {
         let (synced, begun) =
             passed.fold((0, 0), |(synced, begun), mark| (mark.synced.max(synced), mark.begun.max(begun)));
         synced..=begun.min(self.history.len())
+    }
+
+    /// How many namings were done for sure before `event`, and how many begun.
+    fn named(&self, event: usize) -> (usize, usize) {
+        let passed = self.marks.iter().take_while(|mark| mark.events <= event);
+        passed.fold((0, 0), |(done, begun), mark| (mark.named.0.max(done), mark.named.1.max(begun)))
     }
 
     /// The greatest id that a transaction had for sure before `event`.
@@ -146,6 +159,8 @@ fn check_image(
     let allowed = recording.allowed(event);
     let open = check_recovery(engine, Arc::clone(&device) as Arc<dyn Device>, &recording.history, allowed)?;
     recording.outcomes.clone().check_reopened(&*open.store())?;
+    let (done, begun) = recording.named(event);
+    recording.named.check(&*open.store(), &recording.history, done, begun)?;
     if again {
         check_ids_go_on(&*open.store(), recording.last_txn(event))?;
         let position = check_goes_on(&*open)?;

@@ -171,6 +171,7 @@ impl Faulty<'_> {
             }
             Step::TxnBegin { slot, isolation } => self.session.txn_begin(*slot, *isolation).err(),
             Step::TxnApply { slot, ops } => self.session.txn_apply(*slot, ops).err(),
+            Step::TxnPrepare { slot } => self.session.txn_prepare(*slot).err(),
             Step::TxnCommit { slot, durability } => {
                 let ops = self.session.txn_ops(*slot).to_vec();
                 let applied = self.session.txn_commit(*slot, *durability).map_err(refused)?;
@@ -180,6 +181,8 @@ impl Faulty<'_> {
                 self.session.txns[*slot] = None;
                 None
             }
+            Step::NamedCreate { slot } => self.session.named_create(*slot).err(),
+            Step::NamedDelete { slot } => self.session.named_delete(*slot).err(),
             Step::Sync => self.session.sync().err(),
             Step::Flush => self.session.open.flush().err(),
             Step::Compact => self.session.open.compact().err(),
@@ -245,7 +248,7 @@ impl Faulty<'_> {
     fn reopen(self) -> Result<Option<Self>, String> {
         let Self { engine, device, session, .. } = self;
         let dynamic = Arc::clone(&device) as Arc<dyn Device>;
-        let Session { txns, outcomes, open, mut history, .. } = session;
+        let Session { txns, outcomes, open, mut history, named, .. } = session;
         drop(txns);
         let reopened = open.close().and_then(|()| {
             let open = engine.open(Arc::clone(&dynamic))?;
@@ -256,7 +259,7 @@ impl Faulty<'_> {
         match reopened {
             Ok((open, handles)) => {
                 history.record_sync();
-                let session = Session { txns: Default::default(), outcomes, open, handles, history };
+                let session = Session { txns: Default::default(), outcomes, open, handles, history, named };
                 Ok(Some(Self { engine, device, session, ghost: None, noticed: false, stopped: false }))
             }
             Err(error) if device.faults() == 0 => Err(format!("reopening without a fault: {error}")),

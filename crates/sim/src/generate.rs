@@ -66,6 +66,10 @@ impl Generator<'_> {
             w.txn_changes,
             w.txn_commit,
             w.txn_abort,
+            w.named_create,
+            w.named_delete,
+            w.named_compare,
+            w.txn_prepare,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -102,7 +106,11 @@ impl Generator<'_> {
             17 => self.txn_changed(slot),
             18 => Step::TxnChanges { slot },
             19 => Step::TxnCommit { slot, durability: self.durability() },
-            _ => Step::TxnAbort { slot },
+            20 => Step::TxnAbort { slot },
+            21 => Step::NamedCreate { slot },
+            22 => Step::NamedDelete { slot },
+            23 => Step::NamedCompare { slot },
+            _ => Step::TxnPrepare { slot },
         }
     }
 

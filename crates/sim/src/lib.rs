@@ -18,6 +18,7 @@ pub mod fault_sweep;
 pub mod flip_sweep;
 mod generate;
 pub mod merge;
+pub mod named;
 pub mod ops;
 mod session;
 pub mod shrink;

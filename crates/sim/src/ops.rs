@@ -52,6 +52,12 @@ pub enum Step {
     SnapshotCreate { slot: usize },
     /// Empties `slot`.
     SnapshotDrop { slot: usize },
+    /// Gives the newest position the name of `slot`, unless it is taken.
+    NamedCreate { slot: usize },
+    /// Takes the name of `slot` away, if it is there.
+    NamedDelete { slot: usize },
+    /// Compares the list of named snapshots, and all content of the one of `slot`.
+    NamedCompare { slot: usize },
     /// Reads one key.
     Get { reader: Reader, space: SpaceIndex, key: Bytes },
     /// Reads several keys at one position.
@@ -74,6 +80,8 @@ pub enum Step {
     TxnChanged { slot: usize, space: SpaceIndex, records: Records },
     /// Compares the net write sets.
     TxnChanges { slot: usize },
+    /// Does what can be done before the commit.
+    TxnPrepare { slot: usize },
     /// Commits, and so empties `slot`.
     TxnCommit { slot: usize, durability: Durability },
     /// Aborts, and so empties `slot`.
@@ -96,6 +104,9 @@ pub struct StepWeights {
     pub sync: u32,
     pub snapshot_create: u32,
     pub snapshot_drop: u32,
+    pub named_create: u32,
+    pub named_delete: u32,
+    pub named_compare: u32,
     pub get: u32,
     pub multi_get: u32,
     pub cursor_open: u32,
@@ -107,6 +118,7 @@ pub struct StepWeights {
     pub txn_apply: u32,
     pub txn_changed: u32,
     pub txn_changes: u32,
+    pub txn_prepare: u32,
     pub txn_commit: u32,
     pub txn_abort: u32,
     pub reopen: u32,
@@ -154,6 +166,9 @@ impl Default for Profile {
             sync: 2,
             snapshot_create: 3,
             snapshot_drop: 3,
+            named_create: 2,
+            named_delete: 2,
+            named_compare: 3,
             get: 10,
             multi_get: 4,
             cursor_open: 4,
@@ -165,6 +180,7 @@ impl Default for Profile {
             txn_apply: 16,
             txn_changed: 4,
             txn_changes: 2,
+            txn_prepare: 2,
             txn_commit: 3,
             txn_abort: 1,
             reopen: 1,
@@ -252,6 +268,7 @@ impl fmt::Debug for Step {
                 write!(f, "txn_changed {slot} {} {records:?}", space_name(*space))
             }
             Self::TxnChanges { slot } => write!(f, "txn_changes {slot}"),
+            Self::TxnPrepare { slot } => write!(f, "txn_prepare {slot}"),
             Self::TxnCommit { slot, durability } => write!(f, "txn_commit {slot} {durability:?}"),
             Self::TxnAbort { slot } => write!(f, "txn_abort {slot}"),
             Self::Get { reader, space, key } => {
@@ -284,6 +301,9 @@ impl fmt::Debug for Step {
             }
             Self::SnapshotCreate { slot } => write!(f, "snapshot_create {slot}"),
             Self::SnapshotDrop { slot } => write!(f, "snapshot_drop {slot}"),
+            Self::NamedCreate { slot } => write!(f, "named_create {slot}"),
+            Self::NamedDelete { slot } => write!(f, "named_delete {slot}"),
+            Self::NamedCompare { slot } => write!(f, "named_compare {slot}"),
             Self::Compare { reader } => write!(f, "compare {reader:?}"),
             Self::Sync => write!(f, "sync"),
             Self::Reopen => write!(f, "reopen"),

@@ -7,6 +7,7 @@ use kvfs_store::{Durability, Isolation, Op, Position, Result, Store, StoreError,
 
 use crate::crash_check::{History, compare};
 use crate::engine::{Engine, OpenStore};
+use crate::named::NamedLog;
 use crate::ops::{OpWeights, Profile, SLOTS, Step, StepWeights};
 use crate::spaces::{Handles, SPACES};
 use crate::txns::Outcomes;
@@ -21,6 +22,9 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         reopen: 1,
         snapshot_create: 0,
         snapshot_drop: 0,
+        named_create: 2,
+        named_delete: 1,
+        named_compare: 0,
         get: 0,
         multi_get: 0,
         cursor_open: 0,
@@ -32,6 +36,7 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         txn_apply: 14,
         txn_changed: 0,
         txn_changes: 0,
+        txn_prepare: 4,
         txn_commit: 6,
         txn_abort: 1,
         crash: 0,
@@ -62,6 +67,7 @@ pub(crate) struct Session {
     pub(crate) open: Box<dyn OpenStore>,
     pub(crate) handles: Handles,
     pub(crate) history: History,
+    pub(crate) named: NamedLog,
 }
 
 impl Session {
@@ -72,7 +78,14 @@ impl Session {
         let store = open.store();
         let handles = Handles::open(&*store)?;
         let history = History::new(store.position())?;
-        Ok(Self { txns: Default::default(), outcomes: Outcomes::default(), open, handles, history })
+        Ok(Self {
+            txns: Default::default(),
+            outcomes: Outcomes::default(),
+            open,
+            handles,
+            history,
+            named: NamedLog::default(),
+        })
     }
 
     /// Closes cleanly and opens again.
@@ -111,6 +124,10 @@ impl Session {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    pub(crate) fn txn_prepare(&self, slot: usize) -> Result<()> {
+        self.txns[slot].as_ref().map_or(Ok(()), |open| open.txn.prepare())
     }
 
     /// What a commit of the transaction in `slot` would do.
@@ -173,6 +190,21 @@ impl Session {
         Ok(())
     }
 
+    /// Creates the named snapshot of `slot`, which syncs everything; nothing happens where it exists.
+    pub(crate) fn named_create(&mut self, slot: usize) -> Result<()> {
+        let before = self.named.len();
+        self.named.create(&*self.open.store(), slot, &self.history)?;
+        if self.named.len() > before {
+            self.history.record_sync();
+        }
+        Ok(())
+    }
+
+    /// Deletes the named snapshot of `slot`, if it exists.
+    pub(crate) fn named_delete(&mut self, slot: usize) -> Result<()> {
+        self.named.delete(&*self.open.store(), slot)
+    }
+
     /// Compares everything with the newest state.
     pub(crate) fn compare(&self) -> Result<(), String> {
         compare(&*self.open.store(), &self.handles, &**self.history.model(), self.history.handles())
@@ -196,7 +228,13 @@ impl Session {
                 Some(Applied::No(StoreError::Full)) if engine.may_fill_up() => {}
                 Some(Applied::No(error) | Applied::Unsynced(error)) => return Err(error),
             },
+            Step::TxnPrepare { slot } => match self.txn_prepare(*slot) {
+                Err(StoreError::Full) if engine.may_fill_up() => {}
+                result => result?,
+            },
             Step::TxnAbort { slot } => self.txns[*slot] = None,
+            Step::NamedCreate { slot } => self.named_create(*slot)?,
+            Step::NamedDelete { slot } => self.named_delete(*slot)?,
             Step::Sync => self.sync()?,
             Step::Flush => self.open.flush()?,
             Step::Compact => match self.open.compact() {

@@ -12,6 +12,7 @@ use kvfs_store::{
 };
 
 use crate::crash_check::{History, compare};
+use crate::named::NamedStates;
 use crate::ops::{Move, Profile, Reader, SLOTS, Step, generate, short};
 use crate::shrink::shrink;
 use crate::spaces::{Handles, SpaceIndex};
@@ -165,6 +166,7 @@ struct Runner<'s> {
     cursors: [Option<Pair<Box<dyn Cursor>>>; SLOTS],
     txns: [Option<Pair<Arc<dyn Txn>>>; SLOTS],
     outcomes: Outcomes,
+    named: NamedStates,
 }
 
 type Verdict = Result<(), String>;
@@ -213,6 +215,7 @@ impl<'s> Runner<'s> {
             cursors: Default::default(),
             txns: Default::default(),
             outcomes: Outcomes::default(),
+            named: NamedStates::default(),
         })
     }
 
@@ -229,6 +232,13 @@ impl<'s> Runner<'s> {
             Step::SnapshotDrop { slot } => {
                 self.snapshots[*slot] = None;
                 Ok(())
+            }
+            Step::NamedCreate { slot } => self.named_create(*slot),
+            Step::NamedDelete { slot } => self.named.delete(&*self.subject.store(), *slot),
+            Step::NamedCompare { slot } => {
+                let store = self.subject.store();
+                self.named.compare(&*store, &self.handles, *slot)?;
+                self.named.compare_changes(&*store, &self.handles, *slot, &self.history)
             }
             Step::Get { reader, space, key } => self.get(*reader, *space, key),
             Step::MultiGet { reader, space, keys } => self.multi_get(*reader, *space, keys),
@@ -247,6 +257,7 @@ impl<'s> Runner<'s> {
             Step::TxnApply { slot, ops } => self.txn_apply(*slot, ops),
             Step::TxnChanged { slot, space, records } => self.txn_changed(*slot, *space, records),
             Step::TxnChanges { slot } => self.txn_changes(*slot),
+            Step::TxnPrepare { slot } => self.txn_prepare(*slot),
             Step::TxnCommit { slot, durability } => self.txn_commit(*slot, *durability),
             Step::TxnAbort { slot } => self.txn_abort(*slot),
             Step::Reopen => self.reopen(),
@@ -296,6 +307,14 @@ impl<'s> Runner<'s> {
         }
         let model = self.history.model().snapshot().map_err(|error| text(&error))?;
         self.snapshots[slot] = Some(Pair { subject, model });
+        Ok(())
+    }
+
+    fn named_create(&mut self, slot: usize) -> Verdict {
+        let store = self.subject.store();
+        if store.capabilities().named_snapshots && self.named.create(&*store, slot, &self.history)? {
+            self.synced();
+        }
         Ok(())
     }
 
@@ -445,6 +464,7 @@ impl<'s> Runner<'s> {
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.synced();
         self.outcomes.check_reopened(&*store)?;
+        self.named.compare_all(&*store, &self.handles)?;
         self.compare(Reader::Store)
     }
 
@@ -459,6 +479,7 @@ impl<'s> Runner<'s> {
         let survivors = self.history.find_prefix(&*store, allowed)?;
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.outcomes.check_reopened(&*store)?;
+        self.named.compare_all(&*store, &self.handles)?;
         self.history.rewind(survivors, store.position()).map_err(|error| text(&error))
     }
 }

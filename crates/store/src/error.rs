@@ -91,6 +91,20 @@ pub enum StoreError {
     /// A merge record in a keyspace that was opened without a merge function.
     #[error("keyspace \"{0}\" was opened without a merge function")]
     NoMergeFunction(String),
+    /// A name that no snapshot may have.
+    #[error("a snapshot can't be called \"{}\": {problem}", .name.escape_debug())]
+    SnapshotName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The name is taken.
+    #[error("there is a snapshot \"{0}\" already; delete it or take another name")]
+    SnapshotExists(String),
+    /// No such snapshot.
+    #[error("there is no snapshot \"{0}\" in this store")]
+    NoSnapshot(String),
     /// Somebody else changed a record after the transaction's snapshot: the first updater wins.
     #[error("key {key} of keyspace #{keyspace} was changed by others after the transaction began; run it again", key = .changed.key.escape_ascii(), keyspace = .changed.keyspace.0)]
     Conflict {

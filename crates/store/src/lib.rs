@@ -16,13 +16,17 @@
 
 mod batch;
 pub mod clock;
+mod difference;
 mod error;
 pub mod model;
+mod named;
 mod txn;
 mod types;
 
 pub use batch::{Batch, Op};
+pub use difference::{ChangedRanges, Differences, KeyDifference};
 pub use error::{Result, StoreError};
+pub use named::{SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use txn::{
     Change, ChangeCursor, Changed, Isolation, Records, Touch, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats,
 };
@@ -167,6 +171,59 @@ pub trait Store: Read {
     /// # Errors
     /// The store was closed.
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>>;
+
+    /// Gives the newest committed position a name, under which it stays readable until the name is deleted.
+    /// Durable when this returns, with everything up to the position. Costs the same on a store of any size.
+    ///
+    /// # Errors
+    /// [`StoreError::SnapshotName`], [`StoreError::SnapshotExists`]; the store is read-only or failed;
+    /// [`StoreError::Unsupported`] by an engine without them ([`Capabilities::named_snapshots`]).
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        let _ = name;
+        Err(StoreError::Unsupported("named snapshots"))
+    }
+
+    /// The named snapshots, oldest first.
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        Vec::new()
+    }
+
+    /// Reads at the position of a named snapshot. Who holds the reader keeps the position, also when the name
+    /// is deleted.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSnapshot`]; the store was closed.
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        Err(StoreError::NoSnapshot(name.to_owned()))
+    }
+
+    /// Where `keyspace` may differ, within `range`, between the positions `older` and `newer`, both of which the
+    /// caller has pinned (by a snapshot or transaction). Outside of the ranges that come, every key has the
+    /// same value at both. Inside, it may have: what was written counts, whatever was there before, and a key
+    /// that was written in between and is there at the newer position always does. Cost and memory go by what
+    /// was written in between; older data is not read.
+    ///
+    /// # Errors
+    /// I/O errors and corruption; [`StoreError::Unsupported`] by an engine without named snapshots.
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        let _ = (keyspace, range, older, newer);
+        Err(StoreError::Unsupported("comparing snapshots"))
+    }
+
+    /// Takes the name away; durable when this returns. What only this snapshot saw is garbage from then on,
+    /// whose space comes back as merges go by. Works on a full store.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSnapshot`]; the store is read-only or failed.
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        Err(StoreError::NoSnapshot(name.to_owned()))
+    }
 
     /// Applies `batch` wholly or not at all. It is visible to every later read; with
     /// [`Durability::Synced`] it also survives a power cut when this returns.

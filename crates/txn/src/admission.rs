@@ -20,7 +20,9 @@ use kvfs_store::clock::Clock;
 
 use crate::Want;
 use crate::latch::{self, Latches};
-use crate::lock::{Asker, Doom, LockInfo, LockOptions, LockOwner, LockTable, Stopped, TxnInfo, TxnTraits};
+use crate::lock::{
+    Asker, Doom, LockOptions, LockOwner, LockPage, LockPlace, LockTable, Stopped, TxnInfo, TxnTraits,
+};
 use crate::ticket::{Table, Ticket};
 
 /// On whose behalf an operation runs.
@@ -123,9 +125,16 @@ impl Admission {
         self.locks.tick()
     }
 
-    /// Every lock, ordered by name and holder.
-    pub fn list(&self) -> Vec<LockInfo> {
-        self.locks.list()
+    /// The first `len_max` locks behind `after` (`None`: from the start), by what is locked and by holder.
+    /// O(n log `len_max`) over all n locks; memory for the page only.
+    pub fn page(&self, after: Option<LockPlace>, len_max: usize) -> LockPage {
+        self.locks.page(after, len_max)
+    }
+
+    /// Every lock, for tests.
+    #[cfg(test)]
+    pub(crate) fn list(&self) -> Vec<crate::LockInfo> {
+        self.locks.page(None, usize::MAX).locks
     }
 
     /// Every transaction, oldest first.

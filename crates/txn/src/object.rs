@@ -24,6 +24,22 @@ pub(crate) enum Kind {
     Keys,
 }
 
+impl Kind {
+    /// The kind with this number, if there is one.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        let all = [
+            Self::Entries,
+            Self::Identity,
+            Self::Counters,
+            Self::Placement,
+            Self::Attributes,
+            Self::Blocks,
+            Self::Keys,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
 impl ObjectKey {
     pub(crate) fn of(name: &LockName<'_>) -> Self {
         let (kind, id) = match *name {

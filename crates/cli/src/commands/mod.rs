@@ -2,8 +2,10 @@
 
 pub(crate) mod check;
 pub(crate) mod kv;
+pub(crate) mod locks;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
+pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod txn;
 pub(crate) mod umount;

@@ -9,7 +9,12 @@ pub(crate) fn run(args: &JsonArgs) -> ExitCode {
     if args.json {
         println!("{}", serde_json::json!({ "version": program, "format": format }));
     } else {
-        println!("kvfs {program}, on-disk format {format}");
+        print!("{}", line());
     }
     ExitCode::SUCCESS
+}
+
+/// For people, with a line break.
+pub(crate) fn line() -> String {
+    format!("kvfs {}, on-disk format {}\n", env!("CARGO_PKG_VERSION"), kvfs_kvdb::FORMAT_VERSION)
 }

@@ -8,6 +8,9 @@ mod protocol;
 mod server;
 
 pub(crate) use client::{Client, Daemon};
-pub(crate) use peer::Peer;
-pub(crate) use protocol::{Begin, ChangeLine, Request, Response, TxnLine};
+pub(crate) use peer::{Peer, may_act_for};
+pub(crate) use protocol::{
+    Begin, ChangeLine, DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
+    SnapshotLine, SnapshotRequest, TxnLine, WaiterLine,
+};
 pub(crate) use server::{Handler, Server};

@@ -11,6 +11,11 @@ use super::descriptor;
 /// Set in the numbers of connections to the key-value socket, which has numbers of its own.
 const KEYS_BIT: u64 = 1 << 63;
 
+/// Whether user `actor` may use, and see, what belongs to `uid`.
+pub(crate) fn may_act_for(actor: u32, uid: u32) -> bool {
+    actor == 0 || actor == uid
+}
+
 /// The other end, as the kernel says.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -51,7 +56,7 @@ impl Peer {
 
     /// Whether it may use what belongs to `uid`.
     pub(crate) fn may_act_for(&self, uid: u32) -> bool {
-        self.uid == 0 || self.uid == uid
+        may_act_for(self.uid, uid)
     }
 
     /// The connection stays as long as its owner lives, whatever passes on it. Returns a handle to cut it, if

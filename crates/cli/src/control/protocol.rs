@@ -43,6 +43,11 @@ pub(crate) enum Request {
         from: u64,
         limit: u64,
     },
+    /// One page of the locks of transactions that the peer may see; ask again behind `next` while there is one.
+    Locks {
+        after: Option<LockPlaceParts>,
+    },
+    Snapshot(SnapshotRequest),
     /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted.
     Leave {
         abort_open: bool,
@@ -50,6 +55,39 @@ pub(crate) enum Request {
     /// Answered with `Done` at once, and with the outcome when the store is closed; the connection then
     /// stays until the daemon has exited.
     AwaitClosed,
+}
+
+/// What is asked about named snapshots.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum SnapshotRequest {
+    Create {
+        name: String,
+        /// With dirty pages of shared mappings.
+        flush: bool,
+    },
+    Delete {
+        name: String,
+    },
+    List,
+    /// One page of what differs, as [`Request::Diff`]; no name: now.
+    Diff {
+        before: Option<String>,
+        after: Option<String>,
+        from: u64,
+        limit: u64,
+    },
+    Restore {
+        name: String,
+    },
+}
+
+/// A named snapshot, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SnapshotLine {
+    pub(crate) name: String,
+    pub(crate) position: u64,
+    /// Since 1970.
+    pub(crate) created: Duration,
 }
 
 /// How to begin a transaction.
@@ -97,6 +135,64 @@ pub(crate) struct ChangeLine {
     pub(crate) bytes: Option<u64>,
 }
 
+/// Where a list of locks goes on, as `kvfs_fs::LockPlace::to_parts` gives it.
+pub(crate) type LockPlaceParts = (u8, u64, u64, u64);
+
+/// A page of locks.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct LockLines {
+    pub(crate) locks: Vec<LockLine>,
+    /// With the first page: transactions that can't go on. They hold nothing any more.
+    pub(crate) doomed: Vec<DoomLine>,
+    /// Where the next page begins.
+    pub(crate) next: Option<LockPlaceParts>,
+}
+
+/// A lock, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LockLine {
+    pub(crate) holder: PartyLine,
+    /// What: a path or a key, where it is known.
+    pub(crate) name: String,
+    /// `shared`, `exclusive` or `increment`.
+    pub(crate) mode: String,
+    pub(crate) age: Duration,
+    /// The first of those who wait for it.
+    pub(crate) waiters: Vec<WaiterLine>,
+    pub(crate) waiters_count: u64,
+}
+
+/// Somebody who waits for a lock.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct WaiterLine {
+    pub(crate) waiter: PartyLine,
+    pub(crate) name: String,
+    pub(crate) mode: String,
+    pub(crate) waited: Duration,
+}
+
+/// A transaction that can never commit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct DoomLine {
+    pub(crate) party: PartyLine,
+    pub(crate) why: String,
+}
+
+/// Who holds or waits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PartyLine {
+    /// `None`: the main line.
+    pub(crate) txn: Option<u64>,
+    /// Of the transaction's owner.
+    pub(crate) uid: Option<u32>,
+    /// 0: unknown.
+    pub(crate) pid: u32,
+    /// What the transaction's owner calls it.
+    pub(crate) label: String,
+    /// The transaction can't go on.
+    pub(crate) is_doomed: bool,
+}
+
 /// What the daemon answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Response {
@@ -125,6 +221,19 @@ pub(crate) enum Response {
     Diff {
         lines: Vec<ChangeLine>,
         more: bool,
+    },
+    Locks(LockLines),
+    Snapshots {
+        /// Since 1970, by the clock of who answers.
+        now: Duration,
+        lines: Vec<SnapshotLine>,
+    },
+    /// By which transaction, and how many of each.
+    Restored {
+        txn: u64,
+        names: u64,
+        inodes: u64,
+        keys: u64,
     },
     /// Findings of the checker (empty: clean) and what it looked at.
     Checked {

@@ -32,6 +32,7 @@ use kvfs_fuse::{Session, process};
 use crate::commands::mkfs::make_store;
 use crate::control::{Response, Server};
 use crate::error::{CliError, Code, Result};
+use crate::hidden;
 use crate::open::{OpenOptions, open_unmounted};
 use crate::service::Service;
 use crate::store_dir::StoreDir;
@@ -124,7 +125,7 @@ fn run_session(
     plan: &Plan,
     store: &StoreDir,
     fs: &Arc<kvfs_fs::FileSystem>,
-    service: &Service,
+    service: &Arc<Service>,
     signals: Signals,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
@@ -136,7 +137,8 @@ fn run_session(
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         CliError::new(Code::Failed, format!("cannot {what} {}: {error}", plan.dir.display()))
     };
-    let bridge = Bridge::new(Arc::clone(fs), BridgeConfig::default());
+    let hidden = Some(hidden::directory(service, fs));
+    let bridge = Bridge::new(Arc::clone(fs), BridgeConfig { hidden, ..BridgeConfig::default() });
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let mut config = SessionConfig { init: init_config(), name: "kvfs".to_owned(), ..Default::default() };
     config.workers = plan.workers.unwrap_or(config.workers);

@@ -77,6 +77,25 @@ impl FileSystem {
         }
     }
 
+    /// A file that has a row of its own by its number.
+    pub(crate) fn linked_by_inode(&self, inode: u64) -> Result<Pin<'_>> {
+        let key = Placement::own_subtree(inode).own_key();
+        loop {
+            if let Some(known) = self.nodes.get(inode) {
+                return Ok(known);
+            }
+            let epoch = self.nodes.epoch();
+            let bytes = self.read_view().get(self.keyspaces.meta, &key)?.ok_or(FsError::NotFound)?;
+            let (header, content) = Row::decode_own(inode, &bytes)?;
+            let location = || Location::Own;
+            let changed_at = self.position();
+            let intern = Intern { header, location: &location, directory: None, content, changed_at };
+            if let Some(pin) = self.nodes.intern(intern, Some(epoch)) {
+                return Ok(pin);
+            }
+        }
+    }
+
     /// The node under `name`.
     pub(crate) fn resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'_>> {
         self.resolve_row(parent, name).map(|(node, _)| node)

@@ -1,17 +1,17 @@
-//! What an open transaction would change, in words of files and keys.
+//! What an open transaction would change, and what differs between two snapshots, in words of files and keys.
 //!
-//! Compared with the main line of now: what a commit would do, if it can be done.
+//! A transaction is compared with the main line of now: what a commit would do, if it can be done.
 //!
-//! Thread safety: as [`FileSystem`]; what is changed meanwhile may or may not be in the list.
+//! Thread safety: as [`FileSystem`]; what is changed on the main line meanwhile may or may not be in the list.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use kvfs_store::{Change, KeyspaceKind, Read};
+use kvfs_store::{BLOCK_BYTES, Change, KeyDifference, KeyRange, KeyspaceInfo, KeyspaceKind};
 
-use super::TxnView;
+use super::compare::{Place, Sides, key_of};
 use super::publish::each_change;
-use crate::schema::{Header, Placement, ROOT_INODE, Row};
+use crate::schema::{Header, Placement, ROOT_INODE, Row, block_prefix};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// What happens to a name or key.
@@ -42,14 +42,38 @@ pub struct Difference {
     pub bytes: Option<u64>,
 }
 
-/// Directory and name.
-type Place = (u64, Bytes);
-
 /// What is known of an inode on one side.
-#[derive(Clone, Copy)]
 struct Found {
+    inode: u64,
     kind: FileType,
     header: Option<Header>,
+    /// What the row itself holds.
+    content: Bytes,
+}
+
+impl Found {
+    fn without_content(self) -> Self {
+        Self { content: Bytes::new(), ..self }
+    }
+
+    /// All content of a file that is small enough to be in its row on one of the sides.
+    fn whole(&self, side: &FileSystem) -> Result<Bytes> {
+        let Some(header) = self.header.filter(|header| !header.is_inline()) else {
+            return Ok(self.content.clone());
+        };
+        let mut content = vec![0; (header.size as usize).next_multiple_of(BLOCK_BYTES)];
+        side.read_view().read_blocks(side.keyspaces.data, &block_prefix(self.inode), 0, &mut content)?;
+        content.truncate(header.size as usize);
+        Ok(content.into())
+    }
+}
+
+/// What was found so far.
+struct Comparison<'f> {
+    sides: Sides<'f>,
+    /// Whether content counts that the attributes don't tell of.
+    looks_inside: bool,
+    names: Names,
 }
 
 #[derive(Default)]
@@ -74,77 +98,113 @@ impl FileSystem {
     pub fn diff(&self) -> Result<Vec<Difference>> {
         let view = self.txn_view().ok_or(FsError::Invalid("only transactions are compared"))?;
         view.check_alive()?;
-        let names = self.changed_names(view)?;
-        let mut lines = self.name_lines(view, names)?;
-        lines.sort_by(|a, b| a.place.cmp(&b.place));
-        self.key_lines(view, &mut lines)?;
+        let mut comparison = Comparison::new(&view.main, self, false);
+        each_change(view.txn.changes(self.keyspaces.meta)?, |change| match change {
+            Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
+                comparison.take_key(&key)
+            }
+            Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
+        })?;
+        let mut lines = comparison.name_lines()?;
+        for info in self.user_keyspaces() {
+            each_change(view.txn.changes(info.keyspace)?, |change| {
+                let (key, value) = match change {
+                    Change::Put { key, value } => (key, Some(value)),
+                    Change::Delete { key } => (key, None),
+                    _ => return Ok(()),
+                };
+                let before = self.store.get(info.keyspace, &key)?;
+                lines.extend(key_line(&info.name, &key, before.as_ref(), value.as_ref()));
+                Ok(())
+            })?;
+        }
         Ok(lines)
     }
 
-    fn changed_names(&self, view: &TxnView) -> Result<Names> {
-        let mut names = Names::default();
-        let meta = self.keyspaces.meta;
-        each_change(view.txn.changes(meta)?, |change| {
-            let (Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. }) = change
-            else {
-                return Ok(());
-            };
-            let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(()) };
-            let before = self.found(&*self.store, &key)?;
-            let after = self.found(&*view.txn, &key)?;
-            if name.is_empty() {
-                // Of a file with several names, or of a directory itself.
-                if let (Some((_, before)), Some((_, after))) = (before, after)
-                    && differ(before, after)
-                {
-                    names.changed.push(((directory, Bytes::new()), after));
-                }
-                return Ok(());
+    /// What differs in this view of a snapshot, or of a transaction that has written nothing yet, from
+    /// `before`, a view of another snapshot: names in the order of their paths, then keys. O(what was written
+    /// in between), and O(n) in the entries of directories in which something differs.
+    ///
+    /// # Errors
+    /// The main line, or a transaction that locks what it reads; store errors.
+    pub fn diff_from(&self, before: &Self) -> Result<Vec<Difference>> {
+        let mut comparison = Comparison::new(before, self, true);
+        let sides = comparison.sides;
+        sides.each_touched_row(|touched| comparison.take_key(&touched.key))?;
+        let mut lines = comparison.name_lines()?;
+        for info in self.user_keyspaces() {
+            let mut keys = comparison.sides.differences(info.keyspace, KeyRange::all())?;
+            while let Some(KeyDifference { key, older, newer }) = keys.next()? {
+                lines.extend(key_line(&info.name, &key, older.as_ref(), newer.as_ref()));
             }
-            let place = (directory, Bytes::copy_from_slice(name));
-            match (before, after) {
-                (Some((old, before)), Some((new, after))) if old == new => {
-                    if differ(before, after) {
-                        names.changed.push((place, after));
-                    }
-                }
-                (before, after) => {
-                    if let Some((inode, found)) = before {
-                        names.disappeared.entry(inode).or_default().push((place.clone(), found));
-                    }
-                    if let Some((inode, found)) = after {
-                        names.appeared.entry(inode).or_default().push((place, found));
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        Ok(names)
+        }
+        Ok(lines)
     }
 
-    /// What is under a row's key on one side.
-    fn found(&self, side: &dyn Read, key: &[u8]) -> Result<Option<(u64, Found)>> {
-        let Some(bytes) = side.get(self.keyspaces.meta, key)? else { return Ok(None) };
-        let row = Row::decode(key, &bytes)?;
-        let (inode, kind) = (row.inode(), row.kind());
-        let header = match row {
-            Row::Inode(header, _) => Some(header),
-            Row::Directory { .. } => None,
-            Row::Link { .. } => {
-                let own = side.get(self.keyspaces.meta, &Placement::own_subtree(inode).own_key())?;
-                own.map(|own| Row::decode_own(inode, &own).map(|(header, _)| header)).transpose()?
+    /// The keyspaces that are not the file system's own.
+    pub(super) fn user_keyspaces(&self) -> impl Iterator<Item = KeyspaceInfo> + use<> {
+        let all = self.store.keyspaces().into_iter();
+        all.filter(|info| info.kind == KeyspaceKind::Tuple && !crate::KEYSPACES.contains(&info.name.as_str()))
+    }
+}
+
+impl<'f> Comparison<'f> {
+    fn new(before: &'f FileSystem, after: &'f FileSystem, looks_inside: bool) -> Self {
+        Self { sides: Sides { before, after }, looks_inside, names: Names::default() }
+    }
+
+    /// Compares what both sides have under a row's key.
+    fn take_key(&mut self, key: &[u8]) -> Result<()> {
+        let Some((directory, name)) = Placement::parse_key(key) else { return Ok(()) };
+        let place = (directory, Bytes::copy_from_slice(name));
+        let (before, after) = (found(self.sides.before, key)?, found(self.sides.after, key)?);
+        match (before, after) {
+            (Some(before), Some(after)) if before.inode == after.inode => {
+                if differ(&before, &after) || self.differ_inside(&before, &after)? {
+                    self.names.changed.push((place, after.without_content()));
+                }
             }
+            // A row of its own comes and goes with names.
+            _ if name.is_empty() => {}
+            (before, after) => {
+                if let Some(found) = before {
+                    let gone = self.names.disappeared.entry(found.inode).or_default();
+                    gone.push((place.clone(), found.without_content()));
+                }
+                if let Some(found) = after {
+                    self.names
+                        .appeared
+                        .entry(found.inode)
+                        .or_default()
+                        .push((place, found.without_content()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn differ_inside(&self, before: &Found, after: &Found) -> Result<bool> {
+        if !self.looks_inside {
+            return Ok(false);
+        }
+        let Sides { before: then, after: now } = self.sides;
+        let is_inline = |found: &Found| found.header.is_none_or(|header| header.is_inline());
+        let differs = if is_inline(before) == is_inline(after) {
+            before.content != after.content || self.sides.differ_in(now.keyspaces.data, after.inode)?
+        } else {
+            before.whole(then)? != after.whole(now)?
         };
-        Ok(Some((inode, Found { kind, header })))
+        Ok(differs || self.sides.differ_in(now.keyspaces.xattr, after.inode)?)
     }
 
-    fn name_lines(&self, view: &TxnView, mut names: Names) -> Result<Vec<Difference>> {
-        let mut then = Paths { fs: &view.main, known: HashMap::new() };
-        let mut now = Paths { fs: self, known: HashMap::new() };
+    fn name_lines(&mut self) -> Result<Vec<Difference>> {
+        let mut names = std::mem::take(&mut self.names);
+        let mut then = Paths { fs: self.sides.before, known: HashMap::new() };
+        let mut now = Paths { fs: self.sides.after, known: HashMap::new() };
         let mut lines = Vec::new();
         for (place, found) in names.changed {
             let path = now.path(&place)?;
-            lines.push(difference(DiffKind::Changed, found, path, None));
+            lines.push(difference(DiffKind::Changed, &found, path, None));
         }
         // What another file takes the place of is changed, not removed and added.
         let appeared = names.appeared.values().flatten();
@@ -155,59 +215,81 @@ impl FileSystem {
                 let path = now.path(&place)?;
                 if let Some((from, _)) = gone.next() {
                     let from = then.path(&from)?;
-                    lines.push(difference(DiffKind::Renamed, found, path, Some(from)));
+                    lines.push(difference(DiffKind::Renamed, &found, path, Some(from)));
                     continue;
                 }
-                let existed = view.main.store.get(self.keyspaces.meta, &key_of(&place))?.is_some();
+                let meta = self.sides.before.keyspaces.meta;
+                let existed = self.sides.before.read_view().get(meta, &key_of(&place))?.is_some();
                 let kind = if existed { DiffKind::Changed } else { DiffKind::Added };
-                lines.push(difference(kind, found, path, None));
+                lines.push(difference(kind, &found, path, None));
             }
             for (place, found) in gone {
-                lines.push(difference(DiffKind::Removed, found, then.path(&place)?, None));
+                lines.push(difference(DiffKind::Removed, &found, then.path(&place)?, None));
             }
         }
         for (place, found) in names.disappeared.into_values().flatten() {
             if !replaced.contains(&place) {
-                lines.push(difference(DiffKind::Removed, found, then.path(&place)?, None));
+                lines.push(difference(DiffKind::Removed, &found, then.path(&place)?, None));
             }
         }
+        lines.sort_by(|a, b| a.place.cmp(&b.place));
+        join_pairs(&mut lines);
         Ok(lines)
-    }
-
-    fn key_lines(&self, view: &TxnView, lines: &mut Vec<Difference>) -> Result<()> {
-        for info in self.store.keyspaces() {
-            if info.kind != KeyspaceKind::Tuple || crate::KEYSPACES.contains(&info.name.as_str()) {
-                continue;
-            }
-            each_change(view.txn.changes(info.keyspace)?, |change| {
-                let (key, value) = match change {
-                    Change::Put { key, value } => (key, Some(value)),
-                    Change::Delete { key } => (key, None),
-                    _ => return Ok(()),
-                };
-                let before = self.store.get(info.keyspace, &key)?;
-                let kind = match (&before, &value) {
-                    (None, Some(_)) => DiffKind::Added,
-                    (Some(before), Some(value)) if before != value => DiffKind::Changed,
-                    (Some(_), None) => DiffKind::Removed,
-                    _ => return Ok(()),
-                };
-                let place = [info.name.as_bytes(), b"/", &key].concat();
-                let bytes = value.map(|value| value.len() as u64);
-                lines.push(Difference { kind, file: None, place, from: None, bytes });
-                Ok(())
-            })?;
-        }
-        Ok(())
     }
 }
 
-fn key_of(place: &Place) -> Bytes {
-    Placement::own_subtree(place.0).key(&place.1)
+/// In a directory that was removed and made again, a name may go in the one and come in the other: then it has
+/// changed. The lines are in order.
+fn join_pairs(lines: &mut Vec<Difference>) {
+    lines.dedup_by(|second, first| {
+        let kinds = [first.kind, second.kind];
+        let is_pair = kinds.contains(&DiffKind::Added) && kinds.contains(&DiffKind::Removed);
+        let joins = is_pair && first.place == second.place;
+        if joins {
+            let added = if first.kind == DiffKind::Added { first.bytes } else { second.bytes };
+            (first.kind, first.bytes) = (DiffKind::Changed, added);
+        }
+        joins
+    });
+}
+
+/// What is under a row's key on one side.
+fn found(side: &FileSystem, key: &[u8]) -> Result<Option<Found>> {
+    let (meta, read) = (side.keyspaces.meta, side.read_view());
+    let Some(bytes) = read.get(meta, key)? else { return Ok(None) };
+    let row = Row::decode(key, &bytes)?;
+    let (inode, kind) = (row.inode(), row.kind());
+    let mut found = Found { inode, kind, header: None, content: Bytes::new() };
+    match row {
+        Row::Inode(header, content) => {
+            found.header = Some(header);
+            found.content = bytes.slice_ref(content);
+        }
+        Row::Directory { .. } => {}
+        Row::Link { .. } => {
+            if let Some(own) = read.get(meta, &Placement::own_subtree(inode).own_key())? {
+                let (header, content) = Row::decode_own(inode, &own)?;
+                (found.header, found.content) = (Some(header), own.slice_ref(content));
+            }
+        }
+    }
+    Ok(Some(found))
+}
+
+fn key_line(keyspace: &str, key: &[u8], before: Option<&Bytes>, after: Option<&Bytes>) -> Option<Difference> {
+    let kind = match (before, after) {
+        (None, Some(_)) => DiffKind::Added,
+        (Some(before), Some(after)) if before != after => DiffKind::Changed,
+        (Some(_), None) => DiffKind::Removed,
+        _ => return None,
+    };
+    let place = [keyspace.as_bytes(), b"/", key].concat();
+    let bytes = after.map(|value| value.len() as u64);
+    Some(Difference { kind, file: None, place, from: None, bytes })
 }
 
 /// Whether somebody would see another file. Directories change with their entries, which are listed.
-fn differ(before: Found, after: Found) -> bool {
+fn differ(before: &Found, after: &Found) -> bool {
     let (Some(before), Some(after)) = (before.header, after.header) else { return false };
     let rights = |header: &Header| (header.mode, header.uid, header.gid);
     let content = |header: &Header| (header.size, header.mtime);
@@ -215,7 +297,7 @@ fn differ(before: Found, after: Found) -> bool {
         || (after.kind != FileType::Directory && content(&before) != content(&after))
 }
 
-fn difference(kind: DiffKind, found: Found, place: Vec<u8>, from: Option<Vec<u8>>) -> Difference {
+fn difference(kind: DiffKind, found: &Found, place: Vec<u8>, from: Option<Vec<u8>>) -> Difference {
     let bytes = found.header.filter(|header| header.kind == FileType::Regular).map(|header| header.size);
     Difference { kind, file: Some(found.kind), place, from, bytes }
 }

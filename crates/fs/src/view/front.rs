@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use kvfs_txn::{Doom, DoomReason, LockInfo, LockName, LockNameBuf, Rival, TxnInfo};
+use kvfs_txn::{Doom, DoomReason, LockName, LockNameBuf, LockPage, LockPlace, Rival, TxnInfo};
 
 use super::Origin;
 use crate::{FileSystem, NodeId};
@@ -25,9 +25,10 @@ impl FileSystem {
         self.shared.admission.transactions()
     }
 
-    /// Every lock, ordered by name and holder.
-    pub fn locks(&self) -> Vec<LockInfo> {
-        self.shared.admission.list()
+    /// The first `len_max` locks of transactions behind `after` (`None`: from the start). O(n log `len_max`)
+    /// over all n locks.
+    pub fn locks(&self, after: Option<LockPlace>, len_max: usize) -> LockPage {
+        self.shared.admission.page(after, len_max)
     }
 
     /// Why the transaction can't go on, if it can't.

@@ -20,16 +20,19 @@
 //! * an ended view answers `Stale`, a doomed one `Canceled`.
 
 mod commit;
+mod compare;
 mod created;
 mod diff;
 mod front;
 mod origin;
 mod publish;
+mod restore;
 mod txn;
 mod verify;
 
 pub use commit::{CommitPlan, Committed, Invalidations};
 pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
+pub use restore::Restored;
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};

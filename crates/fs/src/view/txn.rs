@@ -19,7 +19,10 @@ use crate::{FileSystem, FsError, Result};
 pub use kvfs_txn::Owner;
 
 /// A transaction's nodes may take this part of what the main line's may.
-const NODE_SHARE: u64 = 4;
+const TXN_NODE_SHARE: u64 = 4;
+
+/// The same for the view of a snapshot, of which front ends keep a handful.
+const SNAPSHOT_NODE_SHARE: u64 = 16;
 
 /// How to begin a transaction.
 #[derive(Debug, Clone)]
@@ -151,7 +154,7 @@ impl FileSystem {
             created: Created::default(),
             phase: RwLock::new(Phase::Open),
         };
-        let fs = self.view(Origin::Txn(view));
+        let fs = self.view(Origin::Txn(view), TXN_NODE_SHARE);
         fs.install_root()?;
         Ok(fs)
     }
@@ -161,17 +164,15 @@ impl FileSystem {
     /// # Errors
     /// Store errors.
     pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
-        let fs = self.view(Origin::Snapshot(snapshot));
+        let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE);
         fs.install_root()?;
         Ok(fs)
     }
 
     /// Another view of the same file system, without a node yet.
-    fn view(&self, origin: Origin) -> Arc<Self> {
-        let nodes = NodeTable::new(
-            self.options.node_bytes_max / NODE_SHARE,
-            self.options.content_bytes_max / NODE_SHARE,
-        );
+    fn view(&self, origin: Origin, share: u64) -> Arc<Self> {
+        let nodes =
+            NodeTable::new(self.options.node_bytes_max / share, self.options.content_bytes_max / share);
         Arc::new(Self {
             store: Arc::clone(&self.store),
             keyspaces: self.keyspaces,

@@ -5,11 +5,13 @@
 mod areas;
 mod driver;
 mod engine;
+mod histories;
 mod interleaved;
 mod keys;
 mod prefix;
 mod random;
 mod reference;
 mod setup;
+mod snapshots;
 mod threads;
 mod views;

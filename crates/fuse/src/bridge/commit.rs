@@ -62,7 +62,7 @@ impl Bridge {
         if let Some(own) = own {
             own.write_back()?;
         }
-        let _turn = self.shared.commits.lock();
+        let _turn = self.files.shared.commits.lock();
         let plan = view.commit_plan()?;
         self.drive_out(view, plan.contents);
         let committed = view.commit(durability)?;
@@ -70,17 +70,20 @@ impl Bridge {
         committed.durable.map(|()| committed.position)
     }
 
-    /// Has the kernel write out every dirty page of this view.
-    fn write_back(&self) -> Result<(), FsError> {
-        if let Some(notifier) = self.shared.notifier.get() {
-            let files = self.shared.fs.cached_files();
+    /// Has the kernel write out every dirty page of this view, of shared mappings too, and drop its pages.
+    ///
+    /// # Errors
+    /// That of a page that could not be written.
+    pub fn write_back(&self) -> Result<(), FsError> {
+        if let Some(notifier) = self.files.shared.notifier.get() {
+            let files = self.files.shared.fs.cached_files();
             let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));
             if let Err(error) = ended {
                 // The last user of the mount has gone, and wrote its pages before.
                 tracing::debug!(%error, "the view was unmounted before its commit");
             }
         }
-        match self.shared.lost_write.lock().clone() {
+        match self.files.shared.lost_write.lock().clone() {
             Some(error) => Err(error),
             None => Ok(()),
         }
@@ -88,16 +91,16 @@ impl Bridge {
 
     /// Has the kernel drop its pages of these files. What is dirty comes in, and dooms the transaction.
     fn drive_out(&self, view: &Arc<FileSystem>, files: Vec<NodeId>) {
-        let Some(notifier) = self.shared.notifier.get().filter(|_| !files.is_empty()) else { return };
-        let files = self.shared.writers.drive(files, view);
+        let Some(notifier) = self.files.shared.notifier.get().filter(|_| !files.is_empty()) else { return };
+        let files = self.files.shared.writers.drive(files, view);
         // The connection's end leaves no pages either.
         let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
-        self.shared.writers.rest();
+        self.files.shared.writers.rest();
     }
 
     /// Has the kernel forget what a commit changed.
     fn have_forgotten(&self, changes: Invalidations) {
-        let Some(notifier) = self.shared.notifier.get() else { return };
+        let Some(notifier) = self.files.shared.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let listings: BTreeSet<u64> = changes.entries.iter().map(|(directory, _)| directory.0).collect();
         let nodes = changes.nodes.into_iter().filter(|(node, _)| !listings.contains(&node.0));

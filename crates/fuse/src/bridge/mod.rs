@@ -1,5 +1,8 @@
 //! The file system of `kvfs-fs` behind the kernel's requests: a translation without policy of its own.
 //!
+//! A [`Bridge`] passes each request on by its node id ([`ids`]): to the [`Files`] of what is mounted, to those of
+//! a snapshot that is shown below the [`hidden`] directory, or to that directory.
+//!
 //! Requests that meet another operation's names are parked (see [`crate::Reply::park`]) and tried again by a
 //! thread of their own when their ticket is ready; an interrupt gives the ticket up. Syncs are waited for by
 //! one thread, which makes groups of them. So a worker never waits for anything but the store's reads and
@@ -12,7 +15,10 @@ mod background;
 mod commit;
 mod convert;
 mod errno;
-mod operations;
+mod files;
+mod hidden;
+mod ids;
+mod route;
 mod view;
 mod writers;
 
@@ -35,7 +41,9 @@ use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
 use crate::transport::{BufferPool, Delivery};
 use background::Background;
-use operations::Listing;
+use files::Listing;
+pub use hidden::{Folder, HiddenDirectory, Item, Name, SnapshotItem};
+use hidden::{Hidden, Known};
 pub use view::{View, ViewError};
 use writers::{Place, Writers};
 
@@ -58,6 +66,8 @@ pub struct BridgeConfig {
     pub xattrs: bool,
     /// Size of the recycled READ buffers (bytes); larger READs allocate.
     pub read_buffer_bytes: usize,
+    /// A directory in the root that no listing shows.
+    pub hidden: Option<HiddenDirectory>,
 }
 
 impl Default for BridgeConfig {
@@ -71,6 +81,7 @@ impl Default for BridgeConfig {
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
             read_buffer_bytes: 1 << 20,
+            hidden: None,
         }
     }
 }
@@ -95,14 +106,24 @@ const PRUNE_PERIOD: u32 = 256;
 /// Nodes that the kernel is asked to forget at a time.
 const PRUNE_COUNT: usize = 1024;
 
-/// [`crate::Operations`] over a [`FileSystem`].
+/// [`crate::Operations`] over a [`FileSystem`], and what is hidden beside it.
 pub struct Bridge {
+    files: Files,
+    hidden: Option<Arc<Hidden>>,
+}
+
+/// The files of one view, at their place among the node ids.
+struct Files {
     shared: Arc<Shared>,
     background: Arc<Background>,
 }
 
 struct Shared {
     fs: Arc<FileSystem>,
+    /// Added to inode numbers, as node ids and as what users see; see [`ids`].
+    base: u64,
+    /// Counts what the kernel knows of a view that ends when it knows nothing.
+    known: Option<Arc<Known>>,
     config: BridgeConfig,
     buffers: Arc<BufferPool>,
     notifier: OnceLock<Notifier>,
@@ -202,31 +223,58 @@ impl Bridge {
 
     /// A bridge to a transaction's view, which shares what can be shared with the main line's.
     fn of_view(&self, fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
-        Self::with_buffers(fs, config, Arc::clone(&self.shared.buffers))
+        Self::with_buffers(fs, config, Arc::clone(&self.files.shared.buffers))
     }
 
     fn with_buffers(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<BufferPool>) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            fs: Arc::clone(&fs),
-            buffers,
-            notifier: OnceLock::new(),
-            entries: AtomicU32::new(0),
-            pruning: Arc::default(),
-            writers: Arc::default(),
-            commits: Mutex::default(),
-            lost_write: Mutex::default(),
-            config,
-        });
-        let tick = Arc::clone(&shared);
+        let hidden = config.hidden.clone().map(|hidden| Arc::new(Hidden::new(hidden)));
+        let shared = Arc::new(Shared::new(Arc::clone(&fs), config, buffers));
+        let (tick, swept) = (Arc::clone(&shared), hidden.clone());
         let period = shared.config.housekeep_period;
-        let background = Background::start(fs, period, move || tick.housekeep())?;
-        Ok(Self { shared, background: Arc::new(background) })
+        let background = Background::start(fs, period, move || {
+            tick.housekeep();
+            if let Some(hidden) = &swept {
+                hidden.views().sweep(&tick);
+            }
+        })?;
+        Ok(Self { files: Files { shared, background: Arc::new(background) }, hidden })
     }
 
     /// Gives the bridge the way to make the kernel forget; call it when the session has started.
     pub fn attach(&self, notifier: Notifier) {
         // A second session on the same bridge is a mistake of the caller; the first notifier stays.
-        let _ = self.shared.notifier.set(notifier);
+        let _ = self.files.shared.notifier.set(notifier);
+    }
+
+    /// Closes the views of snapshots that are deleted ([`SnapshotItem::is_kept`]): nothing refers to them any more
+    /// when the requests that are under way are answered, and later ones are stale. Housekeeping does it, too.
+    pub fn close_deleted_snapshots(&self) {
+        if let Some(hidden) = &self.hidden {
+            hidden.views().sweep(&self.files.shared);
+        }
+    }
+
+    /// What the kernel knows of the hidden directory, views not counted.
+    pub fn hidden_nodes(&self) -> usize {
+        self.hidden.as_ref().map_or(0, |hidden| hidden.nodes_count())
+    }
+
+    /// Snapshots whose views the kernel knows something of.
+    pub fn snapshots_open(&self) -> usize {
+        self.hidden.as_ref().map_or(0, |hidden| hidden.views().len())
+    }
+}
+
+impl Files {
+    /// The files of a snapshot, numbered from `base` on, for the same kernel side.
+    fn of_snapshot(&self, fs: Arc<FileSystem>, base: u64, known: Arc<Known>) -> Self {
+        let on = &self.shared;
+        let config = BridgeConfig { hidden: None, ..on.config.clone() };
+        let shared = Shared { base, known: Some(known), ..Shared::new(fs, config, Arc::clone(&on.buffers)) };
+        if let Some(notifier) = on.notifier.get() {
+            let _ = shared.notifier.set(notifier.clone());
+        }
+        Self { shared: Arc::new(shared), background: Arc::clone(&self.background) }
     }
 
     /// Runs `operation` now, or later if it must wait for another one, and answers.
@@ -313,6 +361,22 @@ fn park<T: Payload + Counted + 'static>(
 }
 
 impl Shared {
+    fn new(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<BufferPool>) -> Self {
+        Self {
+            fs,
+            base: 0,
+            known: None,
+            buffers,
+            notifier: OnceLock::new(),
+            entries: AtomicU32::new(0),
+            pruning: Arc::default(),
+            writers: Arc::default(),
+            commits: Mutex::default(),
+            lost_write: Mutex::default(),
+            config,
+        }
+    }
+
     /// Runs `operation`; once more, if what was deleted a moment ago still takes the space that it needs.
     fn attempt<T>(
         &self,
@@ -329,6 +393,10 @@ impl Shared {
         match outcome {
             Ok(mut value) => {
                 let (node, listed) = (value.node(), value.take_listed());
+                if let Some(known) = &self.known {
+                    // Before the kernel can forget it again.
+                    known.add(node.iter().chain(&listed).count() as u64);
+                }
                 let delivery = reply.ok(value);
                 for node in node.into_iter().chain(listed) {
                     self.count_entry(delivery, node);
@@ -346,10 +414,18 @@ impl Shared {
     /// An entry was answered: undone if nobody took it; now and then the table's size is looked at.
     fn count_entry(&self, delivery: Delivery, node: u64) {
         if delivery == Delivery::Gone {
-            self.fs.forget(NodeId(node), 1);
+            self.forget(ids::inode(node), 1);
         }
         if self.entries.fetch_add(1, Ordering::Relaxed).is_multiple_of(PRUNE_PERIOD) {
             self.prune();
+        }
+    }
+
+    /// The kernel, or nobody at all, knows `inode` `count` times less.
+    fn forget(&self, inode: u64, count: u64) {
+        self.fs.forget(NodeId(inode), count);
+        if let Some(known) = &self.known {
+            known.take(count);
         }
     }
 
@@ -362,13 +438,13 @@ impl Shared {
         }
         let candidates = self.fs.prune_candidates(PRUNE_COUNT);
         let mut notifications = if notifier.supports(PRUNE) {
-            let nodes: Vec<u64> = candidates.iter().map(|candidate| candidate.node.0).collect();
+            let nodes: Vec<u64> = candidates.iter().map(|candidate| self.base + candidate.node.0).collect();
             if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }
         } else {
             let links = candidates.into_iter().filter_map(|candidate| candidate.link);
             links
                 .map(|(parent, name)| Notification::InvalEntry {
-                    parent: parent.0,
+                    parent: self.base + parent.0,
                     name: Bytes::from(name),
                     expire_only: false,
                 })

@@ -75,7 +75,7 @@ impl View {
             name: format!("txn{id}"),
             ..SessionConfig::default()
         };
-        let bridge = Arc::new(main.of_view(fs, view_config(locks_reads)).map_err(ViewError::Thread)?);
+        let bridge = Arc::new(main.of_view(fs, view_config(main, locks_reads)).map_err(ViewError::Thread)?);
         let session = Session::start_with(transport, &config, Arc::clone(&bridge) as Arc<_>, buffers)?;
         bridge.attach(session.notifier());
         Ok(Self { bridge, session })
@@ -104,9 +104,9 @@ fn view_init_config(locks_reads: bool) -> InitConfig {
 }
 
 /// Attributes of directories tell of all their entries: where reads are locked, only whoever asks for them
-/// locks that.
-fn view_config(locks_reads: bool) -> BridgeConfig {
-    let config = BridgeConfig::default();
+/// locks that. What is hidden on the main line is hidden here, too.
+fn view_config(main: &Bridge, locks_reads: bool) -> BridgeConfig {
+    let config = BridgeConfig { hidden: main.files.shared.config.hidden.clone(), ..BridgeConfig::default() };
     let directory_attr_timeout = if locks_reads { Duration::ZERO } else { config.directory_attr_timeout };
     BridgeConfig { directory_attr_timeout, ..config }
 }

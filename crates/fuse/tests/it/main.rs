@@ -4,6 +4,7 @@
 
 mod bridge;
 mod gate;
+mod hidden;
 mod kernel;
 mod mounted;
 mod pressure;

@@ -2,7 +2,8 @@
 //!
 //! Purpose: [`Publisher`] advances the visible watermark over commits in their order, however their
 //! writers finish. [`SnapshotTracker`] knows the pinned positions, between which merges may thin out
-//! versions. [`PrivateWrites`] are what a transaction has written so far.
+//! versions. [`PrivateWrites`] are what a transaction has written so far, in memory and, beyond its share of
+//! that, in [`PrivateRuns`].
 //!
 //! Thread safety: the first two are shared by all threads.
 
@@ -10,12 +11,14 @@ mod net;
 mod private;
 mod publisher;
 mod snapshots;
+mod spilled;
 mod sync;
 
 pub use net::NetChanges;
-pub use private::{OwnTable, PRIVATE, PrivateWrites};
+pub use private::{OwnWrites, PRIVATE, PrivateWrites};
 pub use publisher::{Publisher, Ticket};
 pub use snapshots::{SnapshotPin, SnapshotTracker};
+pub use spilled::{PrivateRuns, Spill};
 
 /// The publisher once more, on primitives whose schedule a test decides.
 #[cfg(test)]

@@ -13,18 +13,42 @@ use kvfs_store::{
     BLOCK_BYTES, Batch, Change, ChangeCursor, KeyRange, Keyspace, KeyspaceKind, Op, Result, Seqno,
 };
 
-use super::private::BlockWrites;
+use super::private::{BlockWrites, OwnWrites};
 use crate::format::{RecordIter, RecordKind, RecordRef};
-use crate::iter::{CompactionIter, KeepRules, Kept};
-use crate::memtable::{MemTable, Merger, TombstoneSet, split_block_key};
+use crate::iter::{CompactionIter, KeepRules, Kept, MergingIter, run_records};
+use crate::memtable::{Merger, TombstoneSet, split_block_key};
+use crate::run::Access;
 
 /// One keyspace of a private write set, up to a seqno.
 pub(super) struct NetSource {
-    pub(super) table: Arc<MemTable>,
+    pub(super) own: OwnWrites,
     pub(super) keyspace: u32,
     pub(super) kind: KeyspaceKind,
     pub(super) merger: Merger,
-    pub(super) limit: Seqno,
+}
+
+impl NetSource {
+    /// All records up to the limit. Nobody asks for the data of blocks: they have no values here.
+    fn records(&self) -> UpTo {
+        let runs = self.own.runs(self.keyspace);
+        let in_tables = self.own.tables().map(|table| table.iter(self.keyspace));
+        let in_runs = runs.iter().map(|run| run_records(run, Access::Crowded { walks: runs.len() }));
+        let records = Box::new(MergingIter::new(in_tables.chain(in_runs).collect()));
+        UpTo { records, limit: self.own.limit(), has_values: self.kind == KeyspaceKind::Tuple }
+    }
+
+    fn tombstones(&self) -> Arc<TombstoneSet> {
+        let runs = self.own.runs(self.keyspace);
+        let in_runs = runs.iter().flat_map(|run| run.tombstones());
+        let mut sets: Vec<_> = self.own.tables().map(|table| table.tombstones(self.keyspace)).collect();
+        sets.extend(in_runs);
+        sets.retain(|set| !set.is_empty());
+        match &sets[..] {
+            [] => Arc::default(),
+            [set] => Arc::clone(set),
+            _ => Arc::new(TombstoneSet::union(sets.iter().map(|set| &**set))),
+        }
+    }
 }
 
 /// One element of the net set.
@@ -47,11 +71,10 @@ struct NetWalk {
 
 impl NetWalk {
     fn new(source: &NetSource) -> Self {
-        let tombstones = source.table.tombstones(source.keyspace);
+        let tombstones = source.tombstones();
         let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: source.merger.clone() };
-        let records = UpTo { records: source.table.iter(source.keyspace), limit: source.limit };
         Self {
-            records: CompactionIter::new(Box::new(records), [Arc::clone(&tombstones)], rules),
+            records: CompactionIter::new(Box::new(source.records()), [Arc::clone(&tombstones)], rules),
             ranges: ranges(&tombstones),
             tombstones,
             ahead: None,
@@ -83,6 +106,12 @@ impl NetWalk {
                 RecordKind::Merge => return self.operands(kept).map(Some),
             }
         }
+    }
+
+    /// The key of the next record, if no range comes before it.
+    fn next_key(&self) -> Option<&Bytes> {
+        let key = self.ahead.as_ref().map(|kept| &kept.key)?;
+        self.ranges.front().is_none_or(|range| range.start > *key).then_some(key)
     }
 
     /// All operands of the key of `newest`. There is no private base: else there were a value.
@@ -153,6 +182,9 @@ impl ChangeCursor for NetChanges {
             Net::DeleteRange(start, end) => match end.strip_suffix(&[0]) {
                 // That is how a block is deleted.
                 Some(key) if self.kind == KeyspaceKind::Block && *key == start => {
+                    if self.walk.next_key() == Some(&start) {
+                        return self.next();
+                    }
                     Change::Delete { key: start }
                 }
                 _ => Change::DeleteRange { start, end },
@@ -224,6 +256,8 @@ fn close(stretch: Option<Stretch>, keyspace: Keyspace, block_writes: &BlockWrite
 struct UpTo {
     records: Box<dyn RecordIter>,
     limit: Seqno,
+    /// Else they are taken for empty, and not read.
+    has_values: bool,
 }
 
 impl UpTo {
@@ -268,6 +302,6 @@ impl RecordIter for UpTo {
     }
 
     fn value(&mut self) -> Result<Bytes> {
-        self.records.value()
+        if self.has_values { self.records.value() } else { Ok(Bytes::new()) }
     }
 }

@@ -1,14 +1,15 @@
-//! The private write set of one transaction, in memory.
+//! The private write set of one transaction: the newest batches in memory, older ones in private runs.
 //!
 //! Purpose: a memtable of its own, which lies above the layers that everybody sees. Its records are numbered
-//! from [`PRIVATE`] on, so that they come before everything else in record order; what they become at the
-//! commit is the *net* set (module `net`), as one batch.
+//! from [`PRIVATE`] on, so that they come before everything else in record order. What fits in memory becomes,
+//! at the commit, the *net* set (module `net`) as one batch. What does not has become runs before (module
+//! `spilled`), whose seqnos count from [`PRIVATE`] until the commit gives them another base.
 //!
-//! Thread safety: writers take turns (the transaction's lock); readers hold the table and the number of the
-//! last batch that was whole when they came, see [`OwnTable`].
+//! Thread safety: writers take turns (the transaction's lock); readers hold tables and runs, and the number of
+//! the last batch that was whole when they came, see [`OwnWrites`].
 //!
-//! Invariants: everything at or below `last` is wholly in the table; block data is kept by the operation that
-//! brought it, so that the commit writes stretches, not blocks.
+//! Invariants: everything at or below `last` is wholly in the set; each table is newer than all below it;
+//! block data is kept by the operation that brought it, so that the commit writes stretches, not blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,28 +18,105 @@ use bytes::Bytes;
 use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, TxnStats};
 
 use super::net::{NetChanges, NetSource, net_batch};
+use super::spilled::{PrivateRuns, Spill};
 use crate::cache::Accountant;
-use crate::memtable::{MemTable, Merger};
+use crate::memtable::{BlockFill, Lookup, MemTable, Merger};
+use crate::version::{Edit, Run};
 
 /// Private records have seqnos above this, all others below.
 pub const PRIVATE: Seqno = 1 << 63;
 
 /// What a reader sees of a private write set.
-#[derive(Debug, Clone)]
-pub struct OwnTable {
-    /// The records.
-    pub table: Arc<MemTable>,
+#[derive(Clone)]
+pub struct OwnWrites {
+    /// The newest records.
+    table: Arc<MemTable>,
+    /// Older ones, on their way to runs.
+    sealed: Option<Arc<MemTable>>,
+    /// The oldest ones.
+    runs: PrivateRuns,
     /// The newest seqno that counts.
-    pub limit: Seqno,
+    limit: Seqno,
+}
+
+impl OwnWrites {
+    /// The newest seqno that counts.
+    pub fn limit(&self) -> Seqno {
+        self.limit
+    }
+
+    /// The layers in memory, newest first.
+    pub fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
+        std::iter::once(&self.table).chain(&self.sealed)
+    }
+
+    /// The layers below them, newest first.
+    pub fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
+        self.runs.of(keyspace)
+    }
+
+    /// Takes a point read through all layers.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    pub fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
+        for table in self.tables() {
+            table.lookup(keyspace, lookup);
+            if lookup.is_decided() {
+                return Ok(());
+            }
+        }
+        for run in self.runs(keyspace) {
+            run.lookup(lookup)?;
+            if lookup.is_decided() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a read of blocks through all layers.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
+        for table in self.tables() {
+            table.fill(keyspace, fill);
+            if fill.is_complete() {
+                return Ok(());
+            }
+        }
+        for run in self.runs(keyspace) {
+            run.fill(fill)?;
+            if fill.is_complete() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The smallest block at or after `from` that any layer holds, deleted ones included.
+    pub fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Option<u64> {
+        let limit = self.limit;
+        let in_tables = self.tables().filter_map(|table| table.next_block(keyspace, prefix, from, limit));
+        let in_runs = self.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, limit));
+        in_tables.chain(in_runs).min()
+    }
 }
 
 /// The private writes of one transaction.
 pub struct PrivateWrites {
+    accountant: Arc<Accountant>,
     table: Arc<MemTable>,
+    /// Full, and on its way to runs; a spill that failed leaves it here.
+    sealed: Option<Arc<MemTable>>,
+    runs: PrivateRuns,
     /// Of the last batch.
     last: Seqno,
-    /// First block and data of each operation that wrote blocks.
+    /// First block and data of each operation in `table` that wrote blocks.
     block_writes: BlockWrites,
+    /// Keys and values in `table`, and in `sealed` (bytes).
+    bytes_payload: (u64, u64),
     stats: TxnStats,
 }
 
@@ -49,9 +127,13 @@ impl PrivateWrites {
     /// An empty set, whose memory is charged to `accountant`.
     pub fn new(accountant: Arc<Accountant>) -> Self {
         Self {
-            table: Arc::new(MemTable::new(accountant)),
+            table: Arc::new(MemTable::new(Arc::clone(&accountant))),
+            accountant,
+            sealed: None,
+            runs: PrivateRuns::default(),
             last: PRIVATE,
             block_writes: BTreeMap::new(),
+            bytes_payload: (0, 0),
             stats: TxnStats::default(),
         }
     }
@@ -65,19 +147,81 @@ impl PrivateWrites {
         }
         self.table.apply(batch, self.last + 1, kind_of);
         self.last += batch.len() as u64;
+        self.bytes_payload.0 += batch.payload_bytes() as u64;
         self.stats.batches += 1;
         self.stats.operations += batch.len() as u64;
         self.stats.bytes_written += batch.payload_bytes() as u64;
     }
 
     /// The set as it is now; `None` while it is empty.
-    pub fn own(&self) -> Option<OwnTable> {
-        (!self.table.is_empty()).then(|| OwnTable { table: Arc::clone(&self.table), limit: self.last })
+    pub fn own(&self) -> Option<OwnWrites> {
+        (self.last > PRIVATE).then(|| self.view())
+    }
+
+    fn view(&self) -> OwnWrites {
+        let (table, sealed) = (Arc::clone(&self.table), self.sealed.clone());
+        OwnWrites { table, sealed, runs: self.runs.clone(), limit: self.last }
     }
 
     /// Sizes.
     pub fn stats(&self) -> TxnStats {
-        TxnStats { bytes_memory: self.table.bytes(), ..self.stats }
+        TxnStats { bytes_memory: self.bytes_memory(), ..self.stats }
+    }
+
+    /// Memory of the tables (bytes).
+    pub fn bytes_memory(&self) -> u64 {
+        self.table.bytes() + self.sealed.as_ref().map_or(0, |sealed| sealed.bytes())
+    }
+
+    /// Keys and values in memory: what still needs space on the device (bytes).
+    pub fn bytes_payload(&self) -> u64 {
+        self.bytes_payload.0 + self.bytes_payload.1
+    }
+
+    /// Whether the set is no longer wholly in one table, and is committed by its runs.
+    pub fn is_spilled(&self) -> bool {
+        self.sealed.is_some() || !self.runs.is_empty()
+    }
+
+    /// Sets what is in memory aside, to be written; `None` when there is nothing. Batches
+    /// that come later are newer. The caller takes turns with other spills.
+    pub fn seal(&mut self) -> Option<Arc<MemTable>> {
+        if self.sealed.is_none() && !self.table.is_empty() {
+            let fresh = Arc::new(MemTable::new(Arc::clone(&self.accountant)));
+            self.sealed = Some(std::mem::replace(&mut self.table, fresh));
+            self.bytes_payload = (0, self.bytes_payload.0);
+            self.block_writes.clear();
+        }
+        self.sealed.clone()
+    }
+
+    /// What [`Self::seal`] gave has been written.
+    pub fn spilled(&mut self, spill: Spill) {
+        self.stats.bytes_spilled += spill.bytes();
+        self.runs.add(spill);
+        self.sealed = None;
+        self.bytes_payload.1 = 0;
+    }
+
+    /// The private runs.
+    pub fn runs(&self) -> &PrivateRuns {
+        &self.runs
+    }
+
+    /// The private runs, for good.
+    pub fn take_runs(&mut self) -> PrivateRuns {
+        std::mem::take(&mut self.runs)
+    }
+
+    /// The edits by which the manifest learns of runs that it does not know yet, and a mark for
+    /// [`Self::note_prepared`].
+    pub fn unprepared(&self) -> (Vec<Edit>, usize) {
+        self.runs.unprepared()
+    }
+
+    /// The manifest knows what [`Self::unprepared`] gave.
+    pub fn note_prepared(&mut self, mark: usize) {
+        self.runs.note_prepared(mark);
     }
 
     /// The net changes of one keyspace as they are now.
@@ -86,14 +230,16 @@ impl PrivateWrites {
     }
 
     fn source(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetSource {
-        NetSource { table: Arc::clone(&self.table), keyspace, kind, merger, limit: self.last }
+        NetSource { own: self.view(), keyspace, kind, merger }
     }
 
     /// The net changes of all keyspaces as one batch. `meta` knows the layout and the merge function of each.
+    /// The set is not spilled.
     ///
     /// # Errors
     /// Those of `meta`, and of merge functions.
     pub fn batch(&self, meta: impl Fn(u32) -> Result<(KeyspaceKind, Merger)>) -> Result<Batch> {
+        debug_assert!(!self.is_spilled(), "the data of blocks is not at hand any more");
         let mut batch = Batch::new();
         for keyspace in self.table.keyspaces() {
             let (kind, merger) = meta(keyspace)?;

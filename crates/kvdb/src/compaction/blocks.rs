@@ -71,7 +71,7 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         output: Output::new(job.spec.clone(), survivors, sink),
         groups: BTreeMap::new(),
         pending_bytes: 0,
-        reader: CopyReader::new(Arc::clone(&job.spec.ctx)),
+        reader: CopyReader::new(Arc::clone(&job.spec.ctx), job.inputs.len()),
     };
     for interval in sweep {
         mover.take(&interval)?;

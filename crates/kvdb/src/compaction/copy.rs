@@ -27,17 +27,26 @@ impl Window {
 pub(super) struct CopyReader {
     ctx: Arc<RunContext>,
     windows: BTreeMap<usize, Window>,
+    /// What is read at once when an input is walked in small steps (bytes).
+    window_bytes: u64,
 }
 
 impl CopyReader {
     /// Most blocks that one call reads.
     pub(super) const BLOCKS_MAX: u64 = 256;
 
-    /// What is read at once when an input is walked in small steps (bytes).
+    /// Size of a window, unless there are many (bytes).
     const WINDOW_BYTES: u64 = 512 << 10;
+    /// All windows together (bytes), but for their least size.
+    const WINDOWS_BYTES: u64 = 8 << 20;
+    /// Less is not worth a request (bytes).
+    const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
-    pub(super) fn new(ctx: Arc<RunContext>) -> Self {
-        Self { ctx, windows: BTreeMap::new() }
+    /// A reader of so many inputs.
+    pub(super) fn new(ctx: Arc<RunContext>, inputs: usize) -> Self {
+        let share = Self::WINDOWS_BYTES / inputs.max(1) as u64;
+        let window_bytes = share.clamp(Self::WINDOW_BYTES_MIN, Self::WINDOW_BYTES);
+        Self { ctx, windows: BTreeMap::new(), window_bytes }
     }
 
     /// The consecutive blocks at device address `addr`, one for each checksum.
@@ -66,7 +75,7 @@ impl CopyReader {
         // Nothing is read beyond the zone: what follows may be in use by somebody else.
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zone_end = (addr / zone_bytes + 1) * zone_bytes;
-        let wanted = len.max(Self::WINDOW_BYTES).min(zone_end - addr).max(len);
+        let wanted = len.max(self.window_bytes).min(zone_end - addr).max(len);
         let mut buf = AlignedBuf::zeroed(wanted as usize);
         let result = self.ctx.device.read_at(buf.as_mut(), addr);
         result.map_err(|error| {

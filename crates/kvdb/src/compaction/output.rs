@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result};
+use kvfs_store::{KeyspaceKind, Result, Seqno};
 
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
@@ -27,6 +27,8 @@ pub(crate) struct OutputSpec {
     pub(crate) keyspace: u32,
     pub(crate) kind: KeyspaceKind,
     pub(crate) stream: Stream,
+    /// What seqnos are counted from on the device; 0 but for private runs.
+    pub(crate) base: Seqno,
     /// How far allocations may go.
     pub(crate) budget: Budget,
     pub(crate) piece_bytes: u64,
@@ -62,7 +64,7 @@ impl<'a> Output<'a> {
     fn new_writer(spec: &OutputSpec) -> PieceWriter {
         let ctx = Arc::clone(&spec.ctx);
         let id = PieceId(spec.next_id.fetch_add(1, Ordering::Relaxed));
-        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id)
+        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id).counting_from(spec.base)
     }
 
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,

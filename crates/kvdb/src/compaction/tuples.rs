@@ -128,7 +128,8 @@ struct Copier {
 
 impl Copier {
     fn new(job: &MergeJob, tombstones: TombstoneSet) -> Self {
-        let sources = job.inputs.iter().map(|run| run_records(run, Access::Sequential)).collect();
+        let access = Access::Crowded { walks: job.inputs.len() };
+        let sources = job.inputs.iter().map(|run| run_records(run, access)).collect();
         let merging = Box::new(MergingIter::new(sources));
         let records = CompactionIter::new(merging, [Arc::new(tombstones)], job.rules.clone());
         Self { records, resume: None, started: false }

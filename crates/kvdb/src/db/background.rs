@@ -94,7 +94,9 @@ fn merge_loop(inner: &Inner) {
             Ok(false) | Err(StoreError::Full) => {}
             Err(error) => return Err(error),
         }
-        if inner.space_is_short() && inner.reclaim_wanted() {
+        // A deleted snapshot's garbage lies where merges may not come by for long.
+        let clearing = inner.clearing_wanted.swap(false, Ordering::AcqRel);
+        if (clearing || inner.space_is_short()) && inner.reclaim_wanted() {
             inner.reclaim()?;
         }
         Ok(false)

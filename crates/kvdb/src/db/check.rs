@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvfs_store::{Result, SpaceStats};
 
 use super::inner::Inner;
+use super::view::Sealed;
 use crate::journal::Journal;
 use crate::version::Run;
 use crate::zone::Budget;
@@ -40,7 +41,14 @@ impl Inner {
                 check_run(run, &meta.name, &mut tally);
             }
         }
-        self.check_zones(view.version.keyspaces().flat_map(|(_, runs)| runs), &mut tally);
+        // Those of commits that wait for older memtables.
+        let waiting = || view.sealed.iter().flat_map(Sealed::all_runs);
+        for (keyspace, run) in waiting() {
+            tally.runs += 1;
+            check_run(run, &self.keyspaces.get(keyspace)?.name, &mut tally);
+        }
+        let in_version = view.version.keyspaces().flat_map(|(_, runs)| runs);
+        self.check_zones(in_version.chain(waiting().map(|(_, run)| run)), &mut tally);
         let counts = [
             ("runs", tally.runs),
             ("pieces", tally.pieces),
@@ -106,6 +114,7 @@ impl Inner {
         for (name, value) in self.transactions.list() {
             add(name, value);
         }
+        add("snapshots.named", self.named.count());
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());

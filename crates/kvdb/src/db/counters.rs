@@ -32,6 +32,13 @@ impl Counters {
         self.payload_bytes.fetch_add(batch.payload_bytes() as u64, Relaxed);
     }
 
+    /// The commit of a transaction that had written everything before.
+    pub(crate) fn note_spilled_commit(&self, operations: u64, payload_bytes: u64) {
+        self.batches.fetch_add(1, Relaxed);
+        self.ops.fetch_add(operations, Relaxed);
+        self.payload_bytes.fetch_add(payload_bytes, Relaxed);
+    }
+
     pub(crate) fn note_delay(&self, delay: Duration) {
         let us = delay.as_micros() as u64;
         self.delays.fetch_add(1, Relaxed);

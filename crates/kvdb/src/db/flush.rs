@@ -12,11 +12,11 @@ use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
-use super::view::{Sealed, View};
+use super::view::{Sealed, SealedLayer, View};
 use crate::compaction::{Output, OutputSpec, Sink, Totals};
 use crate::format::SeqnoSpan;
 use crate::iter::{CompactionIter, KeepRules, surviving_tombstones};
-use crate::memtable::split_block_key;
+use crate::memtable::{MemTable, split_block_key};
 use crate::run::Piece;
 use crate::version::Edit;
 use crate::zone::{Budget, Stream};
@@ -41,21 +41,32 @@ impl Inner {
         let Some(sealed) = self.view().sealed.last().cloned() else { return Ok(false) };
         self.check_writable()?;
         let start = self.clock.monotonic();
-        sealed.table.wait_quiescent();
-        let flushed = self.health.observe(self.flush_table(&sealed));
+        let flushed = self.health.observe(match &sealed.layer {
+            SealedLayer::Table(table) => {
+                table.wait_quiescent();
+                self.flush_table(&sealed, table)
+            }
+            SealedLayer::Runs(runs) => {
+                runs.wait_quiescent();
+                self.adopt(&sealed, runs).map(|()| 0)
+            }
+        });
         self.flush_is_full.store(matches!(flushed, Err(StoreError::Full)), Ordering::Release);
         let bytes = flushed?;
-        self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
+        if bytes > 0 {
+            self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
+        }
+        self.drop_kept();
         self.work.ring();
         Ok(true)
     }
 
-    fn flush_table(&self, sealed: &Sealed) -> Result<u64> {
+    fn flush_table(&self, sealed: &Sealed, table: &Arc<MemTable>) -> Result<u64> {
         let mut edits = Vec::new();
         let mut keyspaces = Vec::new();
         let mut fresh = Vec::new();
-        for keyspace in sealed.table.keyspaces() {
-            let pieces = self.write_run(keyspace, sealed)?;
+        for keyspace in table.keyspaces() {
+            let pieces = self.write_run(keyspace, table)?;
             if pieces.is_empty() {
                 continue;
             }
@@ -71,20 +82,32 @@ impl Inner {
         if !fresh.is_empty() {
             self.flush_device("a memtable's runs")?;
         }
+        self.install_sealed(sealed, edits, &keyspaces, &fresh)?;
+        Ok(bytes)
+    }
+
+    /// Puts runs in the place of the oldest sealed layer; its part of the journal retires.
+    pub(crate) fn install_sealed(
+        &self,
+        sealed: &Sealed,
+        mut edits: Vec<Edit>,
+        keyspaces: &[u32],
+        fresh: &[Arc<Piece>],
+    ) -> Result<()> {
         edits.extend(self.transactions.retiring(sealed.last_seqno));
         edits.push(Edit::JournalTail { lsn: sealed.next_lsn, seqno: sealed.last_seqno });
-        self.install(edits, &keyspaces, &fresh, |view| View {
-            sealed: view.sealed.iter().filter(|s| !Arc::ptr_eq(&s.table, &sealed.table)).cloned().collect(),
+        self.install(edits, keyspaces, fresh, |view| View {
+            sealed: view.sealed.iter().filter(|other| !other.is(sealed)).cloned().collect(),
             ..view
         })?;
         self.transactions.note_saved(sealed.last_seqno);
         self.journal()?.retire(sealed.next_lsn);
         self.progress.ring();
-        Ok(bytes)
+        Ok(())
     }
 
     /// What one keyspace's part of the memtable becomes.
-    fn write_run(&self, keyspace: u32, sealed: &Sealed) -> Result<Vec<Arc<Piece>>> {
+    fn write_run(&self, keyspace: u32, table: &Arc<MemTable>) -> Result<Vec<Arc<Piece>>> {
         let meta = self.keyspaces.get(keyspace)?;
         let view = self.view();
         let rules = KeepRules {
@@ -93,17 +116,7 @@ impl Inner {
             bottom: view.version.runs(keyspace).is_empty(),
             merger: meta.merger.clone(),
         };
-        let tombstones = sealed.table.tombstones(keyspace);
-        let survivors = surviving_tombstones(&tombstones, &rules);
-        let mut records = CompactionIter::new(sealed.table.iter(keyspace), [tombstones], rules);
-        let mut collect = Collect::default();
-        let output =
-            Output::new(self.output_spec(keyspace, &meta, true, Budget::Reserve), survivors, &mut collect);
-        match meta.kind {
-            KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
-            KeyspaceKind::Block => write_blocks(&mut records, output)?,
-        };
-        Ok(collect.pieces)
+        write_table(table, self.output_spec(keyspace, &meta, true, Budget::Reserve), rules)
     }
 
     pub(crate) fn output_spec(
@@ -124,6 +137,7 @@ impl Inner {
             keyspace,
             kind: meta.kind,
             stream,
+            base: 0,
             budget,
             piece_bytes: self.options.merge.piece_bytes,
             next_id: Arc::clone(&self.next_id),
@@ -134,6 +148,25 @@ impl Inner {
         let flushed = self.ctx.device.flush();
         flushed.map_err(|error| StoreError::io(format!("flushing {what} to the device"), error))
     }
+}
+
+/// What the keyspace of `spec` has in `table`, as pieces.
+pub(super) fn write_table(
+    table: &Arc<MemTable>,
+    spec: OutputSpec,
+    rules: KeepRules,
+) -> Result<Vec<Arc<Piece>>> {
+    let tombstones = table.tombstones(spec.keyspace);
+    let survivors = surviving_tombstones(&tombstones, &rules);
+    let mut records = CompactionIter::new(table.iter(spec.keyspace), [tombstones], rules);
+    let mut collect = Collect::default();
+    let kind = spec.kind;
+    let output = Output::new(spec, survivors, &mut collect);
+    match kind {
+        KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
+        KeyspaceKind::Block => write_blocks(&mut records, output)?,
+    };
+    Ok(collect.pieces)
 }
 
 fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {

@@ -1,7 +1,8 @@
 //! The state of an open store, shared by its callers and its background threads.
 //!
-//! Lock order: transaction → ids of transactions → order → ledger → view. No lock is held across a wait for background work; the ledger
-//! lock is held across the manifest's write and flush, because edits must reach it in one order.
+//! Lock order: transaction → ids of transactions → order → ledger → view; naming → ledger. No lock is held across
+//! a wait for background work; the ledger lock is held across the manifest's write and flush, because edits must
+//! reach it in one order, and the naming lock across the sync before them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,7 @@ use super::counters::Counters;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
+use super::named::Named;
 use super::options::Options;
 use super::signals::Bell;
 use super::transactions::Transactions;
@@ -24,9 +26,14 @@ use crate::memtable::MemTable;
 use crate::run::{Piece, RunContext};
 use crate::version::{Edit, Manifest, ManifestState, RunId};
 
+/// See [`Inner::reclaimed_at`]: no number of batches.
+pub(crate) const NEVER_RECLAIMED: u64 = u64::MAX;
+
 /// What the order lock protects.
 pub(crate) struct Order {
     pub(crate) next_seqno: Seqno,
+    /// The first seqno that the active memtable can hold.
+    pub(crate) active_from: Seqno,
 }
 
 /// The manifest and the state that it describes, in step.
@@ -46,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) keyspaces: Keyspaces,
     pub(crate) publisher: Publisher,
     pub(crate) snapshots: Arc<SnapshotTracker>,
+    pub(crate) named: Named,
     pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
     pub(crate) order: Mutex<Order>,
@@ -56,6 +64,7 @@ pub(crate) struct Inner {
     pub(crate) flushing: Mutex<()>,
     pub(crate) merging: Mutex<()>,
     pub(crate) making_keyspace: Mutex<()>,
+    pub(crate) naming: Mutex<()>,
     /// Rung when there is something to do, and when something was done.
     pub(crate) work: Bell,
     pub(crate) progress: Bell,
@@ -68,6 +77,8 @@ pub(crate) struct Inner {
     pub(crate) flush_is_full: AtomicBool,
     /// Applied batches at the last reclaim: another one pays only after something changed.
     pub(crate) reclaimed_at: AtomicU64,
+    /// A named snapshot was deleted: what only it saw is to be cleared away.
+    pub(crate) clearing_wanted: AtomicBool,
 }
 
 impl Inner {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use kvfs_store::{Extent, ExtentKind, KeyRange, Result, Seqno};
 
-use super::view::{View, source_of};
-use crate::commit::OwnTable;
+use super::view::{View, source_of, source_of_run};
+use crate::commit::OwnWrites;
 use crate::iter::{OwnLayers, VisibleCursor};
 use crate::memtable::{BlockFill, BlockState, Lookup, Merger};
 
@@ -23,20 +23,20 @@ pub(crate) struct Layers {
     pub(crate) view: Arc<View>,
     /// The newest seqno that counts in the view.
     pub(crate) seqno: Seqno,
-    pub(crate) own: Option<OwnTable>,
+    pub(crate) own: Option<OwnWrites>,
 }
 
 impl Layers {
     /// The newest seqno that counts in the topmost layer: a read begins with it.
     fn top(&self) -> Seqno {
-        self.own.as_ref().map_or(self.seqno, |own| own.limit)
+        self.own.as_ref().map_or(self.seqno, OwnWrites::limit)
     }
 
     /// What is known of `key`, after all layers that had to be asked.
     pub(crate) fn lookup<'k>(&self, keyspace: u32, key: &'k [u8]) -> Result<Lookup<'k>> {
         let mut lookup = Lookup::new(key, self.top());
         if let Some(own) = &self.own {
-            own.table.lookup(keyspace, &mut lookup);
+            own.lookup(keyspace, &mut lookup)?;
             lookup.descend(self.seqno);
         }
         if !lookup.is_decided() {
@@ -58,7 +58,7 @@ impl Layers {
 
     fn fill(&self, keyspace: u32, mut fill: BlockFill<'_>) -> Result<Vec<BlockState>> {
         if let Some(own) = &self.own {
-            own.table.fill(keyspace, &mut fill);
+            own.fill(keyspace, &mut fill)?;
             fill.descend(self.seqno);
         }
         if !fill.is_complete() {
@@ -70,8 +70,11 @@ impl Layers {
     /// A fresh cursor, which keeps the layers.
     pub(crate) fn cursor(self, keyspace: u32, range: KeyRange, merger: Merger) -> VisibleCursor {
         let limit = self.top();
-        let own = self.own.iter().map(|own| source_of(&own.table, keyspace)).collect();
-        let own = OwnLayers { sources: own, limit };
+        let own = self.own.iter().flat_map(|own| {
+            let in_tables = own.tables().map(|table| source_of(table, keyspace));
+            in_tables.chain(own.runs(keyspace).iter().map(source_of_run))
+        });
+        let own = OwnLayers { sources: own.collect(), limit };
         let sources = self.view.sources(keyspace);
         VisibleCursor::through(own, sources, self.seqno, range, merger, Box::new(self.view))
     }
@@ -125,7 +128,7 @@ impl Layers {
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
     fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Option<u64> {
-        let own = self.own.as_ref().and_then(|own| own.table.next_block(keyspace, prefix, from, own.limit));
+        let own = self.own.as_ref().and_then(|own| own.next_block(keyspace, prefix, from));
         own.into_iter().chain(self.view.next_block(keyspace, prefix, from, self.seqno)).min()
     }
 

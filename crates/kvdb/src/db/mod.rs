@@ -3,7 +3,9 @@
 //! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
 //! `write`, `flush`, `merges`, `open`.
 
+mod adopted;
 mod background;
+mod changed;
 mod check;
 mod counters;
 mod flush;
@@ -12,10 +14,12 @@ mod inner;
 mod keyspaces;
 mod layers;
 mod merges;
+mod named;
 mod open;
 mod options;
 mod read;
 mod signals;
+mod spill;
 mod throttle;
 mod transactions;
 mod txn;
@@ -25,14 +29,16 @@ mod write;
 use std::sync::Arc;
 
 use kvfs_store::{
-    Batch, Capabilities, Durability, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Result,
-    Snapshot, SpaceStats, Store, Txn, TxnId, TxnOptions, TxnOutcome,
+    Batch, Capabilities, ChangedRanges, Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Txn, TxnId,
+    TxnOptions, TxnOutcome,
 };
 
 pub use check::Checked;
 pub use options::{Background, CreateOptions, Options};
 
 use background::Threads;
+use changed::DbChangedRanges;
 use inner::Inner;
 use layers::Layers;
 use read::{DbSnapshot, ReadAt};
@@ -134,6 +140,33 @@ impl Store for Db {
         Ok(Arc::new(DbSnapshot::new(Arc::clone(&self.inner))))
     }
 
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        self.inner.create_snapshot(name)
+    }
+
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        self.inner.named.list()
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(DbSnapshot::at(Arc::clone(&self.inner), self.inner.named.pin(name)?)))
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.inner.delete_snapshot(name)
+    }
+
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        let inner = Arc::clone(&self.inner);
+        Ok(Box::new(DbChangedRanges::new(inner, keyspace, range, older, newer)?))
+    }
+
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.inner.apply(&batch, durability)
     }
@@ -147,7 +180,7 @@ impl Store for Db {
     }
 
     fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
-        Ok(Arc::new(DbTxn::begin(&self.inner, options)?))
+        Ok(DbTxn::begin(&self.inner, options)?)
     }
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
@@ -155,7 +188,7 @@ impl Store for Db {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: true, transactions: true }
+        Capabilities { durable: true, range_delete_constant: true, transactions: true, named_snapshots: true }
     }
 
     fn space(&self) -> SpaceStats {

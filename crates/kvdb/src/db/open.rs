@@ -4,6 +4,7 @@
 //! so a store that was only half made is not a store. At a writable open the epoch is counted up and
 //! flushed before anything else is written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -13,22 +14,24 @@ use kvfs_store::{Keyspace, KeyspaceKind, MergeFunction, Result, Seqno, StoreErro
 use parking_lot::{Mutex, RwLock};
 
 use super::Db;
+use super::adopted::{CommittedRuns, RunsByKeyspace};
 use super::background::Threads;
 use super::counters::Counters;
 use super::health::Health;
-use super::inner::{Inner, Ledger, Order};
+use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
+use super::named::Named;
 use super::options::{CreateOptions, Options};
 use super::signals::Bell;
 use super::transactions::Transactions;
-use super::view::{Sealed, View};
+use super::view::{Sealed, SealedLayer, View};
 use crate::cache::{Accountant, BlockCache};
 use crate::commit::{Publisher, SnapshotTracker};
 use crate::format::{FORMAT_VERSION, Superblock, ZoneId};
-use crate::journal::{Journal, JournalArea, Replayed};
+use crate::journal::{Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
-use crate::run::{RunContext, RunOptions};
-use crate::version::{Edit, Manifest, ManifestState, Version};
+use crate::run::{RunContext, RunOptions, Windows};
+use crate::version::{Edit, Manifest, ManifestState, Run, Version};
 use crate::zone::Zones;
 
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
@@ -103,18 +106,18 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let first_data = ZoneId(superblock.journal_first.0 + superblock.journal_zones);
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
     let next_epoch = superblock.epoch + 1;
-    let (manifest, state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
+    let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     if !options.read_only {
         manifest.begin_epoch()?;
     }
-    let descs = || state.keyspaces.values().flat_map(|k| &k.runs).flat_map(|run| &run.pieces);
-    zones.restore(descs().flat_map(|desc| &desc.zones))?;
+    zones.restore(state.zone_uses())?;
 
     let accountant = Accountant::new(options.memory_bytes);
     let ctx = Arc::new(RunContext {
         device: Arc::clone(&device),
         zones,
         cache: BlockCache::lru(Arc::clone(&accountant)),
+        windows: Windows::new(Arc::clone(&accountant)),
         accountant,
         options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },
     });
@@ -132,10 +135,15 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     } else {
         Some(Journal::open(device, area, next_epoch, tail, &mut feed)?)
     };
-    let Replay { active, sealed, last_seqno, commits, .. } = replay;
+    let Replay { active, sealed, last_seqno, commits, active_from, .. } = replay;
+    if !options.read_only {
+        drop_prepared(&manifest, &mut state, &ctx, &commits)?;
+    }
     let transactions = Transactions::new(state.next_txn, &state.committed, commits);
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
     let view = View { active: Arc::new(active), sealed, version };
+    let snapshots = Arc::new(SnapshotTracker::new());
+    let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
     Ok(Inner {
         options,
         clock,
@@ -144,16 +152,18 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         journal,
         keyspaces,
         publisher: Publisher::new(last_seqno),
-        snapshots: Arc::new(SnapshotTracker::new()),
+        snapshots,
+        named,
         transactions,
         counters: Counters::default(),
-        order: Mutex::new(Order { next_seqno: last_seqno + 1 }),
+        order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
         ledger: Mutex::new(Ledger { manifest, state }),
         view: RwLock::new(Arc::new(view)),
         next_id,
         flushing: Mutex::new(()),
         merging: Mutex::new(()),
         making_keyspace: Mutex::new(()),
+        naming: Mutex::new(()),
         work: Bell::default(),
         progress: Bell::default(),
         commit_timer: Bell::default(),
@@ -161,14 +171,48 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
         flush_is_full: AtomicBool::new(false),
-        reclaimed_at: AtomicU64::new(u64::MAX),
+        reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
+        clearing_wanted: AtomicBool::new(false),
     })
 }
 
-/// Puts replayed batches back into memtables.
+/// Forgets prepared runs of transactions that were not committed, and then frees their space.
+fn drop_prepared(
+    manifest: &Manifest,
+    state: &mut ManifestState,
+    ctx: &RunContext,
+    commits: &[(TxnId, Seqno)],
+) -> Result<()> {
+    let mut lost = state.prepared.clone();
+    lost.retain(|txn, _| commits.iter().all(|(committed, _)| committed != txn));
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let edits: Vec<Edit> = lost.keys().map(|&txn| Edit::DropPrepared { txn }).collect();
+    match manifest.commit(&edits) {
+        Ok(()) => {}
+        // They stay for an opening that has more space.
+        Err(StoreError::Full) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    for edit in &edits {
+        state.apply(edit)?;
+    }
+    for desc in lost.values().flatten().flat_map(|(_, run)| &run.pieces) {
+        for zone_use in &desc.zones {
+            ctx.zones.release_use(zone_use);
+        }
+    }
+    Ok(())
+}
+
+/// Puts replayed batches back into memtables, and committed runs above them.
 struct Replay<'a> {
-    ctx: &'a RunContext,
+    ctx: &'a Arc<RunContext>,
     keyspaces: &'a Keyspaces,
+    state: &'a ManifestState,
+    /// The first seqno that the active memtable can hold.
+    active_from: Seqno,
     memtable_bytes: u64,
     flushed_seqno: Seqno,
     active: MemTable,
@@ -180,10 +224,17 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(options: &Options, ctx: &'a RunContext, keyspaces: &'a Keyspaces, state: &ManifestState) -> Self {
+    fn new(
+        options: &Options,
+        ctx: &'a Arc<RunContext>,
+        keyspaces: &'a Keyspaces,
+        state: &'a ManifestState,
+    ) -> Self {
         Self {
             ctx,
             keyspaces,
+            state,
+            active_from: state.flushed_seqno + 1,
             memtable_bytes: options.memtable_bytes,
             flushed_seqno: state.flushed_seqno,
             active: MemTable::new(Arc::clone(&ctx.accountant)),
@@ -198,10 +249,11 @@ impl<'a> Replay<'a> {
         if replayed.base <= self.flushed_seqno {
             return Ok(());
         }
+        if let Some(commit) = &replayed.spilled {
+            return self.take_spilled(replayed, commit);
+        }
         if self.active.bytes() >= self.memtable_bytes {
-            let fresh = MemTable::new(Arc::clone(&self.ctx.accountant));
-            let table = Arc::new(std::mem::replace(&mut self.active, fresh));
-            self.sealed.insert(0, Sealed { table, next_lsn: replayed.lsn, last_seqno: self.last_seqno });
+            self.seal(replayed.lsn);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
         let writing = self.active.begin_write();
@@ -209,6 +261,42 @@ impl<'a> Replay<'a> {
         drop(writing);
         self.last_seqno = replayed.base + replayed.batch.len() as u64 - 1;
         self.commits.extend(replayed.txn.map(|txn| (txn, self.last_seqno)));
+        Ok(())
+    }
+
+    /// What comes from the group at `next_lsn` on goes to another table.
+    fn seal(&mut self, next_lsn: Lsn) {
+        let fresh = MemTable::new(Arc::clone(&self.ctx.accountant));
+        let table = Arc::new(std::mem::replace(&mut self.active, fresh));
+        self.sealed.insert(0, Sealed::table(table, next_lsn, self.last_seqno));
+        self.active_from = self.last_seqno + 1;
+    }
+
+    /// The runs of the commit come above everything before it, and below everything after it.
+    fn take_spilled(&mut self, replayed: &Replayed, commit: &SpilledCommit) -> Result<()> {
+        let txn = commit.txn;
+        let corrupt = |detail: &str| StoreError::corrupt(format!("the commit of transaction {txn}"), detail);
+        let prepared = self.state.prepared.get(&txn).ok_or_else(|| corrupt("its runs are not prepared"))?;
+        let known: BTreeSet<u64> = prepared.iter().map(|(_, run)| run.id.0).collect();
+        if known != commit.runs.iter().copied().collect() {
+            return Err(corrupt("other runs than its own are prepared"));
+        }
+        if self.active.bytes() > 0 {
+            self.seal(replayed.lsn);
+        }
+        let base = replayed.base - 1;
+        let mut runs = RunsByKeyspace::new();
+        for (keyspace, run) in prepared {
+            let kind = self.keyspaces.kind(*keyspace)?;
+            let run = Run::open(run, base, self.ctx, *keyspace, kind)?;
+            // They were prepared oldest first.
+            runs.entry(*keyspace).or_default().insert(0, Arc::new(run));
+        }
+        self.last_seqno = base + commit.operations;
+        self.active_from = self.last_seqno + 1;
+        let layer = SealedLayer::Runs(Arc::new(CommittedRuns::with(txn, base, runs)));
+        self.sealed.insert(0, Sealed { layer, next_lsn: replayed.lsn, last_seqno: self.last_seqno });
+        self.commits.push((txn, self.last_seqno));
         Ok(())
     }
 }

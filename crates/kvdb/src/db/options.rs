@@ -52,6 +52,9 @@ pub struct Options {
     pub memory_bytes: u64,
     /// A memtable is sealed when it has grown to this (bytes).
     pub memtable_bytes: u64,
+    /// Private write sets may take so much memory together (bytes); beyond it the largest one spills to the
+    /// device.
+    pub private_bytes: u64,
     /// Longest time that an applied batch stays unsynced.
     pub commit_interval: Duration,
     /// Target payload of a tuple block (bytes).
@@ -72,11 +75,12 @@ impl Default for Options {
 
 impl Options {
     /// Defaults under a memory ceiling: the active and all sealed memtables together take at most a
-    /// quarter of it, the rest is cache, index and filters.
+    /// quarter of it, what transactions have written an eighth, the rest is cache, index and filters.
     pub fn with_memory(memory_bytes: u64) -> Self {
         Self {
             memory_bytes,
             memtable_bytes: (memory_bytes / 16).clamp(1 << 20, 64 << 20),
+            private_bytes: (memory_bytes / 8).max(1 << 20),
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
             merge: MergeOptions::default(),

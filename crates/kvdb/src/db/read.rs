@@ -87,6 +87,11 @@ impl DbSnapshot {
         let pin = inner.snapshots.pin_newest(&inner.publisher);
         Self { inner, pin }
     }
+
+    /// Reads at a position that is pinned already.
+    pub(crate) fn at(inner: Arc<Inner>, pin: SnapshotPin) -> Self {
+        Self { inner, pin }
+    }
 }
 
 fn get_block(layers: &Layers, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {

@@ -9,11 +9,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use kvfs_store::{Position, Result, Seqno, StoreError, TxnId, TxnOutcome};
 use parking_lot::Mutex;
 
 use super::inner::Inner;
+use super::txn::DbTxn;
+use crate::commit::PrivateRuns;
 use crate::version::{COMMITTED_MAX, Edit};
 
 /// Ids that one edit of the manifest reserves.
@@ -53,8 +56,16 @@ impl Known {
 pub(crate) struct Transactions {
     ids: Mutex<Ids>,
     known: Mutex<Known>,
-    /// Payload of the private write sets, which their commits will need space for (bytes).
+    /// All that are open, as long as somebody holds them.
+    live: Mutex<BTreeMap<TxnId, Weak<DbTxn>>>,
+    /// Prepared runs of transactions that have ended, which the manifest found no space to forget.
+    kept: Mutex<Vec<(TxnId, PrivateRuns)>>,
+    /// Payload of the private write sets in memory, which will need space on the device (bytes).
     bytes_private: AtomicU64,
+    /// Memory of the private write sets (bytes).
+    bytes_memory: AtomicU64,
+    spills: AtomicU64,
+    bytes_spilled: AtomicU64,
     commits: AtomicU64,
     aborts: AtomicU64,
     conflicts: AtomicU64,
@@ -79,7 +90,12 @@ impl Transactions {
         Self {
             ids: Mutex::new(Ids { next, end: next, is_closed: false }),
             known: Mutex::new(known),
+            live: Mutex::default(),
+            kept: Mutex::default(),
             bytes_private: AtomicU64::new(0),
+            bytes_memory: AtomicU64::new(0),
+            spills: AtomicU64::new(0),
+            bytes_spilled: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             aborts: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
@@ -135,27 +151,62 @@ impl Transactions {
         known.unsaved = known.unsaved.split_off(&(seqno + 1));
     }
 
-    pub(crate) fn add_private(&self, bytes: u64) {
-        self.bytes_private.fetch_add(bytes, Ordering::AcqRel);
+    pub(crate) fn add_live(&self, id: TxnId, txn: Weak<DbTxn>) {
+        self.live.lock().insert(id, txn);
     }
 
-    pub(crate) fn remove_private(&self, bytes: u64) {
-        self.bytes_private.fetch_sub(bytes, Ordering::AcqRel);
+    pub(crate) fn remove_live(&self, id: TxnId) {
+        self.live.lock().remove(&id);
     }
 
-    /// Payload of all private write sets (bytes).
+    /// The open transaction that holds most memory.
+    pub(crate) fn largest(&self) -> Option<Arc<DbTxn>> {
+        // Those that are not the largest are let go outside of the lock: the last reference ends a transaction.
+        let all: Vec<_> = self.live.lock().values().filter_map(Weak::upgrade).collect();
+        all.into_iter().max_by_key(|txn| txn.bytes_memory())
+    }
+
+    /// `runs` stay until [`Self::take_kept`].
+    pub(crate) fn keep_dropped(&self, txn: TxnId, runs: PrivateRuns) {
+        self.kept.lock().push((txn, runs));
+    }
+
+    pub(crate) fn take_kept(&self) -> Vec<(TxnId, PrivateRuns)> {
+        std::mem::take(&mut *self.kept.lock())
+    }
+
+    /// A private write set has become another size: payload and memory, before and now (bytes).
+    pub(crate) fn resize_private(&self, before: (u64, u64), now: (u64, u64)) {
+        // Wraps around where it became smaller.
+        self.bytes_private.fetch_add(now.0.wrapping_sub(before.0), Ordering::AcqRel);
+        self.bytes_memory.fetch_add(now.1.wrapping_sub(before.1), Ordering::AcqRel);
+    }
+
+    pub(crate) fn note_spill(&self, bytes: u64) {
+        self.spills.fetch_add(1, Ordering::Relaxed);
+        self.bytes_spilled.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Memory of all private write sets (bytes).
+    pub(crate) fn bytes_memory(&self) -> u64 {
+        self.bytes_memory.load(Ordering::Acquire)
+    }
+
+    /// Payload of all private write sets in memory (bytes).
     pub(crate) fn bytes_private(&self) -> u64 {
         self.bytes_private.load(Ordering::Acquire)
     }
 
     /// Names and values.
-    pub(crate) fn list(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn list(&self) -> [(&'static str, u64); 7] {
         [
             ("txn.open", self.known.lock().open.len() as u64),
             ("txn.commits", self.commits.load(Ordering::Relaxed)),
             ("txn.aborts", self.aborts.load(Ordering::Relaxed)),
             ("txn.conflicts", self.conflicts.load(Ordering::Relaxed)),
             ("txn.private_bytes", self.bytes_private()),
+            ("txn.spills", self.spills.load(Ordering::Relaxed)),
+            ("txn.spilled_bytes", self.bytes_spilled.load(Ordering::Relaxed)),
         ]
     }
 }

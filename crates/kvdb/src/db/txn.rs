@@ -1,12 +1,17 @@
-//! A transaction: a private write set over a snapshot or over the newest state, and its commit as one batch.
+//! A transaction: a private write set over a snapshot or over the newest state, and its commit, as one batch or,
+//! when it has become too large for memory, as runs that are there already.
 //!
 //! Thread safety: any number of threads. One lock guards the private set: batches take turns, readers take a
-//! copy of what counts and read without it. It comes before all other locks of the engine.
+//! copy of what counts and read without it. Another one lets one thread at a time spill; it is held across the
+//! writing of runs, while batches and reads go on. It comes first, then the private set's, then all other locks
+//! of the engine; nobody holds those of two transactions.
 //!
 //! Invariants: an open transaction pins its snapshot, so that merges keep what tells a change after it from
-//! one before; the space that its commit needs is spoken for from each `apply` on.
+//! one before; the space that its commit needs is spoken for from each `apply` on; what does not fit one record
+//! of the journal is spilled.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_store::{
     BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace, Op, Position,
@@ -17,8 +22,8 @@ use parking_lot::Mutex;
 use super::inner::Inner;
 use super::layers::Layers;
 use super::read::ReadAt;
-use crate::commit::{PrivateWrites, SnapshotPin};
-use crate::memtable::{Merger, NewerSearch};
+use crate::commit::{PrivateWrites, SnapshotPin, Spill};
+use crate::memtable::{MemTable, Merger, NewerSearch};
 
 /// What ends with the transaction.
 struct Live {
@@ -32,18 +37,36 @@ pub(crate) struct DbTxn {
     id: TxnId,
     isolation: Isolation,
     snapshot: Seqno,
+    /// Held by whoever writes private runs or decides about them.
+    spilling: Mutex<()>,
     live: Mutex<Option<Live>>,
+    /// Memory of the private set (bytes).
+    bytes_memory: AtomicU64,
 }
 
 impl DbTxn {
-    pub(crate) fn begin(inner: &Arc<Inner>, options: TxnOptions) -> Result<Self> {
+    pub(crate) fn begin(inner: &Arc<Inner>, options: TxnOptions) -> Result<Arc<Self>> {
         inner.check_accepting()?;
         let id = inner.open_transaction()?;
         let pin = inner.snapshots.pin_newest(&inner.publisher);
         let snapshot = pin.seqno();
         let writes = PrivateWrites::new(Arc::clone(&inner.ctx.accountant));
-        let (inner, isolation) = (Arc::clone(inner), options.isolation);
-        Ok(Self { inner, id, isolation, snapshot, live: Mutex::new(Some(Live { pin, writes })) })
+        let txn = Arc::new(Self {
+            inner: Arc::clone(inner),
+            id,
+            isolation: options.isolation,
+            snapshot,
+            spilling: Mutex::new(()),
+            live: Mutex::new(Some(Live { pin, writes })),
+            bytes_memory: AtomicU64::new(0),
+        });
+        inner.transactions.add_live(id, Arc::downgrade(&txn));
+        Ok(txn)
+    }
+
+    /// Memory of the private set (bytes).
+    pub(crate) fn bytes_memory(&self) -> u64 {
+        self.bytes_memory.load(Ordering::Acquire)
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut Live) -> Result<R>) -> Result<R> {
@@ -80,24 +103,134 @@ impl DbTxn {
         Ok(())
     }
 
-    /// Refuses a batch that would make the commit larger than one record of the journal.
-    fn check_fits(&self, stats: &TxnStats, batch: &Batch) -> Result<()> {
-        let bytes = stats.bytes_written + batch.payload_bytes() as u64;
-        let operations = stats.operations + batch.len() as u64;
+    /// Whether `writes` with so much more can be committed as one batch.
+    fn fits(&self, writes: &PrivateWrites, operations: u64, bytes: u64) -> Result<bool> {
+        let stats = writes.stats();
+        let (operations, bytes) = (stats.operations + operations, stats.bytes_written + bytes);
         let journal = self.inner.journal()?;
         // Half of what the journal holds: overwritten in the middle, a stretch of blocks becomes several.
         let bytes_max = (journal.area_bytes() / 2).min(self.inner.options.memory_bytes / 2);
-        if bytes <= bytes_max && journal.holds(2 * operations, bytes) {
-            return Ok(());
-        }
-        Err(StoreError::TxnTooLarge { bytes, bytes_max })
+        Ok(!writes.is_spilled() && bytes <= bytes_max && journal.holds(2 * operations, bytes))
     }
 
-    fn end(&self, live: &mut Option<Live>) {
-        if let Some(Live { pin, writes }) = live.take() {
-            self.inner.transactions.remove_private(writes.stats().bytes_written);
-            drop((pin, writes));
+    /// Changes the private set, and counts what it takes then.
+    fn change<R>(&self, writes: &mut PrivateWrites, change: impl FnOnce(&mut PrivateWrites) -> R) -> R {
+        let size = |writes: &PrivateWrites| (writes.bytes_payload(), writes.bytes_memory());
+        let before = size(writes);
+        let changed = change(writes);
+        let now = size(writes);
+        self.bytes_memory.store(now.1, Ordering::Release);
+        self.inner.transactions.resize_private(before, now);
+        changed
+    }
+
+    /// Spills until a batch may come in: this transaction when it has its half of all private memory, or would
+    /// not fit the journal; the largest one while all together have too much.
+    fn make_room(&self, batch: &Batch) -> Result<()> {
+        let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
+        let inner = &self.inner;
+        let share = inner.options.private_bytes;
+        let own = self.bytes_memory();
+        let fits =
+            self.with(|live| Ok(live.writes.is_spilled() || self.fits(&live.writes, operations, bytes)?))?;
+        if own > 0 && (own + bytes > share / 2 || !fits) {
+            self.spill()?;
         }
+        while inner.transactions.bytes_memory() + bytes > share {
+            let largest = inner.transactions.largest().filter(|largest| largest.bytes_memory() > 0);
+            let Some(largest) = largest else { break };
+            largest.spill()?;
+        }
+        Ok(())
+    }
+
+    /// Turns what is in memory into runs. Nothing happens when the transaction has ended.
+    fn spill(&self) -> Result<()> {
+        let _one_at_a_time = self.spilling.lock();
+        self.spill_alone()
+    }
+
+    /// As [`Self::spill`]; the caller holds the lock for it.
+    fn spill_alone(&self) -> Result<()> {
+        let sealed =
+            self.live.lock().as_mut().and_then(|live| self.change(&mut live.writes, PrivateWrites::seal));
+        let Some(sealed) = sealed else { return Ok(()) };
+        let spill = self.write(&sealed)?;
+        drop(sealed);
+        if let Some(live) = &mut *self.live.lock() {
+            self.change(&mut live.writes, |writes| writes.spilled(spill));
+        }
+        Ok(())
+    }
+
+    fn write(&self, table: &Arc<MemTable>) -> Result<Spill> {
+        let spill = self.inner.write_private(self.id, table);
+        // Nothing is lost when a merge function refuses an operand, or space is short.
+        let spill = if let Err(StoreError::Corrupt { .. }) = spill {
+            spill
+        } else {
+            self.inner.health.observe(spill)
+        };
+        let spill = spill?;
+        self.inner.transactions.note_spill(spill.bytes());
+        Ok(spill)
+    }
+
+    /// Commits as one batch; `None`: it came to nothing.
+    fn commit_batch(&self, live: &Live) -> Result<Option<Position>> {
+        let keyspaces = &self.inner.keyspaces;
+        let batch = live.writes.batch(|id| keyspaces.get(id).map(|meta| (meta.kind, meta.merger)))?;
+        if batch.is_empty() {
+            return Ok(None);
+        }
+        self.inner.commit_batch(&batch, self.id).map(Some)
+    }
+
+    /// Everything to the device, and into the manifest.
+    fn prepare_spilled(&self) -> Result<()> {
+        let _one_at_a_time = self.spilling.lock();
+        self.spill_alone()?;
+        let (edits, mark) = self.with(|live| Ok(live.writes.unprepared()))?;
+        self.inner.prepare_runs(edits)?;
+        self.with(|live| {
+            live.writes.note_prepared(mark);
+            Ok(())
+        })
+    }
+
+    /// Commits by way of runs; `None`: it came to nothing. The caller holds both locks.
+    fn commit_spilled(&self, live: &mut Live) -> Result<Option<Position>> {
+        let sealed = self.change(&mut live.writes, PrivateWrites::seal);
+        if let Some(sealed) = sealed {
+            let spill = self.write(&sealed)?;
+            self.change(&mut live.writes, |writes| writes.spilled(spill));
+            // What came in while the first one was under way.
+            if live.writes.bytes_memory() > 0 {
+                return self.commit_spilled(live);
+            }
+        }
+        if live.writes.runs().is_empty() {
+            return Ok(None);
+        }
+        let (edits, mark) = live.writes.unprepared();
+        self.inner.prepare_runs(edits)?;
+        live.writes.note_prepared(mark);
+        let stats = live.writes.stats();
+        let position = self.inner.commit_runs(self.id, stats.operations, live.writes.runs())?;
+        self.inner.counters.note_spilled_commit(stats.operations, stats.bytes_written);
+        Ok(Some(position))
+    }
+
+    /// Lets go what the transaction holds; its runs too, unless they have been committed.
+    fn end(&self, live: &mut Option<Live>, is_committed: bool) {
+        let Some(Live { pin, mut writes }) = live.take() else { return };
+        self.inner.transactions.remove_live(self.id);
+        self.inner.transactions.resize_private((writes.bytes_payload(), writes.bytes_memory()), (0, 0));
+        self.bytes_memory.store(0, Ordering::Release);
+        if !is_committed && writes.is_spilled() {
+            self.inner.drop_private(self.id, writes.take_runs());
+        }
+        drop((pin, writes));
     }
 }
 
@@ -153,11 +286,10 @@ impl Txn for DbTxn {
             self.find_conflict(&batch)?;
         }
         self.inner.admit_space(&batch)?;
+        self.make_room(&batch)?;
         let kinds = self.inner.keyspaces.kinds_of(&batch)?;
         self.with(|live| {
-            self.check_fits(&live.writes.stats(), &batch)?;
-            live.writes.apply(&batch, kinds);
-            self.inner.transactions.add_private(batch.payload_bytes() as u64);
+            self.change(&mut live.writes, |writes| writes.apply(&batch, kinds));
             Ok(())
         })
     }
@@ -184,33 +316,42 @@ impl Txn for DbTxn {
 
     fn prepare(&self) -> Result<()> {
         self.inner.check_accepting()?;
-        let bytes = self.with(|live| Ok(live.writes.stats().bytes_written))?;
-        self.inner.wait_to_commit(bytes)
+        let (is_batch, bytes) =
+            self.with(|live| Ok((self.fits(&live.writes, 0, 0)?, live.writes.stats().bytes_written)))?;
+        if is_batch {
+            return self.inner.wait_to_commit(bytes);
+        }
+        self.prepare_spilled()?;
+        self.inner.wait_to_commit(0)
     }
 
     fn commit(&self, durability: Durability) -> Result<Position> {
         self.inner.check_accepting()?;
+        let _one_at_a_time = self.spilling.lock();
         let mut live = self.live.lock();
-        let Some(open) = &*live else { return Err(StoreError::TxnEnded(self.id)) };
-        let keyspaces = &self.inner.keyspaces;
-        let batch = open.writes.batch(|id| keyspaces.get(id).map(|meta| (meta.kind, meta.merger)))?;
-        if batch.is_empty() {
+        let Some(open) = &mut *live else { return Err(StoreError::TxnEnded(self.id)) };
+        let committed = if self.fits(&open.writes, 0, 0)? {
+            self.commit_batch(open)?
+        } else {
+            self.commit_spilled(open)?
+        };
+        let Some(position) = committed else {
             let position = self.inner.position();
-            self.end(&mut live);
+            self.end(&mut live, false);
             self.inner.transactions.note_empty_commit(self.id, position);
             return Ok(position);
-        }
-        let position = self.inner.commit_batch(&batch, self.id)?;
-        self.end(&mut live);
+        };
+        self.end(&mut live, true);
         drop(live);
         self.inner.finish_write(position, durability)?;
         Ok(position)
     }
 
     fn abort(&self) {
+        let _one_at_a_time = self.spilling.lock();
         let mut live = self.live.lock();
         if live.is_some() {
-            self.end(&mut live);
+            self.end(&mut live, false);
             self.inner.transactions.note_abort(self.id);
         }
     }

@@ -7,20 +7,70 @@ use std::sync::Arc;
 
 use kvfs_store::{Result, Seqno};
 
+use super::adopted::CommittedRuns;
 use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
-use crate::memtable::{BlockFill, Lookup, MemTable, NewerSearch};
+use crate::memtable::{BlockFill, ChangedSearch, Lookup, MemTable, NewerSearch};
 use crate::run::Access;
 use crate::version::{Run, Version};
 
-/// A memtable that takes no more writes and waits to become runs.
+/// What takes no more writes, and is not in the version yet.
+#[derive(Clone)]
+pub(crate) enum SealedLayer {
+    /// A memtable that waits to become runs.
+    Table(Arc<MemTable>),
+    /// What a transaction had spilled: runs already, which wait for everything older.
+    Runs(Arc<CommittedRuns>),
+}
+
+/// A sealed layer, and its place in the history.
 #[derive(Clone)]
 pub(crate) struct Sealed {
-    pub(crate) table: Arc<MemTable>,
-    /// Where the journal goes on behind it: the tail, once this and all older tables are in runs.
+    pub(crate) layer: SealedLayer,
+    /// Where the journal goes on behind it: the tail, once this and all older layers are in the version.
     pub(crate) next_lsn: Lsn,
-    /// Everything up to here is in this table or older layers.
+    /// Everything up to here is in this or older layers.
     pub(crate) last_seqno: Seqno,
+}
+
+impl Sealed {
+    pub(crate) fn table(table: Arc<MemTable>, next_lsn: Lsn, last_seqno: Seqno) -> Self {
+        Self { layer: SealedLayer::Table(table), next_lsn, last_seqno }
+    }
+
+    /// Whether it is the same layer.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (&self.layer, &other.layer) {
+            (SealedLayer::Table(a), SealedLayer::Table(b)) => Arc::ptr_eq(a, b),
+            (SealedLayer::Runs(a), SealedLayer::Runs(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// All runs that it consists of, with their keyspaces.
+    pub(crate) fn all_runs(&self) -> impl Iterator<Item = (u32, &Arc<Run>)> {
+        let runs = match &self.layer {
+            SealedLayer::Table(_) => None,
+            SealedLayer::Runs(runs) => runs.all(),
+        };
+        let by_keyspace = runs.into_iter().flatten();
+        by_keyspace.flat_map(|(&keyspace, runs)| runs.iter().map(move |run| (keyspace, run)))
+    }
+
+    /// The runs that it has of a keyspace.
+    pub(crate) fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
+        match &self.layer {
+            SealedLayer::Table(_) => &[],
+            SealedLayer::Runs(runs) => runs.of(keyspace),
+        }
+    }
+}
+
+/// One layer of a keyspace.
+#[derive(Clone, Copy)]
+enum Layer<'a> {
+    Table(&'a Arc<MemTable>),
+    Run(&'a Arc<Run>),
 }
 
 /// The layers at one moment.
@@ -33,25 +83,35 @@ pub(crate) struct View {
 }
 
 impl View {
-    fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
-        std::iter::once(&self.active).chain(self.sealed.iter().map(|sealed| &sealed.table))
+    /// Newest first.
+    fn layers(&self, keyspace: u32) -> impl Iterator<Item = Layer<'_>> {
+        let sealed = self.sealed.iter().flat_map(move |sealed| {
+            let table = match &sealed.layer {
+                SealedLayer::Table(table) => Some(Layer::Table(table)),
+                SealedLayer::Runs(_) => None,
+            };
+            table.into_iter().chain(sealed.runs(keyspace).iter().map(Layer::Run))
+        });
+        let version = self.version.runs(keyspace).iter().map(Layer::Run);
+        std::iter::once(Layer::Table(&self.active)).chain(sealed).chain(version)
     }
 
     /// Memory of all memtables (bytes).
     pub(crate) fn memtable_bytes(&self) -> u64 {
-        self.tables().map(|table| table.bytes()).sum()
+        let sealed = self.sealed.iter().map(|sealed| match &sealed.layer {
+            SealedLayer::Table(table) => table.bytes(),
+            SealedLayer::Runs(_) => 0,
+        });
+        self.active.bytes() + sealed.sum::<u64>()
     }
 
     /// Lets every layer add what it knows, until one decides.
     pub(crate) fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
-        for table in self.tables() {
-            table.lookup(keyspace, lookup);
-            if lookup.is_decided() {
-                return Ok(());
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.lookup(keyspace, lookup),
+                Layer::Run(run) => run.lookup(lookup)?,
             }
-        }
-        for run in self.version.runs(keyspace) {
-            run.lookup(lookup)?;
             if lookup.is_decided() {
                 return Ok(());
             }
@@ -61,14 +121,11 @@ impl View {
 
     /// Lets every layer decide blocks, until all are decided.
     pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
-        for table in self.tables() {
-            table.fill(keyspace, fill);
-            if fill.is_complete() {
-                return Ok(());
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.fill(keyspace, fill),
+                Layer::Run(run) => run.fill(fill)?,
             }
-        }
-        for run in self.version.runs(keyspace) {
-            run.fill(fill)?;
             if fill.is_complete() {
                 return Ok(());
             }
@@ -78,36 +135,52 @@ impl View {
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
     pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
-        let in_tables = self.tables().filter_map(|table| table.next_block(keyspace, prefix, from, snapshot));
-        let in_runs =
-            self.version.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, snapshot));
-        in_tables.chain(in_runs).min()
+        let in_layer = |layer| match layer {
+            Layer::Table(table) => MemTable::next_block(table, keyspace, prefix, from, snapshot),
+            Layer::Run(run) => run.next_block(prefix, from, snapshot),
+        };
+        self.layers(keyspace).filter_map(in_layer).min()
     }
 
     /// Lets every layer look for a change, until one has found it. Layers that hold nothing newer are passed
     /// over.
     pub(crate) fn find_newer(&self, keyspace: u32, search: &mut NewerSearch<'_>) -> Result<()> {
-        for table in self.tables() {
-            table.find_newer(keyspace, search);
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.find_newer(keyspace, search),
+                Layer::Run(run) => run.find_newer(search)?,
+            }
         }
-        for run in self.version.runs(keyspace) {
-            run.find_newer(search)?;
+        Ok(())
+    }
+
+    /// Lets every layer add what changed between two positions.
+    pub(crate) fn find_changed(&self, keyspace: u32, search: &mut ChangedSearch) -> Result<()> {
+        for layer in self.layers(keyspace) {
+            match layer {
+                Layer::Table(table) => table.find_changed(keyspace, search),
+                Layer::Run(run) => run.find_changed(search)?,
+            }
         }
         Ok(())
     }
 
     /// The layers as a cursor wants them, newest first.
     pub(crate) fn sources(&self, keyspace: u32) -> Vec<Source> {
-        let of_table = |table| source_of(table, keyspace);
-        let of_run = |run: &Arc<Run>| Source {
-            records: run_records(run, Access::Random),
-            tombstones: run.tombstones().collect(),
+        let source = |layer| match layer {
+            Layer::Table(table) => source_of(table, keyspace),
+            Layer::Run(run) => source_of_run(run),
         };
-        self.tables().map(of_table).chain(self.version.runs(keyspace).iter().map(of_run)).collect()
+        self.layers(keyspace).map(source).collect()
     }
 }
 
 /// A memtable as a cursor wants it.
 pub(crate) fn source_of(table: &Arc<MemTable>, keyspace: u32) -> Source {
     Source { records: table.iter(keyspace), tombstones: table.tombstone_sets(keyspace) }
+}
+
+/// A run as a cursor wants it.
+pub(crate) fn source_of_run(run: &Arc<Run>) -> Source {
+    Source { records: run_records(run, Access::Random), tombstones: run.tombstones().collect() }
 }

@@ -112,9 +112,9 @@ impl Inner {
         self.health.observe(journal.sync(position.0))
     }
 
-    /// Whether callers may write: not after `close`.
+    /// Whether callers may write: not after `close`, and not when only transactions still hold the store.
     pub(crate) fn check_accepting(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) || self.stopping.load(Ordering::Acquire) {
             return Err(StoreError::Failed { reason: "the store was closed".into() });
         }
         self.check_writable()
@@ -164,7 +164,7 @@ impl Inner {
         self.ctx.zones.free_bytes(budget) >= needed
     }
 
-    fn wait_for_room(&self) -> Result<()> {
+    pub(crate) fn wait_for_room(&self) -> Result<()> {
         loop {
             let seen = self.progress.rings();
             if self.view().sealed.len() < SEALED_MAX {
@@ -212,7 +212,7 @@ impl Inner {
     }
 
     /// Seals and flushes until the journal has retired something.
-    fn make_journal_space(&self) -> Result<()> {
+    pub(crate) fn make_journal_space(&self) -> Result<()> {
         self.health.check()?;
         let seen = self.progress.rings();
         let journal = self.journal()?;
@@ -237,16 +237,13 @@ impl Inner {
     /// Makes the active memtable a sealed one when `wanted` says so under the order lock.
     pub(crate) fn seal_if(&self, wanted: impl Fn(&MemTable) -> bool) {
         let Some(journal) = &self.journal else { return };
-        let order = self.order.lock();
+        let mut order = self.order.lock();
         let view = self.view();
         if !wanted(&view.active) {
             return;
         }
-        let sealed = Sealed {
-            table: Arc::clone(&view.active),
-            next_lsn: journal.head(),
-            last_seqno: order.next_seqno - 1,
-        };
+        let sealed = Sealed::table(Arc::clone(&view.active), journal.head(), order.next_seqno - 1);
+        order.active_from = order.next_seqno;
         let active = Arc::new(self.new_memtable());
         self.replace_view(|view| View {
             active,

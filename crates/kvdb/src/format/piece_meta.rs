@@ -149,6 +149,8 @@ pub struct TupleEntry {
     pub seqno_min: Seqno,
     /// Greatest seqno.
     pub seqno_max: Seqno,
+    /// What is added to each seqno that the block itself states; the two above have it in them already.
+    pub shift: Seqno,
 }
 
 impl TupleEntry {
@@ -158,6 +160,15 @@ impl TupleEntry {
     pub const HAS_MERGES: u8 = 2;
     /// A key of the block has several versions, perhaps in the neighbouring block.
     pub const HAS_VERSIONS: u8 = 4;
+    /// On the device only: a shift follows.
+    const HAS_SHIFT: u8 = 8;
+
+    /// Counts the seqnos of the block from `base` on.
+    pub fn rebase(&mut self, base: Seqno) {
+        for seqno in [&mut self.seqno_min, &mut self.seqno_max, &mut self.shift] {
+            *seqno = seqno.wrapping_add(base);
+        }
+    }
 }
 
 /// Appends the index of a tuple piece.
@@ -172,9 +183,13 @@ pub fn encode_tuples(out: &mut Vec<u8>, entries: &[TupleEntry]) {
         out.put_varint(entry.bytes.into());
         out.put_varint(entry.records.into());
         out.put_u32(entry.crc);
-        out.put_varint(entry.flags.into());
+        let flags = if entry.shift == 0 { entry.flags } else { entry.flags | TupleEntry::HAS_SHIFT };
+        out.put_varint(flags.into());
         put_varint_delta(out, entry.seqno_min, seqno);
         out.put_varint(entry.seqno_max - entry.seqno_min);
+        if entry.shift != 0 {
+            put_varint_delta(out, entry.shift, entry.seqno_min);
+        }
         previous = &entry.last_key;
         sector = (entry.extent.addr + u64::from(entry.extent.len)) / SECTOR_BYTES;
         seqno = entry.seqno_min;
@@ -208,6 +223,8 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
         let flags = decoder.varint_u32()? as u8;
         let seqno_min = varint_delta(&mut decoder, seqno)?;
         let seqno_max = seqno_min.checked_add(decoder.varint()?).ok_or(DecodeError("a seqno overflows"))?;
+        let has_shift = flags & TupleEntry::HAS_SHIFT != 0;
+        let shift = if has_shift { varint_delta(&mut decoder, seqno_min)? } else { 0 };
         let (first_key, last_key) = (Bytes::new(), Bytes::new());
         entries.push(TupleEntry {
             first_key,
@@ -216,9 +233,10 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
             bytes,
             records,
             crc,
-            flags,
+            flags: flags & !TupleEntry::HAS_SHIFT,
             seqno_min,
             seqno_max,
+            shift,
         });
         sector = addr / SECTOR_BYTES + u64::from(extent.len) / SECTOR_BYTES;
         seqno = seqno_min;

@@ -256,6 +256,13 @@ impl Layer {
             + self.crcs.len() * size_of::<u32>()
     }
 
+    /// Counts all seqnos from `base` on.
+    pub fn rebase(&mut self, base: Seqno) {
+        for span in &mut self.spans {
+            span.seqno = span.seqno.wrapping_add(base);
+        }
+    }
+
     /// Gives unused capacity back.
     pub fn shrink_to_fit(&mut self) {
         self.heads.shrink_to_fit();

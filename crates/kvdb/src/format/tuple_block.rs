@@ -229,6 +229,11 @@ impl TupleBlock {
         })
     }
 
+    /// The same block with its seqnos counted from `shift` on.
+    fn shifted(self, shift: Seqno) -> Self {
+        Self { seqno_base: self.seqno_base.wrapping_add(shift), ..self }
+    }
+
     #[inline]
     fn restart(&self, bytes: &[u8], index: u32) -> Result<u32, DecodeError> {
         let at = self.restarts_at as usize + index as usize * 4;

@@ -179,7 +179,9 @@ impl CompactionIter {
         while self.version(key, lower).is_some() {
             self.records.next()?;
         }
-        Ok(Stripe { is_oldest: lower == 0, operands, base })
+        // A position may be pinned before the first commit: then no record lies in the oldest stripe.
+        let is_oldest = self.rules.boundaries.first().is_none_or(|&oldest| upper <= oldest);
+        Ok(Stripe { is_oldest, operands, base })
     }
 
     /// Queues, before what is there, what the operands on the base come to.

@@ -2,7 +2,8 @@
 //!
 //! A batch is its first seqno and its number of operations (varints), then each operation: a tag,
 //! the keyspace (varint), and its fields in the order of the match below; byte strings have their
-//! length in front. Before the operations of a transaction's commit is a tag of its own with its id.
+//! length in front. Before the operations of a transaction's commit is a tag of its own with its id. The commit
+//! of a transaction that has spilled has another tag, its id and its runs, in the place of all operations.
 
 use bytes::Bytes;
 use kvfs_store::{Batch, Keyspace, Op, Seqno, TxnId};
@@ -17,6 +18,9 @@ const PUT_BLOCKS: u8 = 5;
 /// Not an operation: says of which transaction the batch is the commit.
 const TXN: u8 = 6;
 
+/// In the place of the operations: they are in the runs of a transaction.
+const SPILLED: u8 = 7;
+
 /// Most bytes of an operation beyond its payload: tag, keyspace, block number and two lengths.
 const OP_BYTES_MAX: usize = 1 + 5 + 10 + 2 * 5;
 /// Most bytes of a batch beyond its operations: seqno, count, and transaction.
@@ -24,9 +28,51 @@ const BATCH_BYTES_MAX: usize = 2 * 10 + 1 + 10;
 /// Byte strings up to this long are copied at replay: a slice would keep its whole group in memory.
 const COPY_LEN_MAX: usize = 4096;
 
+/// The commit of a transaction whose operations are in runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpilledCommit {
+    /// The transaction.
+    pub txn: TxnId,
+    /// How many seqnos it takes, at least 1.
+    pub operations: u64,
+    /// Numbers of all its runs.
+    pub runs: Vec<u64>,
+}
+
+/// What one record of the journal says.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Entry<'a> {
+    /// Operations, and the transaction whose commit they are.
+    Batch(&'a Batch, Option<TxnId>),
+    Spilled(&'a SpilledCommit),
+}
+
+impl Entry<'_> {
+    /// How many seqnos it takes.
+    pub(super) fn operations(&self) -> u64 {
+        match self {
+            Self::Batch(batch, _) => batch.len() as u64,
+            Self::Spilled(commit) => commit.operations,
+        }
+    }
+
+    /// Keys and values (bytes).
+    pub(super) fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Batch(batch, _) => batch.payload_bytes(),
+            Self::Spilled(_) => 0,
+        }
+    }
+}
+
 /// No less than [`encode`] appends. O(1).
-pub(super) fn encoded_len_max(batch: &Batch) -> usize {
-    encoded_len_max_of(batch.len() as u64, batch.payload_bytes() as u64) as usize
+pub(super) fn encoded_len_max(entry: Entry<'_>) -> usize {
+    match entry {
+        Entry::Batch(batch, _) => {
+            encoded_len_max_of(batch.len() as u64, batch.payload_bytes() as u64) as usize
+        }
+        Entry::Spilled(commit) => BATCH_BYTES_MAX + 10 * (1 + commit.runs.len()),
+    }
 }
 
 /// No less than [`encode`] appends for `ops` operations that carry `payload_bytes`.
@@ -34,10 +80,24 @@ pub(super) fn encoded_len_max_of(ops: u64, payload_bytes: u64) -> u64 {
     BATCH_BYTES_MAX as u64 + ops * OP_BYTES_MAX as u64 + payload_bytes
 }
 
-/// Appends `batch`, the commit of `txn` if there is one, to `sink`.
-pub(super) fn encode(base: Seqno, batch: &Batch, txn: Option<TxnId>, sink: &mut impl Sink) {
+/// Appends `entry`, whose first seqno is `base`, to `sink`.
+pub(super) fn encode(base: Seqno, entry: Entry<'_>, sink: &mut impl Sink) {
     sink.put_varint(base);
-    sink.put_varint(batch.len() as u64);
+    sink.put_varint(entry.operations());
+    match entry {
+        Entry::Batch(batch, txn) => encode_batch(batch, txn, sink),
+        Entry::Spilled(commit) => {
+            sink.put_u8(SPILLED);
+            sink.put_varint(commit.txn.0);
+            sink.put_varint(commit.runs.len() as u64);
+            for &run in &commit.runs {
+                sink.put_varint(run);
+            }
+        }
+    }
+}
+
+fn encode_batch(batch: &Batch, txn: Option<TxnId>, sink: &mut impl Sink) {
     if let Some(txn) = txn {
         sink.put_u8(TXN);
         sink.put_varint(txn.0);
@@ -81,6 +141,17 @@ fn encode_op(op: &Op, sink: &mut impl Sink) {
     }
 }
 
+/// A record of the journal, read back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) base: Seqno,
+    /// How many seqnos it takes.
+    pub(super) operations: u64,
+    pub(super) batch: Batch,
+    pub(super) txn: Option<TxnId>,
+    pub(super) spilled: Option<SpilledCommit>,
+}
+
 /// Reads the batches of one group in order. Long values share the group's memory.
 pub(super) struct BatchReader<'a> {
     payload: &'a Bytes,
@@ -92,8 +163,8 @@ impl<'a> BatchReader<'a> {
         Self { payload, decoder: Decoder::new(payload) }
     }
 
-    /// The next batch with its first seqno and its transaction; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(Seqno, Batch, Option<TxnId>)>, DecodeError> {
+    /// The next record; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<Read>, DecodeError> {
         if self.decoder.is_empty() {
             return Ok(None);
         }
@@ -102,17 +173,28 @@ impl<'a> BatchReader<'a> {
         if base.checked_add(ops).is_none() {
             return Err(DecodeError("a batch passes the greatest seqno"));
         }
-        let mut batch = Batch::new();
-        let mut txn = None;
+        let mut read = Read { base, operations: ops, batch: Batch::new(), txn: None, spilled: None };
         for at in 0..ops {
             let mut tag = self.decoder.u8()?;
+            if tag == SPILLED && at == 0 {
+                read.spilled = Some(self.spilled(ops)?);
+                break;
+            }
             if tag == TXN && at == 0 {
-                txn = Some(TxnId(self.decoder.varint()?));
+                read.txn = Some(TxnId(self.decoder.varint()?));
                 tag = self.decoder.u8()?;
             }
-            batch.push(self.op(tag)?);
+            read.batch.push(self.op(tag)?);
         }
-        Ok(Some((base, batch, txn)))
+        Ok(Some(read))
+    }
+
+    fn spilled(&mut self, operations: u64) -> Result<SpilledCommit, DecodeError> {
+        let txn = TxnId(self.decoder.varint()?);
+        let count = self.decoder.varint()?;
+        // An absurd count fails at the first missing number, not at an allocation.
+        let runs = (0..count).map(|_| self.decoder.varint()).collect::<Result<_, _>>()?;
+        Ok(SpilledCommit { txn, operations, runs })
     }
 
     fn op(&mut self, tag: u8) -> Result<Op, DecodeError> {

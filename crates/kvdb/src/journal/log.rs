@@ -9,12 +9,12 @@
 use std::sync::Arc;
 
 use kvfs_device::Device;
-use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Result, Seqno, StoreError};
 
-use super::codec::{encode, encoded_len_max};
+use super::codec::{Entry, encode, encoded_len_max};
 use super::group::Group;
 use super::header::{HEADER_BYTES, group_len};
-use super::monitor::Monitor;
+use super::monitor::{Monitor, Signal, Wake};
 use super::{AppendError, JournalArea, JournalStats, Lsn};
 
 /// An open group of this length is written at once, unless a write is under way.
@@ -33,6 +33,8 @@ pub(super) struct State {
     durable: (Seqno, u64),
     is_writing: bool,
     is_flushing: bool,
+    /// Who waits for the end of a flush, and what each wants to be durable.
+    waiters: Vec<(Seqno, Arc<dyn Signal>)>,
     failed: Option<Arc<str>>,
     stats: JournalStats,
 }
@@ -48,6 +50,7 @@ impl State {
             durable: (seqno, head.0),
             is_writing: false,
             is_flushing: false,
+            waiters: Vec::new(),
             failed: None,
             stats: JournalStats::default(),
         }
@@ -84,9 +87,33 @@ impl State {
         }
     }
 
+    /// Those who have nothing more to wait for, and one who leads next. After a failure everybody.
+    fn take_woken(&mut self) -> Vec<(Arc<dyn Signal>, Wake)> {
+        let (durable, mut looks_max) = (self.durable.0, if self.failed.is_some() { usize::MAX } else { 1 });
+        let mut woken = Vec::new();
+        self.waiters.retain(|(seqno, signal)| {
+            let wake = if *seqno <= durable { Wake::Done } else { Wake::Look };
+            if wake == Wake::Look {
+                if looks_max == 0 {
+                    return true;
+                }
+                looks_max -= 1;
+            }
+            woken.push((Arc::clone(signal), wake));
+            false
+        });
+        woken
+    }
+
     fn fail(&mut self, what: &str, error: &std::io::Error) {
         tracing::error!(%error, "{what} failed; the journal takes nothing more");
         self.failed.get_or_insert_with(|| format!("{what} failed: {error}").into());
+    }
+}
+
+fn give(woken: &[(Arc<dyn Signal>, Wake)]) {
+    for (signal, wake) in woken {
+        signal.give(*wake);
     }
 }
 
@@ -111,13 +138,13 @@ impl<M: Monitor<State>> Log<M> {
         read(&self.state.lock())
     }
 
-    pub(super) fn append(&self, base: Seqno, batch: &Batch, txn: Option<TxnId>) -> Result<Lsn, AppendError> {
-        let len_max = encoded_len_max(batch);
+    pub(super) fn append(&self, base: Seqno, entry: Entry<'_>) -> Result<Lsn, AppendError> {
+        let len_max = encoded_len_max(entry);
         let alone = group_len((HEADER_BYTES + len_max) as u64);
         if alone > self.area.len {
-            let bytes_max =
-                (self.area.len as usize).saturating_sub(len_max - batch.payload_bytes() + HEADER_BYTES);
-            return Err(StoreError::BatchTooLarge { bytes: batch.payload_bytes(), bytes_max }.into());
+            let bytes = entry.payload_bytes();
+            let bytes_max = (self.area.len as usize).saturating_sub(len_max - bytes + HEADER_BYTES);
+            return Err(StoreError::BatchTooLarge { bytes, bytes_max }.into());
         }
         let mut state = self.state.lock();
         loop {
@@ -139,10 +166,10 @@ impl<M: Monitor<State>> Log<M> {
         if state.open.is_empty() {
             state.open.first_seqno = base;
         }
-        encode(base, batch, txn, &mut state.open);
+        encode(base, entry, &mut state.open);
         state.open.batches += 1;
         state.stats.batches += 1;
-        state.appended = base + (batch.len() as u64).max(1) - 1;
+        state.appended = base + entry.operations().max(1) - 1;
         if state.open.len() >= WRITE_LEN && !state.is_writing {
             self.write_open(state).check()?;
         }
@@ -161,7 +188,17 @@ impl<M: Monitor<State>> Log<M> {
                 return Ok(());
             }
             state.check()?;
-            state = if state.is_flushing { self.state.wait(state) } else { self.lead(state) };
+            if state.is_flushing {
+                let signal = M::signal();
+                state.waiters.push((seqno, Arc::clone(&signal)));
+                drop(state);
+                if signal.wait() == Wake::Done {
+                    return Ok(());
+                }
+                state = self.state.lock();
+            } else {
+                state = self.lead(state);
+            }
         }
     }
 
@@ -183,8 +220,10 @@ impl<M: Monitor<State>> Log<M> {
             }
         }
         state.is_flushing = false;
-        self.state.notify_all();
-        state
+        let woken = state.take_woken();
+        drop(state);
+        give(&woken);
+        self.state.lock()
     }
 
     /// Waits until no other thread writes, then writes the open group, if it holds anything.
@@ -209,7 +248,11 @@ impl<M: Monitor<State>> Log<M> {
                 state.stats.bytes_written += state.open.lsn - group.lsn;
                 state.open.recycle(group);
             }
-            Err(error) => state.fail(&format!("writing the journal at position {}", group.lsn), &error),
+            Err(error) => {
+                state.fail(&format!("writing the journal at position {}", group.lsn), &error);
+                // Who was to lead next may not come to it now.
+                give(&state.take_woken());
+            }
         }
         self.state.notify_all();
         state

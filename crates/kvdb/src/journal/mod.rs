@@ -30,6 +30,8 @@ use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
 
 use crate::format::Superblock;
+use codec::Entry;
+pub use codec::SpilledCommit;
 use log::{Log, State};
 use monitor::Parking;
 pub use recovery::{Recovered, Replayed};
@@ -172,7 +174,7 @@ impl Journal {
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
     pub fn append(&self, base: Seqno, batch: &Batch) -> Result<Lsn, AppendError> {
-        self.log.append(base, batch, None)
+        self.log.append(base, Entry::Batch(batch, None))
     }
 
     /// As [`Journal::append`], for the commit of the transaction `txn`.
@@ -180,7 +182,15 @@ impl Journal {
     /// # Errors
     /// As [`Journal::append`].
     pub fn append_commit(&self, base: Seqno, batch: &Batch, txn: TxnId) -> Result<Lsn, AppendError> {
-        self.log.append(base, batch, Some(txn))
+        self.log.append(base, Entry::Batch(batch, Some(txn)))
+    }
+
+    /// As [`Journal::append`], for the commit of a transaction whose operations are in runs.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_spilled(&self, base: Seqno, commit: &SpilledCommit) -> Result<Lsn, AppendError> {
+        self.log.append(base, Entry::Spilled(commit))
     }
 
     /// Whether any batch of so many operations with so much payload fits the area, when that is empty.

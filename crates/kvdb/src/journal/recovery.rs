@@ -15,7 +15,7 @@ use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
 
-use super::codec::BatchReader;
+use super::codec::{self, BatchReader, SpilledCommit};
 use super::header::{HEADER_BYTES, Header};
 use super::{JournalArea, Lsn};
 use crate::format::{Crc32c, SECTOR_BYTES};
@@ -32,6 +32,8 @@ pub struct Replayed {
     pub batch: Batch,
     /// The transaction whose commit it is.
     pub txn: Option<TxnId>,
+    /// In the place of operations: the commit of a transaction that has spilled.
+    pub spilled: Option<SpilledCommit>,
     /// Where the batch's group begins.
     pub lsn: Lsn,
 }
@@ -111,13 +113,14 @@ fn replay_group(
     let lsn = log.head;
     let mut batches = 0;
     let mut reader = BatchReader::new(payload);
-    while let Some((base, batch, txn)) = reader.next().map_err(|error| error.at(place(lsn)))? {
+    while let Some(read) = reader.next().map_err(|error| error.at(place(lsn)))? {
+        let codec::Read { base, operations, batch, txn, spilled } = read;
         if base <= log.last_seqno || (batches == 0 && base != header.first_seqno) {
             return Err(StoreError::corrupt(place(lsn), format!("seqno {base} follows {}", log.last_seqno)));
         }
-        log.last_seqno = base + (batch.len() as u64).max(1) - 1;
+        log.last_seqno = base + operations.max(1) - 1;
         batches += 1;
-        each(Replayed { base, batch, txn, lsn })?;
+        each(Replayed { base, batch, txn, spilled, lsn })?;
     }
     if batches != header.batches {
         let detail = format!("{batches} batches instead of {}", header.batches);

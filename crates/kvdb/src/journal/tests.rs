@@ -9,8 +9,9 @@ use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
 use kvfs_store::{Batch, Keyspace, Result, Seqno, StoreError, TxnId};
 
+use super::codec::Entry;
 use super::header::{HEADER_BYTES, Header};
-use super::{AppendError, Journal, JournalArea, Lsn, Replayed, codec};
+use super::{AppendError, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec};
 use crate::format::Decoder;
 
 const AREA: JournalArea = JournalArea { addr: 64 << 10, len: 128 << 10, salt: 0x5eed };
@@ -90,11 +91,39 @@ fn batches_survive_encoding() {
         let batch = random_batch(seed, 10_000);
         let mut encoded = Vec::new();
         let txn = seed.is_multiple_of(3).then_some(TxnId(seed << 40));
-        codec::encode(seed << 20, &batch, txn, &mut encoded);
-        assert!(encoded.len() <= codec::encoded_len_max(&batch), "seed {seed}");
+        let entry = Entry::Batch(&batch, txn);
+        codec::encode(seed << 20, entry, &mut encoded);
+        assert!(encoded.len() <= codec::encoded_len_max(entry), "seed {seed}");
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
-        assert_eq!(reader.next(), Ok(Some((seed << 20, batch, txn))), "seed {seed}");
+        let operations = batch.len() as u64;
+        let read = codec::Read { base: seed << 20, operations, batch, txn, spilled: None };
+        assert_eq!(reader.next(), Ok(Some(read)), "seed {seed}");
+        assert_eq!(reader.next(), Ok(None), "seed {seed}");
+    }
+}
+
+fn spilled(seed: u64) -> SpilledCommit {
+    let mut rng = Rng::new(seed);
+    let runs = (0..rng.below(5)).map(|_| rng.next_u64()).collect();
+    SpilledCommit { txn: TxnId(seed), operations: rng.range(1, 1 << 40), runs }
+}
+
+#[test]
+fn commits_of_spilled_transactions_survive_encoding_among_batches() {
+    for seed in 0..100 {
+        let (commit, after) = (spilled(seed), put(b"after"));
+        let mut encoded = Vec::new();
+        codec::encode(7, Entry::Spilled(&commit), &mut encoded);
+        assert!(encoded.len() <= codec::encoded_len_max(Entry::Spilled(&commit)), "seed {seed}");
+        codec::encode(7 + commit.operations, Entry::Batch(&after, None), &mut encoded);
+        let payload = Bytes::from(encoded);
+        let mut reader = codec::BatchReader::new(&payload);
+        let read = reader.next().unwrap().unwrap();
+        assert_eq!((read.base, read.operations), (7, commit.operations), "seed {seed}");
+        assert!(read.batch.is_empty() && read.txn.is_none(), "seed {seed}");
+        assert_eq!(read.spilled, Some(commit), "seed {seed}");
+        assert_eq!(reader.next().unwrap().unwrap().batch, after, "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
     }
 }
@@ -104,7 +133,8 @@ fn decoding_survives_any_bytes() {
     for seed in 0..2000 {
         let mut rng = Rng::new(seed);
         let mut encoded = Vec::new();
-        codec::encode(1, &random_batch(seed, 100), Some(TxnId(seed)), &mut encoded);
+        codec::encode(1, Entry::Batch(&random_batch(seed, 100), Some(TxnId(seed))), &mut encoded);
+        codec::encode(200, Entry::Spilled(&spilled(seed)), &mut encoded);
         for _ in 0..rng.range(1, 4) {
             let at = rng.index(encoded.len());
             encoded[at] = rng.next_u64() as u8;
@@ -112,8 +142,8 @@ fn decoding_survives_any_bytes() {
         encoded.truncate(rng.index(encoded.len() + 1));
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
-        while let Ok(Some((_, batch, _))) = reader.next() {
-            assert!(batch.payload_bytes() <= payload.len(), "seed {seed}");
+        while let Ok(Some(read)) = reader.next() {
+            assert!(read.batch.payload_bytes() <= payload.len(), "seed {seed}");
         }
     }
 }
@@ -216,7 +246,7 @@ fn a_batch_larger_than_a_chunk_survives() {
         Ok(())
     });
     assert_eq!(recovered.unwrap().head, journal.head());
-    assert_eq!(replayed, [Replayed { base: 8, batch, txn: None, lsn: tail }]);
+    assert_eq!(replayed, [Replayed { base: 8, batch, txn: None, spilled: None, lsn: tail }]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Seqno};
 
 use super::{
+    changed::ChangedSearch,
     fill::BlockFill,
     growing::GrowingTombstones,
     lookup::Lookup,
@@ -166,6 +167,26 @@ impl KeyspaceTable {
             }
             let value = || Ok::<_, std::convert::Infallible>(at.value().clone());
             let Ok(()) = search.visit(record.key, record.seqno, record.kind, value);
+            if !at.advance() {
+                break;
+            }
+        }
+    }
+
+    pub(super) fn find_changed(&self, search: &mut ChangedSearch) {
+        for set in self.tombstones.sets() {
+            search.add_tombstones(&set, &[]);
+        }
+        search.begin_sequence();
+        let mut node = self.records.seek(search.start(&[]), Seqno::MAX);
+        while let Some(at) = &mut node {
+            let record = at.record();
+            if search.is_beyond(record.key) {
+                break;
+            }
+            if search.concerns(record.seqno, record.seqno) {
+                search.add_key(record.key, &[]);
+            }
             if !at.advance() {
                 break;
             }

@@ -7,6 +7,7 @@
 //! Thread safety: a memtable is read and written by many threads at once; `Lookup` and `BlockFill`
 //! belong to one reader; a `TombstoneSet` is immutable.
 
+mod changed;
 mod fill;
 mod growing;
 mod iter;
@@ -19,13 +20,14 @@ mod table;
 mod tombstones;
 mod writers;
 
+pub use changed::{ChangedSearch, Window};
 pub use fill::{BlockFill, BlockState, block_key, first_block_at_or_after, split_block_key};
 pub use lookup::{Lookup, Outcome};
 pub use merge::Merger;
 pub use newer::NewerSearch;
 pub use table::MemTable;
 pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
-pub use writers::WriteGuard;
+pub use writers::{WriteGuard, Writers};
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -17,6 +17,7 @@ use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Seqno};
 use parking_lot::RwLock;
 
 use super::{
+    changed::ChangedSearch,
     fill::BlockFill,
     iter::{EmptyIter, MemTableIter},
     keyspace::KeyspaceTable,
@@ -150,6 +151,16 @@ impl MemTable {
             && let Some(table) = self.table(keyspace)
         {
             table.find_newer(search);
+        }
+    }
+
+    /// Takes a search for changes between two positions through this layer: not at all when nothing here lies
+    /// between them, else O(log n + records in the window).
+    pub fn find_changed(&self, keyspace: u32, search: &mut ChangedSearch) {
+        if self.seqno_range().is_some_and(|(min, max)| search.concerns(min, max))
+            && let Some(table) = self.table(keyspace)
+        {
+            table.find_changed(search);
         }
     }
 

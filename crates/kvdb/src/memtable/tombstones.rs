@@ -42,7 +42,7 @@ impl RangeTombstone {
 #[derive(Debug, Clone, Copy)]
 struct KeyAt(u32);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Cut {
     start: KeyAt,
     end: KeyAt,
@@ -65,7 +65,7 @@ impl KeyAt {
 }
 
 /// An immutable set of range tombstones that answers "which is the newest over this key".
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct TombstoneSet {
     /// Sorted by (start, seqno descending), without duplicates and empty ranges.
     list: Vec<RangeTombstone>,
@@ -121,6 +121,17 @@ impl TombstoneSet {
     /// All tombstones of several sets.
     pub fn union<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
         Self::new(sets.into_iter().flat_map(|set| set.list.iter().cloned()))
+    }
+
+    /// Counts all seqnos from `base` on. O(n).
+    pub fn rebase(&mut self, base: Seqno) {
+        for tombstone in &mut self.list {
+            tombstone.seqno = tombstone.seqno.wrapping_add(base);
+        }
+        self.seqnos.rebase(base);
+        if !self.list.is_empty() {
+            self.seqno_max = self.seqno_max.wrapping_add(base);
+        }
     }
 
     /// Whether there is no tombstone.

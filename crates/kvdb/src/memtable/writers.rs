@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// Number of writers inside.
 #[derive(Debug, Default)]
-pub(super) struct Writers {
+pub struct Writers {
     count: AtomicUsize,
     lock: Mutex<()>,
     quiescent: Condvar,
@@ -18,14 +18,15 @@ pub(super) struct Writers {
 pub struct WriteGuard<'a>(&'a Writers);
 
 impl Writers {
-    pub(super) fn enter(&self) -> WriteGuard<'_> {
+    /// One more writer is inside.
+    pub fn enter(&self) -> WriteGuard<'_> {
         self.count.fetch_add(1, Ordering::Relaxed);
         WriteGuard(self)
     }
 
     /// Waits until nobody is inside. Pairs with the release in the drop of the last guard, so all
     /// that the writers did is visible afterwards.
-    pub(super) fn wait_quiescent(&self) {
+    pub fn wait_quiescent(&self) {
         let mut lock = self.lock.lock();
         while self.count.load(Ordering::Acquire) != 0 {
             self.quiescent.wait(&mut lock);

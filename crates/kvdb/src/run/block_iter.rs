@@ -98,7 +98,8 @@ impl BlockIter {
         let addr = region.addr_of(at.block);
         let start = addr.wrapping_sub(self.window.addr);
         if start >= self.window.bytes.len() as u64 {
-            let blocks_max = (self.piece.ctx().options.read_ahead_bytes / BLOCK_BYTES).max(1) as u64;
+            let bytes_ahead = self.access.bytes_ahead(&self.piece.ctx().options);
+            let blocks_max = (bytes_ahead / BLOCK_BYTES).max(1) as u64;
             let count = (region.end() - at.block).min(blocks_max) as usize;
             self.window.bytes = Bytes::new();
             self.window.charge.resize((count * BLOCK_BYTES) as u64);
@@ -188,7 +189,7 @@ impl RecordIter for BlockIter {
     fn value(&mut self) -> Result<Bytes> {
         let Some((layer, at)) = self.current else { return Ok(Bytes::new()) };
         match self.access {
-            Access::Sequential => self.read_window(layer, at),
+            Access::Sequential | Access::Crowded { .. } => self.read_window(layer, at),
             Access::Random => {
                 let piece = Arc::clone(&self.piece);
                 let region = piece.layers()[layer].region(at.region);

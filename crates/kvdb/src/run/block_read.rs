@@ -8,6 +8,8 @@ use kvfs_device::AlignedBuf;
 use kvfs_store::{BLOCK_BYTES, Result, Seqno};
 
 use super::piece::{Piece, is_intact};
+use super::read_ahead::Direction;
+use super::windows::Window;
 use crate::format::{Layer, RecordKind, Region, cmp_block_key};
 use crate::memtable::{BlockFill, Lookup, split_block_key};
 
@@ -18,6 +20,12 @@ struct Stretch {
     position: usize,
     count: usize,
     region: usize,
+}
+
+impl Stretch {
+    fn positions(&self) -> Range<usize> {
+        self.position..self.position + self.count
+    }
 }
 
 impl Piece {
@@ -49,7 +57,7 @@ impl Piece {
                 self.read_stretches(layer, fill, &found)?;
             } else {
                 for stretch in found {
-                    fill.mark_data(stretch.position..stretch.position + stretch.count);
+                    fill.mark_data(stretch.positions());
                 }
             }
             if fill.is_complete() {
@@ -176,7 +184,14 @@ impl Piece {
             let start = request[0].position;
             let count: usize = request.iter().map(|stretch| stretch.count).sum();
             if count * BLOCK_BYTES >= self.ctx().options.bypass_bytes {
+                let len = count * BLOCK_BYTES;
+                if let Some(window) = self.window_at(addr, len)
+                    && self.copy_window(&window, layer, fill, addr, request)?
+                {
+                    continue;
+                }
                 self.read_request(layer, fill, addr, start..start + count, request)?;
+                self.passed(addr, len);
                 fill.mark_data(start..start + count);
             } else {
                 self.read_cached(layer, fill, request)?;
@@ -206,7 +221,32 @@ impl Piece {
         Ok(())
     }
 
-    /// Block by block from the cache; what it lacks is read, neighbours in one request, and cached.
+    /// Takes stretches that lie one behind the other from `addr` on out of a window, verifies and decides
+    /// them. False: the window could not be read.
+    fn copy_window(
+        &self,
+        window: &Window,
+        layer: &Layer,
+        fill: &mut BlockFill<'_>,
+        addr: u64,
+        stretches: &[Stretch],
+    ) -> Result<bool> {
+        let Some(bytes) = window.bytes() else { return Ok(false) };
+        let mut addr = addr;
+        for stretch in stretches {
+            let (range, len) = (stretch.positions(), stretch.count * BLOCK_BYTES);
+            let first = fill_block(fill, stretch.position);
+            let Some(buf) = fill.buffer(range.clone()) else { return Ok(false) };
+            buf.copy_from_slice(bytes.at(addr, len));
+            self.verify_data(&layer.region(stretch.region), first, buf)?;
+            fill.mark_data(range);
+            addr += len as u64;
+        }
+        Ok(true)
+    }
+
+    /// Block by block from the cache or from what was read ahead; what they lack is read, neighbours in one
+    /// request, and cached.
     fn read_cached(&self, layer: &Layer, fill: &mut BlockFill<'_>, request: &[Stretch]) -> Result<()> {
         for stretch in request {
             let region = layer.region(stretch.region);
@@ -219,13 +259,14 @@ impl Piece {
                     position += 1;
                     continue;
                 }
-                let block = fill_block(fill, position);
-                if let Some(walk) = self.read_walk(layer, stretch.region, block, end - position)? {
-                    for (position, data) in (position..end).zip(walk.as_ref().chunks_exact(BLOCK_BYTES)) {
-                        fill.set_data(position, data);
+                let len = (end - position) * BLOCK_BYTES;
+                if let Some(window) = self.ahead(addr, BLOCK_BYTES, len, Direction::Forward) {
+                    let count = (window.bytes_from(addr) / BLOCK_BYTES).min(end - position);
+                    let part = Stretch { position, count, region: stretch.region };
+                    if self.copy_window(&window, layer, fill, addr, &[part])? {
+                        position += count;
+                        continue;
                     }
-                    position = end;
-                    continue;
                 }
                 let mut missing = position + 1;
                 let mut hit = None;

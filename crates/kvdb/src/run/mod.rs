@@ -19,6 +19,7 @@
 mod block_iter;
 mod block_read;
 mod block_writer;
+mod changed;
 mod filter;
 mod held;
 mod newer;
@@ -29,9 +30,11 @@ mod tests;
 mod tuple_iter;
 mod tuple_read;
 mod tuple_writer;
+mod windows;
 mod writer;
 
 pub use piece::Piece;
+pub use windows::Windows;
 pub use writer::PieceWriter;
 
 use std::sync::Arc;
@@ -77,6 +80,8 @@ pub struct RunContext {
     pub zones: Arc<Zones>,
     /// Verified blocks.
     pub cache: Arc<BlockCache>,
+    /// What was read ahead.
+    pub windows: Windows,
     /// Memory.
     pub accountant: Arc<Accountant>,
     /// Sizes.
@@ -99,4 +104,27 @@ pub enum Access {
     Random,
     /// From one end to the other, once (merges): reads ahead at once and leaves the cache alone.
     Sequential,
+    /// As `Sequential`, but one of `walks` that go on together: they share the memory for reading ahead.
+    Crowded {
+        /// All of them.
+        walks: usize,
+    },
+}
+
+impl Access {
+    /// Many walks together read ahead so many times what one alone does.
+    const CROWD_SHARE: usize = 8;
+    /// Less is not worth a request (bytes).
+    const CROWDED_AHEAD_MIN: usize = 64 << 10;
+
+    /// How far to read ahead of a walk from one end to the other (bytes).
+    fn bytes_ahead(self, options: &RunOptions) -> usize {
+        let most = options.read_ahead_bytes;
+        match self {
+            Self::Random | Self::Sequential => most,
+            Self::Crowded { walks } => {
+                (most * Self::CROWD_SHARE / walks.max(1)).clamp(Self::CROWDED_AHEAD_MIN.min(most), most)
+            }
+        }
+    }
 }

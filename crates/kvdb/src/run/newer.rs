@@ -4,6 +4,7 @@
 use kvfs_store::Result;
 
 use super::piece::Piece;
+use super::read_ahead::Direction;
 use crate::format::{Layer, RecordKind, TupleCursor, TupleEntry};
 use crate::memtable::{NewerSearch, block_key, first_block_at_or_after};
 
@@ -13,7 +14,7 @@ impl Piece {
     /// # Errors
     /// I/O errors and corruption.
     pub fn find_newer(&self, search: &mut NewerSearch<'_>, bound: &[u8]) -> Result<()> {
-        if !search.concerns(self.desc().seqno_max) {
+        if !search.concerns(self.seqno_max()) {
             return Ok(());
         }
         search.visit_tombstones(self.tombstones(), bound);
@@ -50,7 +51,8 @@ impl Piece {
         bound: &[u8],
     ) -> Result<()> {
         let malformed = |error| self.malformed_block(entry, error);
-        let mut cursor = TupleCursor::new(self.tuple_block(entry)?).map_err(malformed)?;
+        let block = self.tuple_block(entry, Direction::Forward)?;
+        let mut cursor = TupleCursor::new(block, entry.shift).map_err(malformed)?;
         cursor.seek(search.start(bound), u64::MAX).map_err(malformed)?;
         while let Some(record) = cursor.record() {
             if search.is_over() || search.is_beyond(record.key) {

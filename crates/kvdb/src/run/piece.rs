@@ -3,11 +3,12 @@
 //! Thread safety: shared by `Arc`; immutable but for the filter, which is loaded at first use.
 //! Invariant: owns the references on its zones that its descriptor lists.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use kvfs_device::AlignedBuf;
-use kvfs_store::{KeyspaceKind, Result, StoreError};
+use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
 
 use super::filter::Filter;
 use super::read_ahead::ReadAhead;
@@ -23,9 +24,29 @@ use crate::memtable::{BlockFill, Lookup, RangeTombstone, TombstoneSet, split_blo
 const META_READ_BYTES: usize = 64 << 10;
 
 /// The sparse index.
+#[derive(Clone)]
 pub(super) enum Content {
     Tuples(Vec<TupleEntry>),
     Blocks(Vec<Layer>),
+}
+
+impl Content {
+    fn rebase(&mut self, base: Seqno) {
+        match self {
+            Self::Tuples(entries) => entries.iter_mut().for_each(|entry| entry.rebase(base)),
+            Self::Blocks(layers) => layers.iter_mut().for_each(|layer| layer.rebase(base)),
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Tuples(entries) => entries
+                .iter()
+                .map(|entry| size_of::<TupleEntry>() + entry.first_key.len() + entry.last_key.len())
+                .sum(),
+            Self::Blocks(layers) => layers.iter().map(Layer::memory_bytes).sum(),
+        }
+    }
 }
 
 /// What a piece consists of besides its descriptor.
@@ -37,21 +58,35 @@ pub(super) struct Parts {
     pub(super) tombstones: TombstoneSet,
 }
 
+impl Parts {
+    fn rebase(&mut self, base: Seqno) {
+        if base != 0 {
+            self.content.rebase(base);
+            self.tombstones.rebase(base);
+        }
+    }
+}
+
 struct LoadedFilter {
     filter: Option<Filter>,
     _charge: Charge,
 }
 
 /// An immutable table: the unit that runs are made of, and that merges install and drop.
+///
+/// The seqnos on the device, and those of the descriptor, count from the piece's *base*; everything else here
+/// has it in it.
 pub struct Piece {
     ctx: Arc<RunContext>,
     desc: PieceDesc,
+    base: Seqno,
     keyspace: u32,
     kind: KeyspaceKind,
     header: PieceMetaHeader,
     content: Content,
     tombstones: Arc<TombstoneSet>,
-    filter: OnceLock<LoadedFilter>,
+    /// Shared with the same piece on another base.
+    filter: Arc<OnceLock<LoadedFilter>>,
     /// Generation of each zone in `desc.zones`; fixed while the piece lives.
     generations: Vec<u32>,
     read_ahead: ReadAhead,
@@ -59,7 +94,8 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Opens a piece that the manifest knows: reads and verifies its index and range tombstones.
+    /// Opens a piece that the manifest knows, and counts its seqnos from `base` on: reads and verifies its
+    /// index and range tombstones.
     ///
     /// Takes over the references on the zones that `Zones::restore` made for `desc`, and gives them
     /// back when dropped; when this fails, they stay.
@@ -71,6 +107,7 @@ impl Piece {
         keyspace: u32,
         kind: KeyspaceKind,
         desc: &PieceDesc,
+        base: Seqno,
     ) -> Result<Arc<Self>> {
         let meta = MetaReader { ctx: &ctx, keyspace, desc };
         let mut blob = meta.read(0, META_READ_BYTES.min(desc.meta_len as usize))?;
@@ -100,48 +137,82 @@ impl Piece {
             tombstones.into_iter().map(|(start, end, seqno)| RangeTombstone { start, end, seqno });
         let tombstones = TombstoneSet::new(tombstones);
         let parts = Parts { keyspace, kind, header, content, tombstones };
-        Ok(Self::new(ctx, desc.clone(), parts, None))
+        Ok(Self::new(ctx, desc.clone(), base, parts, None))
     }
 
-    /// Puts a piece together, which owns the references of `desc.zones` from here on.
+    /// Puts a piece together, which owns the references of `desc.zones` from here on. The seqnos in `parts`
+    /// count from `base` on.
     pub(super) fn new(
         ctx: Arc<RunContext>,
         desc: PieceDesc,
-        parts: Parts,
+        base: Seqno,
+        mut parts: Parts,
         fingerprints: Option<Fingerprints>,
     ) -> Arc<Self> {
-        let Parts { keyspace, kind, header, content, tombstones } = parts;
-        let index_bytes = tombstones.bytes()
-            + match &content {
-                Content::Tuples(entries) => entries
-                    .iter()
-                    .map(|entry| size_of::<TupleEntry>() + entry.first_key.len() + entry.last_key.len())
-                    .sum::<usize>(),
-                Content::Blocks(layers) => layers.iter().map(Layer::memory_bytes).sum(),
-            };
-        let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
-        let piece = Self {
-            read_ahead: ReadAhead::default(),
-            _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
-            ctx,
-            desc,
-            keyspace,
-            kind,
-            header,
-            content,
-            tombstones: Arc::new(tombstones),
-            filter: OnceLock::new(),
-            generations,
-        };
+        parts.rebase(base);
+        let piece = Self::assemble(ctx, desc, base, parts, Arc::default());
         if let Some(fingerprints) = fingerprints {
             piece.filter.get_or_init(|| piece.build_filter(fingerprints));
         }
         Arc::new(piece)
     }
 
+    /// The same piece with its seqnos counted from `base` on, with references of its own. No I/O; O(index).
+    pub(crate) fn rebased(&self, base: Seqno) -> Arc<Self> {
+        for zone_use in &self.desc.zones {
+            self.ctx.zones.retain_use(zone_use);
+        }
+        let mut parts = Parts {
+            keyspace: self.keyspace,
+            kind: self.kind,
+            header: self.header,
+            content: self.content.clone(),
+            tombstones: (*self.tombstones).clone(),
+        };
+        parts.rebase(base.wrapping_sub(self.base));
+        let (ctx, filter) = (Arc::clone(&self.ctx), Arc::clone(&self.filter));
+        Arc::new(Self::assemble(ctx, self.desc.clone(), base, parts, filter))
+    }
+
+    fn assemble(
+        ctx: Arc<RunContext>,
+        desc: PieceDesc,
+        base: Seqno,
+        parts: Parts,
+        filter: Arc<OnceLock<LoadedFilter>>,
+    ) -> Self {
+        let Parts { keyspace, kind, header, content, tombstones } = parts;
+        let index_bytes = tombstones.bytes() + content.memory_bytes();
+        let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
+        Self {
+            read_ahead: ReadAhead::new(ctx.windows.new_owner()),
+            _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
+            ctx,
+            desc,
+            base,
+            keyspace,
+            kind,
+            header,
+            content,
+            tombstones: Arc::new(tombstones),
+            filter,
+            generations,
+        }
+    }
+
     /// What the manifest knows of the piece.
     pub fn desc(&self) -> &PieceDesc {
         &self.desc
+    }
+
+    /// The smallest seqno of any record or range tombstone.
+    pub fn seqno_min(&self) -> Seqno {
+        self.desc.seqno_min.wrapping_add(self.base)
+    }
+
+    /// The greatest seqno of any record or range tombstone.
+    pub fn seqno_max(&self) -> Seqno {
+        self.desc.seqno_max.wrapping_add(self.base)
     }
 
     /// Keyspace that the piece belongs to.
@@ -157,6 +228,16 @@ impl Piece {
     /// The range tombstones.
     pub fn tombstones(&self) -> &Arc<TombstoneSet> {
         &self.tombstones
+    }
+
+    /// Whether a merge of the piece alone, with nothing older below, may drop something.
+    pub(crate) fn has_garbage(&self) -> bool {
+        const DROPPABLE: u8 = TupleEntry::HAS_VERSIONS | TupleEntry::HAS_DELETES | TupleEntry::HAS_MERGES;
+        let in_content = match &self.content {
+            Content::Tuples(entries) => entries.iter().any(|entry| entry.flags & DROPPABLE != 0),
+            Content::Blocks(layers) => layers.len() > 1,
+        };
+        in_content || self.desc.tombstones > 0
     }
 
     /// The sparse index of a tuple piece, in key order; empty for a block piece.
@@ -277,6 +358,14 @@ impl Piece {
         &self.ctx
     }
 
+    /// The part of the zone of `addr` that the piece has, all of which is written.
+    pub(super) fn zone_extent(&self, addr: u64) -> Option<Range<u64>> {
+        let (zone, offset) = self.ctx.zone_offset(addr);
+        let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone).ok()?;
+        let start = addr - u64::from(offset);
+        Some(start..start + u64::from(self.desc.zones[at].end))
+    }
+
     /// Fills `buf` from the device.
     pub(super) fn read(&self, buf: &mut [u8], addr: u64) -> Result<()> {
         self.ctx
@@ -311,6 +400,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
+        self.ctx.windows.forget(self.read_ahead.owner());
         for zone_use in &self.desc.zones {
             self.ctx.zones.release_use(zone_use);
         }

@@ -1,140 +1,208 @@
-//! Read-ahead over the files of a block piece.
+//! Read-ahead along walks over the device.
 //!
-//! Files that were written together lie one behind the other, and are mostly read in that order. A
-//! walk over many small files then costs one large request for many of them instead of one small
-//! request each (limits of the medium: a small read costs as much as a large one).
+//! Files that were written together lie one behind the other, and so do the rows of a directory; both are
+//! mostly read in about that order. Who notices that reads advance reads a *window*: one large request
+//! instead of many small ones (limits of the medium: a small read costs as much as a large one).
 //!
 //! Thread safety: one small lock for each piece, held for a few instructions.
 
-use kvfs_device::AlignedBuf;
-use kvfs_store::{BLOCK_BYTES, Result};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
-use super::piece::{Piece, is_intact};
-use crate::format::Layer;
+use super::piece::Piece;
+use super::windows::{Owner, Window};
 
-/// The first window when a walk is noticed (bytes); it doubles up to the piece's read-ahead.
+/// The first window when a walk is noticed (bytes); it doubles up to the read-ahead of the options.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
-/// A read that begins this close behind the last window still belongs to the walk (bytes).
+/// A read that begins this close to an end of the last one still belongs to the walk (bytes).
 const GAP_BYTES_MAX: u64 = 256 << 10;
 
-#[derive(Debug, Default)]
+/// Walks that one piece tells apart: as many programs may go through it at the same time.
+const WALKS_MAX: usize = 4;
+
+/// Which way a reader goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// The device addresses that were read last, and how much at once.
+#[derive(Debug)]
 struct Walk {
-    /// Device address behind the last window.
-    end: u64,
+    last: Range<u64>,
     window_bytes: u64,
 }
 
+impl Walk {
+    fn goes_on_with(&self, wanted: &Range<u64>) -> bool {
+        let reach = self.last.start.saturating_sub(GAP_BYTES_MAX)..=self.last.end + GAP_BYTES_MAX;
+        reach.contains(&wanted.start) || reach.contains(&wanted.end)
+    }
+}
+
 /// Notices walks over the device addresses of one piece.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ReadAhead {
-    walk: Mutex<Walk>,
+    owner: Owner,
+    /// Least recently gone on first.
+    walks: Mutex<VecDeque<Walk>>,
 }
 
 impl ReadAhead {
-    /// How much to read at `addr` when `wanted` bytes are needed and not cached: more than that, up to
-    /// `bytes_max`, when the reads so far ascend.
-    fn window(&self, addr: u64, wanted: u64, bytes_max: u64) -> u64 {
-        let mut walk = self.walk.lock();
-        let goes_on = addr >= walk.end && addr - walk.end <= GAP_BYTES_MAX;
-        walk.window_bytes =
-            if goes_on { (walk.window_bytes * 2).clamp(WINDOW_BYTES_MIN, bytes_max) } else { 0 };
-        let window = walk.window_bytes.max(wanted);
-        walk.end = addr + window;
-        window
+    pub(super) fn new(owner: Owner) -> Self {
+        Self { owner, walks: Mutex::default() }
     }
+
+    /// Who its windows belong to.
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Which addresses to read when `wanted` ones are needed and not at hand: more than that, up to
+    /// `bytes_max`, when they are close to what was read before; `None` when they are not.
+    fn window(&self, wanted: Range<u64>, direction: Direction, bytes_max: u64) -> Option<Range<u64>> {
+        let mut walks = self.walks.lock();
+        let Some(mut walk) = take_walk(&mut walks, &wanted) else {
+            walks.push_back(Walk { last: wanted, window_bytes: 0 });
+            return None;
+        };
+        // What a reader that is ahead of it left out: only the gap, since beyond it everything was read.
+        let gap = match direction {
+            Direction::Forward if wanted.end <= walk.last.start => Some(wanted.start..walk.last.start),
+            Direction::Backward if wanted.start >= walk.last.end => Some(walk.last.end..wanted.end),
+            _ => None,
+        };
+        if gap.is_some() {
+            walks.push_back(walk);
+            return gap;
+        }
+        walk.window_bytes = (walk.window_bytes * 2).max(WINDOW_BYTES_MIN).min(bytes_max);
+        let bytes = walk.window_bytes.max(wanted.end - wanted.start);
+        let window = match direction {
+            Direction::Forward => wanted.start..wanted.start + bytes,
+            Direction::Backward => wanted.end.saturating_sub(bytes)..wanted.end,
+        };
+        walk.last = window.clone();
+        walks.push_back(walk);
+        Some(window)
+    }
+
+    /// Takes note of a large read that needed no window: the walk goes on behind it.
+    fn passed(&self, read: Range<u64>) {
+        let mut walks = self.walks.lock();
+        let window_bytes = take_walk(&mut walks, &read).map_or(0, |walk| walk.window_bytes);
+        walks.push_back(Walk { last: read, window_bytes });
+    }
+}
+
+/// Takes out the walk that goes on at `wanted`; if there is none, makes room for it.
+fn take_walk(walks: &mut VecDeque<Walk>, wanted: &Range<u64>) -> Option<Walk> {
+    if let Some(at) = walks.iter().rposition(|walk| walk.goes_on_with(wanted)) {
+        return walks.remove(at);
+    }
+    if walks.len() == WALKS_MAX {
+        walks.pop_front();
+    }
+    None
 }
 
 impl Piece {
-    /// Reads the blocks of `region` from `first` on, and what lies behind them on the device if a walk
-    /// is under way; everything read ahead is cached. `None`: no walk, read just what is needed.
-    ///
-    /// # Errors
-    /// I/O errors; corruption of the `wanted` blocks.
-    pub(super) fn read_walk(
+    /// A window that holds at least `len_min` of the bytes at `addr` if they were read ahead, or all `len`
+    /// of them (if they lie in one zone) if a walk is under way. `None`: read just what is needed. A window
+    /// that can't be read is none, since that says nothing about its parts.
+    pub(super) fn ahead(
         &self,
-        layer: &Layer,
-        region: usize,
-        first: u64,
-        wanted: usize,
-    ) -> Result<Option<AlignedBuf>> {
-        let addr = layer.region(region).addr_of(first);
-        let wanted_bytes = (wanted * BLOCK_BYTES) as u64;
-        // Room for the window must not push out what else is in use.
-        let bytes_max =
-            (self.ctx().options.read_ahead_bytes as u64).min(self.ctx().accountant.cache_budget() / 16);
-        let window = self.read_ahead().window(addr, wanted_bytes, bytes_max.max(WINDOW_BYTES_MIN));
-        if window <= wanted_bytes {
-            return Ok(None);
+        addr: u64,
+        len_min: usize,
+        len: usize,
+        direction: Direction,
+    ) -> Option<Arc<Window>> {
+        if let Some(window) = self.window_at(addr, len_min) {
+            return Some(window);
         }
-        let stretch = adjacent(layer, region, first, window / BLOCK_BYTES as u64);
-        let blocks: u64 = stretch.iter().map(|part| part.count).sum();
-        let mut buf = AlignedBuf::zeroed(blocks as usize * BLOCK_BYTES);
-        self.read(buf.as_mut(), addr)?;
-        let mut data = buf.as_ref().chunks_exact(BLOCK_BYTES);
-        let mut done = 0;
-        for part in stretch {
-            let region = layer.region(part.region);
-            for (offset, bytes) in (0..part.count).zip(&mut data) {
-                let block = part.first + offset;
-                if is_intact(bytes, region.crc_of(block)) {
-                    self.cache_copy(region.addr_of(block), bytes);
-                } else if done < wanted {
-                    let detail = format!("checksum of block {block} does not match");
-                    return Err(self.corrupt("data block", region.addr_of(block), &detail));
-                }
-                done += 1;
-            }
-        }
-        Ok(Some(buf))
+        let windows = &self.ctx().windows;
+        let bytes_max = (self.ctx().options.read_ahead_bytes as u64).min(windows.window_bytes_max());
+        let plan = self.read_ahead().window(addr..addr + len as u64, direction, bytes_max)?;
+        let own = self.zone_extent(addr)?;
+        let (start, end) = (plan.start.max(own.start), plan.end.min(own.end));
+        windows.load(self.read_ahead().owner, start, (end - start) as usize, |buf| self.read(buf, start))
     }
-}
 
-/// Blocks of one region within a stretch.
-struct Part {
-    region: usize,
-    first: u64,
-    count: u64,
-}
+    /// The window that holds all of these bytes, if they were read ahead.
+    pub(super) fn window_at(&self, addr: u64, len: usize) -> Option<Arc<Window>> {
+        self.ctx().windows.find(self.read_ahead().owner, addr, len)
+    }
 
-/// The blocks from `first` of `region` on that lie one behind the other on the device, at most
-/// `blocks_max`.
-fn adjacent(layer: &Layer, region: usize, first: u64, blocks_max: u64) -> Vec<Part> {
-    let mut parts = Vec::new();
-    let (mut index, mut first, mut left) = (region, first, blocks_max);
-    loop {
-        let region = layer.region(index);
-        let count = (region.end() - first).min(left);
-        parts.push(Part { region: index, first, count });
-        left -= count;
-        index += 1;
-        if left == 0 || index == layer.len() {
-            return parts;
-        }
-        let next = layer.region(index);
-        if region.addr_of(region.end() - 1) + BLOCK_BYTES as u64 != next.addr {
-            return parts;
-        }
-        first = next.first;
+    /// Takes note of a read past all windows.
+    pub(super) fn passed(&self, addr: u64, len: usize) {
+        self.read_ahead().passed(addr..addr + len as u64);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Accountant;
+    use crate::run::Windows;
+
+    const MAX: u64 = 512 << 10;
+
+    fn read_ahead() -> ReadAhead {
+        ReadAhead::new(Windows::new(Accountant::new(64 << 20)).new_owner())
+    }
+
+    fn forward(ahead: &ReadAhead, addr: u64, len: u64) -> Option<u64> {
+        let window = ahead.window(addr..addr + len, Direction::Forward, MAX)?;
+        assert_eq!(window.start, addr);
+        Some(window.end - window.start)
+    }
 
     #[test]
     fn windows_grow_along_a_walk_and_not_for_scattered_reads() {
-        let ahead = ReadAhead::default();
-        let max = 512 << 10;
-        assert_eq!(ahead.window(10 << 20, 4096, max), 4096, "the first read says nothing");
+        let ahead = read_ahead();
+        assert_eq!(forward(&ahead, 10 << 20, 4096), None, "the first read says nothing");
         let mut addr = (10 << 20) + 4096;
         for expected in [64, 128, 256, 512, 512] {
-            assert_eq!(ahead.window(addr, 8192, max), expected << 10);
+            assert_eq!(forward(&ahead, addr, 8192), Some(expected << 10));
             addr += (expected << 10) + 4096;
         }
-        assert_eq!(ahead.window(1 << 20, 4096, max), 4096, "backwards");
-        assert_eq!(ahead.window(90 << 20, 4096, max), 4096, "far away");
+        assert_eq!(forward(&ahead, 1 << 20, 4096), None, "far before");
+        assert_eq!(forward(&ahead, 90 << 20, 4096), None, "far behind");
+        assert_eq!(forward(&ahead, addr, 4096), Some(MAX), "the walk goes on");
+    }
+
+    #[test]
+    fn a_walk_may_go_backwards() {
+        let ahead = read_ahead();
+        let mut end = 20 << 20;
+        for expected in [None, Some(64), Some(128)] {
+            let window = ahead.window(end - 4096..end, Direction::Backward, MAX);
+            assert_eq!(window, expected.map(|kib| end - (kib << 10)..end));
+            end -= expected.map_or(4096, |kib| kib << 10);
+        }
+    }
+
+    #[test]
+    fn what_a_walk_left_out_is_read_up_to_where_it_began() {
+        let ahead = read_ahead();
+        assert_eq!(forward(&ahead, 10 << 20, 4096), None);
+        assert_eq!(forward(&ahead, (10 << 20) + 20480, 4096), Some(64 << 10));
+        assert_eq!(forward(&ahead, (10 << 20) + 8192, 4096), Some(12288));
+        assert_eq!(forward(&ahead, (10 << 20) + 20480 + (64 << 10), 4096), Some(128 << 10), "it goes on");
+    }
+
+    #[test]
+    fn a_large_read_does_not_end_a_walk() {
+        let ahead = read_ahead();
+        assert_eq!(forward(&ahead, 10 << 20, 4096), None);
+        assert_eq!(forward(&ahead, (10 << 20) + 4096, 4096), Some(64 << 10));
+        let large = (10 << 20) + 4096 + (64 << 10);
+        ahead.passed(large..large + (4 << 20));
+        assert_eq!(forward(&ahead, large + (4 << 20), 4096), Some(128 << 10));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kvfs_device::{Device, FaultDevice, MemoryDevice};
 use kvfs_store::{KeyspaceKind, Seqno};
 
-use super::{Piece, PieceWriter, RunContext, RunOptions};
+use super::{Piece, PieceWriter, RunContext, RunOptions, Windows};
 use crate::cache::{Accountant, BlockCache};
 use crate::format::{PieceId, RecordKind, ZoneId};
 use crate::zone::{Budget, Stream, Zones};
@@ -36,7 +36,8 @@ impl Rig {
     fn context(device: Arc<dyn Device>, zones: Arc<Zones>, options: RunOptions) -> Arc<RunContext> {
         let accountant = Accountant::new(64 << 20);
         let cache = BlockCache::lru(Arc::clone(&accountant));
-        Arc::new(RunContext { device, zones, cache, accountant, options })
+        let windows = Windows::new(Arc::clone(&accountant));
+        Arc::new(RunContext { device, zones, cache, windows, accountant, options })
     }
 
     fn writer(&self, kind: KeyspaceKind, id: u64) -> PieceWriter {
@@ -52,7 +53,13 @@ impl Rig {
         for zone_use in &piece.desc().zones {
             self.ctx.zones.retain_use(zone_use);
         }
-        Piece::open(Arc::clone(&self.ctx), KEYSPACE, piece.kind(), piece.desc()).expect("own piece")
+        Piece::open(Arc::clone(&self.ctx), KEYSPACE, piece.kind(), piece.desc(), 0).expect("own piece")
+    }
+
+    /// Forgets what was read and read ahead.
+    fn make_cold(&self, piece: &Piece) {
+        self.ctx.cache.shrink_to(0);
+        self.ctx.windows.forget(piece.read_ahead().owner());
     }
 
     fn bytes_live(&self) -> u64 {

@@ -9,6 +9,7 @@ use kvfs_store::{Result, Seqno};
 
 use super::Access;
 use super::piece::Piece;
+use super::read_ahead::Direction;
 use crate::cache::{Charge, Pool};
 use crate::format::{RecordIter, RecordRef, TupleCursor};
 
@@ -38,9 +39,10 @@ impl TupleIter {
     ) -> Result<()> {
         let old = self.cursor.take();
         let bytes = self.reader.block(&self.piece, index)?;
+        let shift = self.piece.tuple_entries()[index].shift;
         let moved = match old {
-            Some(mut cursor) => cursor.reset(bytes).map(|()| cursor),
-            None => TupleCursor::new(bytes),
+            Some(mut cursor) => cursor.reset(bytes, shift).map(|()| cursor),
+            None => TupleCursor::new(bytes, shift),
         };
         let moved = moved.and_then(|mut cursor| go(&mut cursor).map(|()| cursor));
         let entry = &self.piece.tuple_entries()[index];
@@ -151,14 +153,12 @@ impl RecordIter for TupleIter {
     }
 }
 
-/// Gets blocks by index; reads ahead when they are asked for in sequence.
+/// Gets blocks by index.
 struct BlockReader {
     access: Access,
-    /// Neighbouring blocks that were read together, not verified yet.
+    /// Neighbouring blocks that were read together for a sequential walk, not verified yet.
     window: Bytes,
     window_blocks: Range<usize>,
-    /// How much the next request reads (bytes); grows as long as the walk is sequential.
-    ahead_bytes: usize,
     last: Option<usize>,
     charge: Charge,
 }
@@ -169,7 +169,6 @@ impl BlockReader {
             access,
             window: Bytes::new(),
             window_blocks: 0..0,
-            ahead_bytes: 0,
             last: None,
             charge: piece.ctx().accountant.guard(Pool::Io, 0),
         }
@@ -177,57 +176,19 @@ impl BlockReader {
 
     /// The verified bytes of the block at `index`.
     fn block(&mut self, piece: &Piece, index: usize) -> Result<Bytes> {
-        let forward = self.last.is_none_or(|last| last < index);
-        let is_sequential = self.last.is_some_and(|last| last.abs_diff(index) == 1);
-        self.last = Some(index);
-        let entries = piece.tuple_entries();
-        if self.window_blocks.contains(&index) {
-            return self.window_block(piece, index);
-        }
-        let entry = &entries[index];
-        let options = &piece.ctx().options;
-        match self.access {
-            Access::Sequential => self.ahead_bytes = options.read_ahead_bytes,
-            Access::Random if !is_sequential => self.ahead_bytes = 0,
-            Access::Random => {
-                if let Some(block) = piece.ctx().cache.get(piece.cache_key(entry.extent.addr)) {
-                    return Ok(block.bytes().clone());
-                }
-                let grown = (self.ahead_bytes * 2).max(entry.extent.len as usize * 2);
-                self.ahead_bytes = grown.min(options.read_ahead_bytes);
-            }
-        }
-        let blocks = self.neighbours(piece, index, forward);
-        if blocks.len() == 1 && self.access == Access::Random {
-            return piece.tuple_block(entry);
-        }
-        self.read_window(piece, blocks)?;
-        self.window_block(piece, index)
-    }
-
-    /// The blocks around `index`, in the direction of the walk, that one request can read.
-    fn neighbours(&self, piece: &Piece, index: usize, forward: bool) -> Range<usize> {
-        let entries = piece.tuple_entries();
-        let are_adjacent = |left: usize| {
-            let (left, right) = (entries[left].extent, entries[left + 1].extent);
-            left.addr + u64::from(left.len) == right.addr
+        let direction = match self.last.replace(index) {
+            Some(last) if index < last => Direction::Backward,
+            _ => Direction::Forward,
         };
-        let mut blocks = index..index + 1;
-        let mut bytes = entries[index].extent.len as usize;
-        loop {
-            let next = if forward {
-                (blocks.end < entries.len() && are_adjacent(blocks.end - 1)).then_some(blocks.end)
-            } else {
-                blocks.start.checked_sub(1).filter(|&left| are_adjacent(left))
-            };
-            let Some(next) = next else { break };
-            bytes += entries[next].extent.len as usize;
-            if bytes > self.ahead_bytes {
-                break;
-            }
-            blocks = blocks.start.min(next)..blocks.end.max(next + 1);
+        if self.access == Access::Random {
+            return piece.tuple_block(&piece.tuple_entries()[index], direction);
         }
-        blocks
+        if !self.window_blocks.contains(&index) {
+            let bytes_max = self.access.bytes_ahead(&piece.ctx().options);
+            let blocks = neighbours(piece, index, direction, bytes_max);
+            self.read_window(piece, blocks)?;
+        }
+        self.window_block(piece, index)
     }
 
     fn read_window(&mut self, piece: &Piece, blocks: Range<usize>) -> Result<()> {
@@ -249,10 +210,31 @@ impl BlockReader {
         let start = (entry.extent.addr - entries[self.window_blocks.start].extent.addr) as usize;
         let block = self.window.slice(start..start + entry.extent.len as usize);
         let len = piece.verify_tuple_block(entry, &block)?;
-        let block = block.slice(..len);
-        Ok(match self.access {
-            Access::Random => piece.cache_copy(entry.extent.addr, &block),
-            Access::Sequential => block,
-        })
+        Ok(block.slice(..len))
+    }
+}
+
+/// The blocks around `index`, in the direction of the walk, that one request of `bytes_max` can read.
+fn neighbours(piece: &Piece, index: usize, direction: Direction, bytes_max: usize) -> Range<usize> {
+    let entries = piece.tuple_entries();
+    let are_adjacent = |left: usize| {
+        let (left, right) = (entries[left].extent, entries[left + 1].extent);
+        left.addr + u64::from(left.len) == right.addr
+    };
+    let mut blocks = index..index + 1;
+    let mut bytes = entries[index].extent.len as usize;
+    loop {
+        let next = match direction {
+            Direction::Forward => {
+                (blocks.end < entries.len() && are_adjacent(blocks.end - 1)).then_some(blocks.end)
+            }
+            Direction::Backward => blocks.start.checked_sub(1).filter(|&left| are_adjacent(left)),
+        };
+        let Some(next) = next else { return blocks };
+        bytes += entries[next].extent.len as usize;
+        if bytes > bytes_max {
+            return blocks;
+        }
+        blocks = blocks.start.min(next)..blocks.end.max(next + 1);
     }
 }

@@ -8,6 +8,7 @@ use kvfs_store::Result;
 
 use super::Access;
 use super::piece::Piece;
+use super::read_ahead::Direction;
 use crate::cache::CachedBlock;
 use crate::format::{TupleBlock, TupleCursor, TupleEntry};
 use crate::memtable::Lookup;
@@ -25,9 +26,9 @@ impl Piece {
                 break;
             }
             is_filtered = false;
-            let block = self.tuple_block(entry)?;
+            let block = self.tuple_block(entry, Direction::Forward)?;
             let malformed = |error| self.malformed_block(entry, error);
-            let mut cursor = TupleCursor::new(block).map_err(malformed)?;
+            let mut cursor = TupleCursor::new(block, entry.shift).map_err(malformed)?;
             cursor.seek(key, snapshot).map_err(malformed)?;
             while let Some(record) = cursor.record() {
                 let go_on = record.key == key
@@ -43,14 +44,22 @@ impl Piece {
         Ok(())
     }
 
-    /// The verified bytes of a block, from the cache or the device.
-    pub(super) fn tuple_block(&self, entry: &TupleEntry) -> Result<Bytes> {
-        let key = self.cache_key(entry.extent.addr);
+    /// The verified bytes of a block, from the cache or the device; reads ahead along a walk in `direction`.
+    pub(super) fn tuple_block(&self, entry: &TupleEntry, direction: Direction) -> Result<Bytes> {
+        let (addr, len) = (entry.extent.addr, entry.extent.len as usize);
+        let key = self.cache_key(addr);
         if let Some(block) = self.ctx().cache.get(key) {
             return Ok(block.bytes().clone());
         }
-        let mut buf = AlignedBuf::zeroed(entry.extent.len as usize);
-        self.read(buf.as_mut(), entry.extent.addr)?;
+        if let Some(window) = self.ahead(addr, len, len, direction)
+            && let Some(bytes) = window.bytes()
+        {
+            let block = bytes.at(addr, len);
+            let len = self.verify_tuple_block(entry, block)?;
+            return Ok(self.cache_copy(addr, &block[..len]));
+        }
+        let mut buf = AlignedBuf::zeroed(len);
+        self.read(buf.as_mut(), addr)?;
         let len = self.verify_tuple_block(entry, buf.as_ref())?;
         let bytes = Bytes::from_owner(buf).slice(..len);
         let block = CachedBlock::new(bytes, entry.extent.len.into());

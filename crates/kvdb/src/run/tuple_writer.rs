@@ -161,6 +161,7 @@ impl TupleOutput {
             flags: self.flags,
             seqno_min: self.seqno_min,
             seqno_max: self.seqno_max,
+            shift: 0,
         });
         self.fingerprints.end_block();
         self.chunk_len += padded;

@@ -33,6 +33,14 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// Where the metadata goes: that of a transaction's pieces dies with them.
+    fn meta_stream(&self) -> Stream {
+        match self.stream {
+            Stream::SpillTuple | Stream::SpillBlock => Stream::SpillTuple,
+            _ => Stream::Meta,
+        }
+    }
+
     /// Size of the write buffer (bytes).
     pub(super) fn chunk_bytes(&self) -> usize {
         let bytes = self.ctx.options.write_chunk_bytes.min(self.ctx.zones.zone_bytes() as usize);
@@ -83,6 +91,8 @@ impl Bounds {
 pub struct PieceWriter {
     target: Target,
     kind: KeyspaceKind,
+    /// What the seqnos of this piece are counted from on the device.
+    base: Seqno,
     held: Held,
     tuples: TupleOutput,
     layers: Vec<LayerOutput>,
@@ -118,7 +128,16 @@ impl PieceWriter {
             buffers: ctx.accountant.guard(Pool::Io, target.chunk_bytes() as u64),
             target,
             kind,
+            base: 0,
         }
+    }
+
+    /// Everything that is added from here on has a seqno above `base`; on the device, and in the descriptor,
+    /// they count from there. Nothing can be stitched into such a piece.
+    #[must_use]
+    pub fn counting_from(mut self, base: Seqno) -> Self {
+        self.base = base;
+        self
     }
 
     /// Appends a record; records come in record order. O(1) and one copy, amortized.
@@ -128,7 +147,7 @@ impl PieceWriter {
     /// the record does not fit a zone.
     pub fn add(&mut self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &[u8]) -> Result<()> {
         debug_assert_eq!(self.kind, KeyspaceKind::Tuple);
-        self.tuples.add((&self.target, &mut self.held), key, seqno, kind, value)?;
+        self.tuples.add((&self.target, &mut self.held), key, seqno - self.base, kind, value)?;
         self.records += 1;
         self.bytes_added += (key.len() + value.len()) as u64;
         Ok(())
@@ -155,6 +174,14 @@ impl PieceWriter {
             return Ok(());
         }
         self.bounds.add_keys(&block_key(prefix, first), &block_key(prefix, first + (count - 1)));
+        let counted: Vec<SeqnoSpan>;
+        let seqnos = if self.base == 0 {
+            seqnos
+        } else {
+            let count = |span: &SeqnoSpan| SeqnoSpan { seqno: span.seqno - self.base, ..*span };
+            counted = seqnos.iter().map(count).collect();
+            &counted
+        };
         for span in seqnos {
             self.bounds.add_seqnos(span.seqno, span.seqno);
         }
@@ -173,7 +200,7 @@ impl PieceWriter {
     /// I/O errors and corruption of the fingerprints; `Full`, since the block that is being built
     /// ends here.
     pub fn stitch_tuples(&mut self, source: &Arc<Piece>, entries: Range<usize>) -> Result<()> {
-        debug_assert_eq!(self.kind, KeyspaceKind::Tuple);
+        debug_assert!(self.kind == KeyspaceKind::Tuple && self.base == 0);
         let stitched = &source.tuple_entries()[entries.clone()];
         for entry in stitched {
             self.bounds.add_seqnos(entry.seqno_min, entry.seqno_max);
@@ -196,7 +223,7 @@ impl PieceWriter {
         first: u64,
         count: u32,
     ) {
-        debug_assert_eq!(self.kind, KeyspaceKind::Block);
+        debug_assert!(self.kind == KeyspaceKind::Block && self.base == 0);
         let whole = source.layers()[layer_source].region(region);
         assert!(
             whole.first <= first && count > 0 && first + u64::from(count) <= whole.end(),
@@ -225,8 +252,8 @@ impl PieceWriter {
 
     /// Adds a range tombstone over `[start, end)`.
     pub fn add_tombstone(&mut self, start: &[u8], end: &[u8], seqno: Seqno) {
-        let tombstone =
-            RangeTombstone { start: Bytes::copy_from_slice(start), end: Bytes::copy_from_slice(end), seqno };
+        let (start, end) = (Bytes::copy_from_slice(start), Bytes::copy_from_slice(end));
+        let tombstone = RangeTombstone { start, end, seqno: seqno - self.base };
         self.tombstones.push(tombstone);
     }
 
@@ -286,10 +313,10 @@ impl PieceWriter {
         let fingerprints = std::mem::take(&mut self.tuples.fingerprints);
         let (header, meta) = self.write_meta(&content, &tombstones, &fingerprints)?;
         let desc = self.describe(&content, &tombstones, &header, meta);
-        let Self { target, held, kind, .. } = self;
+        let Self { target, held, kind, base, .. } = self;
         let desc = PieceDesc { zones: held.into_uses(), ..desc };
         let parts = Parts { keyspace: target.keyspace, kind, header, content, tombstones };
-        let piece = Piece::new(target.ctx, desc.clone(), parts, Some(fingerprints));
+        let piece = Piece::new(target.ctx, desc.clone(), base, parts, Some(fingerprints));
         Ok((desc, piece))
     }
 
@@ -351,7 +378,7 @@ impl PieceWriter {
             // At most 1 GiB at a time: an extent's length has 32 bits.
             let len_max = (rest.len().min(1 << 30) as u32).min(self.target.ctx.zones.zone_bytes());
             let extent = self.held.allocate_fitting(
-                Stream::Meta,
+                self.target.meta_stream(),
                 len_max,
                 self.target.budget,
                 SECTOR_BYTES as u32,

@@ -31,10 +31,23 @@ pub enum Edit {
     JournalTail { lsn: Lsn, seqno: Seqno },
     /// Ids of runs and pieces below this are taken.
     NextId(u64),
+    /// A run of `keyspace` that waits for the commit of `txn`, without pieces yet. Its seqnos, and `age`, count
+    /// from the commit's.
+    PrepareRun { txn: TxnId, keyspace: u32, run: RunId, age: Seqno },
+    /// The prepared runs of `txn` are runs from now on, and what they count begins behind `base`.
+    AdoptRuns { txn: TxnId, base: Seqno },
+    /// The prepared runs of `txn` are gone.
+    DropPrepared { txn: TxnId },
+    /// As [`Edit::AddRun`], for a run that was adopted; `age` is the run's, `base` has been added to it.
+    AddAdopted { keyspace: u32, run: RunId, age: Seqno, base: Seqno },
     /// No transaction of a later opening has an id below this.
     NextTxn(u64),
     /// The transaction was committed, up to this seqno.
     Committed { txn: TxnId, seqno: Seqno },
+    /// The position `seqno` has a name from now on; `created` is in nanoseconds since 1970.
+    AddSnapshot { name: String, seqno: Seqno, created: u64 },
+    /// The name is gone.
+    DropSnapshot { name: String },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -44,9 +57,14 @@ const TRIM_RUN: u8 = 4;
 const DROP_RUN: u8 = 5;
 const JOURNAL_TAIL: u8 = 6;
 const NEXT_ID: u8 = 7;
-// 8 is set aside for prepared runs.
+const PREPARE_RUN: u8 = 8;
 const NEXT_TXN: u8 = 9;
 const COMMITTED: u8 = 10;
+const ADD_SNAPSHOT: u8 = 11;
+const DROP_SNAPSHOT: u8 = 12;
+const ADOPT_RUNS: u8 = 13;
+const DROP_PREPARED: u8 = 14;
+const ADD_ADOPTED: u8 = 15;
 
 const KIND_TUPLE: u8 = 1;
 const KIND_BLOCK: u8 = 2;
@@ -83,6 +101,25 @@ impl Edit {
                 sink.put_u8(NEXT_ID);
                 sink.put_varint(*id);
             }
+            Self::PrepareRun { txn, keyspace, run, age } => {
+                put_run(sink, PREPARE_RUN, *keyspace, *run);
+                sink.put_varint(txn.0);
+                sink.put_varint(*age);
+            }
+            Self::AdoptRuns { txn, base } => {
+                sink.put_u8(ADOPT_RUNS);
+                sink.put_varint(txn.0);
+                sink.put_varint(*base);
+            }
+            Self::DropPrepared { txn } => {
+                sink.put_u8(DROP_PREPARED);
+                sink.put_varint(txn.0);
+            }
+            Self::AddAdopted { keyspace, run, age, base } => {
+                put_run(sink, ADD_ADOPTED, *keyspace, *run);
+                sink.put_varint(*age);
+                sink.put_varint(*base);
+            }
             Self::NextTxn(txn) => {
                 sink.put_u8(NEXT_TXN);
                 sink.put_varint(*txn);
@@ -91,6 +128,16 @@ impl Edit {
                 sink.put_u8(COMMITTED);
                 sink.put_varint(txn.0);
                 sink.put_varint(*seqno);
+            }
+            Self::AddSnapshot { name, seqno, created } => {
+                sink.put_u8(ADD_SNAPSHOT);
+                sink.put_bytes(name.as_bytes());
+                sink.put_varint(*seqno);
+                sink.put_varint(*created);
+            }
+            Self::DropSnapshot { name } => {
+                sink.put_u8(DROP_SNAPSHOT);
+                sink.put_bytes(name.as_bytes());
             }
         }
     }
@@ -121,8 +168,24 @@ impl Edit {
             }
             JOURNAL_TAIL => Self::JournalTail { lsn: Lsn(decoder.varint()?), seqno: decoder.varint()? },
             NEXT_ID => Self::NextId(decoder.varint()?),
+            PREPARE_RUN => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::PrepareRun { keyspace, run, txn: TxnId(decoder.varint()?), age: decoder.varint()? }
+            }
+            ADOPT_RUNS => Self::AdoptRuns { txn: TxnId(decoder.varint()?), base: decoder.varint()? },
+            DROP_PREPARED => Self::DropPrepared { txn: TxnId(decoder.varint()?) },
+            ADD_ADOPTED => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::AddAdopted { keyspace, run, age: decoder.varint()?, base: decoder.varint()? }
+            }
             NEXT_TXN => Self::NextTxn(decoder.varint()?),
             COMMITTED => Self::Committed { txn: TxnId(decoder.varint()?), seqno: decoder.varint()? },
+            ADD_SNAPSHOT => Self::AddSnapshot {
+                name: decode_name(decoder)?,
+                seqno: decoder.varint()?,
+                created: decoder.varint()?,
+            },
+            DROP_SNAPSHOT => Self::DropSnapshot { name: decode_name(decoder)? },
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -146,14 +209,18 @@ fn run_of(decoder: &mut Decoder<'_>) -> Result<(u32, RunId), DecodeError> {
 
 fn decode_keyspace(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
     let id = decoder.varint_u32()?;
-    let name = String::from_utf8(decoder.bytes()?.to_vec());
+    let name = decode_name(decoder)?;
     let kind = match decoder.u8()? {
         KIND_TUPLE => KeyspaceKind::Tuple,
         KIND_BLOCK => KeyspaceKind::Block,
         _ => return Err(DecodeError("a keyspace has an unknown kind")),
     };
-    let name = name.map_err(|_| DecodeError("the name of a keyspace is not UTF-8"))?;
     Ok(Edit::AddKeyspace { id, name, kind })
+}
+
+fn decode_name(decoder: &mut Decoder<'_>) -> Result<String, DecodeError> {
+    let name = String::from_utf8(decoder.bytes()?.to_vec());
+    name.map_err(|_| DecodeError("a name is not UTF-8"))
 }
 
 fn encode_piece(piece: &PieceDesc, sink: &mut impl Sink) {

@@ -11,11 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{Result, Seqno};
+use kvfs_store::{KeyspaceKind, Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
 use crate::format::PieceId;
-use crate::memtable::{BlockFill, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after};
+use crate::memtable::{
+    BlockFill, ChangedSearch, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after,
+};
 use crate::run::{Piece, RunContext};
 
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
@@ -32,6 +34,24 @@ pub struct Run {
 }
 
 impl Run {
+    /// Opens the pieces of `state` and counts their seqnos from `base` on.
+    pub(crate) fn open(
+        state: &RunState,
+        base: Seqno,
+        ctx: &Arc<RunContext>,
+        keyspace: u32,
+        kind: KeyspaceKind,
+    ) -> Result<Self> {
+        let open = |desc| Piece::open(Arc::clone(ctx), keyspace, kind, desc, base);
+        let pieces = state.pieces.iter().map(open).collect::<Result<Vec<_>>>()?;
+        Ok(live_run(state, pieces))
+    }
+
+    /// The same run with all seqnos counted from `base` on.
+    pub(crate) fn rebased(&self, base: Seqno) -> Self {
+        Self { pieces: self.pieces.iter().map(|piece| piece.rebased(base)).collect(), ..self.clone() }
+    }
+
     /// Bytes of data that the run refers to.
     pub fn data_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.desc().data_bytes).sum()
@@ -47,10 +67,11 @@ impl Run {
         self.pieces.last().map(|piece| &piece.desc().last_key)
     }
 
-    /// Whether a merge of the run alone would drop something: range tombstones, or keys below the bound.
+    /// Whether a merge of the run alone may drop something: tombstones, versions that only a snapshot saw,
+    /// or keys below the bound.
     pub(crate) fn has_garbage(&self) -> bool {
         let trimmed = self.pieces.first().is_some_and(|piece| piece.desc().first_key < self.lower_bound);
-        trimmed || self.pieces.iter().any(|piece| piece.desc().tombstones > 0)
+        trimmed || self.pieces.iter().any(|piece| piece.has_garbage())
     }
 
     /// The first piece that may hold keys at or above `key`, by number.
@@ -96,6 +117,18 @@ impl Run {
                 break;
             }
             piece.find_newer(search, &self.lower_bound)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a search for changes between two positions through the pieces in its window.
+    pub(crate) fn find_changed(&self, search: &mut ChangedSearch) -> Result<()> {
+        let first = self.piece_at(search.start(&self.lower_bound));
+        for piece in &self.pieces[first..] {
+            if search.is_beyond(&piece.desc().first_key) {
+                break;
+            }
+            piece.find_changed(search, &self.lower_bound)?;
         }
         Ok(())
     }
@@ -160,11 +193,9 @@ impl Version {
     pub(crate) fn open(state: &ManifestState, ctx: &Arc<RunContext>) -> Result<Self> {
         let mut version = Self::default();
         for (&id, keyspace) in &state.keyspaces {
-            let open = |desc| Piece::open(Arc::clone(ctx), id, keyspace.kind, desc);
             let mut runs = Vec::with_capacity(keyspace.runs.len());
             for run in &keyspace.runs {
-                let pieces = run.pieces.iter().map(open).collect::<Result<Vec<_>>>()?;
-                runs.push(Arc::new(live_run(run, pieces)));
+                runs.push(Arc::new(Run::open(run, run.base, ctx, id, keyspace.kind)?));
             }
             version.keyspaces.insert(id, Arc::new(KeyspaceRuns { runs }));
         }

@@ -24,6 +24,19 @@ pub struct ManifestState {
     pub next_txn: u64,
     /// The last commits of transactions whose records may have left the journal, by seqno.
     pub committed: BTreeMap<Seqno, TxnId>,
+    /// Runs that wait for the commit of a transaction: with their keyspaces, in the order in which they came.
+    pub prepared: BTreeMap<TxnId, Vec<(u32, RunState)>>,
+    /// Named snapshots.
+    pub snapshots: BTreeMap<String, SnapshotState>,
+}
+
+/// A named snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotState {
+    /// The newest seqno that it sees.
+    pub seqno: Seqno,
+    /// When it was made (nanoseconds since 1970).
+    pub created: u64,
 }
 
 /// Commits of transactions that the manifest remembers.
@@ -47,6 +60,8 @@ pub struct RunState {
     pub id: RunId,
     /// Greater is newer.
     pub age: Seqno,
+    /// What the seqnos of its pieces count from; 0 but for runs that a transaction has spilled.
+    pub base: Seqno,
     /// Keys below this count no longer.
     pub lower_bound: Bytes,
     /// By key, disjoint (one may end with the range tombstone end at which the next one begins).
@@ -66,8 +81,19 @@ impl ManifestState {
     fn try_apply(&mut self, edit: &Edit) -> Result<(), &'static str> {
         match edit {
             Edit::AddKeyspace { id, name, kind } => self.add_keyspace(*id, name, *kind),
-            Edit::AddRun { keyspace, run, age } => self.keyspace(*keyspace)?.add_run(*run, *age),
-            Edit::AddPiece { keyspace, run, piece } => self.keyspace(*keyspace)?.run(*run)?.add_piece(piece),
+            Edit::AddRun { keyspace, run, age } => self.add_run(*keyspace, RunState::new(*run, *age, 0)),
+            Edit::AddAdopted { keyspace, run, age, base } => {
+                self.add_run(*keyspace, RunState::new(*run, *age, *base))
+            }
+            Edit::AddPiece { keyspace, run, piece } => match self.prepared_run(*keyspace, *run) {
+                Some(run) => run.add_piece(piece),
+                None => self.keyspace(*keyspace)?.run(*run)?.add_piece(piece),
+            },
+            Edit::PrepareRun { txn, keyspace, run, age } => self.prepare(*txn, *keyspace, *run, *age),
+            Edit::AdoptRuns { txn, base } => self.adopt(*txn, *base),
+            Edit::DropPrepared { txn } => {
+                self.prepared.remove(txn).map(drop).ok_or("the transaction has prepared nothing")
+            }
             Edit::TrimRun { keyspace, run, lower_bound } => {
                 self.keyspace(*keyspace)?.run(*run)?.trim(lower_bound)
             }
@@ -97,6 +123,17 @@ impl ManifestState {
                 }
                 Ok(())
             }
+            Edit::AddSnapshot { name, seqno, created } => {
+                if self.snapshots.contains_key(name) {
+                    return Err("the snapshot exists already");
+                }
+                let snapshot = SnapshotState { seqno: *seqno, created: *created };
+                self.snapshots.insert(name.clone(), snapshot);
+                Ok(())
+            }
+            Edit::DropSnapshot { name } => {
+                self.snapshots.remove(name).map(drop).ok_or("there is no such snapshot")
+            }
         }
     }
 
@@ -108,6 +145,39 @@ impl ManifestState {
         Ok(())
     }
 
+    fn add_run(&mut self, keyspace: u32, run: RunState) -> Result<(), &'static str> {
+        if self.prepared_run(keyspace, run.id).is_some() {
+            return Err("the run exists already");
+        }
+        self.keyspace(keyspace)?.add_run(run)
+    }
+
+    fn prepare(&mut self, txn: TxnId, keyspace: u32, run: RunId, age: Seqno) -> Result<(), &'static str> {
+        let exists = self.prepared_run(keyspace, run).is_some();
+        if exists || self.keyspace(keyspace)?.run(run).is_ok() {
+            return Err("the run exists already");
+        }
+        self.prepared.entry(txn).or_default().push((keyspace, RunState::new(run, age, 0)));
+        Ok(())
+    }
+
+    fn prepared_run(&mut self, keyspace: u32, id: RunId) -> Option<&mut RunState> {
+        let mut runs = self.prepared.values_mut().flatten();
+        runs.find(|(of, run)| (*of, run.id) == (keyspace, id)).map(|(_, run)| run)
+    }
+
+    fn adopt(&mut self, txn: TxnId, base: Seqno) -> Result<(), &'static str> {
+        let runs = self.prepared.get(&txn).ok_or("the transaction has prepared nothing")?;
+        if runs.iter().any(|(_, run)| run.age.checked_add(base).is_none()) {
+            return Err("a seqno overflows");
+        }
+        for (keyspace, run) in self.prepared.remove(&txn).into_iter().flatten() {
+            let age = run.age + base;
+            self.keyspace(keyspace)?.add_run(RunState { age, base, ..run })?;
+        }
+        Ok(())
+    }
+
     fn keyspace(&mut self, id: u32) -> Result<&mut KeyspaceState, &'static str> {
         self.keyspaces.get_mut(&id).ok_or("there is no such keyspace")
     }
@@ -115,7 +185,8 @@ impl ManifestState {
     /// Everything that pieces hold in zones.
     pub fn zone_uses(&self) -> impl Iterator<Item = &ZoneUse> {
         let runs = self.keyspaces.values().flat_map(|keyspace| &keyspace.runs);
-        runs.flat_map(|run| &run.pieces).flat_map(|piece| &piece.zones)
+        let prepared = self.prepared.values().flatten().map(|(_, run)| run);
+        runs.chain(prepared).flat_map(|run| &run.pieces).flat_map(|piece| &piece.zones)
     }
 
     /// Calls `each` with the encoded edits that lead from an empty state to this one, in order.
@@ -130,7 +201,11 @@ impl ManifestState {
             let (name, kind) = (keyspace.name.clone(), keyspace.kind);
             give(&|buf| Edit::AddKeyspace { id, name: name.clone(), kind }.encode(buf));
             for run in &keyspace.runs {
-                give(&|buf| Edit::AddRun { keyspace: id, run: run.id, age: run.age }.encode(buf));
+                let RunState { id: run_id, age, base, .. } = *run;
+                give(&|buf| match base {
+                    0 => Edit::AddRun { keyspace: id, run: run_id, age }.encode(buf),
+                    _ => Edit::AddAdopted { keyspace: id, run: run_id, age, base }.encode(buf),
+                });
                 if !run.lower_bound.is_empty() {
                     let lower_bound = &run.lower_bound;
                     give(&|buf| {
@@ -143,22 +218,33 @@ impl ManifestState {
                 }
             }
         }
+        for (&txn, runs) in &self.prepared {
+            for &(keyspace, RunState { id: run, age, ref pieces, .. }) in runs {
+                give(&|buf| Edit::PrepareRun { txn, keyspace, run, age }.encode(buf));
+                for piece in pieces {
+                    give(&|buf| encode_add_piece(keyspace, run, piece, buf));
+                }
+            }
+        }
         give(&|buf| Edit::JournalTail { lsn: self.journal_tail, seqno: self.flushed_seqno }.encode(buf));
         give(&|buf| Edit::NextId(self.next_id).encode(buf));
         give(&|buf| Edit::NextTxn(self.next_txn).encode(buf));
         for (&seqno, &txn) in &self.committed {
             give(&|buf| Edit::Committed { txn, seqno }.encode(buf));
         }
+        for (name, &SnapshotState { seqno, created }) in &self.snapshots {
+            give(&|buf| Edit::AddSnapshot { name: name.clone(), seqno, created }.encode(buf));
+        }
     }
 }
 
 impl KeyspaceState {
-    fn add_run(&mut self, id: RunId, age: Seqno) -> Result<(), &'static str> {
-        if self.runs.iter().any(|run| run.id == id) {
+    fn add_run(&mut self, run: RunState) -> Result<(), &'static str> {
+        if self.runs.iter().any(|other| other.id == run.id) {
             return Err("the run exists already");
         }
-        let at = self.runs.partition_point(|run| (run.age, run.id) > (age, id));
-        self.runs.insert(at, RunState { id, age, lower_bound: Bytes::new(), pieces: Vec::new() });
+        let at = self.runs.partition_point(|other| (other.age, other.id) > (run.age, run.id));
+        self.runs.insert(at, run);
         Ok(())
     }
 
@@ -174,6 +260,10 @@ impl KeyspaceState {
 }
 
 impl RunState {
+    fn new(id: RunId, age: Seqno, base: Seqno) -> Self {
+        Self { id, age, base, lower_bound: Bytes::new(), pieces: Vec::new() }
+    }
+
     fn add_piece(&mut self, piece: &PieceDesc) -> Result<(), &'static str> {
         if piece.first_key > piece.last_key || piece.seqno_min > piece.seqno_max {
             return Err("the piece's bounds are reversed");

@@ -131,6 +131,15 @@ impl Editor {
             let seqno = self.state.flushed_seqno + self.rng.below(9);
             self.push(&mut edits, Edit::JournalTail { lsn, seqno });
         }
+        if self.rng.chance(1, 3) {
+            let name = format!("snapshot {}", self.rng.below(9));
+            if self.state.snapshots.contains_key(&name) {
+                self.push(&mut edits, Edit::DropSnapshot { name });
+            } else {
+                let (seqno, created) = (self.rng.below(1 << 40), self.rng.next_u64());
+                self.push(&mut edits, Edit::AddSnapshot { name, seqno, created });
+            }
+        }
         edits
     }
 }
@@ -176,8 +185,19 @@ fn the_bytes_of_edits_are_these() {
     assert_eq!(encoded(Edit::DropRun { keyspace: 1, run }), b"\x05\x01\xac\x02");
     assert_eq!(encoded(Edit::JournalTail { lsn: Lsn(4096), seqno: 9 }), b"\x06\x80\x20\x09");
     assert_eq!(encoded(Edit::NextId(7)), b"\x07\x07");
+    let txn = TxnId(300);
+    assert_eq!(encoded(Edit::PrepareRun { txn, keyspace: 1, run, age: 5 }), b"\x08\x01\xac\x02\xac\x02\x05");
+    assert_eq!(encoded(Edit::AdoptRuns { txn, base: 9 }), b"\x0d\xac\x02\x09");
+    assert_eq!(encoded(Edit::DropPrepared { txn }), b"\x0e\xac\x02");
+    assert_eq!(encoded(Edit::AddAdopted { keyspace: 1, run, age: 7, base: 2 }), b"\x0f\x01\xac\x02\x07\x02");
     assert_eq!(encoded(Edit::NextTxn(300)), b"\x09\xac\x02");
     assert_eq!(encoded(Edit::Committed { txn: TxnId(300), seqno: 7 }), b"\x0a\xac\x02\x07");
+    let name = "old".to_owned();
+    assert_eq!(
+        encoded(Edit::AddSnapshot { name: name.clone(), seqno: 300, created: 7 }),
+        b"\x0b\x03old\xac\x02\x07"
+    );
+    assert_eq!(encoded(Edit::DropSnapshot { name }), b"\x0c\x03old");
 }
 
 #[test]
@@ -212,6 +232,19 @@ fn runs_are_newest_first_and_trimming_drops_pieces() {
     assert_eq!(state.zone_uses().count(), 2);
     state.apply(&trim("z")).unwrap();
     assert_eq!(ids(&state), [0_u64; 0]);
+}
+
+#[test]
+fn a_snapshot_is_added_and_dropped_once() {
+    let mut state = ManifestState::default();
+    let add = Edit::AddSnapshot { name: "old".into(), seqno: 5, created: 9 };
+    let drop = Edit::DropSnapshot { name: "old".into() };
+    state.apply(&drop).unwrap_err();
+    state.apply(&add).unwrap();
+    state.apply(&add).unwrap_err();
+    assert_eq!(state.snapshots["old"], SnapshotState { seqno: 5, created: 9 });
+    state.apply(&drop).unwrap();
+    assert_eq!(state, ManifestState::default());
 }
 
 #[test]

@@ -33,6 +33,10 @@ pub enum Stream {
     FlushTuple,
     /// Blocks from memtables.
     FlushBlock,
+    /// Tuples that a transaction has spilled: they die together when it aborts.
+    SpillTuple,
+    /// Blocks that a transaction has spilled.
+    SpillBlock,
     /// Tuples from merges.
     MergeTuple,
     /// Blocks from merges.
@@ -43,8 +47,15 @@ pub enum Stream {
 
 impl Stream {
     /// All streams.
-    pub const ALL: [Self; 5] =
-        [Self::FlushTuple, Self::FlushBlock, Self::MergeTuple, Self::MergeBlock, Self::Meta];
+    pub const ALL: [Self; 7] = [
+        Self::FlushTuple,
+        Self::FlushBlock,
+        Self::SpillTuple,
+        Self::SpillBlock,
+        Self::MergeTuple,
+        Self::MergeBlock,
+        Self::Meta,
+    ];
 }
 
 /// How far an allocation may go.
@@ -262,6 +273,12 @@ impl Zones {
     /// How many zones the next rewrite of the manifest needs: data never takes the last so many.
     pub fn set_manifest_zones(&self, zones: u32) {
         self.table.lock().set_manifest_zones(zones);
+    }
+
+    /// `stream` begins a new zone with its next extent; the one that it fills is free at once if it holds
+    /// nothing.
+    pub fn close_stream(&self, stream: Stream) {
+        self.table.lock().close_stream(stream);
     }
 
     /// How often `zone` has become free since the store was opened; part of cache keys.

@@ -249,6 +249,12 @@ impl Table {
         }
     }
 
+    pub(super) fn close_stream(&mut self, stream: Stream) {
+        if let Some(zone) = self.open[stream as usize].take() {
+            self.close(zone);
+        }
+    }
+
     /// A stream has filled the zone.
     fn close(&mut self, zone: u32) {
         self.entries[zone as usize].state = ZoneState::Closed;

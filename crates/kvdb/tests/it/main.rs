@@ -1,4 +1,6 @@
 //! The engine through its façade, on a device in memory.
 
 mod basics;
+mod snapshots;
+mod spilled;
 mod transactions;

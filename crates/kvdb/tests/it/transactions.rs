@@ -100,33 +100,6 @@ fn a_commit_is_durable_or_not_as_was_asked() {
 }
 
 #[test]
-fn what_is_too_large_to_be_committed_at_once_is_refused_at_the_write() {
-    let device = make(200);
-    let db = open(&device, |_| {});
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
-    let txn = begin(&db);
-    let mut written = 0;
-    let refused = loop {
-        let mut batch = Batch::new();
-        batch.put_blocks(data, b"f".to_vec(), written, vec![1; 64 * BLOCK_BYTES]);
-        match txn.apply(batch) {
-            Ok(()) => written += 64,
-            Err(error) => break error,
-        }
-    };
-    assert!(
-        matches!(refused, StoreError::TxnTooLarge { bytes_max, .. } if bytes_max == 2 << 20),
-        "{refused}"
-    );
-    assert!(written > 300, "{written} blocks");
-    txn.commit(Durability::Synced).expect("what was taken is committed");
-    let mut found = vec![0; written as usize * BLOCK_BYTES];
-    db.read_blocks(data, b"f", 0, &mut found).expect("reads");
-    assert!(found.iter().all(|&byte| byte == 1));
-    assert!(db.check().expect("checks").findings.is_empty());
-}
-
-#[test]
 fn private_writes_are_counted_and_keep_their_space() {
     let device = make(200);
     let db = open(&device, |_| {});

@@ -77,6 +77,14 @@ impl Runner<'_> {
         Ok(())
     }
 
+    pub(super) fn txn_prepare(&self, slot: usize) -> Verdict {
+        let Some(pair) = &self.txns[slot] else { return Ok(()) };
+        match pair.subject.prepare() {
+            Err(StoreError::Full) if self.subject.may_fill_up() => Ok(()),
+            result => result.map_err(|error| text(&error)),
+        }
+    }
+
     pub(super) fn txn_commit(&mut self, slot: usize, durability: Durability) -> Verdict {
         let Some(pair) = self.txns[slot].take() else { return Ok(()) };
         let store = self.subject.store();

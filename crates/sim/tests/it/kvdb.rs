@@ -240,6 +240,95 @@ fn like_the_model_with_long_keys_and_values() {
     }
 }
 
+/// Much is written in transactions.
+fn transactional() -> Profile {
+    let step_weights = StepWeights {
+        apply: 20,
+        txn_begin: 6,
+        txn_apply: 40,
+        txn_changes: 6,
+        txn_prepare: 4,
+        txn_commit: 6,
+        txn_abort: 2,
+        ..profile().step_weights
+    };
+    Profile { step_weights, ..profile() }
+}
+
+#[test]
+fn like_the_model_when_transactions_spill_with_every_batch() {
+    for seed in seeds(1600, 3) {
+        check_with(&Kvdb::with(|e| e.options.private_bytes = 1), &transactional(), seed);
+    }
+}
+
+#[test]
+fn like_the_model_when_transactions_spill_now_and_then() {
+    for seed in seeds(1700, 3) {
+        let engine = Kvdb::with(|e| {
+            e.options.private_bytes = 64 * KIB;
+            e.options.memtable_bytes = 16 * KIB;
+        });
+        check_with(&engine, &transactional(), seed);
+    }
+}
+
+#[test]
+fn like_the_model_when_spilled_runs_are_merged_at_once() {
+    for (seed, stitch_bytes_min) in seeds(1800, 4).zip([0, u64::MAX].into_iter().cycle()) {
+        let engine = Kvdb::with(|e| {
+            e.options.private_bytes = 1;
+            e.options.memtable_bytes = 4 * KIB;
+            e.options.merge.class_runs = 2;
+            e.options.merge.stitch_bytes_min = stitch_bytes_min;
+            e.options.tuple_block_bytes = 256;
+        });
+        let step_weights = StepWeights { compact: 12, ..transactional().step_weights };
+        check_with(&engine, &Profile { step_weights, ..transactional() }, seed);
+    }
+}
+
+#[test]
+fn like_the_model_when_transactions_spill_many_blocks() {
+    let op_weights = OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12 };
+    let profile = Profile { op_weights, put_blocks_max: 60, steps: 250, ..transactional() };
+    for (seed, private_bytes) in seeds(1900, 2).zip([1, 256 * KIB].into_iter().cycle()) {
+        check_with(&Kvdb::with(|e| e.options.private_bytes = private_bytes), &profile, seed);
+    }
+}
+
+#[test]
+fn like_the_model_when_transactions_spill_and_the_store_fills_up() {
+    for seed in seeds(2000, 2) {
+        let engine = Kvdb::with(|e| {
+            e.create.capacity_bytes = 48 * 128 * KIB;
+            e.create.zone_bytes = 128 << 10;
+            e.create.journal_bytes = Some(4 * 128 * KIB);
+            e.options.private_bytes = 32 * KIB;
+            e.may_fill_up = true;
+        });
+        check_with(&engine, &transactional(), seed);
+    }
+}
+
+#[test]
+fn survives_a_crash_at_every_event_of_spilled_transactions() {
+    for (seed, private_bytes) in seeds(20, 3).zip([1, 1, 8 * KIB].into_iter().cycle()) {
+        let engine = Kvdb { options: Options { private_bytes, ..eventful().options }, ..eventful() };
+        let swept = assert_survives_crashes(&engine, &CrashSweep::of_steps(50), seed);
+        assert!(swept.events > 50, "{swept:?}");
+    }
+}
+
+#[test]
+fn survives_a_fault_at_every_call_of_spilled_transactions() {
+    for seed in seeds(30, 1) {
+        let engine = Kvdb { options: Options { private_bytes: 1, ..eventful().options }, ..eventful() };
+        let outcomes = assert_survives_faults(&engine, &FaultSweep::of_steps(30), seed);
+        assert!(outcomes.stopped > 0, "{outcomes:?}");
+    }
+}
+
 /// Tiny memtables and eager merges, so that a short run has all kinds of events.
 fn eventful() -> Kvdb {
     Kvdb::with(|e| {

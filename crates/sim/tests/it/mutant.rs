@@ -175,7 +175,7 @@ impl Store for Recorder {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactions: false, ..self.inner.capabilities() }
+        Capabilities { transactions: false, named_snapshots: false, ..self.inner.capabilities() }
     }
 
     fn space(&self) -> SpaceStats {

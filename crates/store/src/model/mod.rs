@@ -18,6 +18,7 @@
 
 mod apply;
 mod cursor;
+mod named;
 mod private;
 mod recent;
 mod snapshot;
@@ -37,9 +38,9 @@ use self::snapshot::Pin;
 use self::table::{NEWEST, Table};
 use self::txn::{ModelTxn, Transactions};
 use crate::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SpaceStats, Store, StoreError, Txn,
-    TxnId, TxnOptions, TxnOutcome,
+    Batch, Capabilities, ChangedRanges, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace,
+    KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SnapshotInfo,
+    SpaceStats, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 /// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
@@ -66,6 +67,7 @@ struct Commit {
     batches: u64,
     /// Pinned seqnos and how many pins each has.
     pins: BTreeMap<Seqno, usize>,
+    named: named::Named,
     /// Keys that kept old versions, by the seqno that made them old (ascending).
     outdated: VecDeque<(Seqno, Keyspace, Bytes)>,
     transactions: Transactions,
@@ -181,6 +183,32 @@ impl Store for ModelStore {
         Ok(Arc::new(Pin::newest(&self.shared)))
     }
 
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        named::create(&self.shared, name)
+    }
+
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        self.shared.commit.lock().named.list()
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(named::open(&self.shared, name)?))
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        named::delete(&self.shared, name)
+    }
+
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        Ok(Box::new(self.shared.table(keyspace)?.changed_ranges(&range, older, newer)))
+    }
+
     fn apply(&self, batch: Batch, _durability: Durability) -> Result<Position> {
         apply::apply(&self.shared, batch)
     }
@@ -202,7 +230,12 @@ impl Store for ModelStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: false, range_delete_constant: false, transactions: true }
+        Capabilities {
+            durable: false,
+            range_delete_constant: false,
+            transactions: true,
+            named_snapshots: true,
+        }
     }
 
     fn space(&self) -> SpaceStats {

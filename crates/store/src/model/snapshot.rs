@@ -29,16 +29,21 @@ impl Pin {
         let mut commit = shared.commit.lock();
         // Read under the lock: a batch in flight would prune what the pin must see.
         let seqno = shared.newest();
-        *commit.pins.entry(seqno).or_insert(0) += 1;
+        commit.pin(seqno);
         let done = also(&mut commit, seqno);
         drop(commit);
         (Self { shared: Arc::clone(shared), seqno }, done)
     }
 
+    /// A pin on a position that `commit`, of the same store, has pinned already.
+    pub(super) fn another(shared: &Arc<Shared>, commit: &mut Commit, seqno: Seqno) -> Self {
+        commit.pin(seqno);
+        Self { shared: Arc::clone(shared), seqno }
+    }
+
     /// Another pin on the same position.
     fn again(&self) -> Self {
-        *self.shared.commit.lock().pins.entry(self.seqno).or_insert(0) += 1;
-        Self { shared: Arc::clone(&self.shared), seqno: self.seqno }
+        Self::another(&self.shared, &mut self.shared.commit.lock(), self.seqno)
     }
 
     /// The position.
@@ -49,11 +54,20 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut commit = self.shared.commit.lock();
-        if let Some(count) = commit.pins.get_mut(&self.seqno) {
+        self.shared.commit.lock().unpin(self.seqno);
+    }
+}
+
+impl Commit {
+    pub(super) fn pin(&mut self, seqno: Seqno) {
+        *self.pins.entry(seqno).or_insert(0) += 1;
+    }
+
+    pub(super) fn unpin(&mut self, seqno: Seqno) {
+        if let Some(count) = self.pins.get_mut(&seqno) {
             *count -= 1;
             if *count == 0 {
-                commit.pins.remove(&self.seqno);
+                self.pins.remove(&seqno);
             }
         }
     }

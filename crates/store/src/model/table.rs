@@ -1,6 +1,6 @@
 //! One keyspace: an ordered map of versioned keys, and the reads on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use parking_lot::RwLock;
 
 use super::versions::Versions;
 use crate::{
-    BLOCK_BYTES, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Result,
-    Seqno, StoreError,
+    BLOCK_BYTES, ChangedRanges, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
+    MergeFunction, Result, Seqno, StoreError,
 };
 
 /// Reads at this position see the newest state.
@@ -22,6 +22,15 @@ const EXTENT_BLOCKS_MAX: u64 = 1 << 16;
 
 /// The map of one keyspace.
 pub(super) type Map = BTreeMap<Bytes, Versions>;
+
+/// What differs, found at once.
+pub(super) struct ModelChanged(VecDeque<KeyRange>);
+
+impl ChangedRanges for ModelChanged {
+    fn next(&mut self) -> Result<Option<KeyRange>> {
+        Ok(self.0.pop_front())
+    }
+}
 
 /// One keyspace.
 pub(super) struct Table {
@@ -48,6 +57,16 @@ impl Table {
 
     pub(super) fn key_count(&self) -> u64 {
         self.map.read().len() as u64
+    }
+
+    /// Exactly the keys in `range` that were written to between two pinned positions.
+    pub(super) fn changed_ranges(&self, range: &KeyRange, older: Seqno, newer: Seqno) -> ModelChanged {
+        let map = self.map.read();
+        let from = (Bound::Included(range.start.clone()), Bound::Unbounded);
+        let keys = map.range(from).take_while(|(key, _)| range.contains(key));
+        let changed = keys.filter(|(_, versions)| versions.is_touched(older, newer));
+        let ranges = changed.map(|(key, _)| KeyRange::new(key.clone(), [&key[..], b"\0"].concat()));
+        ModelChanged(ranges.collect())
     }
 
     /// Fails with `WrongKind` unless the keyspace holds `kind`.

@@ -33,6 +33,17 @@ impl Versions {
         self.older.iter().find(|version| version.seqno <= at)?.value.as_ref()
     }
 
+    /// Whether something was written between two pinned positions that shows in either.
+    pub(super) fn is_touched(&self, older: Seqno, newer: Seqno) -> bool {
+        let seen = |at: Seqno| {
+            let all = std::iter::once(&self.newest).chain(&self.older);
+            all.into_iter().find(|version| version.seqno <= at)
+        };
+        let (old, new) = (seen(older), seen(newer));
+        let has_value = [old, new].into_iter().flatten().any(|version| version.value.is_some());
+        has_value && old.map(|version| version.seqno) != new.map(|version| version.seqno)
+    }
+
     /// Adds a version and drops those that nobody sees any more.
     pub(super) fn push(&mut self, seqno: Seqno, value: Option<Bytes>, pins: &BTreeMap<Seqno, usize>) {
         let previous = std::mem::replace(&mut self.newest, Version { seqno, value });

@@ -1,5 +1,5 @@
-//! The engine, to be judged: as it comes, and with memtables so small that most of what a test writes lies in
-//! runs.
+//! The engine, to be judged: as it comes, with memtables so small that most of what a test writes lies in runs,
+//! and with so little memory for transactions that these spill with every batch.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct Kvdb;
 
 impl Engine for Kvdb {
     fn make() -> Arc<dyn Store> {
-        make(64 << 20)
+        make(64 << 20, 8 << 20)
     }
 }
 
@@ -24,15 +24,35 @@ pub(crate) struct KvdbInRuns;
 
 impl Engine for KvdbInRuns {
     fn make() -> Arc<dyn Store> {
-        make(1)
+        make(1, 8 << 20)
     }
 }
 
-fn make(memtable_bytes: u64) -> Arc<dyn Store> {
+pub(crate) struct KvdbSpilling;
+
+impl Engine for KvdbSpilling {
+    fn make() -> Arc<dyn Store> {
+        make(64 << 20, 1)
+    }
+}
+
+pub(crate) struct KvdbSpillingInRuns;
+
+impl Engine for KvdbSpillingInRuns {
+    fn make() -> Arc<dyn Store> {
+        make(1, 1)
+    }
+}
+
+fn make(memtable_bytes: u64, private_bytes: u64) -> Arc<dyn Store> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
     let create = CreateOptions { zone_bytes: 256 << 10, ..CreateOptions::new(CAPACITY_BYTES, [7; 16]) };
     Db::create(Arc::clone(&device), &create).unwrap();
-    let options =
-        Options { background: Background::Manual, memtable_bytes, ..Options::with_memory(64 << 20) };
+    let options = Options {
+        background: Background::Manual,
+        memtable_bytes,
+        private_bytes,
+        ..Options::with_memory(64 << 20)
+    };
     Db::open(device, options, Arc::new(ManualClock::default())).unwrap()
 }

@@ -5,6 +5,8 @@ mod kvdb;
 mod model;
 mod on_kvdb;
 mod on_kvdb_runs;
+mod on_kvdb_spilling;
+mod on_kvdb_spilling_runs;
 mod on_model;
 
 use std::marker::PhantomData;

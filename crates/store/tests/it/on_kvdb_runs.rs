@@ -7,8 +7,12 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbInRuns>;
 mod blocks;
 #[path = "contract/cursors.rs"]
 mod cursors;
+#[path = "contract/differences.rs"]
+mod differences;
 #[path = "contract/limits.rs"]
 mod limits;
+#[path = "contract/snapshots.rs"]
+mod snapshots;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/tuples.rs"]

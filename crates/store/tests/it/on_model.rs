@@ -8,8 +8,12 @@ mod atomicity;
 mod blocks;
 #[path = "contract/cursors.rs"]
 mod cursors;
+#[path = "contract/differences.rs"]
+mod differences;
 #[path = "contract/limits.rs"]
 mod limits;
+#[path = "contract/snapshots.rs"]
+mod snapshots;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/tuples.rs"]

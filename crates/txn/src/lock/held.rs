@@ -124,9 +124,13 @@ impl Held {
                 for (stretch, mode) in ranges.iter() {
                     let name = keys_name(key, &stretch);
                     // What is left of a directory between entries that are held in another mode is one row.
-                    let is_rest = matches!(name, LockNameBuf::Entries { .. });
-                    match names.iter_mut().find(|(known, _, held)| is_rest && *known == name && *held == mode)
-                    {
+                    let twin = match name {
+                        LockNameBuf::Entries { .. } => {
+                            names.iter_mut().find(|(known, _, held)| *known == name && *held == mode)
+                        }
+                        _ => None,
+                    };
+                    match twin {
                         Some((known, span, _)) => *span = Span::of(&known.as_name()),
                         None => names.push((name, Span::Keys(stretch), mode)),
                     }

@@ -27,7 +27,7 @@ mod waits;
 mod tests;
 
 pub use doom::{Doom, DoomReason, Owner, Rival};
-pub use list::{LockInfo, TxnInfo, WaiterInfo};
+pub use list::{LockInfo, LockPage, LockPlace, TxnInfo, WAITERS_LISTED_MAX, WaiterInfo};
 pub use options::LockOptions;
 pub use owner::{LockOwner, Phase, TxnTraits};
 pub(crate) use queue::Asker;

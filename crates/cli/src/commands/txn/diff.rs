@@ -1,4 +1,4 @@
-//! `kvfs txn diff`.
+//! `kvfs txn diff`, and how comparisons are printed.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,14 +19,25 @@ pub(super) fn run(store: Option<&Path>, id: u64, stat: bool, json: bool) -> Resu
 
 /// Prints what transaction `id` changes.
 pub(super) fn print(client: &mut Client, id: u64, stat: bool, json: bool) -> Result<()> {
+    print_changes(stat, json, |from, limit| match client.call(&Request::Diff { id, from, limit })? {
+        Response::Diff { lines, more } => Ok((lines, more)),
+        _ => Err(Client::confused()),
+    })
+}
+
+/// Prints a comparison, of which `page` gives so many lines from one on, and whether more follow.
+pub(crate) fn print_changes(
+    stat: bool,
+    json: bool,
+    mut page: impl FnMut(u64, u64) -> Result<(Vec<ChangeLine>, bool)>,
+) -> Result<()> {
     use std::io::Write;
     let failed = |error: std::io::Error| CliError::io("write", Path::new("standard output"), &error);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut counts = Counts::default();
     let mut from = 0;
     loop {
-        let request = Request::Diff { id, from, limit: PAGE_LINES };
-        let Response::Diff { lines, more } = client.call(&request)? else { return Err(Client::confused()) };
+        let (lines, more) = page(from, PAGE_LINES)?;
         from += lines.len() as u64;
         for line in &lines {
             counts.add(line);

@@ -8,6 +8,8 @@ mod retry;
 mod run;
 mod supervise;
 
+pub(crate) use diff::print_changes;
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -46,7 +48,7 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
 }
 
 /// The daemon of the store that `target` means: a store, a path on its mount, or the current directory.
-fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
+pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     let path = target.unwrap_or(Path::new("."));
     let mounted = match mounts::containing(path)? {
         Some(_) if target.is_some() && open::is_store(path) => None,

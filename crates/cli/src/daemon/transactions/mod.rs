@@ -11,6 +11,7 @@
 mod clock;
 mod entry;
 mod keys;
+mod locks;
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -18,14 +19,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
 use kvfs_fuse::bridge::{Bridge, View};
 use kvfs_fuse::mount::MountOptions;
 use kvfs_fuse::transport::BufferPool;
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
-use crate::control::{Begin, Peer, TxnLine};
+use crate::control::{Begin, Peer, TxnLine, may_act_for};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
@@ -272,6 +273,52 @@ impl Transactions {
         Ok((view, done))
     }
 
+    /// Has the kernel write out every dirty page of the main line, of shared mappings too.
+    pub(crate) fn flush_main_line(&self) -> Result<()> {
+        Ok(self.main.bridge.write_back()?)
+    }
+
+    /// Begins a transaction, does `work` in it, and commits, durably. Nobody else gets at it.
+    pub(crate) fn carry_out(
+        &self,
+        options: &BeginOptions,
+        work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
+    ) -> Result<TxnId> {
+        let view = self.main.fs.begin(options)?;
+        let id = view.txn_id().unwrap_or(TxnId(0));
+        let entry = Entry {
+            view: Arc::clone(&view),
+            owner: options.owner.clone(),
+            serializable: options.isolation == Isolation::Serializable,
+            begun: self.clock.monotonic(),
+            line: None,
+            is_deserted: false,
+            seat: None,
+            busy: Some("at work"),
+        };
+        {
+            let mut state = self.state.lock();
+            if state.is_closed {
+                return Err(closing());
+            }
+            state.open.insert(id.0, entry);
+            self.changed.notify_all();
+        }
+        let worked = work(&view);
+        let done = worked.and_then(|()| self.main.bridge.commit(&view, None, Durability::Synced));
+        view.abort();
+        self.state.lock().open.remove(&id.0);
+        self.changed.notify_all();
+        match done {
+            Ok(_) => Ok(id),
+            Err(FsError::Canceled(doom)) => {
+                let why = view.explain(&doom);
+                Err(CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}")))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Drops a transaction. Returns why it could not have been committed any more, if so.
     pub(crate) fn abort(&self, peer: &Peer, id: u64) -> Result<Option<String>> {
         let (view, seat) = self.take(peer, id, "being aborted")?;
@@ -300,6 +347,26 @@ impl Transactions {
             tracing::info!(id, "whoever ran the transaction has gone; aborted");
             self.abort_by_daemon(id);
         }
+    }
+
+    /// Ends the views of deleted snapshots in `.kvfs`, on the main line and in transactions.
+    pub(crate) fn close_deleted_snapshots(&self) {
+        self.main.bridge.close_deleted_snapshots();
+        for entry in self.state.lock().open.values() {
+            if let Some(seat) = &entry.seat {
+                seat.view.bridge().close_deleted_snapshots();
+            }
+        }
+    }
+
+    /// Transactions that user `viewer` may enter and whose views the daemon has mounted: number, owner, and where.
+    pub(crate) fn views(&self, viewer: u32) -> Vec<(u64, u32, PathBuf)> {
+        let state = self.state.lock();
+        let seated = state.open.iter().filter_map(|(&id, entry)| {
+            let point = entry.seat.as_ref()?.point.as_ref()?;
+            Some((id, entry.owner.uid, point.path().to_owned()))
+        });
+        seated.filter(|(_, owner, _)| may_act_for(viewer, *owner)).collect()
     }
 
     /// Those that are open, in words.

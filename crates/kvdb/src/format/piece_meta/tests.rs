@@ -25,6 +25,7 @@ fn tuple_entries(rng: &mut Rng) -> Vec<TupleEntry> {
                 flags: rng.below(8) as u8,
                 seqno_min,
                 seqno_max: seqno_min + rng.below(1000),
+                shift: if rng.chance(1, 3) { rng.below(seqno_min.max(1)) } else { 0 },
             }
         })
         .collect()

@@ -38,12 +38,13 @@ pub struct TupleCursor {
 }
 
 impl TupleCursor {
-    /// A cursor that stands nowhere in a block that was verified when it was read.
+    /// A cursor that stands nowhere in a block that was verified when it was read. `shift` is added to each
+    /// seqno that the block states.
     ///
     /// # Errors
     /// The bytes are no block.
-    pub fn new(bytes: Bytes) -> Result<Self, DecodeError> {
-        let block = TupleBlock::parse(&bytes)?;
+    pub fn new(bytes: Bytes, shift: Seqno) -> Result<Self, DecodeError> {
+        let block = TupleBlock::parse(&bytes)?.shifted(shift);
         Ok(Self {
             bytes,
             block,
@@ -61,9 +62,9 @@ impl TupleCursor {
     ///
     /// # Errors
     /// The bytes are no block.
-    pub fn reset(&mut self, bytes: Bytes) -> Result<(), DecodeError> {
+    pub fn reset(&mut self, bytes: Bytes, shift: Seqno) -> Result<(), DecodeError> {
         self.at = None;
-        self.block = TupleBlock::parse(&bytes)?;
+        self.block = TupleBlock::parse(&bytes)?.shifted(shift);
         self.bytes = bytes;
         Ok(())
     }

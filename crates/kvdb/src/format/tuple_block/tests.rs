@@ -45,7 +45,7 @@ fn round_trip_both_ways() {
         let bytes = build(&records);
         let block = TupleBlock::verify(&bytes).expect("own block");
         assert_eq!((block.len(), block.records() as usize), (bytes.len(), count));
-        let mut cursor = TupleCursor::new(bytes).expect("own block");
+        let mut cursor = TupleCursor::new(bytes, 0).expect("own block");
         cursor.first().expect("own block");
         for record in &records {
             assert_eq!(current(&cursor).as_ref(), Some(record), "seed {seed}");
@@ -67,7 +67,7 @@ fn seeks_agree_with_a_sorted_list() {
         let mut rng = Rng::new(seed);
         let count = rng.range(1, 200) as usize;
         let records = records(&mut rng, count);
-        let mut cursor = TupleCursor::new(build(&records)).expect("own block");
+        let mut cursor = TupleCursor::new(build(&records), 0).expect("own block");
         for _ in 0..200 {
             let len = rng.below(6) as usize;
             let key: Vec<u8> = (0..len).map(|_| b'a' + rng.below(4) as u8).collect();
@@ -123,7 +123,7 @@ fn damage_past_the_checksum_never_panics() {
             let at = rng.index(damaged.len());
             damaged[at] = rng.next_u64() as u8;
         }
-        let Ok(mut cursor) = TupleCursor::new(damaged.into()) else { continue };
+        let Ok(mut cursor) = TupleCursor::new(damaged.into(), 0) else { continue };
         let mut steps = 0;
         if cursor.first().is_ok() {
             while cursor.record().is_some() && cursor.next().is_ok() {

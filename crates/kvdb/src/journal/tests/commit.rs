@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::*;
 use crate::journal::log::{Log, State};
-use crate::journal::monitor::Monitor;
+use crate::journal::monitor::{Monitor, Signal, Wake};
 
 /// A device whose flushes wait until the gate is open.
 struct GateDevice {
@@ -101,14 +101,42 @@ impl<T: Send> Monitor<T> for Explored<T> {
     fn notify_all(&self) {
         self.changed.notify_all();
     }
+    fn signal() -> Arc<dyn Signal> {
+        Arc::new(Explored::<Option<Wake>>::new(None))
+    }
+}
+
+impl Signal for Explored<Option<Wake>> {
+    fn wait(&self) -> Wake {
+        let mut wake = self.lock();
+        loop {
+            if let Some(wake) = *wake {
+                return wake;
+            }
+            wake = Monitor::wait(self, wake);
+        }
+    }
+
+    fn give(&self, wake: Wake) {
+        *self.lock() = Some(wake);
+        self.notify_all();
+    }
 }
 
 /// A device that keeps durable content apart, and lets others run in the middle of its calls.
 struct ExploredDevice {
     durable: MemoryDevice,
     pending: shuttle::sync::Mutex<Vec<(u64, Vec<u8>)>>,
-    fails_at: Option<usize>,
+    fails_at: Option<Fault>,
+    writes: shuttle::sync::atomic::AtomicUsize,
     flushes: shuttle::sync::atomic::AtomicUsize,
+}
+
+/// The call that fails, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Write(usize),
+    Flush(usize),
 }
 
 impl Device for ExploredDevice {
@@ -119,7 +147,11 @@ impl Device for ExploredDevice {
         self.durable.read_at(buf, offset)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let index = self.writes.fetch_add(1, shuttle::sync::atomic::Ordering::SeqCst);
         shuttle::thread::yield_now();
+        if self.fails_at == Some(Fault::Write(index)) {
+            return Err(io::Error::other("injected"));
+        }
         self.pending.lock().unwrap().push((offset, buf.to_vec()));
         Ok(())
     }
@@ -127,7 +159,7 @@ impl Device for ExploredDevice {
         let covered = self.pending.lock().unwrap().len();
         let index = self.flushes.fetch_add(1, shuttle::sync::atomic::Ordering::SeqCst);
         shuttle::thread::yield_now();
-        if self.fails_at == Some(index) {
+        if self.fails_at == Some(Fault::Flush(index)) {
             return Err(io::Error::other("injected"));
         }
         let mut pending = self.pending.lock().unwrap();
@@ -146,24 +178,28 @@ impl Device for ExploredDevice {
     }
 }
 
+/// One that leads, one that is to lead next, one that waits behind it, and one that only writes.
+const THREADS: u64 = 4;
+
 /// Threads append and sync; whenever a sync returns, what it promised is in the durable image.
-fn explore(fails_at: Option<usize>) {
+fn explore(fails_at: Option<Fault>) {
     let device = Arc::new(ExploredDevice {
         durable: MemoryDevice::new(DEVICE_BYTES),
         pending: shuttle::sync::Mutex::new(Vec::new()),
         fails_at,
+        writes: shuttle::sync::atomic::AtomicUsize::new(0),
         flushes: shuttle::sync::atomic::AtomicUsize::new(0),
     });
     let log: Arc<Log<Explored<State>>> =
         Arc::new(Log::new(device.clone(), AREA, 1, State::new(Lsn(0), Lsn(0), 0)));
     let order = Arc::new(shuttle::sync::Mutex::new(0));
-    let threads: Vec<_> = (0..3)
+    let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let (log, order, device) = (log.clone(), order.clone(), device.clone());
             shuttle::thread::spawn(move || {
                 for _ in 0..2 {
                     let mut last = order.lock().unwrap();
-                    let Ok(_) = log.append(*last + 1, &put(b"value"), None) else {
+                    let Ok(_) = log.append(*last + 1, Entry::Batch(&put(b"value"), None)) else {
                         assert!(fails_at.is_some());
                         return;
                     };
@@ -189,7 +225,7 @@ fn explore(fails_at: Option<usize>) {
         thread.join().unwrap();
     }
     if fails_at.is_none() {
-        assert_eq!(log.read(State::durable_seqno), 6);
+        assert_eq!(log.read(State::durable_seqno), 2 * THREADS);
     }
 }
 
@@ -201,6 +237,16 @@ fn a_sync_keeps_its_promise_in_every_interleaving() {
 
 #[test]
 fn a_failed_flush_wakes_everybody_in_every_interleaving() {
-    shuttle::check_random(|| explore(Some(0)), 500);
-    shuttle::check_random(|| explore(Some(1)), 500);
+    for number in 0..2 {
+        shuttle::check_random(move || explore(Some(Fault::Flush(number))), 500);
+    }
+}
+
+/// Also him who was to lead next, and those behind him.
+#[test]
+fn a_failed_write_wakes_everybody_in_every_interleaving() {
+    for number in 1..5 {
+        shuttle::check_random(move || explore(Some(Fault::Write(number))), 1500);
+        shuttle::check_pct(move || explore(Some(Fault::Write(number))), 300, 3);
+    }
 }

@@ -8,7 +8,7 @@ use std::{cmp::Ordering, ops::Range};
 use bytes::Bytes;
 
 /// Heads of sorted keys.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct KeyHeads {
     /// What all keys begin with.
     common: Vec<u8>,

@@ -21,7 +21,7 @@ struct Node {
 }
 
 /// The arena of all sets.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct SeqnoTree {
     nodes: Vec<Node>,
 }
@@ -37,6 +37,14 @@ fn priority(seqno: Seqno) -> u64 {
 impl SeqnoTree {
     pub(super) fn bytes(&self) -> usize {
         self.nodes.len() * size_of::<Node>()
+    }
+
+    /// Counts all seqnos from `base` on: the order, and so the search, stays what it was. The tree is not
+    /// changed any more after this, since the priorities no longer fit.
+    pub(super) fn rebase(&mut self, base: Seqno) {
+        for node in &mut self.nodes {
+            node.seqno = node.seqno.wrapping_add(base);
+        }
     }
 
     fn push(&mut self, seqno: Seqno, newer: Root, older: Root) -> Root {

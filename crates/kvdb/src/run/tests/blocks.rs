@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_device::{AlignedBuf, Rng};
+use kvfs_device::{AlignedBuf, Call, Rng};
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Seqno};
 
 use super::{Rig, small_options};
@@ -288,11 +288,11 @@ fn a_large_file_is_few_regions_and_one_read() {
     let (_, piece) = writer.finish().expect("space");
     assert_eq!(piece.layers()[0].len(), 1, "adjacent writes are one region");
     let mut buf = AlignedBuf::zeroed(1 << 20);
-    let reads_before = rig.device.counts().of(kvfs_device::Call::Read);
+    let reads_before = rig.device.counts().of(Call::Read);
     let mut fill = BlockFill::new(b"f", 100, Seqno::MAX, buf.as_mut());
     piece.fill(&mut fill).expect("readable");
     assert!(fill.is_complete());
-    assert_eq!(rig.device.counts().of(kvfs_device::Call::Read), reads_before + 1);
+    assert_eq!(rig.device.counts().of(Call::Read), reads_before + 1);
     assert!(buf.as_ref() == &data[100 * BLOCK_BYTES..100 * BLOCK_BYTES + (1 << 20)]);
     assert_eq!(rig.ctx.cache.bytes(), 0, "large reads leave the cache alone");
 }
@@ -327,4 +327,54 @@ fn prefixes_of_any_length_keep_key_order() {
         assert_eq!(iter.record().map(|r| r.key.to_vec()), Some(block_key(prefix, block)));
         iter.next().expect("readable");
     }
+}
+
+/// Small files, one behind the other, read about in that order: few requests, and the cache is left alone.
+#[test]
+fn walks_over_small_files_read_ahead() {
+    const FILES: u64 = 3000;
+    let seed = 20;
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new(8 << 20, RunOptions::default());
+    let mut writer = rig.writer(KeyspaceKind::Block, 1);
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        let blocks: Vec<Vec<u8>> = (0..rng.range(1, 4)).map(|_| random_block(&mut rng)).collect();
+        let span = SeqnoSpan { count: blocks.len() as u32, seqno: number + 1 };
+        let data: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+        writer.add_blocks(0, &number.to_be_bytes(), 0, &[span], &data).expect("space");
+        files.push(blocks.concat());
+    }
+    let (desc, piece) = writer.finish().expect("space");
+    let read = |number: u64| {
+        let expected = &files[number as usize];
+        let mut buf = AlignedBuf::zeroed(expected.len());
+        let prefix = number.to_be_bytes();
+        let mut fill = BlockFill::new(&prefix, 0, Seqno::MAX, buf.as_mut());
+        piece.fill(&mut fill).expect("readable");
+        assert!(fill.is_complete(), "seed {seed}, file {number}");
+        drop(fill);
+        assert!(buf.as_ref() == &expected[..], "seed {seed}, file {number}");
+    };
+    let requests_min = desc.data_bytes.div_ceil(1 << 20);
+    let mut order: Vec<u64> = (0..FILES).collect();
+    for group in order.chunks_mut(16) {
+        group.sort_by_key(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+    let reads_before = rig.device.counts().of(Call::Read);
+    for &number in &order {
+        read(number);
+    }
+    let reads = rig.device.counts().of(Call::Read) - reads_before;
+    // Where a window begins in the middle of a group, what lies before it is read, too.
+    assert!(reads <= requests_min * 3 + 16, "{reads} requests, {requests_min} would do");
+    assert!(rig.ctx.cache.bytes() <= 64 << 10, "{} bytes cached", rig.ctx.cache.bytes());
+
+    let reads_before = rig.device.counts().of(Call::Read);
+    for number in 0..FILES / 2 {
+        read(number);
+        read(number + FILES / 2);
+    }
+    let reads = rig.device.counts().of(Call::Read) - reads_before;
+    assert!(reads <= requests_min * 2 + 16, "{reads} requests for two walks at once");
 }

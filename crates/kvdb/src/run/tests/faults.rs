@@ -47,11 +47,11 @@ fn flipped_bits_in_tuple_pieces_are_never_wrong_data() {
         let extent = extents[rng.index(extents.len())];
         let at = extent.addr + rng.below(extent.len.into());
         rig.device.flip(at, 1 << rng.below(8));
-        rig.ctx.cache.shrink_to(0);
+        rig.make_cold(&piece);
         for zone_use in &desc.zones {
             rig.ctx.zones.retain_use(zone_use);
         }
-        let opened = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Tuple, &desc);
+        let opened = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Tuple, &desc, 0);
         if opened.is_err() {
             for zone_use in &desc.zones {
                 rig.ctx.zones.release_use(zone_use);
@@ -110,7 +110,7 @@ fn flipped_bits_in_block_pieces_are_never_wrong_data() {
         let region = regions[rng.index(regions.len())];
         let block = region.first + rng.below(region.count.into());
         rig.device.flip(region.addr_of(block) + rng.below(4096), 1 << rng.below(8));
-        rig.ctx.cache.shrink_to(0);
+        rig.make_cold(&piece);
         for count in [1, 3, 60] {
             let first = block.min(60 - count);
             let mut buf = vec![0; count as usize * BLOCK_BYTES];
@@ -132,9 +132,9 @@ fn a_misdirected_piece_is_refused() {
     let mut writer = rig.writer(KeyspaceKind::Tuple, 77);
     add_tuples(&mut writer, 40).expect("space");
     let (desc, _piece) = writer.finish().expect("space");
-    let other = Piece::open(rig.ctx.clone(), KEYSPACE + 1, KeyspaceKind::Tuple, &desc);
+    let other = Piece::open(rig.ctx.clone(), KEYSPACE + 1, KeyspaceKind::Tuple, &desc, 0);
     assert!(matches!(other, Err(StoreError::Corrupt { .. })));
-    let as_blocks = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Block, &desc);
+    let as_blocks = Piece::open(rig.ctx.clone(), KEYSPACE, KeyspaceKind::Block, &desc, 0);
     assert!(matches!(as_blocks, Err(StoreError::Corrupt { .. })));
 }
 

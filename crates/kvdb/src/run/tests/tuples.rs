@@ -342,7 +342,7 @@ fn scans_read_ahead() {
     let cold = walk(Access::Random, true);
     assert!(cold <= requests_min + 8, "{cold} requests for {blocks} blocks: they grow");
     assert_eq!(walk(Access::Random, true), 0, "all is cached now");
-    rig.ctx.cache.shrink_to(0);
+    rig.make_cold(&piece);
     let mut lookup = Lookup::new(&records[777].0, Seqno::MAX);
     let reads_before = rig.device.counts().of(Call::Read);
     piece.lookup(&mut lookup).expect("readable");

@@ -2,6 +2,7 @@
 
 mod deadlock;
 mod escalation;
+mod list;
 mod model;
 mod ranges;
 mod rules;

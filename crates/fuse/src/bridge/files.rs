@@ -1,13 +1,13 @@
-//! Request by request.
+//! The files of one view, request by request. Nodes come as inode numbers, and are answered as node ids.
 
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use kvfs_fs::{Append, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
+use kvfs_fs::{Append, Attr, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
 use rustix::io::Errno;
 
 use super::commit::everything_of;
-use super::{Bridge, Failure, Nature, Shared, caller, convert, errno::errno};
+use super::{Failure, Files, Nature, Shared, caller, convert, errno::errno};
 use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
 use crate::dispatch::{
@@ -34,17 +34,32 @@ impl Shared {
         }
     }
 
-    fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
-        convert::entry(entry, &self.config)
+    pub(super) fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
+        let mut out = convert::entry(entry, &self.config);
+        out.node += self.base;
+        out.attr.ino += self.base;
+        out
+    }
+
+    fn attributes(&self, attr: &Attr) -> Attributes {
+        let mut out = convert::attributes(attr, &self.config);
+        out.attr.ino += self.base;
+        out
     }
 
     fn list(&self, caller: &Caller, node: NodeId, args: ReaddirArgs) -> Result<Listing, FsError> {
         let mut buffer = DirectoryBuffer::new(args.size as usize, args.plus);
-        let mut counted = Vec::new();
+        let (mut counted, mut left_out) = (Vec::new(), None);
         let mut sink = |line: &DirEntry<'_>| {
+            if node == NodeId::ROOT && self.config.hidden.as_ref().is_some_and(|hidden| hidden.is(line.name))
+            {
+                // A file of that name can't be reached.
+                left_out = line.entry.as_ref().map(|entry| entry.node);
+                return Fill::Taken;
+            }
             let entry = line.entry.as_ref().map(|entry| self.entry(entry));
             let head = DirectoryEntry {
-                ino: line.inode,
+                ino: self.base + line.inode,
                 next_offset: line.offset,
                 file_type: line.kind as u32,
                 name: line.name,
@@ -60,6 +75,9 @@ impl Shared {
         } else {
             self.fs.readdir(caller, node, args.offset, &mut sink)
         };
+        if let Some(node) = left_out {
+            self.fs.forget(node, 1);
+        }
         match listed {
             // What was listed before the failure is answered; the next request meets the failure again.
             Err(_) if !buffer.is_empty() => {}
@@ -82,7 +100,7 @@ impl Payload for Listing {
     }
 }
 
-impl Bridge {
+impl Files {
     /// A READ that is too large for a recycled buffer, or has to wait.
     fn read_into_own(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         self.run(cx, reply, move |on, caller| {
@@ -103,7 +121,7 @@ fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
     }
 }
 
-impl Operations for Bridge {
+impl Operations for Files {
     fn destroy(&self) {
         self.background.join();
         self.shared.finish();
@@ -119,13 +137,13 @@ impl Operations for Bridge {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        self.shared.fs.forget(NodeId(node), lookups);
+        self.shared.forget(node, lookups);
     }
 
     fn getattr(&self, cx: &RequestContext, node: u64, _fh: Option<u64>, reply: Reply<Attributes>) {
         self.run(cx, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
-            Ok(convert::attributes(&attr, &on.config))
+            Ok(on.attributes(&attr))
         });
     }
 
@@ -139,7 +157,9 @@ impl Operations for Bridge {
     ) {
         self.run(cx, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
-            Ok(convert::extended(&attr, &on.config))
+            let mut out = convert::extended(&attr, &on.config);
+            out.stat.ino += on.base;
+            Ok(out)
         });
     }
 
@@ -149,7 +169,7 @@ impl Operations for Bridge {
         let nature = Nature { writes: changes.size.map(|_| node), is_writeback: false };
         self.run_as(nature, cx, reply, move |on, caller| {
             let attr = on.fs.setattr(caller, NodeId(node), &changes)?;
-            Ok(convert::attributes(&attr, &on.config))
+            Ok(on.attributes(&attr))
         });
     }
 

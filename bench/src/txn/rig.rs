@@ -1,0 +1,64 @@
+//! A fresh store for each measurement, and the directory that they are in.
+//!
+//! Thread safety: a store is shared by reference; the directory belongs to one thread.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kvfs_device::FileDevice;
+use kvfs_kvdb::{CreateOptions, Db, Options};
+use kvfs_store::clock::{Clock, SystemClock};
+
+/// Where everything is made. Removed at the end.
+pub(crate) struct WorkDir(PathBuf);
+
+impl WorkDir {
+    pub(crate) fn new(parent: &Path) -> Result<Self> {
+        let path = parent.canonicalize()?.join(format!("txn-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays: {error}", self.0.display());
+        }
+    }
+}
+
+/// An engine over a file of its own, removed at the end.
+pub(crate) struct Rig {
+    pub(crate) db: Arc<Db>,
+    path: PathBuf,
+}
+
+impl Rig {
+    /// `bytes` of space, `memory_bytes` of memory.
+    pub(crate) fn new(dir: &Path, bytes: u64, memory_bytes: u64) -> Result<Self> {
+        let path = dir.join("device");
+        let device = Arc::new(FileDevice::create(&path, bytes)?);
+        Db::create(device.clone(), &CreateOptions::new(bytes, [7; 16]))?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let db = Db::open(device, Options::with_memory(memory_bytes), clock)?;
+        Ok(Self { db, path })
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Err(error) = self.db.close() {
+            eprintln!("the store does not close: {error}");
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            eprintln!("{} stays: {error}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `kvfs locks`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::txn::connect;
+use crate::args::LocksArgs;
+use crate::control::{Client, LockLines, Request, Response};
+use crate::error::{CliError, Result};
+use crate::report::locks as report;
+
+pub(crate) fn run(args: &LocksArgs) -> Result<ExitCode> {
+    let (mut client, _) = connect(args.store.as_deref())?;
+    let failed = |error: std::io::Error| CliError::io("write", Path::new("standard output"), &error);
+    let mut out = std::io::stdout().lock();
+    let (mut after, mut is_first) = (None, true);
+    loop {
+        let Response::Locks(page) = client.call(&Request::Locks { after })? else {
+            return Err(Client::confused());
+        };
+        let text = if args.json { as_json(&page) } else { as_text(&page, &mut is_first) };
+        out.write_all(text.as_bytes()).map_err(failed)?;
+        after = page.next;
+        if after.is_none() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+/// Rows of a page; the heading before the first.
+fn as_text(page: &LockLines, is_first: &mut bool) -> String {
+    let mut text = String::new();
+    for doomed in &page.doomed {
+        // Writing to a string never fails.
+        let _ = report::doomed_row(&mut text, doomed);
+    }
+    for lock in &page.locks {
+        if std::mem::take(is_first) {
+            let _ = report::heading(&mut text);
+        }
+        let _ = report::rows(&mut text, lock);
+    }
+    text
+}
+
+fn as_json(page: &LockLines) -> String {
+    let mut text = String::new();
+    for line in page.doomed.iter().map(report::doomed_json).chain(page.locks.iter().map(report::as_json)) {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}

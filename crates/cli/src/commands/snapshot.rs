@@ -1,0 +1,112 @@
+//! `kvfs snapshot`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::txn::print_changes;
+use crate::args::{SnapshotArgs, SnapshotCommand};
+use crate::control::{Request, Response, SnapshotLine, SnapshotRequest};
+use crate::endpoint::Endpoint;
+use crate::error::{CliError, Result};
+use crate::units::{date_time, human_duration};
+
+pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
+    use SnapshotCommand::{Diff, List, Restore};
+    let only_reads = matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. });
+    let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
+    let done = answer(&mut endpoint, &args.command);
+    let closed = endpoint.close();
+    done.and(closed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(endpoint: &mut Endpoint, command: &SnapshotCommand) -> Result<()> {
+    match command {
+        SnapshotCommand::Create { name, flush } => {
+            done(endpoint, SnapshotRequest::Create { name: name.clone(), flush: *flush })
+        }
+        SnapshotCommand::Delete { name } => done(endpoint, SnapshotRequest::Delete { name: name.clone() }),
+        SnapshotCommand::List { json } => list(endpoint, *json),
+        SnapshotCommand::Diff { before, after, stat, json } => {
+            diff(endpoint, Some(before), after.as_ref(), *stat, *json)
+        }
+        // Seen from now, the snapshot is what comes.
+        SnapshotCommand::Restore { name, dry_run: true, json } => {
+            diff(endpoint, None, Some(name), false, *json)
+        }
+        SnapshotCommand::Restore { name, dry_run: false, json } => restore(endpoint, name, *json),
+    }
+}
+
+fn ask(endpoint: &mut Endpoint, request: SnapshotRequest) -> Result<Response> {
+    endpoint.call(&Request::Snapshot(request))
+}
+
+fn done(endpoint: &mut Endpoint, request: SnapshotRequest) -> Result<()> {
+    match ask(endpoint, request)? {
+        Response::Done => Ok(()),
+        _ => Err(Endpoint::confused()),
+    }
+}
+
+fn list(endpoint: &mut Endpoint, json: bool) -> Result<()> {
+    let Response::Snapshots { now, lines } = ask(endpoint, SnapshotRequest::List)? else {
+        return Err(Endpoint::confused());
+    };
+    if json {
+        let list: Vec<_> = lines.iter().map(as_json).collect();
+        println!("{}", serde_json::Value::Array(list));
+    } else if !lines.is_empty() {
+        println!("{:19}  {:>8}  NAME", "CREATED (UTC)", "AGE");
+        for SnapshotLine { name, created, .. } in &lines {
+            println!("{:19}  {:>8}  {name}", date_time(*created), human_duration(age(now, *created)));
+        }
+    }
+    Ok(())
+}
+
+fn age(now: Duration, created: Duration) -> Duration {
+    now.saturating_sub(created)
+}
+
+fn as_json(line: &SnapshotLine) -> serde_json::Value {
+    serde_json::json!({
+        "name": line.name,
+        "position": line.position,
+        "created": line.created.as_secs_f64(),
+    })
+}
+
+fn diff(
+    endpoint: &mut Endpoint,
+    before: Option<&String>,
+    after: Option<&String>,
+    stat: bool,
+    json: bool,
+) -> Result<()> {
+    print_changes(stat, json, |from, limit| {
+        let (before, after) = (before.cloned(), after.cloned());
+        match ask(endpoint, SnapshotRequest::Diff { before, after, from, limit })? {
+            Response::Diff { lines, more } => Ok((lines, more)),
+            _ => Err(Endpoint::confused()),
+        }
+    })
+}
+
+fn restore(endpoint: &mut Endpoint, name: &str, json: bool) -> Result<()> {
+    let Response::Restored { txn, names, inodes, keys } =
+        ask(endpoint, SnapshotRequest::Restore { name: name.to_owned() })?
+    else {
+        return Err(Endpoint::confused());
+    };
+    let line = if json {
+        serde_json::json!({ "transaction": txn, "names": names, "inodes": inodes, "keys": keys }).to_string()
+    } else if (names, inodes, keys) == (0, 0, 0) {
+        format!("nothing has changed since \"{name}\"")
+    } else {
+        format!("restored \"{name}\" as transaction {txn}: {names} names, {inodes} files, {keys} keys")
+    };
+    std::io::Write::write_all(&mut std::io::stdout(), format!("{line}\n").as_bytes())
+        .map_err(|error| CliError::io("write", Path::new("standard output"), &error))
+}

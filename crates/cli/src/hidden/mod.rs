@@ -1,0 +1,167 @@
+//! What is in `.kvfs/` at the root of a mount, and who sees it.
+//!
+//! ```text
+//! .kvfs/locks              as `kvfs locks` shows them: those that concern the reader
+//! .kvfs/snapshots/NAME/    a snapshot, read-only
+//! .kvfs/stats/             counters: stats.txt, stats.json, stats.prom
+//! .kvfs/txn/ID             leads to the view of a transaction that the daemon has mounted; for its owner and root
+//! .kvfs/version            of the program and of the format on the device
+//! ```
+//!
+//! Thread safety: shared by the workers of all sessions; nothing here waits. Invariants: the service is not kept
+//! alive from here, since it leads back here by the transactions.
+
+mod snapshots;
+mod transactions;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use kvfs_fs::{FileSystem, FileType, FsError};
+use kvfs_fuse::bridge::{Folder, HiddenDirectory, Item, Name};
+
+use crate::commands::version;
+use crate::daemon::Transactions;
+use crate::report::{locks, stats};
+use crate::service::Service;
+use snapshots::Snapshots;
+use transactions::OpenTransactions;
+
+/// Its name in the root of the mount.
+pub(crate) const NAME: &str = ".kvfs";
+
+/// Text of locks after which a list in a file is cut (bytes).
+const LOCKS_BYTES_MAX: usize = 256 << 10;
+
+/// Pages of locks that are looked through for one file, which may concern its reader or not.
+const LOCK_PAGES_MAX: usize = 8;
+
+/// The directory for a mount of `fs`, which `service` tells about.
+pub(crate) fn directory(service: &Arc<Service>, fs: &Arc<FileSystem>) -> HiddenDirectory {
+    let service = Told(Arc::downgrade(service));
+    HiddenDirectory {
+        name: NAME,
+        root: Arc::new(Top { service, fs: Arc::clone(fs) }),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    }
+}
+
+/// Who knows what there is to tell.
+#[derive(Clone)]
+struct Told(Weak<Service>);
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
+}
+
+impl Told {
+    fn service(&self) -> Option<Arc<Service>> {
+        self.0.upgrade()
+    }
+
+    fn transactions(&self) -> Option<Arc<Transactions>> {
+        self.service()?.open_transactions()
+    }
+
+    /// The counters, as `render` writes them.
+    fn stats(&self, render: impl Fn(&[(String, u64)]) -> String) -> Item {
+        let stats = self.service().map(|service| service.stats()).unwrap_or_default();
+        Item::File(render(&stats).into())
+    }
+
+    /// The locks that user `uid` may see.
+    fn locks(&self, uid: u32) -> Item {
+        let mut text = String::new();
+        let Some(transactions) = self.transactions() else { return Item::File(Bytes::new()) };
+        let (mut after, mut has_heading) = (None, false);
+        for pages in 1.. {
+            let Ok(page) = transactions.locks(uid, after) else { break };
+            for doomed in &page.doomed {
+                // Writing to a string never fails.
+                let _ = locks::doomed_row(&mut text, doomed);
+            }
+            for lock in &page.locks {
+                if !std::mem::replace(&mut has_heading, true) {
+                    let _ = locks::heading(&mut text);
+                }
+                let _ = locks::rows(&mut text, lock);
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+            if text.len() > LOCKS_BYTES_MAX || pages >= LOCK_PAGES_MAX {
+                text.push_str("… there are more; `kvfs locks` shows all\n");
+                break;
+            }
+        }
+        Item::File(text.into())
+    }
+}
+
+/// `.kvfs`.
+#[derive(Debug)]
+struct Top {
+    service: Told,
+    fs: Arc<FileSystem>,
+}
+
+impl Folder for Top {
+    fn list(&self, _uid: u32) -> Vec<Name> {
+        let names = [
+            ("locks", FileType::Regular),
+            ("snapshots", FileType::Directory),
+            ("stats", FileType::Directory),
+            ("txn", FileType::Directory),
+            ("version", FileType::Regular),
+        ];
+        listed(names)
+    }
+
+    fn find(&self, uid: u32, name: &[u8]) -> Result<Option<Item>, FsError> {
+        let service = self.service.clone();
+        Ok(match name {
+            b"locks" => Some(service.locks(uid)),
+            b"snapshots" => Some(Item::Folder(Arc::new(Snapshots { fs: Arc::clone(&self.fs) }))),
+            b"stats" => Some(Item::Folder(Arc::new(Stats { service }))),
+            b"txn" => Some(Item::Folder(Arc::new(OpenTransactions { service }))),
+            b"version" => Some(Item::File(version::line().into())),
+            _ => None,
+        })
+    }
+}
+
+/// `.kvfs/stats`.
+#[derive(Debug)]
+struct Stats {
+    service: Told,
+}
+
+impl Folder for Stats {
+    fn list(&self, _uid: u32) -> Vec<Name> {
+        listed(["stats.json", "stats.prom", "stats.txt"].map(|name| (name, FileType::Regular)))
+    }
+
+    fn find(&self, _uid: u32, name: &[u8]) -> Result<Option<Item>, FsError> {
+        Ok(match name {
+            b"stats.json" => Some(self.service.stats(stats::as_json)),
+            b"stats.prom" => Some(self.service.stats(stats::as_prometheus)),
+            b"stats.txt" => Some(self.service.stats(stats::as_text)),
+            _ => None,
+        })
+    }
+}
+
+/// Names that are always the same.
+fn listed<const N: usize>(names: [(&str, FileType); N]) -> Vec<Name> {
+    let name = |(place, (name, kind)): (usize, (&str, FileType))| Name {
+        name: name.as_bytes().into(),
+        kind,
+        place: place as u64,
+    };
+    names.into_iter().enumerate().map(name).collect()
+}

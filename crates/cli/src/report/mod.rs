@@ -1,0 +1,4 @@
+//! What there is to tell of a store, in the forms that commands print and that `.kvfs/` holds.
+
+pub(crate) mod locks;
+pub(crate) mod stats;

@@ -1,0 +1,112 @@
+//! Requests about named snapshots.
+
+use std::sync::Arc;
+
+use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, Owner, Restored, TxnId};
+use kvfs_store::Store;
+use kvfs_store::clock::{Clock, SystemClock};
+
+use super::{Service, page_of};
+use crate::control::{Peer, Response, SnapshotLine, SnapshotRequest};
+use crate::daemon::Transactions;
+use crate::error::{CliError, Code, Result};
+use crate::open::OpenStore;
+
+impl Service {
+    pub(super) fn answer_snapshot(
+        &self,
+        store: &OpenStore,
+        peer: &Peer,
+        request: SnapshotRequest,
+    ) -> Result<Response> {
+        match request {
+            SnapshotRequest::Create { name, flush } => {
+                if let (true, Ok(transactions)) = (flush, self.transactions()) {
+                    transactions.flush_main_line()?;
+                }
+                let info = store.db.create_snapshot(&name)?;
+                tracing::info!(name, position = info.position.0, "snapshot created");
+                Ok(Response::Done)
+            }
+            SnapshotRequest::Delete { name } => {
+                store.db.delete_snapshot(&name)?;
+                if let Ok(transactions) = self.transactions() {
+                    transactions.close_deleted_snapshots();
+                }
+                tracing::info!(name, "snapshot deleted");
+                Ok(Response::Done)
+            }
+            SnapshotRequest::List => {
+                let line = |info: kvfs_store::SnapshotInfo| SnapshotLine {
+                    name: info.name,
+                    position: info.position.0,
+                    created: info.created,
+                };
+                let lines = store.db.named_snapshots().into_iter().map(line).collect();
+                Ok(Response::Snapshots { now: SystemClock::new().wall(), lines })
+            }
+            SnapshotRequest::Diff { before, after, from, limit } => {
+                let (before, after) = (store.view_at(before.as_deref())?, store.view_at(after.as_deref())?);
+                Ok(page_of(&after.diff_from(&before)?, from, limit))
+            }
+            SnapshotRequest::Restore { name } => {
+                let then = store.view_at(Some(&name))?;
+                let (txn, restored) = match self.transactions() {
+                    Ok(transactions) => transactions.restore(peer, &name, &then)?,
+                    Err(_) => store.restore(peer, &name, &then)?,
+                };
+                tracing::info!(name, %txn, "snapshot restored");
+                let Restored { names, inodes, keys } = restored;
+                Ok(Response::Restored { txn: txn.0, names, inodes, keys })
+            }
+        }
+    }
+}
+
+impl OpenStore {
+    /// The state at the snapshot of that name; `None`: of now.
+    fn view_at(&self, name: Option<&str>) -> Result<Arc<FileSystem>> {
+        let snapshot = match name {
+            Some(name) => self.db.open_snapshot(name)?,
+            None => self.db.snapshot()?,
+        };
+        Ok(self.fs.view_of(snapshot)?)
+    }
+
+    /// Restores where no kernel has to hear of it.
+    fn restore(&self, peer: &Peer, name: &str, then: &FileSystem) -> Result<(TxnId, Restored)> {
+        let view = self.fs.begin(&restoring(peer, name))?;
+        let restored = view.restore(then)?;
+        view.freeze()?;
+        view.commit_plan()?;
+        view.commit(Durability::Synced)?.durable?;
+        Ok((view.txn_id().unwrap_or(TxnId(0)), restored))
+    }
+}
+
+/// How a restore's transaction begins.
+pub(crate) fn restoring(peer: &Peer, name: &str) -> BeginOptions {
+    BeginOptions {
+        isolation: Isolation::Snapshot,
+        priority: 0,
+        timeout: None,
+        lock_wait_max: None,
+        owner: Owner { uid: peer.uid, pid: peer.pid, name: format!("snapshot restore {name}") },
+    }
+}
+
+impl Transactions {
+    /// Restores the snapshot that `then` shows, in a transaction of its own.
+    fn restore(&self, peer: &Peer, name: &str, then: &FileSystem) -> Result<(TxnId, Restored)> {
+        let mut restored = Restored::default();
+        let id = self.carry_out(&restoring(peer, name), |view| {
+            restored = view.restore(then)?;
+            Ok(())
+        });
+        let id = id.map_err(|error| match error.code {
+            Code::NoSpace => CliError::new(error.code, format!("{}; nothing was restored", error.message)),
+            _ => error,
+        })?;
+        Ok((id, restored))
+    }
+}

@@ -1,0 +1,190 @@
+//! What is inside of inodes: content, extended attributes, attributes.
+//!
+//! Thread safety: belongs to one restore.
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyDifference, KeyRange};
+
+use super::{Restore, settled};
+use crate::schema::{Header, RowFlags, block_prefix, inode_key};
+use crate::{FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode};
+
+/// Blocks that are copied at a time.
+const STRETCH_BLOCKS: u64 = 256;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Neighbouring blocks that are to become the same way what they were.
+struct Stretch {
+    first: u64,
+    count: u64,
+    /// Their content; `None`: a hole.
+    data: Option<Vec<u8>>,
+}
+
+impl Restore<'_> {
+    /// Brings an inode, which the view knows, to what it was: `header` and `content` are of the snapshot.
+    pub(super) fn set_inode(&mut self, inode: u64, header: &Header, content: &Bytes) -> Result<()> {
+        if header.kind == FileType::Regular {
+            self.set_content(inode, header, content)?;
+        }
+        self.set_xattrs(inode, header)?;
+        self.set_attributes(inode, header)?;
+        self.done.inodes += 1;
+        Ok(())
+    }
+
+    fn header_now(&self, inode: u64) -> Result<Header> {
+        Ok(self.now().pin_node(NodeId(inode))?.header())
+    }
+
+    fn set_content(&self, inode: u64, then: &Header, content: &Bytes) -> Result<()> {
+        let now = self.header_now(inode)?;
+        if then.is_inline() {
+            let is_same = now.is_inline() && {
+                let pin = self.now().pin_node(NodeId(inode))?;
+                self.now().inline_content(&pin)? == *content
+            };
+            if !is_same {
+                self.resize(inode, 0)?;
+                self.write(inode, 0, content)?;
+            }
+            return Ok(());
+        }
+        if now.is_inline() || inode != then.inode {
+            self.resize(inode, 0)?;
+            self.copy_content(inode, then)?;
+        } else {
+            if now.size > then.size {
+                self.resize(inode, then.size)?;
+            }
+            self.undo_content(inode, then)?;
+        }
+        if self.header_now(inode)?.size != then.size {
+            self.resize(inode, then.size)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all blocks that the snapshot has into an empty file.
+    fn copy_content(&self, inode: u64, then: &Header) -> Result<()> {
+        let (read, data) = (self.then().read_view(), self.then().keyspaces.data);
+        let prefix = block_prefix(then.inode);
+        let mut from = 0;
+        while let Some(extent) = read.next_extent(data, &prefix, from, ExtentKind::Data)? {
+            let count = extent.count.min(STRETCH_BLOCKS);
+            let mut buffer = vec![0; (count * BLOCK) as usize];
+            read.read_blocks(data, &prefix, extent.first, &mut buffer)?;
+            self.write_stretch(inode, then, &Stretch { first: extent.first, count, data: Some(buffer) })?;
+            from = extent.first + count;
+        }
+        Ok(())
+    }
+
+    /// Brings back the blocks that differ.
+    fn undo_content(&self, inode: u64, then: &Header) -> Result<()> {
+        let range = KeyRange::prefix(&inode_key(inode));
+        let mut differences = self.sides.differences(self.now().keyspaces.data, range)?;
+        let mut open: Option<Stretch> = None;
+        while let Some(KeyDifference { key, older, .. }) = differences.next()? {
+            let block = key.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
+            let block = block.ok_or_else(|| {
+                FsError::corrupt(format!("block {}", key.escape_ascii()), "the key has no block number")
+            })?;
+            if let Some(stretch) = &mut open
+                && stretch.first + stretch.count == block
+                && stretch.count < STRETCH_BLOCKS
+                && stretch.data.is_some() == older.is_some()
+            {
+                stretch.count += 1;
+                if let (Some(data), Some(older)) = (&mut stretch.data, &older) {
+                    data.extend_from_slice(older);
+                }
+                continue;
+            }
+            let next = Stretch { first: block, count: 1, data: older.map(|older| older.to_vec()) };
+            if let Some(stretch) = open.replace(next) {
+                self.write_stretch(inode, then, &stretch)?;
+            }
+        }
+        open.map_or(Ok(()), |stretch| self.write_stretch(inode, then, &stretch))
+    }
+
+    fn write_stretch(&self, inode: u64, then: &Header, stretch: &Stretch) -> Result<()> {
+        let offset = stretch.first * BLOCK;
+        let length = then.size.saturating_sub(offset).min(stretch.count * BLOCK);
+        if length == 0 {
+            return Ok(());
+        }
+        if let Some(data) = &stretch.data {
+            return self.write(inode, offset, &Bytes::copy_from_slice(&data[..length as usize]));
+        }
+        settled(|caller| {
+            self.now().fallocate(caller, NodeId(inode), offset, length, FallocateMode::PunchHole)
+        })
+    }
+
+    fn write(&self, inode: u64, offset: u64, data: &Bytes) -> Result<()> {
+        let write =
+            |caller: &_| self.now().write(caller, NodeId(inode), offset, data.clone(), WriteFlags::default());
+        settled(write).map(drop)
+    }
+
+    fn resize(&self, inode: u64, size: u64) -> Result<()> {
+        self.change(inode, &SetAttr { size: Some(size), ..SetAttr::default() })
+    }
+
+    fn change(&self, inode: u64, changes: &SetAttr) -> Result<()> {
+        settled(|caller| self.now().setattr(caller, NodeId(inode), changes)).map(drop)
+    }
+
+    /// Sets what differs of owner, mode and times. An access time alone is no difference.
+    pub(super) fn set_attributes(&self, inode: u64, then: &Header) -> Result<()> {
+        let now = self.header_now(inode)?;
+        let owner = (now.uid, now.gid) != (then.uid, then.gid);
+        if !owner && (now.mode, now.mtime) == (then.mode, then.mtime) {
+            return Ok(());
+        }
+        let changes = SetAttr {
+            mode: (owner || now.mode != then.mode).then_some(then.mode),
+            uid: (now.uid != then.uid).then_some(then.uid),
+            gid: (now.gid != then.gid).then_some(then.gid),
+            atime: Some(SetTime::At(then.atime)),
+            mtime: Some(SetTime::At(then.mtime)),
+            ..SetAttr::default()
+        };
+        self.change(inode, &changes)
+    }
+
+    /// Makes the extended attributes those of the snapshot's inode.
+    pub(super) fn set_xattrs(&self, inode: u64, then: &Header) -> Result<()> {
+        let now = self.header_now(inode)?;
+        if !(then.flags | now.flags).has(RowFlags::XATTRS) {
+            return Ok(());
+        }
+        let keyspace = self.now().keyspaces.xattr;
+        if inode == then.inode {
+            let mut differences = self.sides.differences(keyspace, KeyRange::prefix(&inode_key(inode)))?;
+            while let Some(KeyDifference { key, older, .. }) = differences.next()? {
+                self.set_xattr(inode, &key[8..], older)?;
+            }
+            return Ok(());
+        }
+        let range = KeyRange::prefix(&inode_key(then.inode));
+        let mut cursor = self.then().read_view().cursor(keyspace, range)?;
+        cursor.first()?;
+        while let Some((key, value)) = cursor.entry() {
+            self.set_xattr(inode, &key[8..], Some(value.clone()))?;
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn set_xattr(&self, inode: u64, name: &[u8], value: Option<Bytes>) -> Result<()> {
+        let (now, node) = (self.now(), NodeId(inode));
+        match value {
+            Some(value) => settled(|caller| now.setxattr(caller, node, name, &value, XattrMode::Set)),
+            None => settled(|caller| now.removexattr(caller, node, name)),
+        }
+    }
+}

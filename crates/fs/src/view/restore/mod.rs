@@ -1,0 +1,187 @@
+//! Restoring a snapshot in place: one transaction whose changes bring everything back.
+//!
+//! Purpose: the difference between the snapshot and the transaction's own snapshot is undone by ordinary
+//! operations of the transaction's view, so that locks, orphans, counters and the kernel's caches are treated
+//! as for any other transaction: who has a removed file open keeps it, who changed something meanwhile is a
+//! conflict, and a commit shows all of it at once.
+//!
+//! The order: what is in a wrong place is taken away (kept things into a staging directory, the others for
+//! good), then names are put back from the root down, then content and attributes, last the directories'.
+//! What exists keeps its inode number; what is gone comes back as a new file with another number.
+//!
+//! Thread safety: for one thread that may block, while nobody else uses the view. Invariant: the staging
+//! directory is gone at the end.
+
+mod content;
+mod names;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvfs_store::{KeyDifference, KeyRange};
+
+use super::Origin;
+use super::compare::{Place, Sides};
+use crate::node::Pin;
+use crate::{Caller, Entry, FileSystem, FsError, Result};
+use names::Staging;
+use plan::Plan;
+
+/// What a restore changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restored {
+    /// Names that were removed, moved or made.
+    pub names: u64,
+    /// Files and directories whose content or attributes were looked at and set.
+    pub inodes: u64,
+    /// Keys that were set or removed.
+    pub keys: u64,
+}
+
+/// A restore under way.
+struct Restore<'f> {
+    sides: Sides<'f>,
+    plan: Plan,
+    /// Nodes that the view must know until the end, by inode.
+    pins: BTreeMap<u64, Pin<'f>>,
+    /// What had to be made again: its inode in the snapshot, and now.
+    made: BTreeMap<u64, u64>,
+    staging: Option<Staging>,
+    /// Kept things that were taken away, and those of them that have a place again.
+    staged: BTreeSet<u64>,
+    placed: BTreeSet<u64>,
+    done: Restored,
+}
+
+impl FileSystem {
+    /// Brings everything in this view, of a transaction that has written nothing yet, back to what `then`, the
+    /// view of a snapshot, shows: names, content, attributes but for change and creation times, extended
+    /// attributes, keys of all keyspaces. Nothing is committed. May block. O(what was written since), and
+    /// memory for the names among it.
+    ///
+    /// # Errors
+    /// `Canceled`: somebody else was in the way. `NoSpace` and the like: the transaction is too large. Whoever
+    /// gets an error aborts the transaction.
+    pub fn restore(&self, then: &Self) -> Result<Restored> {
+        if !matches!(self.origin, Origin::Txn(_)) || !matches!(then.origin, Origin::Snapshot(_)) {
+            return Err(FsError::Invalid("a snapshot is restored in a transaction"));
+        }
+        let sides = Sides { before: then, after: self };
+        let plan = Plan::new(sides)?;
+        let mut restore = Restore {
+            sides,
+            plan,
+            pins: BTreeMap::new(),
+            made: BTreeMap::new(),
+            staging: None,
+            staged: BTreeSet::new(),
+            placed: BTreeSet::new(),
+            done: Restored::default(),
+        };
+        restore.take_away()?;
+        restore.put_back()?;
+        restore.remove_staging()?;
+        restore.set_files()?;
+        restore.set_directories()?;
+        restore.set_keys()?;
+        Ok(restore.done)
+    }
+}
+
+impl<'f> Restore<'f> {
+    /// The view that is changed.
+    fn now(&self) -> &'f FileSystem {
+        self.sides.after
+    }
+
+    /// The view of the snapshot.
+    fn then(&self) -> &'f FileSystem {
+        self.sides.before
+    }
+
+    /// Keeps what an operation has answered.
+    fn adopt(&mut self, entry: Entry) -> Result<u64> {
+        let inode = entry.node.0;
+        self.pins.insert(inode, self.now().pin_node(entry.node)?);
+        self.now().forget(entry.node, 1);
+        Ok(inode)
+    }
+
+    /// Makes a directory that exists known, and keeps it so.
+    fn know_directory(&mut self, inode: u64) -> Result<u64> {
+        if !self.pins.contains_key(&inode) {
+            self.pins.insert(inode, self.now().directory_by_inode(inode)?);
+        }
+        Ok(inode)
+    }
+
+    /// Makes what has a row of its own known, and keeps it so.
+    fn know_linked(&mut self, inode: u64) -> Result<u64> {
+        if !self.pins.contains_key(&inode) {
+            self.pins.insert(inode, self.now().linked_by_inode(inode)?);
+        }
+        Ok(inode)
+    }
+
+    /// The inode that stands for an inode of the snapshot now.
+    fn counterpart(&self, inode: u64) -> u64 {
+        self.made.get(&inode).copied().unwrap_or(inode)
+    }
+
+    fn set_files(&mut self) -> Result<()> {
+        for (inode, place) in std::mem::take(&mut self.plan.touched) {
+            self.set_file(inode, &place)?;
+        }
+        Ok(())
+    }
+
+    /// Brings a file that both sides have back.
+    fn set_file(&mut self, inode: u64, place: &Place) -> Result<()> {
+        // Seen from the snapshot: what is there only now has been taken away.
+        let Some((header, content)) = self.then().row_at(place)? else { return Ok(()) };
+        if header.inode != inode {
+            return Ok(());
+        }
+        let known = self.pins.contains_key(&inode);
+        if place.1.is_empty() {
+            self.know_linked(inode)?;
+        } else if !known {
+            let parent = self.know_directory(self.counterpart(place.0))?;
+            let pin = self.now().resolve(&self.pins[&parent], &place.1)?;
+            if pin.inode != inode {
+                return Err(FsError::corrupt(format!("inode {inode}"), "a restored name leads elsewhere"));
+            }
+            self.pins.insert(inode, pin);
+        }
+        self.set_inode(inode, &header, &content)?;
+        if !known {
+            self.pins.remove(&inode);
+        }
+        Ok(())
+    }
+
+    fn set_keys(&mut self) -> Result<()> {
+        for info in self.now().user_keyspaces() {
+            let mut keys = self.sides.differences(info.keyspace, KeyRange::all())?;
+            while let Some(KeyDifference { key, older, .. }) = keys.next()? {
+                settled(|caller| self.now().key_set(caller, info.keyspace, &key, older.clone()))?;
+                self.done.keys += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tries until nobody is in the way.
+fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+    let mut caller = Caller::default();
+    loop {
+        match operation(&caller) {
+            Err(FsError::Parked(ticket)) => {
+                ticket.wait();
+                caller.ticket = Some(ticket);
+            }
+            done => return done,
+        }
+    }
+}

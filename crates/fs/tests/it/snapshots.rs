@@ -1,0 +1,321 @@
+//! Named snapshots of files: what their views show, how they are compared, and restoring one in place.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_fs::{
+    Attr, DiffKind, Difference, FileSystem, FileType, FsError, NodeId, RenameMode, Restored, Result, SetAttr,
+    SetTime, Timestamp, XattrMode,
+};
+use kvfs_kvdb::db::Background;
+use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind};
+
+use crate::driver::Driver;
+use crate::engine;
+use crate::setup::Setup;
+use crate::views::{begin, commit};
+
+const ROOT: NodeId = NodeId::ROOT;
+
+/// What somebody sees of one name, but for access, change and creation times.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    kind: FileType,
+    mode: u32,
+    owner: (u32, u32),
+    rdev: u32,
+    nlink: u32,
+    size: u64,
+    mtime: Timestamp,
+    content: Vec<u8>,
+    xattrs: Vec<(Vec<u8>, Bytes)>,
+    /// The first path that leads to the same inode.
+    first_name: String,
+}
+
+type Tree = BTreeMap<String, Seen>;
+
+fn see(view: &Setup, path: &str, attr: &Attr, firsts: &mut BTreeMap<u64, String>) -> Seen {
+    let node = NodeId(attr.inode);
+    let content = match attr.kind {
+        FileType::Regular => view.read_all(node),
+        FileType::Symlink => view.readlink(&view.caller, node).unwrap().to_vec(),
+        _ => Vec::new(),
+    };
+    let names = view.listxattr(&view.caller, node).unwrap();
+    let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
+    let xattrs =
+        names.map(|name| (name.to_vec(), view.getxattr(&view.caller, node, name).unwrap())).collect();
+    Seen {
+        kind: attr.kind,
+        mode: attr.mode,
+        owner: (attr.uid, attr.gid),
+        rdev: attr.rdev,
+        nlink: attr.nlink,
+        size: attr.size,
+        mtime: attr.mtime,
+        content,
+        xattrs,
+        first_name: firsts.entry(attr.inode).or_insert_with(|| path.to_owned()).clone(),
+    }
+}
+
+/// Everything below the root by path, and the inodes.
+fn tree(view: &Setup) -> (Tree, BTreeMap<u64, String>) {
+    let (mut tree, mut firsts) = (Tree::new(), BTreeMap::new());
+    let mut todo = vec![(ROOT, String::new())];
+    let root = view.getattr(&view.caller, ROOT).unwrap();
+    tree.insert("/".to_owned(), see(view, "/", &root, &mut firsts));
+    while let Some((directory, path)) = todo.pop() {
+        let mut names: Vec<_> =
+            view.list(directory, 7, false).into_iter().map(|listed| listed.name).collect();
+        names.retain(|name| name != b"." && name != b"..");
+        names.sort();
+        for name in names {
+            let path = format!("{path}/{}", name.escape_ascii());
+            let entry = view.lookup(&view.caller, directory, &name).unwrap();
+            tree.insert(path.clone(), see(view, &path, &entry.attr, &mut firsts));
+            if entry.attr.kind == FileType::Directory {
+                todo.push((entry.node, path));
+            }
+        }
+    }
+    (tree, firsts)
+}
+
+fn view_of(main: &Setup, name: &str) -> Setup {
+    let snapshot = main.store.open_snapshot(name).unwrap();
+    main.through(main.fs.view_of(snapshot).unwrap(), main.options)
+}
+
+fn restore(main: &Setup, name: &str) -> Result<Restored> {
+    let then = view_of(main, name);
+    let txn = begin(main, Isolation::Snapshot);
+    let restored = txn.fs.restore(&then.fs)?;
+    commit(&txn.fs)?;
+    Ok(restored)
+}
+
+/// Lines such as `+ /a/b`, `~ /a`, `> /a /b`, `+ key tags/x`.
+fn lines(differences: &[Difference]) -> Vec<String> {
+    let line = |difference: &Difference| {
+        let sign = match difference.kind {
+            DiffKind::Added => '+',
+            DiffKind::Removed => '-',
+            DiffKind::Changed => '~',
+            DiffKind::Renamed => '>',
+        };
+        let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let key = if difference.file.is_none() { "key " } else { "" };
+        let from = difference.from.as_ref().map_or_else(String::new, |from| format!("{} ", text(from)));
+        format!("{sign} {key}{from}{}", text(&difference.place))
+    };
+    differences.iter().map(line).collect()
+}
+
+fn diff(before: &Setup, after: &FileSystem) -> Vec<String> {
+    lines(&after.diff_from(&before.fs).unwrap())
+}
+
+fn now(main: &Setup) -> Arc<FileSystem> {
+    main.fs.view_of(main.store.snapshot().unwrap()).unwrap()
+}
+
+fn rename(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) {
+    let mode = RenameMode::NoReplace;
+    view.rename(&view.caller, from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), mode).unwrap();
+}
+
+/// Random changes, a snapshot, more changes; then everything must be as it was, and again after an opening.
+fn restores_random_changes(mut driver: Driver, seed: u64) {
+    driver.run(150);
+    driver.setup.store.create_snapshot("then").unwrap();
+    let then = view_of(&driver.setup, "then");
+    let (before, inodes_before) = tree(&then);
+    drop(then);
+    driver.run(150);
+    let then = view_of(&driver.setup, "then");
+    assert_eq!(tree(&then), (before, inodes_before.clone()), "seed {seed}: the snapshot has changed");
+    drop(then);
+    let inodes_between = tree(&driver.setup).1;
+    restore(&driver.setup, "then").unwrap();
+    let then = view_of(&driver.setup, "then");
+    let (expected, _) = tree(&then);
+    let (found, inodes) = tree(&driver.setup);
+    for (path, seen) in &expected {
+        assert_eq!(found.get(path), Some(seen), "seed {seed}: {path}");
+    }
+    assert_eq!(found.len(), expected.len(), "seed {seed}: more names than there were");
+    for (inode, path) in inodes_before.iter().filter(|(inode, _)| inodes_between.contains_key(inode)) {
+        assert_eq!(inodes.get(inode), Some(path), "seed {seed}: another inode");
+    }
+    // What had to be made again is another file.
+    let replaced = diff(&then, &now(&driver.setup));
+    assert!(replaced.iter().all(|line| line.starts_with("~ /")), "seed {seed}: {replaced:?}");
+    drop(then);
+    driver.setup.assert_sound(&format!("seed {seed}"));
+    driver.setup.reopen();
+    assert_eq!(tree(&driver.setup).0, expected, "seed {seed}: after an opening");
+    driver.setup.assert_sound(&format!("seed {seed}, reopened"));
+}
+
+#[test]
+fn a_restored_snapshot_is_the_tree_that_it_was() {
+    for seed in 1..=20 {
+        for inline_len_max in [100, 4096] {
+            restores_random_changes(Driver::new(Setup::new(inline_len_max), seed, 20_000), seed);
+        }
+    }
+}
+
+#[test]
+fn a_restored_snapshot_is_the_tree_that_it_was_over_the_engine() {
+    for seed in 101..=108 {
+        let device = engine::create();
+        let memtable_bytes = if seed % 2 == 0 { 16 << 10 } else { 1 << 20 };
+        let mut db = engine::open(&device, memtable_bytes, Background::Manual);
+        let mut setup = Setup::with(Arc::clone(&db) as _, 200, kvfs_fs::MountOptions::default());
+        setup.reopen_store = Some(Box::new(move || {
+            db.close().unwrap();
+            db = engine::open(&device, memtable_bytes, Background::Manual);
+            Arc::clone(&db) as _
+        }));
+        restores_random_changes(Driver::new(setup, seed, 20_000), seed);
+    }
+}
+
+#[test]
+fn snapshots_are_compared_by_path_and_key() {
+    let main = Setup::new(100);
+    let tags = main.store.open_keyspace("tags", KeyspaceKind::Tuple, None).unwrap();
+    let put = |key: &'static str, value: Option<&'static str>| {
+        let mut batch = Batch::new();
+        match value {
+            Some(value) => batch.put(tags, key, value),
+            None => batch.delete(tags, key),
+        }
+        main.store.apply(batch, Durability::Buffered).unwrap();
+    };
+    let (a, b) = (main.dir(ROOT, "a"), main.dir(ROOT, "b"));
+    let changed = main.file(a, "changed");
+    let hidden = main.file(a, "hidden");
+    for file in [changed, hidden] {
+        main.write_at(file, 0, &[1; 9000]).unwrap();
+    }
+    main.file(a, "gone");
+    main.file(a, "moved");
+    put("kept", Some("x"));
+    put("gone", Some("x"));
+    main.store.create_snapshot("one").unwrap();
+    let mtime = main.getattr(&main.caller, hidden).unwrap().mtime;
+    main.write_at(changed, 5000, b"new").unwrap();
+    // Neither the size nor the time of the change tells of this one.
+    main.write_at(hidden, 5000, b"new").unwrap();
+    let back = SetAttr { mtime: Some(SetTime::At(mtime)), ctime: Some(mtime), ..SetAttr::default() };
+    main.setattr(&main.caller, hidden, &back).unwrap();
+    main.unlink(&main.caller, a, b"gone").unwrap();
+    rename(&main, (a, "moved"), (b, "here"));
+    main.file(b, "new");
+    put("gone", None);
+    put("new", Some("y"));
+    main.store.create_snapshot("two").unwrap();
+    main.file(b, "later");
+    let (one, two) = (view_of(&main, "one"), view_of(&main, "two"));
+    let expected = [
+        "~ /a/changed",
+        "- /a/gone",
+        "~ /a/hidden",
+        "> /a/moved /b/here",
+        "+ /b/new",
+        "- key tags/gone",
+        "+ key tags/new",
+    ];
+    assert_eq!(diff(&one, &two.fs), expected);
+    let backwards = diff(&two, &one.fs);
+    assert_eq!(backwards.len(), expected.len());
+    assert!(
+        backwards.contains(&"> /b/here /a/moved".to_owned()) && backwards.contains(&"- /b/new".to_owned())
+    );
+    assert_eq!(diff(&two, &now(&main)), ["+ /b/later"]);
+    assert_eq!(diff(&one, &one.fs), [""; 0]);
+    let refused = main.fs.diff_from(&one.fs);
+    assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
+}
+
+#[test]
+fn a_restore_keeps_open_what_it_removes_and_brings_keys_back() {
+    let main = Setup::new(100);
+    let tags = main.store.open_keyspace("tags", KeyspaceKind::Tuple, None).unwrap();
+    let put = |key: &'static str, value: &'static str| {
+        let mut batch = Batch::new();
+        batch.put(tags, key, value);
+        main.store.apply(batch, Durability::Buffered).unwrap();
+    };
+    let kept = main.file(ROOT, "kept");
+    main.write_at(kept, 0, b"old").unwrap();
+    main.setxattr(&main.caller, kept, b"user.note", b"old", XattrMode::Set).unwrap();
+    put("song", "old");
+    main.store.create_snapshot("then").unwrap();
+    main.write_at(kept, 0, b"newer").unwrap();
+    main.setxattr(&main.caller, kept, b"user.note", b"new", XattrMode::Set).unwrap();
+    put("song", "new");
+    put("other", "new");
+    let (dir, gone) = (main.dir(ROOT, "dir"), main.file(ROOT, "gone"));
+    main.write_at(gone, 0, b"still here").unwrap();
+    let restored = restore(&main, "then").unwrap();
+    assert_eq!((restored.names, restored.keys), (2, 2), "{restored:?}");
+    // Held open by their nodes.
+    assert_eq!(main.read_all(gone), b"still here");
+    assert_eq!(main.getattr(&main.caller, gone).unwrap().nlink, 0);
+    assert!(main.create(&main.caller, dir, b"late", 0o644, true).is_err(), "a directory that was removed");
+    // The same node has the old content again.
+    assert_eq!(main.read_all(kept), b"old");
+    assert_eq!(main.getxattr(&main.caller, kept, b"user.note").unwrap(), "old");
+    assert_eq!(main.store.get(tags, b"song").unwrap(), Some(Bytes::from("old")));
+    assert_eq!(main.store.get(tags, b"other").unwrap(), None);
+    main.forget(gone, 1);
+    main.forget(dir, 1);
+    main.housekeep().unwrap();
+    main.assert_sound("when nobody holds them any more");
+}
+
+#[test]
+fn a_restore_swaps_and_nests_what_was_moved() {
+    let main = Setup::new(100);
+    let (a, b) = (main.dir(ROOT, "a"), main.dir(ROOT, "b"));
+    let inner = main.dir(a, "inner");
+    let file = main.file(inner, "file");
+    main.link(&main.caller, file, b, b"linked").unwrap();
+    main.store.create_snapshot("then").unwrap();
+    let before = tree(&view_of(&main, "then"));
+    // inner comes above a, a and b swap, and the file loses one name and gets another.
+    rename(&main, (a, "inner"), (ROOT, "top"));
+    rename(&main, (ROOT, "a"), (inner, "a"));
+    rename(&main, (ROOT, "b"), (ROOT, "a"));
+    rename(&main, (inner, "a"), (ROOT, "b"));
+    rename(&main, (ROOT, "b"), (inner, "b"));
+    main.unlink(&main.caller, b, b"linked").unwrap();
+    main.link(&main.caller, file, ROOT, b"another").unwrap();
+    restore(&main, "then").unwrap();
+    assert_eq!(tree(&main), before);
+    main.assert_sound("restored");
+}
+
+#[test]
+fn a_restore_in_the_way_of_somebody_is_canceled() {
+    let main = Setup::new(100);
+    let file = main.file(ROOT, "file");
+    main.write_at(file, 0, b"old").unwrap();
+    main.store.create_snapshot("then").unwrap();
+    main.write_at(file, 0, b"new").unwrap();
+    let then = view_of(&main, "then");
+    let txn = begin(&main, Isolation::Snapshot);
+    main.write_at(file, 0, b"own").unwrap();
+    let restored = txn.fs.restore(&then.fs);
+    assert!(matches!(restored, Err(FsError::Canceled(_))), "{restored:?}");
+    txn.fs.abort();
+    assert_eq!(main.read_all(file), b"own");
+    let refused = main.fs.restore(&then.fs);
+    assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
+}

@@ -1,0 +1,198 @@
+//! The nodes of the hidden directory that the kernel knows.
+//!
+//! Thread safety: one short lock. Invariants: a node lives while its lookup count is above zero, the hidden
+//! directory itself for ever; a folder that the kernel knows is one node, whoever looked it up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_fs::FileType;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::Folder;
+use crate::bridge::ids;
+
+/// Number of the hidden directory itself.
+const ROOT: u64 = 1;
+
+/// Content of all files together that the kernel may know (bytes): each open file has its own.
+const CONTENT_BYTES_MAX: usize = 4 << 20;
+
+/// Nodes that the kernel may know.
+const NODES_MAX: usize = 1 << 16;
+
+/// What a node is.
+#[derive(Clone)]
+pub(super) enum What {
+    Folder(Arc<dyn Folder>),
+    File(Bytes),
+    Link(Bytes),
+}
+
+impl What {
+    pub(super) fn kind(&self) -> FileType {
+        match self {
+            Self::Folder(_) => FileType::Directory,
+            Self::File(_) => FileType::Regular,
+            Self::Link(_) => FileType::Symlink,
+        }
+    }
+
+    pub(super) fn content(&self) -> &[u8] {
+        match self {
+            Self::Folder(_) => b"",
+            Self::File(content) | Self::Link(content) => content,
+        }
+    }
+}
+
+/// A node, as it is answered.
+#[derive(Clone)]
+pub(super) struct HiddenNode {
+    pub(super) what: What,
+    /// Below the hidden directory; empty for that.
+    pub(super) path: Arc<[u8]>,
+    pub(super) uid: u32,
+}
+
+struct Live {
+    node: HiddenNode,
+    lookups: u64,
+}
+
+struct State {
+    next: u64,
+    live: HashMap<u64, Live>,
+    folders: HashMap<Arc<[u8]>, u64>,
+    content_bytes: usize,
+}
+
+/// See the module.
+pub(super) struct Nodes(Mutex<State>);
+
+impl Nodes {
+    /// The hidden directory is known.
+    pub(super) fn new(root: Arc<dyn Folder>, uid: u32) -> Self {
+        let node = HiddenNode { what: What::Folder(root), path: Arc::from(&b""[..]), uid };
+        let live = HashMap::from([(ROOT, Live { node, lookups: 1 })]);
+        Self(Mutex::new(State { next: ROOT + 1, live, folders: HashMap::new(), content_bytes: 0 }))
+    }
+
+    /// Id of the hidden directory itself.
+    pub(super) fn root() -> u64 {
+        ids::hidden(ROOT)
+    }
+
+    pub(super) fn get(&self, node: u64) -> Option<HiddenNode> {
+        self.0.lock().live.get(&ids::inode(node)).map(|live| live.node.clone())
+    }
+
+    /// Counts a lookup of `node`, under an id that may be new; returns the id.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub(super) fn count(&self, node: HiddenNode) -> Result<u64, Errno> {
+        let mut state = self.0.lock();
+        if let (What::Folder(_), Some(&number)) = (&node.what, state.folders.get(&node.path))
+            && let Some(live) = state.live.get_mut(&number)
+        {
+            live.lookups += 1;
+            return Ok(ids::hidden(number));
+        }
+        let bytes = node.what.content().len();
+        if state.live.len() >= NODES_MAX || state.content_bytes + bytes > CONTENT_BYTES_MAX {
+            return Err(Errno::NFILE);
+        }
+        let number = state.next;
+        state.next += 1;
+        state.content_bytes += bytes;
+        if let What::Folder(_) = node.what {
+            state.folders.insert(Arc::clone(&node.path), number);
+        }
+        state.live.insert(number, Live { node, lookups: 1 });
+        Ok(ids::hidden(number))
+    }
+
+    pub(super) fn forget(&self, node: u64, lookups: u64) {
+        let number = ids::inode(node);
+        if number == ROOT {
+            return;
+        }
+        let mut state = self.0.lock();
+        let Some(live) = state.live.get_mut(&number) else { return };
+        live.lookups = live.lookups.saturating_sub(lookups);
+        if live.lookups > 0 {
+            return;
+        }
+        let gone = state.live.remove(&number);
+        let Some(Live { node, .. }) = gone else { return };
+        state.content_bytes -= node.what.content().len();
+        if let What::Folder(_) = node.what {
+            state.folders.remove(&node.path);
+        }
+        drop(state);
+    }
+
+    /// How many there are beside the hidden directory itself.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().live.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::{Item, Name};
+
+    #[derive(Debug)]
+    struct Empty;
+
+    impl Folder for Empty {
+        fn list(&self, _: u32) -> Vec<Name> {
+            Vec::new()
+        }
+
+        fn find(&self, _: u32, _: &[u8]) -> Result<Option<Item>, kvfs_fs::FsError> {
+            Ok(None)
+        }
+    }
+
+    fn file(content: &[u8]) -> HiddenNode {
+        let what = What::File(Bytes::copy_from_slice(content));
+        HiddenNode { what, path: Arc::from(&b"file"[..]), uid: 0 }
+    }
+
+    #[test]
+    fn folders_keep_their_node_and_files_have_one_for_each_lookup() {
+        let nodes = Nodes::new(Arc::new(Empty), 0);
+        let folder =
+            HiddenNode { what: What::Folder(Arc::new(Empty)), path: Arc::from(&b"folder"[..]), uid: 0 };
+        let first = nodes.count(folder.clone()).expect("counts");
+        assert_eq!(nodes.count(folder.clone()), Ok(first));
+        let (one, two) =
+            (nodes.count(file(b"one")).expect("counts"), nodes.count(file(b"two")).expect("counts"));
+        assert_ne!(one, two);
+        assert_eq!(nodes.get(one).expect("is known").what.content(), b"one");
+        nodes.forget(first, 1);
+        assert!(nodes.get(first).is_some());
+        nodes.forget(first, 1);
+        nodes.forget(one, 1);
+        assert!(nodes.get(first).is_none() && nodes.get(one).is_none());
+        assert_ne!(nodes.count(folder), Ok(first), "the kernel has forgotten the former");
+        assert_eq!(nodes.len(), 2);
+        nodes.forget(Nodes::root(), 100);
+        assert!(nodes.get(Nodes::root()).is_some());
+    }
+
+    #[test]
+    fn what_open_files_hold_is_bounded_and_comes_back() {
+        let nodes = Nodes::new(Arc::new(Empty), 0);
+        let content = vec![7; CONTENT_BYTES_MAX / 4];
+        let held: Vec<u64> = (0..4).map(|_| nodes.count(file(&content)).expect("counts")).collect();
+        assert_eq!(nodes.count(file(b"x")), Err(Errno::NFILE));
+        nodes.forget(held[0], 1);
+        assert!(nodes.count(file(b"x")).is_ok());
+    }
+}

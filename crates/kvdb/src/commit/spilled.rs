@@ -1,0 +1,123 @@
+//! The private runs of a transaction: what it has written beyond its share of memory.
+//!
+//! Purpose: a spill writes one private table as pieces whose seqnos count from [`PRIVATE`]; a run takes them
+//! in. Where the pieces of a spill meet nothing of the newest run of their keyspace, they join it: a large
+//! file that is written from front to end is one run, however often it spills.
+//!
+//! Thread safety: values; readers share them by clones that cost one reference.
+//!
+//! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; what the
+//! manifest has not been told of is at the end of `edits`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{Seqno, TxnId};
+
+use super::PRIVATE;
+use crate::run::Piece;
+use crate::version::{Edit, Run, RunId};
+
+/// Pieces that one spill has written.
+pub struct Spill {
+    /// Whose they are.
+    pub txn: TxnId,
+    /// Of a run, where one is needed.
+    pub run: RunId,
+    /// The newest seqno in it.
+    pub last: Seqno,
+    /// By keyspace, in key order.
+    pub pieces: BTreeMap<u32, Vec<Arc<Piece>>>,
+}
+
+impl Spill {
+    /// Data and metadata on the device (bytes).
+    pub fn bytes(&self) -> u64 {
+        let of_piece = |piece: &Arc<Piece>| piece.desc().data_bytes + u64::from(piece.desc().meta_len);
+        self.pieces.values().flatten().map(of_piece).sum()
+    }
+}
+
+/// All private runs of a transaction.
+#[derive(Clone, Default)]
+pub struct PrivateRuns {
+    by_keyspace: Arc<BTreeMap<u32, Vec<Arc<Run>>>>,
+    /// What leads the manifest from nothing to these runs, and how much of it has been told.
+    edits: Arc<Vec<Edit>>,
+    prepared: usize,
+}
+
+impl PrivateRuns {
+    /// Whether nothing was spilled.
+    pub fn is_empty(&self) -> bool {
+        self.by_keyspace.is_empty()
+    }
+
+    /// Whether the manifest knows any of them.
+    pub fn is_prepared(&self) -> bool {
+        self.prepared > 0
+    }
+
+    /// The runs of a keyspace, newest first.
+    pub fn of(&self, keyspace: u32) -> &[Arc<Run>] {
+        self.by_keyspace.get(&keyspace).map_or(&[], |runs| runs)
+    }
+
+    /// Numbers of all runs.
+    pub fn ids(&self) -> Vec<u64> {
+        self.by_keyspace.values().flatten().map(|run| run.id.0).collect()
+    }
+
+    /// The same runs with all seqnos counted from `base` on.
+    pub fn rebased(&self, base: Seqno) -> BTreeMap<u32, Vec<Arc<Run>>> {
+        let rebase = |runs: &Vec<Arc<Run>>| runs.iter().map(|run| Arc::new(run.rebased(base))).collect();
+        self.by_keyspace.iter().map(|(&keyspace, runs)| (keyspace, rebase(runs))).collect()
+    }
+
+    pub(super) fn add(&mut self, spill: Spill) {
+        let by_keyspace = Arc::make_mut(&mut self.by_keyspace);
+        let edits = Arc::make_mut(&mut self.edits);
+        for (keyspace, pieces) in spill.pieces {
+            let runs = by_keyspace.entry(keyspace).or_default();
+            let joined = runs.first().and_then(|newest| joined(newest, &pieces));
+            let run = if let Some(joined) = joined {
+                let run = joined.id;
+                runs[0] = Arc::new(joined);
+                run
+            } else {
+                let age = spill.last - PRIVATE;
+                edits.push(Edit::PrepareRun { txn: spill.txn, keyspace, run: spill.run, age });
+                let pieces = pieces.clone();
+                runs.insert(0, Arc::new(Run { id: spill.run, age, lower_bound: Bytes::new(), pieces }));
+                spill.run
+            };
+            let add = |piece: Arc<Piece>| Edit::AddPiece { keyspace, run, piece: piece.desc().clone() };
+            edits.extend(pieces.into_iter().map(add));
+        }
+    }
+
+    pub(super) fn unprepared(&self) -> (Vec<Edit>, usize) {
+        (self.edits[self.prepared..].to_vec(), self.edits.len())
+    }
+
+    pub(super) fn note_prepared(&mut self, mark: usize) {
+        self.prepared = mark;
+    }
+}
+
+/// `run` with `pieces`, when these meet no key of it.
+fn joined(run: &Run, pieces: &[Arc<Piece>]) -> Option<Run> {
+    let mut all = run.pieces.clone();
+    for piece in pieces {
+        let desc = piece.desc();
+        let at = all.partition_point(|other| other.desc().first_key < desc.first_key);
+        let is_behind = at.checked_sub(1).is_none_or(|before| all[before].desc().last_key < desc.first_key);
+        let is_before = all.get(at).is_none_or(|next| desc.last_key < next.desc().first_key);
+        if !is_behind || !is_before {
+            return None;
+        }
+        all.insert(at, Arc::clone(piece));
+    }
+    Some(Run { pieces: all, ..run.clone() })
+}

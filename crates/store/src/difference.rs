@@ -1,0 +1,111 @@
+//! What differs between two positions of a store.
+//!
+//! Purpose: the base of comparing, restoring and sending snapshots. [`ChangedRanges`] is what an engine knows
+//! without reading values; [`Differences`] compares the values inside of it.
+//!
+//! Thread safety: each belongs to one walker.
+
+use bytes::Bytes;
+
+use crate::{Cursor, KeyRange, Keyspace, Read, Result};
+
+/// A walk over ranges of keys, ascending and disjoint; two may touch. See [`crate::Store::changed_ranges`].
+pub trait ChangedRanges: Send {
+    /// The next range; its end is always given.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    fn next(&mut self) -> Result<Option<KeyRange>>;
+}
+
+/// A key whose values at two positions differ.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyDifference {
+    /// Whole key.
+    pub key: Bytes,
+    /// The value at the older position.
+    pub older: Option<Bytes>,
+    /// The value at the newer position; never the same.
+    pub newer: Option<Bytes>,
+}
+
+/// A walk, in key order, over the keys whose values differ between two readers.
+pub struct Differences<'r> {
+    keyspace: Keyspace,
+    older: &'r dyn Read,
+    newer: &'r dyn Read,
+    ranges: Box<dyn ChangedRanges>,
+    /// The two sides of the range that is being compared.
+    open: Option<(Box<dyn Cursor>, Box<dyn Cursor>)>,
+}
+
+impl<'r> Differences<'r> {
+    /// Compares `keyspace` where `ranges` say that it may differ.
+    pub fn new(
+        keyspace: Keyspace,
+        older: &'r dyn Read,
+        newer: &'r dyn Read,
+        ranges: Box<dyn ChangedRanges>,
+    ) -> Self {
+        Self { keyspace, older, newer, ranges, open: None }
+    }
+
+    /// The next key.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    #[expect(clippy::should_implement_trait, reason = "it fails")]
+    pub fn next(&mut self) -> Result<Option<KeyDifference>> {
+        loop {
+            if let Some((older, newer)) = &mut self.open {
+                if let Some(difference) = next_in(&mut **older, &mut **newer)? {
+                    return Ok(Some(difference));
+                }
+                self.open = None;
+            }
+            let Some(range) = self.ranges.next()? else { return Ok(None) };
+            if is_one_key(&range) {
+                let older = self.older.get(self.keyspace, &range.start)?;
+                let newer = self.newer.get(self.keyspace, &range.start)?;
+                if older != newer {
+                    return Ok(Some(KeyDifference { key: range.start, older, newer }));
+                }
+                continue;
+            }
+            let mut older = self.older.cursor(self.keyspace, range.clone())?;
+            let mut newer = self.newer.cursor(self.keyspace, range)?;
+            older.first()?;
+            newer.first()?;
+            self.open = Some((older, newer));
+        }
+    }
+}
+
+fn is_one_key(range: &KeyRange) -> bool {
+    range.end.as_ref().is_some_and(|end| end.strip_prefix(&range.start[..]) == Some(&[0]))
+}
+
+/// Walks side by side to the next difference, and behind it.
+fn next_in(older: &mut dyn Cursor, newer: &mut dyn Cursor) -> Result<Option<KeyDifference>> {
+    loop {
+        let order = match (older.entry(), newer.entry()) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+        };
+        let old = older.entry().filter(|_| order.is_le());
+        let new = newer.entry().filter(|_| order.is_ge());
+        let key = old.or(new).map(|(key, _)| Bytes::copy_from_slice(key)).unwrap_or_default();
+        let (old, new) = (old.map(|(_, value)| value.clone()), new.map(|(_, value)| value.clone()));
+        if order.is_le() {
+            older.next()?;
+        }
+        if order.is_ge() {
+            newer.next()?;
+        }
+        if old != new {
+            return Ok(Some(KeyDifference { key, older: old, newer: new }));
+        }
+    }
+}

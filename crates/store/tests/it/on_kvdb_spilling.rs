@@ -1,0 +1,7 @@
+//! The contract of transactions, judged on the engine when transactions spill with every batch.
+#![expect(clippy::duplicate_mod, reason = "the same tests for every engine")]
+
+type Fixture = crate::Fixture<crate::kvdb::KvdbSpilling>;
+
+#[path = "contract/transactions.rs"]
+mod transactions;

@@ -1,0 +1,8 @@
+//! The contract of transactions, judged on the engine when transactions spill with every batch and nearly
+//! everything lies in runs.
+#![expect(clippy::duplicate_mod, reason = "the same tests for every engine")]
+
+type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
+
+#[path = "contract/transactions.rs"]
+mod transactions;
