@@ -558,10 +558,12 @@ fn readers_see_spilled_commits_whole_while_everything_else_goes_on() {
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let mark = format!("t{thread}-{round}");
-                    let txn =
-                        begin(db, if round % 2 == 0 { Isolation::Snapshot } else { Isolation::Serializable });
+                    let txn = begin(
+                        db,
+                        if round.is_multiple_of(2) { Isolation::Snapshot } else { Isolation::Serializable },
+                    );
                     write_some(db, &*txn, &mark);
-                    if round % 3 == 0 {
+                    if round.is_multiple_of(3) {
                         txn.prepare().expect("prepares");
                     }
                     if round % 5 == 4 {
@@ -569,7 +571,7 @@ fn readers_see_spilled_commits_whole_while_everything_else_goes_on() {
                         assert!(!is_there(db, &mark));
                     } else {
                         let durability =
-                            if round % 2 == 0 { Durability::Synced } else { Durability::Buffered };
+                            if round.is_multiple_of(2) { Durability::Synced } else { Durability::Buffered };
                         txn.commit(durability).expect("commits");
                         assert!(is_there(db, &mark));
                     }
