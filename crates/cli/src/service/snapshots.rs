@@ -28,8 +28,10 @@ impl Service {
                 if let (true, Ok(transactions)) = (flush, self.transactions()) {
                     transactions.flush_main_line()?;
                 }
+                let clock = SystemClock::new();
                 let info = store.db.create_snapshot(&name)?;
-                tracing::info!(name, position = info.position.0, "snapshot created");
+                let took_us = clock.monotonic().as_micros() as u64;
+                tracing::info!(name, position = info.position.0, took_us, "snapshot created");
                 Ok(Response::Done)
             }
             SnapshotRequest::Delete { name } => {

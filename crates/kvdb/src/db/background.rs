@@ -95,8 +95,7 @@ fn merge_loop(inner: &Inner) {
             Err(error) => return Err(error),
         }
         // A deleted snapshot's garbage lies where merges may not come by for long.
-        let clearing = inner.clearing_wanted.swap(false, Ordering::AcqRel);
-        if (clearing || inner.space_is_short()) && inner.reclaim_wanted() {
+        if (inner.has_cleared_snapshot() || inner.space_is_short()) && inner.reclaim_wanted() {
             inner.reclaim()?;
         }
         Ok(false)

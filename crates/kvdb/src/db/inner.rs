@@ -77,8 +77,8 @@ pub(crate) struct Inner {
     pub(crate) flush_is_full: AtomicBool,
     /// Applied batches at the last reclaim: another one pays only after something changed.
     pub(crate) reclaimed_at: AtomicU64,
-    /// A named snapshot was deleted: what only it saw is to be cleared away.
-    pub(crate) clearing_wanted: AtomicBool,
+    /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
+    pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
 }
 
 impl Inner {

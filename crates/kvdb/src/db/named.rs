@@ -96,6 +96,23 @@ impl Inner {
         Ok(info)
     }
 
+    /// Whether a snapshot was deleted and, by now, given up by all its readers, so that what only it saw can be
+    /// cleared away. Tells it once.
+    pub(crate) fn has_cleared_snapshot(&self) -> bool {
+        let mut deleted = self.deleted_positions.lock();
+        if deleted.is_empty() {
+            return false;
+        }
+        let pinned = self.snapshots.boundaries();
+        let before = deleted.len();
+        deleted.retain(|position| pinned.binary_search(position).is_ok());
+        let has_cleared = deleted.len() < before;
+        if has_cleared {
+            self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
+        }
+        has_cleared
+    }
+
     pub(crate) fn delete_snapshot(&self, name: &str) -> Result<()> {
         self.check_accepting()?;
         let naming = self.naming.lock();
@@ -103,10 +120,10 @@ impl Inner {
             return Err(StoreError::NoSnapshot(name.to_owned()));
         }
         self.install(vec![Edit::DropSnapshot { name: name.to_owned() }], &[], &[], |view| view)?;
-        self.named.by_name.write().remove(name);
+        let removed = self.named.by_name.write().remove(name);
         drop(naming);
         self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
-        self.clearing_wanted.store(true, Ordering::Release);
+        self.deleted_positions.lock().extend(removed.map(|named| named.pin.seqno()));
         self.work.ring();
         Ok(())
     }

@@ -172,7 +172,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         compaction_debt_bytes: AtomicU64::new(0),
         flush_is_full: AtomicBool::new(false),
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
-        clearing_wanted: AtomicBool::new(false),
+        deleted_positions: Mutex::default(),
     })
 }
 
