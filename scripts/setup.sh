@@ -26,6 +26,7 @@ if [ "$want" = test ]; then
   need rsync has rsync
   need sqlite3 has sqlite3
   need python3 python3 -c 'import sqlite3'
+  need python3-venv python3 -c 'import ensurepip'
   need bc has bc
   need acl has setfacl
   need attr has setfattr

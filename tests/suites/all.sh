@@ -24,6 +24,8 @@ suite() {
 
 suite lifecycle "$here/lifecycle.sh"
 suite txn "$here/txn.sh"
+suite snapshot "$here/snapshot.sh"
+suite rpc "$here/rpc.sh"
 suite hidden "$here/hidden.sh"
 suite torture "$here/../../scripts/torture.sh" 50
 make_store suites --size 8G || die "mkfs failed"

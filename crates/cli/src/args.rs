@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::units::parse_size;
+use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 
@@ -198,6 +198,10 @@ Examples:
   kvfs kv scan tags --prefix song --limit 10 --json
   kvfs kv del tags song.mp3
   kvfs kv keyspaces
+  kvfs kv chmod 640 tags                   others in its group may read
+
+A keyspace belongs to whoever made it, and nobody else gets in before a chmod; root and the owner of
+the store always do.
 
 Inside a transaction (`kvfs txn run`, `kvfs txn join`) the commands belong to it; KVFS_TXN=17 puts
 them into transaction 17.";
@@ -261,10 +265,26 @@ pub(crate) enum KvCommand {
         #[arg(long)]
         json: bool,
     },
-    /// List the keyspaces
+    /// List the keyspaces that you may use: mode, owner, group, name
     Keyspaces {
         /// For machines
         #[arg(long)]
         json: bool,
+    },
+    /// Change who may read and write a keyspace
+    Chmod {
+        /// Octal read and write bits for owner, group and others, such as 640
+        #[arg(value_parser = parse_mode)]
+        mode: u32,
+        /// Keyspace
+        keyspace: String,
+    },
+    /// Give a keyspace to another user or group
+    Chown {
+        /// Numbers: UID, UID:GID or :GID
+        #[arg(value_parser = parse_owner, value_name = "UID[:GID]")]
+        owner: (Option<u32>, Option<u32>),
+        /// Keyspace
+        keyspace: String,
     },
 }

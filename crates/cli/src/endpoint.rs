@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::commands::txn::{STORE_VARIABLE, TXN_VARIABLE};
 use crate::control::{Client, Daemon, Handler, Peer, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
@@ -15,8 +14,21 @@ pub(crate) struct Endpoint {
     store: StoreDir,
     read_only: bool,
     via: Via,
-    /// Requests belong to this transaction.
-    txn: Option<u64>,
+}
+
+/// The store at `target`: itself, or that of the mount that the path is on.
+pub(crate) fn find_store(target: Option<&Path>) -> Result<StoreDir> {
+    let path = target.unwrap_or(Path::new("."));
+    match mounts::containing(path)? {
+        // A store may lie on the mount of another one.
+        Some(_) if target.is_some() && open::is_store(path) => StoreDir::open(path),
+        Some(mount) => StoreDir::open(&mount.store),
+        None if target.is_none() => Err(CliError::new(
+            Code::NotMounted,
+            "the current directory is not on a mounted kvfs store; name one with -s STORE",
+        )),
+        None => StoreDir::open(path),
+    }
 }
 
 /// Who answers.
@@ -32,47 +44,13 @@ enum Via {
 impl Endpoint {
     /// The store at `target` (a store, or any path on a mount; default: the current directory). Close it.
     pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
-        let path = target.unwrap_or(Path::new("."));
-        let store = match mounts::containing(path)? {
-            // A store may lie on the mount of another one.
-            Some(_) if target.is_some() && open::is_store(path) => StoreDir::open(path)?,
-            Some(mount) => StoreDir::open(&mount.store)?,
-            None if target.is_none() => {
-                return Err(CliError::new(
-                    Code::NotMounted,
-                    "the current directory is not on a mounted kvfs store; name one with -s STORE",
-                ));
-            }
-            None => StoreDir::open(path)?,
-        };
+        let store = find_store(target)?;
         let via = Via::reach(&store, read_only)?;
-        Ok(Self { store, read_only, via, txn: None })
-    }
-
-    /// From now on requests belong to the transaction that the environment names, if it names one of this
-    /// store.
-    pub(crate) fn join_txn(&mut self) -> Result<()> {
-        let Some(id) = std::env::var_os(TXN_VARIABLE) else { return Ok(()) };
-        if std::env::var_os(STORE_VARIABLE).is_some_and(|store| Path::new(&store) != self.store.path()) {
-            return Ok(());
-        }
-        let Some(id) = id.to_str().and_then(|id| id.parse().ok()) else {
-            let message = format!("{TXN_VARIABLE}={}: not the number of a transaction", id.to_string_lossy());
-            return Err(CliError::new(Code::Usage, message));
-        };
-        self.txn = Some(id);
-        Ok(())
+        Ok(Self { store, read_only, via })
     }
 
     /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
-        match self.txn {
-            Some(id) => self.call_plain(&Request::InTxn { id, request: Box::new(request.clone()) }),
-            None => self.call_plain(request),
-        }
-    }
-
-    fn call_plain(&mut self, request: &Request) -> Result<Response> {
         if let Via::Daemon(client) = &mut self.via {
             match client.call(request) {
                 Ok(Response::Closing) => {
@@ -80,10 +58,8 @@ impl Endpoint {
                         open::wait_closed(&self.store, client)?;
                     }
                 }
-                // It ended. Once more does no harm; only who deletes or names something would no longer be told what was there.
-                Err(error)
-                    if error.code == Code::NotMounted
-                        && !matches!(request, Request::Delete { .. } | Request::Snapshot(_)) => {}
+                // It ended. Once more does no harm; only who names something would no longer be told what was there.
+                Err(error) if error.code == Code::NotMounted && !matches!(request, Request::Snapshot(_)) => {}
                 answer => return answer,
             }
             self.via = Via::open(&self.store, self.read_only)?;

@@ -12,6 +12,7 @@ mod daemon;
 mod endpoint;
 mod error;
 mod hidden;
+mod keys;
 mod mounts;
 mod namespace;
 mod open;

@@ -9,17 +9,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use kvfs_fs::{Caller, DiffKind, Difference, FileSystem, FileType, FsError};
-use kvfs_store::{Durability, KeyRange, Keyspace, KeyspaceKind, Store, StoreError};
+use kvfs_fs::{DiffKind, Difference, FileType};
+use kvfs_store::{Durability, Store};
 use parking_lot::RwLock;
 
-use crate::control::{ChangeLine, Entry, Handler, Peer, Request, Response, ScanRange};
+use crate::control::{ChangeLine, Handler, Peer, Request, Response};
 use crate::daemon::Transactions;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
-
-/// Bytes of keys and values after which a page of a scan is cut.
-const PAGE_BYTES_MAX: usize = 2 << 20;
 
 /// The store behind the requests.
 pub(crate) struct Service {
@@ -77,19 +74,11 @@ impl Service {
                 let dir = self.dir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
                 Ok(Response::Serving { dir: dir.unwrap_or_default() })
             }
-            Request::InTxn { id, request } => {
-                let view = self.transactions()?.view(peer, id)?;
-                store.answer_keys(&view, *request)
-            }
-            Request::Keyspaces => {
-                let names = store.db.keyspaces().into_iter().map(|info| info.name);
-                Ok(Response::Keyspaces(names.filter(|name| !is_internal(name)).collect()))
-            }
             Request::Stats => Ok(Response::Stats(store.stats())),
             Request::Check => store.check(),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
-            request => store.answer_keys(&store.fs, request),
+            _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
         }
     }
 
@@ -177,62 +166,7 @@ fn file_kind(kind: FileType) -> &'static str {
     }
 }
 
-/// Tries until nobody is in the way. For threads that may block.
-fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T, FsError>) -> Result<T> {
-    let mut caller = Caller::default();
-    loop {
-        match operation(&caller) {
-            Err(FsError::Parked(ticket)) => {
-                ticket.wait();
-                caller.ticket = Some(ticket);
-            }
-            done => return Ok(done?),
-        }
-    }
-}
-
 impl OpenStore {
-    /// Answers a key-value request in the view `fs`.
-    fn answer_keys(&self, fs: &FileSystem, request: Request) -> Result<Response> {
-        match request {
-            Request::Get { keyspace, key } => {
-                let Some(keyspace) = self.find(&keyspace)? else { return Ok(Response::Value(None)) };
-                let value = settled(|caller| fs.key_get(caller, keyspace, &key))?;
-                Ok(Response::Value(value.map(Into::into)))
-            }
-            Request::Put { keyspace, key, value } => {
-                refuse_internal(&keyspace)?;
-                let keyspace = self.db.open_keyspace(&keyspace, KeyspaceKind::Tuple, None)?;
-                let value = bytes::Bytes::from(value);
-                let (position, _) =
-                    settled(|caller| fs.key_set(caller, keyspace, &key, Some(value.clone())))?;
-                fs.sync(position)?;
-                Ok(Response::Done)
-            }
-            Request::Delete { keyspace, key } => {
-                let Some(keyspace) = self.find(&keyspace)? else { return Ok(Response::Deleted(false)) };
-                let (position, existed) = settled(|caller| fs.key_set(caller, keyspace, &key, None))?;
-                fs.sync(position)?;
-                Ok(Response::Deleted(existed))
-            }
-            Request::Scan { keyspace, range } => {
-                let Some(keyspace) = self.find(&keyspace)? else {
-                    return Ok(Response::Page { entries: Vec::new(), more: false });
-                };
-                scan(fs, keyspace, &range)
-            }
-            _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
-        }
-    }
-
-    fn find(&self, name: &str) -> Result<Option<Keyspace>> {
-        refuse_internal(name)?;
-        if !self.db.keyspaces().iter().any(|info| info.name == name) {
-            return Ok(None);
-        }
-        Ok(Some(self.db.open_keyspace(name, KeyspaceKind::Tuple, None)?))
-    }
-
     fn stats(&self) -> Vec<(String, u64)> {
         let mut stats = self.db.stats();
         let nodes = self.fs.node_stats();
@@ -278,39 +212,6 @@ impl OpenStore {
     }
 }
 
-/// One page of the keys that `fs` sees.
-fn scan(fs: &FileSystem, keyspace: Keyspace, range: &ScanRange) -> Result<Response> {
-    let mut bounds = KeyRange::prefix(&range.prefix);
-    if let Some(start) = range.start.as_ref().filter(|start| start[..] > bounds.start[..]) {
-        bounds.start = start.clone().into();
-    }
-    if let Some(end) = &range.end
-        && bounds.end.as_ref().is_none_or(|bound| end[..] < bound[..])
-    {
-        bounds.end = Some(end.clone().into());
-    }
-    if bounds.is_empty() {
-        return Ok(Response::Page { entries: Vec::new(), more: false });
-    }
-    let mut cursor = settled(|caller| fs.key_cursor(caller, keyspace, bounds.clone()))?;
-    let (mut entries, mut bytes) = (Vec::new(), 0);
-    loop {
-        if range.reverse {
-            cursor.prev()?;
-        } else {
-            cursor.next()?;
-        }
-        let Some((key, value)) = cursor.entry() else {
-            return Ok(Response::Page { entries, more: false });
-        };
-        if entries.len() as u64 >= range.limit || bytes >= PAGE_BYTES_MAX {
-            return Ok(Response::Page { entries, more: true });
-        }
-        bytes += key.len() + value.len();
-        entries.push(Entry { key: key.to_vec(), value: value.to_vec() });
-    }
-}
-
 impl Handler for Service {
     fn handle(&self, peer: &Peer, request: Request) -> Response {
         self.answer(peer, request)
@@ -322,22 +223,4 @@ impl Handler for Service {
             transactions.gone(peer);
         }
     }
-}
-
-/// Keyspaces of the file system itself: changing them by hand would break files.
-fn is_internal(name: &str) -> bool {
-    kvfs_fs::KEYSPACES.contains(&name)
-}
-
-fn refuse_internal(name: &str) -> Result<()> {
-    if is_internal(name) {
-        return Err(CliError::new(
-            Code::Usage,
-            format!("keyspace \"{name}\" belongs to the file system; choose another name"),
-        ));
-    }
-    if name.is_empty() {
-        return Err(StoreError::NoKeyspace(String::new()).into());
-    }
-    Ok(())
 }

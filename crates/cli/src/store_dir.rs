@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! STORE/device         sparse file that grows, or a symbolic link to a file or block device
-//! STORE/control.sock   while mounted: the daemon's socket
+//! STORE/control.sock   while mounted: the daemon's socket for the `kvfs` command
+//! STORE/kv.sock        while mounted: its socket for keys and transactions
 //! STORE/views/ID       while mounted: the view of an open transaction
 //! STORE/kvfs.log       what the daemon had to say in the background
 //! ```
@@ -72,6 +73,10 @@ impl StoreDir {
 
     pub(crate) fn device_path(&self) -> PathBuf {
         self.path.join("device")
+    }
+
+    pub(crate) fn keys_socket_path(&self) -> PathBuf {
+        self.path.join(kvfs_rpc::SOCKET_NAME)
     }
 
     pub(crate) fn socket_path(&self) -> PathBuf {

@@ -26,6 +26,27 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// Reads the mode of a keyspace: octal, read and write bits only.
+pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o666 == 0);
+    mode.ok_or_else(|| format!("\"{text}\" is not an octal mode of read and write bits, such as 640"))
+}
+
+/// Reads `UID`, `UID:GID` or `:GID`.
+pub(crate) fn parse_owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
+    let number = |part: &str| match part {
+        "" => Ok(None),
+        part => {
+            part.parse().map(Some).map_err(|_| format!("\"{part}\" is not the number of a user or group"))
+        }
+    };
+    let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+    match (number(uid)?, number(gid)?) {
+        (None, None) => Err("give a user, a group, or both: UID, UID:GID or :GID".to_owned()),
+        owner => Ok(owner),
+    }
+}
+
 /// Reads a duration such as `30`, `30s`, `5m`, `2h`, `1d` or `250ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();

@@ -10,6 +10,7 @@ use kvfs_txn::{Admission, LockOptions};
 use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
+use crate::keys::KeyspaceTable;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::schema::{
     Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, encode_row, superblock_key,
@@ -108,6 +109,7 @@ impl FileSystem {
                 admission: Arc::new(Admission::new(Arc::clone(&clock), LockOptions::default())),
                 clock,
                 inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
+                keyspaces: KeyspaceTable::default(),
             }),
             origin: Origin::Main,
             lost: OnceLock::new(),

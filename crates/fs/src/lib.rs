@@ -26,6 +26,7 @@ mod xattr;
 
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
+pub use keys::{KEYSPACE_NAME_LEN_MAX, KeyChange, KeyspaceEntry, KeyspaceOwner};
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
 /// What stops a transaction, and what there is to list of locks and transactions.

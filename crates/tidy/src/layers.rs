@@ -11,9 +11,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("txn", &["store"]),
     ("fs", &["txn", "store"]),
     ("fuse", &["fs"]),
-    ("cli", &["device", "store", "kvdb", "txn", "fs", "fuse"]),
+    ("rpc", &["fs", "txn", "store"]),
+    ("cli", &["device", "store", "kvdb", "txn", "fs", "fuse", "rpc"]),
     ("sim", &["device", "store", "kvdb", "txn", "fs", "fuse"]),
-    ("bench", &["device", "store", "kvdb", "txn", "fs", "fuse"]),
+    ("bench", &["device", "store", "kvdb", "txn", "fs", "fuse", "rpc"]),
     ("tidy", &[]),
 ];
 

@@ -15,6 +15,8 @@ pub const ALLOWED: &[&str] = &[
     "crates/fuse/src/transport/clone.rs",
     // Options of the allocator.
     "crates/cli/src/allocator.rs",
+    // The groups of whoever connects to a socket.
+    "crates/rpc/src/server/peer_groups.rs",
     // Leaving the namespaces of the parent.
     "crates/cli/src/namespace/unshare.rs",
     // A test that writes through a shared mapping.

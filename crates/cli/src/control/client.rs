@@ -8,7 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::address::Address;
+use kvfs_rpc::address::Address;
+
 use super::descriptor;
 use super::protocol::{Request, Response, read_frame, write_frame};
 use crate::error::{CliError, Code, Result};

@@ -1,7 +1,6 @@
-//! The daemon's private control socket: key-value commands, transactions, counters and check for the `kvfs`
-//! command of the same version. Length-prefixed frames; the modes of socket and store directory guard it.
+//! The daemon's private control socket: transactions, counters and check for the `kvfs` command of the same
+//! version; keys have a socket of their own (crate `rpc`). Length-prefixed frames; the modes of socket and store directory guard it.
 
-mod address;
 mod client;
 mod descriptor;
 mod peer;
@@ -11,7 +10,7 @@ mod server;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
-    Begin, ChangeLine, DoomLine, Entry, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
-    ScanRange, SnapshotLine, SnapshotRequest, TxnLine, WaiterLine,
+    Begin, ChangeLine, DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
+    SnapshotLine, SnapshotRequest, TxnLine, WaiterLine,
 };
 pub(crate) use server::{Handler, Server};

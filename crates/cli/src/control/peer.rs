@@ -8,6 +8,9 @@ use rustix::net::sockopt::socket_peercred;
 
 use super::descriptor;
 
+/// Set in the numbers of connections to the key-value socket, which has numbers of its own.
+const KEYS_BIT: u64 = 1 << 63;
+
 /// Whether user `actor` may use, and see, what belongs to `uid`.
 pub(crate) fn may_act_for(actor: u32, uid: u32) -> bool {
     actor == 0 || actor == uid
@@ -20,7 +23,7 @@ pub(crate) struct Peer {
     pub(crate) number: u64,
     pub(crate) uid: u32,
     pub(crate) pid: u32,
-    /// None for this process itself.
+    /// None for this process itself, and for connections to the other socket.
     stream: Option<UnixStream>,
 }
 
@@ -35,6 +38,16 @@ impl Peer {
         })
     }
 
+    /// Whoever is at the other end of a connection to the key-value socket.
+    pub(crate) fn of_keys(peer: &kvfs_rpc::server::Peer) -> Self {
+        Self { number: Self::keys_line(peer.connection), uid: peer.uid, pid: peer.pid, stream: None }
+    }
+
+    /// The number that stands for a connection to the key-value socket.
+    pub(crate) fn keys_line(connection: u64) -> u64 {
+        connection | KEYS_BIT
+    }
+
     /// This process, which has opened the store itself.
     pub(crate) fn own() -> Self {
         let uid = rustix::process::geteuid().as_raw();
@@ -46,11 +59,13 @@ impl Peer {
         may_act_for(self.uid, uid)
     }
 
-    /// The connection stays as long as its owner lives, whatever passes on it. Returns a handle to cut it.
-    pub(crate) fn keep(&self) -> io::Result<UnixStream> {
-        let stream = self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?.try_clone()?;
+    /// The connection stays as long as its owner lives, whatever passes on it. Returns a handle to cut it, if
+    /// cutting it is for us to do.
+    pub(crate) fn keep(&self) -> io::Result<Option<UnixStream>> {
+        let Some(stream) = &self.stream else { return Ok(None) };
+        let stream = stream.try_clone()?;
         stream.set_read_timeout(None)?;
-        Ok(stream)
+        Ok(Some(stream))
     }
 
     /// The descriptor that follows the request.

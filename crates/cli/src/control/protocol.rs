@@ -8,20 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Longest frame either side accepts (bytes): a value of the largest size fits, with room for a page
-/// of scan results.
+/// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
 const FRAME_LEN_MAX: usize = 8 << 20;
-
-/// Which keys a scan returns.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct ScanRange {
-    pub(crate) prefix: Vec<u8>,
-    pub(crate) start: Option<Vec<u8>>,
-    pub(crate) end: Option<Vec<u8>>,
-    pub(crate) reverse: bool,
-    /// Most entries in this page.
-    pub(crate) limit: u64,
-}
 
 /// What the command asks of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,32 +18,8 @@ pub(crate) enum Request {
     Hello {
         version: String,
     },
-    Get {
-        keyspace: String,
-        key: Vec<u8>,
-    },
-    Put {
-        keyspace: String,
-        key: Vec<u8>,
-        value: Vec<u8>,
-    },
-    Delete {
-        keyspace: String,
-        key: Vec<u8>,
-    },
-    /// One page; ask again from behind the last key while `more` is set.
-    Scan {
-        keyspace: String,
-        range: ScanRange,
-    },
-    Keyspaces,
     Stats,
     Check,
-    /// A key-value request in a transaction.
-    InTxn {
-        id: u64,
-        request: Box<Request>,
-    },
     Begin(Begin),
     /// A descriptor of `/dev/fuse` follows, on which the sender has mounted the transaction's view.
     Attach {
@@ -229,13 +193,6 @@ pub(crate) struct PartyLine {
     pub(crate) is_doomed: bool,
 }
 
-/// One key with its value.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-}
-
 /// What the daemon answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Response {
@@ -250,14 +207,6 @@ pub(crate) enum Response {
     /// The store is being closed: [`Request::AwaitClosed`], then open it yourself.
     Closing,
     Done,
-    Value(Option<Vec<u8>>),
-    /// Whether the key was there.
-    Deleted(bool),
-    Page {
-        entries: Vec<Entry>,
-        more: bool,
-    },
-    Keyspaces(Vec<String>),
     Stats(Vec<(String, u64)>),
     Begun {
         id: u64,
@@ -336,10 +285,9 @@ mod tests {
     #[test]
     fn frames_round_trip_and_bad_ones_are_refused() {
         let mut wire = Vec::new();
-        write_frame(&mut wire, &Request::Get { keyspace: "tags".into(), key: b"k".to_vec() })
-            .expect("writes");
+        write_frame(&mut wire, &Request::Commit { id: 7, durable: true }).expect("writes");
         let back: Option<Request> = read_frame(&mut &wire[..]).expect("reads");
-        assert!(matches!(back, Some(Request::Get { keyspace, key }) if keyspace == "tags" && key == b"k"));
+        assert!(matches!(back, Some(Request::Commit { id: 7, durable: true })));
 
         assert!(read_frame::<Request>(&mut &[][..]).expect("clean end").is_none());
         for cut in 1..wire.len() {

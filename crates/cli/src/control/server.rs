@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvfs_rpc::address::Address;
 use parking_lot::Mutex;
 
-use super::address::Address;
 use super::peer::Peer;
 use super::protocol::{Request, Response, read_frame, write_frame};
 

@@ -18,6 +18,7 @@ mod transactions;
 pub(crate) use point::explain_mount;
 pub(crate) use transactions::Transactions;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -149,6 +150,7 @@ fn run_session(
     let main = MainLine { fs: Arc::clone(fs), bridge, buffers: session.buffers(), mount: plan.mount.clone() };
     let transactions = Transactions::new(main, store.clone())?;
     service.serve_transactions(&transactions);
+    let keys = serve_keys(plan, store, fs, &transactions)?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
@@ -163,10 +165,32 @@ fn run_session(
     let ended = session.wait();
     mounted.forget();
     tracing::info!(dir = %plan.dir.display(), "unmounted");
+    keys.stop();
     transactions.close();
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))
+}
+
+/// The socket for keys. Everybody may connect who gets into the store's directory: each keyspace and each
+/// transaction has an owner.
+fn serve_keys(
+    plan: &Plan,
+    store: &StoreDir,
+    fs: &Arc<kvfs_fs::FileSystem>,
+    transactions: &Arc<Transactions>,
+) -> Result<kvfs_rpc::server::Server> {
+    let socket = store.keys_socket_path();
+    let failed = |error: std::io::Error| CliError::io("listen on", &socket, &error);
+    let options = kvfs_rpc::server::Options {
+        socket: socket.clone(),
+        mode: 0o666,
+        store_uid: std::fs::metadata(store.path()).map_err(failed)?.uid(),
+        mount: plan.dir.clone(),
+        limits: kvfs_rpc::server::Limits::default(),
+    };
+    let transactions = Arc::clone(transactions) as Arc<_>;
+    kvfs_rpc::server::Server::start(Arc::clone(fs), transactions, options).map_err(failed)
 }
 
 fn detach_lazily(mounted: &MountPoint) {

@@ -1,6 +1,7 @@
 //! Requests about named snapshots.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, Owner, Restored, TxnId};
 use kvfs_store::Store;
@@ -11,6 +12,9 @@ use crate::control::{Peer, Response, SnapshotLine, SnapshotRequest};
 use crate::daemon::Transactions;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
+
+/// A restore that somebody's transaction is in the way of gives way, rather than wait for people.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 impl Service {
     pub(super) fn answer_snapshot(
@@ -90,7 +94,7 @@ pub(crate) fn restoring(peer: &Peer, name: &str) -> BeginOptions {
         isolation: Isolation::Snapshot,
         priority: 0,
         timeout: None,
-        lock_wait_max: None,
+        lock_wait_max: Some(LOCK_WAIT_MAX),
         owner: Owner { uid: peer.uid, pid: peer.pid, name: format!("snapshot restore {name}") },
     }
 }

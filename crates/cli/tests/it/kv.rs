@@ -15,6 +15,13 @@ fn kv(target: &str, args: &[&str]) -> crate::world::Run {
     kvfs(&words)
 }
 
+/// Names and modes.
+fn keyspaces(target: &str) -> Vec<(String, String)> {
+    let all: serde_json::Value = serde_json::from_str(&kv(target, &["keyspaces", "--json"]).ok()).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    all.as_array().unwrap().iter().map(|info| (text(&info["name"]), text(&info["mode"]))).collect()
+}
+
 /// The same on both ways to a store.
 fn round_trip(target: &str) {
     assert_eq!(kv(target, &["keyspaces"]).ok(), "");
@@ -37,8 +44,15 @@ fn round_trip(target: &str) {
     assert_eq!(kv(target, &["scan", "nothing"]).ok(), "");
     kv(target, &["del", "tags", "b"]).ok();
     kv(target, &["get", "tags", "b"]).fails(NOT_FOUND, &[]);
-    assert_eq!(kv(target, &["keyspaces"]).ok(), "other\ntags\n");
-    assert_eq!(kv(target, &["keyspaces", "--json"]).ok(), "[\"other\",\"tags\"]\n");
+    assert_eq!(keyspaces(target), [("other".into(), "0600".into()), ("tags".into(), "0600".into())]);
+    kv(target, &["chmod", "640", "tags"]).ok();
+    kv(target, &["chown", ":7", "tags"]).ok();
+    assert_eq!(keyspaces(target)[1].1, "0640");
+    assert!(kv(target, &["keyspaces"]).ok().contains("rw-r-----"));
+    kv(target, &["chmod", "755", "tags"]).fails(2, &["755", "640"]);
+    kv(target, &["chown", "somebody", "tags"]).fails(2, &["somebody"]);
+    kv(target, &["chmod", "600", "nothing"]).fails(1, &["no keyspace"]);
+    kv(target, &["chmod", "640", "meta"]).fails(2, &["belongs to the file system"]);
 }
 
 #[test]
@@ -110,7 +124,7 @@ fn any_bytes_up_to_the_limit_are_values() {
     put_stdin(&store, "key", &value);
     assert_eq!(kv(&store, &["get", "big", "key"]).stdout, value);
     let refused = try_put_stdin(&store, "key", &vec![0; kvfs_store::VALUE_LEN_MAX + 1]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("exceeds the limit"));
     assert_eq!(kv(&store, &["get", "big", "key"]).stdout, value, "the old value stays");
 }
@@ -124,8 +138,8 @@ fn what_belongs_to_the_file_system_is_refused() {
         kv(&store, &["del", keyspace, "k"]).fails(2, &["belongs to the file system"]);
         kv(&store, &["scan", keyspace]).fails(2, &["belongs to the file system"]);
     }
-    kv(&store, &["put", "tags", "", "v"]).fails(1, &["empty key"]);
-    kv(&store, &["put", "tags", &"k".repeat(5000), "v"]).fails(1, &["5000", "4096"]);
+    kv(&store, &["put", "tags", "", "v"]).fails(2, &["empty key"]);
+    kv(&store, &["put", "tags", &"k".repeat(5000), "v"]).fails(2, &["5000", "4096"]);
     assert_eq!(kv(&store, &["scan", "tags"]).ok(), "");
     kvfs(&["check", &store]).ok();
 }

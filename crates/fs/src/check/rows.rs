@@ -6,7 +6,8 @@ use kvfs_store::{KeyRange, Read};
 
 use super::CheckReport;
 use crate::schema::{
-    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, inode_key, superblock_key,
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_keyspace, inode_key,
+    is_keyspace_key, superblock_key,
 };
 use crate::{FileType, Result};
 
@@ -56,7 +57,11 @@ impl Rows {
         let mut cursor = read.cursor(keyspaces.meta, KeyRange::all())?;
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {
-            if key != &superblock_key()[..] {
+            if is_keyspace_key(key) {
+                if let Err(error) = decode_keyspace(&key.escape_ascii().to_string(), bytes) {
+                    report.problem("keyspaces", error.to_string());
+                }
+            } else if key != &superblock_key()[..] {
                 rows.see(key, bytes, report);
             }
             cursor.next()?;

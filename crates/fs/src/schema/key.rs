@@ -101,5 +101,22 @@ pub(crate) fn xattr_key(inode: u64, name: &[u8]) -> Bytes {
 
 /// Key of the superblock record in `meta`.
 pub(crate) fn superblock_key() -> Bytes {
-    Placement { subtree: SUBTREE_SYSTEM, label: Bytes::new() }.key(b"superblock")
+    system_key(b"superblock")
+}
+
+/// What the names of records of users' keyspaces begin with, in subtree 0 of `meta`.
+const KEYSPACE_PREFIX: &[u8] = b"keyspace/";
+
+fn system_key(name: &[u8]) -> Bytes {
+    Placement { subtree: SUBTREE_SYSTEM, label: Bytes::new() }.key(name)
+}
+
+/// Key of the record in `meta` that says whose a keyspace is.
+pub(crate) fn keyspace_key(name: &str) -> Bytes {
+    system_key(&[KEYSPACE_PREFIX, name.as_bytes()].concat())
+}
+
+/// Whether `key` is one of [`keyspace_key`].
+pub(crate) fn is_keyspace_key(key: &[u8]) -> bool {
+    key.starts_with(&system_key(KEYSPACE_PREFIX))
 }

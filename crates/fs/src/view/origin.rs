@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLockReadGuard};
 
 use super::TxnView;
 use super::txn::Phase;
+use crate::keys::KeyspaceTable;
 use crate::namespace::attribute_wants;
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
@@ -19,6 +20,7 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     /// Inode numbers that the superblock has reserved and no directory has taken.
     pub(crate) inodes: Mutex<Range<u64>>,
+    pub(crate) keyspaces: KeyspaceTable,
 }
 
 /// What a view sees and changes.

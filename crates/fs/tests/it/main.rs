@@ -7,6 +7,7 @@ mod driver;
 mod engine;
 mod histories;
 mod interleaved;
+mod keys;
 mod prefix;
 mod random;
 mod reference;

@@ -26,16 +26,23 @@ use crate::version::Edit;
 use crate::zone::{Budget, Stream};
 
 impl Inner {
-    /// Writes a private table of `txn`, not durably.
+    /// Writes a private table of `txn`, not durably. Its space has been spoken for, as that of every memtable:
+    /// where that was cut too fine, the reserve helps out.
     pub(crate) fn write_private(&self, txn: TxnId, table: &Arc<MemTable>) -> Result<Spill> {
-        self.check_running()?;
+        match self.write_private_within(Budget::Ordinary, txn, table) {
+            Err(StoreError::Full) => self.write_private_within(Budget::Reserve, txn, table),
+            other => other,
+        }
+    }
+
+    fn write_private_within(&self, budget: Budget, txn: TxnId, table: &Arc<MemTable>) -> Result<Spill> {
         let (_, last) = table.seqno_range().unwrap_or((PRIVATE, PRIVATE));
         let mut spill = Spill { txn, run: self.new_run_id(), last, pieces: BTreeMap::new() };
         for keyspace in table.keyspaces() {
             let meta = self.keyspaces.get(keyspace)?;
             // Nobody pins a position inside of a transaction; below it there may be anything.
             let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: meta.merger.clone() };
-            let mut spec = self.output_spec(keyspace, &meta, true, Budget::Ordinary);
+            let mut spec = self.output_spec(keyspace, &meta, true, budget);
             spec.stream = match spec.stream {
                 Stream::FlushBlock => Stream::SpillBlock,
                 _ => Stream::SpillTuple,
@@ -59,15 +66,17 @@ impl Inner {
         self.health.observe(self.install(edits, &[], &[], |view| view))
     }
 
-    /// Frees the runs of a transaction that ends without commit.
+    /// Frees the runs of a transaction that ends without commit, unless the manifest goes on naming them: then
+    /// their space is kept for as long. After a failure that is until the next opening, which knows what the
+    /// journal says of them; writers that were under way may still be given space until then.
     pub(crate) fn drop_private(&self, txn: TxnId, runs: PrivateRuns) {
-        if runs.is_prepared() && self.check_running().is_ok() {
-            match self.install(vec![Edit::DropPrepared { txn }], &[], &[], |view| view) {
-                Ok(()) => {}
-                // The manifest still names them: their space must not be used until it does not.
-                Err(StoreError::Full) => return self.transactions.keep_dropped(txn, runs),
-                // Nothing is given out any more.
-                Err(error) => tracing::warn!(%txn, %error, "prepared runs stay until the next opening"),
+        if runs.is_prepared() {
+            let forgotten = self
+                .check_running()
+                .and_then(|()| self.install(vec![Edit::DropPrepared { txn }], &[], &[], |view| view));
+            if let Err(error) = forgotten {
+                tracing::warn!(%txn, %error, "the space of an aborted transaction can't be freed yet");
+                return self.transactions.keep_dropped(txn, runs);
             }
         }
         drop(runs);
@@ -128,7 +137,8 @@ impl Inner {
         });
         drop(order);
         layer.set(runs.rebased(layer.base));
-        ticket.publish()?;
+        // The record is there: whatever comes now, it must not be taken back.
+        self.health.observe(ticket.publish())?;
         // Before the runs can be adopted, which takes the name of the commit along.
         self.transactions.note_commit(txn, last);
         drop(committing);
@@ -165,7 +175,7 @@ impl Inner {
     }
 
     /// Whether this opening of the store goes on: when it has ended, the device may be another one's.
-    fn check_running(&self) -> Result<()> {
+    pub(crate) fn check_running(&self) -> Result<()> {
         if self.stopping.load(std::sync::atomic::Ordering::Acquire) {
             return Err(StoreError::Failed { reason: "the store was closed".into() });
         }

@@ -58,7 +58,7 @@ pub(crate) struct Transactions {
     known: Mutex<Known>,
     /// All that are open, as long as somebody holds them.
     live: Mutex<BTreeMap<TxnId, Weak<DbTxn>>>,
-    /// Prepared runs of transactions that have ended, which the manifest found no space to forget.
+    /// Prepared runs of transactions that have ended, which the manifest still names.
     kept: Mutex<Vec<(TxnId, PrivateRuns)>>,
     /// Payload of the private write sets in memory, which will need space on the device (bytes).
     bytes_private: AtomicU64,
@@ -159,11 +159,11 @@ impl Transactions {
         self.live.lock().remove(&id);
     }
 
-    /// The open transaction that holds most memory.
+    /// Of the open transactions that can spill anything the one that holds most memory.
     pub(crate) fn largest(&self) -> Option<Arc<DbTxn>> {
         // Those that are not the largest are let go outside of the lock: the last reference ends a transaction.
         let all: Vec<_> = self.live.lock().values().filter_map(Weak::upgrade).collect();
-        all.into_iter().max_by_key(|txn| txn.bytes_memory())
+        all.into_iter().filter(|txn| txn.can_spill()).max_by_key(|txn| txn.bytes_memory())
     }
 
     /// `runs` stay until [`Self::take_kept`].

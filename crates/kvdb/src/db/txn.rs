@@ -11,7 +11,7 @@
 //! of the journal is spilled.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kvfs_store::{
     BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace, Op, Position,
@@ -42,6 +42,8 @@ pub(crate) struct DbTxn {
     live: Mutex<Option<Live>>,
     /// Memory of the private set (bytes).
     bytes_memory: AtomicU64,
+    /// It could not be spilled when somebody else needed room.
+    is_stuck: AtomicBool,
 }
 
 impl DbTxn {
@@ -59,6 +61,7 @@ impl DbTxn {
             spilling: Mutex::new(()),
             live: Mutex::new(Some(Live { pin, writes })),
             bytes_memory: AtomicU64::new(0),
+            is_stuck: AtomicBool::new(false),
         });
         inner.transactions.add_live(id, Arc::downgrade(&txn));
         Ok(txn)
@@ -137,11 +140,21 @@ impl DbTxn {
             self.spill()?;
         }
         while inner.transactions.bytes_memory() + bytes > share {
-            let largest = inner.transactions.largest().filter(|largest| largest.bytes_memory() > 0);
-            let Some(largest) = largest else { break };
-            largest.spill()?;
+            let Some(largest) = inner.transactions.largest() else { break };
+            match largest.spill() {
+                // No matter of this one. Its own batches will meet it; until then it keeps what it has.
+                Err(StoreError::Corrupt { .. } | StoreError::Full) if largest.id != self.id => {
+                    largest.is_stuck.store(true, Ordering::Release);
+                }
+                other => other?,
+            }
         }
         Ok(())
+    }
+
+    /// Whether others can make room by having it spill.
+    pub(crate) fn can_spill(&self) -> bool {
+        self.bytes_memory() > 0 && !self.is_stuck.load(Ordering::Acquire)
     }
 
     /// Turns what is in memory into runs. Nothing happens when the transaction has ended.
@@ -164,6 +177,8 @@ impl DbTxn {
     }
 
     fn write(&self, table: &Arc<MemTable>) -> Result<Spill> {
+        // Not a failure of the store, so not observed.
+        self.inner.check_running()?;
         let spill = self.inner.write_private(self.id, table);
         // Nothing is lost when a merge function refuses an operand, or space is short.
         let spill = if let Err(StoreError::Corrupt { .. }) = spill {
@@ -172,6 +187,7 @@ impl DbTxn {
             self.inner.health.observe(spill)
         };
         let spill = spill?;
+        self.is_stuck.store(false, Ordering::Release);
         self.inner.transactions.note_spill(spill.bytes());
         Ok(spill)
     }

@@ -267,6 +267,50 @@ fn the_last_commits_of_transactions_are_kept_and_written_again() {
 }
 
 #[test]
+fn prepared_runs_are_adopted_or_dropped_and_written_again() {
+    let mut state = ManifestState::default();
+    let txns = [TxnId(5), TxnId(6)];
+    let add_keyspace = Edit::AddKeyspace { id: 1, name: "data".into(), kind: KeyspaceKind::Tuple };
+    state.apply(&add_keyspace).unwrap();
+    for (txn, runs) in txns.into_iter().zip([[10, 11], [12, 13]]) {
+        for (run, age) in runs.into_iter().zip([4, 9]) {
+            state.apply(&Edit::PrepareRun { txn, keyspace: 1, run: RunId(run), age }).unwrap();
+            let piece = piece(run, b"a", b"c");
+            state.apply(&Edit::AddPiece { keyspace: 1, run: RunId(run), piece }).unwrap();
+        }
+    }
+    let written_again = |state: &ManifestState| {
+        let mut copy = ManifestState::default();
+        state.for_each_edit(|edit| copy.apply(&Edit::decode(&mut Decoder::new(edit)).unwrap()).unwrap());
+        assert_eq!(copy, *state);
+    };
+    written_again(&state);
+    assert_eq!(state.zone_uses().count(), 4);
+    assert!(state.keyspaces[&1].runs.is_empty());
+    state.apply(&Edit::AddRun { keyspace: 1, run: RunId(20), age: 100 }).unwrap();
+    state.apply(&Edit::AddRun { keyspace: 1, run: RunId(21), age: 110 }).unwrap();
+    for edit in [
+        Edit::AddRun { keyspace: 1, run: RunId(10), age: 1 },
+        Edit::PrepareRun { txn: TxnId(7), keyspace: 1, run: RunId(20), age: 1 },
+        Edit::PrepareRun { txn: TxnId(7), keyspace: 2, run: RunId(30), age: 1 },
+        Edit::PrepareRun { txn: txns[0], keyspace: 1, run: RunId(10), age: 1 },
+        Edit::AdoptRuns { txn: TxnId(7), base: 1 },
+        Edit::AdoptRuns { txn: txns[0], base: u64::MAX },
+        Edit::DropPrepared { txn: TxnId(7) },
+    ] {
+        let before = state.clone();
+        assert!(matches!(state.apply(&edit), Err(StoreError::Corrupt { .. })), "{edit:?}");
+        assert_eq!(state, before, "{edit:?}");
+    }
+    state.apply(&Edit::AdoptRuns { txn: txns[0], base: 100 }).unwrap();
+    state.apply(&Edit::DropPrepared { txn: txns[1] }).unwrap();
+    assert!(state.prepared.is_empty());
+    let runs: Vec<_> = state.keyspaces[&1].runs.iter().map(|run| (run.id.0, run.age, run.base)).collect();
+    assert_eq!(runs, [(21, 110, 0), (11, 109, 100), (10, 104, 100), (20, 100, 0)]);
+    written_again(&state);
+}
+
+#[test]
 fn edits_that_contradict_the_state_are_refused_and_change_nothing() {
     let mut state = ManifestState::default();
     let run = RunId(1);

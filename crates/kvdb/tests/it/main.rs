@@ -3,4 +3,5 @@
 mod basics;
 mod snapshots;
 mod spilled;
+mod spilled_faults;
 mod transactions;

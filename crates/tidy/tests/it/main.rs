@@ -1,5 +1,7 @@
 //! The rules of `kvfs_tidy`, applied to the repository.
 
+mod generated;
+
 use kvfs_tidy::source::{files, is_rust, production, read};
 use kvfs_tidy::{Finding, calls, layers, modules, papers, sizes, unsafety};
 

@@ -24,8 +24,10 @@ pub(super) struct Entry {
     pub(super) serializable: bool,
     /// By the registry's clock.
     pub(super) begun: Duration,
-    /// The connection that it is tied to: its number, and a handle to cut it.
-    pub(super) line: Option<(u64, UnixStream)>,
+    /// The connection that it is tied to: its number, and a handle to cut it, if that is for us to do.
+    pub(super) line: Option<(u64, Option<UnixStream>)>,
+    /// That connection has ended while somebody was busy with the transaction.
+    pub(super) is_deserted: bool,
     pub(super) seat: Option<Seat>,
     /// What somebody is doing to it.
     pub(super) busy: Option<&'static str>,

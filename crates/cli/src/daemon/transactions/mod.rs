@@ -1,8 +1,8 @@
 //! The open transactions of a mounted store, with what their owners and their kernel sides hold of them.
 //!
-//! A transaction is either *tied* to a control connection (`kvfs txn run`), whose end aborts it, and mounts its
-//! view itself, in namespaces of its own; or it stands by itself (`kvfs txn begin`), and the daemon mounts its
-//! view below the store's directory.
+//! A transaction is either *tied* to a connection, whose end aborts it, or it stands by itself. Its view is mounted
+//! by whoever runs it (`kvfs txn run`), in namespaces of its own; or by the daemon, below the store's directory:
+//! at once (`kvfs txn begin`), or when somebody asks where its files are (the key-value socket).
 //!
 //! Thread safety: all methods are `&self`, for threads that may block. The lock is never held across a commit,
 //! a mount, or a conversation with the kernel. Invariants: who commits or aborts takes the transaction out of
@@ -10,6 +10,7 @@
 
 mod clock;
 mod entry;
+mod keys;
 mod locks;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, TxnId};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
 use kvfs_fuse::bridge::{Bridge, View};
 use kvfs_fuse::mount::MountOptions;
 use kvfs_fuse::transport::BufferPool;
@@ -46,6 +47,28 @@ pub(crate) struct Transactions {
     clock: SystemClock,
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while a view is mounted because somebody asked where it is.
+    seating: Mutex<()>,
+}
+
+/// Why somebody does not get at a transaction.
+enum Refusal {
+    Unknown(u64),
+    NotYours { id: u64, uid: u32 },
+    Busy { id: u64, what: &'static str },
+}
+
+impl From<Refusal> for CliError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown(id) => unknown(id),
+            Refusal::NotYours { id, uid } => Self::new(
+                Code::Denied,
+                format!("transaction {id} belongs to user {uid}; only that user and root may"),
+            ),
+            Refusal::Busy { id, what } => Self::new(Code::InUse, format!("transaction {id} is {what}")),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -85,6 +108,7 @@ impl Transactions {
             clock: SystemClock::new(),
             state: Mutex::default(),
             changed: Condvar::new(),
+            seating: Mutex::default(),
         });
         let ticking = Arc::clone(&new);
         let thread = std::thread::Builder::new().name("txn-clock".into()).spawn(move || ticking.tick());
@@ -94,6 +118,22 @@ impl Transactions {
 
     /// Begins a transaction for `peer`. Returns its number and where its view is mounted, if it is.
     pub(crate) fn begin(&self, peer: &Peer, begin: Begin) -> Result<(u64, PathBuf)> {
+        let is_tied = begin.tied;
+        let id = self.begin_unseen(peer, begin)?;
+        if is_tied {
+            return Ok((id, PathBuf::new()));
+        }
+        match self.path(peer, id) {
+            Ok(path) => Ok((id, path)),
+            Err(error) => {
+                self.abort(peer, id)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins a transaction whose view is not mounted yet.
+    fn begin_unseen(&self, peer: &Peer, begin: Begin) -> Result<u64> {
         let options = BeginOptions {
             isolation: if begin.serializable { Isolation::Serializable } else { Isolation::Snapshot },
             priority: begin.nice,
@@ -115,29 +155,19 @@ impl Transactions {
             serializable: begin.serializable,
             begun: self.clock.monotonic(),
             line,
+            is_deserted: false,
             seat: None,
             busy: None,
         };
-        {
-            let mut state = self.state.lock();
-            if state.is_closed {
-                view.abort();
-                return Err(closing());
-            }
-            state.open.insert(id, entry);
-            self.changed.notify_all();
+        let mut state = self.state.lock();
+        if state.is_closed {
+            drop(state);
+            view.abort();
+            return Err(closing());
         }
-        if begin.tied {
-            return Ok((id, PathBuf::new()));
-        }
-        let seated = Seat::mount(&self.main, &self.store, id, view);
-        match seated.and_then(|seat| self.seat(id, seat)) {
-            Ok(path) => Ok((id, path)),
-            Err(error) => {
-                self.abort(peer, id)?;
-                Err(error)
-            }
-        }
+        state.open.insert(id, entry);
+        self.changed.notify_all();
+        Ok(id)
     }
 
     /// Serves the view on the connection of `device`, which its owner has mounted for himself.
@@ -173,26 +203,51 @@ impl Transactions {
         Ok(Arc::clone(&Self::of(&self.state.lock(), peer, id)?.view))
     }
 
-    /// Where the view of a transaction is mounted.
+    /// Where the view of a transaction is mounted; mounts it when nobody has yet.
     pub(crate) fn path(&self, peer: &Peer, id: u64) -> Result<PathBuf> {
-        let state = self.state.lock();
-        let path = Self::of(&state, peer, id)?.seat.as_ref().map(Seat::path);
-        path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
-            CliError::new(
-                Code::Usage,
-                format!("transaction {id} runs in namespaces of its own; only those of `kvfs txn begin` are joined"),
-            )
-        })
+        let _seating = self.seating.lock();
+        let view = {
+            let state = self.state.lock();
+            let entry = Self::of(&state, peer, id)?;
+            // A control connection seats its transaction itself.
+            let is_run = matches!(entry.line, Some((_, Some(_))));
+            match &entry.seat {
+                Some(seat) if !is_run => return Ok(seat.path()),
+                None if !is_run => Arc::clone(&entry.view),
+                _ => return Err(run_elsewhere(id)),
+            }
+        };
+        let seat = Seat::mount(&self.main, &self.store, id, view)?;
+        self.seat(id, seat)
     }
 
     /// Commits. After a conflict the transaction is gone; after other failures it stays open.
     pub(crate) fn commit(&self, peer: &Peer, id: u64, durability: Durability) -> Result<()> {
+        let (view, done) = self.commit_view(peer, id, durability)?;
+        match done {
+            Ok(_) => Ok(()),
+            Err(FsError::Canceled(doom)) => {
+                let why = view.explain(&doom);
+                Err(CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}")))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// As [`Self::commit`], with the view that it was and what came of it.
+    fn commit_view(
+        &self,
+        peer: &Peer,
+        id: u64,
+        durability: Durability,
+    ) -> Result<(Arc<FileSystem>, Result<Position, FsError>), Refusal> {
         let (view, seat) = self.take(peer, id, "committing")?;
         let own = seat.as_ref().map(|seat| seat.view.bridge());
         let done = self.main.bridge.commit(&view, own, durability);
         let stays = matches!(&done, Err(error) if !is_over(error)) && view.doom().is_none();
         let mut state = self.state.lock();
-        if stays {
+        let is_deserted = state.open.get(&id).is_some_and(|entry| entry.is_deserted);
+        if stays && !is_deserted {
             if let Some(entry) = state.open.get_mut(&id) {
                 entry.busy = None;
                 entry.seat = seat;
@@ -208,21 +263,14 @@ impl Transactions {
         }
         self.changed.notify_all();
         drop(state);
-        match done {
-            Ok(position) => {
-                tracing::debug!(id, ?position, "transaction committed");
-                Ok(())
-            }
+        match &done {
+            Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
             Err(FsError::Canceled(doom)) => {
-                let why = view.explain(&doom);
-                tracing::info!(id, why, "transaction not committed");
-                Err(CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}")))
+                tracing::info!(id, why = view.explain(doom), "transaction not committed");
             }
-            Err(error) => {
-                tracing::warn!(id, %error, "transaction not committed");
-                Err(error.into())
-            }
+            Err(error) => tracing::warn!(id, %error, "transaction not committed"),
         }
+        Ok((view, done))
     }
 
     /// Has the kernel write out every dirty page of the main line, of shared mappings too.
@@ -244,6 +292,7 @@ impl Transactions {
             serializable: options.isolation == Isolation::Serializable,
             begun: self.clock.monotonic(),
             line: None,
+            is_deserted: false,
             seat: None,
             busy: Some("at work"),
         };
@@ -280,10 +329,19 @@ impl Transactions {
 
     /// The connection has ended, and with it what is tied to it.
     pub(crate) fn gone(&self, peer: &Peer) {
-        let tied = |entry: &Entry| entry.line.as_ref().is_some_and(|(number, _)| *number == peer.number);
+        self.line_gone(peer.number);
+    }
+
+    fn line_gone(&self, line: u64) {
+        let tied = |entry: &Entry| entry.line.as_ref().is_some_and(|(number, _)| *number == line);
         let ids: Vec<u64> = {
-            let state = self.state.lock();
-            state.open.iter().filter(|(_, entry)| tied(entry)).map(|(&id, _)| id).collect()
+            let mut state = self.state.lock();
+            let mine = state.open.iter_mut().filter(|(_, entry)| tied(entry));
+            mine.map(|(&id, entry)| {
+                entry.is_deserted = true;
+                id
+            })
+            .collect()
         };
         for id in ids {
             tracing::info!(id, "whoever ran the transaction has gone; aborted");
@@ -369,25 +427,27 @@ impl Transactions {
         .collect()
     }
 
-    fn of<'s>(state: &'s State, peer: &Peer, id: u64) -> Result<&'s Entry> {
-        let entry = state.open.get(&id).ok_or_else(|| unknown(id))?;
+    fn of<'s>(state: &'s State, peer: &Peer, id: u64) -> Result<&'s Entry, Refusal> {
+        let entry = state.open.get(&id).ok_or(Refusal::Unknown(id))?;
         if !peer.may_act_for(entry.owner.uid) {
-            return Err(CliError::new(
-                Code::Denied,
-                format!("transaction {id} belongs to user {}; only that user and root may", entry.owner.uid),
-            ));
+            return Err(Refusal::NotYours { id, uid: entry.owner.uid });
         }
         match entry.busy {
-            Some(what) => Err(CliError::new(Code::InUse, format!("transaction {id} is {what}"))),
+            Some(what) => Err(Refusal::Busy { id, what }),
             None => Ok(entry),
         }
     }
 
     /// Takes a transaction out of everybody's reach.
-    fn take(&self, peer: &Peer, id: u64, what: &'static str) -> Result<(Arc<FileSystem>, Option<Seat>)> {
+    fn take(
+        &self,
+        peer: &Peer,
+        id: u64,
+        what: &'static str,
+    ) -> Result<(Arc<FileSystem>, Option<Seat>), Refusal> {
         let mut state = self.state.lock();
         Self::of(&state, peer, id)?;
-        Self::take_entry(&mut state, id, what).ok_or_else(|| unknown(id))
+        Self::take_entry(&mut state, id, what).ok_or(Refusal::Unknown(id))
     }
 
     fn take_entry(state: &mut State, id: u64, what: &'static str) -> Option<(Arc<FileSystem>, Option<Seat>)> {
@@ -406,7 +466,7 @@ impl Transactions {
     fn drop_taken(&self, id: u64, view: &FileSystem, seat: Option<Seat>, by: Option<&Peer>) {
         view.abort();
         let mut state = self.state.lock();
-        if let Some(Entry { line: Some((number, line)), .. }) = state.open.remove(&id)
+        if let Some(Entry { line: Some((number, Some(line))), .. }) = state.open.remove(&id)
             && by.is_none_or(|peer| peer.number != number)
         {
             // Whoever runs the transaction learns of it, and ends what runs in it.
@@ -426,6 +486,13 @@ fn is_over(error: &FsError) -> bool {
 
 fn unknown(id: u64) -> CliError {
     CliError::new(Code::Failed, format!("there is no open transaction {id}; `kvfs txn list` shows them"))
+}
+
+fn run_elsewhere(id: u64) -> CliError {
+    CliError::new(
+        Code::Usage,
+        format!("transaction {id} runs in namespaces of its own; only those of `kvfs txn begin` are joined"),
+    )
 }
 
 fn closing() -> CliError {

@@ -1,5 +1,5 @@
-//! Where the control socket is. The address of a socket has room for 107 bytes, a path for 4095: the
-//! socket is reached through a descriptor of its directory when its path is longer.
+//! How a socket in a store's directory is reached. The address of a socket has room for 107 bytes, a path for
+//! 4095: the socket is reached through a descriptor of its directory when its path is longer.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,18 @@ use rustix::fs::{Mode, OFlags};
 const ADDRESS_LEN_MAX: usize = 107;
 
 /// A path to give to bind(2) or connect(2), good for as long as this lives.
-pub(super) struct Address {
+#[derive(Debug)]
+pub struct Address {
     path: PathBuf,
     _directory: Option<File>,
 }
 
 impl Address {
-    pub(super) fn of(socket: &Path) -> io::Result<Self> {
+    /// How `socket` is reached.
+    ///
+    /// # Errors
+    /// The directory can't be opened.
+    pub fn of(socket: &Path) -> io::Result<Self> {
         if socket.as_os_str().len() <= ADDRESS_LEN_MAX {
             return Ok(Self { path: socket.to_owned(), _directory: None });
         }
@@ -31,7 +36,8 @@ impl Address {
         Ok(Self { path, _directory: Some(directory.into()) })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// The path.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -44,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_socket_deep_below_is_reached() {
-        let root = std::env::temp_dir().join(format!("cli-address-{}", std::process::id()));
+        let root = std::env::temp_dir().join(format!("rpc-address-{}", std::process::id()));
         let deep = root.join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).expect("makes directories");
         let socket = deep.join("control.sock");

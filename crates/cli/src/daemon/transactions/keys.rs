@@ -1,0 +1,82 @@
+//! The same transactions for those who come by the key-value socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvfs_fs::{Durability, FileSystem, Position};
+use kvfs_rpc::client::Code as GrpcCode;
+use kvfs_rpc::server::{self, TxnError};
+
+use super::{Refusal, Transactions};
+use crate::control::{Begin, Peer};
+use crate::error::{CliError, Code};
+
+impl From<Refusal> for TxnError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown(id) => Self::Unknown(id),
+            Refusal::NotYours { id, .. } => Self::NotYours(id),
+            Refusal::Busy { id, what } => Self::Busy(format!("transaction {id} is {what}")),
+        }
+    }
+}
+
+impl From<CliError> for TxnError {
+    fn from(error: CliError) -> Self {
+        let code = match error.code {
+            Code::NotMounted => return Self::Closing,
+            Code::NoSpace => GrpcCode::ResourceExhausted,
+            Code::Damaged => GrpcCode::DataLoss,
+            Code::Denied => GrpcCode::PermissionDenied,
+            Code::Usage | Code::InUse => GrpcCode::FailedPrecondition,
+            _ => GrpcCode::Internal,
+        };
+        Self::Failed { code, message: error.message }
+    }
+}
+
+impl server::Transactions for Transactions {
+    fn begin(&self, peer: &server::Peer, begin: server::Begin) -> Result<u64, TxnError> {
+        let server::Begin { serializable, nice, timeout, tied, label } = begin;
+        Ok(self.begin_unseen(&Peer::of_keys(peer), Begin { serializable, timeout, nice, label, tied })?)
+    }
+
+    fn view(&self, peer: &server::Peer, txn: u64) -> Result<Arc<FileSystem>, TxnError> {
+        let state = self.state.lock();
+        Ok(Arc::clone(&Self::of(&state, &Peer::of_keys(peer), txn)?.view))
+    }
+
+    fn path(&self, peer: &server::Peer, txn: u64) -> Result<PathBuf, TxnError> {
+        // Without it the errors are the same, but less exact.
+        drop(server::Transactions::view(self, peer, txn)?);
+        Ok(Self::path(self, &Peer::of_keys(peer), txn)?)
+    }
+
+    fn commit(&self, peer: &server::Peer, txn: u64) -> Result<Position, TxnError> {
+        let (view, done) = self.commit_view(&Peer::of_keys(peer), txn, Durability::Buffered)?;
+        done.map_err(|error| TxnError::of(&view, &error))
+    }
+
+    fn abort(&self, peer: &server::Peer, txn: u64) -> Result<Option<String>, TxnError> {
+        drop(server::Transactions::view(self, peer, txn)?);
+        Ok(Self::abort(self, &Peer::of_keys(peer), txn)?)
+    }
+
+    fn list(&self, peer: &server::Peer) -> Vec<server::TxnLine> {
+        let lines = Self::list(self, &Peer::of_keys(peer)).into_iter();
+        let line = lines.map(|line| server::TxnLine {
+            txn: line.id,
+            serializable: line.serializable,
+            uid: line.uid,
+            pid: line.pid,
+            label: line.label,
+            age: line.age,
+            state: line.state,
+        });
+        line.collect()
+    }
+
+    fn gone(&self, connection: u64) {
+        self.line_gone(Peer::keys_line(connection));
+    }
+}

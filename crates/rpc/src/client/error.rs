@@ -1,0 +1,52 @@
+//! Why a call did nothing.
+
+use std::io;
+use std::path::PathBuf;
+
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::{CONFLICT_TRAILER, proto};
+
+/// Result of calls.
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
+
+/// Why a call did nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// There is no mounted store.
+    #[error("{} is not on a mounted kvfs store", .0.display())]
+    NotMounted(PathBuf),
+    /// The connection, or a file in a transaction.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The transaction met another one: nothing of it happened, run it again.
+    #[error("{}", .0.message)]
+    Conflict(Box<proto::Conflict>),
+    /// The daemon says why.
+    #[error("{}", .0.message())]
+    Refused(Status),
+}
+
+impl ClientError {
+    /// What the daemon said, as a number.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Refused(status) => Some(status.code()),
+            Self::Conflict(_) => Some(Code::Aborted),
+            Self::NotMounted(_) | Self::Io(_) => None,
+        }
+    }
+}
+
+impl From<Status> for ClientError {
+    fn from(status: Status) -> Self {
+        let trailer = status.metadata().get_bin(CONFLICT_TRAILER).filter(|_| status.code() == Code::Aborted);
+        let bytes = trailer.and_then(|value| value.to_bytes().ok());
+        match bytes.and_then(|bytes| proto::Conflict::decode(bytes).ok()) {
+            Some(conflict) => Self::Conflict(Box::new(conflict)),
+            None => Self::Refused(status),
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Talking to a mounted store, for programs in Rust: [`Client`] for those with a runtime of their own,
+//! [`blocking`] for all others.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), kvfs_rpc::client::ClientError> {
+//! let mut store = kvfs_rpc::client::blocking::Store::connect("/home/me/mnt".as_ref())?;
+//! store.run(3, |txn| {
+//!     txn.put("tags", b"song.mp3", b"artist")?;
+//!     std::fs::write(txn.path("music/song.mp3")?, b"...")?;
+//!     Ok(())
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Thread safety: a client is cheap to clone, and clones share one connection; calls of clones go side by side.
+//! Invariant: a connection is never made anew behind its user's back, because transactions may be tied to it.
+
+pub mod blocking;
+mod error;
+mod locate;
+mod wire;
+
+pub use error::{ClientError, Result};
+pub use locate::{Located, locate};
+pub use tonic::{Code, Status};
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tonic::{Request, Streaming};
+
+use crate::MESSAGE_LEN_MAX;
+use crate::proto::store_client::StoreClient;
+use crate::proto::{self, Durability, KeyValue, KeyspaceInfo, Operation};
+use wire::Wire;
+
+/// How to begin a transaction.
+#[derive(Debug, Clone, Default)]
+pub struct BeginOptions {
+    /// As if transactions ran one after the other; else each sees the state at its begin.
+    pub serializable: bool,
+    /// Of two in each other's way the one with the greater number gives way.
+    pub nice: i32,
+    /// It is given up when it takes longer.
+    pub timeout: Option<Duration>,
+    /// It is aborted when the connection ends.
+    pub tied: bool,
+    /// What it is called in lists and messages.
+    pub label: String,
+}
+
+/// Which keys a scan gives.
+#[derive(Debug, Clone, Default)]
+pub struct Range {
+    /// Only keys that begin with this.
+    pub prefix: Bytes,
+    /// First key.
+    pub start: Bytes,
+    /// First key that is not given; `None`: to the last one.
+    pub end: Option<Bytes>,
+    /// From the last key to the first.
+    pub reverse: bool,
+    /// At most this many; 0: all.
+    pub limit: u64,
+}
+
+/// A connection to a mounted store, on its main line or in a transaction.
+#[derive(Debug, Clone)]
+pub struct Client {
+    stub: StoreClient<Wire>,
+    txn: u64,
+    durability: Durability,
+    deadline: Option<Duration>,
+}
+
+impl Client {
+    /// Connects to the store that `path` means: its directory, or anything on its mount.
+    ///
+    /// # Errors
+    /// [`ClientError::NotMounted`]; the connection fails.
+    pub async fn connect(path: &Path) -> Result<Self> {
+        Self::connect_to(&locate(path)?.socket()).await
+    }
+
+    /// Connects to a socket.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_to(socket: &Path) -> Result<Self> {
+        let wire = Wire::connect(socket).await?;
+        let stub = StoreClient::with_origin(wire, http::Uri::from_static("http://kvfs"))
+            .max_decoding_message_size(MESSAGE_LEN_MAX + (1 << 20));
+        Ok(Self { stub, txn: 0, durability: Durability::Durable, deadline: None })
+    }
+
+    /// The same connection, for calls in a transaction (0: on the main line).
+    #[must_use]
+    pub fn in_txn(&self, txn: u64) -> Self {
+        Self { txn, ..self.clone() }
+    }
+
+    /// The transaction that calls are in; 0: none.
+    pub fn txn(&self) -> u64 {
+        self.txn
+    }
+
+    /// The same connection, for changes that survive a power cut within the commit interval only, and are
+    /// answered sooner.
+    #[must_use]
+    pub fn asynchronous(&self) -> Self {
+        Self { durability: Durability::Asynchronous, ..self.clone() }
+    }
+
+    /// The same connection, for calls that fail when they take longer.
+    #[must_use]
+    pub fn within(&self, deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), ..self.clone() }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(deadline) = self.deadline {
+            request.set_timeout(deadline);
+        }
+        request
+    }
+
+    /// Version of the daemon, and where the store is mounted.
+    ///
+    /// # Errors
+    /// As all calls: [`ClientError::Refused`], and [`ClientError::Conflict`] in a transaction.
+    pub async fn info(&mut self) -> Result<(String, PathBuf)> {
+        let request = self.request(proto::InfoRequest {});
+        let info = self.stub.info(request).await?.into_inner();
+        Ok((info.version, info.mount.into()))
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn get(&mut self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
+        let key = Bytes::copy_from_slice(key);
+        let request = proto::GetRequest { keyspace: keyspace.to_owned(), key, txn: self.txn };
+        Ok(self.stub.get(self.request(request)).await?.into_inner().value)
+    }
+
+    /// The values of several keys at one moment, in their order.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn multi_get(&mut self, keyspace: &str, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
+        let request = proto::MultiGetRequest { keyspace: keyspace.to_owned(), keys, txn: self.txn };
+        let values = self.stub.multi_get(self.request(request)).await?.into_inner().values;
+        Ok(values.into_iter().map(|value| value.value).collect())
+    }
+
+    /// Sets a key; its keyspace is made when it is missing.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn put(&mut self, keyspace: &str, key: &[u8], value: impl Into<Bytes>) -> Result<()> {
+        let request = proto::PutRequest {
+            keyspace: keyspace.to_owned(),
+            key: Bytes::copy_from_slice(key),
+            value: value.into(),
+            txn: self.txn,
+            durability: self.durability.into(),
+        };
+        self.stub.put(self.request(request)).await?;
+        Ok(())
+    }
+
+    /// Removes a key. Returns whether it was there.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<bool> {
+        let request = proto::DeleteRequest {
+            keyspace: keyspace.to_owned(),
+            key: Bytes::copy_from_slice(key),
+            txn: self.txn,
+            durability: self.durability.into(),
+        };
+        Ok(self.stub.delete(self.request(request)).await?.into_inner().existed)
+    }
+
+    /// Removes the keys from `start` up to, not including, `end` (`None`: to the last).
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn delete_range(&mut self, keyspace: &str, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+        let range =
+            proto::KeyRange { start: Bytes::copy_from_slice(start), end: end.map(Bytes::copy_from_slice) };
+        let request = proto::DeleteRangeRequest {
+            keyspace: keyspace.to_owned(),
+            range: Some(range),
+            txn: self.txn,
+            durability: self.durability.into(),
+        };
+        self.stub.delete_range(self.request(request)).await?;
+        Ok(())
+    }
+
+    /// Makes all changes or none.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn apply(&mut self, operations: Vec<Operation>) -> Result<()> {
+        let durability = self.durability.into();
+        let request = proto::ApplyRequest { operations, txn: self.txn, durability };
+        self.stub.apply(self.request(request)).await?;
+        Ok(())
+    }
+
+    /// Keys and values of one moment, in order or against it, as fast as they are taken.
+    ///
+    /// # Errors
+    /// As all calls. ABORTED from the stream: it took too long; scan on from behind the last key.
+    pub async fn scan(&mut self, keyspace: &str, range: Range) -> Result<Scan> {
+        let request = proto::ScanRequest {
+            keyspace: keyspace.to_owned(),
+            prefix: range.prefix,
+            range: Some(proto::KeyRange { start: range.start, end: range.end }),
+            reverse: range.reverse,
+            limit: range.limit,
+            txn: self.txn,
+        };
+        let pages = self.stub.scan(self.request(request)).await?.into_inner();
+        Ok(Scan { pages, page: Vec::new().into_iter() })
+    }
+
+    /// The keyspaces that the caller may use, ordered by name.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {
+        let request = self.request(proto::ListKeyspacesRequest {});
+        Ok(self.stub.list_keyspaces(request).await?.into_inner().keyspaces)
+    }
+
+    /// Makes a keyspace with this mode (0600 without one). `exclusive`: an error when there is one already.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn create_keyspace(
+        &mut self,
+        name: &str,
+        mode: Option<u32>,
+        exclusive: bool,
+    ) -> Result<KeyspaceInfo> {
+        let request = proto::CreateKeyspaceRequest { name: name.to_owned(), mode, exclusive };
+        Ok(self.stub.create_keyspace(self.request(request)).await?.into_inner())
+    }
+
+    /// Changes mode, owner or group of a keyspace; `None`: as it was.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn change_keyspace(
+        &mut self,
+        name: &str,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<KeyspaceInfo> {
+        let request = proto::ChangeKeyspaceRequest { name: name.to_owned(), mode, uid, gid };
+        Ok(self.stub.change_keyspace(self.request(request)).await?.into_inner())
+    }
+
+    /// Begins a transaction. Returns its number, for [`Self::in_txn`] and `kvfs txn join`.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn begin(&mut self, options: BeginOptions) -> Result<u64> {
+        let isolation =
+            if options.serializable { proto::Isolation::Serializable } else { proto::Isolation::Snapshot };
+        let request = proto::BeginRequest {
+            isolation: isolation.into(),
+            nice: options.nice,
+            timeout_ms: options.timeout.map_or(0, |timeout| timeout.as_millis().max(1) as u64),
+            tied: options.tied,
+            label: options.label,
+        };
+        Ok(self.stub.begin(self.request(request)).await?.into_inner().txn)
+    }
+
+    /// Commits the transaction that calls are in: keys and files at once.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn commit(&mut self) -> Result<()> {
+        let request = proto::CommitRequest { txn: self.txn, durability: self.durability.into() };
+        self.stub.commit(self.request(request)).await?;
+        Ok(())
+    }
+
+    /// Drops the transaction that calls are in. Returns why it could not have been committed, if so.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn abort(&mut self) -> Result<Option<String>> {
+        let request = self.request(proto::AbortRequest { txn: self.txn });
+        Ok(self.stub.abort(request).await?.into_inner().doomed)
+    }
+
+    /// Root of the files that the transaction sees; they are mounted there at the first call.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn view(&mut self) -> Result<PathBuf> {
+        let request = self.request(proto::ViewRequest { txn: self.txn });
+        let path = self.stub.view(request).await?.into_inner().path;
+        Ok(OsString::from_vec(path.into()).into())
+    }
+
+    /// The caller's open transactions.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn transactions(&mut self) -> Result<Vec<proto::TransactionInfo>> {
+        let request = self.request(proto::ListTransactionsRequest {});
+        Ok(self.stub.list_transactions(request).await?.into_inner().transactions)
+    }
+}
+
+/// A scan under way. Dropping it ends it.
+#[derive(Debug)]
+pub struct Scan {
+    pages: Streaming<proto::ScanPage>,
+    page: std::vec::IntoIter<KeyValue>,
+}
+
+impl Scan {
+    /// The next entry.
+    ///
+    /// # Errors
+    /// As [`Client::scan`].
+    pub async fn next(&mut self) -> Result<Option<KeyValue>> {
+        loop {
+            if let Some(entry) = self.page.next() {
+                return Ok(Some(entry));
+            }
+            match self.pages.message().await? {
+                Some(page) => self.page = page.entries.into_iter(),
+                None => return Ok(None),
+            }
+        }
+    }
+}

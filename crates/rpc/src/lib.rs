@@ -1,0 +1,29 @@
+//! The key-value socket of a mounted store: gRPC over a Unix socket, `STORE/kv.sock`.
+//!
+//! Purpose: keys, keyspaces and transactions for programs in any language, beside the files. The protocol is
+//! `proto/kvfs/v1/store.proto`; its code is generated once and committed ([`proto`]), so that a build needs no
+//! protobuf compiler. Programs use [`client`] (feature `client`, the default), the daemon [`server`] (feature
+//! `server`), which has what neither a client nor the file system needs.
+//!
+//! Thread safety: see the modules.
+//!
+//! Invariants: what a client sends, withholds or does not read costs itself, within bounds, and nobody else.
+
+pub mod address;
+#[cfg(feature = "client")]
+pub mod client;
+pub mod proto;
+#[cfg(feature = "server")]
+pub mod server;
+
+/// Name of the socket in the store's directory.
+pub const SOCKET_NAME: &str = "kv.sock";
+
+/// Longest message either side accepts (bytes): any one value fits, and a page of a scan.
+pub const MESSAGE_LEN_MAX: usize = 8 << 20;
+
+/// Most keys in a multi-get, most operations in a batch.
+pub const OPERATIONS_MAX: usize = 10_000;
+
+/// The trailer that carries a [`proto::Conflict`].
+pub const CONFLICT_TRAILER: &str = "kvfs-conflict-bin";

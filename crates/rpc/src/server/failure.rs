@@ -1,0 +1,163 @@
+//! Errors, and their gRPC status: the one place where they are mapped.
+
+use kvfs_fs::{Doom, FileSystem, FsError, LockNameBuf, Ticket};
+use kvfs_store::StoreError;
+use prost::Message;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::{CONFLICT_TRAILER, proto};
+
+/// Why an attempt at an operation did not do it.
+pub(super) enum Failure {
+    /// Somebody is in the way: again, with this ticket.
+    Parked(Ticket),
+    /// For the client.
+    Status(Status),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<TxnError> for Failure {
+    fn from(error: TxnError) -> Self {
+        Self::Status(error.into())
+    }
+}
+
+impl Failure {
+    /// An error of an operation in the view `fs`.
+    pub(super) fn of(fs: &FileSystem, error: FsError) -> Self {
+        match error {
+            FsError::Parked(ticket) => Self::Parked(ticket),
+            error => Self::Status(of_fs(fs, &error)),
+        }
+    }
+}
+
+/// Why nothing was done to a transaction.
+#[derive(Debug, thiserror::Error)]
+pub enum TxnError {
+    /// None of this number is open.
+    #[error("there is no open transaction {0}")]
+    Unknown(u64),
+    /// It is somebody else's.
+    #[error("transaction {0} belongs to somebody else")]
+    NotYours(u64),
+    /// Something is being done to it.
+    #[error("{0}")]
+    Busy(String),
+    /// The store is being unmounted.
+    #[error("the store is being unmounted")]
+    Closing,
+    /// It met another one, and is gone.
+    #[error("{}", .0.message)]
+    Conflict(Box<proto::Conflict>),
+    /// Anything else.
+    #[error("{message}")]
+    Failed {
+        /// Status.
+        code: Code,
+        /// In words.
+        message: String,
+    },
+}
+
+impl TxnError {
+    /// What became of an operation on the transaction `txn` in the view `fs`.
+    pub fn of(fs: &FileSystem, error: &FsError) -> Self {
+        match error {
+            FsError::Canceled(doom) => Self::Conflict(Box::new(conflict(fs, doom))),
+            error => Self::Failed { code: code_of(error), message: error.to_string() },
+        }
+    }
+}
+
+impl From<TxnError> for Status {
+    fn from(error: TxnError) -> Self {
+        let code = match &error {
+            TxnError::Unknown(_) => Code::NotFound,
+            TxnError::NotYours(_) => Code::PermissionDenied,
+            TxnError::Busy(_) => Code::FailedPrecondition,
+            TxnError::Closing => Code::Unavailable,
+            TxnError::Conflict(conflict) => return aborted(conflict),
+            TxnError::Failed { code, .. } => *code,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+fn of_fs(fs: &FileSystem, error: &FsError) -> Status {
+    match error {
+        FsError::Canceled(doom) => aborted(&conflict(fs, doom)),
+        error => Status::new(code_of(error), error.to_string()),
+    }
+}
+
+/// The status of an error of the store itself.
+pub(super) fn of_store(error: &StoreError) -> Status {
+    Status::new(code_of_store(error), error.to_string())
+}
+
+fn code_of(error: &FsError) -> Code {
+    match error {
+        FsError::Parked(_) | FsError::Canceled(_) => Code::Aborted,
+        FsError::NotFound => Code::NotFound,
+        FsError::Exists => Code::AlreadyExists,
+        FsError::Invalid(_) => Code::InvalidArgument,
+        FsError::NotPermitted(_) => Code::PermissionDenied,
+        FsError::NotSupported(_) => Code::Unimplemented,
+        FsError::ViewEnded(_) | FsError::Stale(_) | FsError::ReadOnly => Code::FailedPrecondition,
+        FsError::NoSpace | FsError::TxnTooLarge { .. } => Code::ResourceExhausted,
+        FsError::Corrupt { .. } => Code::DataLoss,
+        FsError::Store(cause) => code_of_store(cause),
+        _ => Code::Internal,
+    }
+}
+
+fn code_of_store(error: &StoreError) -> Code {
+    match error {
+        StoreError::Corrupt { .. } => Code::DataLoss,
+        StoreError::Full | StoreError::TxnTooLarge { .. } => Code::ResourceExhausted,
+        StoreError::Failed { .. } | StoreError::ReadOnly | StoreError::TxnEnded(_) => {
+            Code::FailedPrecondition
+        }
+        StoreError::KeyTooLong { .. }
+        | StoreError::KeyEmpty
+        | StoreError::ValueTooLong { .. }
+        | StoreError::BatchTooLarge { .. } => Code::InvalidArgument,
+        StoreError::Conflict { .. } => Code::Aborted,
+        StoreError::Unsupported(_) => Code::Unimplemented,
+        _ => Code::Internal,
+    }
+}
+
+/// Whom a transaction met, and over what.
+fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
+    let txn = fs.txn_id().map_or(0, |id| id.0);
+    let why = fs.explain(doom);
+    let mut conflict = proto::Conflict {
+        message: format!("transaction {txn} was not committed: {why}"),
+        txn,
+        other: doom.rival.as_ref().map(ToString::to_string).unwrap_or_default(),
+        place: doom.name.as_ref().map(|name| fs.describe(name)).unwrap_or_default(),
+        ..proto::Conflict::default()
+    };
+    if let Some(LockNameBuf::Keys { keyspace, start, .. }) = &doom.name {
+        conflict.key = start.clone();
+        let known = fs.keyspaces().unwrap_or_default();
+        let named = known.into_iter().find(|(_, entry)| entry.keyspace == *keyspace);
+        conflict.keyspace = named.map(|(name, _)| name).unwrap_or_default();
+    }
+    conflict
+}
+
+fn aborted(conflict: &proto::Conflict) -> Status {
+    let mut status = Status::aborted(conflict.message.clone());
+    let value = MetadataValue::from_bytes(&conflict.encode_to_vec());
+    status.metadata_mut().insert_bin(CONFLICT_TRAILER, value);
+    status
+}

@@ -1,0 +1,200 @@
+//! The daemon's end of the socket.
+//!
+//! Purpose: the service of `store.proto` over a [`FileSystem`]. One thread (`kv-socket`) does all talking, by an
+//! event loop that never blocks; what may block runs on a few threads (`kv-worker`), of which no user gets all;
+//! one thread (`kv-sync`) syncs for all who wait. Operations that must wait for a lock wait as tickets, not as
+//! threads.
+//!
+//! Thread safety: a [`Server`] is started and stopped by its owner; everything inside is shared.
+//!
+//! Invariants: what a client may take (connections, bytes of requests and answers, threads, time of a scan's
+//! snapshot) is bounded per user and for all ([`Limits`]); a transaction that is tied to a connection is
+//! reported gone when the connection is.
+
+mod access;
+mod body;
+mod call;
+mod connection;
+mod failure;
+mod keys;
+mod peer;
+mod peer_groups;
+mod scan;
+mod service;
+mod syncer;
+mod timeout;
+mod transactions;
+mod users;
+
+pub use failure::TxnError;
+pub use peer::Peer;
+pub use transactions::{Begin, Transactions, TxnLine};
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvfs_fs::FileSystem;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+use crate::address::Address;
+use syncer::Syncer;
+use users::Users;
+
+/// Work in progress may take this long at the end.
+const END_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// An idle worker goes after this time.
+const WORKER_IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// What clients may take.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections at once, of all users.
+    pub connections_max: usize,
+    /// Connections at once of one user.
+    pub connections_per_user_max: usize,
+    /// Requests at once on one connection.
+    pub streams_max: u32,
+    /// Requests in work and answers that were not taken (bytes), of all users.
+    pub bytes_max: usize,
+    /// The same of one user.
+    pub bytes_per_user_max: usize,
+    /// Threads that may block.
+    pub threads: usize,
+    /// Longest time from a connection's begin to its first valid bytes.
+    pub greeting_time_max: Duration,
+    /// Longest time for a request to come in.
+    pub request_time_max: Duration,
+    /// Longest time that a scan waits for its reader.
+    pub stall_time_max: Duration,
+    /// Longest time of a scan: it pins the moment that it shows.
+    pub scan_time_max: Duration,
+    /// Keyspaces that a user may make.
+    pub keyspaces_per_user_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            connections_per_user_max: 128,
+            streams_max: 64,
+            bytes_max: 64 << 20,
+            bytes_per_user_max: 32 << 20,
+            threads: 8,
+            greeting_time_max: Duration::from_secs(10),
+            request_time_max: Duration::from_secs(30),
+            stall_time_max: Duration::from_secs(30),
+            scan_time_max: Duration::from_mins(5),
+            keyspaces_per_user_max: 256,
+        }
+    }
+}
+
+/// Where and for whom to serve.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Path of the socket; one that is there is replaced, since the caller owns the store.
+    pub socket: PathBuf,
+    /// Permission bits of the socket.
+    pub mode: u32,
+    /// The store's owner may do everything, as root may.
+    pub store_uid: u32,
+    /// Where the store is mounted, for those who ask.
+    pub mount: PathBuf,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// What requests share.
+pub(crate) struct Shared {
+    fs: Arc<FileSystem>,
+    transactions: Arc<dyn Transactions>,
+    syncer: Syncer,
+    users: Users,
+    options: Options,
+}
+
+/// A listening socket. Stopped and removed by [`Server::stop`] or on drop.
+pub struct Server {
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Binds the socket and serves.
+    ///
+    /// # Errors
+    /// The socket can't be bound, a thread not be started.
+    pub fn start(
+        fs: Arc<FileSystem>,
+        transactions: Arc<dyn Transactions>,
+        options: Options,
+    ) -> io::Result<Self> {
+        match std::fs::remove_file(&options.socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(Address::of(&options.socket)?.path())?;
+        std::fs::set_permissions(&options.socket, std::fs::Permissions::from_mode(options.mode))?;
+        listener.set_nonblocking(true)?;
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(options.limits.threads)
+            .thread_name("kv-worker")
+            .thread_keep_alive(WORKER_IDLE_MAX)
+            .build()?;
+        let socket = options.socket.clone();
+        let syncer = Syncer::start(Arc::clone(fs.store()))?;
+        let users = Users::new(options.limits.clone());
+        let shared = Arc::new(Shared { fs, transactions, syncer, users, options });
+        let (stop, stopped) = watch::channel(false);
+        let body = move || serve(runtime, listener, &shared, stopped);
+        let thread = std::thread::Builder::new().name("kv-socket".into()).spawn(body)?;
+        Ok(Self { socket, stop, thread: Some(thread) })
+    }
+
+    /// Refuses new connections, ends the others, and waits for what is being worked on.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        // First, so that whoever finds the store closing finds no socket.
+        if let Err(error) = std::fs::remove_file(&self.socket) {
+            tracing::warn!(%error, "cannot remove the key-value socket");
+        }
+        let _ = self.stop.send(true);
+        if thread.join().is_err() {
+            tracing::error!("the key-value thread panicked");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn serve(runtime: Runtime, listener: UnixListener, shared: &Arc<Shared>, stopped: watch::Receiver<bool>) {
+    let accepted = runtime.block_on(async {
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        connection::accept(&listener, shared, stopped).await;
+        Ok::<_, io::Error>(())
+    });
+    if let Err(error) = accepted {
+        tracing::error!(%error, "the key-value socket is not served");
+    }
+    // Connections end with their tasks; what they began on other threads is waited for.
+    runtime.shutdown_timeout(END_TIME_MAX);
+}

@@ -1,0 +1,173 @@
+//! Scans: pages of one moment, as fast as their reader takes them.
+//!
+//! Thread safety: each scan is a task of its own, with two pages in hand at most. Invariants: the moment that a
+//! scan shows is pinned for a bounded time; a scan that did not come to its end says so, however late its reader
+//! hears of it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use kvfs_fs::FileSystem;
+use kvfs_store::{Cursor, KeyRange};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio_stream::Stream;
+use tonic::Status;
+
+use super::Shared;
+use super::call::Call;
+use super::failure::{Failure, of_store};
+use super::keys::{check_doom, range_of};
+use crate::proto;
+
+/// Bytes of keys and values after which a page is full.
+const PAGE_BYTES: usize = 64 << 10;
+
+/// Entries after which a page is full.
+const PAGE_ENTRIES: usize = 1000;
+
+/// How a scan has ended: nothing is wrong, or what is. Until then: it broke.
+type Ending = Arc<Mutex<Option<Status>>>;
+
+/// The pages of a scan, and then why there are no more.
+pub(super) struct Pages {
+    pages: Receiver<proto::ScanPage>,
+    ending: Ending,
+}
+
+impl Stream for Pages {
+    type Item = Result<proto::ScanPage, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.pages.poll_recv(context).map(|page| match page {
+            Some(page) => Some(Ok(page)),
+            None => self.ending.lock().take().map(Err),
+        })
+    }
+}
+
+/// A scan that goes on.
+struct Scan {
+    fs: Arc<FileSystem>,
+    cursor: Box<dyn Cursor>,
+    reverse: bool,
+    /// Entries that may still come.
+    left: u64,
+}
+
+fn bounds(request: &proto::ScanRequest) -> KeyRange {
+    let mut bounds = KeyRange::prefix(&request.prefix);
+    let range = range_of(request.range.clone());
+    if range.start > bounds.start {
+        bounds.start = range.start;
+    }
+    if let Some(end) = range.end
+        && bounds.end.as_ref().is_none_or(|bound| end < *bound)
+    {
+        bounds.end = Some(end);
+    }
+    bounds
+}
+
+impl Shared {
+    /// Begins a scan; its pages come as they are taken.
+    pub(super) async fn scan(
+        self: &Arc<Self>,
+        call: Call,
+        request: proto::ScanRequest,
+    ) -> Result<Pages, Status> {
+        let (sender, receiver) = mpsc::channel(1);
+        let reverse = request.reverse;
+        let left = if request.limit == 0 { u64::MAX } else { request.limit };
+        let bounds = bounds(&request);
+        let begun = self
+            .settle(&call, move |shared, peer, caller| {
+                let fs = shared.view(peer, request.txn)?;
+                let found = shared.readable(peer, &request.keyspace)?;
+                let Some(keyspace) = found.filter(|_| !bounds.is_empty()) else { return Ok(None) };
+                let cursor = fs.key_cursor(caller, keyspace, bounds.clone());
+                let cursor = cursor.map_err(|error| Failure::of(&fs, error))?;
+                Ok(Some(Scan { fs, cursor, reverse, left }))
+            })
+            .await?;
+        let ending = Ending::default();
+        if let Some(scan) = begun {
+            *ending.lock() = Some(Status::internal("the scan broke off"));
+            let (shared, ended) = (Arc::clone(self), Arc::clone(&ending));
+            tokio::spawn(async move {
+                let walked = shared.walk(&call, scan, &sender).await;
+                // Before the sender goes, by which the reader learns of the end.
+                *ended.lock() = walked.err();
+                drop(sender);
+            });
+        }
+        Ok(Pages { pages: receiver, ending })
+    }
+
+    /// To the end, or as far as time and reader allow.
+    async fn walk(
+        self: &Arc<Self>,
+        call: &Call,
+        scan: Scan,
+        sender: &Sender<proto::ScanPage>,
+    ) -> Result<(), Status> {
+        let time_max = self.options.limits.scan_time_max;
+        let own = call.timeout.filter(|&own| own < time_max);
+        let walked = tokio::time::timeout(own.unwrap_or(time_max), self.send(call, scan, sender)).await;
+        walked.unwrap_or_else(|_| match own {
+            Some(_) => Err(Status::deadline_exceeded("the deadline of the scan is over")),
+            None => Err(Status::aborted("the scan took too long: scan again from behind the last key")),
+        })
+    }
+
+    /// Sends page after page. Ends well when the reader has gone.
+    async fn send(
+        self: &Arc<Self>,
+        call: &Call,
+        mut scan: Scan,
+        sender: &Sender<proto::ScanPage>,
+    ) -> Result<(), Status> {
+        loop {
+            let room = tokio::time::timeout(self.options.limits.stall_time_max, sender.reserve()).await;
+            let room = room.map_err(|_| {
+                Status::aborted(
+                    "the scan waited too long for its reader: scan again from behind the last key",
+                )
+            })?;
+            let Ok(room) = room else { return Ok(()) };
+            let (page, rest) = self.run(call, move |_, _| scan.page()).await??;
+            if !page.entries.is_empty() {
+                room.send(page);
+            }
+            match rest {
+                Some(rest) => scan = rest,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Scan {
+    /// The next page, and the scan unless it was the last one.
+    fn page(mut self) -> Result<(proto::ScanPage, Option<Self>), Status> {
+        let (mut page, mut bytes) = (proto::ScanPage::default(), 0);
+        while bytes < PAGE_BYTES && page.entries.len() < PAGE_ENTRIES && self.left > 0 {
+            let moved = if self.reverse { self.cursor.prev() } else { self.cursor.next() };
+            moved.map_err(|error| of_store(&error))?;
+            let Some((key, value)) = self.cursor.entry() else {
+                self.left = 0;
+                break;
+            };
+            bytes += key.len() + value.len();
+            page.entries.push(proto::KeyValue { key: key.to_vec().into(), value: value.clone() });
+            self.left -= 1;
+        }
+        // A doom gives the locks back: what was read since is nobody's view.
+        match check_doom(&self.fs) {
+            Err(Failure::Status(status)) => Err(status),
+            _ if self.left == 0 => Ok((page, None)),
+            _ => Ok((page, Some(self))),
+        }
+    }
+}

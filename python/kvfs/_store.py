@@ -1,0 +1,496 @@
+"""Stores, keyspaces, transactions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union
+
+import grpc
+
+from ._errors import Conflict, KvfsError, NotMounted, explained
+from ._locate import SOCKET_NAME, locate
+from ._proto import store_pb2 as pb
+from ._proto.store_pb2_grpc import StoreStub
+
+T = TypeVar("T")
+#: Keys and values are bytes; text is taken as UTF-8.
+Data = Union[bytes, str]
+Path = Union[str, "os.PathLike[str]"]
+
+#: A socket's address has room for so many bytes.
+_ADDRESS_LEN_MAX = 107
+_MESSAGE_LEN_MAX = 16 << 20
+
+
+def _bytes(data: Data) -> bytes:
+    return data.encode() if isinstance(data, str) else bytes(data)
+
+
+def _range(start: Optional[Data], end: Optional[Data]) -> pb.KeyRange:
+    return pb.KeyRange(
+        start=b"" if start is None else _bytes(start), end=None if end is None else _bytes(end)
+    )
+
+
+@dataclass(frozen=True)
+class KeyspaceInfo:
+    """Whose a keyspace is, and what others may do (``mode``: read and write bits as of a file)."""
+
+    name: str
+    uid: int
+    gid: int
+    mode: int
+
+
+@dataclass(frozen=True)
+class TransactionInfo:
+    """An open transaction."""
+
+    id: int
+    isolation: str
+    uid: int
+    pid: int
+    label: str
+    age: float
+    state: str
+
+
+class _Connection:
+    """A channel to the daemon."""
+
+    def __init__(self, store: str, deadline: Optional[float]) -> None:
+        self.store = store
+        self.deadline = deadline
+        self._directory: Optional[int] = None
+        socket = os.path.join(store, SOCKET_NAME)
+        if len(os.fsencode(socket)) > _ADDRESS_LEN_MAX:
+            # Too long for an address: through a descriptor of the directory.
+            self._directory = os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            socket = f"/proc/self/fd/{self._directory}/{SOCKET_NAME}"
+        options = [
+            ("grpc.max_receive_message_length", _MESSAGE_LEN_MAX),
+            ("grpc.enable_http_proxy", 0),
+            # Else it is the path of the socket, which HTTP/2 does not take for a name.
+            ("grpc.default_authority", "kvfs"),
+            # A connection is this store's alone: transactions may be tied to it.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options)
+        self._stub = StoreStub(self._channel)
+
+    def call(self, method: str, request: Any, txn: int = 0) -> Any:
+        with explained(txn):
+            return getattr(self._stub, method)(request, timeout=self.deadline)
+
+    def close(self) -> None:
+        self._channel.close()
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+
+class Keyspace:
+    """A named ordered map of bytes to bytes, on the main line or in a transaction.
+
+    It need not exist: it is made by the first change, and then belongs to whoever made that.
+    """
+
+    def __init__(self, connection: _Connection, name: str, txn: int, durable: bool) -> None:
+        self._connection = connection
+        self._txn = txn
+        self._durability = pb.DURABLE if durable else pb.ASYNCHRONOUS
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Keyspace({self.name!r})"
+
+    def _call(self, method: str, request: Any) -> Any:
+        return self._connection.call(method, request, self._txn)
+
+    def get(self, key: Data, default: Optional[T] = None) -> Union[bytes, Optional[T]]:
+        """The value of a key, or ``default``."""
+        answer = self._call("Get", pb.GetRequest(keyspace=self.name, key=_bytes(key), txn=self._txn))
+        return answer.value if answer.HasField("value") else default
+
+    def get_many(self, keys: Iterable[Data]) -> List[Optional[bytes]]:
+        """The values of several keys at one moment, in their order; ``None`` for keys that are not there."""
+        request = pb.MultiGetRequest(keyspace=self.name, keys=[_bytes(key) for key in keys], txn=self._txn)
+        answer = self._call("MultiGet", request)
+        return [value.value if value.HasField("value") else None for value in answer.values]
+
+    def put(self, key: Data, value: Data) -> None:
+        """Sets a key."""
+        self._call(
+            "Put",
+            pb.PutRequest(
+                keyspace=self.name,
+                key=_bytes(key),
+                value=_bytes(value),
+                txn=self._txn,
+                durability=self._durability,
+            ),
+        )
+
+    def delete(self, key: Data) -> bool:
+        """Removes a key. Returns whether it was there."""
+        request = pb.DeleteRequest(
+            keyspace=self.name, key=_bytes(key), txn=self._txn, durability=self._durability
+        )
+        return self._call("Delete", request).existed
+
+    def delete_range(self, start: Optional[Data] = None, end: Optional[Data] = None) -> None:
+        """Removes the keys from ``start`` up to, not including, ``end``; all without them."""
+        request = pb.DeleteRangeRequest(
+            keyspace=self.name, range=_range(start, end), txn=self._txn, durability=self._durability
+        )
+        self._call("DeleteRange", request)
+
+    def update(self, entries: Union[Mapping[Data, Data], Iterable[Tuple[Data, Data]]]) -> None:
+        """Sets several keys, all of them or none."""
+        batch = Batch()
+        for key, value in entries.items() if isinstance(entries, Mapping) else entries:
+            batch.put(self.name, key, value)
+        batch._apply(self._connection, self._txn, self._durability)
+
+    def scan(
+        self,
+        prefix: Data = b"",
+        *,
+        start: Optional[Data] = None,
+        end: Optional[Data] = None,
+        reverse: bool = False,
+        limit: Optional[int] = None,
+    ) -> Iterator[Tuple[bytes, bytes]]:
+        """Keys and values as of one moment, in key order or against it.
+
+        Whoever takes longer than half a minute between two entries, or five minutes in all, gets a
+        :class:`KvfsError` with the code ABORTED: scan on from behind the last key.
+        """
+        if limit is not None and limit <= 0:
+            return
+        request = pb.ScanRequest(
+            keyspace=self.name,
+            prefix=_bytes(prefix),
+            range=_range(start, end),
+            reverse=reverse,
+            limit=limit or 0,
+            txn=self._txn,
+        )
+        pages = self._call("Scan", request)
+        try:
+            with explained(self._txn):
+                for page in pages:
+                    for entry in page.entries:
+                        yield entry.key, entry.value
+        finally:
+            pages.cancel()
+
+    def items(self) -> Iterator[Tuple[bytes, bytes]]:
+        """Every key with its value, in order."""
+        return self.scan()
+
+    def keys(self) -> Iterator[bytes]:
+        """Every key, in order."""
+        return (key for key, _ in self.scan())
+
+    def values(self) -> Iterator[bytes]:
+        """Every value, in the order of the keys."""
+        return (value for _, value in self.scan())
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.keys()
+
+    def __reversed__(self) -> Iterator[bytes]:
+        return (key for key, _ in self.scan(reverse=True))
+
+    def __contains__(self, key: Data) -> bool:
+        return self.get(key) is not None
+
+    def __getitem__(self, key: Data) -> bytes:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: Data, value: Data) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Data) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+
+class Batch:
+    """Changes in any keyspaces that are made all at once: see :meth:`Store.batch`. A later one wins."""
+
+    def __init__(self) -> None:
+        self._operations: List[pb.Operation] = []
+
+    def put(self, keyspace: str, key: Data, value: Data) -> None:
+        """Sets a key."""
+        put = pb.KeyValue(key=_bytes(key), value=_bytes(value))
+        self._operations.append(pb.Operation(keyspace=keyspace, put=put))
+
+    def delete(self, keyspace: str, key: Data) -> None:
+        """Removes a key."""
+        self._operations.append(pb.Operation(keyspace=keyspace, delete=_bytes(key)))
+
+    def delete_range(
+        self, keyspace: str, start: Optional[Data] = None, end: Optional[Data] = None
+    ) -> None:
+        """Removes the keys from ``start`` up to, not including, ``end``."""
+        self._operations.append(pb.Operation(keyspace=keyspace, delete_range=_range(start, end)))
+
+    def _apply(self, connection: _Connection, txn: int, durability: int) -> None:
+        if self._operations:
+            request = pb.ApplyRequest(operations=self._operations, txn=txn, durability=durability)
+            connection.call("Apply", request, txn)
+
+
+class _Keys:
+    """What stores and transactions have in common."""
+
+    def __init__(self, connection: _Connection, txn: int, durable: bool) -> None:
+        self._connection = connection
+        self._txn = txn
+        self.durable = durable
+
+    def keyspace(self, name: str) -> Keyspace:
+        """The keyspace of this name; it need not exist yet."""
+        return Keyspace(self._connection, name, self._txn, self.durable)
+
+    def __getitem__(self, name: str) -> Keyspace:
+        return self.keyspace(name)
+
+    def apply(self, batch: Batch) -> None:
+        """Makes the changes of a batch, all of them or none."""
+        batch._apply(self._connection, self._txn, pb.DURABLE if self.durable else pb.ASYNCHRONOUS)
+
+
+class Store(_Keys):
+    """A mounted store. Use :func:`connect`."""
+
+    def __init__(self, store: str, *, deadline: Optional[float], durable: bool, txn: int) -> None:
+        super().__init__(_Connection(store, deadline), txn, durable)
+        self.path = store
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection, and with it the transactions that were begun on it."""
+        self._connection.close()
+
+    def info(self) -> Tuple[str, str]:
+        """Version of the daemon, and where the store is mounted."""
+        info = self._connection.call("Info", pb.InfoRequest())
+        return info.version, info.mount
+
+    def batch(self) -> "_BatchContext":
+        """``with store.batch() as batch: …`` makes all changes of the block, or none."""
+        return _BatchContext(self)
+
+    def keyspaces(self) -> List[KeyspaceInfo]:
+        """The keyspaces that this user may use, ordered by name."""
+        answer = self._connection.call("ListKeyspaces", pb.ListKeyspacesRequest())
+        return [_keyspace_info(info) for info in answer.keyspaces]
+
+    def create_keyspace(
+        self, name: str, mode: Optional[int] = None, *, exclusive: bool = False
+    ) -> KeyspaceInfo:
+        """Makes a keyspace; its mode is 0600 unless it says otherwise."""
+        request = pb.CreateKeyspaceRequest(name=name, mode=mode, exclusive=exclusive)
+        return _keyspace_info(self._connection.call("CreateKeyspace", request))
+
+    def chmod(self, name: str, mode: int) -> KeyspaceInfo:
+        """Changes who may read and write a keyspace."""
+        request = pb.ChangeKeyspaceRequest(name=name, mode=mode)
+        return _keyspace_info(self._connection.call("ChangeKeyspace", request))
+
+    def chown(self, name: str, uid: Optional[int] = None, gid: Optional[int] = None) -> KeyspaceInfo:
+        """Gives a keyspace to another user (root and the store's owner may) or group."""
+        request = pb.ChangeKeyspaceRequest(name=name, uid=uid, gid=gid)
+        return _keyspace_info(self._connection.call("ChangeKeyspace", request))
+
+    def transactions(self) -> List[TransactionInfo]:
+        """This user's open transactions."""
+        answer = self._connection.call("ListTransactions", pb.ListTransactionsRequest())
+        return [
+            TransactionInfo(
+                info.txn,
+                "serializable" if info.isolation == pb.SERIALIZABLE else "snapshot",
+                info.uid,
+                info.pid,
+                info.label,
+                info.age_ms / 1000,
+                info.state,
+            )
+            for info in answer.transactions
+        ]
+
+    def transaction(
+        self,
+        *,
+        isolation: str = "snapshot",
+        nice: int = 0,
+        timeout: Optional[float] = None,
+        durable: bool = True,
+        tied: bool = True,
+        label: str = "python",
+    ) -> "Transaction":
+        """Begins a transaction over keys and files.
+
+        ``isolation``: ``"snapshot"`` or ``"serializable"``. ``nice``: of two in each other's way the one with the
+        greater number gives way. ``timeout``: it is given up when it takes longer (seconds). ``durable``: the
+        commit survives a power cut when it returns. ``tied``: it ends with this connection, however the process
+        ends; else it stays until somebody commits or aborts it.
+        """
+        if self._txn:
+            raise KvfsError(f"this is in transaction {self._txn} already; there are none inside of others")
+        levels = {"snapshot": pb.SNAPSHOT, "serializable": pb.SERIALIZABLE}
+        if isolation not in levels:
+            raise ValueError(f"isolation is 'snapshot' or 'serializable', not {isolation!r}")
+        request = pb.BeginRequest(
+            isolation=levels[isolation],
+            nice=nice,
+            timeout_ms=0 if timeout is None else max(1, round(timeout * 1000)),
+            tied=tied,
+            label=label,
+        )
+        txn = self._connection.call("Begin", request).txn
+        return Transaction(self._connection, txn, durable)
+
+    def join(self, txn: int, *, durable: bool = True) -> "Transaction":
+        """A transaction of this user that is open already, by its number."""
+        return Transaction(self._connection, txn, durable)
+
+    def run(self, function: Callable[["Transaction"], T], retries: int = 3, **begin: Any) -> T:
+        """Calls ``function`` with a transaction and commits it; after a conflict again, at most ``retries`` times.
+
+        Further arguments are those of :meth:`transaction`. Returns what ``function`` returns.
+        """
+        while True:
+            try:
+                with self.transaction(**begin) as txn:
+                    result = function(txn)
+                return result
+            except Conflict:
+                if retries <= 0:
+                    raise
+                retries -= 1
+
+
+class Transaction(_Keys):
+    """A transaction over keys and files: ``txn["tags"]["song"] = "…"``, ``open(txn.path("song.mp3"), "wb")``.
+
+    As a context manager it commits at the end of the block, and aborts when an exception leaves it.
+    """
+
+    def __init__(self, connection: _Connection, txn: int, durable: bool) -> None:
+        super().__init__(connection, txn, durable)
+        self._root: Optional[str] = None
+        self._ended = False
+
+    @property
+    def id(self) -> int:
+        """Its number, for ``kvfs txn join`` and :meth:`Store.join`."""
+        return self._txn
+
+    def path(self, path: Path = "") -> str:
+        """Where the file ``path`` (from the root of the store) is seen in the transaction.
+
+        Close such files before the commit.
+        """
+        if self._root is None:
+            view = self._connection.call("View", pb.ViewRequest(txn=self._txn), self._txn)
+            self._root = os.fsdecode(view.path)
+        return os.path.join(self._root, os.fspath(path).lstrip("/"))
+
+    def environment(self) -> Mapping[str, str]:
+        """The environment of commands that are to belong to the transaction, such as ``kvfs kv``."""
+        return {**os.environ, "KVFS_TXN": str(self._txn), "KVFS_TXN_STORE": self._connection.store}
+
+    def commit(self) -> None:
+        """Makes everything visible at once. :class:`Conflict`: nothing of it happened."""
+        durability = pb.DURABLE if self.durable else pb.ASYNCHRONOUS
+        try:
+            self._connection.call("Commit", pb.CommitRequest(txn=self._txn, durability=durability), self._txn)
+        except Conflict:
+            self._ended = True
+            raise
+        self._ended = True
+
+    def abort(self) -> None:
+        """Drops it."""
+        self._ended = True
+        self._connection.call("Abort", pb.AbortRequest(txn=self._txn), self._txn)
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._ended:
+            return
+        if kind is None:
+            try:
+                self.commit()
+                return
+            finally:
+                if not self._ended:
+                    self._abort_quietly()
+        self._abort_quietly()
+
+    def _abort_quietly(self) -> None:
+        try:
+            self.abort()
+        except KvfsError:
+            pass  # It has ended by itself; what is under way says why.
+
+
+class _BatchContext:
+    def __init__(self, keys: _Keys) -> None:
+        self._keys = keys
+        self._batch = Batch()
+
+    def __enter__(self) -> Batch:
+        return self._batch
+
+    def __exit__(self, kind: Optional[Type[BaseException]], *_: object) -> None:
+        if kind is None:
+            self._keys.apply(self._batch)
+
+
+def _keyspace_info(info: pb.KeyspaceInfo) -> KeyspaceInfo:
+    return KeyspaceInfo(info.name, info.uid, info.gid, info.mode)
+
+
+def connect(path: Path = ".", *, deadline: Optional[float] = None, durable: bool = True) -> Store:
+    """Connects to the mounted store that ``path`` means: its directory, or anything on its mount.
+
+    ``deadline``: longest time of each call (seconds). ``durable``: changes outside of transactions survive a power
+    cut when they return; else within the commit interval. Inside of ``kvfs txn run`` and ``kvfs txn join`` calls
+    belong to that transaction.
+    """
+    store = locate(path)
+    txn = 0
+    if os.environ.get("KVFS_TXN") and os.environ.get("KVFS_TXN_STORE", store) == store:
+        txn = int(os.environ["KVFS_TXN"])
+    connected = Store(store, deadline=deadline, durable=durable, txn=txn)
+    try:
+        connected.info()
+    except KvfsError as error:
+        connected.close()
+        if isinstance(error, NotMounted):
+            raise NotMounted(f"{os.fspath(path)}: {error}", error.code) from None
+        raise
+    return connected

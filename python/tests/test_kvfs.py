@@ -1,0 +1,202 @@
+"""The package on a mounted store: KVFS_DIR names a directory on it, KVFS the command.
+
+usage: KVFS_DIR=… KVFS=… python3 -m unittest discover -s python/tests
+"""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import unittest
+
+import grpc
+
+import kvfs
+from kvfs._proto import store_pb2 as pb
+
+DIR = os.environ.get("KVFS_DIR", "")
+KVFS = os.environ.get("KVFS", "kvfs")
+PROTO = os.path.join(os.path.dirname(__file__), "../../crates/rpc/proto/kvfs/v1/store.proto")
+
+
+class Generated(unittest.TestCase):
+    def test_the_generated_code_is_that_of_the_protocol_file(self):
+        with open(PROTO, encoding="utf-8") as file:
+            text = re.sub(r"//.*", "", file.read())
+        service = pb.DESCRIPTOR.services_by_name["Store"]
+        self.assertEqual(re.findall(r"rpc (\w+)\(", text), [method.name for method in service.methods])
+        messages = re.findall(r"^message (\w+) \{(\}|\n.*?^\})", text, re.S | re.M)
+        found = {name: dict(re.findall(r"(\w+) = (\d+);", body)) for name, body in messages}
+        known = {
+            name: {field.name: str(field.number) for field in message.fields}
+            for name, message in pb.DESCRIPTOR.message_types_by_name.items()
+        }
+        self.assertEqual(found, known)
+
+
+@unittest.skipUnless(DIR, "KVFS_DIR names no mounted store")
+class OnMount(unittest.TestCase):
+    def setUp(self):
+        self.store = kvfs.connect(DIR)
+        self.addCleanup(self.store.close)
+        self.mount = self.store.info()[1]
+        self.name = self.id().rsplit(".", 1)[1]
+        self.keys = self.store[self.name]
+        self.keys.delete_range()
+
+    def kv(self, *args, **options):
+        return subprocess.run([KVFS, "kv", *args], cwd=DIR, check=True, capture_output=True, **options).stdout
+
+    def test_a_keyspace_is_like_a_dictionary_in_order(self):
+        keys = self.keys
+        keys["b"] = "2"
+        keys[b"a"] = b"1"
+        keys.update({"c": "3", b"\xff\x00": b"\x00"})
+        self.assertEqual(keys["b"], b"2")
+        self.assertEqual(list(keys), [b"a", b"b", b"c", b"\xff\x00"])
+        self.assertEqual(list(reversed(keys))[0], b"\xff\x00")
+        self.assertEqual(list(keys.values())[:2], [b"1", b"2"])
+        self.assertEqual(keys.get_many(["c", "none", "a"]), [b"3", None, b"1"])
+        self.assertTrue("a" in keys and "none" not in keys)
+        self.assertEqual(keys.get("none", 7), 7)
+        with self.assertRaises(KeyError):
+            keys["none"]
+        del keys["a"]
+        with self.assertRaises(KeyError):
+            del keys["a"]
+        keys.delete_range("b", "c")
+        self.assertEqual(list(keys.items()), [(b"c", b"3"), (b"\xff\x00", b"\x00")])
+        self.assertEqual(self.kv("get", self.name, "c"), b"3")
+
+    def test_scans_go_both_ways(self):
+        with self.store.batch() as batch:
+            for number in range(3000):
+                batch.put(self.name, f"{number:05}", "v" * (number % 100))
+        keys = [key for key, _ in self.keys.scan()]
+        self.assertEqual(keys, [f"{number:05}".encode() for number in range(3000)])
+        self.assertEqual([key for key, _ in self.keys.scan(reverse=True)], keys[::-1])
+        self.assertEqual([key for key, _ in self.keys.scan("001", start="00150", limit=2)], [b"00150", b"00151"])
+        self.assertEqual([key for key, _ in self.keys.scan(end="00002", reverse=True)], [b"00001", b"00000"])
+        self.assertEqual(list(self.keys.scan(limit=0)), [])
+        for key, _ in self.keys.scan():  # left in the middle
+            break
+        self.assertEqual(next(iter(self.keys)), key)
+
+    def test_a_batch_that_is_left_by_an_error_does_nothing(self):
+        with self.assertRaises(ZeroDivisionError), self.store.batch() as batch:
+            batch.put(self.name, "a", "1")
+            1 / 0
+        self.assertEqual(list(self.keys), [])
+
+    def test_files_and_keys_commit_together(self):
+        path = os.path.join(DIR, "music", "song.mp3")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        inside = os.path.relpath(path, self.mount)
+        with self.store.transaction() as txn:
+            txn[self.name][b"song"] = b"artist"
+            with open(txn.path(inside), "wb") as file:
+                file.write(b"la la la")
+            self.assertTrue("song" in txn[self.name] and "song" not in self.keys)
+            self.assertFalse(os.path.exists(path))
+            kv = self.kv("get", self.name, "song", env=txn.environment())
+            self.assertEqual(kv, b"artist", "a command in the transaction")
+            self.assertIn(txn.id, [line.id for line in self.store.transactions()])
+        self.assertEqual(self.keys["song"], b"artist")
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), b"la la la")
+        with self.assertRaises(kvfs.TransactionEnded):
+            txn[self.name]["song"]
+        with self.assertRaises(ZeroDivisionError), self.store.transaction() as txn:
+            del txn[self.name]["song"]
+            os.remove(txn.path(inside))
+            1 / 0
+        self.assertTrue(os.path.exists(path) and "song" in self.keys)
+        self.assertEqual(self.store.transactions(), [])
+        os.remove(path)
+
+    def test_a_conflict_names_whom_and_what(self):
+        self.keys["fought"] = "0"
+        with self.assertRaises(kvfs.Conflict) as caught:
+            with self.store.transaction() as txn:
+                txn[self.name]["other"] = "1"
+                self.keys["fought"] = "theirs"
+                txn[self.name]["fought"] = "mine"
+        self.assertEqual((caught.exception.keyspace, caught.exception.key), (self.name, b"fought"))
+        self.assertIn("fought", str(caught.exception))
+        self.assertEqual(dict(self.keys.items()), {b"fought": b"theirs"})
+
+    def test_run_retries_and_loses_no_update(self):
+        self.keys["count"] = "0"
+
+        def add(txn):
+            number = int(txn[self.name]["count"]) + 1
+            txn[self.name]["count"] = str(number)
+            return number
+
+        def work():
+            with kvfs.connect(DIR) as store:
+                for _ in range(5):
+                    store.run(add, retries=100, durable=False)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(self.keys["count"], b"20")
+        with self.assertRaises(kvfs.Conflict):
+            self.store.run(lambda txn: (self.keys.put("count", "x"), add(txn))[1], retries=0)
+
+    def test_serializable_and_joined(self):
+        txn = self.store.transaction(isolation="serializable", tied=False, timeout=60)
+        with kvfs.connect(DIR) as other:
+            other.join(txn.id)[self.name]["a"] = "1"
+        self.assertEqual(txn[self.name]["a"], b"1")
+        subprocess.run([KVFS, "txn", "commit", str(txn.id)], cwd=DIR, check=True)
+        self.assertEqual(self.keys["a"], b"1")
+        with self.assertRaises(ValueError):
+            self.store.transaction(isolation="chaos")
+
+    def test_a_process_that_dies_leaves_nothing(self):
+        script = (
+            "import os, sys, kvfs\n"
+            "store = kvfs.connect(sys.argv[1])\n"
+            "txn = store.transaction()\n"
+            "txn[sys.argv[2]]['a'] = '1'\n"
+            "open(txn.path('left-behind'), 'w').write('x')\n"
+            "os.abort()\n"
+        )
+        died = subprocess.run([sys.executable, "-c", script, DIR, self.name], stderr=subprocess.DEVNULL)
+        self.assertLess(died.returncode, 0)
+        while self.store.transactions():
+            pass
+        self.assertNotIn("a", self.keys)
+        self.assertFalse(os.path.exists(os.path.join(self.mount, "left-behind")))
+
+    def test_keyspaces_have_owners(self):
+        self.keys["a"] = "1"
+        mine = {info.name: info for info in self.store.keyspaces()}[self.name]
+        self.assertEqual((mine.uid, mine.mode), (os.geteuid(), 0o600))
+        self.assertEqual(self.store.chmod(self.name, 0o640).mode, 0o640)
+        with self.assertRaises(kvfs.KvfsError) as caught:
+            self.store.create_keyspace(self.name, exclusive=True)
+        self.assertEqual(caught.exception.code, grpc.StatusCode.ALREADY_EXISTS)
+        with self.assertRaises(kvfs.KvfsError) as caught:
+            self.store["meta"]["a"] = "1"
+        self.assertEqual(caught.exception.code, grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_a_place_without_a_store(self):
+        with self.assertRaises(kvfs.NotMounted):
+            kvfs.connect("/proc")
+
+    def test_in_a_run_the_store_is_the_transaction(self):
+        script = "import kvfs, sys; kvfs.connect()[sys.argv[1]]['a'] = '1'; sys.exit(int(sys.argv[2]))"
+        for code, there in ((3, False), (0, True)):
+            command = [KVFS, "txn", "run", "--", sys.executable, "-c", script, self.name, str(code)]
+            ran = subprocess.run(command, cwd=DIR)
+            self.assertEqual((ran.returncode, "a" in self.keys), (code, there))
+
+
+if __name__ == "__main__":
+    unittest.main()
