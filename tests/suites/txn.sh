@@ -426,6 +426,8 @@ ordinary_user() {
       id=\$(\"$KVFS\" txn begin | head -n 1)
       \"$KVFS\" txn join \$id -- sh -ec \"echo joined > joined\"
       test ! -e joined
+      test \$(stat -c %u $home/mnt/.kvfs/txn/\$id) = 65534
+      cat $home/mnt/.kvfs/locks | grep -q /sub/joined
       \"$KVFS\" txn commit \$id
       cat joined
       cd /; \"$KVFS\" umount $home/mnt

@@ -4,7 +4,8 @@ use crate::world::kvfs;
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in ["mkfs", "mount", "umount", "check", "stats", "kv", "snapshot", "txn", "version"] {
+    for command in ["mkfs", "mount", "umount", "check", "stats", "kv", "locks", "snapshot", "txn", "version"]
+    {
         let help = kvfs(&[command, "--help"]).ok();
         assert!(help.contains("Example"), "{command}: {help}");
         assert!(help.contains(&format!("kvfs {command}")), "{command}: {help}");
