@@ -54,7 +54,7 @@ unchangeable() {
 contents() {
   local names
   names=$(ls .kvfs | tr '\n' ' ')
-  [ "$names" = "locks snapshots stats txn version " ] || { echo "in .kvfs: $names"; return 1; }
+  [ "$names" = "kv.sock locks snapshots stats txn version " ] || { echo "in .kvfs: $names"; return 1; }
   [ "$(stat -c %a:%U .kvfs)" = 755:root ] && [ "$(stat -c %a .kvfs/version)" = 444 ] &&
     [ "$(cut -d' ' -f1 .kvfs/stats/stats.txt)" = "$("$KVFS" stats "$mnt" | cut -d' ' -f1)" ] &&
     python3 - <<'PY' && cp .kvfs/stats/stats.prom "$work/prom" && cmp -n 10 .kvfs/stats/stats.prom "$work/prom"

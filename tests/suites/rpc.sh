@@ -166,6 +166,7 @@ example_rust() {
 
 step "keys are the same, mounted or not" same_way_mounted_or_not
 cd "$mnt" || die "no mount"
+step "the socket is under .kvfs, too" sh -c "[ \"\$(readlink .kvfs/kv.sock)\" = '$store/kv.sock' ] && [ -S .kvfs/kv.sock ]"
 step "KVFS_TXN puts commands into a transaction" in_a_transaction
 step "large values through a slow pipe" big_pages
 step "keyspaces have owners, groups and modes" other_users

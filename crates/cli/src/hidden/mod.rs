@@ -1,6 +1,7 @@
 //! What is in `.kvfs/` at the root of a mount, and who sees it.
 //!
 //! ```text
+//! .kvfs/kv.sock           leads to the key-value socket
 //! .kvfs/locks              as `kvfs locks` shows them: those that concern the reader
 //! .kvfs/snapshots/NAME/    a snapshot, read-only
 //! .kvfs/stats/             counters: stats.txt, stats.json, stats.prom
@@ -15,6 +16,7 @@ mod snapshots;
 mod transactions;
 
 use std::fmt;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -113,6 +115,7 @@ struct Top {
 impl Folder for Top {
     fn list(&self, _uid: u32) -> Vec<Name> {
         let names = [
+            (kvfs_rpc::SOCKET_NAME, FileType::Symlink),
             ("locks", FileType::Regular),
             ("snapshots", FileType::Directory),
             ("stats", FileType::Directory),
@@ -130,6 +133,10 @@ impl Folder for Top {
             b"stats" => Some(Item::Folder(Arc::new(Stats { service }))),
             b"txn" => Some(Item::Folder(Arc::new(OpenTransactions { service }))),
             b"version" => Some(Item::File(version::line().into())),
+            name if name == kvfs_rpc::SOCKET_NAME.as_bytes() => service.transactions().map(|transactions| {
+                let target = transactions.keys_socket().into_os_string().into_vec();
+                Item::Link { target: target.into(), uid: rustix::process::geteuid().as_raw() }
+            }),
             _ => None,
         })
     }

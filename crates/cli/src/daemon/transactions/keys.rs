@@ -35,6 +35,13 @@ impl From<CliError> for TxnError {
     }
 }
 
+impl Transactions {
+    /// The socket for keys, by which they are begun, too.
+    pub(crate) fn keys_socket(&self) -> PathBuf {
+        self.store.keys_socket_path()
+    }
+}
+
 impl server::Transactions for Transactions {
     fn begin(&self, peer: &server::Peer, begin: server::Begin) -> Result<u64, TxnError> {
         let server::Begin { serializable, nice, timeout, tied, label } = begin;
