@@ -1,5 +1,6 @@
 # Shared by the scripts: mounts that are always taken down again, steps that are timed and counted.
-# Source it; then: work_dir, mount_store, umount_store, kill_daemon, check_store, step, summary.
+# Source it; then: work_dir, mount_store, umount_store, kill_daemon, check_store, step, ends, said, until_ok,
+# summary.
 # shellcheck shell=bash
 #
 # KVFS          the binary (default target/release/kvfs); "plain" = a plain directory instead of a mount,
@@ -188,6 +189,26 @@ step() {
   fi
   rm -f "$log"
   return "$status"
+}
+
+# ends CODE COMMAND...: what the command says goes to $work/said.
+ends() {
+  local code=$1 status=0
+  shift
+  "$@" >"$work/said" 2>&1 || status=$?
+  cat "$work/said"
+  [ "$status" = "$code" ] || { echo "exit $status, expected $code"; return 1; }
+}
+said() { grep -qE "$1" "$work/said"; }
+# until_ok COMMAND...: waits until it succeeds, for $TRIES looks.
+until_ok() {
+  local i
+  for ((i = 0; i < ${TRIES:-400}; i++)); do
+    "$@" && return 0
+    sleep 0.05
+  done
+  echo "never: $*"
+  return 1
 }
 
 # The last line of every script of tests: "N passed, N failed, N skipped".

@@ -18,16 +18,6 @@ fails_with() {
   said=$("$@" 2>&1) && { echo "succeeded: $*"; return 1; }
   grep -qF "$text" <<<"$said" || { echo "\"$*\" said: $said"; return 1; }
 }
-# Waits until COMMAND succeeds.
-until_ok() {
-  local i
-  for ((i = 0; i < 400; i++)); do
-    "$@" && return 0
-    sleep 0.05
-  done
-  echo "never: $*"
-  return 1
-}
 read_only="Read-only file system"
 as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 begin() { "$KVFS" txn begin "$@" | head -n 1; }
@@ -205,16 +195,6 @@ unmounts() {
   cat "$mnt"/.kvfs/version "$mnt"/.kvfs/stats/* >/dev/null && umount_store && check_store && mount_store && [ -f "$mnt/.kvfs/version" ]
 }
 
-# with_snapshots NAME COMMAND...: a step that needs them.
-with_snapshots() {
-  if "$KVFS" snapshot --help >/dev/null 2>&1; then
-    step "$@"
-  else
-    echo "  skipped           $1: no snapshots"
-    skipped=$((skipped + 1))
-  fi
-}
-
 step "no listing shows it" not_listed
 step "nothing in it can be changed" unchangeable
 step "version and counters" contents
@@ -224,12 +204,12 @@ step "links to views of transactions" links
 step "others see nothing of a transaction" others
 step "inside a transaction" in_a_transaction
 step "after commits of many names" after_large_commits
-with_snapshots "a snapshot is like a copy" snapshot_is_like_a_copy
-with_snapshots "tar, rsync, cp from a snapshot" snapshot_is_taken_away
-with_snapshots "a snapshot is read-only" snapshot_is_read_only
-with_snapshots "a snapshot is mapped" snapshot_is_mapped
-with_snapshots "many snapshots" many_snapshots
-with_snapshots "a deleted snapshot" deleted_snapshot
+step "a snapshot is like a copy" snapshot_is_like_a_copy
+step "tar, rsync, cp from a snapshot" snapshot_is_taken_away
+step "a snapshot is read-only" snapshot_is_read_only
+step "a snapshot is mapped" snapshot_is_mapped
+step "many snapshots" many_snapshots
+step "a deleted snapshot" deleted_snapshot
 cd /
 step "unmounts, is clean, and is there again" unmounts
 summary hidden

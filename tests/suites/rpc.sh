@@ -13,14 +13,6 @@ mount_store || die "mount failed"
 # Exit codes, as in `kvfs --help`.
 denied=7
 
-ends() {
-  local code=$1 status=0
-  shift
-  "$@" >"$work/said" 2>&1 || status=$?
-  cat "$work/said"
-  [ "$status" = "$code" ] || { echo "exit $status, expected $code"; return 1; }
-}
-said() { grep -qE "$1" "$work/said"; }
 kv() { "$KVFS" kv "$@"; }
 
 # A Python that has grpcio: the system's, or one in target/.

@@ -14,17 +14,9 @@ cd "$mnt" || die "no mount"
 
 # Exit codes, as in `kvfs --help`.
 failed_code=1 usage=2 conflict=75
+TRIES=200
 
 snap() { timeout 60 "$KVFS" snapshot "$@"; }
-# ends CODE COMMAND...: what the command says goes to $work/said.
-ends() {
-  local code=$1 status=0
-  shift
-  "$@" >"$work/said" 2>&1 || status=$?
-  cat "$work/said"
-  [ "$status" = "$code" ] || { echo "exit $status, expected $code"; return 1; }
-}
-said() { grep -qE "$1" "$work/said"; }
 # What makes a tree: types, modes, owners, sizes, times of change, names, links, content, attributes.
 picture() {
   (
@@ -34,16 +26,6 @@ picture() {
     find . -type f -print0 | sort -z | xargs -0r sha256sum
     getfattr -R -d -m - . 2>/dev/null
   )
-}
-# Waits until COMMAND succeeds.
-until_ok() {
-  local i
-  for ((i = 0; i < 200; i++)); do
-    "$@" && return 0
-    sleep 0.05
-  done
-  echo "never: $*"
-  return 1
 }
 stat_of() { "$KVFS" stats --json "$mnt" | python3 -c 'import json,sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 no_orphans() { [ "$(stat_of fs.orphans_queued)" = 0 ]; }

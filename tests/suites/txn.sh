@@ -16,25 +16,6 @@ in_use=3 conflict=75
 
 # run [options of txn run] -- COMMAND...
 run() { timeout 60 "$KVFS" txn run "$@"; }
-# ends CODE COMMAND...: what the command says goes to $work/said.
-ends() {
-  local code=$1 status=0
-  shift
-  "$@" >"$work/said" 2>&1 || status=$?
-  cat "$work/said"
-  [ "$status" = "$code" ] || { echo "exit $status, expected $code"; return 1; }
-}
-said() { grep -qE "$1" "$work/said"; }
-# Waits until COMMAND succeeds.
-until_ok() {
-  local i
-  for ((i = 0; i < 400; i++)); do
-    "$@" && return 0
-    sleep 0.05
-  done
-  echo "never: $*"
-  return 1
-}
 no_open() { [ "$("$KVFS" txn list --json)" = '[]' ]; }
 count_open() { "$KVFS" txn list --json | python3 -c 'import json,sys; print(len(json.load(sys.stdin)))'; }
 has_open() { [ "$(count_open)" = "$1" ]; }

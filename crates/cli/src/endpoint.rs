@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::control::{Client, Daemon, Handler, Peer, Request, Response};
 use crate::error::{CliError, Code, Result};
-use crate::mounts;
+use crate::mounts::{self, MountedStore};
 use crate::open::{self, OpenOptions};
 use crate::service::Service;
 use crate::store_dir::StoreDir;
@@ -16,19 +16,23 @@ pub(crate) struct Endpoint {
     via: Via,
 }
 
-/// The store at `target`: itself, or that of the mount that the path is on.
-pub(crate) fn find_store(target: Option<&Path>) -> Result<StoreDir> {
+/// The store at `target` (default: the current directory): itself, or that of the mount that the path is on,
+/// with this mount.
+pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<MountedStore>)> {
     let path = target.unwrap_or(Path::new("."));
-    match mounts::containing(path)? {
-        // A store may lie on the mount of another one.
-        Some(_) if target.is_some() && open::is_store(path) => StoreDir::open(path),
-        Some(mount) => StoreDir::open(&mount.store),
-        None if target.is_none() => Err(CliError::new(
-            Code::NotMounted,
-            "the current directory is not on a mounted kvfs store; name one with -s STORE",
-        )),
-        None => StoreDir::open(path),
-    }
+    // A store may lie on the mount of another one.
+    let mounted = mounts::containing(path)?.filter(|_| target.is_none() || !open::is_store(path));
+    let store = match (&mounted, target) {
+        (Some(mounted), _) => StoreDir::open(&mounted.store)?,
+        (None, Some(path)) => StoreDir::open(path)?,
+        (None, None) => {
+            return Err(CliError::new(
+                Code::NotMounted,
+                "the current directory is not on a mounted kvfs store; name one with -s STORE",
+            ));
+        }
+    };
+    Ok((store, mounted))
 }
 
 /// Who answers.
@@ -44,7 +48,7 @@ enum Via {
 impl Endpoint {
     /// The store at `target` (a store, or any path on a mount; default: the current directory). Close it.
     pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
-        let store = find_store(target)?;
+        let (store, _) = find_store(target)?;
         let via = Via::reach(&store, read_only)?;
         Ok(Self { store, read_only, via })
     }

@@ -80,16 +80,6 @@ pub enum FsError {
     /// The transaction can't be committed any more: abort it and run it again (ECANCELED).
     #[error("the transaction was canceled: {0}")]
     Canceled(Doom),
-    /// The transaction holds as much as one may (ENOSPC).
-    #[error(
-        "the transaction would hold {bytes} bytes, more than {bytes_max}; commit in parts, or mount with more --memory"
-    )]
-    TxnTooLarge {
-        /// With the write that was refused (bytes).
-        bytes: u64,
-        /// Limit (bytes).
-        bytes_max: u64,
-    },
     /// The transaction was committed and is visible, but syncing it failed: whether it survives a power cut
     /// shows at the next open (EIO).
     #[error("committed, but it may not survive a power cut: {0}")]
@@ -120,7 +110,6 @@ impl From<StoreError> for FsError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Full => Self::NoSpace,
-            StoreError::TxnTooLarge { bytes, bytes_max } => Self::TxnTooLarge { bytes, bytes_max },
             StoreError::ReadOnly => Self::ReadOnly,
             StoreError::TxnEnded(id) => Self::ViewEnded(id),
             error => Self::Store(Arc::new(error)),
@@ -159,7 +148,7 @@ impl FsError {
             Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
             Self::Canceled(_) => errno::ECANCELED,
             Self::ReadOnly => errno::EROFS,
-            Self::NoSpace | Self::TxnTooLarge { .. } => errno::ENOSPC,
+            Self::NoSpace => errno::ENOSPC,
             Self::Corrupt { .. } | Self::CommittedOnly(_) => errno::EIO,
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,

@@ -38,7 +38,7 @@ pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
     RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
-    XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
+    XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled,
 };
 pub use view::{BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Owner, Restored};
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use kvfs_store::Position;
 use kvfs_txn::Ticket;
 
+use crate::{FsError, Result};
+
 /// Longest name (bytes).
 pub const NAME_LEN_MAX: usize = 255;
 
@@ -53,6 +55,23 @@ pub struct Caller {
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in
     /// the queues, so that nobody starves. `None` at the first try.
     pub ticket: Option<Ticket>,
+}
+
+/// Tries `operation` until nobody is in its way. Blocks meanwhile: not for workers.
+///
+/// # Errors
+/// Those of `operation`, but for `Parked`.
+pub fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+    let mut caller = Caller::default();
+    loop {
+        match operation(&caller) {
+            Err(FsError::Parked(ticket)) => {
+                ticket.wait();
+                caller.ticket = Some(ticket);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Kind of a file.

@@ -120,7 +120,7 @@ impl Session {
         let Some(open) = &mut self.txns[slot] else { return Ok(()) };
         match open.txn.apply(self.handles.batch(ops)) {
             Ok(()) => open.ops.extend_from_slice(ops),
-            Err(StoreError::Conflict { .. } | StoreError::TxnTooLarge { .. }) => {}
+            Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(error),
         }
         Ok(())

@@ -147,7 +147,11 @@ fn check_key_len(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn check_key(key: &[u8]) -> Result<()> {
+/// Whether `key` may be put.
+///
+/// # Errors
+/// It is empty or too long.
+pub fn check_key(key: &[u8]) -> Result<()> {
     if key.is_empty() {
         return Err(StoreError::KeyEmpty);
     }

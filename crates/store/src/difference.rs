@@ -18,14 +18,14 @@ pub trait ChangedRanges: Send {
     fn next(&mut self) -> Result<Option<KeyRange>>;
 }
 
-/// A key whose values at two positions differ.
+/// A key, and what two positions have there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyDifference {
     /// Whole key.
     pub key: Bytes,
     /// The value at the older position.
     pub older: Option<Bytes>,
-    /// The value at the newer position; never the same.
+    /// The value at the newer position.
     pub newer: Option<Bytes>,
 }
 
@@ -50,16 +50,29 @@ impl<'r> Differences<'r> {
         Self { keyspace, older, newer, ranges, open: None }
     }
 
-    /// The next key.
+    /// The next key, with two values that differ.
     ///
     /// # Errors
     /// I/O errors and corruption.
     #[expect(clippy::should_implement_trait, reason = "it fails")]
     pub fn next(&mut self) -> Result<Option<KeyDifference>> {
+        while let Some(touched) = self.next_touched()? {
+            if touched.older != touched.newer {
+                return Ok(Some(touched));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next key that may have been written to and is there on a side, also where both have the same.
+    ///
+    /// # Errors
+    /// I/O errors and corruption.
+    pub fn next_touched(&mut self) -> Result<Option<KeyDifference>> {
         loop {
             if let Some((older, newer)) = &mut self.open {
-                if let Some(difference) = next_in(&mut **older, &mut **newer)? {
-                    return Ok(Some(difference));
+                if let Some(touched) = next_in(&mut **older, &mut **newer)? {
+                    return Ok(Some(touched));
                 }
                 self.open = None;
             }
@@ -67,7 +80,7 @@ impl<'r> Differences<'r> {
             if is_one_key(&range) {
                 let older = self.older.get(self.keyspace, &range.start)?;
                 let newer = self.newer.get(self.keyspace, &range.start)?;
-                if older != newer {
+                if older.is_some() || newer.is_some() {
                     return Ok(Some(KeyDifference { key: range.start, older, newer }));
                 }
                 continue;
@@ -85,27 +98,23 @@ fn is_one_key(range: &KeyRange) -> bool {
     range.end.as_ref().is_some_and(|end| end.strip_prefix(&range.start[..]) == Some(&[0]))
 }
 
-/// Walks side by side to the next difference, and behind it.
+/// Walks side by side past the next key.
 fn next_in(older: &mut dyn Cursor, newer: &mut dyn Cursor) -> Result<Option<KeyDifference>> {
-    loop {
-        let order = match (older.entry(), newer.entry()) {
-            (None, None) => return Ok(None),
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some((old, _)), Some((new, _))) => old.cmp(new),
-        };
-        let old = older.entry().filter(|_| order.is_le());
-        let new = newer.entry().filter(|_| order.is_ge());
-        let key = old.or(new).map(|(key, _)| Bytes::copy_from_slice(key)).unwrap_or_default();
-        let (old, new) = (old.map(|(_, value)| value.clone()), new.map(|(_, value)| value.clone()));
-        if order.is_le() {
-            older.next()?;
-        }
-        if order.is_ge() {
-            newer.next()?;
-        }
-        if old != new {
-            return Ok(Some(KeyDifference { key, older: old, newer: new }));
-        }
+    let order = match (older.entry(), newer.entry()) {
+        (None, None) => return Ok(None),
+        (Some(_), None) => std::cmp::Ordering::Less,
+        (None, Some(_)) => std::cmp::Ordering::Greater,
+        (Some((old, _)), Some((new, _))) => old.cmp(new),
+    };
+    let old = older.entry().filter(|_| order.is_le());
+    let new = newer.entry().filter(|_| order.is_ge());
+    let key = old.or(new).map(|(key, _)| Bytes::copy_from_slice(key)).unwrap_or_default();
+    let (old, new) = (old.map(|(_, value)| value.clone()), new.map(|(_, value)| value.clone()));
+    if order.is_le() {
+        older.next()?;
     }
+    if order.is_ge() {
+        newer.next()?;
+    }
+    Ok(Some(KeyDifference { key, older: old, newer: new }))
 }

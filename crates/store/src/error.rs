@@ -111,16 +111,6 @@ pub enum StoreError {
         /// Which record, and when.
         changed: Changed,
     },
-    /// A transaction has written more than the engine can commit at once.
-    #[error(
-        "the transaction has written {bytes} bytes, and at most {bytes_max} can be committed at once; make several of it"
-    )]
-    TxnTooLarge {
-        /// Payload with the refused batch (bytes).
-        bytes: u64,
-        /// About the limit (bytes).
-        bytes_max: u64,
-    },
     /// The transaction was committed or aborted before.
     #[error("transaction {0} has ended")]
     TxnEnded(TxnId),

@@ -23,7 +23,7 @@ mod named;
 mod txn;
 mod types;
 
-pub use batch::{Batch, Op};
+pub use batch::{Batch, Op, check_key};
 pub use difference::{ChangedRanges, Differences, KeyDifference};
 pub use error::{Result, StoreError};
 pub use named::{SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};

@@ -74,6 +74,16 @@ impl KeyRange {
         key >= &self.start[..] && self.end.as_ref().is_none_or(|end| key < &end[..])
     }
 
+    /// What lies in both ranges.
+    #[must_use]
+    pub fn within(self, other: &Self) -> Self {
+        let end = match (self.end, &other.end) {
+            (Some(own), Some(other)) => Some(own.min(other.clone())),
+            (own, other) => own.or_else(|| other.clone()),
+        };
+        Self { start: self.start.max(other.start.clone()), end }
+    }
+
     /// Whether no key can lie in the range.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| end[..] <= self.start[..])

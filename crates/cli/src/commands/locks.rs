@@ -15,12 +15,12 @@ pub(crate) fn run(args: &LocksArgs) -> Result<ExitCode> {
     let (mut client, _) = connect(args.store.as_deref())?;
     let failed = |error: std::io::Error| CliError::io("write", Path::new("standard output"), &error);
     let mut out = std::io::stdout().lock();
-    let (mut after, mut is_first) = (None, true);
+    let (mut after, mut has_heading) = (None, false);
     loop {
         let Response::Locks(page) = client.call(&Request::Locks { after })? else {
             return Err(Client::confused());
         };
-        let text = if args.json { as_json(&page) } else { as_text(&page, &mut is_first) };
+        let text = if args.json { as_json(&page) } else { as_text(&page, &mut has_heading) };
         out.write_all(text.as_bytes()).map_err(failed)?;
         after = page.next;
         if after.is_none() {
@@ -29,19 +29,11 @@ pub(crate) fn run(args: &LocksArgs) -> Result<ExitCode> {
     }
 }
 
-/// Rows of a page; the heading before the first.
-fn as_text(page: &LockLines, is_first: &mut bool) -> String {
+/// Rows of a page.
+fn as_text(page: &LockLines, has_heading: &mut bool) -> String {
     let mut text = String::new();
-    for doomed in &page.doomed {
-        // Writing to a string never fails.
-        let _ = report::doomed_row(&mut text, doomed);
-    }
-    for lock in &page.locks {
-        if std::mem::take(is_first) {
-            let _ = report::heading(&mut text);
-        }
-        let _ = report::rows(&mut text, lock);
-    }
+    // Writing to a string never fails.
+    let _ = report::page(&mut text, page, has_heading);
     text
 }
 

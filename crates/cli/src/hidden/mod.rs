@@ -82,16 +82,8 @@ impl Told {
         let (mut after, mut has_heading) = (None, false);
         for pages in 1.. {
             let Ok(page) = transactions.locks(uid, after) else { break };
-            for doomed in &page.doomed {
-                // Writing to a string never fails.
-                let _ = locks::doomed_row(&mut text, doomed);
-            }
-            for lock in &page.locks {
-                if !std::mem::replace(&mut has_heading, true) {
-                    let _ = locks::heading(&mut text);
-                }
-                let _ = locks::rows(&mut text, lock);
-            }
+            // Writing to a string never fails.
+            let _ = locks::page(&mut text, &page, &mut has_heading);
             after = page.next;
             if after.is_none() {
                 break;

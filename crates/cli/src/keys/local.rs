@@ -58,15 +58,8 @@ impl Local {
 
     pub(super) fn page(&mut self, keyspace: &str, range: &Range) -> Result<Vec<KeyValue>> {
         let Some(keyspace) = self.find(keyspace)? else { return Ok(Vec::new()) };
-        let mut bounds = KeyRange::prefix(&range.prefix);
-        if range.start > bounds.start {
-            bounds.start = range.start.clone();
-        }
-        if let Some(end) = &range.end
-            && bounds.end.as_ref().is_none_or(|bound| end < bound)
-        {
-            bounds.end = Some(end.clone());
-        }
+        let asked = KeyRange { start: range.start.clone(), end: range.end.clone() };
+        let bounds = KeyRange::prefix(&range.prefix).within(&asked);
         if bounds.is_empty() {
             return Ok(Vec::new());
         }
@@ -122,18 +115,9 @@ fn info(name: String, owner: KeyspaceOwner) -> KeyspaceInfo {
     KeyspaceInfo { name, uid, gid, mode }
 }
 
-/// Tries until nobody is in the way; nobody else is there for long.
-fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T, FsError>) -> Result<T> {
-    let mut caller = Caller::default();
-    loop {
-        match operation(&caller) {
-            Err(FsError::Parked(ticket)) => {
-                ticket.wait();
-                caller.ticket = Some(ticket);
-            }
-            done => return done.map_err(explain),
-        }
-    }
+/// Nobody else is in the way for long.
+fn settled<T>(operation: impl FnMut(&Caller) -> Result<T, FsError>) -> Result<T> {
+    kvfs_fs::settled(operation).map_err(explain)
 }
 
 /// As the daemon would say it.

@@ -3,16 +3,30 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use crate::control::{DoomLine, LockLine, PartyLine, WaiterLine};
+use crate::control::{DoomLine, LockLine, LockLines, PartyLine, WaiterLine};
 use crate::units::human_duration;
 
+/// A page as rows of a table, with a heading before the first lock of all pages.
+pub(crate) fn page(out: &mut impl Write, page: &LockLines, has_heading: &mut bool) -> fmt::Result {
+    for doomed in &page.doomed {
+        doomed_row(out, doomed)?;
+    }
+    for lock in &page.locks {
+        if !std::mem::replace(has_heading, true) {
+            heading(out)?;
+        }
+        rows(out, lock)?;
+    }
+    Ok(())
+}
+
 /// The heading of a table.
-pub(crate) fn heading(out: &mut impl Write) -> fmt::Result {
+fn heading(out: &mut impl Write) -> fmt::Result {
     writeln!(out, "{:9}  {:>8}  {:44}  NAME", "MODE", "AGE", "HOLDER")
 }
 
 /// A lock with its waiters, as rows of a table.
-pub(crate) fn rows(out: &mut impl Write, lock: &LockLine) -> fmt::Result {
+fn rows(out: &mut impl Write, lock: &LockLine) -> fmt::Result {
     row(out, &lock.mode, &human_duration(lock.age), &party(&lock.holder), &lock.name)?;
     for waiter in &lock.waiters {
         let who = format!("  waits: {}", party(&waiter.waiter));
@@ -26,7 +40,7 @@ pub(crate) fn rows(out: &mut impl Write, lock: &LockLine) -> fmt::Result {
 }
 
 /// A transaction that can't go on.
-pub(crate) fn doomed_row(out: &mut impl Write, doomed: &DoomLine) -> fmt::Result {
+fn doomed_row(out: &mut impl Write, doomed: &DoomLine) -> fmt::Result {
     writeln!(out, "{} can't be committed: {}", party(&doomed.party), printable(&doomed.why))
 }
 

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind};
+use kvfs_store::{Batch, Durability, Keyspace, KeyspaceInfo, KeyspaceKind};
 use parking_lot::{Mutex, RwLock};
 
 use crate::schema::{KEYSPACES, decode_keyspace, encode_keyspace, keyspace_key};
@@ -150,12 +150,15 @@ impl FileSystem {
         Ok(ask(self.shared.keyspaces.known.write().get_or_insert(read)))
     }
 
+    /// The keyspaces that are not the file system's own.
+    pub(crate) fn user_keyspaces(&self) -> impl Iterator<Item = KeyspaceInfo> + use<> {
+        let all = self.store.keyspaces().into_iter();
+        all.filter(|info| info.kind == KeyspaceKind::Tuple && !KEYSPACES.contains(&info.name.as_str()))
+    }
+
     fn read_keyspaces(&self) -> Result<BTreeMap<String, KeyspaceEntry>> {
         let mut known = BTreeMap::new();
-        for info in self.store.keyspaces() {
-            if info.kind != KeyspaceKind::Tuple || KEYSPACES.contains(&info.name.as_str()) {
-                continue;
-            }
+        for info in self.user_keyspaces() {
             let record = self.store.get(self.keyspaces.meta, &keyspace_key(&info.name))?;
             let owner = match record {
                 Some(bytes) => decode_keyspace(&info.name, &bytes)?,

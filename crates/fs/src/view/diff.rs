@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Change, KeyDifference, KeyRange, KeyspaceInfo, KeyspaceKind};
+use kvfs_store::{BLOCK_BYTES, Change, KeyDifference, KeyRange};
 
 use super::compare::{Place, Sides, key_of};
 use super::publish::each_change;
@@ -101,7 +101,8 @@ impl FileSystem {
         let mut comparison = Comparison::new(&view.main, self, false);
         each_change(view.txn.changes(self.keyspaces.meta)?, |change| match change {
             Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
-                comparison.take_key(&key)
+                let [before, after] = [view.main.row(&key)?, self.row(&key)?];
+                comparison.take_key(&key, before, after)
             }
             Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
         })?;
@@ -130,7 +131,7 @@ impl FileSystem {
     pub fn diff_from(&self, before: &Self) -> Result<Vec<Difference>> {
         let mut comparison = Comparison::new(before, self, true);
         let sides = comparison.sides;
-        sides.each_touched_row(|touched| comparison.take_key(&touched.key))?;
+        sides.each_touched_row(|row| comparison.take_key(&row.key, row.older, row.newer))?;
         let mut lines = comparison.name_lines()?;
         for info in self.user_keyspaces() {
             let mut keys = comparison.sides.differences(info.keyspace, KeyRange::all())?;
@@ -140,12 +141,6 @@ impl FileSystem {
         }
         Ok(lines)
     }
-
-    /// The keyspaces that are not the file system's own.
-    pub(super) fn user_keyspaces(&self) -> impl Iterator<Item = KeyspaceInfo> + use<> {
-        let all = self.store.keyspaces().into_iter();
-        all.filter(|info| info.kind == KeyspaceKind::Tuple && !crate::KEYSPACES.contains(&info.name.as_str()))
-    }
 }
 
 impl<'f> Comparison<'f> {
@@ -154,10 +149,11 @@ impl<'f> Comparison<'f> {
     }
 
     /// Compares what both sides have under a row's key.
-    fn take_key(&mut self, key: &[u8]) -> Result<()> {
+    fn take_key(&mut self, key: &[u8], before: Option<Bytes>, after: Option<Bytes>) -> Result<()> {
         let Some((directory, name)) = Placement::parse_key(key) else { return Ok(()) };
         let place = (directory, Bytes::copy_from_slice(name));
-        let (before, after) = (found(self.sides.before, key)?, found(self.sides.after, key)?);
+        let Sides { before: then, after: now } = self.sides;
+        let (before, after) = (found(then, key, before)?, found(now, key, after)?);
         match (before, after) {
             (Some(before), Some(after)) if before.inode == after.inode => {
                 if differ(&before, &after) || self.differ_inside(&before, &after)? {
@@ -218,8 +214,7 @@ impl<'f> Comparison<'f> {
                     lines.push(difference(DiffKind::Renamed, &found, path, Some(from)));
                     continue;
                 }
-                let meta = self.sides.before.keyspaces.meta;
-                let existed = self.sides.before.read_view().get(meta, &key_of(&place))?.is_some();
+                let existed = self.sides.before.row(&key_of(&place))?.is_some();
                 let kind = if existed { DiffKind::Changed } else { DiffKind::Added };
                 lines.push(difference(kind, &found, path, None));
             }
@@ -254,9 +249,8 @@ fn join_pairs(lines: &mut Vec<Difference>) {
 }
 
 /// What is under a row's key on one side.
-fn found(side: &FileSystem, key: &[u8]) -> Result<Option<Found>> {
-    let (meta, read) = (side.keyspaces.meta, side.read_view());
-    let Some(bytes) = read.get(meta, key)? else { return Ok(None) };
+fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Result<Option<Found>> {
+    let Some(bytes) = bytes else { return Ok(None) };
     let row = Row::decode(key, &bytes)?;
     let (inode, kind) = (row.inode(), row.kind());
     let mut found = Found { inode, kind, header: None, content: Bytes::new() };
@@ -267,7 +261,7 @@ fn found(side: &FileSystem, key: &[u8]) -> Result<Option<Found>> {
         }
         Row::Directory { .. } => {}
         Row::Link { .. } => {
-            if let Some(own) = read.get(meta, &Placement::own_subtree(inode).own_key())? {
+            if let Some(own) = side.row(&Placement::own_subtree(inode).own_key())? {
                 let (header, content) = Row::decode_own(inode, &own)?;
                 (found.header, found.content) = (Some(header), own.slice_ref(content));
             }

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 /// The errno of `error`; failures of the store itself are logged, since EIO says so little.
 pub(super) fn errno(error: &FsError) -> Errno {
     match error {
-        FsError::Corrupt { .. } | FsError::Store(_) | FsError::TxnTooLarge { .. } => {
+        FsError::Corrupt { .. } | FsError::Store(_) => {
             tracing::error!(%error, "a request failed");
         }
         _ => {}

@@ -216,14 +216,10 @@ impl DbTxn {
 
     /// Commits by way of runs; `None`: it came to nothing. The caller holds both locks.
     fn commit_spilled(&self, live: &mut Live) -> Result<Option<Position>> {
-        let sealed = self.change(&mut live.writes, PrivateWrites::seal);
-        if let Some(sealed) = sealed {
+        // Twice at the most: what a failed spill left, and what came in after it.
+        while let Some(sealed) = self.change(&mut live.writes, PrivateWrites::seal) {
             let spill = self.write(&sealed)?;
             self.change(&mut live.writes, |writes| writes.spilled(spill));
-            // What came in while the first one was under way.
-            if live.writes.bytes_memory() > 0 {
-                return self.commit_spilled(live);
-            }
         }
         if live.writes.runs().is_empty() {
             return Ok(None);

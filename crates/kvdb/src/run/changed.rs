@@ -70,8 +70,12 @@ fn find_changed_blocks(layer: &Layer, search: &mut ChangedSearch, bound: &[u8]) 
         }
         for (block, span) in region.spans(from, u64::MAX) {
             if search.concerns(span.seqno, span.seqno) {
+                let first = block_key(region.prefix, block);
+                if search.is_beyond(&first) {
+                    return;
+                }
                 let last = block_key(region.prefix, block + u64::from(span.count) - 1);
-                search.add(&block_key(region.prefix, block), &[&last[..], b"\0"].concat(), bound);
+                search.add(&first, &[&last[..], b"\0"].concat(), bound);
             }
         }
     }

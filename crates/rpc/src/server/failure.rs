@@ -33,7 +33,7 @@ impl Failure {
     pub(super) fn of(fs: &FileSystem, error: FsError) -> Self {
         match error {
             FsError::Parked(ticket) => Self::Parked(ticket),
-            error => Self::Status(of_fs(fs, &error)),
+            error => TxnError::of(fs, &error).into(),
         }
     }
 }
@@ -90,13 +90,6 @@ impl From<TxnError> for Status {
     }
 }
 
-fn of_fs(fs: &FileSystem, error: &FsError) -> Status {
-    match error {
-        FsError::Canceled(doom) => aborted(&conflict(fs, doom)),
-        error => Status::new(code_of(error), error.to_string()),
-    }
-}
-
 /// The status of an error of the store itself.
 pub(super) fn of_store(error: &StoreError) -> Status {
     Status::new(code_of_store(error), error.to_string())
@@ -111,7 +104,7 @@ fn code_of(error: &FsError) -> Code {
         FsError::NotPermitted(_) => Code::PermissionDenied,
         FsError::NotSupported(_) => Code::Unimplemented,
         FsError::ViewEnded(_) | FsError::Stale(_) | FsError::ReadOnly => Code::FailedPrecondition,
-        FsError::NoSpace | FsError::TxnTooLarge { .. } => Code::ResourceExhausted,
+        FsError::NoSpace => Code::ResourceExhausted,
         FsError::Corrupt { .. } => Code::DataLoss,
         FsError::Store(cause) => code_of_store(cause),
         _ => Code::Internal,
@@ -121,7 +114,7 @@ fn code_of(error: &FsError) -> Code {
 fn code_of_store(error: &StoreError) -> Code {
     match error {
         StoreError::Corrupt { .. } => Code::DataLoss,
-        StoreError::Full | StoreError::TxnTooLarge { .. } => Code::ResourceExhausted,
+        StoreError::Full => Code::ResourceExhausted,
         StoreError::Failed { .. } | StoreError::ReadOnly | StoreError::TxnEnded(_) => {
             Code::FailedPrecondition
         }

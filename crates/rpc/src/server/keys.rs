@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{FileSystem, KeyChange, Position};
-use kvfs_store::{KEY_LEN_MAX, KeyRange, Keyspace};
+use kvfs_store::{KeyRange, Keyspace};
 use tonic::Status;
 
 use super::Shared;
 use super::access::WRITE;
 use super::call::Call;
-use super::failure::Failure;
+use super::failure::{Failure, of_store};
 use super::peer::Peer;
 use crate::proto::operation::Change;
 use crate::{MESSAGE_LEN_MAX, OPERATIONS_MAX, proto};
@@ -20,14 +20,7 @@ const VALUE_OVERHEAD: usize = 16;
 
 /// A key that a batch would refuse is told at once.
 fn check_key(key: &[u8]) -> Result<(), Status> {
-    match key.len() {
-        0 => Err(Status::invalid_argument("the empty key is not allowed")),
-        1..=KEY_LEN_MAX => Ok(()),
-        len => {
-            let message = format!("key of {len} bytes exceeds the limit of {KEY_LEN_MAX}");
-            Err(Status::invalid_argument(message))
-        }
-    }
+    kvfs_store::check_key(key).map_err(|error| of_store(&error))
 }
 
 pub(super) fn range_of(range: Option<proto::KeyRange>) -> KeyRange {

@@ -56,20 +56,6 @@ struct Scan {
     left: u64,
 }
 
-fn bounds(request: &proto::ScanRequest) -> KeyRange {
-    let mut bounds = KeyRange::prefix(&request.prefix);
-    let range = range_of(request.range.clone());
-    if range.start > bounds.start {
-        bounds.start = range.start;
-    }
-    if let Some(end) = range.end
-        && bounds.end.as_ref().is_none_or(|bound| end < *bound)
-    {
-        bounds.end = Some(end);
-    }
-    bounds
-}
-
 impl Shared {
     /// Begins a scan; its pages come as they are taken.
     pub(super) async fn scan(
@@ -80,7 +66,7 @@ impl Shared {
         let (sender, receiver) = mpsc::channel(1);
         let reverse = request.reverse;
         let left = if request.limit == 0 { u64::MAX } else { request.limit };
-        let bounds = bounds(&request);
+        let bounds = KeyRange::prefix(&request.prefix).within(&range_of(request.range));
         let begun = self
             .settle(&call, move |shared, peer, caller| {
                 let fs = shared.view(peer, request.txn)?;

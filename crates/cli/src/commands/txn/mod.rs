@@ -17,10 +17,9 @@ use std::process::ExitCode;
 
 use crate::args::{BeginArgs, IsolationArg, TxnArgs, TxnCommand};
 use crate::control::{Begin, Client, Daemon, Request, Response};
+use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
-use crate::open;
-use crate::store_dir::StoreDir;
 
 /// Tells commands in a transaction which one it is.
 pub(crate) const TXN_VARIABLE: &str = "KVFS_TXN";
@@ -49,21 +48,7 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
 
 /// The daemon of the store that `target` means: a store, a path on its mount, or the current directory.
 pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
-    let path = target.unwrap_or(Path::new("."));
-    let mounted = match mounts::containing(path)? {
-        Some(_) if target.is_some() && open::is_store(path) => None,
-        found => found,
-    };
-    let store = match (&mounted, target) {
-        (Some(mounted), _) => StoreDir::open(&mounted.store)?,
-        (None, Some(path)) => StoreDir::open(path)?,
-        (None, None) => {
-            return Err(CliError::new(
-                Code::NotMounted,
-                "the current directory is not on a mounted kvfs store; name one with -s STORE",
-            ));
-        }
-    };
+    let (store, mounted) = find_store(target)?;
     match Client::connect(&store.socket_path())? {
         Daemon::Serving { client, dir } => {
             let seen = mounts::list()?.into_iter().rfind(|mount| mount.dir == dir);

@@ -224,14 +224,7 @@ impl Transactions {
     /// Commits. After a conflict the transaction is gone; after other failures it stays open.
     pub(crate) fn commit(&self, peer: &Peer, id: u64, durability: Durability) -> Result<()> {
         let (view, done) = self.commit_view(peer, id, durability)?;
-        match done {
-            Ok(_) => Ok(()),
-            Err(FsError::Canceled(doom)) => {
-                let why = view.explain(&doom);
-                Err(CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}")))
-            }
-            Err(error) => Err(error.into()),
-        }
+        done.map(drop).map_err(|error| not_committed(&view, id, error))
     }
 
     /// As [`Self::commit`], with the view that it was and what came of it.
@@ -309,14 +302,7 @@ impl Transactions {
         view.abort();
         self.state.lock().open.remove(&id.0);
         self.changed.notify_all();
-        match done {
-            Ok(_) => Ok(id),
-            Err(FsError::Canceled(doom)) => {
-                let why = view.explain(&doom);
-                Err(CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}")))
-            }
-            Err(error) => Err(error.into()),
-        }
+        done.map(|_| id).map_err(|error| not_committed(&view, id.0, error))
     }
 
     /// Drops a transaction. Returns why it could not have been committed any more, if so.
@@ -482,6 +468,17 @@ impl Transactions {
 /// Whether nothing is left to be tried again.
 fn is_over(error: &FsError) -> bool {
     matches!(error, FsError::Canceled(_) | FsError::ViewEnded(_))
+}
+
+/// What a commit that failed means to its user.
+fn not_committed(view: &FileSystem, id: u64, error: FsError) -> CliError {
+    match error {
+        FsError::Canceled(doom) => {
+            let why = view.explain(&doom);
+            CliError::new(Code::Conflict, format!("transaction {id} was not committed: {why}"))
+        }
+        error => error.into(),
+    }
 }
 
 fn unknown(id: u64) -> CliError {

@@ -5,9 +5,11 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyDifference, KeyRange};
 
-use super::{Restore, settled};
+use super::Restore;
 use crate::schema::{Header, RowFlags, block_prefix, inode_key};
-use crate::{FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode};
+use crate::{
+    FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode, settled,
+};
 
 /// Blocks that are copied at a time.
 const STRETCH_BLOCKS: u64 = 256;

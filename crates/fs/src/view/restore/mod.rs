@@ -23,7 +23,7 @@ use kvfs_store::{KeyDifference, KeyRange};
 use super::Origin;
 use super::compare::{Place, Sides};
 use crate::node::Pin;
-use crate::{Caller, Entry, FileSystem, FsError, Result};
+use crate::{Entry, FileSystem, FsError, Result, settled};
 use names::Staging;
 use plan::Plan;
 
@@ -60,7 +60,7 @@ impl FileSystem {
     /// memory for the names among it.
     ///
     /// # Errors
-    /// `Canceled`: somebody else was in the way. `NoSpace` and the like: the transaction is too large. Whoever
+    /// `Canceled`: somebody else was in the way. `NoSpace`: there is none for what comes back. Whoever
     /// gets an error aborts the transaction.
     pub fn restore(&self, then: &Self) -> Result<Restored> {
         if !matches!(self.origin, Origin::Txn(_)) || !matches!(then.origin, Origin::Snapshot(_)) {
@@ -169,19 +169,5 @@ impl<'f> Restore<'f> {
             }
         }
         Ok(())
-    }
-}
-
-/// Tries until nobody is in the way.
-fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
-    let mut caller = Caller::default();
-    loop {
-        match operation(&caller) {
-            Err(FsError::Parked(ticket)) => {
-                ticket.wait();
-                caller.ticket = Some(ticket);
-            }
-            done => return done,
-        }
     }
 }

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::super::compare::{Place, key_of};
+use super::Restore;
 use super::plan::Target;
-use super::{Restore, settled};
 use crate::schema::ROOT_INODE;
-use crate::{FileSystem, FileType, FsError, NodeId, RenameMode, Result};
+use crate::{FileSystem, FileType, FsError, NodeId, RenameMode, Result, settled};
 
 /// Where kept things wait for their place.
 pub(super) struct Staging {

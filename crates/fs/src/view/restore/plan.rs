@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use kvfs_store::KeyDifference;
 
-use super::super::compare::{Place, Sides, Touched};
+use super::super::compare::{Place, Sides};
 use crate::schema::{Placement, Row};
 use crate::{FileType, Result};
 
@@ -47,8 +48,8 @@ impl Plan {
         Ok(plan)
     }
 
-    fn take(&mut self, touched: Touched) -> Result<()> {
-        let Touched { key, before, after } = touched;
+    fn take(&mut self, touched: KeyDifference) -> Result<()> {
+        let KeyDifference { key, older: before, newer: after } = touched;
         let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(()) };
         let target = |bytes: &Option<Bytes>| -> Result<Option<Target>> {
             let row = bytes.as_ref().map(|bytes| Row::decode(&key, bytes)).transpose()?;
