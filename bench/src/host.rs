@@ -87,28 +87,24 @@ pub fn sync_file_system(dir: &Path) -> Result<()> {
     rustix::fs::syncfs(&dir_file).with_context(|| format!("cannot sync {}", dir.display()))
 }
 
-/// Reads a file through the page cache, up to `bytes_max`: afterwards its pages are cached, and the
-/// memory that holds them has been touched, which on a virtual machine is slow the first time.
-pub fn read_through_cache(path: &Path, bytes_max: u64) -> Result<u64> {
+/// Reads a file through the page cache, where its pages stay.
+pub fn read_through_cache(path: &Path) -> Result<()> {
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut buf = vec![0; 1 << 20];
-    let mut bytes = 0;
-    while bytes < bytes_max {
+    while file.read(&mut buf)? > 0 {
         crate::interrupt::check()?;
-        match file.read(&mut buf)? {
-            0 => break,
-            len => bytes += len as u64,
-        }
     }
-    Ok(bytes)
+    Ok(())
 }
 
-/// Touches the free memory of the machine by filling the page cache, and drops that again.
-pub fn warm_memory(image: &Path) -> Result<()> {
-    let spare_bytes = meminfo_bytes("MemAvailable:")?.saturating_sub(1 << 30);
-    let bytes = read_through_cache(image, spare_bytes)?;
-    eprintln!("warmed {} MiB of memory", bytes >> 20);
-    drop_caches()
+/// Touches a gibibyte of free memory and gives it back at once, so that the next who allocate get pages that are
+/// there. A virtual machine gives free memory back to its host within seconds, and getting it again costs
+/// microseconds per page: more than most of what is measured. With several gibibytes the giving back itself
+/// would fall into the timing.
+pub fn touch_free_memory() -> Result<()> {
+    let bytes = (1 << 30).min(meminfo_bytes("MemAvailable:")? / 2);
+    std::hint::black_box(vec![1_u8; usize::try_from(bytes)?]);
+    Ok(())
 }
 
 /// Polls until `done` says so; false when `limit` has passed before.

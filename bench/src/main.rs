@@ -27,7 +27,6 @@ use workload::{SCENARIOS, Sizes, Workload};
 /// Run it as root on an idle machine. It drops the kernel's caches again and again, and needs
 /// twice --size of disk.
 #[derive(Parser)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(
     version,
     after_help = "Examples:
@@ -95,10 +94,6 @@ struct Args {
     /// Keep the images for the next invocation
     #[arg(long)]
     keep_images: bool,
-
-    /// Do not touch the machine's free memory first
-    #[arg(long)]
-    no_warm: bool,
 }
 
 /// Names for the scenarios.
@@ -177,19 +172,17 @@ fn run(args: &Args) -> Result<bool> {
 fn sizes(args: &Args) -> Result<Sizes> {
     let is_needed = args.only.is_empty() || args.only.contains(&Scenario::Untar);
     let tarball = if is_needed { source::tarball(args.tar.as_deref(), args.quick)? } else { PathBuf::new() };
-    let (files, appends, stream_bytes) =
-        if args.quick { (10_000, 500, 256 << 20) } else { (200_000, 5_000, 4 << 30) };
-    Ok(Sizes { files, appends, stream_bytes, tarball })
+    Ok(if args.quick {
+        Sizes { files: 10_000, appends: 500, stream_bytes: 256 << 20, tarball }
+    } else {
+        Sizes { files: 200_000, appends: 5_000, stream_bytes: 4 << 30, tarball }
+    })
 }
 
 fn targets(args: &Args, run_dir: &Path) -> Result<Vec<Box<dyn Target>>> {
     let size_bytes = args.size.unwrap_or(if args.quick { 2 << 30 } else { 20 << 30 });
     let image = |name: &str| -> Result<Rc<Image>> {
-        let image = Image::prepare(&args.work.join(name), size_bytes, args.keep_images)?;
-        if !args.no_warm {
-            host::warm_memory(image.path())?;
-        }
-        Ok(Rc::new(image))
+        Ok(Rc::new(Image::prepare(&args.work.join(name), size_bytes, args.keep_images)?))
     };
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     if let Some(program) = &args.kvfs {

@@ -130,5 +130,6 @@ fn settle(target: &mut dyn Target, workload: Workload, sizes: &Sizes) -> Result<
     } else {
         host::drop_caches()?;
     }
-    workload.prepare(sizes)
+    workload.prepare(sizes)?;
+    host::touch_free_memory()
 }
