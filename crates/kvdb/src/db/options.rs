@@ -55,6 +55,9 @@ pub struct Options {
     /// Private write sets may take so much memory together (bytes); beyond it the largest one spills to the
     /// device.
     pub private_bytes: u64,
+    /// A transaction that has written this much (bytes) commits by way of runs of its own, although it would fit
+    /// one batch: that costs two more flushes of the device, and spares the journal everything that it wrote.
+    pub batch_commit_bytes_max: u64,
     /// Longest time that an applied batch stays unsynced.
     pub commit_interval: Duration,
     /// Target payload of a tuple block (bytes).
@@ -81,6 +84,7 @@ impl Options {
             memory_bytes,
             memtable_bytes: (memory_bytes / 16).clamp(1 << 20, 64 << 20),
             private_bytes: (memory_bytes / 8).max(1 << 20),
+            batch_commit_bytes_max: 8 << 20,
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
             merge: MergeOptions::default(),

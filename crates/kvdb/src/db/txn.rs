@@ -116,6 +116,12 @@ impl DbTxn {
         Ok(!writes.is_spilled() && bytes <= bytes_max && journal.holds(2 * operations, bytes))
     }
 
+    /// Whether to commit as one batch, rather than by way of runs.
+    fn is_batch(&self, writes: &PrivateWrites) -> Result<bool> {
+        let is_small = writes.stats().bytes_written < self.inner.options.batch_commit_bytes_max;
+        Ok(is_small && self.fits(writes, 0, 0)?)
+    }
+
     /// Changes the private set, and counts what it takes then.
     fn change<R>(&self, writes: &mut PrivateWrites, change: impl FnOnce(&mut PrivateWrites) -> R) -> R {
         let size = |writes: &PrivateWrites| (writes.bytes_payload(), writes.bytes_memory());
@@ -329,7 +335,7 @@ impl Txn for DbTxn {
     fn prepare(&self) -> Result<()> {
         self.inner.check_accepting()?;
         let (is_batch, bytes) =
-            self.with(|live| Ok((self.fits(&live.writes, 0, 0)?, live.writes.stats().bytes_written)))?;
+            self.with(|live| Ok((self.is_batch(&live.writes)?, live.writes.stats().bytes_written)))?;
         if is_batch {
             return self.inner.wait_to_commit(bytes);
         }
@@ -342,11 +348,8 @@ impl Txn for DbTxn {
         let _one_at_a_time = self.spilling.lock();
         let mut live = self.live.lock();
         let Some(open) = &mut *live else { return Err(StoreError::TxnEnded(self.id)) };
-        let committed = if self.fits(&open.writes, 0, 0)? {
-            self.commit_batch(open)?
-        } else {
-            self.commit_spilled(open)?
-        };
+        let committed =
+            if self.is_batch(&open.writes)? { self.commit_batch(open)? } else { self.commit_spilled(open)? };
         let Some(position) = committed else {
             let position = self.inner.position();
             self.end(&mut live, false);

@@ -194,6 +194,33 @@ fn a_transaction_of_ten_times_the_memory_is_written_once() {
 }
 
 #[test]
+fn a_large_commit_is_written_once_although_it_would_fit_the_journal() {
+    const BATCH_BYTES: u64 = 80 << 10;
+    for (bytes, is_large) in [(2 * BATCH_BYTES, false), (16 * BATCH_BYTES, true)] {
+        let counting = Arc::new(CountingDevice::new(MemoryDevice::growable(0, 400 * ZONE_BYTES)));
+        let device = Arc::clone(&counting) as Arc<dyn Device>;
+        crate::basics::create(&device, 400);
+        let db = open(&device, |options| {
+            options.memory_bytes = 256 << 20;
+            options.private_bytes = 64 << 20;
+            options.batch_commit_bytes_max = 8 * BATCH_BYTES;
+        });
+        let _ = (rows(&db), data(&db));
+        let before = counting.counts();
+        let txn = begin(&db, Isolation::Snapshot);
+        write_much(&db, &*txn, bytes);
+        assert_eq!(stat(&db, "txn.spills"), 0, "before the commit all of it is in memory");
+        txn.commit(Durability::Synced).expect("commits");
+        db.flush().expect("flushes");
+        let written = (counting.counts() - before).bytes_written;
+        assert_eq!(stat(&db, "txn.spills"), u64::from(is_large));
+        assert_eq!(written > 2 * bytes, !is_large, "{written} bytes for {bytes}");
+        check_much(&db, bytes);
+        assert_clean(&db);
+    }
+}
+
+#[test]
 fn a_large_file_is_one_run_however_often_it_spills() {
     let device = crate::basics::make(400);
     let db = open(&device, |options| options.private_bytes = 1 << 20);

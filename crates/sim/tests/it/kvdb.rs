@@ -289,6 +289,14 @@ fn like_the_model_when_spilled_runs_are_merged_at_once() {
 }
 
 #[test]
+fn like_the_model_when_transactions_commit_by_way_of_runs() {
+    for (seed, batch_commit_bytes_max) in seeds(2100, 4).zip([0, 4096].into_iter().cycle()) {
+        let engine = Kvdb::with(|e| e.options.batch_commit_bytes_max = batch_commit_bytes_max);
+        check_with(&engine, &transactional(), seed);
+    }
+}
+
+#[test]
 fn like_the_model_when_transactions_spill_many_blocks() {
     let op_weights = OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12 };
     let profile = Profile { op_weights, put_blocks_max: 60, steps: 250, ..transactional() };
@@ -314,7 +322,9 @@ fn like_the_model_when_transactions_spill_and_the_store_fills_up() {
 #[test]
 fn survives_a_crash_at_every_event_of_spilled_transactions() {
     for (seed, private_bytes) in seeds(20, 3).zip([1, 1, 8 * KIB].into_iter().cycle()) {
-        let engine = Kvdb { options: Options { private_bytes, ..eventful().options }, ..eventful() };
+        let batch_commit_bytes_max = 4096;
+        let options = Options { private_bytes, batch_commit_bytes_max, ..eventful().options };
+        let engine = Kvdb { options, ..eventful() };
         let swept = assert_survives_crashes(&engine, &CrashSweep::of_steps(50), seed);
         assert!(swept.events > 50, "{swept:?}");
     }
