@@ -25,6 +25,7 @@ Exit codes:
   0 done             1 failed, or key not found   2 wrong usage      3 in use
   4 not a store, or of another version            5 damaged          6 no space
   7 missing rights   8 mount point unfit          9 not mounted
+  10 a transaction that was to be undone was built on: nothing happened
   75 a transaction met another one: nothing happened, try again";
 
 /// A transactional file system and key-value store in one.
@@ -95,6 +96,9 @@ Options for -o, separated by commas:
                                             user_allow_other in /etc/fuse.conf)
   no_allow_other                            only the mounting user
   commit=SECONDS                            longest time that a change stays only in memory (1)
+  undo_count=N                              transactions that `kvfs txn undo` can take back (16)
+  undo_age=TIME                             and how long after their commit, such as 30m or 1d (1h);
+                                            0 for either: none
   nonempty                                  mount over what is in DIR
 
 Examples:

@@ -20,12 +20,14 @@ pub(crate) enum Code {
     Denied = 7,
     MountPoint = 8,
     NotMounted = 9,
+    /// What was to be undone has been built on.
+    BuiltOn = 10,
     /// `EX_TEMPFAIL` of sysexits.h: trying again makes sense.
     Conflict = 75,
 }
 
 impl Code {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Failed,
         Self::Usage,
         Self::InUse,
@@ -35,6 +37,7 @@ impl Code {
         Self::Denied,
         Self::MountPoint,
         Self::NotMounted,
+        Self::BuiltOn,
         Self::Conflict,
     ];
 

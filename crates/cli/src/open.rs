@@ -99,6 +99,8 @@ pub(crate) struct OpenOptions {
     pub(crate) read_only: bool,
     pub(crate) atime: AtimePolicy,
     pub(crate) commit_interval: Option<Duration>,
+    /// How many committed transactions can be taken back, and how long; `None`: what is kept stays.
+    pub(crate) undo: Option<(usize, Duration)>,
 }
 
 /// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
@@ -106,12 +108,14 @@ pub(crate) struct OpenStore {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) db: Arc<Db>,
     read_only: bool,
+    /// See [`OpenOptions::undo`].
+    pub(crate) undo: (usize, Duration),
 }
 
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenOptions { memory, read_only, atime, commit_interval } = *options;
+        let OpenOptions { memory, read_only, atime, commit_interval, undo } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -119,6 +123,8 @@ impl OpenStore {
         if let Some(interval) = commit_interval {
             engine.commit_interval = interval;
         }
+        (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
+        let undo = (engine.undo_count, engine.undo_age);
         let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
         let mount = MountOptions {
             atime,
@@ -128,12 +134,12 @@ impl OpenStore {
         };
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, &error))?;
-        Ok(Self { fs: Arc::new(fs), db, read_only })
+        Ok(Self { fs: Arc::new(fs), db, read_only, undo })
     }
 
     /// Writes everything out and gives the device back.
     pub(crate) fn close(self) -> Result<()> {
-        let Self { fs, db, read_only } = self;
+        let Self { fs, db, read_only, .. } = self;
         // What stays queued is found again at the next mount; it must not keep the store from closing.
         if !read_only && let Err(error) = fs.housekeep() {
             tracing::warn!(%error, "not everything was tidied up");

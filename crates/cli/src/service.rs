@@ -4,6 +4,7 @@
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
 mod snapshots;
+mod undo;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -77,6 +78,7 @@ impl Service {
             Request::Stats => Ok(Response::Stats(store.stats())),
             Request::Check => store.check(),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
+            Request::Undo(request) => self.answer_undo(store, peer, request),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
             _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
         }
@@ -138,7 +140,13 @@ impl Service {
 /// One page of a comparison.
 fn page_of(all: &[Difference], from: u64, limit: u64) -> Response {
     let page = all.iter().skip(from as usize).take(limit as usize);
-    let lines = page.map(|difference| ChangeLine {
+    let lines: Vec<ChangeLine> = page.map(change_line).collect();
+    let more = from + (lines.len() as u64) < all.len() as u64;
+    Response::Diff { lines, more }
+}
+
+fn change_line(difference: &Difference) -> ChangeLine {
+    ChangeLine {
         sign: match difference.kind {
             DiffKind::Added => '+',
             DiffKind::Removed => '-',
@@ -149,10 +157,7 @@ fn page_of(all: &[Difference], from: u64, limit: u64) -> Response {
         place: difference.place.clone(),
         from: difference.from.clone(),
         bytes: difference.bytes,
-    });
-    let lines: Vec<ChangeLine> = lines.collect();
-    let more = from + (lines.len() as u64) < all.len() as u64;
-    Response::Diff { lines, more }
+    }
 }
 
 fn file_kind(kind: FileType) -> &'static str {

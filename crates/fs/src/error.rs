@@ -154,7 +154,7 @@ impl FsError {
                 StoreError::Failed { .. } => errno::EROFS,
                 StoreError::Unsupported(_) => errno::EOPNOTSUPP,
                 StoreError::SnapshotExists(_) => errno::EEXIST,
-                StoreError::NoSnapshot(_) => errno::ENOENT,
+                StoreError::NoSnapshot(_) | StoreError::NotKept(_) => errno::ENOENT,
                 StoreError::SnapshotName { .. } => errno::EINVAL,
                 _ => errno::EIO,
             },

@@ -114,6 +114,9 @@ pub enum StoreError {
     /// The transaction was committed or aborted before.
     #[error("transaction {0} has ended")]
     TxnEnded(TxnId),
+    /// The states before and after the transaction are not kept (any more).
+    #[error("what was there before transaction {0} is not kept any more")]
+    NotKept(TxnId),
     /// The engine lacks an optional ability.
     #[error("this engine does not support {0}")]
     Unsupported(&'static str),

@@ -22,6 +22,7 @@ pub mod model;
 mod named;
 mod txn;
 mod types;
+mod undo;
 
 pub use batch::{Batch, Op, check_key};
 pub use difference::{ChangedRanges, Differences, KeyDifference};
@@ -34,6 +35,7 @@ pub use types::{
     Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Position, Seqno, SpaceStats,
 };
+pub use undo::{NOTE_LEN_MAX, UndoPoint, UndoViews};
 
 use std::sync::Arc;
 
@@ -257,6 +259,28 @@ pub trait Store: Read {
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         let _ = id;
         TxnOutcome::Unknown
+    }
+
+    /// The committed transactions that can still be taken back, oldest first. None by an engine that keeps none.
+    fn undo_points(&self) -> Vec<UndoPoint> {
+        Vec::new()
+    }
+
+    /// The states before and after a committed transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::NotKept`]; the store was closed.
+    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
+        Err(StoreError::NotKept(id))
+    }
+
+    /// What the state before a committed transaction has where the transaction wrote (bytes): what keeping it
+    /// costs at most. O(what was overwritten or deleted) the first time, then known.
+    ///
+    /// # Errors
+    /// [`StoreError::NotKept`]; I/O errors and corruption.
+    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
+        Err(StoreError::NotKept(id))
     }
 
     /// What this engine can do beyond the required.

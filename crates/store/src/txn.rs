@@ -166,6 +166,12 @@ pub trait Txn: Read {
     /// count as conflicts.
     fn snapshot_seqno(&self) -> Seqno;
 
+    /// What is to be remembered of it together with its commit ([`crate::UndoPoint::note`]); at most
+    /// [`crate::NOTE_LEN_MAX`] bytes count. Without effect by an engine that keeps no pre-images.
+    fn describe(&self, note: Bytes) {
+        let _ = note;
+    }
+
     /// Applies `batch` privately, wholly or not at all.
     ///
     /// Under [`Isolation::Snapshot`] it first makes sure that no record of the batch was changed by others

@@ -17,8 +17,10 @@ Examples:
   kvfs txn diff $id
   kvfs txn commit $id
   kvfs txn list
+  kvfs txn undo $id                        take a committed transaction back
 
-Exit code 75: somebody else changed the same thing; nothing happened, and trying again makes sense.";
+Exit code 75: somebody else changed the same thing; nothing happened, and trying again makes sense.
+Exit code 10: something was built on a transaction that was to be undone; nothing happened.";
 
 /// Transactions over files and keys.
 #[derive(Debug, Args)]
@@ -90,9 +92,12 @@ pub(crate) enum TxnCommand {
         /// Number of the transaction
         id: u64,
     },
-    /// Open transactions
-    #[command(after_help = "Examples:\n  kvfs txn list\n  kvfs txn list --json")]
+    /// Open transactions, or those that can be taken back
+    #[command(after_help = "Examples:\n  kvfs txn list\n  kvfs txn list --json\n  kvfs txn list --committed")]
     List {
+        /// Committed ones that `kvfs txn undo` can take back, with what keeping them costs
+        #[arg(long)]
+        committed: bool,
         /// For machines
         #[arg(long)]
         json: bool,
@@ -106,6 +111,24 @@ pub(crate) enum TxnCommand {
         #[arg(long)]
         stat: bool,
         /// For machines: one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a committed transaction back, in a new transaction, unless something was built on it
+    #[command(
+        after_help = "Examples:\n  kvfs txn undo 17\n  kvfs txn undo --dry-run 17        what it would change\n  \
+        kvfs txn list --committed         which can be undone\n\n\
+        What the transaction changed becomes what it was; what others did beside it stays. When any of it has\n\
+        changed since, the paths and keys are listed, nothing happens, and the exit code is 10.\n\
+        How many are kept, and for how long: `kvfs mount -o undo_count=N,undo_age=TIME`."
+    )]
+    Undo {
+        /// Number of the transaction
+        id: u64,
+        /// Only show what it would change, and what is in the way
+        #[arg(long)]
+        dry_run: bool,
+        /// For machines
         #[arg(long)]
         json: bool,
     },

@@ -11,9 +11,17 @@ use crate::daemon::{self, Plan};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::open::{Memory, OpenOptions};
+use crate::units::parse_duration;
 
 /// Longest commit interval that makes sense (seconds).
 const COMMIT_SECONDS_MAX: f64 = 3600.0;
+
+/// Transactions that can be taken back, and how long, unless told otherwise.
+const UNDO_COUNT: usize = 16;
+const UNDO_AGE: Duration = Duration::from_secs(3600);
+
+/// Each one that is kept is two more positions of which merges keep the versions.
+const UNDO_COUNT_MAX: usize = 1000;
 
 pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
     let plan = plan(args)?;
@@ -50,6 +58,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
                 AtimeMode::Strictatime => AtimePolicy::Strict,
             },
             commit_interval: ours.commit_interval,
+            undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
         },
         mount,
     })
@@ -60,6 +69,8 @@ fn plan(args: &MountArgs) -> Result<Plan> {
 struct Ours {
     nonempty: bool,
     commit_interval: Option<Duration>,
+    undo_count: Option<usize>,
+    undo_age: Option<Duration>,
 }
 
 impl Ours {
@@ -68,6 +79,8 @@ impl Ours {
             None if option == "nonempty" => self.nonempty = true,
             None if option == "no_allow_other" => mount.allow_other = false,
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
+            Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
+            Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
             _ => {
                 return Err(CliError::new(
                     Code::Usage,
@@ -87,6 +100,20 @@ fn parse_commit(text: &str) -> Result<Duration> {
             format!("commit={text}: seconds, more than 0 and at most {COMMIT_SECONDS_MAX}"),
         )),
     }
+}
+
+fn parse_undo_count(text: &str) -> Result<usize> {
+    let count = text.parse().ok().filter(|&count| count <= UNDO_COUNT_MAX);
+    count.ok_or_else(|| {
+        CliError::new(Code::Usage, format!("undo_count={text}: a number, at most {UNDO_COUNT_MAX}"))
+    })
+}
+
+fn parse_undo_age(text: &str) -> Result<Duration> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    parse_duration(text).map_err(|error| CliError::new(Code::Usage, format!("undo_age={text}: {error}")))
 }
 
 #[cfg(test)]
@@ -116,11 +143,26 @@ mod tests {
         assert!(plan.open.read_only);
         assert_eq!(plan.open.atime, AtimePolicy::Noatime);
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
+        assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
+        let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
+        assert_eq!(plan.open.undo, Some((0, Duration::from_secs(1800))));
     }
 
     #[test]
     fn options_that_make_no_sense_are_named() {
-        for wrong in ["commit=0", "commit=-1", "commit=x", "commit", "commit=inf", "sparkle", "sparkle=1"] {
+        for wrong in [
+            "commit=0",
+            "commit=-1",
+            "commit=x",
+            "commit",
+            "commit=inf",
+            "sparkle",
+            "sparkle=1",
+            "undo_count=x",
+            "undo_count=-1",
+            "undo_count=1001",
+            "undo_age=x",
+        ] {
             let error = planned(&[wrong]).expect_err("is refused");
             assert_eq!(error.code, Code::Usage, "{wrong}");
             assert!(error.message.contains(wrong), "{}", error.message);

@@ -55,6 +55,42 @@ pub(crate) enum Request {
     /// Answered with `Done` at once, and with the outcome when the store is closed; the connection then
     /// stays until the daemon has exited.
     AwaitClosed,
+    Undo(UndoRequest),
+}
+
+/// What is asked about committed transactions.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum UndoRequest {
+    /// Those that can be taken back.
+    List,
+    /// One page of what taking one back would change, as [`Request::Diff`].
+    Diff { id: u64, from: u64, limit: u64 },
+    /// Whether anything is in the way: answered with `Done` or `Refused`.
+    Check { id: u64 },
+    /// Answered with `Restored` or `Refused`.
+    TakeBack { id: u64 },
+}
+
+/// A committed transaction, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CommittedLine {
+    pub(crate) id: u64,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    pub(crate) label: String,
+    /// Since 1970.
+    pub(crate) committed: Duration,
+    pub(crate) operations: u64,
+    /// What its pre-images hold.
+    pub(crate) bytes_kept: u64,
+}
+
+/// Something in the way of taking back a transaction.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ObstacleLine {
+    pub(crate) change: ChangeLine,
+    /// Without counts.
+    pub(crate) by: Option<CommittedLine>,
 }
 
 /// What is asked about named snapshots.
@@ -239,6 +275,21 @@ pub(crate) enum Response {
     Checked {
         findings: Vec<String>,
         counts: Vec<(String, u64)>,
+    },
+    /// Oldest first, and how many are kept for how long.
+    Committed {
+        /// Since 1970, by the clock of who answers.
+        now: Duration,
+        count_max: u64,
+        age_max: Duration,
+        lines: Vec<CommittedLine>,
+    },
+    /// The first of `count` obstacles.
+    Refused {
+        /// As in `Committed`.
+        now: Duration,
+        count: u64,
+        lines: Vec<ObstacleLine>,
     },
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Sides<'f> {
 
 impl FileSystem {
     /// The position that the view reads, if it stays the same.
-    fn pinned(&self) -> Result<Seqno> {
+    pub(super) fn pinned(&self) -> Result<Seqno> {
         match &self.origin {
             Origin::Snapshot(snapshot) => Ok(snapshot.seqno()),
             Origin::Txn(view) if !self.locks_reads() => Ok(view.txn.snapshot_seqno()),
@@ -80,6 +80,20 @@ impl<'f> Sides<'f> {
             each(row)?;
         }
         Ok(())
+    }
+
+    /// Whether the content of a file differs, whose attributes and inline content are these on the two sides. What
+    /// the time of change tells counts.
+    pub(super) fn content_differs(
+        &self,
+        before: (&Header, &Bytes),
+        after: (&Header, &Bytes),
+    ) -> Result<bool> {
+        let ((then, content_then), (now, content_now)) = (before, after);
+        if (then.size, then.mtime) != (now.size, now.mtime) || then.is_inline() != now.is_inline() {
+            return Ok(true);
+        }
+        Ok(content_then != content_now || self.differ_in(self.after.keyspaces.data, now.inode)?)
     }
 
     /// Whether anything that is stored under an inode's number in `keyspace` differs.

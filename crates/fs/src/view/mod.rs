@@ -28,6 +28,7 @@ mod origin;
 mod publish;
 mod restore;
 mod txn;
+mod undo;
 mod verify;
 
 pub use commit::{CommitPlan, Committed, Invalidations};
@@ -36,3 +37,4 @@ pub(crate) use origin::{Names, Origin, Shared};
 pub use restore::Restored;
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};
+pub use undo::{Obstacle, TakenBack, owner_of_note};

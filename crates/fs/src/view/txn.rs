@@ -11,6 +11,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::Origin;
 use super::created::Created;
+use super::undo::note_of;
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
 use crate::schema::{Keyspaces, Placement, TOUCH_PARENT};
@@ -139,6 +140,7 @@ impl FileSystem {
         }
         self.check_writable()?;
         let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
+        txn.describe(note_of(&options.owner));
         let id = txn.id();
         let traits = TxnTraits {
             priority: options.priority,

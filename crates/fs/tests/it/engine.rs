@@ -16,7 +16,17 @@ use crate::threads;
 const CAPACITY_BYTES: u64 = 64 << 20;
 
 pub(crate) fn open(device: &Arc<MemoryDevice>, memtable_bytes: u64, background: Background) -> Arc<Db> {
-    let options = Options { memtable_bytes, background, ..Options::with_memory(32 << 20) };
+    open_keeping(device, memtable_bytes, background, 0)
+}
+
+/// As [`open`]; so many transactions can be taken back.
+pub(crate) fn open_keeping(
+    device: &Arc<MemoryDevice>,
+    memtable_bytes: u64,
+    background: Background,
+    undo_count: usize,
+) -> Arc<Db> {
+    let options = Options { memtable_bytes, background, undo_count, ..Options::with_memory(32 << 20) };
     Db::open(Arc::clone(device) as _, options, Arc::new(SystemClock::new())).unwrap()
 }
 

@@ -19,22 +19,22 @@ use crate::views::{begin, commit};
 const ROOT: NodeId = NodeId::ROOT;
 
 /// What somebody sees of one name, but for access, change and creation times.
-#[derive(Debug, PartialEq, Eq)]
-struct Seen {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
     kind: FileType,
     mode: u32,
     owner: (u32, u32),
     rdev: u32,
     nlink: u32,
     size: u64,
-    mtime: Timestamp,
-    content: Vec<u8>,
+    pub(crate) mtime: Timestamp,
+    pub(crate) content: Vec<u8>,
     xattrs: Vec<(Vec<u8>, Bytes)>,
     /// The first path that leads to the same inode.
     first_name: String,
 }
 
-type Tree = BTreeMap<String, Seen>;
+pub(crate) type Tree = BTreeMap<String, Seen>;
 
 fn see(view: &Setup, path: &str, attr: &Attr, firsts: &mut BTreeMap<u64, String>) -> Seen {
     let node = NodeId(attr.inode);
@@ -62,7 +62,7 @@ fn see(view: &Setup, path: &str, attr: &Attr, firsts: &mut BTreeMap<u64, String>
 }
 
 /// Everything below the root by path, and the inodes.
-fn tree(view: &Setup) -> (Tree, BTreeMap<u64, String>) {
+pub(crate) fn tree(view: &Setup) -> (Tree, BTreeMap<u64, String>) {
     let (mut tree, mut firsts) = (Tree::new(), BTreeMap::new());
     let mut todo = vec![(ROOT, String::new())];
     let root = view.getattr(&view.caller, ROOT).unwrap();
@@ -98,7 +98,7 @@ fn restore(main: &Setup, name: &str) -> Result<Restored> {
 }
 
 /// Lines such as `+ /a/b`, `~ /a`, `> /a /b`, `+ key tags/x`.
-fn lines(differences: &[Difference]) -> Vec<String> {
+pub(crate) fn lines(differences: &[Difference]) -> Vec<String> {
     let line = |difference: &Difference| {
         let sign = match difference.kind {
             DiffKind::Added => '+',
@@ -122,7 +122,7 @@ fn now(main: &Setup) -> Arc<FileSystem> {
     main.fs.view_of(main.store.snapshot().unwrap()).unwrap()
 }
 
-fn rename(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) {
+pub(crate) fn rename(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) {
     let mode = RenameMode::NoReplace;
     view.rename(&view.caller, from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), mode).unwrap();
 }

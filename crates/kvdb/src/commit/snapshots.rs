@@ -32,8 +32,8 @@ impl SnapshotTracker {
         Self::default()
     }
 
-    /// Pins `seqno`. The caller makes sure that it is still readable: it is pinned already, or merges
-    /// have not begun (at open).
+    /// Pins `seqno`. The caller makes sure that it is still readable: it is pinned already, merges have not
+    /// begun (at open), or nothing that is newer can be in runs yet.
     pub fn pin(&self, seqno: Seqno) -> SnapshotPin {
         *self.pins.lock().entry(seqno).or_insert(0) += 1;
         SnapshotPin { tracker: self.clone(), seqno }

@@ -10,6 +10,7 @@ use kvfs_store::{Result, StoreError};
 use parking_lot::Mutex;
 
 use super::inner::Inner;
+use super::merges::full_is_false;
 use super::options::Background;
 use crate::zone::Budget;
 
@@ -88,6 +89,7 @@ fn flush_loop(inner: &Inner) {
 
 fn merge_loop(inner: &Inner) {
     work_loop(inner, "compaction", || {
+        full_is_false(inner.tend_undo())?;
         match inner.merge_once() {
             Ok(true) => return Ok(true),
             // No space for this merge: reclaiming may go further, since it may take the reserve.

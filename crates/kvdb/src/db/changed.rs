@@ -36,16 +36,27 @@ impl DbChangedRanges {
     }
 }
 
+/// What may have changed at the start of `range`, and what of it is still to be looked at.
+pub(crate) fn find_window(
+    inner: &Inner,
+    keyspace: Keyspace,
+    range: KeyRange,
+    older: Seqno,
+    newer: Seqno,
+) -> Result<(Vec<KeyRange>, Option<KeyRange>)> {
+    let end = range.end.clone();
+    let mut search = ChangedSearch::new(range, older, newer);
+    inner.view().find_changed(keyspace.0, &mut search)?;
+    let window = search.finish();
+    Ok((window.ranges, window.next.map(|start| KeyRange { start, end })))
+}
+
 impl ChangedRanges for DbChangedRanges {
     fn next(&mut self) -> Result<Option<KeyRange>> {
         while self.found.is_empty() {
             let Some(range) = self.rest.take().filter(|range| !range.is_empty()) else { return Ok(None) };
-            let end = range.end.clone();
-            let mut search = ChangedSearch::new(range, self.older, self.newer);
-            self.inner.view().find_changed(self.keyspace.0, &mut search)?;
-            let window = search.finish();
-            self.rest = window.next.map(|start| KeyRange { start, end });
-            self.found = window.ranges.into();
+            let (found, rest) = find_window(&self.inner, self.keyspace, range, self.older, self.newer)?;
+            (self.found, self.rest) = (found.into(), rest);
         }
         Ok(self.found.pop_front())
     }

@@ -114,6 +114,9 @@ impl Inner {
         for (name, value) in self.transactions.list() {
             add(name, value);
         }
+        for (name, value) in self.undo.list() {
+            add(name, value);
+        }
         add("snapshots.named", self.named.count());
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);

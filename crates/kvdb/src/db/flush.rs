@@ -12,6 +12,7 @@ use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
+use super::merges::full_is_false;
 use super::view::{Sealed, SealedLayer, View};
 use crate::compaction::{Output, OutputSpec, Sink, Totals};
 use crate::format::SeqnoSpan;
@@ -57,6 +58,7 @@ impl Inner {
             self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
         }
         self.drop_kept();
+        full_is_false(self.release_undo())?;
         self.work.ring();
         Ok(true)
     }
@@ -95,12 +97,14 @@ impl Inner {
         fresh: &[Arc<Piece>],
     ) -> Result<()> {
         edits.extend(self.transactions.retiring(sealed.last_seqno));
+        edits.extend(self.undo.retiring(sealed.last_seqno));
         edits.push(Edit::JournalTail { lsn: sealed.next_lsn, seqno: sealed.last_seqno });
         self.install(edits, keyspaces, fresh, |view| View {
             sealed: view.sealed.iter().filter(|other| !other.is(sealed)).cloned().collect(),
             ..view
         })?;
         self.transactions.note_saved(sealed.last_seqno);
+        self.undo.note_saved(sealed.last_seqno);
         self.journal()?.retire(sealed.next_lsn);
         self.progress.ring();
         Ok(())

@@ -19,6 +19,7 @@ use super::named::Named;
 use super::options::Options;
 use super::signals::Bell;
 use super::transactions::Transactions;
+use super::undo::Undo;
 use super::view::View;
 use crate::commit::{Publisher, SnapshotTracker};
 use crate::journal::Journal;
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     pub(crate) publisher: Publisher,
     pub(crate) snapshots: Arc<SnapshotTracker>,
     pub(crate) named: Named,
+    pub(crate) undo: Undo,
     pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
     pub(crate) order: Mutex<Order>,

@@ -135,6 +135,7 @@ impl Inner {
     /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied.
     pub(crate) fn reclaim(&self) -> Result<()> {
         let mark = self.counters.batches();
+        full_is_false(self.tend_undo())?;
         self.seal_if(|active| active.bytes() > 0);
         // Without space for a flush the merges still may make some.
         let is_flushed = full_is_false(self.flush_all())?;

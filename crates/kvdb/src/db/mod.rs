@@ -23,6 +23,7 @@ mod spill;
 mod throttle;
 mod transactions;
 mod txn;
+mod undo;
 mod view;
 mod write;
 
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use kvfs_store::{
     Batch, Capabilities, ChangedRanges, Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Txn, TxnId,
-    TxnOptions, TxnOutcome,
+    TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
 pub use check::Checked;
@@ -185,6 +186,20 @@ impl Store for Db {
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         self.inner.transactions.outcome(id)
+    }
+
+    fn undo_points(&self) -> Vec<UndoPoint> {
+        self.inner.undo_points()
+    }
+
+    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
+        let [before, after] = self.inner.undo_pins(id)?;
+        let view = |pin| Arc::new(DbSnapshot::at(Arc::clone(&self.inner), pin));
+        Ok(UndoViews { before: view(before), after: view(after) })
+    }
+
+    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
+        self.inner.undo_bytes(id)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -24,14 +24,15 @@ use super::named::Named;
 use super::options::{CreateOptions, Options};
 use super::signals::Bell;
 use super::transactions::Transactions;
+use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::{Accountant, BlockCache};
 use crate::commit::{Publisher, SnapshotTracker};
 use crate::format::{FORMAT_VERSION, Superblock, ZoneId};
-use crate::journal::{Journal, JournalArea, Lsn, Replayed, SpilledCommit};
+use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
-use crate::version::{Edit, Manifest, ManifestState, Run, Version};
+use crate::version::{Edit, Manifest, ManifestState, Run, UndoState, Version};
 use crate::zone::Zones;
 
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
@@ -135,7 +136,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     } else {
         Some(Journal::open(device, area, next_epoch, tail, &mut feed)?)
     };
-    let Replay { active, sealed, last_seqno, commits, active_from, .. } = replay;
+    let Replay { active, sealed, last_seqno, commits, undo, active_from, .. } = replay;
     if !options.read_only {
         drop_prepared(&manifest, &mut state, &ctx, &commits)?;
     }
@@ -144,6 +145,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let view = View { active: Arc::new(active), sealed, version };
     let snapshots = Arc::new(SnapshotTracker::new());
     let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
+    let undo_max = (options.undo_count, options.undo_age);
+    let undo = Undo::restore(undo_max, &state.undo, undo, &snapshots, last_seqno)?;
     Ok(Inner {
         options,
         clock,
@@ -154,6 +157,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         publisher: Publisher::new(last_seqno),
         snapshots,
         named,
+        undo,
         transactions,
         counters: Counters::default(),
         order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
@@ -221,6 +225,8 @@ struct Replay<'a> {
     last_seqno: Seqno,
     /// Transactions that were committed, and up to which seqno.
     commits: Vec<(TxnId, Seqno)>,
+    /// Those that can be taken back, by their last seqnos.
+    undo: Vec<(Seqno, UndoState)>,
 }
 
 impl<'a> Replay<'a> {
@@ -241,6 +247,7 @@ impl<'a> Replay<'a> {
             sealed: Vec::new(),
             last_seqno: state.flushed_seqno,
             commits: Vec::new(),
+            undo: Vec::new(),
         }
     }
 
@@ -260,8 +267,20 @@ impl<'a> Replay<'a> {
         self.active.apply(&replayed.batch, replayed.base, kinds);
         drop(writing);
         self.last_seqno = replayed.base + replayed.batch.len() as u64 - 1;
-        self.commits.extend(replayed.txn.map(|txn| (txn, self.last_seqno)));
+        if let Some(mark) = &replayed.mark {
+            self.note_commit(mark, replayed.base - 1);
+        }
         Ok(())
+    }
+
+    /// The commit took the seqnos behind `before` up to the last one.
+    fn note_commit(&mut self, mark: &CommitMark, before: Seqno) {
+        let txn = mark.txn;
+        self.commits.push((txn, self.last_seqno));
+        if let Some(note) = &mark.note {
+            let (committed, note) = (note.committed, note.note.clone());
+            self.undo.push((self.last_seqno, UndoState { txn, before, committed, note }));
+        }
     }
 
     /// What comes from the group at `next_lsn` on goes to another table.
@@ -296,7 +315,7 @@ impl<'a> Replay<'a> {
         self.active_from = self.last_seqno + 1;
         let layer = SealedLayer::Runs(Arc::new(CommittedRuns::with(txn, base, runs)));
         self.sealed.insert(0, Sealed { layer, next_lsn: replayed.lsn, last_seqno: self.last_seqno });
-        self.commits.push((txn, self.last_seqno));
+        self.note_commit(&CommitMark { txn, note: commit.note.clone() }, base);
         Ok(())
     }
 }

@@ -62,6 +62,10 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Target payload of a tuple block (bytes).
     pub tuple_block_bytes: usize,
+    /// So many of the last committed transactions can be taken back; 0: none.
+    pub undo_count: usize,
+    /// None that was committed longer ago than this can be taken back.
+    pub undo_age: Duration,
     /// How runs are merged.
     pub merge: MergeOptions,
     /// Threads or none.
@@ -87,6 +91,8 @@ impl Options {
             batch_commit_bytes_max: 8 << 20,
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
+            undo_count: 0,
+            undo_age: Duration::MAX,
             merge: MergeOptions::default(),
             background: Background::Threads,
             read_only: false,

@@ -19,7 +19,7 @@ use super::inner::{Inner, Order};
 use super::view::{Sealed, SealedLayer, View};
 use crate::commit::{PRIVATE, PrivateRuns, Spill};
 use crate::iter::KeepRules;
-use crate::journal::{AppendError, Lsn, SpilledCommit};
+use crate::journal::{AppendError, CommitMark, Lsn, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::Piece;
 use crate::version::Edit;
@@ -99,9 +99,15 @@ impl Inner {
 
     /// Commits `operations` that are in prepared `runs`. Nothing has happened when this fails, but for
     /// [`StoreError::Failed`].
-    pub(crate) fn commit_runs(&self, txn: TxnId, operations: u64, runs: &PrivateRuns) -> Result<Position> {
+    pub(crate) fn commit_runs(
+        &self,
+        mark: &CommitMark,
+        operations: u64,
+        runs: &PrivateRuns,
+    ) -> Result<Position> {
         self.wait_for_room()?;
-        let commit = SpilledCommit { txn, operations, runs: runs.ids() };
+        let CommitMark { txn, note } = mark.clone();
+        let commit = SpilledCommit { txn, note, operations, runs: runs.ids() };
         let journal = self.journal()?;
         let (layer, ticket, order) = loop {
             let mut order = self.order.lock();
@@ -139,8 +145,9 @@ impl Inner {
         layer.set(runs.rebased(layer.base));
         // The record is there: whatever comes now, it must not be taken back.
         self.health.observe(ticket.publish())?;
-        // Before the runs can be adopted, which takes the name of the commit along.
+        // Before the runs can be adopted, which takes the name of the commit along, and merged.
         self.transactions.note_commit(txn, last);
+        self.keep_for_undo(mark, layer.base, last);
         drop(committing);
         self.close_spill_streams();
         self.work.ring();

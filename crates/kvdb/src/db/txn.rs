@@ -13,9 +13,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use bytes::Bytes;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace, Op, Position,
-    Records, Result, Seqno, StoreError, Touch, Txn, TxnId, TxnOptions, TxnStats,
+    BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace, NOTE_LEN_MAX, Op,
+    Position, Records, Result, Seqno, StoreError, Touch, Txn, TxnId, TxnOptions, TxnStats,
 };
 use parking_lot::Mutex;
 
@@ -23,12 +24,14 @@ use super::inner::Inner;
 use super::layers::Layers;
 use super::read::ReadAt;
 use crate::commit::{PrivateWrites, SnapshotPin, Spill};
+use crate::journal::{CommitMark, CommitNote};
 use crate::memtable::{MemTable, Merger, NewerSearch};
 
 /// What ends with the transaction.
 struct Live {
     pin: SnapshotPin,
     writes: PrivateWrites,
+    note: Bytes,
 }
 
 /// An open transaction, or what is left of one.
@@ -59,7 +62,7 @@ impl DbTxn {
             isolation: options.isolation,
             snapshot,
             spilling: Mutex::new(()),
-            live: Mutex::new(Some(Live { pin, writes })),
+            live: Mutex::new(Some(Live { pin, writes, note: Bytes::new() })),
             bytes_memory: AtomicU64::new(0),
             is_stuck: AtomicBool::new(false),
         });
@@ -198,6 +201,15 @@ impl DbTxn {
         Ok(spill)
     }
 
+    /// What the journal says of the commit.
+    fn mark(&self, live: &Live) -> CommitMark {
+        let note = self.inner.undo.is_on().then(|| CommitNote {
+            committed: self.inner.clock.wall().as_nanos() as u64,
+            note: live.note.clone(),
+        });
+        CommitMark { txn: self.id, note }
+    }
+
     /// Commits as one batch; `None`: it came to nothing.
     fn commit_batch(&self, live: &Live) -> Result<Option<Position>> {
         let keyspaces = &self.inner.keyspaces;
@@ -205,7 +217,7 @@ impl DbTxn {
         if batch.is_empty() {
             return Ok(None);
         }
-        self.inner.commit_batch(&batch, self.id).map(Some)
+        self.inner.commit_batch(&batch, &self.mark(live)).map(Some)
     }
 
     /// Everything to the device, and into the manifest.
@@ -234,14 +246,14 @@ impl DbTxn {
         self.inner.prepare_runs(edits)?;
         live.writes.note_prepared(mark);
         let stats = live.writes.stats();
-        let position = self.inner.commit_runs(self.id, stats.operations, live.writes.runs())?;
+        let position = self.inner.commit_runs(&self.mark(live), stats.operations, live.writes.runs())?;
         self.inner.counters.note_spilled_commit(stats.operations, stats.bytes_written);
         Ok(Some(position))
     }
 
     /// Lets go what the transaction holds; its runs too, unless they have been committed.
     fn end(&self, live: &mut Option<Live>, is_committed: bool) {
-        let Some(Live { pin, mut writes }) = live.take() else { return };
+        let Some(Live { pin, mut writes, .. }) = live.take() else { return };
         self.inner.transactions.remove_live(self.id);
         self.inner.transactions.resize_private((writes.bytes_payload(), writes.bytes_memory()), (0, 0));
         self.bytes_memory.store(0, Ordering::Release);
@@ -293,6 +305,13 @@ impl Txn for DbTxn {
 
     fn snapshot_seqno(&self) -> Seqno {
         self.snapshot
+    }
+
+    fn describe(&self, note: Bytes) {
+        if let Some(live) = &mut *self.live.lock() {
+            // A copy: it is kept for long.
+            live.note = Bytes::copy_from_slice(&note[..note.len().min(NOTE_LEN_MAX)]);
+        }
     }
 
     fn apply(&self, batch: Batch) -> Result<()> {

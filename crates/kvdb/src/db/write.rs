@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError, TxnId};
+use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError};
 
 use super::inner::Inner;
 use super::merges::full_is_false;
@@ -15,7 +15,7 @@ use super::options::Background;
 use super::throttle::{self, Debt, SEALED_MAX};
 use super::view::{Sealed, View};
 use crate::compaction::picker;
-use crate::journal::AppendError;
+use crate::journal::{AppendError, CommitMark};
 use crate::memtable::MemTable;
 use crate::zone::Budget;
 
@@ -36,12 +36,12 @@ impl Inner {
         Ok(last)
     }
 
-    /// Makes `batch` the commit of `txn`, whose space is spoken for. Nothing has happened when this fails, but
+    /// Makes `batch` the commit of a transaction, whose space is spoken for. Nothing has happened when this fails, but
     /// for [`StoreError::Failed`].
-    pub(crate) fn commit_batch(&self, batch: &Batch, txn: TxnId) -> Result<Position> {
+    pub(crate) fn commit_batch(&self, batch: &Batch, mark: &CommitMark) -> Result<Position> {
         self.admit_bytes(0, budget_of(batch))?;
         self.wait_for_room()?;
-        self.apply_admitted(batch, Some(txn))
+        self.apply_admitted(batch, Some(mark))
     }
 
     /// Waits as long as a commit of so many bytes has to, so that [`Inner::commit_batch`] need not: others wait
@@ -64,15 +64,15 @@ impl Inner {
     }
 
     /// Orders, journals, inserts and publishes; the batch is visible when this returns.
-    fn apply_admitted(&self, batch: &Batch, txn: Option<TxnId>) -> Result<Position> {
+    fn apply_admitted(&self, batch: &Batch, mark: Option<&CommitMark>) -> Result<Position> {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
         let (base, table, ticket, order) = loop {
             let mut order = self.order.lock();
             let base = order.next_seqno;
-            let appended = match txn {
-                Some(txn) => journal.append_commit(base, batch, txn),
+            let appended = match mark {
+                Some(mark) => journal.append_commit(base, batch, mark),
                 None => journal.append(base, batch),
             };
             match appended {
@@ -94,9 +94,11 @@ impl Inner {
         table.apply(batch, base, kinds);
         ticket.publish()?;
         let last = base + count - 1;
-        if let Some(txn) = txn {
-            // Before the table can be flushed, which takes the names of its commits along.
-            self.transactions.note_commit(txn, last);
+        if let Some(mark) = mark {
+            // Before the table can be flushed, which takes the names of its commits along, and thins out what
+            // nobody has pinned.
+            self.transactions.note_commit(mark.txn, last);
+            self.keep_for_undo(mark, base - 1, last);
         }
         drop(writing);
         self.counters.note_write(batch);
@@ -149,6 +151,13 @@ impl Inner {
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
         if self.reclaim_wanted() {
             // A pass that ran out of space half-way may have freed enough.
+            full_is_false(self.reclaim())?;
+            if self.has_space(bytes, budget) {
+                return Ok(());
+            }
+        }
+        // What was there before a transaction is worth less than what comes now.
+        if self.give_up_undo()? {
             full_is_false(self.reclaim())?;
             if self.has_space(bytes, budget) {
                 return Ok(());

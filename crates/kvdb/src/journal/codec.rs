@@ -3,10 +3,11 @@
 //! A batch is its first seqno and its number of operations (varints), then each operation: a tag,
 //! the keyspace (varint), and its fields in the order of the match below; byte strings have their
 //! length in front. Before the operations of a transaction's commit is a tag of its own with its id. The commit
-//! of a transaction that has spilled has another tag, its id and its runs, in the place of all operations.
+//! of a transaction that has spilled has another tag, its id and its runs, in the place of all operations. Before
+//! either of them may be a tag with what is to be remembered of the commit.
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Keyspace, Op, Seqno, TxnId};
+use kvfs_store::{Batch, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
 
 use crate::format::{DecodeError, Decoder, Sink};
 
@@ -21,18 +22,41 @@ const TXN: u8 = 6;
 /// In the place of the operations: they are in the runs of a transaction.
 const SPILLED: u8 = 7;
 
+/// Not an operation: the commit that follows can be taken back; when it was, and a note.
+const NOTED: u8 = 8;
+
 /// Most bytes of an operation beyond its payload: tag, keyspace, block number and two lengths.
 const OP_BYTES_MAX: usize = 1 + 5 + 10 + 2 * 5;
-/// Most bytes of a batch beyond its operations: seqno, count, and transaction.
-const BATCH_BYTES_MAX: usize = 2 * 10 + 1 + 10;
+/// Most bytes of a batch beyond its operations: seqno, count, transaction, and what is remembered of it.
+const BATCH_BYTES_MAX: usize = 2 * 10 + (1 + 10) + (1 + 10 + 2 + NOTE_LEN_MAX);
 /// Byte strings up to this long are copied at replay: a slice would keep its whole group in memory.
 const COPY_LEN_MAX: usize = 4096;
+
+/// What is remembered of a commit that can be taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitNote {
+    /// When it was (nanoseconds since 1970).
+    pub committed: u64,
+    /// The store does not read it; at most [`NOTE_LEN_MAX`] bytes.
+    pub note: Bytes,
+}
+
+/// Whose commit a batch is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitMark {
+    /// The transaction.
+    pub txn: TxnId,
+    /// `None`: it can't be taken back.
+    pub note: Option<CommitNote>,
+}
 
 /// The commit of a transaction whose operations are in runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpilledCommit {
     /// The transaction.
     pub txn: TxnId,
+    /// `None`: it can't be taken back.
+    pub note: Option<CommitNote>,
     /// How many seqnos it takes, at least 1.
     pub operations: u64,
     /// Numbers of all its runs.
@@ -43,7 +67,7 @@ pub struct SpilledCommit {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entry<'a> {
     /// Operations, and the transaction whose commit they are.
-    Batch(&'a Batch, Option<TxnId>),
+    Batch(&'a Batch, Option<&'a CommitMark>),
     Spilled(&'a SpilledCommit),
 }
 
@@ -85,8 +109,9 @@ pub(super) fn encode(base: Seqno, entry: Entry<'_>, sink: &mut impl Sink) {
     sink.put_varint(base);
     sink.put_varint(entry.operations());
     match entry {
-        Entry::Batch(batch, txn) => encode_batch(batch, txn, sink),
+        Entry::Batch(batch, mark) => encode_batch(batch, mark, sink),
         Entry::Spilled(commit) => {
+            encode_note(commit.note.as_ref(), sink);
             sink.put_u8(SPILLED);
             sink.put_varint(commit.txn.0);
             sink.put_varint(commit.runs.len() as u64);
@@ -97,8 +122,17 @@ pub(super) fn encode(base: Seqno, entry: Entry<'_>, sink: &mut impl Sink) {
     }
 }
 
-fn encode_batch(batch: &Batch, txn: Option<TxnId>, sink: &mut impl Sink) {
-    if let Some(txn) = txn {
+fn encode_note(note: Option<&CommitNote>, sink: &mut impl Sink) {
+    if let Some(CommitNote { committed, note }) = note {
+        sink.put_u8(NOTED);
+        sink.put_varint(*committed);
+        sink.put_bytes(note);
+    }
+}
+
+fn encode_batch(batch: &Batch, mark: Option<&CommitMark>, sink: &mut impl Sink) {
+    if let Some(CommitMark { txn, note }) = mark {
+        encode_note(note.as_ref(), sink);
         sink.put_u8(TXN);
         sink.put_varint(txn.0);
     }
@@ -148,7 +182,7 @@ pub(super) struct Read {
     /// How many seqnos it takes.
     pub(super) operations: u64,
     pub(super) batch: Batch,
-    pub(super) txn: Option<TxnId>,
+    pub(super) mark: Option<CommitMark>,
     pub(super) spilled: Option<SpilledCommit>,
 }
 
@@ -173,15 +207,23 @@ impl<'a> BatchReader<'a> {
         if base.checked_add(ops).is_none() {
             return Err(DecodeError("a batch passes the greatest seqno"));
         }
-        let mut read = Read { base, operations: ops, batch: Batch::new(), txn: None, spilled: None };
+        let mut read = Read { base, operations: ops, batch: Batch::new(), mark: None, spilled: None };
         for at in 0..ops {
             let mut tag = self.decoder.u8()?;
+            let mut note = None;
+            if tag == NOTED && at == 0 {
+                let committed = self.decoder.varint()?;
+                // A copy: it is kept for long.
+                let bytes = Bytes::copy_from_slice(self.decoder.bytes()?);
+                note = Some(CommitNote { committed, note: bytes });
+                tag = self.decoder.u8()?;
+            }
             if tag == SPILLED && at == 0 {
-                read.spilled = Some(self.spilled(ops)?);
+                read.spilled = Some(self.spilled(ops, note)?);
                 break;
             }
             if tag == TXN && at == 0 {
-                read.txn = Some(TxnId(self.decoder.varint()?));
+                read.mark = Some(CommitMark { txn: TxnId(self.decoder.varint()?), note });
                 tag = self.decoder.u8()?;
             }
             read.batch.push(self.op(tag)?);
@@ -189,12 +231,12 @@ impl<'a> BatchReader<'a> {
         Ok(Some(read))
     }
 
-    fn spilled(&mut self, operations: u64) -> Result<SpilledCommit, DecodeError> {
+    fn spilled(&mut self, operations: u64, note: Option<CommitNote>) -> Result<SpilledCommit, DecodeError> {
         let txn = TxnId(self.decoder.varint()?);
         let count = self.decoder.varint()?;
         // An absurd count fails at the first missing number, not at an allocation.
         let runs = (0..count).map(|_| self.decoder.varint()).collect::<Result<_, _>>()?;
-        Ok(SpilledCommit { txn, operations, runs })
+        Ok(SpilledCommit { txn, note, operations, runs })
     }
 
     fn op(&mut self, tag: u8) -> Result<Op, DecodeError> {

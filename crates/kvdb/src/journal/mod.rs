@@ -27,11 +27,11 @@ mod recovery;
 use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Batch, Result, Seqno, StoreError};
 
 use crate::format::Superblock;
 use codec::Entry;
-pub use codec::SpilledCommit;
+pub use codec::{CommitMark, CommitNote, SpilledCommit};
 use log::{Log, State};
 use monitor::Parking;
 pub use recovery::{Recovered, Replayed};
@@ -177,12 +177,12 @@ impl Journal {
         self.log.append(base, Entry::Batch(batch, None))
     }
 
-    /// As [`Journal::append`], for the commit of the transaction `txn`.
+    /// As [`Journal::append`], for the commit of a transaction.
     ///
     /// # Errors
     /// As [`Journal::append`].
-    pub fn append_commit(&self, base: Seqno, batch: &Batch, txn: TxnId) -> Result<Lsn, AppendError> {
-        self.log.append(base, Entry::Batch(batch, Some(txn)))
+    pub fn append_commit(&self, base: Seqno, batch: &Batch, mark: &CommitMark) -> Result<Lsn, AppendError> {
+        self.log.append(base, Entry::Batch(batch, Some(mark)))
     }
 
     /// As [`Journal::append`], for the commit of a transaction whose operations are in runs.

@@ -13,9 +13,9 @@
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{Batch, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Batch, Result, Seqno, StoreError};
 
-use super::codec::{self, BatchReader, SpilledCommit};
+use super::codec::{self, BatchReader, CommitMark, SpilledCommit};
 use super::header::{HEADER_BYTES, Header};
 use super::{JournalArea, Lsn};
 use crate::format::{Crc32c, SECTOR_BYTES};
@@ -31,7 +31,7 @@ pub struct Replayed {
     /// The operations.
     pub batch: Batch,
     /// The transaction whose commit it is.
-    pub txn: Option<TxnId>,
+    pub mark: Option<CommitMark>,
     /// In the place of operations: the commit of a transaction that has spilled.
     pub spilled: Option<SpilledCommit>,
     /// Where the batch's group begins.
@@ -114,13 +114,13 @@ fn replay_group(
     let mut batches = 0;
     let mut reader = BatchReader::new(payload);
     while let Some(read) = reader.next().map_err(|error| error.at(place(lsn)))? {
-        let codec::Read { base, operations, batch, txn, spilled } = read;
+        let codec::Read { base, operations, batch, mark, spilled } = read;
         if base <= log.last_seqno || (batches == 0 && base != header.first_seqno) {
             return Err(StoreError::corrupt(place(lsn), format!("seqno {base} follows {}", log.last_seqno)));
         }
         log.last_seqno = base + operations.max(1) - 1;
         batches += 1;
-        each(Replayed { base, batch, txn, spilled, lsn })?;
+        each(Replayed { base, batch, mark, spilled, lsn })?;
     }
     if batches != header.batches {
         let detail = format!("{batches} batches instead of {}", header.batches);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
-use kvfs_store::{Batch, Keyspace, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Batch, Keyspace, NOTE_LEN_MAX, Result, Seqno, StoreError, TxnId};
 
 use super::codec::Entry;
 use super::header::{HEADER_BYTES, Header};
-use super::{AppendError, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec};
+use super::{AppendError, CommitMark, CommitNote, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec};
 use crate::format::Decoder;
 
 const AREA: JournalArea = JournalArea { addr: 64 << 10, len: 128 << 10, salt: 0x5eed };
@@ -90,14 +90,14 @@ fn batches_survive_encoding() {
     for seed in 0..300 {
         let batch = random_batch(seed, 10_000);
         let mut encoded = Vec::new();
-        let txn = seed.is_multiple_of(3).then_some(TxnId(seed << 40));
-        let entry = Entry::Batch(&batch, txn);
+        let mark = (!seed.is_multiple_of(4)).then(|| CommitMark { txn: TxnId(seed << 40), note: note(seed) });
+        let entry = Entry::Batch(&batch, mark.as_ref());
         codec::encode(seed << 20, entry, &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(entry), "seed {seed}");
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
         let operations = batch.len() as u64;
-        let read = codec::Read { base: seed << 20, operations, batch, txn, spilled: None };
+        let read = codec::Read { base: seed << 20, operations, batch, mark: mark.clone(), spilled: None };
         assert_eq!(reader.next(), Ok(Some(read)), "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
     }
@@ -106,7 +106,13 @@ fn batches_survive_encoding() {
 fn spilled(seed: u64) -> SpilledCommit {
     let mut rng = Rng::new(seed);
     let runs = (0..rng.below(5)).map(|_| rng.next_u64()).collect();
-    SpilledCommit { txn: TxnId(seed), operations: rng.range(1, 1 << 40), runs }
+    SpilledCommit { txn: TxnId(seed), note: note(seed), operations: rng.range(1, 1 << 40), runs }
+}
+
+/// What is remembered of every third commit, up to the longest note.
+fn note(seed: u64) -> Option<CommitNote> {
+    let note = vec![7; (seed as usize * 5).min(NOTE_LEN_MAX)].into();
+    seed.is_multiple_of(3).then_some(CommitNote { committed: u64::MAX - seed, note })
 }
 
 #[test]
@@ -121,7 +127,7 @@ fn commits_of_spilled_transactions_survive_encoding_among_batches() {
         let mut reader = codec::BatchReader::new(&payload);
         let read = reader.next().unwrap().unwrap();
         assert_eq!((read.base, read.operations), (7, commit.operations), "seed {seed}");
-        assert!(read.batch.is_empty() && read.txn.is_none(), "seed {seed}");
+        assert!(read.batch.is_empty() && read.mark.is_none(), "seed {seed}");
         assert_eq!(read.spilled, Some(commit), "seed {seed}");
         assert_eq!(reader.next().unwrap().unwrap().batch, after, "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
@@ -133,7 +139,14 @@ fn decoding_survives_any_bytes() {
     for seed in 0..2000 {
         let mut rng = Rng::new(seed);
         let mut encoded = Vec::new();
-        codec::encode(1, Entry::Batch(&random_batch(seed, 100), Some(TxnId(seed))), &mut encoded);
+        codec::encode(
+            1,
+            Entry::Batch(
+                &random_batch(seed, 100),
+                Some(&CommitMark { txn: TxnId(seed), note: note(3 * seed) }),
+            ),
+            &mut encoded,
+        );
         codec::encode(200, Entry::Spilled(&spilled(seed)), &mut encoded);
         for _ in 0..rng.range(1, 4) {
             let at = rng.index(encoded.len());
@@ -186,13 +199,20 @@ fn a_commit_names_its_transaction() {
     let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
     let mut batch = Batch::new();
     batch.delete(Keyspace(1), &b"d"[..]);
-    journal.append_commit(5, &batch, TxnId(300)).unwrap();
-    journal.append(6, &batch).unwrap();
-    journal.sync(6).unwrap();
-    let payload = [5, 1, 6, 0xac, 0x02, 2, 1, 1, b'd', 6, 1, 2, 1, 1, b'd'];
-    assert_eq!(device.snapshot()[AREA.addr as usize + HEADER_BYTES..][..payload.len()], payload);
+    let mark = CommitMark { txn: TxnId(300), note: None };
+    let note = CommitNote { committed: 300, note: Bytes::from_static(b"me") };
+    let noted = CommitMark { txn: TxnId(1), note: Some(note) };
+    journal.append_commit(5, &batch, &mark).unwrap();
+    journal.append_commit(6, &batch, &noted).unwrap();
+    journal.append(7, &batch).unwrap();
+    journal.sync(7).unwrap();
+    let payload = b"\x05\x01\x06\xac\x02\x02\x01\x01d\x06\x01\x08\xac\x02\x02me\x06\x01\x02\x01\x01d\x07\x01\x02\x01\x01d";
+    assert_eq!(device.snapshot()[AREA.addr as usize + HEADER_BYTES..][..payload.len()], payload[..]);
     let (_, replayed) = open(&device, 2, Lsn(0)).unwrap();
-    assert_eq!(replayed.iter().map(|found| found.txn).collect::<Vec<_>>(), [Some(TxnId(300)), None]);
+    assert_eq!(
+        replayed.iter().map(|found| found.mark.clone()).collect::<Vec<_>>(),
+        [Some(mark), Some(noted), None]
+    );
 }
 
 #[test]
@@ -246,7 +266,7 @@ fn a_batch_larger_than_a_chunk_survives() {
         Ok(())
     });
     assert_eq!(recovered.unwrap().head, journal.head());
-    assert_eq!(replayed, [Replayed { base: 8, batch, txn: None, spilled: None, lsn: tail }]);
+    assert_eq!(replayed, [Replayed { base: 8, batch, mark: None, spilled: None, lsn: tail }]);
 }
 
 #[test]

@@ -48,6 +48,11 @@ pub enum Edit {
     AddSnapshot { name: String, seqno: Seqno, created: u64 },
     /// The name is gone.
     DropSnapshot { name: String },
+    /// The states before and after the transaction are kept: it took the seqnos behind `before` up to `after`.
+    /// `committed` is in nanoseconds since 1970.
+    KeepUndo { txn: TxnId, before: Seqno, after: Seqno, committed: u64, note: Bytes },
+    /// They are kept no more.
+    DropUndo { after: Seqno },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -65,6 +70,8 @@ const DROP_SNAPSHOT: u8 = 12;
 const ADOPT_RUNS: u8 = 13;
 const DROP_PREPARED: u8 = 14;
 const ADD_ADOPTED: u8 = 15;
+const KEEP_UNDO: u8 = 20;
+const DROP_UNDO: u8 = 21;
 
 const KIND_TUPLE: u8 = 1;
 const KIND_BLOCK: u8 = 2;
@@ -139,6 +146,17 @@ impl Edit {
                 sink.put_u8(DROP_SNAPSHOT);
                 sink.put_bytes(name.as_bytes());
             }
+            Self::KeepUndo { txn, before, after, committed, note } => {
+                sink.put_u8(KEEP_UNDO);
+                for number in [txn.0, *before, *after, *committed] {
+                    sink.put_varint(number);
+                }
+                sink.put_bytes(note);
+            }
+            Self::DropUndo { after } => {
+                sink.put_u8(DROP_UNDO);
+                sink.put_varint(*after);
+            }
         }
     }
 
@@ -186,6 +204,14 @@ impl Edit {
                 created: decoder.varint()?,
             },
             DROP_SNAPSHOT => Self::DropSnapshot { name: decode_name(decoder)? },
+            KEEP_UNDO => Self::KeepUndo {
+                txn: TxnId(decoder.varint()?),
+                before: decoder.varint()?,
+                after: decoder.varint()?,
+                committed: decoder.varint()?,
+                note: decoder.bytes_owned()?,
+            },
+            DROP_UNDO => Self::DropUndo { after: decoder.varint()? },
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }

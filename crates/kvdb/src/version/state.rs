@@ -28,6 +28,21 @@ pub struct ManifestState {
     pub prepared: BTreeMap<TxnId, Vec<(u32, RunState)>>,
     /// Named snapshots.
     pub snapshots: BTreeMap<String, SnapshotState>,
+    /// Transactions that can be taken back, by their last seqnos.
+    pub undo: BTreeMap<Seqno, UndoState>,
+}
+
+/// A transaction that can be taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UndoState {
+    /// Whose commit it was.
+    pub txn: TxnId,
+    /// The newest seqno that it has no part in.
+    pub before: Seqno,
+    /// When it was committed (nanoseconds since 1970).
+    pub committed: u64,
+    /// What was to be remembered of it.
+    pub note: Bytes,
 }
 
 /// A named snapshot.
@@ -134,6 +149,19 @@ impl ManifestState {
             Edit::DropSnapshot { name } => {
                 self.snapshots.remove(name).map(drop).ok_or("there is no such snapshot")
             }
+            Edit::KeepUndo { txn, before, after, committed, note } => {
+                if before >= after {
+                    return Err("the transaction has no seqno");
+                }
+                let (txn, before, committed) = (*txn, *before, *committed);
+                self.undo.insert(*after, UndoState { txn, before, committed, note: note.clone() });
+                Ok(())
+            }
+            Edit::DropUndo { after } => {
+                // It may have been let go before the edit that was to keep it.
+                self.undo.remove(after);
+                Ok(())
+            }
         }
     }
 
@@ -235,6 +263,17 @@ impl ManifestState {
         for (name, &SnapshotState { seqno, created }) in &self.snapshots {
             give(&|buf| Edit::AddSnapshot { name: name.clone(), seqno, created }.encode(buf));
         }
+        for (&after, undo) in &self.undo {
+            give(&|buf| undo.edit(after).encode(buf));
+        }
+    }
+}
+
+impl UndoState {
+    /// The edit that keeps it; `after` is its last seqno.
+    pub fn edit(&self, after: Seqno) -> Edit {
+        let Self { txn, before, committed, ref note } = *self;
+        Edit::KeepUndo { txn, before, after, committed, note: note.clone() }
     }
 }
 

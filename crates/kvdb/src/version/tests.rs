@@ -140,6 +140,14 @@ impl Editor {
                 self.push(&mut edits, Edit::AddSnapshot { name, seqno, created });
             }
         }
+        if self.rng.chance(1, 3) {
+            let (before, after) = (self.rng.below(50), 50 + self.rng.below(9));
+            let note = Bytes::from(vec![1; self.rng.index(9)]);
+            let (txn, committed) = (TxnId(self.rng.below(300)), self.rng.next_u64());
+            let keep = Edit::KeepUndo { txn, before, after, committed, note };
+            let is_kept = self.state.undo.contains_key(&after);
+            self.push(&mut edits, if is_kept { Edit::DropUndo { after } } else { keep });
+        }
         edits
     }
 }
@@ -198,6 +206,11 @@ fn the_bytes_of_edits_are_these() {
         b"\x0b\x03old\xac\x02\x07"
     );
     assert_eq!(encoded(Edit::DropSnapshot { name }), b"\x0c\x03old");
+    assert_eq!(
+        encoded(Edit::KeepUndo { txn, before: 4, after: 300, committed: 7, note: key("me") }),
+        b"\x14\xac\x02\x04\xac\x02\x07\x02me"
+    );
+    assert_eq!(encoded(Edit::DropUndo { after: 300 }), b"\x15\xac\x02");
 }
 
 #[test]
@@ -244,6 +257,26 @@ fn a_snapshot_is_added_and_dropped_once() {
     state.apply(&add).unwrap_err();
     assert_eq!(state.snapshots["old"], SnapshotState { seqno: 5, created: 9 });
     state.apply(&drop).unwrap();
+    assert_eq!(state, ManifestState::default());
+}
+
+#[test]
+fn a_transaction_that_can_be_taken_back_is_named_and_forgotten() {
+    let mut state = ManifestState::default();
+    let keep = |before, after| Edit::KeepUndo {
+        txn: TxnId(7),
+        before,
+        after,
+        committed: 9,
+        note: Bytes::from_static(b"me"),
+    };
+    state.apply(&keep(5, 5)).unwrap_err();
+    state.apply(&keep(4, 6)).unwrap();
+    assert_eq!(state.undo[&6].edit(6), keep(4, 6));
+    // It may be forgotten before it was named.
+    for after in [6, 6, 8] {
+        state.apply(&Edit::DropUndo { after }).unwrap();
+    }
     assert_eq!(state, ManifestState::default());
 }
 

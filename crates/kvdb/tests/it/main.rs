@@ -5,3 +5,4 @@ mod snapshots;
 mod spilled;
 mod spilled_faults;
 mod transactions;
+mod undo;

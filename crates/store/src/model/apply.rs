@@ -12,7 +12,9 @@ use bytes::Bytes;
 use super::table::{Map, NEWEST, Table, block_key};
 use super::versions::Versions;
 use super::{Commit, Shared};
-use crate::{BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Position, Result, Seqno, StoreError};
+use crate::{
+    BLOCK_BYTES, Batch, KeyRange, Keyspace, KeyspaceKind, Op, Position, Result, Seqno, StoreError, TxnId,
+};
 
 /// Outdated keys that one batch cleans up beyond two for each of its operations.
 const SWEEP_KEYS_MIN: usize = 64;
@@ -20,13 +22,15 @@ const SWEEP_KEYS_MIN: usize = 64;
 /// Applies `batch` and gives its position.
 pub(super) fn apply(shared: &Shared, batch: Batch) -> Result<Position> {
     batch.check_limits()?;
-    apply_any_size(shared, batch, |_, _| ())
+    apply_any_size(shared, batch, None, |_, _| ())
 }
 
-/// As [`apply`], for batches whose parts were checked; `then` runs when it took effect, still under the lock.
+/// As [`apply`], for batches whose parts were checked; `commit_of` is the transaction that ends with it, and its
+/// note. `then` runs when it took effect, still under the lock.
 pub(super) fn apply_any_size(
     shared: &Shared,
     batch: Batch,
+    commit_of: Option<(TxnId, Bytes)>,
     then: impl FnOnce(&mut Commit, Position),
 ) -> Result<Position> {
     let mut commit = shared.commit.lock();
@@ -37,6 +41,11 @@ pub(super) fn apply_any_size(
 
     let base = shared.newest();
     let newest = base + batch.len() as u64;
+    let kept = commit_of.filter(|_| commit.undo.count_max > 0 && newest > base);
+    if kept.is_some() {
+        // Before anything is overwritten.
+        commit.pin(base);
+    }
     if commit.transactions.are_open() {
         for (op, seqno) in batch.ops().iter().zip(base + 1..) {
             commit.recent.push(op, seqno, tables.get(op.keyspace()))?;
@@ -63,6 +72,9 @@ pub(super) fn apply_any_size(
     shared.newest.store(newest, Ordering::Release);
     drop(maps);
     commit.batches += 1;
+    if let Some(txn) = kept {
+        commit.keep(txn, base, newest);
+    }
     then(&mut commit, Position(newest));
     Ok(Position(newest))
 }

@@ -24,6 +24,7 @@ mod recent;
 mod snapshot;
 mod table;
 mod txn;
+mod undo;
 mod versions;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +41,7 @@ use self::txn::{ModelTxn, Transactions};
 use crate::{
     Batch, Capabilities, ChangedRanges, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace,
     KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SnapshotInfo,
-    SpaceStats, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
+    SpaceStats, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
 /// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
@@ -68,6 +69,7 @@ struct Commit {
     /// Pinned seqnos and how many pins each has.
     pins: BTreeMap<Seqno, usize>,
     named: named::Named,
+    undo: undo::Undo,
     /// Keys that kept old versions, by the seqno that made them old (ascending).
     outdated: VecDeque<(Seqno, Keyspace, Bytes)>,
     transactions: Transactions,
@@ -91,6 +93,11 @@ impl ModelStore {
     /// reserve: only batches that delete something may use it.
     pub fn with_capacity_bytes(bytes_max: u64) -> Self {
         Self::with_limit(Some(bytes_max))
+    }
+
+    /// Keeps the pre-images of the last `count_max` transactions, none at first.
+    pub fn keep_for_undo(&self, count_max: usize) {
+        self.shared.commit.lock().keep_at_most(count_max);
     }
 
     fn with_limit(bytes_max: Option<u64>) -> Self {
@@ -227,6 +234,18 @@ impl Store for ModelStore {
 
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         self.shared.commit.lock().transactions.outcome(id)
+    }
+
+    fn undo_points(&self) -> Vec<UndoPoint> {
+        self.shared.commit.lock().undo.list()
+    }
+
+    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
+        undo::open(&self.shared, id)
+    }
+
+    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
+        undo::bytes(&self.shared, id)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -19,8 +19,8 @@ use super::table::{Table, block_key};
 use super::{Commit, Shared};
 use crate::{
     BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, Cursor, Durability, Extent, ExtentKind, Isolation,
-    KeyRange, Keyspace, Op, Position, Read, Records, Result, Seqno, StoreError, Txn, TxnId, TxnOptions,
-    TxnOutcome, TxnStats,
+    KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno, StoreError, Txn, TxnId,
+    TxnOptions, TxnOutcome, TxnStats,
 };
 
 /// Commits whose outcome is known.
@@ -65,6 +65,7 @@ struct Live {
     pin: Arc<Pin>,
     own: BTreeMap<Keyspace, Arc<Own>>,
     stats: TxnStats,
+    note: Bytes,
 }
 
 /// A transaction.
@@ -85,7 +86,8 @@ impl ModelTxn {
             id
         });
         let snapshot = pin.at();
-        let live = Live { pin: Arc::new(pin), own: BTreeMap::new(), stats: TxnStats::default() };
+        let live =
+            Live { pin: Arc::new(pin), own: BTreeMap::new(), stats: TxnStats::default(), note: Bytes::new() };
         let (shared, isolation) = (Arc::clone(shared), options.isolation);
         Self { shared, id, isolation, snapshot, live: Mutex::new(Some(live)) }
     }
@@ -270,6 +272,12 @@ impl Txn for ModelTxn {
         self.snapshot
     }
 
+    fn describe(&self, note: Bytes) {
+        if let Some(live) = &mut *self.live.lock() {
+            live.note = note.slice(..note.len().min(NOTE_LEN_MAX));
+        }
+    }
+
     fn apply(&self, batch: Batch) -> Result<()> {
         batch.check_limits()?;
         let tables = Tables::of(&self.shared, &batch)?;
@@ -319,7 +327,8 @@ impl Txn for ModelTxn {
         let mut live = self.live.lock();
         let Some(open) = &*live else { return Err(StoreError::TxnEnded(self.id)) };
         let batch = open.batch(&self.shared)?;
-        let position = apply::apply_any_size(&self.shared, batch, |commit, position| {
+        let commit_of = Some((self.id, open.note.clone()));
+        let position = apply::apply_any_size(&self.shared, batch, commit_of, |commit, position| {
             self.unlist(commit);
             commit.transactions.remember(self.id, position);
         })?;

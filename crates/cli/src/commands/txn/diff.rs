@@ -95,7 +95,7 @@ impl Counts {
     }
 }
 
-fn as_text(line: &ChangeLine) -> String {
+pub(super) fn as_text(line: &ChangeLine) -> String {
     let place = String::from_utf8_lossy(&line.place);
     let slash = if line.kind == "directory" { "/" } else { "" };
     let from =
@@ -105,7 +105,7 @@ fn as_text(line: &ChangeLine) -> String {
     format!("{} {key}{from}{place}{slash}{bytes}", line.sign)
 }
 
-fn as_json(line: &ChangeLine) -> serde_json::Value {
+pub(super) fn as_json(line: &ChangeLine) -> serde_json::Value {
     let change = match line.sign {
         '+' => "added",
         '-' => "removed",

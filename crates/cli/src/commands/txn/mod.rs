@@ -7,6 +7,7 @@ mod list;
 mod retry;
 mod run;
 mod supervise;
+mod undo;
 
 pub(crate) use diff::print_changes;
 
@@ -40,8 +41,10 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
             simple(store, &Request::Commit { id: *id, durable: !is_async })
         }
         TxnCommand::Abort { id } => simple(store, &Request::Abort { id: *id }),
-        TxnCommand::List { json } => list::run(store, *json),
+        TxnCommand::List { committed: true, json } => undo::list(store, *json),
+        TxnCommand::List { committed: false, json } => list::run(store, *json),
         TxnCommand::Diff { id, stat, json } => diff::run(store, *id, *stat, *json),
+        TxnCommand::Undo { id, dry_run, json } => undo::run(store, *id, *dry_run, *json),
         TxnCommand::Init { parent, proc, command } => init::run(*parent, *proc, command),
     }
 }

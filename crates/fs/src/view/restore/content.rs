@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyDifference, KeyRange};
 
+use super::super::compare::Place;
 use super::Restore;
 use crate::schema::{Header, RowFlags, block_prefix, inode_key};
 use crate::{
@@ -34,6 +35,36 @@ impl Restore<'_> {
         self.set_attributes(inode, header)?;
         self.done.inodes += 1;
         Ok(())
+    }
+
+    /// Brings back what a transaction had changed of an inode that others may have changed otherwise since.
+    /// `then` and `content` are of the state before it, in which the inode is at `place`.
+    pub(super) fn undo_inode(
+        &mut self,
+        inode: u64,
+        place: &Place,
+        then: &Header,
+        content: &Bytes,
+    ) -> Result<()> {
+        let Some((after, changed_to)) = self.after(inode, place)? else { return Ok(()) };
+        let is_content = then.kind == FileType::Regular
+            && self.sides.content_differs((then, content), (&after, &changed_to))?;
+        if is_content {
+            self.set_content(inode, then, content)?;
+        }
+        self.set_xattrs(inode, then)?;
+        let now = self.header_now(inode)?;
+        let mtime = if is_content { then.mtime } else { pick(then.mtime, after.mtime, now.mtime) };
+        self.set_attributes(inode, &Header { mtime, ..joined(then, &after, &now) })?;
+        self.done.inodes += 1;
+        Ok(())
+    }
+
+    /// What an inode was right after the transaction that is taken back; `place` is where it was before.
+    pub(super) fn after(&self, inode: u64, place: &Place) -> Result<Option<(Header, Bytes)>> {
+        let moved = self.alone.as_ref().and_then(|alone| alone.moved.get(&inode));
+        let found = self.sides.after.row_at(moved.unwrap_or(place))?;
+        Ok(found.filter(|(header, _)| header.inode == inode))
     }
 
     fn header_now(&self, inode: u64) -> Result<Header> {
@@ -182,11 +213,37 @@ impl Restore<'_> {
         Ok(())
     }
 
+    /// Sets the attributes of a directory that both sides have and that is where it was before.
+    pub(super) fn set_directory(&self, inode: u64, then: &Header) -> Result<()> {
+        let Some(alone) = &self.alone else { return self.set_attributes(inode, then) };
+        let Some((after, _)) = self.after(inode, &(inode, Bytes::new()))? else {
+            return self.set_attributes(inode, then);
+        };
+        let now = self.header_now(inode)?;
+        let mtime = alone.mtimes.get(&inode).copied().unwrap_or(then.mtime);
+        self.set_attributes(inode, &Header { mtime, ..joined(then, &after, &now) })
+    }
+
     fn set_xattr(&self, inode: u64, name: &[u8], value: Option<Bytes>) -> Result<()> {
         let (now, node) = (self.now(), NodeId(inode));
         match value {
             Some(value) => settled(|caller| now.setxattr(caller, node, name, &value, XattrMode::Set)),
             None => settled(|caller| now.removexattr(caller, node, name)),
         }
+    }
+}
+
+/// `now`, unless it was changed from `then` to `after`.
+fn pick<T: PartialEq>(then: T, after: T, now: T) -> T {
+    if then == after { now } else { then }
+}
+
+/// `then` with the rights that only others have changed since.
+fn joined(then: &Header, after: &Header, now: &Header) -> Header {
+    Header {
+        mode: pick(then.mode, after.mode, now.mode),
+        uid: pick(then.uid, after.uid, now.uid),
+        gid: pick(then.gid, after.gid, now.gid),
+        ..*then
     }
 }

@@ -9,12 +9,18 @@
 //! good), then names are put back from the root down, then content and attributes, last the directories'.
 //! What exists keeps its inode number; what is gone comes back as a new file with another number.
 //!
+//! Taking back one transaction (`view/undo`) is the same between the states before and after it, applied to the
+//! present one. There others may have changed something since, in the same directories and files, and that stays:
+//! what is set of an inode is then only what the transaction had changed.
+//!
 //! Thread safety: for one thread that may block, while nobody else uses the view. Invariant: the staging
 //! directory is gone at the end.
 
 mod content;
 mod names;
 mod plan;
+
+pub(super) use plan::{Plan, Target};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +29,8 @@ use kvfs_store::{KeyDifference, KeyRange};
 use super::Origin;
 use super::compare::{Place, Sides};
 use crate::node::Pin;
-use crate::{Entry, FileSystem, FsError, Result, settled};
+use crate::{Entry, FileSystem, FsError, Result, Timestamp, settled};
 use names::Staging;
-use plan::Plan;
 
 /// What a restore changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,9 +43,21 @@ pub struct Restored {
     pub keys: u64,
 }
 
+/// What is taken back is one transaction: what others changed since stays.
+pub(super) struct Alone {
+    /// Where inodes are after the transaction that it had moved.
+    pub(super) moved: BTreeMap<u64, Place>,
+    /// Times of change that directories are to have in the end, by inode.
+    pub(super) mtimes: BTreeMap<u64, Timestamp>,
+}
+
 /// A restore under way.
 struct Restore<'f> {
+    /// What is to be undone.
     sides: Sides<'f>,
+    /// The view in which it is.
+    target: &'f FileSystem,
+    alone: Option<Alone>,
     plan: Plan,
     /// Nodes that the view must know until the end, by inode.
     pins: BTreeMap<u64, Pin<'f>>,
@@ -51,6 +68,17 @@ struct Restore<'f> {
     staged: BTreeSet<u64>,
     placed: BTreeSet<u64>,
     done: Restored,
+}
+
+/// Takes back what lies between the `sides`, whose `plan` it is, in the view `target`, of a transaction that has
+/// written nothing yet. What is in the plan has not changed since, as `view/undo` has found.
+pub(super) fn take_back<'f>(
+    sides: Sides<'f>,
+    target: &'f FileSystem,
+    alone: Alone,
+    plan: Plan,
+) -> Result<Restored> {
+    Restore::carry_out(sides, target, Some(alone), plan)
 }
 
 impl FileSystem {
@@ -67,9 +95,21 @@ impl FileSystem {
             return Err(FsError::Invalid("a snapshot is restored in a transaction"));
         }
         let sides = Sides { before: then, after: self };
-        let plan = Plan::new(sides)?;
+        Restore::carry_out(sides, self, None, Plan::new(sides)?)
+    }
+}
+
+impl<'f> Restore<'f> {
+    fn carry_out(
+        sides: Sides<'f>,
+        target: &'f FileSystem,
+        alone: Option<Alone>,
+        plan: Plan,
+    ) -> Result<Restored> {
         let mut restore = Restore {
             sides,
+            target,
+            alone,
             plan,
             pins: BTreeMap::new(),
             made: BTreeMap::new(),
@@ -86,12 +126,10 @@ impl FileSystem {
         restore.set_keys()?;
         Ok(restore.done)
     }
-}
 
-impl<'f> Restore<'f> {
     /// The view that is changed.
     fn now(&self) -> &'f FileSystem {
-        self.sides.after
+        self.target
     }
 
     /// The view of the snapshot.
@@ -153,7 +191,11 @@ impl<'f> Restore<'f> {
             }
             self.pins.insert(inode, pin);
         }
-        self.set_inode(inode, &header, &content)?;
+        if self.alone.is_some() {
+            self.undo_inode(inode, place, &header, &content)?;
+        } else {
+            self.set_inode(inode, &header, &content)?;
+        }
         if !known {
             self.pins.remove(&inode);
         }

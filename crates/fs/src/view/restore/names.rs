@@ -217,7 +217,11 @@ impl Restore<'_> {
             if inode == then {
                 self.set_xattrs(inode, &header)?;
             }
-            self.set_attributes(inode, &header)?;
+            if inode == then {
+                self.set_directory(inode, &header)?;
+            } else {
+                self.set_attributes(inode, &header)?;
+            }
             self.done.inodes += 1;
         }
         Ok(())

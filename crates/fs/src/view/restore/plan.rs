@@ -13,32 +13,40 @@ use crate::{FileType, Result};
 
 /// What is under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) inode: u64,
-    pub(super) kind: FileType,
+pub(in crate::view) struct Target {
+    pub(in crate::view) inode: u64,
+    pub(in crate::view) kind: FileType,
+}
+
+impl Target {
+    /// What the row under `key` leads to.
+    pub(in crate::view) fn of(key: &[u8], row: Option<&Bytes>) -> Result<Option<Self>> {
+        let row = row.map(|bytes| Row::decode(key, bytes)).transpose()?;
+        Ok(row.map(|row| Self { inode: row.inode(), kind: row.kind() }))
+    }
 }
 
 /// A name that leads elsewhere than in the snapshot.
-pub(super) struct NameChange {
-    pub(super) place: Place,
-    pub(super) then: Option<Target>,
-    pub(super) now: Option<Target>,
+pub(in crate::view) struct NameChange {
+    pub(in crate::view) place: Place,
+    pub(in crate::view) then: Option<Target>,
+    pub(in crate::view) now: Option<Target>,
 }
 
 /// All that is to be done, but for keys.
 #[derive(Default)]
-pub(super) struct Plan {
-    pub(super) names: Vec<NameChange>,
+pub(in crate::view) struct Plan {
+    pub(in crate::view) names: Vec<NameChange>,
     /// Inodes that may differ inside, and a place where both sides have them (but for what is moved).
-    pub(super) touched: BTreeMap<u64, Place>,
+    pub(in crate::view) touched: BTreeMap<u64, Place>,
     /// Directories whose attributes may differ, by their inodes in the snapshot.
-    pub(super) directories: BTreeSet<u64>,
+    pub(in crate::view) directories: BTreeSet<u64>,
     /// Inodes that `names` give a name in the snapshot.
-    named_then: BTreeSet<u64>,
+    pub(in crate::view) named_then: BTreeSet<u64>,
 }
 
 impl Plan {
-    pub(super) fn new(sides: Sides<'_>) -> Result<Self> {
+    pub(in crate::view) fn new(sides: Sides<'_>) -> Result<Self> {
         let mut plan = Self::default();
         sides.each_touched_row(|touched| plan.take(touched))?;
         for change in &plan.names {
@@ -51,11 +59,7 @@ impl Plan {
     fn take(&mut self, touched: KeyDifference) -> Result<()> {
         let KeyDifference { key, older: before, newer: after } = touched;
         let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(()) };
-        let target = |bytes: &Option<Bytes>| -> Result<Option<Target>> {
-            let row = bytes.as_ref().map(|bytes| Row::decode(&key, bytes)).transpose()?;
-            Ok(row.map(|row| Target { inode: row.inode(), kind: row.kind() }))
-        };
-        let (then, now) = (target(&before)?, target(&after)?);
+        let (then, now) = (Target::of(&key, before.as_ref())?, Target::of(&key, after.as_ref())?);
         let place = (directory, key.slice_ref(name));
         match (then, now) {
             (Some(then), Some(now)) if then.inode == now.inode => {
@@ -73,7 +77,7 @@ impl Plan {
 
     /// Whether something that has a wrong name now has another one in the snapshot. A file whose names are all
     /// in order elsewhere needs no place in between.
-    pub(super) fn is_kept(&self, target: Target) -> bool {
+    pub(in crate::view) fn is_kept(&self, target: Target) -> bool {
         self.named_then.contains(&target.inode)
     }
 }

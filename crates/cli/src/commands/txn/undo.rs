@@ -1,0 +1,130 @@
+//! `kvfs txn undo`, and `kvfs txn list --committed`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::connect;
+use super::diff::{as_json, as_text, print_changes};
+use crate::control::{Client, CommittedLine, ObstacleLine, Request, Response, UndoRequest};
+use crate::error::{Code, Result};
+use crate::units::{date_time, human_bytes, human_duration};
+
+/// Most obstacles that a message names.
+const SHOWN_MAX: usize = 20;
+
+pub(super) fn run(store: Option<&Path>, id: u64, dry_run: bool, json: bool) -> Result<ExitCode> {
+    let (mut client, _) = connect(store)?;
+    if dry_run {
+        print_changes(false, json, |from, limit| {
+            match client.call(&Request::Undo(UndoRequest::Diff { id, from, limit }))? {
+                Response::Diff { lines, more } => Ok((lines, more)),
+                _ => Err(Client::confused()),
+            }
+        })?;
+    }
+    let request = if dry_run { UndoRequest::Check { id } } else { UndoRequest::TakeBack { id } };
+    match client.call(&Request::Undo(request))? {
+        Response::Done => Ok(ExitCode::SUCCESS),
+        Response::Restored { txn, names, inodes, keys } => {
+            if json {
+                let counts = serde_json::json!({
+                    "undone": id, "transaction": txn, "names": names, "inodes": inodes, "keys": keys,
+                });
+                println!("{counts}");
+            } else {
+                println!(
+                    "took back transaction {id} as transaction {txn}: {names} names, {inodes} files, {keys} keys"
+                );
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Response::Refused { now, count, lines } => {
+            if json {
+                let obstacles: Vec<_> = lines.iter().map(obstacle_json).collect();
+                println!("{}", serde_json::json!({ "undone": null, "count": count, "obstacles": obstacles }));
+            }
+            eprintln!("kvfs: {}", message(id, now, count, &lines));
+            Ok(ExitCode::from(Code::BuiltOn as u8))
+        }
+        _ => Err(Client::confused()),
+    }
+}
+
+/// Why a transaction is not taken back.
+fn message(id: u64, now: Duration, count: u64, lines: &[ObstacleLine]) -> String {
+    let mut text = format!("transaction {id} can't be taken back, since this has changed after it:");
+    for line in lines.iter().take(SHOWN_MAX) {
+        let by = line.by.as_ref().map_or_else(String::new, |by| {
+            let ago = human_duration(now.saturating_sub(by.committed));
+            format!("  (transaction {}: {}, uid {}, {ago} ago)", by.id, by.label, by.uid)
+        });
+        text.push_str(&format!("\n  {}{by}", as_text(&line.change)));
+    }
+    let rest = count.saturating_sub(lines.len().min(SHOWN_MAX) as u64);
+    if rest > 0 {
+        text.push_str(&format!("\n  … and {rest} more"));
+    }
+    text + "\nnothing was done"
+}
+
+fn obstacle_json(line: &ObstacleLine) -> serde_json::Value {
+    let mut value = as_json(&line.change);
+    value["by"] = line.by.as_ref().map_or(serde_json::Value::Null, |by| {
+        serde_json::json!({
+            "transaction": by.id, "uid": by.uid, "pid": by.pid, "command": by.label,
+            "committed": by.committed.as_secs_f64(),
+        })
+    });
+    value
+}
+
+/// The transactions that can be taken back.
+pub(super) fn list(store: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let (mut client, _) = connect(store)?;
+    let Response::Committed { now, count_max, age_max, lines } =
+        client.call(&Request::Undo(UndoRequest::List))?
+    else {
+        return Err(Client::confused());
+    };
+    if json {
+        let list: Vec<_> = lines.iter().map(committed_json).collect();
+        println!("{}", serde_json::Value::Array(list));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !lines.is_empty() {
+        println!(
+            "{:>6}  {:19}  {:>8}  {:>6}  {:>10}  {:>9}  COMMAND",
+            "ID", "COMMITTED (UTC)", "AGE", "USER", "OPERATIONS", "KEPT"
+        );
+    }
+    for line in &lines {
+        println!(
+            "{:>6}  {:19}  {:>8}  {:>6}  {:>10}  {:>9}  {} (pid {})",
+            line.id,
+            date_time(line.committed),
+            human_duration(now.saturating_sub(line.committed)),
+            line.uid,
+            line.operations,
+            human_bytes(line.bytes_kept),
+            line.label,
+            line.pid
+        );
+    }
+    if count_max == 0 || age_max.is_zero() {
+        eprintln!("nothing is kept for undo here (mount option undo_count=0 or undo_age=0)");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn committed_json(line: &CommittedLine) -> serde_json::Value {
+    serde_json::json!({
+        "id": line.id,
+        "uid": line.uid,
+        "pid": line.pid,
+        "command": line.label,
+        "committed": line.committed.as_secs_f64(),
+        "operations": line.operations,
+        "bytes_kept": line.bytes_kept,
+    })
+}

@@ -1,0 +1,169 @@
+//! Requests about taking committed transactions back.
+
+use std::time::Duration;
+
+use kvfs_fs::{BeginOptions, FsError, Isolation, Obstacle, Owner, Restored, TakenBack, TxnId, owner_of_note};
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Store, StoreError, TxnOutcome, UndoPoint, UndoViews};
+
+use super::{Service, change_line, page_of};
+use crate::control::{CommittedLine, ObstacleLine, Peer, Response, UndoRequest};
+use crate::daemon::Transactions;
+use crate::error::{CliError, Code, Result};
+use crate::open::OpenStore;
+use crate::units::human_duration;
+
+/// Somebody's open transaction that is in the way is waited for so long, as by a restore.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Most obstacles that an answer names.
+const OBSTACLES_MAX: usize = 1000;
+
+impl Service {
+    pub(super) fn answer_undo(
+        &self,
+        store: &OpenStore,
+        peer: &Peer,
+        request: UndoRequest,
+    ) -> Result<Response> {
+        let transactions = self.transactions()?;
+        match request {
+            UndoRequest::List => Ok(store.committed(peer)),
+            UndoRequest::Diff { id, from, limit } => {
+                let views = store.undo_views(peer, TxnId(id))?;
+                Ok(page_of(&store.fs.undo_diff(&views)?, from, limit))
+            }
+            UndoRequest::Check { id } => {
+                let views = store.undo_views(peer, TxnId(id))?;
+                let view = store.fs.begin(&undoing(peer, id))?;
+                let obstacles = view.undo_obstacles(&views)?;
+                Ok(if obstacles.is_empty() { Response::Done } else { refused(&obstacles) })
+            }
+            UndoRequest::TakeBack { id } => {
+                let views = store.undo_views(peer, TxnId(id))?;
+                let response = transactions.take_back(peer, id, &views)?;
+                tracing::info!(id, refused = matches!(response, Response::Refused { .. }), "undo");
+                Ok(response)
+            }
+        }
+    }
+}
+
+impl OpenStore {
+    /// Those that `peer` may take back.
+    fn committed(&self, peer: &Peer) -> Response {
+        let points = self.fs.undo_points().into_iter();
+        let lines = points.filter(|(_, owner)| peer.may_act_for(owner.uid)).map(|(point, owner)| {
+            let bytes_kept = self.db.undo_bytes(point.txn);
+            CommittedLine {
+                // One that goes just now holds nothing any more.
+                bytes_kept: bytes_kept.unwrap_or(0),
+                operations: point.after.0 - point.before.0,
+                ..committed_line(&point, owner)
+            }
+        });
+        let lines = lines.collect();
+        let (count_max, age_max) = self.undo;
+        Response::Committed { now: SystemClock::new().wall(), count_max: count_max as u64, age_max, lines }
+    }
+
+    /// The states before and after a transaction of the peer's.
+    fn undo_views(&self, peer: &Peer, id: TxnId) -> Result<UndoViews> {
+        let views = match self.fs.open_undo(id) {
+            Err(FsError::Store(error)) if matches!(*error, StoreError::NotKept(_)) => {
+                return Err(self.not_kept(id));
+            }
+            views => views?,
+        };
+        let points = self.fs.undo_points();
+        let (_, owner) =
+            points.into_iter().find(|(point, _)| point.txn == id).ok_or_else(|| self.not_kept(id))?;
+        if peer.may_act_for(owner.uid) {
+            return Ok(views);
+        }
+        let only = format!("transaction {id} belonged to user {}; only that user and root may", owner.uid);
+        Err(CliError::new(Code::Denied, only))
+    }
+
+    fn not_kept(&self, id: TxnId) -> CliError {
+        let (count, age) = self.undo;
+        let kept = if count == 0 {
+            "nothing is kept for that here (mount option undo_count=0)".to_owned()
+        } else {
+            let age = human_duration(age);
+            format!(
+                "kept are the last {count} that wrote something, for {age} (mount options undo_count, undo_age), \
+                 while there is space; `kvfs txn list --committed` shows them"
+            )
+        };
+        let message = match self.db.txn_outcome(id) {
+            TxnOutcome::Open => format!("transaction {id} is open; `kvfs txn abort {id}` drops it"),
+            TxnOutcome::Committed(_) => {
+                format!("transaction {id} can't be taken back: what was there before it is not kept; {kept}")
+            }
+            TxnOutcome::Unknown => format!("no transaction {id} that was committed is known; {kept}"),
+        };
+        CliError::new(Code::Failed, message)
+    }
+}
+
+/// How the transaction begins that takes back another one.
+fn undoing(peer: &Peer, id: u64) -> BeginOptions {
+    BeginOptions {
+        isolation: Isolation::Snapshot,
+        priority: 0,
+        timeout: None,
+        lock_wait_max: Some(LOCK_WAIT_MAX),
+        owner: Owner { uid: peer.uid, pid: peer.pid, name: format!("txn undo {id}") },
+    }
+}
+
+impl Transactions {
+    /// Takes back the transaction whose states `views` are, in one of its own.
+    fn take_back(&self, peer: &Peer, id: u64, views: &UndoViews) -> Result<Response> {
+        let mut obstacles = Vec::new();
+        let mut done = Restored::default();
+        let committed = self.carry_out(&undoing(peer, id), |view| match view.undo(views)? {
+            TakenBack::Done(restored) => {
+                done = restored;
+                Ok(())
+            }
+            TakenBack::Refused(found) => {
+                obstacles = found;
+                Err(FsError::NotPermitted("something was built on it"))
+            }
+        });
+        match committed {
+            Ok(txn) => {
+                let Restored { names, inodes, keys } = done;
+                Ok(Response::Restored { txn: txn.0, names, inodes, keys })
+            }
+            Err(_) if !obstacles.is_empty() => Ok(refused(&obstacles)),
+            Err(error) if error.code == Code::NoSpace => {
+                Err(CliError::new(error.code, format!("{}; nothing was taken back", error.message)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn refused(obstacles: &[Obstacle]) -> Response {
+    let line = |obstacle: &Obstacle| ObstacleLine {
+        change: change_line(&obstacle.what),
+        by: obstacle.by.as_ref().map(|point| committed_line(point, owner_of_note(&point.note))),
+    };
+    let lines = obstacles.iter().take(OBSTACLES_MAX).map(line).collect();
+    Response::Refused { now: SystemClock::new().wall(), count: obstacles.len() as u64, lines }
+}
+
+fn committed_line(point: &UndoPoint, owner: Owner) -> CommittedLine {
+    CommittedLine {
+        id: point.txn.0,
+        uid: owner.uid,
+        pid: owner.pid,
+        label: owner.name,
+        committed: point.committed,
+        operations: 0,
+        bytes_kept: 0,
+    }
+}

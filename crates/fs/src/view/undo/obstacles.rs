@@ -1,0 +1,325 @@
+//! What has changed since a transaction, of that which it changed itself.
+//!
+//! Three states are compared: before the transaction, after it, and now. Names that lead elsewhere now, keys with
+//! other values, inodes of which both have changed the same part, and whatever is new in directories that the
+//! transaction made, are in the way. A part of an inode is its content (with size and time of change), its
+//! mode, its owner, its group, each extended attribute.
+//!
+//! Thread safety: belongs to one search.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use kvfs_store::{KeyDifference, KeyRange, Keyspace, UndoPoint};
+
+use super::super::compare::{Place, Sides, key_of};
+use super::super::diff::{DiffKind, Difference, Paths};
+use super::super::restore::{Alone, Plan, Target};
+use super::Obstacle;
+use crate::schema::{Header, Placement, ROOT_INODE, RowFlags, inode_key};
+use crate::{FileSystem, FileType, Result};
+
+/// Obstacles for which it is found out who is behind them: people read the first few.
+const ASCRIBED_MAX: usize = 64;
+
+/// Attributes and inline content.
+type Inner = (Header, Bytes);
+
+/// An obstacle, and the record that tells of it.
+struct Found {
+    what: Difference,
+    record: (Keyspace, Bytes),
+}
+
+/// A search for obstacles.
+pub(super) struct Search<'f> {
+    /// Before and after the transaction.
+    done: Sides<'f>,
+    /// After the transaction and now.
+    since: Sides<'f>,
+    plan: Plan,
+    alone: Alone,
+    then: Paths<'f>,
+    now: Paths<'f>,
+    /// By path or key.
+    found: BTreeMap<Vec<u8>, Found>,
+    seen: BTreeSet<u64>,
+}
+
+impl<'f> Search<'f> {
+    pub(super) fn new(done: Sides<'f>, now: &'f FileSystem) -> Result<Self> {
+        Ok(Self {
+            done,
+            since: Sides { before: done.after, after: now },
+            plan: Plan::new(done)?,
+            alone: Alone { moved: BTreeMap::new(), mtimes: BTreeMap::new() },
+            then: Paths::new(done.after),
+            now: Paths::new(now),
+            found: BTreeMap::new(),
+            seen: BTreeSet::new(),
+        })
+    }
+
+    /// Everything in the way, and what is needed when there is nothing.
+    pub(super) fn run(mut self) -> Result<(Vec<Obstacle>, Alone, Plan)> {
+        let plan = std::mem::take(&mut self.plan);
+        for change in &plan.names {
+            self.look_at_name(&plan, &change.place, change.now)?;
+        }
+        let before: BTreeMap<u64, Place> =
+            plan.names.iter().filter_map(|change| Some((change.then?.inode, change.place.clone()))).collect();
+        for (inode, place) in &plan.touched {
+            self.look_inside(*inode, place, place)?;
+        }
+        for change in &plan.names {
+            let Some(target) = change.now else { continue };
+            if let Some(place) = before.get(&target.inode) {
+                self.alone.moved.entry(target.inode).or_insert_with(|| change.place.clone());
+                if target.kind != FileType::Directory {
+                    self.look_inside(target.inode, place, &change.place)?;
+                }
+            }
+        }
+        for &directory in &plan.directories {
+            self.look_at_directory(directory)?;
+        }
+        self.look_for_cycles(&plan)?;
+        self.look_at_keys()?;
+        let found = std::mem::take(&mut self.found);
+        Ok((self.ascribe(found)?, self.alone, plan))
+    }
+
+    fn view(&self) -> &'f FileSystem {
+        self.since.after
+    }
+
+    fn add(&mut self, kind: DiffKind, file: Option<FileType>, path: Vec<u8>, record: (Keyspace, Bytes)) {
+        let what = Difference { kind, file, place: path.clone(), from: None, bytes: None };
+        self.found.entry(path).or_insert(Found { what, record });
+    }
+
+    fn add_place(&mut self, kind: DiffKind, file: FileType, place: &Place) -> Result<()> {
+        let path = if kind == DiffKind::Removed { self.then.path(place)? } else { self.now.path(place)? };
+        let record = (self.view().keyspaces.meta, key_of(place));
+        self.add(kind, Some(file), path, record);
+        Ok(())
+    }
+
+    /// A name that the transaction gave, took or turned: `after` is where it led.
+    fn look_at_name(&mut self, plan: &Plan, place: &Place, after: Option<Target>) -> Result<()> {
+        let key = key_of(place);
+        let now = Target::of(&key, self.view().row(&key)?.as_ref())?;
+        match (after, now) {
+            (None, None) => Ok(()),
+            (None, Some(now)) => self.add_place(DiffKind::Added, now.kind, place),
+            (Some(after), None) => self.add_place(DiffKind::Removed, after.kind, place),
+            (Some(after), Some(now)) if after.inode != now.inode => {
+                self.add_place(DiffKind::Changed, now.kind, place)
+            }
+            (Some(after), Some(_)) if self.is_made(plan, after) => self.look_at_made(place, after),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the transaction made it.
+    fn is_made(&self, plan: &Plan, target: Target) -> bool {
+        !plan.is_kept(target) && !plan.touched.contains_key(&target.inode)
+    }
+
+    /// Of what the transaction made, everything counts.
+    fn look_at_made(&mut self, place: &Place, target: Target) -> Result<()> {
+        if target.kind == FileType::Directory {
+            return self.look_into_made(target.inode);
+        }
+        let sides = [self.since.before.row_at(place)?, self.since.after.row_at(place)?];
+        let [Some(then), Some(now)] = sides else { return Ok(()) };
+        let facts = |header: &Header| (rights(header), header.nlink, header.rdev);
+        let differs = facts(&then.0) != facts(&now.0)
+            || self.since.content_differs((&then.0, &then.1), (&now.0, &now.1))?
+            || self.since.differ_in(self.view().keyspaces.xattr, target.inode)?;
+        if differs {
+            self.add_place(DiffKind::Changed, target.kind, place)?;
+        }
+        Ok(())
+    }
+
+    /// Rights and extended attributes of a directory that the transaction made, and what came into it since.
+    fn look_into_made(&mut self, directory: u64) -> Result<()> {
+        let own = (directory, Bytes::new());
+        let sides = [self.since.before.row_at(&own)?, self.since.after.row_at(&own)?];
+        if let [Some((then, _)), Some((now, _))] = sides
+            && (rights(&then) != rights(&now)
+                || self.since.differ_in(self.view().keyspaces.xattr, directory)?)
+        {
+            self.add_place(DiffKind::Changed, FileType::Directory, &own)?;
+        }
+        let range = Placement::own_subtree(directory).entries_after(b"");
+        let mut rows = self.since.differences(self.view().keyspaces.meta, range)?;
+        while let Some(KeyDifference { key, older, newer }) = rows.next()? {
+            let (older, newer) = (Target::of(&key, older.as_ref())?, Target::of(&key, newer.as_ref())?);
+            if let (None, Some(new), Some((_, name))) = (older, newer, Placement::parse_key(&key)) {
+                self.add_place(DiffKind::Added, new.kind, &(directory, key.slice_ref(name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is there before and after the transaction; `place` is where it was after it.
+    fn look_inside(&mut self, inode: u64, before: &Place, place: &Place) -> Result<()> {
+        if !self.seen.insert(inode) {
+            return Ok(());
+        }
+        let of = |inner: Option<Inner>| inner.filter(|(header, _)| header.inode == inode);
+        let then = of(self.done.before.row_at(before)?);
+        let (Some(then), Some(after)) = (then, of(self.done.after.row_at(place)?)) else { return Ok(()) };
+        let now = match self.view().row(&key_of(place))? {
+            Some(_) => of(self.view().row_at(place)?),
+            None => None,
+        };
+        let Some(now) = now else {
+            if self.parts_differ(&self.done, &then, &after)? {
+                self.add_place(DiffKind::Removed, after.0.kind, place)?;
+            }
+            return Ok(());
+        };
+        let is_content = |sides: &Sides<'_>, a: &Inner, b: &Inner| {
+            Ok::<_, crate::FsError>(
+                a.0.kind == FileType::Regular && sides.content_differs((&a.0, &a.1), (&b.0, &b.1))?,
+            )
+        };
+        let both = rights_of_both(&then.0, &after.0, &now.0)
+            || (is_content(&self.done, &then, &after)? && is_content(&self.since, &after, &now)?)
+            || self.same_xattr(&after.0, &now.0)?;
+        if both {
+            self.add_place(DiffKind::Changed, now.0.kind, place)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the transaction changed anything but the number of names.
+    fn parts_differ(&self, sides: &Sides<'_>, a: &Inner, b: &Inner) -> Result<bool> {
+        let differs = rights(&a.0) != rights(&b.0)
+            || (a.0.kind == FileType::Regular && sides.content_differs((&a.0, &a.1), (&b.0, &b.1))?);
+        Ok(differs || sides.differ_in(self.view().keyspaces.xattr, a.0.inode)?)
+    }
+
+    /// Whether an extended attribute that the transaction changed has changed again.
+    fn same_xattr(&self, after: &Header, now: &Header) -> Result<bool> {
+        if !(after.flags | now.flags).has(RowFlags::XATTRS) {
+            return Ok(false);
+        }
+        let range = KeyRange::prefix(&inode_key(now.inode));
+        let mut changed = self.done.differences(self.view().keyspaces.xattr, range)?;
+        while let Some(KeyDifference { key, newer, .. }) = changed.next()? {
+            if self.view().read_view().get(self.view().keyspaces.xattr, &key)? != newer {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A directory in which the transaction changed something, or that it changed itself.
+    fn look_at_directory(&mut self, directory: u64) -> Result<()> {
+        let own = (directory, Bytes::new());
+        let (then, after) = (self.done.before.row_at(&own)?, self.done.after.row_at(&own)?);
+        // What came or went with the transaction has a name that did, too.
+        let (Some((then, _)), Some((after, _))) = (then, after) else { return Ok(()) };
+        let Some((now, _)) = self.view().row_at(&own)? else {
+            return self.add_place(DiffKind::Removed, FileType::Directory, &own);
+        };
+        if rights_of_both(&then, &after, &now) || self.same_xattr(&after, &now)? {
+            self.add_place(DiffKind::Changed, FileType::Directory, &own)?;
+        }
+        // Entries of others count: then it is theirs.
+        let mtime = if now.mtime == after.mtime { then.mtime } else { now.mtime };
+        self.alone.mtimes.insert(directory, mtime);
+        Ok(())
+    }
+
+    /// A directory can't go back to a place that is below it by now.
+    fn look_for_cycles(&mut self, plan: &Plan) -> Result<()> {
+        let moved: BTreeMap<u64, &Place> = plan
+            .names
+            .iter()
+            .filter_map(|change| Some((change.then.filter(|then| plan.is_kept(*then))?, &change.place)))
+            .filter(|(then, _)| then.kind == FileType::Directory)
+            .map(|(then, place)| (then.inode, place))
+            .collect();
+        for (&directory, &place) in &moved {
+            let mut at = place.0;
+            while at != ROOT_INODE && at != directory {
+                at = match moved.get(&at) {
+                    Some(place) => place.0,
+                    None => match self.view().row_at(&(at, Bytes::new()))? {
+                        Some((header, _)) => header.parent,
+                        // It is made again, above something that was there.
+                        None => match self.done.before.row_at(&(at, Bytes::new()))? {
+                            Some((header, _)) => header.parent,
+                            None => ROOT_INODE,
+                        },
+                    },
+                };
+            }
+            if at == directory {
+                self.add_place(DiffKind::Renamed, FileType::Directory, &(place.0, Bytes::new()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_keys(&mut self) -> Result<()> {
+        let view = self.view();
+        for info in view.user_keyspaces() {
+            let mut keys = self.done.differences(info.keyspace, KeyRange::all())?;
+            while let Some(KeyDifference { key, newer, .. }) = keys.next()? {
+                let now = view.read_view().get(info.keyspace, &key)?;
+                let kind = match (&newer, &now) {
+                    (newer, now) if newer == now => continue,
+                    (None, _) => DiffKind::Added,
+                    (_, None) => DiffKind::Removed,
+                    _ => DiffKind::Changed,
+                };
+                let place = [info.name.as_bytes(), b"/", &key].concat();
+                self.add(kind, None, place, (info.keyspace, key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who did it: the last transaction since that is known and has changed the record.
+    fn ascribe(&self, found: BTreeMap<Vec<u8>, Found>) -> Result<Vec<Obstacle>> {
+        let store = &self.view().store;
+        let after = self.done.after.pinned()?;
+        let mut later: Vec<(UndoPoint, _)> = Vec::new();
+        if !found.is_empty() {
+            for point in store.undo_points().into_iter().filter(|point| point.before.0 >= after) {
+                // One that goes just now is not known any more.
+                if let Ok(views) = store.open_undo(point.txn) {
+                    later.insert(0, (point, views));
+                }
+            }
+        }
+        let mut obstacles = Vec::with_capacity(found.len());
+        for (at, Found { what, record: (keyspace, key) }) in found.into_values().enumerate() {
+            let mut by = None;
+            for (point, views) in later.iter().filter(|_| at < ASCRIBED_MAX) {
+                if views.before.get(keyspace, &key)? != views.after.get(keyspace, &key)? {
+                    by = Some(point.clone());
+                    break;
+                }
+            }
+            obstacles.push(Obstacle { what, by });
+        }
+        Ok(obstacles)
+    }
+}
+
+fn rights(header: &Header) -> (u32, u32, u32) {
+    (header.mode, header.uid, header.gid)
+}
+
+/// Whether the mode, the owner or the group was changed, and changed again.
+fn rights_of_both(then: &Header, after: &Header, now: &Header) -> bool {
+    let both = |of: fn(&Header) -> u32| of(then) != of(after) && of(after) != of(now);
+    both(|header| header.mode) || both(|header| header.uid) || both(|header| header.gid)
+}

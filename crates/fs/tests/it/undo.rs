@@ -1,0 +1,379 @@
+//! Taking committed transactions back: the tree is as it was, what others did beside it stays, and what was built
+//! on it is in the way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_fs::{
+    FileType, FsError, MountOptions, NodeId, Result, SetAttr, TakenBack, TxnId, XattrMode, settled,
+};
+use kvfs_kvdb::db::Background;
+use kvfs_store::model::ModelStore;
+use kvfs_store::{Batch, Durability, Isolation, Keyspace, KeyspaceKind, StoreError};
+
+use crate::engine;
+use crate::setup::{Random, Setup};
+use crate::snapshots::{Tree, lines, rename, tree};
+use crate::views::{begin, commit};
+
+const ROOT: NodeId = NodeId::ROOT;
+
+fn keeping(inline_len_max: u32) -> Setup {
+    let store = Arc::new(ModelStore::new());
+    store.keep_for_undo(8);
+    Setup::with(store, inline_len_max, MountOptions::default())
+}
+
+fn over_the_engine(memtable_bytes: u64) -> Setup {
+    let db = engine::open_keeping(&engine::create(), memtable_bytes, Background::Manual, 8);
+    Setup::with(db, 200, MountOptions::default())
+}
+
+/// Does `work` in a transaction and commits.
+fn txn(main: &Setup, work: impl FnOnce(&Setup)) -> TxnId {
+    let view = begin(main, Isolation::Snapshot);
+    work(&view);
+    // So that later times of change are others.
+    main.clock.advance(Duration::from_secs(1));
+    let id = view.fs.txn_id().unwrap();
+    commit(&view.fs).unwrap();
+    id
+}
+
+/// The lines of what is in the way; none: taken back.
+fn undo(main: &Setup, id: TxnId) -> Result<Vec<String>> {
+    let views = main.fs.open_undo(id)?;
+    let view = begin(main, Isolation::Snapshot);
+    let found = view.fs.undo_obstacles(&views)?;
+    match view.fs.undo(&views)? {
+        TakenBack::Refused(obstacles) => {
+            assert_eq!(found, obstacles);
+            let what: Vec<_> = obstacles.into_iter().map(|obstacle| obstacle.what).collect();
+            Ok(lines(&what))
+        }
+        TakenBack::Done(_) => {
+            assert_eq!(found, []);
+            commit(&view.fs)?;
+            Ok(Vec::new())
+        }
+    }
+}
+
+#[track_caller]
+fn undone(main: &Setup, id: TxnId) {
+    assert_eq!(undo(main, id).unwrap(), [""; 0]);
+}
+
+fn look(view: &Setup, parent: NodeId, name: &str) -> NodeId {
+    view.lookup(&view.caller, parent, name.as_bytes()).unwrap().node
+}
+
+fn put(view: &Setup, keyspace: Keyspace, key: &str, value: Option<&str>) {
+    let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
+    settled(|caller| view.fs.key_set(caller, keyspace, key.as_bytes(), value.clone())).unwrap();
+}
+
+fn chmod(view: &Setup, node: NodeId, mode: u32) {
+    view.setattr(&view.caller, node, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
+}
+
+/// Random changes below `top`; names that are made begin with `prefix`.
+fn mess(view: &Setup, random: &mut Random, top: NodeId, prefix: &str, steps: usize) {
+    for step in 0..steps {
+        let mut directories = vec![top];
+        let mut entries = Vec::new();
+        let mut at = 0;
+        while at < directories.len() {
+            let directory = directories[at];
+            at += 1;
+            for listed in view.list(directory, 50, false) {
+                if listed.name == b"." || listed.name == b".." {
+                    continue;
+                }
+                let attr = view.lookup(&view.caller, directory, &listed.name).unwrap().attr;
+                if attr.kind == FileType::Directory {
+                    directories.push(NodeId(attr.inode));
+                }
+                entries.push((directory, listed.name, NodeId(attr.inode), attr.kind));
+            }
+        }
+        let directory = directories[random.below(directories.len() as u64) as usize];
+        let name = format!("{prefix}{}", random.below(12));
+        let caller = &view.caller;
+        let mine: Vec<_> =
+            entries.iter().filter(|(_, name, ..)| name.starts_with(prefix.as_bytes())).collect();
+        let entry = (!mine.is_empty()).then(|| mine[random.below(mine.len() as u64) as usize].clone());
+        // Whatever makes no sense fails without a trace.
+        match (random.below(11), entry) {
+            (0, _) => drop(view.mkdir(caller, directory, name.as_bytes(), 0o755)),
+            (1 | 2, _) => {
+                if let Ok((made, _)) = view.create(caller, directory, name.as_bytes(), 0o644, true) {
+                    view.write_at(made.node, 0, &vec![step as u8; random.below(9000) as usize]).unwrap();
+                }
+            }
+            (3, _) => drop(view.symlink(caller, directory, name.as_bytes(), b"somewhere")),
+            (4 | 5, Some((parent, name, node, kind))) if kind == FileType::Regular => {
+                view.write_at(node, random.below(9000), b"changed").unwrap();
+                drop((parent, name));
+            }
+            (6, Some((.., node, _))) => chmod(view, node, 0o600 | random.below(8) as u32),
+            (7, Some((.., node, FileType::Regular))) => {
+                let value = [step as u8; 20];
+                view.setxattr(caller, node, b"user.note", &value, XattrMode::Set).unwrap();
+            }
+            (8, Some((parent, name, _, kind))) => drop(if kind == FileType::Directory {
+                view.rmdir(caller, parent, &name)
+            } else {
+                view.unlink(caller, parent, &name)
+            }),
+            (9, Some((parent, from, ..))) => {
+                let mode = kvfs_fs::RenameMode::Replace;
+                drop(view.rename(caller, parent, &from, directory, name.as_bytes(), mode));
+            }
+            (10, Some((.., node, FileType::Regular))) => {
+                drop(view.link(caller, node, directory, name.as_bytes()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Times of change of directories in which others were busy are theirs.
+fn without_times(mut tree: Tree) -> Tree {
+    for seen in tree.values_mut().filter(|seen| seen.content.is_empty()) {
+        seen.mtime = kvfs_fs::Timestamp { seconds: 0, nanos: 0 };
+    }
+    tree
+}
+
+fn takes_back_random_changes(main: &Setup, seed: u64) {
+    let mut random = Random::new(seed);
+    mess(main, &mut random, ROOT, "n", 60);
+    let before = tree(main).0;
+    let first = txn(main, |view| mess(view, &mut random, ROOT, "n", 40));
+    let after = tree(main).0;
+    undone(main, first);
+    assert_eq!(tree(main).0, before, "seed {seed}");
+    main.assert_sound(&format!("seed {seed}, taken back"));
+    // The transaction that took it back is one like any other.
+    let Some((point, owner)) = main.fs.undo_points().pop() else { return };
+    assert_eq!((owner.uid, &owner.name[..]), (1000, "test"));
+    if point.txn > first {
+        undone(main, point.txn);
+        let found = tree(main).0;
+        assert_eq!(found, after, "seed {seed}: taking back is taken back");
+    }
+    main.assert_sound(&format!("seed {seed}, and back again"));
+}
+
+#[test]
+fn a_transaction_that_is_taken_back_leaves_the_tree_that_was() {
+    for seed in 1..=40 {
+        for inline_len_max in [100, 4096] {
+            takes_back_random_changes(&keeping(inline_len_max), seed);
+        }
+    }
+}
+
+#[test]
+fn a_transaction_that_is_taken_back_leaves_the_tree_that_was_over_the_engine() {
+    for seed in 101..=112 {
+        takes_back_random_changes(&over_the_engine(if seed % 2 == 0 { 16 << 10 } else { 1 << 20 }), seed);
+    }
+}
+
+#[test]
+fn what_others_did_beside_it_stays() {
+    for seed in 1..=30 {
+        let main = keeping(100);
+        let mut random = Random::new(seed);
+        let shared = main.dir(ROOT, "shared");
+        mess(&main, &mut random, shared, "t", 30);
+        mess(&main, &mut random, shared, "o", 30);
+        // What lies in another one's directory is not looked at.
+        let of = |tree: &Tree, prefix: &str| {
+            let is_own = |path: &str| {
+                let mut parts = path.split('/').skip(1);
+                parts.next() == Some("shared") && parts.all(|part| part.starts_with(prefix))
+            };
+            let own = tree.iter().filter(|(path, _)| path.len() > 7 && is_own(path));
+            without_times(own.map(|(path, seen)| (path.clone(), seen.clone())).collect())
+        };
+        let before = tree(&main).0;
+        let id = txn(&main, |view| mess(view, &mut random, shared, "t", 30));
+        mess(&main, &mut random, shared, "o", 30);
+        let now = tree(&main).0;
+        let obstacles = undo(&main, id).unwrap();
+        let found = tree(&main).0;
+        main.assert_sound(&format!("seed {seed}"));
+        if obstacles.is_empty() {
+            assert_eq!(of(&found, "o"), of(&now, "o"), "seed {seed}: others' names");
+            assert_eq!(of(&found, "t"), of(&before, "t"), "seed {seed}: its own names");
+        } else {
+            assert_eq!(found, now, "seed {seed}: refused, {obstacles:?}");
+        }
+    }
+}
+
+#[test]
+fn files_in_the_same_directory_and_other_parts_of_a_file_are_no_obstacle() {
+    let main = keeping(100);
+    let dir = main.dir(ROOT, "dir");
+    let both = main.file(dir, "both");
+    main.write_at(both, 0, &[1; 9000]).unwrap();
+    let id = txn(&main, |view| {
+        let dir = look(view, ROOT, "dir");
+        view.file(dir, "made");
+        let both = look(view, dir, "both");
+        chmod(view, both, 0o600);
+        view.setxattr(&view.caller, both, b"user.a", b"1", XattrMode::Set).unwrap();
+    });
+    main.file(dir, "beside");
+    main.dir(dir, "below");
+    main.write_at(both, 5000, b"later").unwrap();
+    main.setxattr(&main.caller, both, b"user.b", b"2", XattrMode::Set).unwrap();
+    rename(&main, (ROOT, "dir"), (ROOT, "moved"));
+    undone(&main, id);
+    let names: Vec<String> = tree(&main).0.into_keys().collect();
+    assert_eq!(names, ["/", "/moved", "/moved/below", "/moved/beside", "/moved/both"]);
+    assert_eq!(&main.read_all(both)[4999..5005], b"\x01later");
+    assert_eq!(main.getattr(&main.caller, both).unwrap().mode, 0o644);
+    assert_eq!(main.getxattr(&main.caller, both, b"user.b").unwrap(), "2");
+    assert!(matches!(main.getxattr(&main.caller, both, b"user.a"), Err(FsError::NoAttribute)));
+    main.assert_sound("taken back");
+}
+
+#[test]
+fn what_was_built_on_it_is_named() {
+    let main = keeping(100);
+    let tags = main.store.open_keyspace("tags", KeyspaceKind::Tuple, None).unwrap();
+    for name in ["changed", "removed", "moved"] {
+        let file = main.file(ROOT, name);
+        main.write_at(file, 0, b"old").unwrap();
+    }
+    main.dir(ROOT, "mode");
+    let id = txn(&main, |view| {
+        let made = view.dir(ROOT, "made");
+        view.file(made, "inside");
+        view.write_at(look(view, ROOT, "changed"), 0, b"new").unwrap();
+        view.unlink(&view.caller, ROOT, b"removed").unwrap();
+        rename(view, (ROOT, "moved"), (made, "moved"));
+        chmod(view, look(view, ROOT, "mode"), 0o700);
+        put(view, tags, "song", Some("new"));
+    });
+    let before = tree(&main).0;
+    main.clock.advance(Duration::from_secs(1));
+    // Each of them, and each alone.
+    let made = look(&main, ROOT, "made");
+    let later = txn(&main, |view| {
+        let made = look(view, ROOT, "made");
+        view.file(made, "later");
+        view.write_at(look(view, made, "inside"), 0, b"more").unwrap();
+        view.write_at(look(view, ROOT, "changed"), 1, b"!").unwrap();
+        view.file(ROOT, "removed");
+        rename(view, (made, "moved"), (ROOT, "away"));
+        chmod(view, look(view, ROOT, "mode"), 0o711);
+        put(view, tags, "song", Some("newer"));
+    });
+    let now = tree(&main).0;
+    assert_ne!(before, now);
+    let expected = [
+        "~ /changed",
+        "~ /made/inside",
+        "+ /made/later",
+        "- /made/moved",
+        "~ /mode",
+        "+ /removed",
+        "~ key tags/song",
+    ];
+    assert_eq!(undo(&main, id).unwrap(), expected);
+    assert_eq!(tree(&main).0, now, "nothing was done");
+    let views = main.fs.open_undo(id).unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    for obstacle in view.fs.undo_obstacles(&views).unwrap() {
+        assert_eq!(obstacle.by.map(|point| point.txn), Some(later), "{:?}", obstacle.what);
+    }
+    drop(view);
+    // When that is taken back, this one can be.
+    undone(&main, later);
+    assert_eq!(tree(&main).0, before);
+    undone(&main, id);
+    let names: Vec<String> = tree(&main).0.into_keys().collect();
+    assert_eq!(names, ["/", "/changed", "/mode", "/moved", "/removed"]);
+    assert_eq!(main.store.get(tags, b"song").unwrap(), None);
+    main.forget(made, 1);
+    main.assert_sound("taken back");
+}
+
+#[test]
+fn a_directory_that_was_put_below_what_moved_is_in_the_way() {
+    let main = keeping(100);
+    let (outer, other) = (main.dir(ROOT, "outer"), main.dir(ROOT, "other"));
+    let inner = main.dir(outer, "inner");
+    let id = txn(&main, |view| rename(view, (outer, "inner"), (other, "inner")));
+    rename(&main, (ROOT, "outer"), (inner, "outer"));
+    assert_eq!(undo(&main, id).unwrap(), ["> /other/inner/outer"]);
+    rename(&main, (inner, "outer"), (ROOT, "outer"));
+    undone(&main, id);
+    let names: Vec<String> = tree(&main).0.into_keys().collect();
+    assert_eq!(names, ["/", "/other", "/outer", "/outer/inner"]);
+    main.assert_sound("taken back");
+}
+
+#[test]
+fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
+    let main = keeping(100);
+    let file = main.file(ROOT, "file");
+    main.write_at(file, 0, b"old").unwrap();
+    let id = txn(&main, |view| {
+        view.write_at(look(view, ROOT, "file"), 0, b"new").unwrap();
+    });
+    let views = main.fs.open_undo(id).unwrap();
+    let view = begin(&main, Isolation::Snapshot);
+    main.write_at(file, 0, b"own").unwrap();
+    let refused = view.fs.undo(&views);
+    assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
+    drop(view);
+    assert_eq!(main.read_all(file), b"own");
+    for _ in 0..8 {
+        txn(&main, |view| {
+            view.write_at(look(view, ROOT, "file"), 0, b"xyz").unwrap();
+        });
+    }
+    let gone = undo(&main, id);
+    assert!(
+        matches!(&gone, Err(FsError::Store(error)) if matches!(**error, StoreError::NotKept(_))),
+        "{gone:?}"
+    );
+    let refused = main.fs.undo(&views);
+    assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
+}
+
+#[test]
+fn keys_are_taken_back_with_files() {
+    let main = over_the_engine(1 << 20);
+    let tags = main.store.open_keyspace("tags", KeyspaceKind::Tuple, None).unwrap();
+    let mut batch = Batch::new();
+    batch.put(tags, "changed", "old");
+    batch.put(tags, "removed", "old");
+    main.store.apply(batch, Durability::Buffered).unwrap();
+    let id = txn(&main, |view| {
+        view.file(ROOT, "song");
+        put(view, tags, "changed", Some("new"));
+        put(view, tags, "removed", None);
+        put(view, tags, "added", Some("new"));
+    });
+    put(&main, tags, "other", Some("later"));
+    let views = main.fs.open_undo(id).unwrap();
+    let would = lines(&main.fs.undo_diff(&views).unwrap());
+    assert_eq!(would, ["- /song", "- key tags/added", "~ key tags/changed", "+ key tags/removed"]);
+    drop(views);
+    undone(&main, id);
+    let values = ["changed", "removed", "added", "other"].map(|key| {
+        main.store.get(tags, key.as_bytes()).unwrap().map(|value| String::from_utf8(value.to_vec()).unwrap())
+    });
+    let some = |value: &str| Some(value.to_owned());
+    assert_eq!(values, [some("old"), some("old"), None, some("later")]);
+    assert_eq!(tree(&main).0.len(), 1);
+}
