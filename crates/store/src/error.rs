@@ -114,6 +114,12 @@ pub enum StoreError {
     /// The transaction was committed or aborted before.
     #[error("transaction {0} has ended")]
     TxnEnded(TxnId),
+    /// No transaction of this name waits to be resumed.
+    #[error("there is no checkpoint of transaction {0}")]
+    NoCheckpoint(TxnId),
+    /// Somebody has it open.
+    #[error("transaction {0} is open already")]
+    CheckpointOpen(TxnId),
     /// The engine lacks an optional ability.
     #[error("this engine does not support {0}")]
     Unsupported(&'static str),

@@ -15,7 +15,7 @@ mod state;
 pub use edit::{Edit, RunId};
 pub use live::{KeyspaceRuns, Run, Version};
 pub use manifest::Manifest;
-pub use state::{COMMITTED_MAX, KeyspaceState, ManifestState, RunState, SnapshotState};
+pub use state::{COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, RunState, SnapshotState};
 
 #[cfg(test)]
 mod tests;
