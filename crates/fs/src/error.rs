@@ -80,6 +80,15 @@ pub enum FsError {
     /// The transaction can't be committed any more: abort it and run it again (ECANCELED).
     #[error("the transaction was canceled: {0}")]
     Canceled(Doom),
+    /// A branch can't be merged: what it changed was changed on the main line, too, or the tree would not stay
+    /// one. Nothing was changed, and the branch is as it was (ECANCELED).
+    #[error("the branch can't be merged: {}{}", .conflicts.join("; "), if *.are_more { "; and more" } else { "" })]
+    MergeRefused {
+        /// What is in the way, with paths or keys.
+        conflicts: Vec<String>,
+        /// There are others.
+        are_more: bool,
+    },
     /// The transaction was committed and is visible, but syncing it failed: whether it survives a power cut
     /// shows at the next open (EIO).
     #[error("committed, but it may not survive a power cut: {0}")]
@@ -146,7 +155,7 @@ impl FsError {
             Self::NotSupported(_) => errno::EOPNOTSUPP,
             Self::NoSuchOffset => errno::ENXIO,
             Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
-            Self::Canceled(_) => errno::ECANCELED,
+            Self::Canceled(_) | Self::MergeRefused { .. } => errno::ECANCELED,
             Self::ReadOnly => errno::EROFS,
             Self::NoSpace => errno::ENOSPC,
             Self::Corrupt { .. } | Self::CommittedOnly(_) => errno::EIO,
@@ -154,7 +163,10 @@ impl FsError {
                 StoreError::Failed { .. } => errno::EROFS,
                 StoreError::Unsupported(_) => errno::EOPNOTSUPP,
                 StoreError::SnapshotExists(_) => errno::EEXIST,
-                StoreError::NoSnapshot(_) | StoreError::NotKept(_) => errno::ENOENT,
+                StoreError::NoSnapshot(_) | StoreError::NoCheckpoint(_) | StoreError::NotKept(_) => {
+                    errno::ENOENT
+                }
+                StoreError::CheckpointOpen(_) => errno::EBUSY,
                 StoreError::SnapshotName { .. } => errno::EINVAL,
                 _ => errno::EIO,
             },
@@ -175,6 +187,7 @@ mod errno {
     pub(super) const ENXIO: i32 = 6;
     pub(super) const E2BIG: i32 = 7;
     pub(super) const EAGAIN: i32 = 11;
+    pub(super) const EBUSY: i32 = 16;
     pub(super) const EEXIST: i32 = 17;
     pub(super) const ENOTDIR: i32 = 20;
     pub(super) const EISDIR: i32 = 21;

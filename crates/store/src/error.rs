@@ -117,6 +117,12 @@ pub enum StoreError {
     /// The states before and after the transaction are not kept (any more).
     #[error("what was there before transaction {0} is not kept any more")]
     NotKept(TxnId),
+    /// No transaction of this name waits to be resumed.
+    #[error("there is no checkpoint of transaction {0}")]
+    NoCheckpoint(TxnId),
+    /// Somebody has it open.
+    #[error("transaction {0} is open already")]
+    CheckpointOpen(TxnId),
     /// The engine lacks an optional ability.
     #[error("this engine does not support {0}")]
     Unsupported(&'static str),

@@ -29,7 +29,8 @@ pub use difference::{ChangedRanges, Differences, KeyDifference};
 pub use error::{Result, StoreError};
 pub use named::{SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use txn::{
-    Change, ChangeCursor, Changed, Isolation, Records, Touch, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats,
+    CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Isolation, Records, Touch, Txn,
+    TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 pub use types::{
     Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
@@ -252,6 +253,21 @@ pub trait Store: Read {
     fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
         let _ = options;
         Err(StoreError::Unsupported("transactions"))
+    }
+
+    /// The checkpointed transactions that have not ended, oldest first.
+    fn checkpointed(&self) -> Vec<CheckpointInfo> {
+        Vec::new()
+    }
+
+    /// Opens a checkpointed transaction as its last checkpoint holds it, also one of an earlier run. Its batches
+    /// are *not* compared with what others have committed meanwhile, since nobody's locks protect it: the caller
+    /// asks [`Txn::changed_since_snapshot`] for the whole write set before the commit.
+    ///
+    /// # Errors
+    /// [`StoreError::NoCheckpoint`], [`StoreError::CheckpointOpen`]; the store is read-only or failed.
+    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
+        Err(StoreError::NoCheckpoint(id))
     }
 
     /// What became of a transaction of this store, also one of an earlier run: a store remembers the last

@@ -10,14 +10,16 @@
 //!
 //! Invariants:
 //! * nobody outside sees a private write before the commit, and everybody sees all of them after it;
-//! * a transaction ends once: `commit` or `abort`, or by being dropped, which aborts;
+//! * a transaction ends once: `commit` or `abort`, or by being dropped, which aborts, or, when it was
+//!   checkpointed, takes it back to the checkpoint;
 //! * the commit takes its place in the store's one order: its writes have consecutive seqnos.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Batch, Durability, KeyRange, Keyspace, Position, Read, Result, Seqno};
+use crate::{Batch, Durability, KeyRange, Keyspace, Position, Read, Result, Seqno, StoreError};
 
 /// Names a transaction of a store. Small numbers in order of `begin`; never given twice, also not after a
 /// crash. 0 is no transaction.
@@ -206,6 +208,20 @@ pub trait Txn: Read {
     /// As [`Txn::apply`].
     fn prepare(&self) -> Result<()>;
 
+    /// Makes everything that was written so far survive the process and a power cut, with the snapshot, and with
+    /// everything that was committed before the call; the transaction stays open. `owner` means something to the
+    /// caller alone. From then on a dropped transaction is not aborted but *suspended*: it goes back to its last
+    /// checkpoint, from which [`crate::Store::resume`] opens it again. Fails with nothing done, or leaves the
+    /// former checkpoint.
+    ///
+    /// # Errors
+    /// [`crate::StoreError::ValueTooLong`] for an owner above [`CHECKPOINT_OWNER_LEN_MAX`]; as [`Txn::apply`];
+    /// [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Capabilities::checkpoints`]).
+    fn checkpoint(&self, owner: &[u8]) -> Result<()> {
+        let _ = owner;
+        Err(StoreError::Unsupported("checkpoints of transactions"))
+    }
+
     /// Makes everything visible at once; with [`Durability::Synced`] it survives a power cut when this
     /// returns. Ends the transaction, unless it fails with nothing done.
     ///
@@ -215,14 +231,46 @@ pub trait Txn: Read {
     /// ([`crate::Store::txn_outcome`]).
     fn commit(&self, durability: Durability) -> Result<Position>;
 
-    /// Drops the private writes and frees their space. Without effect when it ended already.
+    /// Drops the private writes and frees their space, its checkpoint included. Without effect when it ended
+    /// already.
     fn abort(&self);
+}
+
+/// Longest owner of a checkpoint (bytes).
+pub const CHECKPOINT_OWNER_LEN_MAX: usize = 4096;
+
+/// Whether a checkpoint may have this owner.
+///
+/// # Errors
+/// [`StoreError::ValueTooLong`].
+pub fn check_owner(owner: &[u8]) -> Result<()> {
+    let (len, len_max) = (owner.len(), CHECKPOINT_OWNER_LEN_MAX);
+    if len > len_max { Err(StoreError::ValueTooLong { len, len_max }) } else { Ok(()) }
+}
+
+/// A checkpointed transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointInfo {
+    /// Its name.
+    pub id: TxnId,
+    /// As begun.
+    pub isolation: Isolation,
+    /// See [`Txn::snapshot_seqno`].
+    pub snapshot: Seqno,
+    /// Of the first checkpoint (since 1970-01-01 UTC).
+    pub created: Duration,
+    /// Keys and values of the checkpoint (bytes).
+    pub bytes: u64,
+    /// Somebody has it open, and may have written more than the checkpoint holds.
+    pub is_open: bool,
+    /// As given at the last checkpoint.
+    pub owner: Bytes,
 }
 
 /// What became of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TxnOutcome {
-    /// It is open.
+    /// It is open, or waits to be resumed.
     Open,
     /// Its writes took effect, up to this position.
     Committed(Position),

@@ -128,6 +128,8 @@ pub struct Capabilities {
     pub transactions: bool,
     /// [`crate::Store::create_snapshot`] works.
     pub named_snapshots: bool,
+    /// [`crate::Txn::checkpoint`] works.
+    pub checkpoints: bool,
 }
 
 /// Capacity and use of a store (bytes).

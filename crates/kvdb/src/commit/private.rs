@@ -118,6 +118,8 @@ pub struct PrivateWrites {
     /// Keys and values in `table`, and in `sealed` (bytes).
     bytes_payload: (u64, u64),
     stats: TxnStats,
+    /// As it was when `sealed`, or else the newest run, took in its last batch.
+    stats_spilled: TxnStats,
 }
 
 /// First block and data by the seqno that they have in the private table.
@@ -135,7 +137,13 @@ impl PrivateWrites {
             block_writes: BTreeMap::new(),
             bytes_payload: (0, 0),
             stats: TxnStats::default(),
+            stats_spilled: TxnStats::default(),
         }
+    }
+
+    /// The set of a checkpoint, which is all in `runs`.
+    pub fn restored(accountant: Arc<Accountant>, runs: PrivateRuns, stats: TxnStats) -> Self {
+        Self { last: runs.last(), runs, stats, stats_spilled: stats, ..Self::new(accountant) }
     }
 
     /// Adds a batch that has passed all checks. Can't fail.
@@ -191,6 +199,7 @@ impl PrivateWrites {
             self.sealed = Some(std::mem::replace(&mut self.table, fresh));
             self.bytes_payload = (0, self.bytes_payload.0);
             self.block_writes.clear();
+            self.stats_spilled = self.stats;
         }
         self.sealed.clone()
     }
@@ -198,6 +207,7 @@ impl PrivateWrites {
     /// What [`Self::seal`] gave has been written.
     pub fn spilled(&mut self, spill: Spill) {
         self.stats.bytes_spilled += spill.bytes();
+        self.stats_spilled.bytes_spilled = self.stats.bytes_spilled;
         self.runs.add(spill);
         self.sealed = None;
         self.bytes_payload.1 = 0;
@@ -219,9 +229,14 @@ impl PrivateWrites {
         self.runs.unprepared()
     }
 
-    /// The manifest knows what [`Self::unprepared`] gave.
-    pub fn note_prepared(&mut self, mark: usize) {
-        self.runs.note_prepared(mark);
+    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint.
+    pub fn note_prepared(&mut self, mark: usize, is_checkpoint: bool) {
+        self.runs.note_prepared(mark, is_checkpoint);
+    }
+
+    /// Sizes of what is in runs. While nothing is sealed.
+    pub fn stats_spilled(&self) -> TxnStats {
+        self.stats_spilled
     }
 
     /// The net changes of one keyspace as they are now.

@@ -43,12 +43,27 @@ impl Spill {
 #[derive(Clone, Default)]
 pub struct PrivateRuns {
     by_keyspace: Arc<BTreeMap<u32, Vec<Arc<Run>>>>,
-    /// What leads the manifest from nothing to these runs, and how much of it has been told.
+    /// What leads the manifest from nothing (or from a checkpoint) to these runs, and how much of it has been
+    /// told.
     edits: Arc<Vec<Edit>>,
     prepared: usize,
+    /// The manifest knows the transaction as a checkpointed one.
+    is_checkpointed: bool,
+    /// Of the last batch in the runs; 0: there is none.
+    last: Seqno,
 }
 
 impl PrivateRuns {
+    /// Those of a checkpoint: runs by keyspace, newest first, with seqnos up to `last`.
+    pub fn restored(by_keyspace: BTreeMap<u32, Vec<Arc<Run>>>, last: Seqno) -> Self {
+        Self { by_keyspace: Arc::new(by_keyspace), is_checkpointed: true, last, ..Self::default() }
+    }
+
+    /// Of the last batch in the runs, or [`PRIVATE`].
+    pub fn last(&self) -> Seqno {
+        self.last.max(PRIVATE)
+    }
+
     /// Whether nothing was spilled.
     pub fn is_empty(&self) -> bool {
         self.by_keyspace.is_empty()
@@ -56,12 +71,27 @@ impl PrivateRuns {
 
     /// Whether the manifest knows any of them.
     pub fn is_prepared(&self) -> bool {
-        self.prepared > 0
+        self.prepared > 0 || self.is_checkpointed
     }
 
     /// The runs of a keyspace, newest first.
     pub fn of(&self, keyspace: u32) -> &[Arc<Run>] {
         self.by_keyspace.get(&keyspace).map_or(&[], |runs| runs)
+    }
+
+    /// The same as those of a checkpoint that the manifest knows.
+    #[must_use]
+    pub fn checkpointed(&self) -> Self {
+        let by_keyspace = Arc::clone(&self.by_keyspace);
+        Self { by_keyspace, is_checkpointed: true, last: self.last, ..Self::default() }
+    }
+
+    /// Every run, with its keyspace.
+    pub fn all(&self) -> Vec<(u32, Arc<Run>)> {
+        let of = |(&keyspace, runs): (&u32, &Vec<Arc<Run>>)| {
+            runs.iter().map(move |run| (keyspace, Arc::clone(run))).collect::<Vec<_>>()
+        };
+        self.by_keyspace.iter().flat_map(of).collect()
     }
 
     /// Numbers of all runs.
@@ -76,6 +106,7 @@ impl PrivateRuns {
     }
 
     pub(super) fn add(&mut self, spill: Spill) {
+        self.last = spill.last;
         let by_keyspace = Arc::make_mut(&mut self.by_keyspace);
         let edits = Arc::make_mut(&mut self.edits);
         for (keyspace, pieces) in spill.pieces {
@@ -101,8 +132,9 @@ impl PrivateRuns {
         (self.edits[self.prepared..].to_vec(), self.edits.len())
     }
 
-    pub(super) fn note_prepared(&mut self, mark: usize) {
+    pub(super) fn note_prepared(&mut self, mark: usize, is_checkpoint: bool) {
         self.prepared = mark;
+        self.is_checkpointed |= is_checkpoint;
     }
 }
 

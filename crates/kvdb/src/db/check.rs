@@ -47,8 +47,14 @@ impl Inner {
             tally.runs += 1;
             check_run(run, &self.keyspaces.get(keyspace)?.name, &mut tally);
         }
+        let checkpointed = self.checkpoints.runs();
+        for (keyspace, run) in &checkpointed {
+            tally.runs += 1;
+            check_run(run, &self.keyspaces.get(*keyspace)?.name, &mut tally);
+        }
         let in_version = view.version.keyspaces().flat_map(|(_, runs)| runs);
-        self.check_zones(in_version.chain(waiting().map(|(_, run)| run)), &mut tally);
+        let others = waiting().map(|(_, run)| run).chain(checkpointed.iter().map(|(_, run)| run));
+        self.check_zones(in_version.chain(others), &mut tally);
         let counts = [
             ("runs", tally.runs),
             ("pieces", tally.pieces),
@@ -117,6 +123,7 @@ impl Inner {
         for (name, value) in self.undo.list() {
             add(name, value);
         }
+        add("txn.checkpointed", self.checkpoints.count());
         add("snapshots.named", self.named.count());
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);

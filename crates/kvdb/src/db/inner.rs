@@ -11,6 +11,7 @@ use kvfs_store::clock::Clock;
 use kvfs_store::{Position, Result, Seqno, StoreError};
 use parking_lot::{Mutex, RwLock};
 
+use super::checkpoints::Checkpoints;
 use super::counters::Counters;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
@@ -57,6 +58,7 @@ pub(crate) struct Inner {
     pub(crate) named: Named,
     pub(crate) undo: Undo,
     pub(crate) transactions: Transactions,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) counters: Counters,
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,

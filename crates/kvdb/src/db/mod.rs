@@ -7,6 +7,7 @@ mod adopted;
 mod background;
 mod changed;
 mod check;
+mod checkpoints;
 mod counters;
 mod flush;
 mod health;
@@ -30,9 +31,9 @@ mod write;
 use std::sync::Arc;
 
 use kvfs_store::{
-    Batch, Capabilities, ChangedRanges, Durability, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
-    MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Txn, TxnId,
-    TxnOptions, TxnOutcome, UndoPoint, UndoViews,
+    Batch, Capabilities, ChangedRanges, CheckpointInfo, Durability, KeyRange, Keyspace, KeyspaceInfo,
+    KeyspaceKind, MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Txn,
+    TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
 pub use check::Checked;
@@ -184,8 +185,19 @@ impl Store for Db {
         Ok(DbTxn::begin(&self.inner, options)?)
     }
 
+    fn checkpointed(&self) -> Vec<CheckpointInfo> {
+        self.inner.checkpoints.list()
+    }
+
+    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
+        Ok(DbTxn::resume(&self.inner, id)?)
+    }
+
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
-        self.inner.transactions.outcome(id)
+        match self.inner.transactions.outcome(id) {
+            TxnOutcome::Unknown if self.inner.checkpoints.contains(id) => TxnOutcome::Open,
+            outcome => outcome,
+        }
     }
 
     fn undo_points(&self) -> Vec<UndoPoint> {
@@ -203,7 +215,13 @@ impl Store for Db {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, range_delete_constant: true, transactions: true, named_snapshots: true }
+        Capabilities {
+            durable: true,
+            range_delete_constant: true,
+            transactions: true,
+            named_snapshots: true,
+            checkpoints: true,
+        }
     }
 
     fn space(&self) -> SpaceStats {

@@ -14,8 +14,9 @@ use kvfs_store::{Keyspace, KeyspaceKind, MergeFunction, Result, Seqno, StoreErro
 use parking_lot::{Mutex, RwLock};
 
 use super::Db;
-use super::adopted::{CommittedRuns, RunsByKeyspace};
+use super::adopted::CommittedRuns;
 use super::background::Threads;
+use super::checkpoints::{Checkpoints, open_runs};
 use super::counters::Counters;
 use super::health::Health;
 use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
@@ -32,7 +33,7 @@ use crate::format::{FORMAT_VERSION, Superblock, ZoneId};
 use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
-use crate::version::{Edit, Manifest, ManifestState, Run, UndoState, Version};
+use crate::version::{Edit, Manifest, ManifestState, UndoState, Version};
 use crate::zone::Zones;
 
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
@@ -140,10 +141,12 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     if !options.read_only {
         drop_prepared(&manifest, &mut state, &ctx, &commits)?;
     }
+    let snapshots = Arc::new(SnapshotTracker::new());
+    let is_committed = |txn| commits.iter().any(|&(committed, _)| committed == txn);
+    let checkpoints = Checkpoints::restore(&state, &ctx, &keyspaces, &snapshots, last_seqno, is_committed)?;
     let transactions = Transactions::new(state.next_txn, &state.committed, commits);
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
     let view = View { active: Arc::new(active), sealed, version };
-    let snapshots = Arc::new(SnapshotTracker::new());
     let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
     let undo_max = (options.undo_count, options.undo_age);
     let undo = Undo::restore(undo_max, &state.undo, undo, &snapshots, last_seqno)?;
@@ -159,6 +162,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         named,
         undo,
         transactions,
+        checkpoints,
         counters: Counters::default(),
         order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
         ledger: Mutex::new(Ledger { manifest, state }),
@@ -180,7 +184,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     })
 }
 
-/// Forgets prepared runs of transactions that were not committed, and then frees their space.
+/// Forgets prepared runs of transactions that were neither committed nor checkpointed, and then frees their
+/// space.
 fn drop_prepared(
     manifest: &Manifest,
     state: &mut ManifestState,
@@ -188,7 +193,9 @@ fn drop_prepared(
     commits: &[(TxnId, Seqno)],
 ) -> Result<()> {
     let mut lost = state.prepared.clone();
-    lost.retain(|txn, _| commits.iter().all(|(committed, _)| committed != txn));
+    lost.retain(|txn, _| {
+        !state.checkpoints.contains_key(txn) && commits.iter().all(|(committed, _)| committed != txn)
+    });
     if lost.is_empty() {
         return Ok(());
     }
@@ -304,13 +311,7 @@ impl<'a> Replay<'a> {
             self.seal(replayed.lsn);
         }
         let base = replayed.base - 1;
-        let mut runs = RunsByKeyspace::new();
-        for (keyspace, run) in prepared {
-            let kind = self.keyspaces.kind(*keyspace)?;
-            let run = Run::open(run, base, self.ctx, *keyspace, kind)?;
-            // They were prepared oldest first.
-            runs.entry(*keyspace).or_default().insert(0, Arc::new(run));
-        }
+        let runs = open_runs(prepared, base, self.ctx, self.keyspaces)?;
         self.last_seqno = base + commit.operations;
         self.active_from = self.last_seqno + 1;
         let layer = SealedLayer::Runs(Arc::new(CommittedRuns::with(txn, base, runs)));

@@ -135,6 +135,16 @@ impl Transactions {
         self.aborts.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// `id` is open again.
+    pub(crate) fn note_resumed(&self, id: TxnId) {
+        self.known.lock().open.insert(id);
+    }
+
+    /// Nobody holds `id` any more, which has a checkpoint.
+    pub(crate) fn note_suspended(&self, id: TxnId) {
+        self.known.lock().open.remove(&id);
+    }
+
     pub(crate) fn note_conflict(&self) {
         self.conflicts.fetch_add(1, Ordering::Relaxed);
     }

@@ -16,16 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use kvfs_store::{
     BLOCK_BYTES, Batch, ChangeCursor, Changed, Durability, Isolation, KeyRange, Keyspace, NOTE_LEN_MAX, Op,
-    Position, Records, Result, Seqno, StoreError, Touch, Txn, TxnId, TxnOptions, TxnStats,
+    Position, Records, Result, Seqno, StoreError, Touch, Txn, TxnId, TxnOptions, TxnStats, check_owner,
 };
 use parking_lot::Mutex;
 
+use super::checkpoints::Saved;
 use super::inner::Inner;
 use super::layers::Layers;
 use super::read::ReadAt;
-use crate::commit::{PrivateWrites, SnapshotPin, Spill};
+use crate::commit::{PRIVATE, PrivateWrites, SnapshotPin, Spill};
 use crate::journal::{CommitMark, CommitNote};
 use crate::memtable::{MemTable, Merger, NewerSearch};
+use crate::version::{CheckpointState, Edit};
 
 /// What ends with the transaction.
 struct Live {
@@ -47,6 +49,19 @@ pub(crate) struct DbTxn {
     bytes_memory: AtomicU64,
     /// It could not be spilled when somebody else needed room.
     is_stuck: AtomicBool,
+    /// Nobody's locks protect it: nothing is looked for at its writes.
+    is_resumed: bool,
+    /// It has a checkpoint, to which it goes back when it is dropped. Such a one is committed by its runs only:
+    /// then the edit that adopts them takes the checkpoint away.
+    is_checkpointed: AtomicBool,
+}
+
+/// What the manifest is to learn of private runs.
+struct Save {
+    edits: Vec<Edit>,
+    mark: usize,
+    /// What is a checkpoint then.
+    checkpoint: Option<CheckpointState>,
 }
 
 impl DbTxn {
@@ -54,20 +69,46 @@ impl DbTxn {
         inner.check_accepting()?;
         let id = inner.open_transaction()?;
         let pin = inner.snapshots.pin_newest(&inner.publisher);
-        let snapshot = pin.seqno();
         let writes = PrivateWrites::new(Arc::clone(&inner.ctx.accountant));
-        let txn = Arc::new(Self {
+        let live = Live { pin, writes, note: Bytes::new() };
+        Ok(Self::listed(Self::new(inner, id, options.isolation, live, false)))
+    }
+
+    /// Opens what a checkpoint holds.
+    pub(crate) fn resume(inner: &Arc<Inner>, id: TxnId) -> Result<Arc<Self>> {
+        inner.check_accepting()?;
+        let saved = inner.checkpoints.open(id)?;
+        let accountant = Arc::clone(&inner.ctx.accountant);
+        let stats = saved.stats();
+        let writes = PrivateWrites::restored(accountant, saved.runs, stats);
+        inner.transactions.note_resumed(id);
+        let live = Live { pin: saved.pin, writes, note: Bytes::new() };
+        Ok(Self::listed(Self::new(inner, id, saved.state.isolation, live, true)))
+    }
+
+    fn new(inner: &Arc<Inner>, id: TxnId, isolation: Isolation, live: Live, is_resumed: bool) -> Self {
+        Self {
             inner: Arc::clone(inner),
             id,
-            isolation: options.isolation,
-            snapshot,
+            isolation,
+            snapshot: live.pin.seqno(),
             spilling: Mutex::new(()),
-            live: Mutex::new(Some(Live { pin, writes, note: Bytes::new() })),
+            live: Mutex::new(Some(live)),
             bytes_memory: AtomicU64::new(0),
             is_stuck: AtomicBool::new(false),
-        });
-        inner.transactions.add_live(id, Arc::downgrade(&txn));
-        Ok(txn)
+            is_resumed,
+            is_checkpointed: AtomicBool::new(is_resumed),
+        }
+    }
+
+    fn listed(self) -> Arc<Self> {
+        let txn = Arc::new(self);
+        txn.inner.transactions.add_live(txn.id, Arc::downgrade(&txn));
+        txn
+    }
+
+    fn is_checkpointed(&self) -> bool {
+        self.is_checkpointed.load(Ordering::Acquire)
     }
 
     /// Memory of the private set (bytes).
@@ -116,7 +157,8 @@ impl DbTxn {
         let journal = self.inner.journal()?;
         // Half of what the journal holds: overwritten in the middle, a stretch of blocks becomes several.
         let bytes_max = (journal.area_bytes() / 2).min(self.inner.options.memory_bytes / 2);
-        Ok(!writes.is_spilled() && bytes <= bytes_max && journal.holds(2 * operations, bytes))
+        let may_be_batch = !writes.is_spilled() && !self.is_checkpointed();
+        Ok(may_be_batch && bytes <= bytes_max && journal.holds(2 * operations, bytes))
     }
 
     /// Whether to commit as one batch, rather than by way of runs.
@@ -220,16 +262,60 @@ impl DbTxn {
         self.inner.commit_batch(&batch, &self.mark(live)).map(Some)
     }
 
-    /// Everything to the device, and into the manifest.
-    fn prepare_spilled(&self) -> Result<()> {
+    /// Everything to the device, and into the manifest; as a checkpoint when it has an `owner`.
+    fn prepare_spilled(&self, owner: Option<&[u8]>) -> Result<()> {
         let _one_at_a_time = self.spilling.lock();
         self.spill_alone()?;
-        let (edits, mark) = self.with(|live| Ok(live.writes.unprepared()))?;
-        self.inner.prepare_runs(edits)?;
+        let save = self.with(|live| Ok(self.plan_save(live, owner)))?;
+        self.tell(&save)?;
         self.with(|live| {
-            live.writes.note_prepared(mark);
+            self.note_saved(live, save);
             Ok(())
         })
+    }
+
+    /// What the manifest does not know of the runs; nothing is sealed. What a checkpointed transaction prepares
+    /// is its next checkpoint.
+    fn plan_save(&self, live: &Live, owner: Option<&[u8]>) -> Save {
+        let (mut edits, mark) = live.writes.unprepared();
+        let former = self.inner.checkpoints.get(self.id);
+        if owner.is_none() && (former.is_none() || edits.is_empty()) {
+            return Save { edits, mark, checkpoint: None };
+        }
+        let stats = live.writes.stats_spilled();
+        let now = || self.inner.clock.wall().as_nanos() as u64;
+        let checkpoint = CheckpointState {
+            snapshot: self.snapshot,
+            isolation: self.isolation,
+            created: former.as_ref().map_or_else(now, |former| former.created),
+            operations: live.writes.runs().last() - PRIVATE,
+            batches: stats.batches,
+            bytes_written: stats.bytes_written,
+            bytes_spilled: stats.bytes_spilled,
+            owner: match (owner, former) {
+                (None, Some(former)) => former.owner,
+                (owner, _) => Bytes::copy_from_slice(owner.unwrap_or_default()),
+            },
+        };
+        edits.push(Edit::Checkpoint { txn: self.id, checkpoint: checkpoint.clone() });
+        Save { edits, mark, checkpoint: Some(checkpoint) }
+    }
+
+    fn tell(&self, save: &Save) -> Result<()> {
+        if save.checkpoint.is_some() {
+            // The snapshot, and all that was written outside with a view to the private writes.
+            self.inner.sync(self.inner.position())?;
+        }
+        self.inner.prepare_runs(save.edits.clone())
+    }
+
+    fn note_saved(&self, live: &mut Live, save: Save) {
+        live.writes.note_prepared(save.mark, save.checkpoint.is_some());
+        if let Some(state) = save.checkpoint {
+            let saved = Saved { state, pin: live.pin.clone(), runs: live.writes.runs().checkpointed() };
+            self.inner.checkpoints.set(self.id, saved);
+            self.is_checkpointed.store(true, Ordering::Release);
+        }
     }
 
     /// Commits by way of runs; `None`: it came to nothing. The caller holds both locks.
@@ -242,9 +328,9 @@ impl DbTxn {
         if live.writes.runs().is_empty() {
             return Ok(None);
         }
-        let (edits, mark) = live.writes.unprepared();
-        self.inner.prepare_runs(edits)?;
-        live.writes.note_prepared(mark);
+        let save = self.plan_save(live, None);
+        self.tell(&save)?;
+        self.note_saved(live, save);
         let stats = live.writes.stats();
         let position = self.inner.commit_runs(&self.mark(live), stats.operations, live.writes.runs())?;
         self.inner.counters.note_spilled_commit(stats.operations, stats.bytes_written);
@@ -257,10 +343,29 @@ impl DbTxn {
         self.inner.transactions.remove_live(self.id);
         self.inner.transactions.resize_private((writes.bytes_payload(), writes.bytes_memory()), (0, 0));
         self.bytes_memory.store(0, Ordering::Release);
-        if !is_committed && writes.is_spilled() {
+        if self.is_checkpointed() {
+            self.inner.end_checkpoint(self.id);
+        }
+        if !is_committed && (writes.is_spilled() || self.is_checkpointed()) {
             self.inner.drop_private(self.id, writes.take_runs());
         }
         drop((pin, writes));
+    }
+
+    /// Lets go what the transaction holds; it goes back to its checkpoint.
+    fn suspend(&self) {
+        let _one_at_a_time = self.spilling.lock();
+        let Some(Live { pin, mut writes, .. }) = self.live.lock().take() else { return };
+        self.inner.transactions.remove_live(self.id);
+        self.inner.transactions.resize_private((writes.bytes_payload(), writes.bytes_memory()), (0, 0));
+        if self.inner.check_running().is_err() {
+            // After a failure the manifest may name what came after the checkpoint: nobody gets its space, for
+            // as long as this opening lasts.
+            self.inner.transactions.keep_dropped(self.id, writes.take_runs());
+        }
+        drop((pin, writes));
+        self.inner.transactions.note_suspended(self.id);
+        self.inner.checkpoints.close(self.id);
     }
 }
 
@@ -319,7 +424,7 @@ impl Txn for DbTxn {
         batch.check_limits()?;
         self.inner.keyspaces.check(&batch)?;
         self.with(|_| Ok(()))?;
-        if self.isolation == Isolation::Snapshot {
+        if self.isolation == Isolation::Snapshot && !self.is_resumed {
             self.find_conflict(&batch)?;
         }
         self.inner.admit_space(&batch)?;
@@ -358,8 +463,14 @@ impl Txn for DbTxn {
         if is_batch {
             return self.inner.wait_to_commit(bytes);
         }
-        self.prepare_spilled()?;
+        self.prepare_spilled(None)?;
         self.inner.wait_to_commit(0)
+    }
+
+    fn checkpoint(&self, owner: &[u8]) -> Result<()> {
+        self.inner.check_accepting()?;
+        check_owner(owner)?;
+        self.prepare_spilled(Some(owner))
     }
 
     fn commit(&self, durability: Durability) -> Result<Position> {
@@ -393,6 +504,10 @@ impl Txn for DbTxn {
 
 impl Drop for DbTxn {
     fn drop(&mut self) {
-        self.abort();
+        if self.is_checkpointed() {
+            self.suspend();
+        } else {
+            self.abort();
+        }
     }
 }

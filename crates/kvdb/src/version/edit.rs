@@ -4,8 +4,9 @@
 //! varints, byte strings with their length in front.
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Seqno, TxnId};
+use kvfs_store::{Isolation, KeyspaceKind, Seqno, TxnId};
 
+use super::state::CheckpointState;
 use crate::format::{DecodeError, Decoder, Extent, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse};
 use crate::journal::Lsn;
 
@@ -36,7 +37,7 @@ pub enum Edit {
     PrepareRun { txn: TxnId, keyspace: u32, run: RunId, age: Seqno },
     /// The prepared runs of `txn` are runs from now on, and what they count begins behind `base`.
     AdoptRuns { txn: TxnId, base: Seqno },
-    /// The prepared runs of `txn` are gone.
+    /// The prepared runs of `txn` are gone, and its checkpoint.
     DropPrepared { txn: TxnId },
     /// As [`Edit::AddRun`], for a run that was adopted; `age` is the run's, `base` has been added to it.
     AddAdopted { keyspace: u32, run: RunId, age: Seqno, base: Seqno },
@@ -53,6 +54,9 @@ pub enum Edit {
     KeepUndo { txn: TxnId, before: Seqno, after: Seqno, committed: u64, note: Bytes },
     /// They are kept no more.
     DropUndo { after: Seqno },
+    /// The prepared runs of `txn`, as they are with the other edits of the commit, are a checkpoint: what there
+    /// was before is replaced.
+    Checkpoint { txn: TxnId, checkpoint: CheckpointState },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -72,6 +76,10 @@ const DROP_PREPARED: u8 = 14;
 const ADD_ADOPTED: u8 = 15;
 const KEEP_UNDO: u8 = 20;
 const DROP_UNDO: u8 = 21;
+const CHECKPOINT: u8 = 24;
+
+const SNAPSHOT_ISOLATION: u8 = 1;
+const SERIALIZABLE: u8 = 2;
 
 const KIND_TUPLE: u8 = 1;
 const KIND_BLOCK: u8 = 2;
@@ -157,6 +165,11 @@ impl Edit {
                 sink.put_u8(DROP_UNDO);
                 sink.put_varint(*after);
             }
+            Self::Checkpoint { txn, checkpoint } => {
+                sink.put_u8(CHECKPOINT);
+                sink.put_varint(txn.0);
+                encode_checkpoint(checkpoint, sink);
+            }
         }
     }
 
@@ -212,6 +225,10 @@ impl Edit {
                 note: decoder.bytes_owned()?,
             },
             DROP_UNDO => Self::DropUndo { after: decoder.varint()? },
+            CHECKPOINT => {
+                let txn = TxnId(decoder.varint()?);
+                Self::Checkpoint { txn, checkpoint: decode_checkpoint(decoder)? }
+            }
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -221,6 +238,37 @@ impl Edit {
 pub(super) fn encode_add_piece(keyspace: u32, run: RunId, piece: &PieceDesc, sink: &mut impl Sink) {
     put_run(sink, ADD_PIECE, keyspace, run);
     encode_piece(piece, sink);
+}
+
+fn encode_checkpoint(checkpoint: &CheckpointState, sink: &mut impl Sink) {
+    sink.put_varint(checkpoint.snapshot);
+    sink.put_u8(match checkpoint.isolation {
+        Isolation::Snapshot => SNAPSHOT_ISOLATION,
+        Isolation::Serializable => SERIALIZABLE,
+    });
+    sink.put_varint(checkpoint.created);
+    sink.put_varint(checkpoint.operations);
+    sink.put_varint(checkpoint.batches);
+    sink.put_varint(checkpoint.bytes_written);
+    sink.put_varint(checkpoint.bytes_spilled);
+    sink.put_bytes(&checkpoint.owner);
+}
+
+fn decode_checkpoint(decoder: &mut Decoder<'_>) -> Result<CheckpointState, DecodeError> {
+    Ok(CheckpointState {
+        snapshot: decoder.varint()?,
+        isolation: match decoder.u8()? {
+            SNAPSHOT_ISOLATION => Isolation::Snapshot,
+            SERIALIZABLE => Isolation::Serializable,
+            _ => return Err(DecodeError("a checkpoint has an unknown isolation")),
+        },
+        created: decoder.varint()?,
+        operations: decoder.varint()?,
+        batches: decoder.varint()?,
+        bytes_written: decoder.varint()?,
+        bytes_spilled: decoder.varint()?,
+        owner: decoder.bytes_owned()?,
+    })
 }
 
 fn put_run(sink: &mut impl Sink, tag: u8, keyspace: u32, run: RunId) {

@@ -15,7 +15,9 @@ mod state;
 pub use edit::{Edit, RunId};
 pub use live::{KeyspaceRuns, Run, Version};
 pub use manifest::Manifest;
-pub use state::{COMMITTED_MAX, KeyspaceState, ManifestState, RunState, SnapshotState, UndoState};
+pub use state::{
+    COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, RunState, SnapshotState, UndoState,
+};
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Isolation, KeyspaceKind, Result, Seqno, StoreError, TxnId};
 
 use super::edit::{Edit, RunId, encode_add_piece};
 use crate::format::{PieceDesc, ZoneUse};
@@ -28,6 +28,8 @@ pub struct ManifestState {
     pub prepared: BTreeMap<TxnId, Vec<(u32, RunState)>>,
     /// Named snapshots.
     pub snapshots: BTreeMap<String, SnapshotState>,
+    /// Checkpointed transactions; their runs are in `prepared`.
+    pub checkpoints: BTreeMap<TxnId, CheckpointState>,
     /// Transactions that can be taken back, by their last seqnos.
     pub undo: BTreeMap<Seqno, UndoState>,
 }
@@ -43,6 +45,27 @@ pub struct UndoState {
     pub committed: u64,
     /// What was to be remembered of it.
     pub note: Bytes,
+}
+
+/// A checkpointed transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointState {
+    /// The newest seqno that it sees of others.
+    pub snapshot: Seqno,
+    /// As begun.
+    pub isolation: Isolation,
+    /// Of the first checkpoint (nanoseconds since 1970).
+    pub created: u64,
+    /// Operations in its runs: their seqnos count from 1 to this.
+    pub operations: u64,
+    /// Batches that these came in.
+    pub batches: u64,
+    /// Keys and values in them (bytes).
+    pub bytes_written: u64,
+    /// Size of the runs (bytes).
+    pub bytes_spilled: u64,
+    /// What the transaction's user wants to know of it.
+    pub owner: Bytes,
 }
 
 /// A named snapshot.
@@ -107,7 +130,9 @@ impl ManifestState {
             Edit::PrepareRun { txn, keyspace, run, age } => self.prepare(*txn, *keyspace, *run, *age),
             Edit::AdoptRuns { txn, base } => self.adopt(*txn, *base),
             Edit::DropPrepared { txn } => {
-                self.prepared.remove(txn).map(drop).ok_or("the transaction has prepared nothing")
+                let (runs, checkpoint) = (self.prepared.remove(txn), self.checkpoints.remove(txn));
+                let is_known = runs.is_some() || checkpoint.is_some();
+                is_known.then_some(()).ok_or("the transaction has prepared nothing")
             }
             Edit::TrimRun { keyspace, run, lower_bound } => {
                 self.keyspace(*keyspace)?.run(*run)?.trim(lower_bound)
@@ -162,6 +187,10 @@ impl ManifestState {
                 self.undo.remove(after);
                 Ok(())
             }
+            Edit::Checkpoint { txn, checkpoint } => {
+                self.checkpoints.insert(*txn, checkpoint.clone());
+                Ok(())
+            }
         }
     }
 
@@ -203,6 +232,7 @@ impl ManifestState {
             let age = run.age + base;
             self.keyspace(keyspace)?.add_run(RunState { age, base, ..run })?;
         }
+        self.checkpoints.remove(&txn);
         Ok(())
     }
 
@@ -265,6 +295,9 @@ impl ManifestState {
         }
         for (&after, undo) in &self.undo {
             give(&|buf| undo.edit(after).encode(buf));
+        }
+        for (&txn, checkpoint) in &self.checkpoints {
+            give(&|buf| Edit::Checkpoint { txn, checkpoint: checkpoint.clone() }.encode(buf));
         }
     }
 }

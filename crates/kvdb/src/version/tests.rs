@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
-use kvfs_store::{KeyspaceKind, Result, StoreError, TxnId};
+use kvfs_store::{Isolation, KeyspaceKind, Result, StoreError, TxnId};
 
 use super::*;
 use crate::format::{Decoder, Extent, FORMAT_VERSION, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse};
@@ -211,6 +211,10 @@ fn the_bytes_of_edits_are_these() {
         b"\x14\xac\x02\x04\xac\x02\x07\x02me"
     );
     assert_eq!(encoded(Edit::DropUndo { after: 300 }), b"\x15\xac\x02");
+    assert_eq!(
+        encoded(Edit::Checkpoint { txn, checkpoint: checkpoint(b"me") }),
+        b"\x18\xac\x02\x09\x01\x07\x05\x02\xac\x02\x80\x20\x02me"
+    );
 }
 
 #[test]
@@ -297,6 +301,45 @@ fn the_last_commits_of_transactions_are_kept_and_written_again() {
         copy.apply(&edit).unwrap();
     });
     assert_eq!(copy, state);
+}
+
+fn checkpoint(owner: &'static [u8]) -> CheckpointState {
+    CheckpointState {
+        snapshot: 9,
+        isolation: Isolation::Snapshot,
+        created: 7,
+        operations: 5,
+        batches: 2,
+        bytes_written: 300,
+        bytes_spilled: 4096,
+        owner: Bytes::from_static(owner),
+    }
+}
+
+#[test]
+fn checkpoints_replace_each_other_and_end_with_their_runs() {
+    let mut state = ManifestState::default();
+    let add_keyspace = Edit::AddKeyspace { id: 1, name: "data".into(), kind: KeyspaceKind::Tuple };
+    state.apply(&add_keyspace).unwrap();
+    let [adopted, dropped, empty] = [TxnId(5), TxnId(6), TxnId(7)];
+    for (txn, run) in [(adopted, 10), (dropped, 11)] {
+        state.apply(&Edit::PrepareRun { txn, keyspace: 1, run: RunId(run), age: 4 }).unwrap();
+    }
+    for (txn, owner) in
+        [(adopted, &b"first"[..]), (adopted, b"second"), (dropped, b"other"), (empty, b"without runs")]
+    {
+        state.apply(&Edit::Checkpoint { txn, checkpoint: checkpoint(owner) }).unwrap();
+    }
+    assert_eq!(state.checkpoints[&adopted], checkpoint(b"second"));
+    let mut copy = ManifestState::default();
+    state.for_each_edit(|edit| copy.apply(&Edit::decode(&mut Decoder::new(edit)).unwrap()).unwrap());
+    assert_eq!(copy, state);
+    state.apply(&Edit::AdoptRuns { txn: adopted, base: 100 }).unwrap();
+    for txn in [dropped, empty] {
+        state.apply(&Edit::DropPrepared { txn }).unwrap();
+        assert!(state.apply(&Edit::DropPrepared { txn }).is_err());
+    }
+    assert!(state.checkpoints.is_empty() && state.prepared.is_empty());
 }
 
 #[test]

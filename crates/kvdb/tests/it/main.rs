@@ -1,6 +1,7 @@
 //! The engine through its façade, on a device in memory.
 
 mod basics;
+mod checkpoints;
 mod snapshots;
 mod spilled;
 mod spilled_faults;

@@ -338,7 +338,12 @@ impl Store for LogStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactions: false, named_snapshots: false, ..self.inner.capabilities() }
+        Capabilities {
+            transactions: false,
+            named_snapshots: false,
+            checkpoints: false,
+            ..self.inner.capabilities()
+        }
     }
 
     fn space(&self) -> SpaceStats {

@@ -175,7 +175,12 @@ impl Store for Recorder {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { transactions: false, named_snapshots: false, ..self.inner.capabilities() }
+        Capabilities {
+            transactions: false,
+            named_snapshots: false,
+            checkpoints: false,
+            ..self.inner.capabilities()
+        }
     }
 
     fn space(&self) -> SpaceStats {

@@ -39,9 +39,9 @@ use self::snapshot::Pin;
 use self::table::{NEWEST, Table};
 use self::txn::{ModelTxn, Transactions};
 use crate::{
-    Batch, Capabilities, ChangedRanges, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace,
-    KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot, SnapshotInfo,
-    SpaceStats, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
+    Batch, Capabilities, ChangedRanges, CheckpointInfo, Cursor, Durability, Extent, ExtentKind, KeyRange,
+    Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Read, Result, Seqno, Snapshot,
+    SnapshotInfo, SpaceStats, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
 /// Capacity that a store without a limit reports (bytes): sums of a few of them still fit `u64`.
@@ -232,6 +232,14 @@ impl Store for ModelStore {
         Ok(Arc::new(ModelTxn::begin(&self.shared, options)))
     }
 
+    fn checkpointed(&self) -> Vec<CheckpointInfo> {
+        self.shared.commit.lock().transactions.checkpointed()
+    }
+
+    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
+        Ok(Arc::new(ModelTxn::resume(&self.shared, id)?))
+    }
+
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         self.shared.commit.lock().transactions.outcome(id)
     }
@@ -254,6 +262,7 @@ impl Store for ModelStore {
             range_delete_constant: false,
             transactions: true,
             named_snapshots: true,
+            checkpoints: true,
         }
     }
 

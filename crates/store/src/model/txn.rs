@@ -2,10 +2,11 @@
 //!
 //! Thread safety: one lock for each transaction, taken before the commit lock.
 //! Invariants: an open transaction pins its snapshot and is listed under the commit lock, so that changes
-//! since then are remembered; both end together.
+//! since then are remembered; both end together. A checkpoint has a pin of its own, and stays on the list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -18,9 +19,9 @@ use super::snapshot::Pin;
 use super::table::{Table, block_key};
 use super::{Commit, Shared};
 use crate::{
-    BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, Cursor, Durability, Extent, ExtentKind, Isolation,
-    KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno, StoreError, Txn, TxnId,
-    TxnOptions, TxnOutcome, TxnStats,
+    BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent,
+    ExtentKind, Isolation, KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno,
+    StoreError, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 
 /// Commits whose outcome is known.
@@ -34,6 +35,14 @@ pub(super) struct Transactions {
     open: BTreeMap<TxnId, Seqno>,
     /// By id, the last few.
     committed: BTreeMap<TxnId, Position>,
+    checkpoints: BTreeMap<TxnId, Checkpoint>,
+}
+
+/// What a transaction goes back to when it is dropped.
+struct Checkpoint {
+    info: CheckpointInfo,
+    own: BTreeMap<Keyspace, Arc<Own>>,
+    stats: TxnStats,
 }
 
 impl Transactions {
@@ -43,6 +52,10 @@ impl Transactions {
 
     pub(super) fn count_open(&self) -> usize {
         self.open.len()
+    }
+
+    pub(super) fn checkpointed(&self) -> Vec<CheckpointInfo> {
+        self.checkpoints.values().map(|checkpoint| checkpoint.info.clone()).collect()
     }
 
     pub(super) fn outcome(&self, id: TxnId) -> TxnOutcome {
@@ -74,6 +87,8 @@ pub(super) struct ModelTxn {
     id: TxnId,
     isolation: Isolation,
     snapshot: Seqno,
+    /// It was resumed: nobody's locks protect it, so nothing is looked for at its writes.
+    is_resumed: bool,
     live: Mutex<Option<Live>>,
 }
 
@@ -89,7 +104,22 @@ impl ModelTxn {
         let live =
             Live { pin: Arc::new(pin), own: BTreeMap::new(), stats: TxnStats::default(), note: Bytes::new() };
         let (shared, isolation) = (Arc::clone(shared), options.isolation);
-        Self { shared, id, isolation, snapshot, live: Mutex::new(Some(live)) }
+        Self { shared, id, isolation, snapshot, is_resumed: false, live: Mutex::new(Some(live)) }
+    }
+
+    pub(super) fn resume(shared: &Arc<Shared>, id: TxnId) -> Result<Self> {
+        let mut guard = shared.commit.lock();
+        let commit = &mut *guard;
+        let checkpoint = commit.transactions.checkpoints.get_mut(&id).ok_or(StoreError::NoCheckpoint(id))?;
+        if std::mem::replace(&mut checkpoint.info.is_open, true) {
+            return Err(StoreError::CheckpointOpen(id));
+        }
+        let (snapshot, isolation) = (checkpoint.info.snapshot, checkpoint.info.isolation);
+        let (own, stats) = (checkpoint.own.clone(), checkpoint.stats);
+        let pin = Arc::new(Pin::another(shared, commit, snapshot));
+        drop(guard);
+        let live = Mutex::new(Some(Live { pin, own, stats, note: Bytes::new() }));
+        Ok(Self { shared: Arc::clone(shared), id, isolation, snapshot, is_resumed: true, live })
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut Live) -> Result<R>) -> Result<R> {
@@ -126,6 +156,9 @@ impl ModelTxn {
     /// Takes the transaction off the list and forgets what only it asked for.
     fn unlist(&self, commit: &mut Commit) {
         commit.transactions.open.remove(&self.id);
+        if commit.transactions.checkpoints.remove(&self.id).is_some() {
+            commit.unpin(self.snapshot);
+        }
         let oldest = commit.transactions.open.values().min().copied();
         commit.recent.forget_up_to(oldest);
     }
@@ -282,7 +315,7 @@ impl Txn for ModelTxn {
         batch.check_limits()?;
         let tables = Tables::of(&self.shared, &batch)?;
         self.with(|live| {
-            if self.isolation == Isolation::Snapshot {
+            if self.isolation == Isolation::Snapshot && !self.is_resumed {
                 self.find_conflict(&tables, &batch)?;
             }
             let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
@@ -323,6 +356,28 @@ impl Txn for ModelTxn {
         self.with(|_| Ok(()))
     }
 
+    fn checkpoint(&self, owner: &[u8]) -> Result<()> {
+        check_owner(owner)?;
+        self.with(|live| {
+            let mut guard = self.shared.commit.lock();
+            let commit = &mut *guard;
+            let info = CheckpointInfo {
+                id: self.id,
+                isolation: self.isolation,
+                snapshot: self.snapshot,
+                created: Duration::ZERO,
+                bytes: live.stats.bytes_written,
+                is_open: true,
+                owner: Bytes::copy_from_slice(owner),
+            };
+            let checkpoint = Checkpoint { info, own: live.own.clone(), stats: live.stats };
+            if commit.transactions.checkpoints.insert(self.id, checkpoint).is_none() {
+                commit.pin(self.snapshot);
+            }
+            Ok(())
+        })
+    }
+
     fn commit(&self, _durability: Durability) -> Result<Position> {
         let mut live = self.live.lock();
         let Some(open) = &*live else { return Err(StoreError::TxnEnded(self.id)) };
@@ -346,6 +401,10 @@ impl Txn for ModelTxn {
 
 impl Drop for ModelTxn {
     fn drop(&mut self) {
+        if let Some(checkpoint) = self.shared.commit.lock().transactions.checkpoints.get_mut(&self.id) {
+            checkpoint.info.is_open = false;
+            return;
+        }
         self.abort();
     }
 }

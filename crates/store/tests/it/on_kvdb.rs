@@ -7,6 +7,8 @@ type Fixture = crate::Fixture<crate::kvdb::Kvdb>;
 mod atomicity;
 #[path = "contract/blocks.rs"]
 mod blocks;
+#[path = "contract/checkpoints.rs"]
+mod checkpoints;
 #[path = "contract/cursors.rs"]
 mod cursors;
 #[path = "contract/differences.rs"]

@@ -5,6 +5,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbInRuns>;
 
 #[path = "contract/blocks.rs"]
 mod blocks;
+#[path = "contract/checkpoints.rs"]
+mod checkpoints;
 #[path = "contract/cursors.rs"]
 mod cursors;
 #[path = "contract/differences.rs"]

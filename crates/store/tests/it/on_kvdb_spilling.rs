@@ -3,5 +3,7 @@
 
 type Fixture = crate::Fixture<crate::kvdb::KvdbSpilling>;
 
+#[path = "contract/checkpoints.rs"]
+mod checkpoints;
 #[path = "contract/transactions.rs"]
 mod transactions;

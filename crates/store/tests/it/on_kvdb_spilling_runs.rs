@@ -4,5 +4,7 @@
 
 type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
 
+#[path = "contract/checkpoints.rs"]
+mod checkpoints;
 #[path = "contract/transactions.rs"]
 mod transactions;

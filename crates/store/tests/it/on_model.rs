@@ -6,6 +6,8 @@ type Fixture = crate::Fixture<crate::Model>;
 mod atomicity;
 #[path = "contract/blocks.rs"]
 mod blocks;
+#[path = "contract/checkpoints.rs"]
+mod checkpoints;
 #[path = "contract/cursors.rs"]
 mod cursors;
 #[path = "contract/differences.rs"]
