@@ -115,6 +115,7 @@ impl Inner {
             add(name, value);
         }
         add("snapshots.named", self.named.count());
+        add("snapshots.pins", self.snapshots.count() as u64);
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
