@@ -39,7 +39,9 @@ realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long fo
 	@scripts/setup.sh test
 	@scripts/realwork.sh
 
-torture: build ## kill -9 of the daemon while transactions are committed, 1,000 times: about an hour
+torture: build ## transactions, the long form: beside other work, beyond memory, kill -9 1,000 times: hours
+	@scripts/setup.sh test
+	@tests/suites/load.sh --long
 	@scripts/torture.sh
 
 bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour

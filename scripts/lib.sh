@@ -68,13 +68,16 @@ mount_options() {
   if [ "$(id -u)" = 0 ]; then echo allow_other,default_permissions,suid,dev; else echo default_permissions; fi
 }
 
-# mount_store [options]: $store on $mnt in the foreground, so that $daemon is known; returns when it answers.
+# mount_store [options [arguments...]]: $store on $mnt in the foreground, so that $daemon is known; returns when it
+# answers.
 mount_store() {
+  local options=${1:-$(mount_options)}
+  shift $(($# > 0))
   if [ "$KVFS" = plain ]; then
     rmdir "$mnt" && ln -s "$store" "$mnt"
     return
   fi
-  "$KVFS" mount --foreground --memory "${KVFS_MEMORY}M" -o "${1:-$(mount_options)}" "$store" "$mnt" \
+  "$KVFS" mount --foreground --memory "${KVFS_MEMORY}M" -o "$options" "$@" "$store" "$mnt" \
     >>"$store.log" 2>&1 </dev/null &
   daemon=$!
   echo "$daemon" >"$work/daemon.pid"

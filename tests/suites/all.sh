@@ -27,6 +27,7 @@ suite txn "$here/txn.sh"
 suite snapshot "$here/snapshot.sh"
 suite rpc "$here/rpc.sh"
 suite hidden "$here/hidden.sh"
+suite load "$here/load.sh"
 suite torture "$here/../../scripts/torture.sh" 50
 make_store suites --size 8G || die "mkfs failed"
 if mount_store; then

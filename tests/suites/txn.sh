@@ -312,26 +312,6 @@ outside_descriptor() { run -- echo through >outside 2>"$work/said" && said 'desc
 large() {
   run -- sh -c 'head -c 40M /dev/urandom > large.bin; sha256sum large.bin > large.sum' && sha256sum -c large.sum
 }
-# Ten times the ceiling of a daemon of its own: within the ceiling, and written once.
-larger_than_memory() {
-  local store mnt daemon='' rss_max_kib=0 KVFS_MEMORY=64 before written used status=0
-  make_store huge --size 4G >/dev/null && mount_store || return 1
-  written() { awk '/^write_bytes/ { print int($2 / 1048576) }' "/proc/$daemon/io"; }
-  used() { df -k --output=used "$mnt" | tail -n 1; }
-  (
-    cd "$mnt" && before=$(written) && used=$(used)
-    timeout 200 "$KVFS" txn run -- sh -c 'head -c 640M /dev/urandom >big; false' && exit 1
-    [ ! -e big ] && [ "$(used)" -le $((used + 65536)) ] || exit 1
-    timeout 200 "$KVFS" txn run -- sh -c 'head -c 640M /dev/urandom >big; sha256sum big >sum; mkdir d
-      for i in $(seq 3000); do echo $i >d/$i; done' || exit 1
-    sha256sum -c sum && [ "$(ls d | wc -l)" = 3000 ] && [ "$(cat d/1789)" = 1789 ] || exit 1
-    echo "# $(($(written) - before)) MiB written for two transactions of 640 MiB"
-    [ $(($(written) - before)) -le 1420 ]
-  ) || status=1
-  umount_store && check_store || status=1
-  echo "# peak $((rss_max_kib / 1024)) MiB, ceiling $KVFS_MEMORY + 64 MiB"
-  [ "$rss_max_kib" -le $(((KVFS_MEMORY + 64) * 1024)) ] && return $status
-}
 appended() {
   # A descriptor of the main line that appends, while a transaction appends, and later shortens the file.
   rm -f log && python3 - "$KVFS" <<'PY'
@@ -466,7 +446,6 @@ alone "rm -rf while a file is open outside" remove_open
 alone "thousands of names in one commit" many_files
 alone "a descriptor from outside is warned of" outside_descriptor
 alone "a large transaction" large
-alone "a transaction larger than memory" larger_than_memory
 alone "how long an empty run takes" quick
 alone "umount is refused while one is open" umount_refused
 alone "umount --abort-open" abort_open

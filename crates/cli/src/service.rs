@@ -174,12 +174,15 @@ fn file_kind(kind: FileType) -> &'static str {
 impl OpenStore {
     fn stats(&self) -> Vec<(String, u64)> {
         let mut stats = self.db.stats();
-        let nodes = self.fs.node_stats();
+        let (nodes, locks) = (self.fs.node_stats(), self.fs.lock_stats());
         for (name, value) in [
             ("fs.nodes", nodes.nodes),
             ("fs.nodes_bytes", nodes.bytes),
             ("fs.nodes_content_bytes", nodes.content_bytes),
             ("fs.orphans_queued", nodes.orphans_queued),
+            ("locks.owners", locks.owners),
+            ("locks.bytes", locks.bytes),
+            ("txn.dooms", locks.dooms),
         ] {
             stats.push((name.to_owned(), value));
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Store};
-use kvfs_txn::{Admission, LockOptions};
+use kvfs_txn::{Admission, LockOptions, LockStats};
 use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
@@ -204,6 +204,11 @@ impl FileSystem {
     /// Figures of the node table.
     pub fn node_stats(&self) -> NodeStats {
         self.nodes.stats()
+    }
+
+    /// What transactions hold, and how many were doomed.
+    pub fn lock_stats(&self) -> LockStats {
+        self.shared.admission.stats()
     }
 
     /// The time of now, as files get it.

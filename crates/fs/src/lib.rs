@@ -31,7 +31,8 @@ pub use keys::{KEYSPACE_NAME_LEN_MAX, KeyChange, KeyspaceEntry, KeyspaceOwner};
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
 /// What stops a transaction, and what there is to list of locks and transactions.
 pub use kvfs_txn::{
-    Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, Rival, Ticket, TxnInfo, WaiterInfo,
+    Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket, TxnInfo,
+    WaiterInfo,
 };
 pub use schema::KEYSPACES;
 pub use types::{

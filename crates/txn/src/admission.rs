@@ -21,7 +21,8 @@ use kvfs_store::clock::Clock;
 use crate::Want;
 use crate::latch::{self, Latches};
 use crate::lock::{
-    Asker, Doom, LockOptions, LockOwner, LockPage, LockPlace, LockTable, Stopped, TxnInfo, TxnTraits,
+    Asker, Doom, LockOptions, LockOwner, LockPage, LockPlace, LockStats, LockTable, Stopped, TxnInfo,
+    TxnTraits,
 };
 use crate::ticket::{Table, Ticket};
 
@@ -145,6 +146,11 @@ impl Admission {
     /// Memory of all locks (bytes).
     pub fn bytes(&self) -> usize {
         self.locks.bytes()
+    }
+
+    /// What is held, and how many were doomed.
+    pub fn stats(&self) -> LockStats {
+        self.locks.stats()
     }
 
     /// The locks, for tests.

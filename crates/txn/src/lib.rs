@@ -22,8 +22,8 @@ mod ticket;
 pub use admission::{Admission, Guard, Party, Refused};
 pub use latch::Latches;
 pub use lock::{
-    Doom, DoomReason, LockInfo, LockOptions, LockOwner, LockPage, LockPlace, Owner, Phase, Rival, TxnInfo,
-    TxnTraits, WAITERS_LISTED_MAX, WaiterInfo,
+    Doom, DoomReason, LockInfo, LockOptions, LockOwner, LockPage, LockPlace, LockStats, Owner, Phase, Rival,
+    TxnInfo, TxnTraits, WAITERS_LISTED_MAX, WaiterInfo,
 };
 pub use name::{Fields, LockName, Mode, Want};
 pub use owned::LockNameBuf;

@@ -125,6 +125,7 @@ impl Inner {
         }
         add("txn.checkpointed", self.checkpoints.count());
         add("snapshots.named", self.named.count());
+        add("snapshots.pins", self.snapshots.count() as u64);
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());

@@ -208,7 +208,7 @@ impl Transactions {
     }
 
     /// Names and values.
-    pub(crate) fn list(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn list(&self) -> [(&'static str, u64); 8] {
         [
             ("txn.open", self.known.lock().open.len() as u64),
             ("txn.commits", self.commits.load(Ordering::Relaxed)),
@@ -217,6 +217,7 @@ impl Transactions {
             ("txn.private_bytes", self.bytes_private()),
             ("txn.spills", self.spills.load(Ordering::Relaxed)),
             ("txn.spilled_bytes", self.bytes_spilled.load(Ordering::Relaxed)),
+            ("txn.runs_kept", self.kept.lock().len() as u64),
         ]
     }
 }

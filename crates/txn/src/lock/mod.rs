@@ -31,4 +31,5 @@ pub use list::{LockInfo, LockPage, LockPlace, TxnInfo, WAITERS_LISTED_MAX, Waite
 pub use options::LockOptions;
 pub use owner::{LockOwner, Phase, TxnTraits};
 pub(crate) use queue::Asker;
+pub use table::LockStats;
 pub(crate) use table::{LockTable, Stopped};

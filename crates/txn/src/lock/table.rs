@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -51,10 +51,22 @@ pub(crate) struct LockTable {
     /// Owners that hold something.
     holders_count: AtomicUsize,
     bytes: AtomicUsize,
+    dooms: AtomicU64,
     pub(super) waits: Mutex<Waits>,
     pub(super) owners: Mutex<BTreeMap<TxnId, Arc<OwnerState>>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: LockOptions,
+}
+
+/// What all transactions together hold now, and how many could not go on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LockStats {
+    /// Transactions that have begun and not ended.
+    pub owners: u64,
+    /// Memory of all locks (bytes).
+    pub bytes: u64,
+    /// Transactions that were doomed, since the start.
+    pub dooms: u64,
 }
 
 /// Why a name was not granted.
@@ -70,6 +82,7 @@ impl LockTable {
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             holders_count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            dooms: AtomicU64::new(0),
             waits: Mutex::new(Waits::default()),
             owners: Mutex::new(BTreeMap::new()),
             clock,
@@ -85,6 +98,14 @@ impl LockTable {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stats(&self) -> LockStats {
+        LockStats {
+            owners: self.owners.lock().len() as u64,
+            bytes: self.bytes() as u64,
+            dooms: self.dooms.load(Ordering::Relaxed),
+        }
     }
 
     pub(super) fn shard(&self, key: ObjectKey) -> &Mutex<Shard> {
@@ -245,7 +266,11 @@ impl LockTable {
         stop: Stop,
         ready: &mut Ready,
     ) -> bool {
+        let is_doom = !matches!(stop, Stop::End);
         let Some(objects) = owner.stop(stop) else { return false };
+        if is_doom {
+            self.dooms.fetch_add(1, Ordering::Relaxed);
+        }
         for &key in &objects {
             self.release(key, owner, ready);
         }
