@@ -5,3 +5,5 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpilling>;
 
 #[path = "contract/transactions.rs"]
 mod transactions;
+#[path = "contract/undo.rs"]
+mod undo;

@@ -6,3 +6,5 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
 
 #[path = "contract/transactions.rs"]
 mod transactions;
+#[path = "contract/undo.rs"]
+mod undo;
