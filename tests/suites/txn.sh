@@ -395,7 +395,12 @@ ordinary_user() {
   local home=$work/home
   mkdir -p "$home/mnt" && chown -R 65534:65534 "$home"
   unshare --mount --propagation private -- sh -c "
-    mount -t tmpfs -o mode=755 tmpfs /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse &&
+    mount -t tmpfs -o mode=755 tmpfs /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse || exit 1
+    # A transaction of root's, while the other one waits for it.
+    ( until [ -e $home/your-turn ]; do sleep 0.1; done
+      id=\$(\"$KVFS\" txn begin -s $home/store | head -n 1)
+      KVFS_TXN=\$id KVFS_TXN_STORE=$home/store \"$KVFS\" kv put -s $home/store tags root 1
+      \"$KVFS\" txn commit -s $home/store \$id; echo \$id >$home/roots; touch $home/done ) &
     exec setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -exc '
       cd $home; export HOME=$home
       \"$KVFS\" mount --create --size 512M store mnt
@@ -412,6 +417,10 @@ ordinary_user() {
       \"$KVFS\" txn commit \$id
       cat joined
       \"$KVFS\" txn undo \$id
+      touch $home/your-turn; until [ -e $home/done ]; do sleep 0.1; done
+      ! \"$KVFS\" txn undo \$(cat $home/roots) 2>$home/refused
+      grep \"belonged to user 0\" $home/refused
+      ! \"$KVFS\" txn list --committed | grep \" \$(cat $home/roots) \"
       test ! -e joined
       cd /; \"$KVFS\" umount $home/mnt
       \"$KVFS\" check $home/store'" >"$work/user.log" 2>&1
@@ -439,8 +448,9 @@ taken_back() {
     truncate -s 90000 sub/large; ln -sf b link; mkdir -p new/er; cp sub/large new/er/; chmod 700 sub; touch -d @5 here/file
     '$KVFS' kv put undone song new; '$KVFS' kv put undone other new" || return
   [ "$(tree_of undone)" != "$before" ] && "$KVFS" txn list --committed --json | grep -q "\"id\":$id," || return
-  "$KVFS" txn list --committed | grep -E "^ +$id .* (9[0-9]|1[0-9][0-9])\.[0-9] KiB " || { "$KVFS" txn list --committed; return 1; }
-  ends 0 undo --dry-run "$id" && said '^~ /undone/a' && said '^- /undone/new/er/large' && said '^~ key undone/song' || return
+  # Kept are the blocks that were overwritten, and rows.
+  "$KVFS" txn list --committed | grep -qE "^ +$id .* [1-5][0-9]\.[0-9] KiB " || { "$KVFS" txn list --committed; return 1; }
+  ends 0 undo --dry-run "$id" && said '^\+ /undone/b' && said '^- /undone/new/er/large' && said '^~ key undone/song' || return
   echo beside >undone/beside
   ends 0 undo "$id" && said "^took back transaction $id as transaction [0-9]+: " || return
   rm undone/beside && touch -d "@$(sed -n 's/^\. d .* \([0-9.]*\) $/\1/p' <<<"$before")" undone
