@@ -12,7 +12,7 @@ mount_store || die "mount failed"
 cd "$mnt" || die "no mount"
 
 # Exit codes, as in `kvfs --help`.
-in_use=3 conflict=75
+in_use=3 built_on=10 conflict=75
 
 # run [options of txn run] -- COMMAND...
 run() { timeout 60 "$KVFS" txn run "$@"; }
@@ -375,7 +375,12 @@ ordinary_user() {
   local home=$work/home
   mkdir -p "$home/mnt" && chown -R 65534:65534 "$home"
   unshare --mount --propagation private -- sh -c "
-    mount -t tmpfs -o mode=755 tmpfs /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse &&
+    mount -t tmpfs -o mode=755 tmpfs /mnt && mknod -m 666 /mnt/fuse c 10 229 && mount --bind /mnt/fuse /dev/fuse || exit 1
+    # A transaction of root's, while the other one waits for it.
+    ( until [ -e $home/your-turn ]; do sleep 0.1; done
+      id=\$(\"$KVFS\" txn begin -s $home/store | head -n 1)
+      KVFS_TXN=\$id KVFS_TXN_STORE=$home/store \"$KVFS\" kv put -s $home/store tags root 1
+      \"$KVFS\" txn commit -s $home/store \$id; echo \$id >$home/roots; touch $home/done ) &
     exec setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -exc '
       cd $home; export HOME=$home
       \"$KVFS\" mount --create --size 512M store mnt
@@ -391,11 +396,79 @@ ordinary_user() {
       cat $home/mnt/.kvfs/locks | grep -q /sub/joined
       \"$KVFS\" txn commit \$id
       cat joined
+      \"$KVFS\" txn undo \$id
+      touch $home/your-turn; until [ -e $home/done ]; do sleep 0.1; done
+      ! \"$KVFS\" txn undo \$(cat $home/roots) 2>$home/refused
+      grep \"belonged to user 0\" $home/refused
+      ! \"$KVFS\" txn list --committed | grep \" \$(cat $home/roots) \"
+      test ! -e joined
       cd /; \"$KVFS\" umount $home/mnt
       \"$KVFS\" check $home/store'" >"$work/user.log" 2>&1
   local status=$?
   cat "$work/user.log"
   [ $status = 0 ]
+}
+# Everything that there is to see of a tree, but for inode numbers and times that nobody sets.
+tree_of() {
+  (cd "$1" && find . -printf '%p %y %m %U %G %n %s %T@ %l\n' | sort && find . -type f -exec sha256sum {} + | sort &&
+    getfattr -R -d . 2>/dev/null)
+}
+# noted SCRIPT: runs it in a transaction, whose number is $id then.
+noted() {
+  run -s "$mnt" -- sh -ec "cd '$mnt'; $1; echo \$KVFS_TXN >'$work/id'" && id=$(cat "$work/id")
+}
+undo() { "$KVFS" txn undo -s "$mnt" "$@"; }
+taken_back() {
+  rm -rf undone && mkdir -p undone/sub/deep && echo a >undone/a && ln undone/a undone/b && ln -s a undone/link &&
+    head -c 100000 /dev/urandom >undone/sub/large && echo deep >undone/sub/deep/file && chmod 750 undone/sub || return 1
+  "$KVFS" kv put undone song old
+  local before id
+  before=$(tree_of undone)
+  noted "cd undone; echo longer >a; rm b; mv sub/deep here; printf x | dd of=sub/large bs=1 seek=50000 conv=notrunc status=none
+    truncate -s 90000 sub/large; ln -sf b link; mkdir -p new/er; cp sub/large new/er/; chmod 700 sub; touch -d @5 here/file
+    '$KVFS' kv put undone song new; '$KVFS' kv put undone other new" || return
+  [ "$(tree_of undone)" != "$before" ] && "$KVFS" txn list --committed --json | grep -q "\"id\":$id," || return
+  # Kept are the blocks that were overwritten, and rows.
+  "$KVFS" txn list --committed | grep -qE "^ +$id .* [1-5][0-9]\.[0-9] KiB " || { "$KVFS" txn list --committed; return 1; }
+  ends 0 undo --dry-run "$id" && said '^\+ /undone/b' && said '^- /undone/new/er/large' && said '^~ key undone/song' || return
+  echo beside >undone/beside
+  ends 0 undo "$id" && said "^took back transaction $id as transaction [0-9]+: " || return
+  rm undone/beside && touch -d "@$(sed -n 's/^\. d .* \([0-9.]*\) $/\1/p' <<<"$before")" undone
+  diff <(echo "$before") <(tree_of undone) || return
+  [ "$("$KVFS" kv get undone song)" = old ] && ends 1 "$KVFS" kv get undone other && no_open || return
+  # The undo of the undo.
+  id=$("$KVFS" txn list --committed --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[-1]["id"])')
+  ends 0 undo --json "$id" && said "\"undone\":$id" && [ -f undone/new/er/large ] && [ ! -e undone/b ]
+}
+undo_refused() {
+  mkdir -p built && echo old >built/file && local id later
+  noted "echo new >built/file; mkdir built/dir; echo in >built/dir/in" || return
+  local first=$id
+  echo newer >built/file
+  noted "echo more >built/dir/more" && later=$id
+  ends $built_on undo "$first" && said '~ /built/file' && said "\+ /built/dir/more.*transaction $later: .*uid $(id -u)" || return
+  ends $built_on undo --dry-run --json "$first" && said '"place":"/built/file"' || return
+  [ "$(cat built/file)" = newer ] && [ -e built/dir/more ] && no_open || return
+  # What was in the way goes: then it can be done.
+  ends 0 undo "$later" && ends $built_on undo "$first" && ! said built/dir || return
+  # An open transaction in the way is a conflict: that one ends some time.
+  noted "echo new >built/other" && first=$id && id=$("$KVFS" txn begin | head -n 1) &&
+    "$KVFS" txn join "$id" -- sh -c 'echo mine >built/other' || return
+  ends $conflict undo "$first" && ends 1 undo "$id" && said 'is open' && "$KVFS" txn abort "$id" || return
+  ends 1 undo 999999 && said 'no transaction 999999' && ends 0 undo "$first" && [ ! -e built/other ] && no_open
+}
+undo_survives() {
+  mount_store && echo old >"$mnt/kept" && sync "$mnt/kept" || return
+  local id
+  noted "echo new >kept; echo x >added" && kill_daemon && mount_store && ends 0 undo "$id" || return
+  [ "$(cat "$mnt/kept")" = old ] && [ ! -e "$mnt/added" ] || return
+  noted "echo again >kept" && umount_store && mount_store "$(mount_options),undo_count=1" && ends 0 undo "$id" &&
+    [ "$(cat "$mnt/kept")" = old ] || return
+  # Pushed out by the next one.
+  noted "echo first >kept" && local first=$id && noted "echo second >kept" && ends 1 undo "$first" &&
+    said "transaction $first can't be taken back: what was there before it is not kept.*last 1 .*undo_count" || return
+  umount_store && mount_store "$(mount_options),undo_count=0" && ends 1 undo "$id" && said 'undo_count=0' || return
+  umount_store && check_store
 }
 quick() {
   local i t0 took best=100000
@@ -446,10 +519,13 @@ alone "rm -rf while a file is open outside" remove_open
 alone "thousands of names in one commit" many_files
 alone "a descriptor from outside is warned of" outside_descriptor
 alone "a large transaction" large
+alone "a transaction is taken back" taken_back
+alone "what was built on a transaction is in the way of undo" undo_refused
 alone "how long an empty run takes" quick
 alone "umount is refused while one is open" umount_refused
 alone "umount --abort-open" abort_open
 alone "SIGTERM of the daemon aborts and logs" sigterm
 alone "kill -9 of the daemon" daemon_killed
+alone "undo after kill -9, and until it is pushed out" undo_survives
 alone "as an ordinary user" ordinary_user
 summary txn

@@ -123,6 +123,12 @@ impl History {
         self.points.get(count.checked_sub(self.forgotten)?).map(|point| &point.state)
     }
 
+    /// The state when the subject was at `position`, if that point was not forgotten.
+    pub fn state_at_position(&self, position: Position) -> Option<&Arc<dyn Snapshot>> {
+        let at = self.points.binary_search_by_key(&position, |point| point.position).ok()?;
+        Some(&self.points[at].state)
+    }
+
     /// Finds the number of batches within `allowed` whose state `recovered` has.
     ///
     /// # Errors

@@ -15,7 +15,9 @@ use crate::engine::Engine;
 use crate::named::NamedLog;
 use crate::ops::{Profile, Step, generate};
 use crate::session::{Session, check_goes_on, check_ids_go_on, check_recovery, writes_only};
+use crate::spaces::Handles;
 use crate::txns::Outcomes;
+use crate::undo::check_undo;
 
 /// What a sweep does.
 #[derive(Debug, Clone)]
@@ -162,6 +164,8 @@ fn check_image(
     let (done, begun) = recording.named(event);
     recording.named.check(&*open.store(), &recording.history, done, begun)?;
     if again {
+        let handles = Handles::open(&*open.store()).map_err(|error| error.to_string())?;
+        check_undo(&*open.store(), &handles, &recording.history)?;
         check_ids_go_on(&*open.store(), recording.last_txn(event))?;
         let position = check_goes_on(&*open)?;
         let image = device.crash_image(seed, CrashMode::Any).map_err(|error| error.to_string())?;

@@ -25,6 +25,7 @@ pub mod shrink;
 pub mod spaces;
 pub mod store_check;
 pub mod txns;
+pub mod undo;
 
 use std::env;
 

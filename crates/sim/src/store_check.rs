@@ -17,6 +17,7 @@ use crate::ops::{Move, Profile, Reader, SLOTS, Step, generate, short};
 use crate::shrink::shrink;
 use crate::spaces::{Handles, SpaceIndex};
 use crate::txns::Outcomes;
+use crate::undo::check_undo;
 
 /// A store under test, and what can be done to it from outside.
 pub trait Subject {
@@ -238,6 +239,7 @@ impl<'s> Runner<'s> {
             Step::NamedCompare { slot } => {
                 let store = self.subject.store();
                 self.named.compare(&*store, &self.handles, *slot)?;
+                check_undo(&*store, &self.handles, &self.history)?;
                 self.named.compare_changes(&*store, &self.handles, *slot, &self.history)
             }
             Step::Get { reader, space, key } => self.get(*reader, *space, key),
@@ -465,6 +467,7 @@ impl<'s> Runner<'s> {
         self.synced();
         self.outcomes.check_reopened(&*store)?;
         self.named.compare_all(&*store, &self.handles)?;
+        check_undo(&*store, &self.handles, &self.history)?;
         self.compare(Reader::Store)
     }
 
@@ -480,6 +483,7 @@ impl<'s> Runner<'s> {
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.outcomes.check_reopened(&*store)?;
         self.named.compare_all(&*store, &self.handles)?;
+        check_undo(&*store, &self.handles, &self.history)?;
         self.history.rewind(survivors, store.position()).map_err(|error| text(&error))
     }
 }

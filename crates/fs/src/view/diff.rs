@@ -334,7 +334,8 @@ impl<'f> Paths<'f> {
         };
         let (header, _) = Row::decode_own(inode, &bytes)?;
         if header.kind != FileType::Directory {
-            return Ok(unknown());
+            // Its names are anywhere; the main line may know one.
+            return Ok(self.fs.path_of(inode).map_or_else(unknown, String::into_bytes));
         }
         let parent = Placement::own_subtree(header.parent);
         let mut entries = read.cursor(meta, parent.entries_after(b""))?;

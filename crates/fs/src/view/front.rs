@@ -90,7 +90,7 @@ impl FileSystem {
 
     /// The path from the root (with a leading slash) of an inode that somebody knows here or, for a
     /// transaction, on the main line.
-    fn path_of(&self, inode: u64) -> Option<String> {
+    pub(super) fn path_of(&self, inode: u64) -> Option<String> {
         let path = self.known_path(inode).or_else(|| match &self.origin {
             Origin::Txn(view) => view.main.known_path(inode),
             Origin::Main | Origin::Snapshot(_) => None,

@@ -21,17 +21,17 @@ const ROOT: NodeId = NodeId::ROOT;
 /// What somebody sees of one name, but for access, change and creation times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    kind: FileType,
+    pub(crate) kind: FileType,
     mode: u32,
     owner: (u32, u32),
     rdev: u32,
-    nlink: u32,
-    size: u64,
+    pub(crate) nlink: u32,
+    pub(crate) size: u64,
     pub(crate) mtime: Timestamp,
-    pub(crate) content: Vec<u8>,
+    content: Vec<u8>,
     xattrs: Vec<(Vec<u8>, Bytes)>,
     /// The first path that leads to the same inode.
-    first_name: String,
+    pub(crate) first_name: String,
 }
 
 pub(crate) type Tree = BTreeMap<String, Seen>;

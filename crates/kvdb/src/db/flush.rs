@@ -12,7 +12,6 @@ use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
-use super::merges::full_is_false;
 use super::view::{Sealed, SealedLayer, View};
 use crate::compaction::{Output, OutputSpec, Sink, Totals};
 use crate::format::SeqnoSpan;
@@ -58,7 +57,6 @@ impl Inner {
             self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
         }
         self.drop_kept();
-        full_is_false(self.release_undo())?;
         self.work.ring();
         Ok(true)
     }

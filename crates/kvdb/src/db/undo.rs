@@ -212,45 +212,53 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// Lets go what is too old, and clears away what was let go when it is worth a pass. Does nothing while a
-    /// flush is under way; that does it itself.
+    /// Lets go what is too old or was pushed out, and has what that frees cleared away when it is worth a pass.
     pub(crate) fn tend_undo(&self) -> Result<()> {
-        match self.flushing.try_lock() {
-            Some(_one_at_a_time) => self.release_undo(),
-            None => Ok(()),
+        let now = self.clock.wall();
+        let unknown: Vec<_> = {
+            let mut state = self.undo.state.lock();
+            while state.kept.first_key_value().is_some_and(|(_, kept)| !self.undo.is_fresh(kept, now))
+                && state.pop()
+            {}
+            let unknown = state.leaving.iter().filter(|kept| kept.bytes.is_none());
+            unknown.map(|kept| (kept.before.clone(), kept.after.clone())).collect()
+        };
+        // Without any lock: it may take long.
+        for (before, after) in unknown {
+            let bytes = self.bytes_before(&before, &after)?;
+            let mut state = self.undo.state.lock();
+            for kept in state.leaving.iter_mut().filter(|kept| kept.after.seqno() == after.seqno()) {
+                kept.bytes = Some(bytes);
+            }
         }
+        if self.options.read_only || self.undo.state.lock().leaving.is_empty() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.flushing.lock();
+        self.forget_leaving()
     }
 
     /// Lets all go, since its space is needed. False: there was nothing.
     pub(crate) fn give_up_undo(&self) -> Result<bool> {
         let _one_at_a_time = self.flushing.lock();
         let mut state = self.undo.state.lock();
-        let count = state.kept.len();
+        let count = state.kept.len() + state.leaving.len();
         while state.pop() {}
         drop(state);
         if count > 0 {
             tracing::warn!(count, "space is short: committed transactions can't be taken back any more");
-            self.release_undo()?;
+            self.forget_leaving()?;
             self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
         }
         Ok(count > 0)
     }
 
-    /// As [`Inner::tend_undo`]; the caller holds the lock of flushes.
-    pub(crate) fn release_undo(&self) -> Result<()> {
-        let now = self.clock.wall();
-        let mut leaving = {
-            let mut state = self.undo.state.lock();
-            while state.kept.first_key_value().is_some_and(|(_, kept)| !self.undo.is_fresh(kept, now))
-                && state.pop()
-            {}
-            std::mem::take(&mut state.leaving)
-        };
-        if leaving.is_empty() || self.options.read_only {
+    /// Makes the manifest forget those that leave, and lets go of their pins. The caller holds the lock of
+    /// flushes.
+    fn forget_leaving(&self) -> Result<()> {
+        let leaving = std::mem::take(&mut self.undo.state.lock().leaving);
+        if leaving.is_empty() {
             return Ok(());
-        }
-        for kept in leaving.iter_mut().filter(|kept| kept.bytes.is_none()) {
-            kept.bytes = Some(self.bytes_before(&kept.before, &kept.after)?);
         }
         let edits = leaving.iter().map(|kept| Edit::DropUndo { after: kept.after.seqno() }).collect();
         if let Err(error) = self.install(edits, &[], &[], |view| view) {
@@ -262,7 +270,6 @@ impl Inner {
         let capacity = self.ctx.zones.space().bytes_capacity;
         if released >= RELEASED_BYTES_MAX.min(capacity / 16) {
             self.undo.bytes_released.store(0, Ordering::Relaxed);
-            self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
             let positions = leaving.iter().flat_map(|kept| [kept.before.seqno(), kept.after.seqno()]);
             self.deleted_positions.lock().extend(positions);
         }

@@ -39,6 +39,7 @@ impl Kvdb {
         let options = Options {
             memtable_bytes: 64 * KIB,
             tuple_block_bytes: 4 << 10,
+            undo_count: 3,
             background: Background::Manual,
             merge,
             ..Options::with_memory(16 * MIB)

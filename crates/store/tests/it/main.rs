@@ -72,14 +72,17 @@ impl MergeFunction for Count {
 
 /// Something to judge.
 trait Engine {
-    fn make() -> Arc<dyn Store>;
+    /// Empty; the last `undo_count` transactions can be taken back.
+    fn keeping(undo_count: usize) -> Arc<dyn Store>;
 }
 
 struct Model;
 
 impl Engine for Model {
-    fn make() -> Arc<dyn Store> {
-        Arc::new(ModelStore::new())
+    fn keeping(undo_count: usize) -> Arc<dyn Store> {
+        let store = ModelStore::new();
+        store.keep_for_undo(undo_count);
+        Arc::new(store)
     }
 }
 
@@ -95,7 +98,12 @@ struct Fixture<E> {
 
 impl<E: Engine> Fixture<E> {
     fn new() -> Self {
-        Self::over(E::make())
+        Self::keeping(0)
+    }
+
+    /// With a store of which the last `undo_count` transactions can be taken back.
+    fn keeping(undo_count: usize) -> Self {
+        Self::over(E::keeping(undo_count))
     }
 }
 

@@ -19,3 +19,5 @@ mod snapshots;
 mod transactions;
 #[path = "contract/tuples.rs"]
 mod tuples;
+#[path = "contract/undo.rs"]
+mod undo;

@@ -7,3 +7,5 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpilling>;
 mod checkpoints;
 #[path = "contract/transactions.rs"]
 mod transactions;
+#[path = "contract/undo.rs"]
+mod undo;

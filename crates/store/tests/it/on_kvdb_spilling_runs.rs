@@ -8,3 +8,5 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
 mod checkpoints;
 #[path = "contract/transactions.rs"]
 mod transactions;
+#[path = "contract/undo.rs"]
+mod undo;
