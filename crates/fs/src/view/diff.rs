@@ -84,7 +84,7 @@ struct Names {
 }
 
 /// Paths of directories on one side, found once.
-struct Paths<'f> {
+pub(super) struct Paths<'f> {
     fs: &'f FileSystem,
     known: HashMap<u64, Vec<u8>>,
 }
@@ -195,8 +195,8 @@ impl<'f> Comparison<'f> {
 
     fn name_lines(&mut self) -> Result<Vec<Difference>> {
         let mut names = std::mem::take(&mut self.names);
-        let mut then = Paths { fs: self.sides.before, known: HashMap::new() };
-        let mut now = Paths { fs: self.sides.after, known: HashMap::new() };
+        let mut then = Paths::of(self.sides.before);
+        let mut now = Paths::of(self.sides.after);
         let mut lines = Vec::new();
         for (place, found) in names.changed {
             let path = now.path(&place)?;
@@ -296,8 +296,13 @@ fn difference(kind: DiffKind, found: &Found, place: Vec<u8>, from: Option<Vec<u8
     Difference { kind, file: Some(found.kind), place, from, bytes }
 }
 
-impl Paths<'_> {
-    fn path(&mut self, (directory, name): &Place) -> Result<Vec<u8>> {
+impl<'f> Paths<'f> {
+    pub(super) fn of(fs: &'f FileSystem) -> Self {
+        Self { fs, known: HashMap::new() }
+    }
+
+    /// Path of a name; with the empty name, of the directory itself.
+    pub(super) fn path(&mut self, (directory, name): &Place) -> Result<Vec<u8>> {
         let directory = self.directory(*directory)?;
         if name.is_empty() {
             return Ok(if directory.is_empty() { b"/".to_vec() } else { directory });
