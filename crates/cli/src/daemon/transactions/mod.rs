@@ -379,8 +379,17 @@ impl Transactions {
         }
     }
 
-    /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names.
+    /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names. Does
+    /// nothing when one of them can't become one.
     pub(crate) fn keep_all(&self) -> Result<Vec<String>> {
+        let serializable =
+            self.state.lock().open.iter().find(|(_, entry)| entry.serializable).map(|(id, _)| *id);
+        if let Some(id) = serializable {
+            let message = format!(
+                "transaction {id} is serializable: nothing would protect what it has read; commit or abort it first"
+            );
+            return Err(CliError::new(Code::InUse, message));
+        }
         let mut kept = Vec::new();
         loop {
             let next = {
