@@ -1,5 +1,6 @@
 //! The command line, as clap sees it.
 
+mod branch;
 mod snapshot;
 mod txn;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::units::{parse_mode, parse_owner, parse_size};
+pub(crate) use branch::{BranchArgs, BranchCommand};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 
@@ -44,7 +46,8 @@ pub(crate) enum Command {
     /// Mount a store
     Mount(MountArgs),
     /// Unmount, after everything is written
-    #[command(after_help = "Examples:\n  kvfs umount ~/mnt\n  kvfs umount --abort-open ~/mnt")]
+    #[command(after_help = "Examples:\n  kvfs umount ~/mnt\n  kvfs umount --abort-open ~/mnt\n  \
+        kvfs umount --checkpoint-open ~/mnt      and later `kvfs branch merge txn-17`")]
     Umount(UmountArgs),
     /// Verify every checksum and cross-reference
     Check(CheckArgs),
@@ -58,6 +61,8 @@ pub(crate) enum Command {
     Locks(LocksArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
+    /// Writable copies of all files and keys, to be merged or deleted
+    Branch(BranchArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),
@@ -146,6 +151,9 @@ pub(crate) struct UmountArgs {
     /// Abort open transactions instead of refusing
     #[arg(long)]
     pub(crate) abort_open: bool,
+    /// Keep open transactions as branches `txn-ID` instead of refusing
+    #[arg(long, conflicts_with = "abort_open")]
+    pub(crate) checkpoint_open: bool,
 }
 
 #[derive(Debug, Args)]

@@ -92,7 +92,7 @@ impl From<StoreError> for CliError {
 impl From<FsError> for CliError {
     fn from(error: FsError) -> Self {
         let code = match &error {
-            FsError::Canceled(_) => Code::Conflict,
+            FsError::Canceled(_) | FsError::MergeRefused { .. } => Code::Conflict,
             FsError::NoSpace => Code::NoSpace,
             FsError::Corrupt { .. } => Code::Damaged,
             FsError::Store(cause) => return Self::from((**cause).clone()),

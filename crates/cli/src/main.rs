@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Txn(args) => commands::txn::run(args),
         Command::Locks(args) => commands::locks::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
+        Command::Branch(args) => commands::branch::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

@@ -3,6 +3,7 @@
 //!
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
+mod branches;
 mod snapshots;
 mod undo;
 
@@ -15,7 +16,7 @@ use kvfs_store::{Durability, Store};
 use parking_lot::RwLock;
 
 use crate::control::{ChangeLine, Handler, Peer, Request, Response};
-use crate::daemon::Transactions;
+use crate::daemon::{Branches, Transactions};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
@@ -27,17 +28,24 @@ pub(crate) struct Service {
     dir: Option<PathBuf>,
     /// From when it is mounted.
     transactions: OnceLock<Arc<Transactions>>,
+    branches: OnceLock<Arc<Branches>>,
 }
 
 impl Service {
     pub(crate) fn new(store: OpenStore, dir: Option<PathBuf>) -> Self {
-        Self { store: RwLock::new(Some(store)), dir, transactions: OnceLock::new() }
+        Self {
+            store: RwLock::new(Some(store)),
+            dir,
+            transactions: OnceLock::new(),
+            branches: OnceLock::new(),
+        }
     }
 
-    /// From now on transactions are served, too.
-    pub(crate) fn serve_transactions(&self, transactions: &Arc<Transactions>) {
+    /// From now on transactions are served, too, and branches mounted.
+    pub(crate) fn serve_transactions(&self, transactions: &Arc<Transactions>, branches: &Arc<Branches>) {
         // A store is mounted once.
         let _ = self.transactions.set(Arc::clone(transactions));
+        let _ = self.branches.set(Arc::clone(branches));
     }
 
     fn transactions(&self) -> Result<&Transactions> {
@@ -79,6 +87,7 @@ impl Service {
             Request::Check => store.check(),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
+            Request::Branch(request) => self.answer_branch(store, peer, request),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
             _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
         }
@@ -110,29 +119,32 @@ impl Service {
                 page_of(&self.transactions()?.view(peer, id)?.diff()?, from, limit)
             }
             Request::Locks { after } => Response::Locks(self.transactions()?.locks(peer.uid, after)?),
-            Request::Leave { abort_open } => {
-                self.leave(abort_open)?;
-                Response::Done
-            }
+            Request::Leave { abort_open, checkpoint_open } => self.leave(abort_open, checkpoint_open)?,
             request => return Ok(Err(request)),
         };
         Ok(Ok(response))
     }
 
-    fn leave(&self, abort_open: bool) -> Result<()> {
-        let Ok(transactions) = self.transactions() else { return Ok(()) };
+    fn leave(&self, abort_open: bool, checkpoint_open: bool) -> Result<Response> {
+        let Ok(transactions) = self.transactions() else { return Ok(Response::Done) };
+        if checkpoint_open {
+            return Ok(Response::Kept(transactions.keep_all()?));
+        }
         let open = transactions.names();
         if open.is_empty() {
-            return Ok(());
+            return Ok(Response::Done);
         }
         if abort_open {
             transactions.abort_all("the store is being unmounted with --abort-open");
-            return Ok(());
+            return Ok(Response::Done);
         }
         let (what, are) = if open.len() == 1 { ("transaction", "is") } else { ("transactions", "are") };
         Err(CliError::new(
             Code::InUse,
-            format!("{what} {} {are} open; commit or abort first, or use --abort-open", open.join(", ")),
+            format!(
+                "{what} {} {are} open; commit or abort first, or use --abort-open or --checkpoint-open",
+                open.join(", ")
+            ),
         ))
     }
 }

@@ -110,6 +110,7 @@ impl FileSystem {
                 clock,
                 inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
                 keyspaces: KeyspaceTable::default(),
+                naming_branches: Mutex::default(),
             }),
             origin: Origin::Main,
             lost: OnceLock::new(),

@@ -42,8 +42,8 @@ pub use types::{
     XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled,
 };
 pub use view::{
-    BeginOptions, CommitPlan, Committed, DiffKind, Difference, Invalidations, Obstacle, Owner, Restored,
-    TakenBack, owner_of_note,
+    BeginOptions, BranchInfo, CommitPlan, Committed, DiffKind, Difference, Invalidations, Obstacle, Owner,
+    Restored, TakenBack, owner_of_note,
 };
 
 /// Largest inline threshold that `mkfs` accepts (bytes).

@@ -1,5 +1,6 @@
 //! One file a subcommand.
 
+pub(crate) mod branch;
 pub(crate) mod check;
 pub(crate) mod kv;
 pub(crate) mod locks;

@@ -1,14 +1,15 @@
 //! `kvfs umount`.
 
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use kvfs_fuse::mount::Unmount;
 
 use crate::args::UmountArgs;
-use crate::control::{Client, Daemon, Request};
+use crate::control::{BranchRequest, Client, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
-use crate::mounts;
+use crate::mounts::{self, MountedStore};
 use crate::open::CLOSE_TIME_MAX;
 use crate::store_dir::StoreDir;
 
@@ -24,13 +25,16 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store.socket_path()));
     let closing = match daemon {
         Ok(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
-            client.call(&Request::Leave { abort_open: args.abort_open })?;
+            leave(&mut client, args)?;
             if args.lazy { None } else { client.await_closed().ok() }
         }
         _ => None,
     };
     let how = if args.lazy { Unmount::Lazy } else { Unmount::Clean };
     kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| explain_mount(&error))?;
+    if mount.is_view && !args.lazy {
+        settle(&mount)?;
+    }
     let Some(closing) = closing else { return Ok(ExitCode::SUCCESS) };
     let closed = closing.wait(CLOSE_TIME_MAX).map_err(|error| {
         CliError::new(error.code, format!("unmounted {}, but: {error}", mount.dir.display()))
@@ -39,4 +43,24 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
         eprintln!("kvfs: unmounted, but the daemon is still writing to {}", mount.store.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn leave(client: &mut Client, args: &UmountArgs) -> Result<()> {
+    let UmountArgs { abort_open, checkpoint_open, .. } = *args;
+    if let Response::Kept(names) = client.call(&Request::Leave { abort_open, checkpoint_open })? {
+        for name in names {
+            eprintln!("kvfs: kept as branch {name}");
+        }
+    }
+    Ok(())
+}
+
+/// What was a branch is checkpointed when this returns.
+fn settle(mount: &MountedStore) -> Result<()> {
+    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store.socket_path()));
+    if let Ok(Daemon::Serving { mut client, .. }) = daemon {
+        let dir = mount.dir.as_os_str().as_bytes().to_vec();
+        client.call(&Request::Branch(BranchRequest::Settle { dir }))?;
+    }
+    Ok(())
 }

@@ -10,7 +10,8 @@ mod server;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
-    Begin, ChangeLine, CommittedLine, DoomLine, LockLine, LockLines, LockPlaceParts, ObstacleLine, PartyLine,
-    Request, Response, SnapshotLine, SnapshotRequest, TxnLine, UndoRequest, WaiterLine,
+    Begin, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LockLine, LockLines,
+    LockPlaceParts, ObstacleLine, PartyLine, Request, Response, SnapshotLine, SnapshotRequest, TxnLine,
+    UndoRequest, WaiterLine,
 };
 pub(crate) use server::{Handler, Server};

@@ -48,14 +48,17 @@ pub(crate) enum Request {
         after: Option<LockPlaceParts>,
     },
     Snapshot(SnapshotRequest),
-    /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted.
+    /// The store is about to be unmounted: refused while transactions are open, unless they may be aborted, or
+    /// kept as branches.
     Leave {
         abort_open: bool,
+        checkpoint_open: bool,
     },
     /// Answered with `Done` at once, and with the outcome when the store is closed; the connection then
     /// stays until the daemon has exited.
     AwaitClosed,
     Undo(UndoRequest),
+    Branch(BranchRequest),
 }
 
 /// What is asked about committed transactions.
@@ -91,6 +94,56 @@ pub(crate) struct ObstacleLine {
     pub(crate) change: ChangeLine,
     /// Without counts.
     pub(crate) by: Option<CommittedLine>,
+}
+
+/// What is asked about branches.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum BranchRequest {
+    Create {
+        name: String,
+        /// With dirty pages of shared mappings.
+        flush: bool,
+    },
+    List,
+    /// Absolute path, as raw bytes.
+    Mount {
+        name: String,
+        dir: Vec<u8>,
+    },
+    /// Unmounts it, if it is mounted; answered when it is checkpointed.
+    Unmount {
+        name: String,
+    },
+    /// Whatever was mounted here, as raw bytes, has been unmounted: answered when it is checkpointed.
+    Settle {
+        dir: Vec<u8>,
+    },
+    /// One page of what it changes, as [`Request::Diff`].
+    Diff {
+        name: String,
+        from: u64,
+        limit: u64,
+    },
+    Merge {
+        name: String,
+    },
+    Delete {
+        name: String,
+    },
+}
+
+/// A branch, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct BranchLine {
+    pub(crate) name: String,
+    pub(crate) id: u64,
+    pub(crate) uid: u32,
+    /// Since 1970.
+    pub(crate) created: Duration,
+    /// Written in it (bytes).
+    pub(crate) bytes: u64,
+    /// Where it is mounted, as raw bytes; empty: nowhere.
+    pub(crate) dir: Vec<u8>,
 }
 
 /// What is asked about named snapshots.
@@ -291,6 +344,13 @@ pub(crate) enum Response {
         count: u64,
         lines: Vec<ObstacleLine>,
     },
+    Branches {
+        /// Since 1970, by the clock of who answers.
+        now: Duration,
+        lines: Vec<BranchLine>,
+    },
+    /// Names of the branches that open transactions have become.
+    Kept(Vec<String>),
 }
 
 pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

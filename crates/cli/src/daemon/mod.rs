@@ -1,20 +1,22 @@
 //! The daemon of a mounted store: open → mount → serve → unmount → close.
 //!
 //! Thread safety: one daemon a process. Its threads: the workers and the notifier of each FUSE session (the
-//! main line's and one for each mounted transaction), the engine's, the bridges', control socket, signals, the
-//! clock of the transactions, and the main thread, which waits for the main session to end.
+//! main line's and one for each mounted transaction or branch), the engine's, the bridges', control socket, signals,
+//! the clocks of transactions and branches, and the main thread, which waits for the main session to end.
 //!
 //! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the
 //! store, which lies elsewhere); the store is closed after the last request; whoever waits for the end is
 //! told how it went.
 
 pub(crate) mod background;
+mod branches;
 pub(crate) mod log;
 mod point;
 mod resident;
 mod signals;
 mod transactions;
 
+pub(crate) use branches::Branches;
 pub(crate) use point::explain_mount;
 pub(crate) use transactions::Transactions;
 
@@ -148,8 +150,9 @@ fn run_session(
         .map_err(|error| failed("serve", &error))?;
     bridge.attach(session.notifier());
     let main = MainLine { fs: Arc::clone(fs), bridge, buffers: session.buffers(), mount: plan.mount.clone() };
+    let branches = Branches::new(main.clone(), store.clone())?;
     let transactions = Transactions::new(main, store.clone())?;
-    service.serve_transactions(&transactions);
+    service.serve_transactions(&transactions, &branches);
     let keys = serve_keys(plan, store, fs, &transactions)?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
@@ -167,6 +170,7 @@ fn run_session(
     tracing::info!(dir = %plan.dir.display(), "unmounted");
     keys.stop();
     transactions.close();
+    branches.close();
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))

@@ -14,6 +14,7 @@
 //!
 //! Keys are big-endian, so that they sort; everything in values is little-endian.
 
+mod branch;
 mod key;
 mod keyspace;
 mod patch;
@@ -23,12 +24,15 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use branch::BranchRecord;
 pub(crate) use key::{
     Placement, ROOT_INODE, block_prefix, inode_key, is_keyspace_key, keyspace_key, parse_inode_key,
     superblock_key, xattr_key,
 };
 pub(crate) use keyspace::{decode_keyspace, encode_keyspace};
-pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_PARENT, TimePatch};
+pub(crate) use patch::{
+    BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT, TimePatch,
+};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;
 

@@ -186,6 +186,9 @@ const KNOWN: u32 = (1 << 12) - 1;
 /// The place of a directory in the tree.
 pub(crate) const TOUCH_PARENT: Touch = Touch { exclusive: PARENT as u64, increment: 0 };
 
+/// What changes with the entries of a directory.
+pub(crate) const TOUCH_COUNTERS: u64 = (NLINK | SIZE | MTIME | CTIME) as u64;
+
 impl RowPatch {
     /// Content or entries changed now.
     pub(crate) fn modified(now: Timestamp) -> Self {

@@ -67,7 +67,7 @@ impl FileSystem {
         let mut phase = view.phase.write();
         if matches!(*phase, Phase::Frozen | Phase::Closed) {
             *phase = Phase::Open;
-            if let Err(doom) = view.locks.undecide() {
+            if let Some(Err(doom)) = view.locks.as_ref().map(|locks| locks.undecide()) {
                 tracing::debug!(%doom, "opened again, but doomed");
             }
         }
@@ -80,7 +80,7 @@ impl FileSystem {
     /// `Canceled`; store errors.
     pub fn commit_plan(&self) -> Result<CommitPlan> {
         let view = self.committing_view()?;
-        view.locks.begin_commit().map_err(FsError::Canceled)?;
+        view.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
         Ok(CommitPlan { contents: self.changed_contents(view)? })
     }
 
@@ -102,9 +102,10 @@ impl FileSystem {
             }
             *phase = Phase::Closed;
         }
+        let locks = view.lock_owner()?;
         view.txn.prepare()?;
         let set = self.write_set(view)?;
-        view.locks.decide().map_err(FsError::Canceled)?;
+        locks.decide().map_err(FsError::Canceled)?;
         let nodes = &view.main.nodes;
         let settling = nodes.settle();
         let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
@@ -118,7 +119,7 @@ impl FileSystem {
             view.main.lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
         let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };
-        view.locks.end();
+        locks.end();
         let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));
         Ok(Committed { position, durable, invalidations: brought_in? })
     }

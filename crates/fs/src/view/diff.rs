@@ -301,6 +301,7 @@ impl<'f> Paths<'f> {
         Self { fs, known: HashMap::new() }
     }
 
+    /// Path of a name; with the empty name, of the directory itself.
     pub(super) fn path(&mut self, (directory, name): &Place) -> Result<Vec<u8>> {
         let directory = self.directory(*directory)?;
         if name.is_empty() {

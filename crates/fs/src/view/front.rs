@@ -33,15 +33,15 @@ impl FileSystem {
 
     /// Why the transaction can't go on, if it can't.
     pub fn doom(&self) -> Option<Doom> {
-        self.txn_view()?.locks.doomed()
+        self.txn_view()?.doomed()
     }
 
     /// The transaction, in the middle of its commit, gives way to process `pid`, which writes to `node` on the
     /// main line and can't wait. Without effect once its commit is decided.
     pub fn give_way(&self, pid: u32, node: NodeId) {
-        if let Some(view) = self.txn_view() {
+        if let Some(locks) = self.txn_view().and_then(|view| view.locks.as_ref()) {
             let name = LockName::Blocks { inode: node.0, first: 0, end: u64::MAX };
-            view.locks.doom_late(Doom {
+            locks.doom_late(Doom {
                 reason: DoomReason::Conflict,
                 rival: Some(Rival::Main { pid }),
                 name: Some(name.into()),

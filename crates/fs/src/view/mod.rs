@@ -17,13 +17,17 @@
 //! * a view never writes access times, and reaps only orphans that it made itself: a file that the main line
 //!   has open stays whole, whatever a commit does to its names;
 //! * a view that locks what it reads trusts no attribute that it learned before it had the lock (`verify`);
-//! * an ended view answers `Stale`, a doomed one `Canceled`.
+//! * an ended view answers `Stale`, a doomed one `Canceled`;
+//! * the view of a branch ([`FileSystem::open_branch`]) takes latches and no locks; a merge takes the locks of all
+//!   that the branch changed, and then looks whether the tree stays one.
 
+mod branch;
 mod commit;
 mod compare;
 mod created;
 mod diff;
 mod front;
+mod merge;
 mod origin;
 mod publish;
 mod restore;
@@ -31,7 +35,9 @@ mod txn;
 mod undo;
 mod verify;
 
+pub use branch::BranchInfo;
 pub use commit::{CommitPlan, Committed, Invalidations};
+use created::Created;
 pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
 pub use restore::Restored;

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     /// Inode numbers that the superblock has reserved and no directory has taken.
     pub(crate) inodes: Mutex<Range<u64>>,
     pub(crate) keyspaces: KeyspaceTable,
+    /// Held from the look at a branch's name to its first checkpoint.
+    pub(crate) naming_branches: Mutex<()>,
 }
 
 /// What a view sees and changes.
@@ -115,7 +117,10 @@ impl FileSystem {
         self.verify_root(caller)?;
         let again = caller.ticket.as_ref();
         let (party, admitted) = match &self.origin {
-            Origin::Txn(view) => (Party::Txn(&view.locks), Some(view.admit(phase_max)?)),
+            Origin::Txn(view) => {
+                let party = view.locks.as_ref().map_or(Party::Reader, |locks| Party::Txn(locks));
+                (party, Some(view.admit(phase_max)?))
+            }
             Origin::Main => (on_main, None),
             Origin::Snapshot(_) => return Err(FsError::ReadOnly),
         };
@@ -136,7 +141,9 @@ impl FileSystem {
     fn latch_to_read_below(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
         let again = caller.ticket.as_ref();
         let (party, lock) = match &self.origin {
-            Origin::Txn(view) if self.locks_reads() => (Party::Txn(&view.locks), true),
+            Origin::Txn(TxnView { locks: Some(locks), .. }) if self.locks_reads() => {
+                (Party::Txn(locks), true)
+            }
             _ => (Party::Reader, false),
         };
         let lock = |want: &Want<'_>| lock && self.is_shared(&want.name);

@@ -9,18 +9,18 @@ use kvfs_store::{Changed, Isolation, Keyspace, Records, Snapshot, Txn, TxnId, Tx
 use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, TxnTraits};
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::Origin;
-use super::created::Created;
+use super::branch::Opened;
 use super::undo::note_of;
+use super::{Created, Origin};
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
-use crate::schema::{Keyspaces, Placement, TOUCH_PARENT};
+use crate::schema::{BranchRecord, Keyspaces, Placement, TOUCH_PARENT};
 use crate::{FileSystem, FsError, Result};
 
 pub use kvfs_txn::Owner;
 
 /// A transaction's nodes may take this part of what the main line's may.
-const TXN_NODE_SHARE: u64 = 4;
+pub(super) const TXN_NODE_SHARE: u64 = 4;
 
 /// The same for the view of a snapshot, of which front ends keep a handful.
 const SNAPSHOT_NODE_SHARE: u64 = 16;
@@ -56,7 +56,10 @@ pub(crate) enum Phase {
 /// What the view of a transaction has in addition.
 pub(crate) struct TxnView {
     pub(crate) txn: Arc<dyn Txn>,
-    pub(crate) locks: Arc<LockOwner>,
+    /// `None`: a branch that is worked in, whose operations take no locks.
+    pub(crate) locks: Option<Arc<LockOwner>>,
+    /// A branch, which is not aborted when its view goes: it goes back to its checkpoint.
+    pub(crate) branch: OnceLock<BranchRecord>,
     pub(crate) main: Arc<FileSystem>,
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
@@ -78,12 +81,21 @@ impl TxnView {
         if *self.phase.read_recursive() == Phase::Ended {
             return Err(FsError::ViewEnded(self.txn.id()));
         }
-        self.locks.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
+        self.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
+    }
+
+    pub(crate) fn doomed(&self) -> Option<Doom> {
+        self.locks.as_ref()?.doomed()
+    }
+
+    /// Who holds the locks of its commit.
+    pub(super) fn lock_owner(&self) -> Result<&Arc<LockOwner>> {
+        self.locks.as_ref().ok_or(FsError::Invalid("a branch is merged, not committed"))
     }
 
     /// Makes sure that these directories have the same parents as in the snapshot.
     pub(crate) fn expect_unmoved(&self, meta: Keyspace, directories: &[u64]) -> Result<()> {
-        if self.txn.isolation() != Isolation::Snapshot {
+        if self.txn.isolation() != Isolation::Snapshot || self.locks.is_none() {
             return Ok(());
         }
         let own_row =
@@ -96,7 +108,7 @@ impl TxnView {
     }
 
     /// What a record is to users.
-    fn name_of(&self, changed: &Changed) -> LockNameBuf {
+    pub(super) fn name_of(&self, changed: &Changed) -> LockNameBuf {
         let Changed { keyspace, key, .. } = changed;
         let number = |bytes: &[u8]| bytes.first_chunk().map(|chunk| u64::from_be_bytes(*chunk));
         let row = || match Placement::parse_key(key)? {
@@ -124,8 +136,10 @@ impl TxnView {
     /// Somebody else was first: the transaction can't be committed any more.
     pub(super) fn conflict(&self, changed: &Changed) -> FsError {
         let doom = Doom { name: Some(self.name_of(changed)), ..Doom::new(DoomReason::Conflict) };
-        self.locks.doom(doom.clone());
-        FsError::Canceled(self.locks.doomed().unwrap_or(doom))
+        if let Some(locks) = &self.locks {
+            locks.doom(doom.clone());
+        }
+        FsError::Canceled(self.doomed().unwrap_or(doom))
     }
 }
 
@@ -135,9 +149,7 @@ impl FileSystem {
     /// # Errors
     /// `NotSupported` by an engine without transactions, and inside of one; `ReadOnly`; store errors.
     pub fn begin(self: &Arc<Self>, options: &BeginOptions) -> Result<Arc<Self>> {
-        if !matches!(self.origin, Origin::Main) {
-            return Err(FsError::NotSupported("transactions inside of transactions or snapshots"));
-        }
+        self.expect_main()?;
         self.check_writable()?;
         let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
         txn.describe(note_of(&options.owner));
@@ -148,17 +160,8 @@ impl FileSystem {
             lock_wait_max: options.lock_wait_max,
             owner: options.owner.clone(),
         };
-        let view = TxnView {
-            locks: self.shared.admission.begin(id, traits),
-            txn,
-            main: Arc::clone(self),
-            keyspaces: self.keyspaces,
-            created: Created::default(),
-            phase: RwLock::new(Phase::Open),
-        };
-        let fs = self.view(Origin::Txn(view), TXN_NODE_SHARE);
-        fs.install_root()?;
-        Ok(fs)
+        let locks = Some(self.shared.admission.begin(id, traits));
+        self.view_of_txn(Opened { txn, locks, branch: None })
     }
 
     /// The state at a snapshot, read-only.
@@ -172,7 +175,7 @@ impl FileSystem {
     }
 
     /// Another view of the same file system, without a node yet.
-    fn view(&self, origin: Origin, share: u64) -> Arc<Self> {
+    pub(super) fn view(&self, origin: Origin, share: u64) -> Arc<Self> {
         let nodes =
             NodeTable::new(self.options.node_bytes_max / share, self.options.content_bytes_max / share);
         Arc::new(Self {
@@ -210,7 +213,8 @@ impl FileSystem {
         }
     }
 
-    /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended.
+    /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended. A branch goes
+    /// back to its last checkpoint.
     pub fn abort(&self) {
         let Some(view) = self.txn_view() else { return };
         {
@@ -221,8 +225,12 @@ impl FileSystem {
             }
             *phase = Phase::Ended;
         }
-        view.txn.abort();
-        view.locks.end();
+        if view.branch.get().is_none() {
+            view.txn.abort();
+        }
+        if let Some(locks) = &view.locks {
+            locks.end();
+        }
     }
 }
 

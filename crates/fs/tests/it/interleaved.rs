@@ -5,6 +5,9 @@
 //! second file system, and each step must end as it did before: at the snapshot level what was written, at
 //! the serializable level also what was read. After each commit both trees must be the same, what the main
 //! line's nodes say must be what a fresh mount of the store says, and the store must be sound.
+//!
+//! Some of the transactions are branches: they are suspended and opened again now and then, and merged in the end,
+//! which may be refused and must otherwise be as if their work had been done then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -178,6 +181,10 @@ impl Second {
 struct Open {
     view: Setup,
     isolation: Isolation,
+    /// It is a branch of this name: no locks, and all that others did is looked at when it is merged.
+    branch: Option<String>,
+    /// So much is in its last checkpoint.
+    checkpointed: usize,
     /// Inodes that the view was told of.
     known: BTreeMap<u64, FileType>,
     done: Vec<(Step, Shown)>,
@@ -192,6 +199,9 @@ struct World {
     seed: u64,
     committed: u32,
     conflicts: u32,
+    merged: u32,
+    refused: u32,
+    branches: u32,
 }
 
 fn note(known: &mut BTreeMap<u64, FileType>, shown: &Shown) {
@@ -204,8 +214,21 @@ impl World {
     fn new(main: Setup, seed: u64) -> Self {
         let second = Second { setup: Setup::new(300), inodes: BTreeMap::from([(ROOT, ROOT)]) };
         let known = BTreeMap::from([(ROOT, FileType::Directory)]);
-        let (committed, conflicts) = (0, 0);
-        Self { main, known, second, open: Vec::new(), random: Random::new(seed), seed, committed, conflicts }
+        let random = Random::new(seed);
+        let (committed, conflicts, merged, refused, branches) = (0, 0, 0, 0, 0);
+        Self {
+            main,
+            known,
+            second,
+            open: Vec::new(),
+            random,
+            seed,
+            committed,
+            conflicts,
+            merged,
+            refused,
+            branches,
+        }
     }
 
     fn context(&self) -> String {
@@ -287,8 +310,76 @@ impl World {
         }
     }
 
+    fn begin(&mut self) {
+        let known = BTreeMap::from([(ROOT, FileType::Directory)]);
+        let isolation = if self.random.one_in(2) { Isolation::Snapshot } else { Isolation::Serializable };
+        let mut open = if self.random.one_in(3) {
+            self.branches += 1;
+            let name = format!("branch {}", self.branches);
+            self.main.fs.create_branch(&name, 1000).unwrap();
+            let view = self.main.through(self.main.fs.open_branch(&name).unwrap(), self.main.options);
+            let branch = Some(name);
+            Open { view, isolation: Isolation::Snapshot, branch, checkpointed: 0, known, done: Vec::new() }
+        } else {
+            let view = begin(&self.main, isolation);
+            Open { view, isolation, branch: None, checkpointed: 0, known, done: Vec::new() }
+        };
+        open.known.insert(ROOT, FileType::Directory);
+        self.open.push(open);
+    }
+
+    /// Checkpoints a branch, or suspends it and opens it again, as after a crash.
+    fn suspend(&mut self, index: usize) {
+        let (saves, suspends) = (self.random.one_in(2), self.random.one_in(2));
+        let open = &mut self.open[index];
+        let Some(name) = &open.branch else { return };
+        if saves {
+            open.view.checkpoint_branch().unwrap();
+            open.checkpointed = open.done.len();
+        }
+        if suspends {
+            open.done.truncate(open.checkpointed);
+            open.known = BTreeMap::from([(ROOT, FileType::Directory)]);
+            // The former view first.
+            open.view.fs = Arc::clone(&self.main.fs);
+            open.view.fs = self.main.fs.open_branch(name).unwrap();
+        }
+    }
+
+    /// Merges a branch: whether it was, and then by which view.
+    fn merge(&mut self, open: &mut Open, name: &str) -> bool {
+        open.view.checkpoint_branch().unwrap();
+        open.view.fs = Arc::clone(&self.main.fs);
+        let merging = in_time(&self.main, || self.main.fs.begin_merge(name, 1));
+        let outcome = merging.and_then(|merging| commit(&merging));
+        match outcome {
+            Ok(_) => {
+                self.merged += 1;
+                assert!(matches!(self.main.branch(name), Err(FsError::NotFound)));
+                true
+            }
+            Err(FsError::Canceled(_) | FsError::MergeRefused { .. }) => {
+                self.refused += 1;
+                self.main.assert_sound("after a refused merge");
+                self.main.delete_branch(name).unwrap();
+                false
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
     fn end(&mut self, index: usize) {
-        let open = self.open.swap_remove(index);
+        let mut open = self.open.swap_remove(index);
+        if let Some(name) = open.branch.clone() {
+            if self.merge(&mut open, &name) {
+                let context = format!("{}, {name}", self.context());
+                for (step, shown) in &open.done {
+                    self.second.repeat(step, shown, &context);
+                }
+                self.compare(&context);
+            }
+            return;
+        }
         if self.random.one_in(4) {
             return open.view.abort();
         }
@@ -314,6 +405,8 @@ impl World {
         let fresh = self.main.through(Arc::new(fresh), options);
         each_node(&fresh, &mut |_, entry| {
             if let Ok(known) = self.main.getattr(&self.main.caller, entry.node) {
+                // Access times are written late.
+                let known = kvfs_fs::Attr { atime: entry.attr.atime, ..known };
                 assert_eq!(known, entry.attr, "{context}: a node is behind the store");
             }
         });
@@ -323,18 +416,16 @@ impl World {
     fn run(&mut self, steps: u32) {
         for _ in 0..steps {
             match self.random.below(20) {
-                0 if self.open.len() < TRANSACTIONS_MAX => {
-                    let isolation =
-                        if self.random.one_in(2) { Isolation::Snapshot } else { Isolation::Serializable };
-                    let view = begin(&self.main, isolation);
-                    let known = BTreeMap::from([(ROOT, FileType::Directory)]);
-                    self.open.push(Open { view, isolation, known, done: Vec::new() });
-                }
+                0 if self.open.len() < TRANSACTIONS_MAX => self.begin(),
                 1 if !self.open.is_empty() => {
                     let index = self.random.below(self.open.len() as u64) as usize;
                     self.end(index);
                 }
                 2 => self.forget_some(),
+                3 if !self.open.is_empty() => {
+                    let index = self.random.below(self.open.len() as u64) as usize;
+                    self.suspend(index);
+                }
                 3..=6 => self.on_main(),
                 _ if !self.open.is_empty() => {
                     let index = self.random.below(self.open.len() as u64) as usize;
@@ -361,6 +452,24 @@ impl World {
         }
         self.main.housekeep().unwrap();
     }
+}
+
+/// Runs what may wait for locks while time goes by.
+pub(crate) fn in_time<T>(main: &Setup, work: impl FnOnce() -> T) -> T {
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let (clock, fs) = (&main.clock, &main.fs);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(std::sync::atomic::Ordering::Acquire) {
+                clock.advance(std::time::Duration::from_millis(100));
+                fs.tick_locks();
+                std::thread::yield_now();
+            }
+        });
+        let done = work();
+        is_done.store(true, std::sync::atomic::Ordering::Release);
+        done
+    })
 }
 
 /// Calls `each` with every entry below the root, depth first, by path.
@@ -408,17 +517,19 @@ fn tree(on: &Setup) -> BTreeMap<String, String> {
 }
 
 fn run_seeds(seeds: std::ops::Range<u64>, main: impl Fn() -> Setup) {
-    let (mut committed, mut conflicts) = (0, 0);
+    let (mut committed, mut conflicts, mut merged, mut refused) = (0, 0, 0, 0);
     let is_replay = seeds.end - seeds.start < 10;
     for seed in seeds {
         let mut world = World::new(main(), seed);
         world.run(600);
         committed += world.committed;
         conflicts += world.conflicts;
+        merged += world.merged;
+        refused += world.refused;
     }
     assert!(
-        is_replay || committed > 20 && conflicts > 5,
-        "{committed} commits, {conflicts} conflicts: too tame"
+        is_replay || committed > 20 && conflicts > 5 && merged > 20 && refused > 5,
+        "{committed} commits, {conflicts} conflicts, {merged} merges, {refused} refused: too tame"
     );
 }
 

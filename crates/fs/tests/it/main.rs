@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in tests a failed unwrap is a failed test")]
 
 mod areas;
+mod branches;
 mod driver;
 mod engine;
 mod histories;

@@ -86,6 +86,11 @@ impl View {
         &self.bridge
     }
 
+    /// Whether nobody has it mounted any more.
+    pub fn has_ended(&self) -> bool {
+        self.session.has_ended()
+    }
+
     /// Ends the connection. The view has been committed or aborted before: that is what answers everybody who
     /// waits.
     ///

@@ -197,6 +197,11 @@ impl Session {
         Arc::clone(&self.shared.pool)
     }
 
+    /// Whether the file system was unmounted, or the connection has ended otherwise.
+    pub fn has_ended(&self) -> bool {
+        *self.shared.ended.lock()
+    }
+
     /// Number of requests that wait for something.
     pub fn parked_count(&self) -> usize {
         self.shared.registry.parked_count()

@@ -32,7 +32,8 @@ use crate::mounts;
 use crate::store_dir::StoreDir;
 use entry::{Entry, Seat};
 
-/// What transactions need of the mount that they belong to.
+/// What transactions and branches need of the mount that they belong to.
+#[derive(Clone)]
 pub(crate) struct MainLine {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) bridge: Arc<Bridge>,
@@ -378,6 +379,46 @@ impl Transactions {
         }
     }
 
+    /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names. Does
+    /// nothing when one of them can't become one.
+    pub(crate) fn keep_all(&self) -> Result<Vec<String>> {
+        let serializable =
+            self.state.lock().open.iter().find(|(_, entry)| entry.serializable).map(|(id, _)| *id);
+        if let Some(id) = serializable {
+            let message = format!(
+                "transaction {id} is serializable: nothing would protect what it has read; commit or abort it first"
+            );
+            return Err(CliError::new(Code::InUse, message));
+        }
+        let mut kept = Vec::new();
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                let mut free = state.open.iter().filter(|(_, entry)| entry.busy.is_none());
+                let next = free.next().map(|(&id, entry)| (id, entry.owner.uid));
+                next.and_then(|(id, uid)| Some((id, uid, Self::take_entry(&mut state, id, "being kept")?)))
+            };
+            let Some((id, uid, (view, seat))) = next else { return Ok(kept) };
+            let name = format!("txn-{id}");
+            let own = seat.as_ref().map(|seat| seat.view.bridge());
+            let done = own.map_or(Ok(()), Bridge::write_back);
+            let done = done.and_then(|()| view.freeze()).and_then(|()| view.keep_as_branch(&name, uid));
+            if let Err(error) = done {
+                view.thaw();
+                if let Some(entry) = self.state.lock().open.get_mut(&id) {
+                    entry.busy = None;
+                    entry.seat = seat;
+                }
+                self.changed.notify_all();
+                let message = format!("transaction {id} can't be kept as a branch: {error}");
+                return Err(CliError::new(CliError::from(error).code, message));
+            }
+            tracing::info!(id, name, "transaction kept as a branch");
+            self.drop_taken(id, &view, seat, None);
+            kept.push(name);
+        }
+    }
+
     /// Refuses new ones, aborts the open ones, and waits until nothing is left of them.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
@@ -501,7 +542,7 @@ fn no_thread(error: &std::io::Error) -> CliError {
 }
 
 /// The mount of a view differs from the main line's in what the mount table shows.
-fn view_options(main: &MountOptions, store: &StoreDir) -> MountOptions {
+pub(super) fn view_options(main: &MountOptions, store: &StoreDir) -> MountOptions {
     MountOptions {
         source: String::from_utf8_lossy(store.path().as_os_str().as_bytes()).into_owned(),
         subtype: mounts::VIEW_SUBTYPE.to_owned(),

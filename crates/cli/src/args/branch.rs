@@ -1,0 +1,92 @@
+//! The command line of `kvfs branch`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+const BRANCH_EXAMPLES: &str = "\
+Examples:
+  kvfs branch create try                   of all files and keys as they are now, in constant time
+  kvfs branch mount try ~/try              work in it like in any directory, for as long as you like
+  kvfs branch diff try
+  kvfs umount ~/try                        it stays, also over unmounting and crashes
+  kvfs branch merge try                    all that was done in it appears on the main line at once
+  kvfs branch delete try                   or nothing of it happened
+
+With -s STORE all but `mount` work on a store that is not mounted, too.";
+
+/// Branches of all files and keys.
+#[derive(Debug, Args)]
+#[command(after_help = BRANCH_EXAMPLES)]
+pub(crate) struct BranchArgs {
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    #[arg(short = 's', long = "store", global = true, value_name = "STORE|DIR")]
+    pub(crate) store: Option<PathBuf>,
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: BranchCommand,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BranchCommand {
+    /// Make a branch of the state of now; what open transactions have written is not in it
+    #[command(after_help = "Examples:\n  kvfs branch create try\n  kvfs branch create --flush try")]
+    Create {
+        /// Name: up to 255 bytes, no slash
+        name: String,
+        /// First have the kernel write out dirty pages of shared mappings
+        #[arg(long)]
+        flush: bool,
+    },
+    /// Your branches, oldest first; root's list shows all
+    #[command(after_help = "Examples:\n  kvfs branch list\n  kvfs branch list --json")]
+    List {
+        /// For machines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Mount a branch on a directory
+    #[command(after_help = "Example:\n  kvfs branch mount try ~/try\n\n\
+        What is done in it is safe every 30 seconds, when it is unmounted, and when the store is.\n\
+        An fsync inside makes nothing safer.")]
+    Mount {
+        /// Name
+        name: String,
+        /// Existing, empty directory
+        dir: PathBuf,
+    },
+    /// Unmount a branch by name; `kvfs umount DIR` and umount(8) do the same
+    #[command(after_help = "Example:\n  kvfs branch umount try")]
+    Umount {
+        /// Name
+        name: String,
+    },
+    /// What a merge would change
+    #[command(after_help = "Examples:\n  kvfs branch diff try\n  kvfs branch diff --stat try\n\n\
+        Signs: + added, - removed, ~ changed, > renamed")]
+    Diff {
+        /// Name
+        name: String,
+        /// Counts only
+        #[arg(long)]
+        stat: bool,
+        /// For machines: one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Bring all that was done in a branch to the main line at once; the branch ends
+    #[command(after_help = "Example:\n  kvfs branch merge try\n\n\
+        Exit code 75: what the branch has changed was changed outside of it, too. The paths and\n\
+        keys are named, nothing has happened, and the branch is as it was.")]
+    Merge {
+        /// Name
+        name: String,
+    },
+    /// Drop a branch and all that was done in it
+    #[command(after_help = "Example:\n  kvfs branch delete try")]
+    Delete {
+        /// Name
+        name: String,
+    },
+}

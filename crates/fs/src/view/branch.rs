@@ -1,0 +1,201 @@
+//! Branches: writable views that last. Each is a checkpointed transaction of the store with a name.
+//!
+//! Purpose: a branch is opened as a view, worked in for as long as one likes, suspended, opened again after a
+//! restart, and one day merged ([`FileSystem::begin_merge`]) or deleted. It takes no locks, so that it hinders
+//! nobody and nobody dooms it; what others have done meanwhile is looked at when it is merged.
+//!
+//! Thread safety: as [`FileSystem`]; making a branch takes turns.
+//!
+//! Invariants:
+//! * an open branch goes back to its last checkpoint when its view is dropped, also by a crash;
+//! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when its
+//!   snapshot was taken, and is given once.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use kvfs_store::{CheckpointInfo, Isolation, Txn, TxnId, TxnOptions, check_snapshot_name};
+use kvfs_txn::LockOwner;
+use parking_lot::RwLock;
+
+use super::txn::{Phase, TXN_NODE_SHARE, TxnView};
+use super::{Created, Origin};
+use crate::schema::BranchRecord;
+use crate::{FileSystem, FsError, INODE_MAX, Result};
+
+/// A branch that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BranchInfo {
+    /// Unique in the store.
+    pub name: String,
+    /// The transaction that it is.
+    pub id: TxnId,
+    /// Whose it is.
+    pub uid: u32,
+    /// When it was made (since 1970-01-01 UTC).
+    pub created: Duration,
+    /// Written in it up to its last checkpoint (bytes).
+    pub bytes: u64,
+    /// Somebody works in it.
+    pub is_open: bool,
+}
+
+/// What kind of transaction's view to open.
+pub(super) struct Opened {
+    pub(super) txn: Arc<dyn Txn>,
+    pub(super) locks: Option<Arc<LockOwner>>,
+    pub(super) branch: Option<BranchRecord>,
+}
+
+impl FileSystem {
+    /// Makes a branch of the main line as it is now, for `uid`. Durable when this returns.
+    ///
+    /// # Errors
+    /// `Exists`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
+    /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
+    pub fn create_branch(self: &Arc<Self>, name: &str, uid: u32) -> Result<BranchInfo> {
+        self.expect_main()?;
+        self.check_writable()?;
+        check_snapshot_name(name)
+            .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
+        let _turn = self.shared.naming_branches.lock();
+        match self.branch(name) {
+            Err(FsError::NotFound) => {}
+            Ok(_) => return Err(FsError::Exists),
+            Err(error) => return Err(error),
+        }
+        let txn = self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?;
+        self.name_branch(&*txn, name, uid)?;
+        drop(txn);
+        self.branch(name)
+    }
+
+    /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are
+    /// not in it.
+    fn name_branch(&self, txn: &dyn Txn, name: &str, uid: u32) -> Result<BranchRecord> {
+        let inode_from = self.shared.inodes.lock().end;
+        let record = BranchRecord { name: name.to_owned(), uid, inode_from };
+        txn.checkpoint(&record.encode())?;
+        Ok(record)
+    }
+
+    /// The branches, oldest first.
+    pub fn branches(&self) -> Vec<BranchInfo> {
+        let all = self.store.checkpointed().into_iter();
+        all.filter_map(|info| BranchRecord::decode(&info.owner).map(|record| branch_info(&info, record)))
+            .collect()
+    }
+
+    /// The branch `name`.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn branch(&self, name: &str) -> Result<BranchInfo> {
+        self.branches().into_iter().find(|branch| branch.name == name).ok_or(FsError::NotFound)
+    }
+
+    /// Opens the branch as its last checkpoint holds it. Its operations take no locks.
+    ///
+    /// # Errors
+    /// `NotFound`; the store's `CheckpointOpen` (EBUSY); `ReadOnly`; store errors.
+    pub fn open_branch(self: &Arc<Self>, name: &str) -> Result<Arc<Self>> {
+        let view = self.resume_branch(name, |_, _| None)?;
+        view.queue_leftovers()?;
+        Ok(view)
+    }
+
+    /// Makes what was done so far in this view of a branch survive; each operation wholly or not at all. O(what
+    /// was written since the last one).
+    ///
+    /// # Errors
+    /// Not a branch; `Stale`; `NoSpace` and other store errors: the former checkpoint stays.
+    pub fn checkpoint_branch(&self) -> Result<()> {
+        let view = self.txn_view().ok_or(FsError::Invalid("only branches are checkpointed"))?;
+        let record = view.branch.get().ok_or(FsError::Invalid("only branches are checkpointed"))?;
+        view.check_alive()?;
+        Ok(view.txn.checkpoint(&record.encode())?)
+    }
+
+    /// Makes this open transaction a branch with this name: it can be gone on with after a restart. Its locks go
+    /// with the view, which the caller drops; what others do from then on is looked at when it is merged.
+    ///
+    /// # Errors
+    /// `NotSupported` for a serializable transaction, which could not know that its reads still hold; `Canceled`;
+    /// `Exists`; as [`FileSystem::create_branch`].
+    pub fn keep_as_branch(&self, name: &str, uid: u32) -> Result<BranchInfo> {
+        let view = self.txn_view().ok_or(FsError::Invalid("only transactions become branches"))?;
+        view.check_alive()?;
+        if view.txn.isolation() != Isolation::Snapshot {
+            return Err(FsError::NotSupported("branches of serializable transactions"));
+        }
+        let _turn = self.shared.naming_branches.lock();
+        if self.branch(name).is_ok() {
+            return Err(FsError::Exists);
+        }
+        // Numbers that it was given before may be below the next one that is reserved: then they count as not
+        // its own, which costs locks at the merge and nothing else.
+        let record = self.name_branch(&*view.txn, name, uid)?;
+        let _ = view.branch.set(record);
+        self.branch(name)
+    }
+
+    /// Drops the branch and frees its space. Nobody works in it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_branch`].
+    pub fn delete_branch(&self, name: &str) -> Result<()> {
+        let branch = self.branch(name)?;
+        self.store.resume(branch.id)?.abort();
+        Ok(())
+    }
+
+    /// A view of the branch; `locks` may give it locks.
+    pub(super) fn resume_branch(
+        self: &Arc<Self>,
+        name: &str,
+        locks: impl FnOnce(TxnId, u32) -> Option<Arc<LockOwner>>,
+    ) -> Result<Arc<Self>> {
+        self.expect_main()?;
+        self.check_writable()?;
+        let branch = self.branch(name)?;
+        let txn = self.store.resume(branch.id)?;
+        let owner = self.store.checkpointed().into_iter().find(|info| info.id == branch.id);
+        let record = owner.and_then(|info| BranchRecord::decode(&info.owner)).ok_or(FsError::NotFound)?;
+        let locks = locks(branch.id, record.uid);
+        self.view_of_txn(Opened { txn, locks, branch: Some(record) })
+    }
+
+    /// The view of an open transaction.
+    pub(super) fn view_of_txn(self: &Arc<Self>, opened: Opened) -> Result<Arc<Self>> {
+        let created = Created::default();
+        if let Some(branch) = &opened.branch {
+            created.insert(&(branch.inode_from..INODE_MAX + 1));
+        }
+        let view = TxnView {
+            locks: opened.locks,
+            txn: opened.txn,
+            branch: opened.branch.map_or_else(OnceLock::new, OnceLock::from),
+            main: Arc::clone(self),
+            keyspaces: self.keyspaces,
+            created,
+            phase: RwLock::new(Phase::Open),
+        };
+        let fs = self.view(Origin::Txn(view), TXN_NODE_SHARE);
+        fs.install_root()?;
+        Ok(fs)
+    }
+
+    pub(super) fn expect_main(&self) -> Result<()> {
+        if matches!(self.origin, Origin::Main) {
+            Ok(())
+        } else {
+            Err(FsError::NotSupported("transactions inside of transactions or snapshots"))
+        }
+    }
+}
+
+fn branch_info(info: &CheckpointInfo, record: BranchRecord) -> BranchInfo {
+    let BranchRecord { name, uid, .. } = record;
+    let &CheckpointInfo { id, created, bytes, is_open, .. } = info;
+    BranchInfo { name, id, uid, created, bytes, is_open }
+}

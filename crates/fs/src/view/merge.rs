@@ -1,0 +1,362 @@
+//! Merging a branch: whether it still fits the main line, and its commit.
+//!
+//! Purpose: a branch took no locks while it was worked in. [`FileSystem::begin_merge`] opens it once more, as a
+//! transaction that (1) locks all that the branch has changed, as if it did all of that now; (2) asks of each
+//! record whether others changed it since the branch's snapshot, field by field, so that what commutes does not
+//! stand in the way; (3) makes sure that the directories which the branch has moved still hang on the root. What
+//! comes of it is committed like every transaction.
+//!
+//! Why these three suffice. Every operation writes a record of all that it relies on, but for one thing: entries
+//! are counted in their directory's row, which a removal deletes (so "created inside" meets "removed"); links are
+//! counted in the file's row, exclusively; a file's size, flags and blocks are fields of its row; the row of a
+//! file that is moved, linked or removed is written as a whole. Only that a directory does not become its own
+//! ancestor is nowhere written down: two moves that make a cycle together touch different rows. (3) looks for it.
+//! Numbers of inodes are given once for all views; orphans of a branch get to the main line's reaper by the
+//! commit.
+//!
+//! Thread safety: as [`FileSystem`]; it waits for locks, so it is nothing for a worker.
+//!
+//! Invariant: from the first look to the commit the locks are held; a merge that fails has changed nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_store::{Change, Keyspace, Records, Touch};
+use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, TxnTraits, Want};
+
+use super::diff::Paths;
+use super::publish::each_change;
+use super::{Origin, TxnView};
+use crate::schema::{Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT};
+use crate::{FileSystem, FileType, FsError, Result};
+
+/// Conflicts that a refusal names.
+const CONFLICTS_MAX: usize = 100;
+
+/// Longest wait for the lock of a transaction.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What a merge has found so far.
+struct Merge<'f> {
+    fs: &'f FileSystem,
+    view: &'f TxnView,
+    owner: &'f LockOwner,
+    /// Directories that were there before the branch, and where it has moved them.
+    moved: BTreeMap<u64, u64>,
+    conflicts: Vec<String>,
+    are_more: bool,
+}
+
+type Wants = Vec<(LockNameBuf, Mode)>;
+
+impl FileSystem {
+    /// Opens the branch to be merged, for process `pid`: everything that it changed is locked, and fits the main
+    /// line. Commit the view like that of a transaction (freeze it, ...); when it is dropped instead, or its
+    /// commit fails, the branch is as it was. Waits up to a second for a transaction's lock. O(what the branch
+    /// changed), and locks on all of it that was there before.
+    ///
+    /// # Errors
+    /// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later; as
+    /// [`FileSystem::open_branch`].
+    pub fn begin_merge(self: &Arc<Self>, name: &str, pid: u32) -> Result<Arc<Self>> {
+        let merging = self.resume_branch(name, |id, uid| {
+            let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
+            let traits = TxnTraits { priority: 0, timeout: None, lock_wait_max: Some(LOCK_WAIT_MAX), owner };
+            Some(self.shared.admission.begin(id, traits))
+        })?;
+        merging.claim_and_validate()?;
+        Ok(merging)
+    }
+
+    fn claim_and_validate(&self) -> Result<()> {
+        let Origin::Txn(view) = &self.origin else { return Err(FsError::Invalid("not a branch")) };
+        let owner: &LockOwner = view.lock_owner()?;
+        let mut merge =
+            Merge { fs: self, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), are_more: false };
+        merge.claim_all()?;
+        merge.validate_all()?;
+        merge.validate_tree()?;
+        let Merge { conflicts, are_more, .. } = merge;
+        if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, are_more }) }
+    }
+}
+
+impl Merge<'_> {
+    fn is_own(&self, inode: u64) -> bool {
+        self.view.created.contains(inode)
+    }
+
+    // --- what is locked ---
+
+    fn claim_all(&mut self) -> Result<()> {
+        let spaces = self.fs.keyspaces;
+        each_change(self.view.txn.changes(spaces.meta)?, |change| {
+            let wants = self.row_wants(&change)?;
+            self.claim(&wants)
+        })?;
+        each_change(self.view.txn.changes(spaces.data)?, |change| self.claim(&self.block_wants(&change)))?;
+        each_change(self.view.txn.changes(spaces.xattr)?, |change| self.claim(&self.xattr_wants(&change)))?;
+        for info in self.fs.user_keyspaces() {
+            each_change(self.view.txn.changes(info.keyspace)?, |change| {
+                self.claim(&[(keys_name(info.keyspace, &change), Mode::Exclusive)])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Locks all names, which may mean to wait for other transactions.
+    fn claim(&self, wants: &[(LockNameBuf, Mode)]) -> Result<()> {
+        if wants.is_empty() {
+            return Ok(());
+        }
+        let wants: Vec<Want<'_>> =
+            wants.iter().map(|(name, mode)| Want { name: name.as_name(), mode: *mode }).collect();
+        let mut again = None;
+        loop {
+            match self.fs.shared.admission.try_lock(self.owner, &wants, again.as_ref()) {
+                Ok(()) => return Ok(()),
+                Err(Refused::Doomed(doom)) => return Err(FsError::Canceled(doom)),
+                Err(Refused::Wait(ticket)) => {
+                    ticket.wait();
+                    again = Some(ticket);
+                }
+            }
+        }
+    }
+
+    /// What an operation that makes this change needs of what the main line has.
+    fn row_wants(&mut self, change: &Change) -> Result<Wants> {
+        let (Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. }) = change else {
+            return Ok(Vec::new());
+        };
+        let Some((inode, name)) = Placement::parse_key(key) else { return Ok(Vec::new()) };
+        let mut wants = Wants::new();
+        if !name.is_empty() && !self.is_own(inode) {
+            let name = Bytes::copy_from_slice(name);
+            wants.push((LockNameBuf::Entry { directory: inode, name }, Mode::Exclusive));
+        }
+        // Whoever changes which inode this is changes the row, which is noticed after the locks.
+        let Some(bytes) = self.view.main.row(key)? else { return Ok(wants) };
+        let Row::Inode(header, _) = Row::decode(key, &bytes)? else { return Ok(wants) };
+        if header.kind == FileType::Directory {
+            self.directory_wants(&header, change, &mut wants)?;
+        } else {
+            wants.push((all_attributes(header.inode), Mode::Exclusive));
+            let has_content = match change {
+                Change::Merge { operands, .. } => {
+                    operands.iter().any(|operand| decode(key, operand).is_ok_and(|p| p.content.is_some()))
+                }
+                _ => true,
+            };
+            if has_content {
+                let blocks = LockNameBuf::Blocks { inode: header.inode, first: 0, end: u64::MAX };
+                wants.push((blocks, Mode::Exclusive));
+            }
+        }
+        Ok(wants)
+    }
+
+    fn directory_wants(&mut self, header: &Header, change: &Change, wants: &mut Wants) -> Result<()> {
+        let directory = header.inode;
+        let Change::Merge { key, operands } = change else {
+            wants.push((all_attributes(directory), Mode::Exclusive));
+            wants.push((LockNameBuf::Counters { directory }, Mode::Exclusive));
+            wants.push((LockNameBuf::Identity { directory }, Mode::Exclusive));
+            return Ok(());
+        };
+        let mut touch = Touch::default();
+        for operand in operands {
+            let patch = decode(key, operand)?;
+            touch = touch.union(patch.touch());
+            if let Some(parent) = patch.parent {
+                self.moved.insert(directory, parent);
+            }
+        }
+        if touch.exclusive & TOUCH_PARENT.exclusive != 0 {
+            wants.push((LockNameBuf::Identity { directory }, Mode::Exclusive));
+        }
+        if touch.exclusive & !TOUCH_PARENT.exclusive != 0 {
+            wants.push((all_attributes(directory), Mode::Exclusive));
+        }
+        let mode = if touch.exclusive & TOUCH_COUNTERS == 0 { Mode::Increment } else { Mode::Exclusive };
+        wants.push((LockNameBuf::Counters { directory }, mode));
+        Ok(())
+    }
+
+    fn block_wants(&self, change: &Change) -> Wants {
+        let records = records_of(change, |_| Touch::ALL);
+        let of_key = |key: &[u8]| Some((number(key)?, number(key.get(8..)?)?));
+        let range = match records {
+            Records::Blocks { prefix, first, count } => {
+                number(&prefix).map(|inode| (inode, first, first.saturating_add(count)))
+            }
+            Records::Key { key, .. } => {
+                of_key(&key).map(|(inode, block)| (inode, block, block.saturating_add(1)))
+            }
+            Records::Range(range) => of_key(&range.start).map(|(inode, first)| {
+                let end = range.end.as_deref().and_then(of_key);
+                (inode, first, end.filter(|&(other, _)| other == inode).map_or(u64::MAX, |(_, end)| end))
+            }),
+        };
+        let shared = range.filter(|&(inode, ..)| !self.is_own(inode));
+        let want = shared.map(|(inode, first, end)| LockNameBuf::Blocks { inode, first, end });
+        want.into_iter().map(|name| (name, Mode::Exclusive)).collect()
+    }
+
+    fn xattr_wants(&self, change: &Change) -> Wants {
+        let inode = number(key_of(change)).filter(|&inode| !self.is_own(inode));
+        let name = inode.map(|inode| LockNameBuf::Attributes { inode, fields: Fields::XATTRS });
+        name.into_iter().map(|name| (name, Mode::Exclusive)).collect()
+    }
+
+    // --- what is compared ---
+
+    fn validate_all(&mut self) -> Result<()> {
+        let spaces = self.fs.keyspaces;
+        let own = [spaces.meta, spaces.data, spaces.xattr, spaces.orphans];
+        let users = self.fs.user_keyspaces().map(|info| info.keyspace);
+        let mut places = BTreeSet::new();
+        for keyspace in own.into_iter().chain(users) {
+            let touch = |change: &Change| match change {
+                Change::Merge { key, operands } => {
+                    operands.iter().fold(Touch::default(), |touch, operand| {
+                        touch.union(decode(key, operand).map_or(Touch::ALL, |patch| patch.touch()))
+                    })
+                }
+                _ => Touch::ALL,
+            };
+            each_change(self.view.txn.changes(keyspace)?, |change| {
+                let records = [records_of(&change, touch)];
+                if let Some(changed) = self.view.txn.changed_since_snapshot(keyspace, &records)? {
+                    let name = self.view.name_of(&changed);
+                    if places.insert(name.to_string()) {
+                        let why = self.describe_change(&name)?;
+                        self.note(why);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, conflict: String) {
+        if self.conflicts.len() < CONFLICTS_MAX {
+            self.conflicts.push(conflict);
+        } else {
+            self.are_more = true;
+        }
+    }
+
+    fn describe_change(&self, name: &LockNameBuf) -> Result<String> {
+        let mut paths = Paths::new(self.fs);
+        let mut path = |directory: u64, name: &[u8]| -> Result<String> {
+            let path = paths.path(&(directory, Bytes::copy_from_slice(name)))?;
+            Ok(String::from_utf8_lossy(&path).into_owned())
+        };
+        Ok(match name {
+            LockNameBuf::Entry { directory, name } => {
+                format!("{} was changed outside of the branch", path(*directory, name)?)
+            }
+            LockNameBuf::Attributes { inode, .. } => {
+                format!("{} was changed outside of the branch", path(*inode, b"")?)
+            }
+            other => format!("{} was changed outside of the branch", self.fs.describe(other)),
+        })
+    }
+
+    /// Every directory that the branch has moved must still lead to the root, by where it and those above it are
+    /// after the merge. Those that the branch has not moved are where the main line has them now, and are kept
+    /// there.
+    fn validate_tree(&mut self) -> Result<()> {
+        for (directory, target) in self.moved.clone() {
+            let mut seen = BTreeSet::from([directory]);
+            let mut at = target;
+            while at != ROOT_INODE {
+                if !seen.insert(at) {
+                    let mut paths = Paths::new(self.fs);
+                    let path = paths.path(&(directory, Bytes::new()))?;
+                    let path = String::from_utf8_lossy(&path).into_owned();
+                    self.note(format!("{path} would be inside of itself, as directories were moved outside"));
+                    break;
+                }
+                let Some(above) = self.parent_after(at)? else {
+                    let mut paths = Paths::new(self.fs);
+                    let path = paths.path(&(directory, Bytes::new()))?;
+                    let path = String::from_utf8_lossy(&path).into_owned();
+                    self.note(format!("what {path} was moved into is gone"));
+                    break;
+                };
+                at = above;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a directory is after the merge.
+    fn parent_after(&self, directory: u64) -> Result<Option<u64>> {
+        if let Some(&parent) = self.moved.get(&directory) {
+            return Ok(Some(parent));
+        }
+        let own_key = Placement::own_subtree(directory).own_key();
+        let row = if self.is_own(directory) {
+            self.fs.row(&own_key)?
+        } else {
+            self.claim(&[(LockNameBuf::Identity { directory }, Mode::Shared)])?;
+            // A transaction that became a branch has made directories with numbers that don't tell.
+            match self.view.main.row(&own_key)? {
+                Some(row) => Some(row),
+                None => self.fs.row(&own_key)?,
+            }
+        };
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Row::decode_own(directory, &row)?.0.parent))
+    }
+}
+
+fn all_attributes(inode: u64) -> LockNameBuf {
+    LockNameBuf::Attributes { inode, fields: Fields::ALL }
+}
+
+fn decode(key: &[u8], operand: &[u8]) -> Result<RowPatch> {
+    let decoded = RowPatch::decode(operand).map(|(_, patch)| patch);
+    decoded.ok_or_else(|| FsError::corrupt(format!("row {}", key.escape_ascii()), "a change that is none"))
+}
+
+fn number(key: &[u8]) -> Option<u64> {
+    key.first_chunk().map(|chunk| u64::from_be_bytes(*chunk))
+}
+
+/// The key of a change, or where it begins.
+fn key_of(change: &Change) -> &Bytes {
+    match change {
+        Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => key,
+        Change::DeleteRange { start, .. } => start,
+        Change::Blocks { prefix, .. } => prefix,
+    }
+}
+
+/// The records that a change is about.
+fn records_of(change: &Change, touch: impl Fn(&Change) -> Touch) -> Records {
+    match change {
+        Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
+            Records::Key { key: key.clone(), touch: touch(change) }
+        }
+        Change::DeleteRange { start, end } => {
+            Records::Range(kvfs_store::KeyRange::new(start.clone(), end.clone()))
+        }
+        Change::Blocks { prefix, first, count } => {
+            Records::Blocks { prefix: prefix.clone(), first: *first, count: *count }
+        }
+    }
+}
+
+fn keys_name(keyspace: Keyspace, change: &Change) -> LockNameBuf {
+    let (start, end) = match change {
+        Change::DeleteRange { start, end } => (start.clone(), end.clone()),
+        other => (key_of(other).clone(), [&key_of(other)[..], b"\0"].concat().into()),
+    };
+    LockNameBuf::Keys { keyspace, start, end: Some(end) }
+}

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Branches as a user sees them, on a real mount: worked in beside the main line, kept, merged, refused.
+# usage: tests/suites/branch.sh
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR/../../scripts
+. "$here/../../scripts/lib.sh"
+[ "$KVFS" != plain ] || die "branch: a plain directory has no branches"
+work_dir branch
+make_store branch --size 2G >/dev/null || die "mkfs failed"
+mount_store || die "mount failed"
+
+# Exit codes, as in `kvfs --help`.
+failed_code=1 usage=2 in_use=3 conflict=75
+
+branch() { timeout 60 "$KVFS" branch "$@" -s "$store"; }
+at=$work/branch-1 at2=$work/branch-2
+mkdir "$at" "$at2"
+no_branches() { [ "$(branch list --json)" = '[]' ]; }
+no_orphans() { [ "$("$KVFS" stats --json "$mnt" | python3 -c 'import json,sys; print(json.load(sys.stdin)["fs.orphans_queued"])')" = 0 ]; }
+
+named() {
+  ends 0 branch create first && ends "$failed_code" branch create first && said 'exists already' &&
+    ends "$usage" branch create a/b && ends "$failed_code" branch delete none && said 'no branch' &&
+    ends "$failed_code" branch merge none && ends 0 branch list && said 'first$' && ends 0 branch list --json &&
+    said '"name":"first"' && ends 0 branch mount first "$at" && ends "$in_use" branch mount first "$at2" &&
+    ends 0 branch list && said "first .*$at" && ends 0 branch umount first && ends 0 branch delete first && no_branches
+}
+worked_in() {
+  cd "$mnt" && mkdir -p project/src && echo one >project/src/a && echo two >project/src/b && head -c 3000000 /dev/urandom >project/large || return 1
+  branch create try && branch mount try "$at" && cd "$at/project" || return 1
+  echo changed >src/a && rm src/b && mkdir -p new/deep && echo new >new/deep/file && mv large new/large && ln src/a new/link &&
+    setfattr -n user.note -v inside src/a && dd if=/dev/urandom of=new/large bs=4096 count=3 seek=7 conv=notrunc status=none || return 1
+  # The main line goes on.
+  [ "$(cat "$mnt/project/src/a")" = one ] && [ ! -e "$mnt/project/new" ] && echo beside >"$mnt/project/src/c" &&
+    mkdir "$mnt/elsewhere" && chmod 700 "$mnt/project" && [ ! -e src/c ] || return 1
+  local sum
+  sum=$(sha256sum <new/large) && cd / && ends 0 branch diff try && said '^~ /project/src/a' && said '^\+ /project/new/deep/file' &&
+    said '^> /project/large → /project/new/large' && said '^- /project/src/b' && ends 0 branch diff --stat try &&
+    ends 0 "$KVFS" umount "$at" && [ -z "$(ls "$at")" ] && ends 0 branch merge try || return 1
+  cd "$mnt/project" && [ "$(cat src/a)" = changed ] && [ ! -e src/b ] && [ "$(cat src/c)" = beside ] && [ "$(cat new/deep/file)" = new ] &&
+    [ "$sum" = "$(sha256sum <new/large)" ] && [ ! -e large ] && [ "$(stat -c %h src/a)" = 2 ] && [ "$(stat -c %a .)" = 700 ] &&
+    getfattr -n user.note src/a >/dev/null && no_branches && cd / && rm -rf "$mnt/project" "$mnt/elsewhere"
+}
+seen_at_once() {
+  cd "$mnt" && mkdir d && echo old >d/f && branch create cached && branch mount cached "$at" && echo new >"$at/d/f" && touch "$at/d/g" || return 1
+  # What the kernel may remember, and a file that is open.
+  ls -l d >/dev/null && cat d/f >/dev/null && ! cat d/g 2>/dev/null && exec 8<d/f && branch merge cached &&
+    [ "$(cat <&8)" = new ] && [ "$(cat d/f)" = new ] && [ -e d/g ] && [ "$(ls d | wc -l)" = 2 ] && exec 8<&- && cd / && rm -r "$mnt/d"
+}
+refused() {
+  cd "$mnt" && mkdir d e && echo old >d/f && branch create meets && branch mount meets "$at" || return 1
+  echo inside >"$at/d/f" && mv "$at/d" "$at/e/d" && echo outside >d/f && touch d/g && ends "$conflict" branch merge meets && said '/d/f was changed outside' &&
+    [ "$(cat d/f)" = outside ] && [ -z "$(ls e)" ] || return 1
+  # It stays, and can be gone on with: put what is in the way away.
+  branch mount meets "$at" && [ "$(cat "$at/e/d/f")" = inside ] && branch umount meets || return 1
+  rm -r d && ends "$conflict" branch merge meets && ends 0 branch delete meets && no_branches && rm -rf d e && cd /
+}
+no_circle() {
+  cd "$mnt" && mkdir a b && branch create circle && branch mount circle "$at" && mv "$at/a" "$at/b/a" && mv b a/b &&
+    ends "$conflict" branch merge circle && said 'inside of itself' && [ -d a/b ] && branch delete circle && rmdir a/b a && cd /
+}
+in_use_inside() {
+  branch create busy && branch mount busy "$at" && echo 1 >"$at/f" && exec 8<"$at/f" && ends "$in_use" branch merge busy &&
+    ends "$in_use" branch umount busy && exec 8<&- && ends 0 branch merge busy && [ "$(cat "$mnt/f")" = 1 ] && rm "$mnt/f"
+}
+two_at_once() {
+  mkdir "$mnt/shared" && branch create one && branch create two && branch mount one "$at" && branch mount two "$at2" || return 1
+  local i
+  for i in $(seq 50); do echo "$i" >"$at/shared/one-$i" && echo "$i" >"$at2/shared/two-$i" && echo "$i" >"$mnt/shared/main-$i" || return 1; done
+  [ "$(ls "$at/shared" | wc -l)" = 50 ] && [ "$(ls "$at2/shared" | wc -l)" = 50 ] && ends 0 branch merge one && ends 0 branch merge two &&
+    [ "$(ls "$mnt/shared" | wc -l)" = 150 ] && [ "$(ls -i "$mnt/shared" | awk '{ print $1 }' | sort -u | wc -l)" = 150 ] && rm -r "$mnt/shared"
+}
+transaction_in_the_way() {
+  echo old >"$mnt/f" && branch create late && branch mount late "$at" && echo inside >"$at/f" && branch umount late || return 1
+  local id
+  id=$("$KVFS" txn begin -s "$mnt" | head -n 1) && (cd "$mnt" && "$KVFS" txn join "$id" -- sh -c 'echo txn > f') && ends "$conflict" branch merge late &&
+    "$KVFS" txn abort -s "$mnt" "$id" && ends 0 branch merge late && [ "$(cat "$mnt/f")" = inside ] && rm "$mnt/f"
+}
+open_at_the_end() {
+  local id two
+  id=$("$KVFS" txn begin -s "$mnt" | head -n 1) && (cd "$mnt" && "$KVFS" txn join "$id" -- sh -c 'mkdir kept && echo text > kept/file') || return 1
+  ends "$in_use" "$KVFS" umount "$mnt" && said 'checkpoint-open' || return 1
+  two=$("$KVFS" txn begin -s "$mnt" --isolation serializable | head -n 1) && ends "$in_use" "$KVFS" umount --checkpoint-open "$mnt" && said 'serializable' && no_branches || return 1
+  "$KVFS" txn abort -s "$mnt" "$two"
+  note_rss
+  ends 0 "$KVFS" umount --checkpoint-open "$mnt" && said "branch txn-" || return 1
+  wait "$daemon"
+  daemon=''
+  mount_store && [ ! -e "$mnt/kept" ] && ends 0 branch list && said 'txn-' && ends 0 branch merge "$(branch list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["name"])')" &&
+    [ "$(cat "$mnt/kept/file")" = text ] && rm -r "$mnt/kept" && no_branches
+}
+unmounted() {
+  mkdir "$mnt/cold" && branch create cold && branch mount cold "$at" && echo deep >"$at/cold/file" && umount_store || return 1
+  [ -z "$(ls "$at")" ] && ends 0 branch list && said 'cold$' && ends 0 branch diff cold && said '^\+ /cold/file' && check_store >/dev/null &&
+    ends 0 branch create colder && ends 0 branch merge cold && ends 0 branch delete colder && mount_store && [ "$(cat "$mnt/cold/file")" = deep ] && rm -r "$mnt/cold"
+}
+killed() {
+  branch create safe && branch mount safe "$at" && mkdir "$at/kept" && echo kept >"$at/kept/file" && "$KVFS" umount "$at" && branch mount safe "$at" &&
+    echo lost >"$at/kept/file" && touch "$at/lost" && kill_daemon || return 1
+  umount -l "$at" 2>/dev/null
+  mount_store && branch mount safe "$at" && [ "$(cat "$at/kept/file")" = kept ] && [ ! -e "$at/lost" ] && echo more >"$at/kept/more" &&
+    ends 0 branch merge safe && [ "$(cat "$mnt/kept/more")" = more ] && "$KVFS" check "$mnt" && rm -r "$mnt/kept"
+}
+# A build's worth of files, ten branches, and nothing is left of them.
+space_back() {
+  until_ok no_orphans
+  local i
+  for i in $(seq 10); do
+    branch create "fat-$i" && branch mount "fat-$i" "$at" && head -c 8000000 /dev/urandom >"$at/fat" && (cd "$at" && seq 300 | xargs touch) && branch delete "fat-$i" || return 1
+  done
+  no_branches && [ "$("$KVFS" stats --json "$mnt" | python3 -c 'import json,sys; print(json.load(sys.stdin)["zones.live_bytes"])')" -lt 40000000 ] && [ "$(ls "$mnt" | wc -l)" = 0 ]
+}
+
+step "names, lists, errors" named
+step "worked in beside the main line, and merged" worked_in
+step "a merge shows at once on the main line" seen_at_once
+step "a conflict: 75, the paths, and the branch stays" refused
+step "no circle of directories" no_circle
+step "files open in it" in_use_inside
+step "two branches and the main line at once" two_at_once
+step "a transaction in the way" transaction_in_the_way
+step "open transactions are kept at the unmount" open_at_the_end
+step "a store that is not mounted" unmounted
+step "kill -9 leaves the last checkpoint" killed
+step "deleted branches leave no space behind" space_back
+umount_store || failed=$((failed + 1))
+check_store >/dev/null || failed=$((failed + 1))
+summary branch
