@@ -6,6 +6,7 @@
 # KVFS          the binary (default target/release/kvfs); "plain" = a plain directory instead of a mount,
 #               to try the scripts themselves
 # KVFS_MEMORY   --memory of the daemons in MiB (default 256)
+# WORKERS       --workers of the daemons (default: theirs)
 # KVFS_TMP      where the work goes (default /var/tmp)
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -74,7 +75,7 @@ mount_store() {
     rmdir "$mnt" && ln -s "$store" "$mnt"
     return
   fi
-  "$KVFS" mount --foreground --memory "${KVFS_MEMORY}M" -o "${1:-$(mount_options)}" "$store" "$mnt" \
+  "$KVFS" mount --foreground --memory "${KVFS_MEMORY}M" ${WORKERS:+--workers "$WORKERS"} -o "${1:-$(mount_options)}" "$store" "$mnt" \
     >>"$store.log" 2>&1 </dev/null &
   daemon=$!
   echo "$daemon" >"$work/daemon.pid"

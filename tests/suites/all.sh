@@ -26,6 +26,8 @@ suite lifecycle "$here/lifecycle.sh"
 suite txn "$here/txn.sh"
 suite snapshot "$here/snapshot.sh"
 suite rpc "$here/rpc.sh"
+suite calls "$here/calls.sh"
+suite writeback "$here/writeback.sh"
 suite hidden "$here/hidden.sh"
 suite torture "$here/../../scripts/torture.sh" 50
 make_store suites --size 8G || die "mkfs failed"

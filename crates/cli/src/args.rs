@@ -96,6 +96,8 @@ Options for -o, separated by commas:
   no_allow_other                            only the mounting user
   commit=SECONDS                            longest time that a change stays only in memory (1)
   nonempty                                  mount over what is in DIR
+  writeback                                 the kernel collects writes (faster small ones), and
+                                            there are no transactions over files
 
 Examples:
   kvfs mount ~/store ~/mnt
