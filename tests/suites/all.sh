@@ -27,6 +27,8 @@ suite txn "$here/txn.sh"
 suite snapshot "$here/snapshot.sh"
 suite branch "$here/branch.sh"
 suite rpc "$here/rpc.sh"
+suite calls "$here/calls.sh"
+suite writeback "$here/writeback.sh"
 suite hidden "$here/hidden.sh"
 suite load "$here/load.sh"
 suite torture "$here/../../scripts/torture.sh" 50

@@ -14,10 +14,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::source;
 
-use crate::{Experiment, Goal};
+use crate::{Experiment, Goal, ends};
 
 /// A store and its mount.
-struct Mount {
+pub(crate) struct Mount {
     program: PathBuf,
     dir: PathBuf,
 }
@@ -30,6 +30,10 @@ impl Mount {
         let status = Command::new(program).args(args).status().context("kvfs mount")?;
         ensure!(status.success(), "kvfs mount: {status}");
         Ok(Self { program: program.to_owned(), dir })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Runs a shell command in the mount, in a transaction of its own if `level` says so; seconds.
@@ -117,6 +121,7 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
         ("remove", "rm -rf tree"),
     ];
     let mut all = Vec::new();
+    all.extend(ends::experiments(&mount, quick));
     let in_mount = Rc::clone(&mount);
     all.push(Experiment {
         name: "kvfs txn run -- true".into(),

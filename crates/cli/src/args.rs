@@ -105,6 +105,8 @@ Options for -o, separated by commas:
   undo_age=TIME                             and how long after their commit, such as 30m or 1d (1h);
                                             0 for either: none
   nonempty                                  mount over what is in DIR
+  writeback                                 the kernel collects writes (faster small ones), and
+                                            there are no transactions over files
 
 Examples:
   kvfs mount ~/store ~/mnt

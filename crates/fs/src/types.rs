@@ -234,6 +234,8 @@ pub struct WriteFlags {
     /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`): nobody calls for it now, so a
     /// transaction that is being committed over it gives way at once.
     pub is_writeback: bool,
+    /// Times stay as they are: a kernel that caches writes sets them itself.
+    pub keeps_times: bool,
 }
 
 /// Answer to a write.

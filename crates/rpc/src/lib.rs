@@ -12,6 +12,7 @@
 pub mod address;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod ioctl;
 pub mod proto;
 #[cfg(feature = "server")]
 pub mod server;

@@ -48,6 +48,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
         create: args.create,
         size: args.size,
         nonempty: ours.nonempty,
+        writeback: ours.writeback,
         workers: args.workers.map(usize::from),
         open: OpenOptions {
             memory: Memory::new(args.memory)?,
@@ -68,6 +69,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
 #[derive(Default)]
 struct Ours {
     nonempty: bool,
+    writeback: bool,
     commit_interval: Option<Duration>,
     undo_count: Option<usize>,
     undo_age: Option<Duration>,
@@ -77,6 +79,7 @@ impl Ours {
     fn apply(&mut self, option: &str, mount: &mut MountOptions) -> Result<()> {
         match option.split_once('=') {
             None if option == "nonempty" => self.nonempty = true,
+            None if option == "writeback" => self.writeback = true,
             None if option == "no_allow_other" => mount.allow_other = false,
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
@@ -138,7 +141,9 @@ mod tests {
 
     #[test]
     fn options_reach_kernel_engine_and_file_system() {
-        let plan = planned(&["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty"]).expect("is valid");
+        let options = ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback"];
+        let plan = planned(&options).expect("is valid");
+        assert!(plan.writeback && !planned(&[]).expect("is valid").writeback);
         assert!(plan.mount.read_only && plan.mount.noexec && !plan.mount.allow_other && plan.nonempty);
         assert!(plan.open.read_only);
         assert_eq!(plan.open.atime, AtimePolicy::Noatime);

@@ -48,6 +48,11 @@ impl Peer {
         connection | KEYS_BIT
     }
 
+    /// Whoever makes a call on the mount.
+    pub(crate) fn of_mount(uid: u32, pid: u32) -> Self {
+        Self { number: 0, uid, pid, stream: None }
+    }
+
     /// This process, which has opened the store itself.
     pub(crate) fn own() -> Self {
         let uid = rustix::process::geteuid().as_raw();

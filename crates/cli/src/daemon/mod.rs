@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
-use kvfs_fuse::session::SessionConfig;
+use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 
@@ -56,6 +56,8 @@ pub(crate) struct Plan {
     pub(crate) create: bool,
     pub(crate) size: Option<u64>,
     pub(crate) nonempty: bool,
+    /// The kernel keeps dirty pages.
+    pub(crate) writeback: bool,
     pub(crate) workers: Option<usize>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
@@ -140,9 +142,13 @@ fn run_session(
         CliError::new(Code::Failed, format!("cannot {what} {}: {error}", plan.dir.display()))
     };
     let hidden = Some(hidden::directory(service, fs));
-    let bridge = Bridge::new(Arc::clone(fs), BridgeConfig { hidden, ..BridgeConfig::default() });
+    let door = Some(transactions::door(service));
+    let writeback = plan.writeback;
+    let bridge_config = BridgeConfig { hidden, door, writeback, ..BridgeConfig::default() };
+    let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
-    let mut config = SessionConfig { init: init_config(), name: "kvfs".to_owned(), ..Default::default() };
+    let init = InitConfig { writeback_cache: writeback, ..init_config() };
+    let mut config = SessionConfig { init, name: "kvfs".to_owned(), ..Default::default() };
     config.workers = plan.workers.unwrap_or(config.workers);
     config.idle_buffer_bytes_max = plan.open.memory.io_bytes() as usize;
     let transport = Box::new(DeviceTransport::new(device));

@@ -5,7 +5,7 @@
 //! .kvfs/locks              as `kvfs locks` shows them: those that concern the reader
 //! .kvfs/snapshots/NAME/    a snapshot, read-only
 //! .kvfs/stats/             counters: stats.txt, stats.json, stats.prom
-//! .kvfs/txn/ID             leads to the view of a transaction that the daemon has mounted; for its owner and root
+//! .kvfs/txn/ID             leads to the view of a transaction, and has it mounted; for its owner and root
 //! .kvfs/version            of the program and of the format on the device
 //! ```
 //!
@@ -20,10 +20,11 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, FileType, FsError};
+use kvfs_fs::{FileSystem, FileType, FsError, TxnId};
 use kvfs_fuse::bridge::{Folder, HiddenDirectory, Item, Name};
 
 use crate::commands::version;
+use crate::control::Peer;
 use crate::daemon::Transactions;
 use crate::report::{locks, stats};
 use crate::service::Service;
@@ -67,6 +68,19 @@ impl Told {
 
     fn transactions(&self) -> Option<Arc<Transactions>> {
         self.service()?.open_transactions()
+    }
+
+    /// The view of transaction `id` is mounted when this returns.
+    fn mount_view(&self, uid: u32, id: u64) -> Result<(), FsError> {
+        let gone = FsError::ViewEnded(TxnId(id));
+        let Some(transactions) = self.transactions() else { return Err(gone) };
+        match transactions.path(&Peer::of_mount(uid, 0), id) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::warn!(id, %error, "the view of a transaction is not mounted");
+                Err(gone)
+            }
+        }
     }
 
     /// The counters, as `render` writes them.

@@ -1,7 +1,8 @@
-//! `.kvfs/txn`: links to the views that the daemon has mounted.
+//! `.kvfs/txn`: links to the views of transactions; whoever follows one has it mounted.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{FileType, FsError};
@@ -29,9 +30,12 @@ impl Folder for OpenTransactions {
     fn find(&self, uid: u32, name: &[u8]) -> Result<Option<Item>, FsError> {
         let Some(transactions) = self.service.transactions() else { return Ok(None) };
         let view = transactions.views(uid).into_iter().find(|(id, _, _)| id.to_string().as_bytes() == name);
-        Ok(view.map(|(_, owner, path)| {
+        Ok(view.map(|(id, owner, path)| {
             let target = Bytes::from(OsString::from(path).into_vec());
-            Item::Link { target, uid: owner }
+            let service = self.service.clone();
+            // In his name who has been shown the link.
+            let prepare = move || service.mount_view(uid, id);
+            Item::LinkOnDemand { target, uid: owner, prepare: Arc::new(prepare) }
         }))
     }
 }

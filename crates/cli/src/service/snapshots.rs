@@ -25,7 +25,9 @@ impl Service {
     ) -> Result<Response> {
         match request {
             SnapshotRequest::Create { name, flush } => {
-                if let (true, Ok(transactions)) = (flush, self.transactions()) {
+                if let Ok(transactions) = self.transactions()
+                    && (flush || transactions.is_writeback())
+                {
                     transactions.flush_main_line()?;
                 }
                 let clock = SystemClock::new();

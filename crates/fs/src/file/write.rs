@@ -61,7 +61,8 @@ impl FileSystem {
         }
         let header = node.header();
         let mut batch = Batch::new();
-        let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..RowPatch::modified(self.now()) };
+        let times = if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.now()) };
+        let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
         if flags.kill_suidgid {
             let killed = killed_set_id_bits(header.mode);
             // Also where none is set now: whoever sets one meanwhile must conflict.

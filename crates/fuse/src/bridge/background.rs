@@ -13,6 +13,8 @@ use std::time::Duration;
 use kvfs_fs::{FileSystem, FsError, Position};
 use parking_lot::{Condvar, Mutex};
 
+use super::crew::Crew;
+
 /// A queue that one thread empties.
 pub(super) struct Queue<T> {
     state: Mutex<(VecDeque<T>, bool)>,
@@ -70,6 +72,8 @@ pub(super) struct Background {
     pub(super) retries: Arc<Queue<Job>>,
     /// Positions that callers wait for.
     pub(super) syncs: Arc<Queue<(Position, Synced)>>,
+    /// What may wait for something that another request does.
+    pub(super) crew: Crew,
     timer: Arc<Queue<()>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -84,6 +88,7 @@ impl Background {
         let background = Self {
             retries: Queue::new(),
             syncs: Queue::new(),
+            crew: Crew::default(),
             timer: Queue::new(),
             threads: Mutex::default(),
         };
@@ -113,11 +118,13 @@ impl Background {
         self.retries.end();
         self.syncs.end();
         self.timer.end();
+        self.crew.end();
     }
 
     /// As [`Self::end`], and waits for them.
     pub(super) fn join(&self) {
         self.end();
+        self.crew.join();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("a background thread panicked");
@@ -133,7 +140,7 @@ impl Drop for Background {
 }
 
 /// Runs a job; a panic ends the job (whose request then answers EIO), not the thread.
-fn guarded(job: impl FnOnce()) {
+pub(super) fn guarded(job: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(job)).is_err() {
         tracing::error!("a job beside the workers panicked");
     }

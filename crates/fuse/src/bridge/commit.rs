@@ -62,7 +62,9 @@ impl Bridge {
         if let Some(own) = own {
             own.write_back()?;
         }
-        let _turn = self.files.shared.commits.lock();
+        // Who has changed nothing and has no kernel side has nothing to tell the kernel, and waits for nobody.
+        let is_silent = own.is_none() && !view.has_written();
+        let _turn = (!is_silent).then(|| self.files.shared.commits.lock());
         let plan = view.commit_plan()?;
         self.drive_out(view, plan.contents);
         let committed = view.commit(durability)?;
@@ -107,12 +109,16 @@ impl Bridge {
         let nodes = nodes
             .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
             .chain(listings.iter().copied().map(everything_of));
-        let by_epoch = changes.entries.len() > ENTRIES_MAX && notifier.supports(INC_EPOCH);
+        let (root_names, is_in_root) = (&self.files.shared.root_names, listings.contains(&NodeId::ROOT.0));
+        let by_name = is_in_root.then(|| root_names.by_name());
+        let by_epoch = (changes.entries.len() > ENTRIES_MAX && notifier.supports(INC_EPOCH))
+            || matches!(by_name, Some(None));
         let entries = changes.entries.into_iter().filter(|_| !by_epoch).map(|(directory, name)| {
             Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only: false }
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         // The connection's end forgets everything.
         let _ = notifier.carry_out_all(epoch.into_iter().chain(entries).chain(nodes));
+        drop(by_name);
     }
 }

@@ -305,6 +305,7 @@ impl Operations for Files {
             append: if args.flags & O_APPEND != 0 && !args.cache { Append::KnownEnd } else { Append::No },
             kill_suidgid: args.kill_suidgid,
             is_writeback: args.cache,
+            keeps_times: args.cache && self.shared.config.writeback,
         };
         let nature = Nature { writes: Some(node), is_writeback: args.cache };
         self.run_as(nature, cx, reply, move |on, caller| {
@@ -409,6 +410,10 @@ impl Operations for Files {
         whence: u32,
         reply: Reply<Offset>,
     ) {
+        if self.shared.config.writeback {
+            // The kernel asks without writing its dirty pages: what looks like a hole need not be one.
+            return reply.error(Errno::NOSYS);
+        }
         let kind = match convert::seek_kind(whence) {
             Ok(kind) => kind,
             Err(errno) => return reply.error(errno),

@@ -14,6 +14,8 @@
 mod background;
 mod commit;
 mod convert;
+mod crew;
+mod door;
 mod errno;
 mod files;
 mod hidden;
@@ -41,14 +43,16 @@ use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
 use crate::transport::{BufferPool, Delivery};
 use background::Background;
+use door::RootNames;
+pub use door::{Answer, Door, Visitor};
 use files::Listing;
-pub use hidden::{Folder, HiddenDirectory, Item, Name, SnapshotItem};
+pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
 pub use view::{View, ViewError};
 use writers::{Place, Writers};
 
 /// How the bridge answers.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct BridgeConfig {
     /// How long the kernel may use a name without asking. Long: whatever changes a name behind the kernel's
     /// back also notifies.
@@ -66,8 +70,12 @@ pub struct BridgeConfig {
     pub xattrs: bool,
     /// Size of the recycled READ buffers (bytes); larger READs allocate.
     pub read_buffer_bytes: usize,
+    /// The kernel keeps dirty pages, and owns size and times of files: [`InitConfig::writeback_cache`].
+    pub writeback: bool,
     /// A directory in the root that no listing shows.
     pub hidden: Option<HiddenDirectory>,
+    /// What calls on the mount itself mean; without it they are refused.
+    pub door: Option<Arc<dyn Door>>,
 }
 
 impl Default for BridgeConfig {
@@ -81,7 +89,9 @@ impl Default for BridgeConfig {
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
             read_buffer_bytes: 1 << 20,
+            writeback: false,
             hidden: None,
+            door: None,
         }
     }
 }
@@ -133,6 +143,7 @@ struct Shared {
     writers: Arc<Writers>,
     /// Commits of transactions take turns.
     commits: Mutex<()>,
+    root_names: RootNames,
     /// Why the kernel could not write out a dirty page of this view: nobody else is told.
     lost_write: Mutex<Option<FsError>>,
 }
@@ -240,6 +251,11 @@ impl Bridge {
         Ok(Self { files: Files { shared, background: Arc::new(background) }, hidden })
     }
 
+    /// Whether the kernel keeps dirty pages of ordinary writes: then no transaction may change files behind its back.
+    pub fn is_writeback(&self) -> bool {
+        self.files.shared.config.writeback
+    }
+
     /// Gives the bridge the way to make the kernel forget; call it when the session has started.
     pub fn attach(&self, notifier: Notifier) {
         // A second session on the same bridge is a mistake of the caller; the first notifier stays.
@@ -269,7 +285,7 @@ impl Files {
     /// The files of a snapshot, numbered from `base` on, for the same kernel side.
     fn of_snapshot(&self, fs: Arc<FileSystem>, base: u64, known: Arc<Known>) -> Self {
         let on = &self.shared;
-        let config = BridgeConfig { hidden: None, ..on.config.clone() };
+        let config = BridgeConfig { hidden: None, door: None, ..on.config.clone() };
         let shared = Shared { base, known: Some(known), ..Shared::new(fs, config, Arc::clone(&on.buffers)) };
         if let Some(notifier) = on.notifier.get() {
             let _ = shared.notifier.set(notifier.clone());
@@ -372,6 +388,7 @@ impl Shared {
             pruning: Arc::default(),
             writers: Arc::default(),
             commits: Mutex::default(),
+            root_names: RootNames::default(),
             lost_write: Mutex::default(),
             config,
         }
@@ -442,7 +459,10 @@ impl Shared {
             if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }
         } else {
             let links = candidates.into_iter().filter_map(|candidate| candidate.link);
+            // Who waits in a setxattr of the root holds what this would wait for.
+            let spared = self.root_names.are_by_epoch().then_some(NodeId::ROOT);
             links
+                .filter(|(parent, _)| Some(*parent) != spared)
                 .map(|(parent, name)| Notification::InvalEntry {
                     parent: self.base + parent.0,
                     name: Bytes::from(name),

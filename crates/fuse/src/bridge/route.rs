@@ -15,8 +15,8 @@ use super::ids::{self, Place};
 use super::{Bridge, Files};
 use crate::dispatch::{
     AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, Entry, ExtendedAttributes,
-    FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs, ReaddirArgs, Reply,
-    RequestContext, Statfs, WriteArgs, Written, Xattr,
+    FallocateArgs, Ioctl, IoctlArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
+    ReaddirArgs, Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
 };
 
 /// Files of some view.
@@ -152,7 +152,7 @@ impl Operations for Bridge {
     fn readlink(&self, cx: &RequestContext, node: u64, reply: Reply<Bytes>) {
         match self.at(node) {
             At::Files(of, inode) => of.readlink(cx, inode, reply),
-            At::Hidden(hidden) => hidden.readlink(node, reply),
+            At::Hidden(hidden) => hidden.readlink(&self.files, node, reply),
             At::Gone => reply.error(Errno::STALE),
         }
     }
@@ -302,12 +302,14 @@ impl Operations for Bridge {
         flags: u32,
         reply: Reply<()>,
     ) {
+        let Some(reply) = self.set_at_door(cx, node, name, value, reply) else { return };
         if let Some((files, reply)) = self.writable(node, reply) {
             files.setxattr(cx, node, name, value, flags, reply);
         }
     }
 
     fn getxattr(&self, cx: &RequestContext, node: u64, name: &[u8], size: u32, reply: Reply<Xattr>) {
+        let Some(reply) = self.get_at_door(cx, node, name, size, reply) else { return };
         match self.at(node) {
             At::Files(of, inode) => of.getxattr(cx, inode, name, size, reply),
             At::Hidden(_) => reply.error(Errno::NODATA),
@@ -332,6 +334,10 @@ impl Operations for Bridge {
         if let Some((files, reply)) = self.writable(node, reply) {
             files.removexattr(cx, node, name, reply);
         }
+    }
+
+    fn ioctl(&self, cx: &RequestContext, node: u64, args: IoctlArgs, data: &[u8], reply: Reply<Ioctl>) {
+        self.ioctl_at_door(cx, node, args, data, reply);
     }
 
     fn fallocate(&self, cx: &RequestContext, node: u64, args: FallocateArgs, reply: Reply<()>) {

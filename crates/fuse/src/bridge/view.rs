@@ -111,7 +111,12 @@ fn view_init_config(locks_reads: bool) -> InitConfig {
 /// Attributes of directories tell of all their entries: where reads are locked, only whoever asks for them
 /// locks that. What is hidden on the main line is hidden here, too.
 fn view_config(main: &Bridge, locks_reads: bool) -> BridgeConfig {
-    let config = BridgeConfig { hidden: main.files.shared.config.hidden.clone(), ..BridgeConfig::default() };
+    let of_main = &main.files.shared.config;
+    let config = BridgeConfig {
+        hidden: of_main.hidden.clone(),
+        door: of_main.door.clone(),
+        ..BridgeConfig::default()
+    };
     let directory_attr_timeout = if locks_reads { Duration::ZERO } else { config.directory_attr_timeout };
     BridgeConfig { directory_attr_timeout, ..config }
 }

@@ -1,5 +1,5 @@
 //! Talking to a mounted store, for programs in Rust: [`Client`] for those with a runtime of their own,
-//! [`blocking`] for all others.
+//! [`blocking`] for all others; [`calls`] begin and end transactions without a connection.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), kvfs_rpc::client::ClientError> {
@@ -17,6 +17,7 @@
 //! Invariant: a connection is never made anew behind its user's back, because transactions may be tied to it.
 
 pub mod blocking;
+pub mod calls;
 mod error;
 mod locate;
 mod wire;

@@ -34,6 +34,16 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// A control connection seats its transaction itself.
+    pub(super) fn is_run(&self) -> bool {
+        matches!(self.line, Some((_, Some(_))))
+    }
+
+    /// Its view is, or will be, below the store's directory.
+    pub(super) fn is_shown(&self) -> bool {
+        !self.is_run() && self.busy.is_none()
+    }
+
     pub(super) fn line(&self, id: u64, now: Duration) -> TxnLine {
         let stats = self.view.txn_stats().unwrap_or_default();
         let state = match (self.busy, self.view.doom()) {

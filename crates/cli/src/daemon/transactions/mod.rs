@@ -9,6 +9,7 @@
 //! others' reach first ([`Entry::busy`]); a transaction that ended leaves neither mount nor connection.
 
 mod clock;
+mod door;
 mod entry;
 mod keys;
 mod locks;
@@ -30,7 +31,12 @@ use crate::control::{Begin, Peer, TxnLine, may_act_for};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
+pub(crate) use door::door;
 use entry::{Entry, Seat};
+
+/// Why a mount has no transactions over files, and what to do.
+const NO_FILES: &str = "the store is mounted with -o writeback: the kernel keeps changes of files to itself for a while, \
+     so transactions over files would lose some; unmount, and mount without it (transactions over keys alone go on)";
 
 /// What transactions and branches need of the mount that they belong to.
 #[derive(Clone)]
@@ -117,8 +123,17 @@ impl Transactions {
         Ok(new)
     }
 
+    /// Under a kernel that keeps dirty pages and owns sizes and times nothing may change files behind its back.
+    fn check_files(&self) -> Result<()> {
+        if self.main.bridge.is_writeback() {
+            return Err(CliError::new(Code::Usage, NO_FILES));
+        }
+        Ok(())
+    }
+
     /// Begins a transaction for `peer`. Returns its number and where its view is mounted, if it is.
     pub(crate) fn begin(&self, peer: &Peer, begin: Begin) -> Result<(u64, PathBuf)> {
+        self.check_files()?;
         let is_tied = begin.tied;
         let id = self.begin_unseen(peer, begin)?;
         if is_tied {
@@ -206,16 +221,15 @@ impl Transactions {
 
     /// Where the view of a transaction is mounted; mounts it when nobody has yet.
     pub(crate) fn path(&self, peer: &Peer, id: u64) -> Result<PathBuf> {
+        self.check_files()?;
         let _seating = self.seating.lock();
         let view = {
             let state = self.state.lock();
             let entry = Self::of(&state, peer, id)?;
-            // A control connection seats its transaction itself.
-            let is_run = matches!(entry.line, Some((_, Some(_))));
             match &entry.seat {
-                Some(seat) if !is_run => return Ok(seat.path()),
-                None if !is_run => Arc::clone(&entry.view),
-                _ => return Err(run_elsewhere(id)),
+                _ if entry.is_run() => return Err(run_elsewhere(id)),
+                Some(seat) => return Ok(seat.path()),
+                None => Arc::clone(&entry.view),
             }
         };
         let seat = Seat::mount(&self.main, &self.store, id, view)?;
@@ -267,6 +281,11 @@ impl Transactions {
         Ok((view, done))
     }
 
+    /// Whether the kernel keeps dirty pages of ordinary writes.
+    pub(crate) fn is_writeback(&self) -> bool {
+        self.main.bridge.is_writeback()
+    }
+
     /// Has the kernel write out every dirty page of the main line, of shared mappings too.
     pub(crate) fn flush_main_line(&self) -> Result<()> {
         Ok(self.main.bridge.write_back()?)
@@ -278,6 +297,7 @@ impl Transactions {
         options: &BeginOptions,
         work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
     ) -> Result<TxnId> {
+        self.check_files()?;
         let view = self.main.fs.begin(options)?;
         let id = view.txn_id().unwrap_or(TxnId(0));
         let entry = Entry {
@@ -346,14 +366,16 @@ impl Transactions {
         }
     }
 
-    /// Transactions that user `viewer` may enter and whose views the daemon has mounted: number, owner, and where.
+    /// Transactions that user `viewer` may enter and whose views the daemon mounts, or has mounted: number, owner,
+    /// and where.
     pub(crate) fn views(&self, viewer: u32) -> Vec<(u64, u32, PathBuf)> {
+        if self.is_writeback() {
+            return Vec::new();
+        }
         let state = self.state.lock();
-        let seated = state.open.iter().filter_map(|(&id, entry)| {
-            let point = entry.seat.as_ref()?.point.as_ref()?;
-            Some((id, entry.owner.uid, point.path().to_owned()))
-        });
-        seated.filter(|(_, owner, _)| may_act_for(viewer, *owner)).collect()
+        let shown =
+            state.open.iter().filter(|(_, entry)| entry.is_shown() && may_act_for(viewer, entry.owner.uid));
+        shown.map(|(&id, entry)| (id, entry.owner.uid, self.store.view_path(id))).collect()
     }
 
     /// Those that are open, in words.

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use super::nodes::{HiddenNode, Nodes, What};
 use super::views::Seen;
 use super::{Hidden, Item};
+use crate::bridge::background::Job;
+use crate::bridge::errno::errno;
 use crate::bridge::{Failure, Files, caller, convert, ids};
 use crate::dispatch::{
     Attributes, Data, DirectoryBuffer, DirectoryEntry, Entry, ExtendedAttributes, Offset, ReadArgs,
@@ -68,7 +70,8 @@ impl Hidden {
             None => return Ok(None),
             Some(Item::Folder(folder)) => (What::Folder(folder), self.config.uid),
             Some(Item::File(content)) => (What::File(content), self.config.uid),
-            Some(Item::Link { target, uid }) => (What::Link(target), uid),
+            Some(Item::Link { target, uid }) => (What::Link(target, None), uid),
+            Some(Item::LinkOnDemand { target, uid, prepare }) => (What::Link(target, Some(prepare)), uid),
             Some(Item::Snapshot(item)) => {
                 let seen = Seen { folder: parent, name: Bytes::copy_from_slice(name) };
                 let (index, files) = self.views.enter(main, item, seen)?;
@@ -116,10 +119,17 @@ impl Hidden {
         }
     }
 
-    pub(in crate::bridge) fn readlink(&self, node: u64, reply: Reply<Bytes>) {
+    pub(in crate::bridge) fn readlink(&self, main: &Files, node: u64, reply: Reply<Bytes>) {
         match self.nodes.get(node).map(|node| node.what) {
-            Some(What::Link(target)) => {
+            Some(What::Link(target, None)) => {
                 reply.ok(target);
+            }
+            Some(What::Link(target, Some(prepare))) => {
+                let job: Job = Box::new(move || {
+                    reply.result(prepare().map(|()| target).map_err(|error| errno(&error)));
+                });
+                // What is not taken drops the reply, which says EIO.
+                drop(main.background.crew.submit(job));
             }
             Some(_) => reply.error(Errno::INVAL),
             None => reply.error(Errno::STALE),
@@ -134,7 +144,7 @@ impl Hidden {
                 reply.ok(Data::Whole(content.slice(start..end)));
             }
             Some(What::Folder(_)) => reply.error(Errno::ISDIR),
-            Some(What::Link(_)) => reply.error(Errno::INVAL),
+            Some(What::Link(..)) => reply.error(Errno::INVAL),
             None => reply.error(Errno::STALE),
         }
     }
@@ -199,7 +209,7 @@ impl Hidden {
         let mode = match node.what {
             What::Folder(_) => 0o755,
             What::File(_) => 0o444,
-            What::Link(_) => 0o777,
+            What::Link(..) => 0o777,
         };
         Attr {
             inode: number(&node.path),
@@ -223,7 +233,7 @@ impl Hidden {
 fn attr_timeout(main: &Files, node: &HiddenNode) -> Duration {
     match node.what {
         What::Folder(_) => Duration::ZERO,
-        What::File(_) | What::Link(_) => main.shared.config.attr_timeout,
+        What::File(_) | What::Link(..) => main.shared.config.attr_timeout,
     }
 }
 

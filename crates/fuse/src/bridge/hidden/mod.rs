@@ -79,9 +79,21 @@ pub enum Item {
         /// Whose it is.
         uid: u32,
     },
+    /// A symbolic link to what is there only when it is needed.
+    LinkOnDemand {
+        /// Where it leads.
+        target: Bytes,
+        /// Whose it is.
+        uid: u32,
+        /// Called, on a thread that may wait, before it is answered where the link leads.
+        prepare: Prepare,
+    },
     /// The view of a snapshot.
     Snapshot(SnapshotItem),
 }
+
+/// Makes that there is something where a link leads.
+pub type Prepare = Arc<dyn Fn() -> Result<(), FsError> + Send + Sync>;
 
 /// How to get at a snapshot.
 pub struct SnapshotItem {

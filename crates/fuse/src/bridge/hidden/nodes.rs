@@ -11,7 +11,7 @@ use kvfs_fs::FileType;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Folder;
+use super::{Folder, Prepare};
 use crate::bridge::ids;
 
 /// Number of the hidden directory itself.
@@ -28,7 +28,7 @@ const NODES_MAX: usize = 1 << 16;
 pub(super) enum What {
     Folder(Arc<dyn Folder>),
     File(Bytes),
-    Link(Bytes),
+    Link(Bytes, Option<Prepare>),
 }
 
 impl What {
@@ -36,14 +36,14 @@ impl What {
         match self {
             Self::Folder(_) => FileType::Directory,
             Self::File(_) => FileType::Regular,
-            Self::Link(_) => FileType::Symlink,
+            Self::Link(..) => FileType::Symlink,
         }
     }
 
     pub(super) fn content(&self) -> &[u8] {
         match self {
             Self::Folder(_) => b"",
-            Self::File(content) | Self::Link(content) => content,
+            Self::File(content) | Self::Link(content, _) => content,
         }
     }
 }

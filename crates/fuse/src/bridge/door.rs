@@ -1,0 +1,222 @@
+//! Calls on the mount itself: an ioctl on anything in it, and extended attributes of its root that are no attributes.
+//! What they mean comes from above as a [`Door`]; by them transactions are begun and ended without a socket.
+//!
+//! What may wait (a commit waits for its turn and for the kernel) is done by the crew, so the worker is free. An ioctl
+//! holds no lock of the kernel. A setxattr holds that of the root directory until it is answered, and an invalidation
+//! of a name in the root wants it: so once anybody has come by a setxattr, commits have the kernel forget names in the
+//! root by a new epoch, which takes no lock ([`RootNames`]). Getxattr holds nothing, and must not wait all the same.
+//!
+//! Thread safety: shared by all workers. Invariant: while a setxattr that waits is not answered, no invalidation of
+//! a name in the root is on its way to the kernel.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_fs::NodeId;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::background::Job;
+use super::{Bridge, ids};
+use crate::abi::notify::INC_EPOCH;
+use crate::dispatch::{Ioctl, IoctlArgs, Payload, Reply, RequestContext, Xattr};
+
+/// What a call comes to.
+pub enum Answer<T> {
+    /// It is done.
+    Now(Result<T, Errno>),
+    /// It may have to wait for a transaction, a commit, the disk or the kernel.
+    Later(Box<dyn FnOnce() -> Result<T, Errno> + Send>),
+}
+
+/// Who calls, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Visitor {
+    /// Effective user.
+    pub uid: u32,
+    /// Process; 0: not visible from here.
+    pub pid: u32,
+}
+
+/// The meaning of calls on a mount, for [`super::BridgeConfig::door`]. Called on worker threads: only what is given
+/// back as [`Answer::Later`] may wait.
+pub trait Door: Send + Sync + 'static {
+    /// Whether an extended attribute of the root is none.
+    fn is_ours(&self, name: &[u8]) -> bool;
+
+    /// An ioctl with this argument; `None`: it is none of ours.
+    fn ioctl(&self, who: Visitor, command: u32, argument: &[u8]) -> Option<Answer<Ioctl>>;
+
+    /// Such an attribute is set.
+    fn set(&self, who: Visitor, name: &[u8], value: &[u8]) -> Answer<()>;
+
+    /// Such an attribute is read.
+    ///
+    /// # Errors
+    /// What the caller is told.
+    fn get(&self, who: Visitor, name: &[u8]) -> Result<Bytes, Errno>;
+}
+
+/// How the kernel is made to forget names in the root.
+#[derive(Default)]
+pub(super) struct RootNames(Mutex<RootState>);
+
+#[derive(Default)]
+struct RootState {
+    /// Somebody has come by a setxattr.
+    by_epoch: bool,
+    /// Commits that are invalidating names in the root one by one.
+    invalidating: u32,
+}
+
+/// Names in the root are invalidated while it lives.
+pub(super) struct ByName<'a>(&'a RootNames);
+
+impl RootNames {
+    /// For a commit: whether names in the root may be invalidated one by one, until the answer is dropped.
+    pub(super) fn by_name(&self) -> Option<ByName<'_>> {
+        let mut state = self.0.lock();
+        if state.by_epoch {
+            return None;
+        }
+        state.invalidating += 1;
+        Some(ByName(self))
+    }
+
+    /// Whether they may be at all.
+    pub(super) fn are_by_epoch(&self) -> bool {
+        self.0.lock().by_epoch
+    }
+
+    /// Somebody comes by a setxattr. False: one that waits would now be waited for.
+    fn visit(&self) -> bool {
+        let mut state = self.0.lock();
+        state.by_epoch = true;
+        state.invalidating == 0
+    }
+}
+
+impl Drop for ByName<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().invalidating -= 1;
+    }
+}
+
+fn visitor(cx: &RequestContext) -> Visitor {
+    Visitor { uid: cx.uid, pid: cx.pid }
+}
+
+impl Bridge {
+    fn door(&self) -> Option<&Arc<dyn Door>> {
+        self.files.shared.config.door.as_ref()
+    }
+
+    /// The door, if the attribute `name` of `node` is one of its. In the view of a transaction it is closed.
+    fn door_for(&self, node: u64, name: &[u8]) -> Option<&Arc<dyn Door>> {
+        self.door().filter(|door| node == NodeId::ROOT.0 && door.is_ours(name))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.files.shared.fs.txn_id().is_some()
+    }
+
+    /// Answers now, or from a thread of the crew.
+    fn answer_call<T: Payload + Send + 'static>(&self, reply: Reply<T>, answer: Answer<T>) {
+        let work = match answer {
+            Answer::Now(done) => {
+                reply.result(done);
+                return;
+            }
+            Answer::Later(work) => work,
+        };
+        // Not parked: what a commit comes to must be told even to who has been interrupted.
+        let job: Job = Box::new(move || {
+            reply.result(work());
+        });
+        if let Err(job) = self.files.background.crew.submit(job) {
+            // The reply in it says EIO.
+            drop(job);
+        }
+    }
+
+    pub(super) fn ioctl_at_door(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        args: IoctlArgs,
+        data: &[u8],
+        reply: Reply<Ioctl>,
+    ) {
+        let is_ours = ids::place(node) == ids::Place::Mounted && !self.is_closed();
+        let door = self.door().filter(|_| is_ours);
+        match door.and_then(|door| door.ioctl(visitor(cx), args.command, data)) {
+            Some(answer) => self.answer_call(reply, answer),
+            None => reply.error(Errno::NOTTY),
+        }
+    }
+
+    /// Gives the reply back when the attribute is an ordinary one.
+    pub(super) fn set_at_door(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        reply: Reply<()>,
+    ) -> Option<Reply<()>> {
+        let Some(door) = self.door_for(node, name) else { return Some(reply) };
+        if self.is_closed() {
+            reply.error(Errno::INVAL);
+            return None;
+        }
+        let answer = door.set(visitor(cx), name, value);
+        let on = &self.files.shared;
+        let has_epochs = on.notifier.get().is_some_and(|notifier| notifier.supports(INC_EPOCH));
+        let is_free = has_epochs && on.root_names.visit();
+        match answer {
+            Answer::Later(_) if !has_epochs => reply.error(Errno::OPNOTSUPP),
+            Answer::Later(_) if !is_free => reply.error(Errno::AGAIN),
+            answer => self.answer_call(reply, answer),
+        }
+        None
+    }
+
+    /// Gives the reply back when the attribute is an ordinary one.
+    pub(super) fn get_at_door(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        name: &[u8],
+        size: u32,
+        reply: Reply<Xattr>,
+    ) -> Option<Reply<Xattr>> {
+        let Some(door) = self.door_for(node, name) else { return Some(reply) };
+        let value = if self.is_closed() { Err(Errno::NODATA) } else { door.get(visitor(cx), name) };
+        let answer = value.and_then(|value| match u32::try_from(value.len()) {
+            Ok(len) if size == 0 => Ok(Xattr::Size(len)),
+            Ok(len) if len <= size => Ok(Xattr::Value(value)),
+            _ => Err(Errno::RANGE),
+        });
+        reply.result(answer);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setxattr_that_waits_is_in_no_commits_way() {
+        let names = RootNames::default();
+        let (first, second) = (names.by_name().expect("nobody has come"), names.by_name().expect("nor now"));
+        // The invalidations of both would wait for the lock that comes with it.
+        assert!(!names.visit());
+        assert!(names.by_name().is_none() && names.are_by_epoch(), "later ones take no lock");
+        drop(first);
+        assert!(!names.visit());
+        drop(second);
+        assert!(names.visit() && names.visit());
+        assert!(names.by_name().is_none());
+    }
+}

@@ -1,0 +1,191 @@
+//! Transactions by ioctl(2) on anything of a mount: the numbers and layouts, for both ends. `docs/CALLS.md` has them
+//! as a C header.
+//!
+//! Thread safety: pure functions. Invariants: numbers are in the byte order of the machine; layouts have neither
+//! padding nor pointers, so they are the same for programs of 32 and 64 bits; unknown bits are refused, so that they
+//! can get a meaning.
+
+use rustix::ioctl::{Opcode, opcode};
+
+/// First byte of all numbers.
+const GROUP: u8 = b'k';
+
+/// Begins a transaction: takes and gives a [`Begin`].
+pub const TXN_BEGIN: Opcode = opcode::read_write::<[u8; Begin::LEN]>(GROUP, 0x60);
+/// Commits one: takes and gives a [`Call`].
+pub const TXN_COMMIT: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x61);
+/// Drops one: takes and gives a [`Call`].
+pub const TXN_ABORT: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x62);
+/// Asks how one is: takes and gives a [`Call`].
+pub const TXN_STATE: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x63);
+/// Asks where its files are: takes and gives a [`Call`], with the path as text.
+pub const TXN_VIEW: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x64);
+
+const SERIALIZABLE: u32 = 1;
+const ASYNCHRONOUS: u32 = 1;
+
+/// The argument of [`TXN_BEGIN`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Begin {
+    /// As if transactions ran one after the other; else each sees the state at its begin.
+    pub serializable: bool,
+    /// Of two in each other's way the one with the greater number gives way.
+    pub nice: i32,
+    /// It is given up when it takes longer (ms); 0: never.
+    pub timeout_ms: u64,
+    /// Answered: its number.
+    pub id: u64,
+    /// What it is called in lists and messages.
+    pub label: String,
+}
+
+impl Begin {
+    /// Bytes of the argument.
+    pub const LEN: usize = 96;
+    const LABEL: usize = 24;
+
+    /// As it is passed. A label that is too long is cut.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&(u32::from(self.serializable) * SERIALIZABLE).to_ne_bytes());
+        out[4..8].copy_from_slice(&self.nice.to_ne_bytes());
+        out[8..16].copy_from_slice(&self.timeout_ms.to_ne_bytes());
+        out[16..24].copy_from_slice(&self.id.to_ne_bytes());
+        put_text(&mut out[Self::LABEL..], &self.label);
+        out
+    }
+
+    /// What was passed; `None`: not such an argument, or from a program that knows more.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let flags = u32::from_ne_bytes(field(bytes, 0)?);
+        (flags & !SERIALIZABLE == 0).then_some(())?;
+        Some(Self {
+            serializable: flags & SERIALIZABLE != 0,
+            nice: i32::from_ne_bytes(field(bytes, 4)?),
+            timeout_ms: u64::from_ne_bytes(field(bytes, 8)?),
+            id: u64::from_ne_bytes(field(bytes, 16)?),
+            label: text(&bytes[Self::LABEL..]),
+        })
+    }
+}
+
+/// How a transaction is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// It takes calls.
+    #[default]
+    Open = 0,
+    /// It is being committed or aborted.
+    Busy = 1,
+    /// It can't be committed any more; the text says why.
+    Doomed = 2,
+}
+
+/// The argument of the other calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Which transaction.
+    pub id: u64,
+    /// A commit is answered before it is on the disk.
+    pub asynchronous: bool,
+    /// Answered by [`TXN_STATE`].
+    pub state: State,
+    /// Answered: why it failed, why it is doomed, or where the files are.
+    pub text: String,
+}
+
+impl Call {
+    /// Bytes of the argument.
+    pub const LEN: usize = 4096;
+    const TEXT: usize = 16;
+
+    /// As it is passed. A text that is too long is cut.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..8].copy_from_slice(&self.id.to_ne_bytes());
+        out[8..12].copy_from_slice(&(u32::from(self.asynchronous) * ASYNCHRONOUS).to_ne_bytes());
+        out[12..16].copy_from_slice(&(self.state as u32).to_ne_bytes());
+        put_text(&mut out[Self::TEXT..], &self.text);
+        out
+    }
+
+    /// What was passed; `None`: not such an argument, or from a program that knows more.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let flags = u32::from_ne_bytes(field(bytes, 8)?);
+        (flags & !ASYNCHRONOUS == 0).then_some(())?;
+        let state = match u32::from_ne_bytes(field(bytes, 12)?) {
+            0 => State::Open,
+            1 => State::Busy,
+            2 => State::Doomed,
+            _ => return None,
+        };
+        Some(Self {
+            id: u64::from_ne_bytes(field(bytes, 0)?),
+            asynchronous: flags & ASYNCHRONOUS != 0,
+            state,
+            text: text(&bytes[Self::TEXT..]),
+        })
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+/// The last byte stays NUL.
+fn put_text(out: &mut [u8], text: &str) {
+    let len = text.floor_char_boundary(out.len() - 1);
+    out[..len].copy_from_slice(&text.as_bytes()[..len]);
+}
+
+/// Up to the first NUL.
+fn text(bytes: &[u8]) -> String {
+    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_as_documented() {
+        let begin = Begin { serializable: true, nice: -5, timeout_ms: 1500, id: 7, label: "ä".repeat(50) };
+        let bytes = begin.to_bytes();
+        assert_eq!(bytes[..4], 1u32.to_ne_bytes());
+        assert_eq!(bytes[4..8], (-5i32).to_ne_bytes());
+        assert_eq!(bytes[8..16], 1500u64.to_ne_bytes());
+        assert_eq!(bytes[16..24], 7u64.to_ne_bytes());
+        assert_eq!(bytes[95], 0);
+        assert_eq!(Begin::from_bytes(&bytes), Some(Begin { label: "ä".repeat(35), ..begin }));
+        let call = Call { id: 9, asynchronous: true, state: State::Doomed, text: "why".to_owned() };
+        let bytes = call.to_bytes();
+        assert_eq!((&bytes[..8], &bytes[16..20]), (&9u64.to_ne_bytes()[..], &b"why\0"[..]));
+        assert_eq!(Call::from_bytes(&bytes), Some(call));
+        assert_eq!(Call::from_bytes(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn what_a_newer_program_passes_is_refused() {
+        let mut bytes = Begin::default().to_bytes();
+        bytes[..4].copy_from_slice(&2u32.to_ne_bytes());
+        assert_eq!(Begin::from_bytes(&bytes), None);
+        let mut bytes = Call::default().to_bytes();
+        bytes[8..12].copy_from_slice(&6u32.to_ne_bytes());
+        assert_eq!(Call::from_bytes(&bytes), None);
+        let mut bytes = Call::default().to_bytes();
+        bytes[12..16].copy_from_slice(&3u32.to_ne_bytes());
+        assert_eq!(Call::from_bytes(&bytes), None);
+    }
+
+    #[test]
+    fn the_numbers_never_change() {
+        assert_eq!(
+            [TXN_BEGIN, TXN_COMMIT, TXN_ABORT, TXN_STATE, TXN_VIEW],
+            [0xc060_6b60, 0xd000_6b61, 0xd000_6b62, 0xd000_6b63, 0xd000_6b64]
+        );
+    }
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Transactions by calls on the mount itself: setxattr and ioctl.
+# usage: tests/suites/calls.sh
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR/../../scripts
+. "$here/../../scripts/lib.sh"
+[ "$KVFS" != plain ] || die "calls: a plain directory has no transactions"
+work_dir calls
+make_store calls --size 1G >/dev/null || die "mkfs failed"
+# One worker: whatever blocks it blocks everything.
+mount_store "$(mount_options)" --workers 1 || die "mount failed"
+cd "$mnt" || die "no mount"
+
+cat >"$work/calls.py" <<'EOF2'
+"""Calls on a kvfs mount, as docs/CALLS.md has them."""
+import ctypes, errno, fcntl, os, struct, sys, threading, time
+P = "system.kvfs.txn."
+LABEL, TEXT = 72, 4080
+BEGIN, CALL = f"IiQQ{LABEL}s", f"QII{TEXT}s"
+iowr = lambda nr, form: 3 << 30 | struct.calcsize(form) << 16 | ord("k") << 8 | nr
+mnt = os.environ["MNT"]
+root = os.open(mnt, os.O_RDONLY)
+def begin(label="t", flags=0, nice=0, timeout=0, fd=None):
+    out = fcntl.ioctl(root if fd is None else fd, iowr(0x60, BEGIN), struct.pack(BEGIN, flags, nice, timeout, 0, label.encode()))
+    return struct.unpack(BEGIN, out)[3]
+libc = ctypes.CDLL(None, use_errno=True)
+def call(nr, txn, flags=0):
+    """Answer of an ioctl: errno, state, text. (fcntl.ioctl hides the argument when there is an error.)"""
+    buffer = ctypes.create_string_buffer(struct.pack(CALL, txn, flags, 0, b""), struct.calcsize(CALL))
+    done = libc.ioctl(root, ctypes.c_ulong(iowr(nr, CALL)), buffer)
+    _, _, state, text = struct.unpack(CALL, buffer.raw)
+    return (0 if done == 0 else ctypes.get_errno()), state, text.split(b"\0")[0].decode()
+commit = lambda txn, flags=0: call(0x61, txn, flags)
+abort = lambda txn: call(0x62, txn)
+state = lambda txn: call(0x63, txn)
+view = lambda txn: call(0x64, txn)[2]
+def xset(name, value): os.setxattr(mnt, P + name, value.encode())
+def xget(name): return os.getxattr(mnt, P + name).decode()
+def fails(number, work, *args):
+    try: work(*args)
+    except OSError as error: assert error.errno == number, error
+    else: raise AssertionError(f"{args} went through")
+def within(seconds, works):
+    """Runs all of them at once; a deadlock is an error."""
+    errors = []
+    def guarded(work):
+        try: work()
+        except BaseException as error: errors.append(error)
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads: thread.start()
+    end = time.monotonic() + seconds
+    for thread in threads: thread.join(max(0, end - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), "somebody still waits"
+    if errors: raise errors[0]
+EOF2
+export MNT=$mnt PYTHONPATH=$work
+py() { timeout 60 python3 -c "from calls import *
+$1"; }
+
+by_ioctl() {
+  echo old >file && cat file >/dev/null && py '
+txn = begin("by ioctl", timeout=60_000)
+assert state(txn) == (0, 0, ""), state(txn)
+where = view(txn)
+assert os.path.realpath(f"{mnt}/.kvfs/txn/{txn}") == where
+open(f"{where}/file", "w").write("new\n"); open(f"{where}/made", "w").write("made\n")
+assert open("file").read() == "old\n" and not os.path.exists("made")
+assert commit(txn)[0] == 0
+assert open("file").read() == "new\n" and open("made").read() == "made\n"
+assert commit(txn)[0] == errno.ENOENT
+fails(errno.ENOTTY, fcntl.ioctl, root, 3 << 30 | 96 << 16 | ord("k") << 8 | 0x7f, bytes(96))
+fails(errno.EINVAL, begin, "", 2)
+file = os.open("file", os.O_RDONLY)
+txn = begin("aborted", flags=1, fd=file)
+open(f"{view(txn)}/file", "w").write("never\n")
+assert abort(txn)[0] == 0 and abort(txn)[0] == errno.ENOENT and open("file").read() == "new\n"
+'
+}
+by_setxattr() {
+  py '
+xset("begin", "label=one isolation=serializable timeout=1m")
+txn = xget("id.one")
+assert xget(f"state.{txn}") == "open" and f"{txn} serializable 0 one\n" in xget("list")
+open(f"{mnt}/.kvfs/txn/{txn}/in_root", "w").write("there\n")
+assert not os.path.exists("in_root")
+xset("commit", txn)
+assert open("in_root").read() == "there\n"
+fails(errno.ENODATA, xget, "nothing"); fails(errno.ENOENT, xget, "id.one"); fails(errno.EINVAL, xset, "begin", "x")
+fails(errno.EINVAL, xset, "nothing", ""); fails(errno.ENOENT, xset, "commit", "99999")
+xset("begin", "label=two"); xset("abort", "label=two")
+assert os.listxattr(mnt) == []
+os.setxattr(mnt, "user.ordinary", b"1"); os.removexattr(mnt, "user.ordinary")
+' && setfattr -n user.kvfs.txn.begin -v "label=shell" "$mnt" &&
+    id=$(getfattr --only-values -n user.kvfs.txn.id.shell "$mnt" 2>/dev/null) && "$KVFS" txn list | grep -q "^ *$id " &&
+    echo x >".kvfs/txn/$id/by_shell" && setfattr -n user.kvfs.txn.commit -v "$id async" "$mnt" && [ -e by_shell ]
+}
+conflicts() {
+  echo 0 >contended && py '
+first, second = begin("first"), begin("second")
+open(f"{view(first)}/contended", "w").write("1"); 
+assert commit(first)[0] == 0
+try: open(f"{view(second)}/contended", "w").write("2")
+except OSError as error: assert error.errno == errno.ECANCELED
+number, how, why = state(second)
+assert number == 0 and how == 2 and "contended" in why, (number, how, why)
+number, _, why = commit(second)
+assert number == errno.ECANCELED and "contended" in why, (number, why)
+assert open("contended").read() == "1"
+'
+}
+as_another_user() {
+  # An ordinary user, on a root that is not his and that he may not write to.
+  local py=(setpriv --reuid 65534 --regid 65534 --clear-groups timeout 60 python3 -c)
+  py 'print(begin("of root"))' >"$work/id" && chmod 755 "$work/calls.py" &&
+    "${py[@]}" "from calls import *
+xset('begin', 'label=mine'); mine = int(xget('id.mine'))
+theirs = $(cat "$work/id")
+assert xget('list').split()[0] == str(mine) and len(xget('list').splitlines()) == 1
+for call in commit, abort, state: assert call(theirs)[0] == errno.EPERM
+fails(errno.EPERM, xset, 'abort', str(theirs)); fails(errno.EPERM, begin, 'x', 0, -1)
+fails(errno.EACCES, os.setxattr, mnt, 'user.kvfs.txn.begin', b'')
+xset('commit', 'label=mine')
+other = begin('by ioctl'); assert commit(other, 1)[0] == 0" &&
+    py "assert abort($(cat "$work/id"))[0] == 0"
+}
+side_by_side() {
+  # The kernel holds the root's lock for a setxattr, and an invalidation of a name in the root wants it: here many
+  # commits change names in the root, by all ways, with one worker.
+  py '
+def by_ioctl(n):
+    for i in range(40):
+        txn = begin()
+        open(f"{view(txn)}/i{n}-{i % 3}", "w").write(str(i))
+        assert commit(txn, 1)[0] == 0
+def by_setxattr(n):
+    for i in range(40):
+        xset("begin", f"label=x{n}")
+        txn = xget(f"id.x{n}")
+        open(f"{mnt}/.kvfs/txn/{txn}/x{n}-{i % 3}", "w").write(str(i))
+        while True:
+            try: xset("commit", txn + " async")
+            except OSError as error:
+                if error.errno == errno.EAGAIN: continue
+                raise
+            break
+        assert open(f"x{n}-{i % 3}").read() == str(i)
+def on_the_main_line():
+    for i in range(300):
+        open(f"m{i % 5}", "w").write("x"); os.rename(f"m{i % 5}", "renamed"); os.listdir("."); os.stat("file")
+within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (by_ioctl, by_setxattr)] + [on_the_main_line])
+'
+}
+in_a_view() {
+  "$KVFS" txn run -- python3 -c "from calls import *
+fails(errno.EINVAL, xset, 'begin', ''); fails(errno.ENODATA, xget, 'list'); fails(errno.ENOTTY, begin)"
+}
+
+echo "transactions by calls on the mount"
+step "begin, view, commit and abort by ioctl" by_ioctl
+step "begin, commit and abort by setxattr" by_setxattr
+step "a conflict says why" conflicts
+step "as another user" as_another_user
+step "commits by all ways at once, one worker" side_by_side
+step "not in a view" in_a_view
+cd / || exit
+step "unmounts" umount_store
+step "is clean" check_store
+summary calls
