@@ -42,6 +42,8 @@ realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long fo
 torture: build ## transactions, the long form: beside other work, beyond memory, kill -9 1,000 times: hours
 	@scripts/setup.sh test
 	@tests/suites/load.sh --long
+	@KVFS_LEAK_TXNS=10000 KVFS_LEAK_OPEN=200 KVFS_HISTORY_TXNS=2000 KVFS_POWER_ROUNDS=50 \
+		cargo test --release --locked -p kvfs-cli --test it --example history -- transactions --nocapture
 	@scripts/torture.sh
 
 bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour

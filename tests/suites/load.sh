@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 [ "$KVFS" != plain ] || die "load: a plain directory has no transactions"
 rounds=3 large_mib=640 large_memory=64
 if [ "${1:-}" = --long ]; then
-  rounds=40 large_mib=5120 large_memory=512
+  rounds=15 large_mib=5120 large_memory=512
   export LIMIT=${LIMIT:-3000}
 fi
 work_dir load
@@ -54,7 +54,7 @@ again() {
   until [ -e "$work/stop" ]; do
     bash -o pipefail -c "$*" >/dev/null 2>"$work/$name.err"
     local status=$?
-    grep -vE 'No such file or directory|file changed as we read it|File removed before we read it|File shrank by|vanished|^(tar|rsync|grep|find): *(Exiting|warning)|rsync error: some files' \
+    grep -vE 'No such file or directory|file changed as we read it|File removed before we read it|File shrank by|vanished|^(tar|rsync|grep|find): *(Exiting|warning)|rsync error: some files|read errors mapping .*No data available' \
       "$work/$name.err" >>"$work/$name.bad"
     case $name:$status in *:0 | grep:[12] | find:1 | tar:1 | tar:2 | rsync:2[34]) ;; *) echo "exit $status" >>"$work/$name.bad" ;; esac
     echo >>"$work/$name.rounds"

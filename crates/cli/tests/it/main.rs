@@ -8,5 +8,6 @@ mod kv;
 mod life;
 mod mount_errors;
 mod stores;
+mod transactions;
 mod user;
 mod world;

@@ -11,6 +11,7 @@ mod killed;
 mod mapped;
 mod mapping;
 mod power;
+mod transactions;
 mod tree;
 mod worker;
 

@@ -62,18 +62,20 @@ struct Life {
 }
 
 /// A store on a simulated disk.
-struct Machine {
+pub(super) struct Machine {
     disk: Arc<MemoryDevice>,
     options: Options,
     workers: usize,
 }
 
 /// A machine with power: the store is open and mounted.
-struct Running {
-    crash: Arc<CrashDevice>,
+pub(super) struct Running {
+    pub(super) crash: Arc<CrashDevice>,
     db: Arc<Db>,
+    pub(super) fs: Arc<FileSystem>,
+    pub(super) bridge: Arc<Bridge>,
     point: Arc<MountPoint>,
-    session: Session,
+    pub(super) session: Session,
 }
 
 fn clock() -> Arc<SystemClock> {
@@ -83,7 +85,7 @@ fn clock() -> Arc<SystemClock> {
 impl Machine {
     /// An empty file system; its sizes follow from the seed, small enough that all the engine's background
     /// work happens all the time.
-    fn new(rng: &mut Rng) -> Self {
+    pub(super) fn new(rng: &mut Rng) -> Self {
         let disk = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
         let mut create = CreateOptions::new(CAPACITY_BYTES, [7; 16]);
         create.zone_bytes = 1 << rng.range(19, 23);
@@ -114,7 +116,7 @@ impl Machine {
     }
 
     /// The power fails while the store recovers.
-    fn fail_while_opening(&self, cut: PowerCut) {
+    pub(super) fn fail_while_opening(&self, cut: PowerCut) {
         let crash = self.crash_device();
         crash.cut_power_at(cut);
         if let Ok(db) = self.open(Arc::clone(&crash) as Arc<dyn Device>) {
@@ -125,7 +127,7 @@ impl Machine {
     }
 
     /// Opens, checks everything, mounts.
-    fn start(&self, dir: &Path, lying: bool) -> Result<Running, String> {
+    pub(super) fn start(&self, dir: &Path, lying: bool) -> Result<Running, String> {
         let crash = self.crash_device();
         let device: Arc<dyn Device> =
             if lying { Arc::new(Liar(Arc::clone(&crash))) } else { Arc::clone(&crash) as Arc<dyn Device> };
@@ -143,24 +145,25 @@ impl Machine {
         let fs = Arc::new(fs.map_err(|error| format!("the file system does not open: {error}"))?);
 
         let (point, descriptor) = mount(dir, &MountOptions::default()).unwrap();
-        let bridge = Arc::new(Bridge::new(fs, BridgeConfig::default()).unwrap());
+        let bridge = Arc::new(Bridge::new(Arc::clone(&fs), BridgeConfig::default()).unwrap());
         let config = SessionConfig { init: init_config(), workers: self.workers, ..SessionConfig::default() };
         let transport = Box::new(DeviceTransport::new(descriptor));
         let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>).unwrap();
         bridge.attach(session.notifier());
-        Ok(Running { crash, db, point: Arc::new(point), session })
+        Ok(Running { crash, db, fs, bridge, point: Arc::new(point), session })
     }
 }
 
 impl Running {
     /// Unmounts and ends everything. It must not hang, with power or without.
-    fn stop(self) {
-        let Self { crash, db, point, session } = self;
+    pub(super) fn stop(self) {
+        let Self { crash, db, fs, bridge, point, session } = self;
         let unmounted = Arc::clone(&point);
         let (done, ended) = mpsc::channel();
         let stopping = thread::spawn(move || {
             unmounted.unmount(Unmount::CleanOrLazy).unwrap();
             session.wait().unwrap();
+            drop((bridge, fs));
             let closed = db.close();
             assert!(closed.is_ok() || !crash.is_powered(), "{closed:?}");
             drop(db);
