@@ -56,6 +56,7 @@ refused() { ends $usage "$@" && said 'writeback' && said 'mount without it'; }
 no_transactions() {
   refused "$KVFS" txn run -- touch never && refused "$KVFS" txn begin && [ ! -e never ] &&
     "$KVFS" snapshot create before && echo more >more && refused "$KVFS" snapshot restore before && [ -e more ] &&
+    refused "$KVFS" branch create twig &&
     ends 1 setfattr -n system.kvfs.txn.begin -v '' . && said 'not supported' && [ -z "$(ls .kvfs/txn)" ] &&
     "$KVFS" kv put words key value && [ "$("$KVFS" kv get words key)" = value ]
 }

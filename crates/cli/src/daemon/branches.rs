@@ -108,6 +108,11 @@ impl Branches {
         Ok(new)
     }
 
+    /// Whether files may be changed behind the kernel's back, as a merge does.
+    pub(crate) fn check_files(&self) -> Result<()> {
+        self.main.check_files()
+    }
+
     /// Mounts a branch on an empty directory.
     pub(crate) fn mount(&self, name: &str, dir: &Path) -> Result<()> {
         let mut state = self.state.lock();

@@ -23,6 +23,13 @@ impl Service {
         peer: &Peer,
         request: BranchRequest,
     ) -> Result<Response> {
+        let changes_files = matches!(
+            request,
+            BranchRequest::Create { .. } | BranchRequest::Mount { .. } | BranchRequest::Merge { .. }
+        );
+        if let (true, Some(branches)) = (changes_files, self.branches()) {
+            branches.check_files()?;
+        }
         match request {
             BranchRequest::Create { name, flush } => {
                 if let (true, Ok(transactions)) = (flush, self.transactions()) {

@@ -47,6 +47,16 @@ pub(crate) struct MainLine {
     pub(crate) mount: MountOptions,
 }
 
+impl MainLine {
+    /// Under a kernel that keeps dirty pages and owns sizes and times nothing may change files behind its back.
+    pub(crate) fn check_files(&self) -> Result<()> {
+        if self.bridge.is_writeback() {
+            return Err(CliError::new(Code::Usage, NO_FILES));
+        }
+        Ok(())
+    }
+}
+
 /// See the module.
 pub(crate) struct Transactions {
     main: MainLine,
@@ -123,17 +133,9 @@ impl Transactions {
         Ok(new)
     }
 
-    /// Under a kernel that keeps dirty pages and owns sizes and times nothing may change files behind its back.
-    fn check_files(&self) -> Result<()> {
-        if self.main.bridge.is_writeback() {
-            return Err(CliError::new(Code::Usage, NO_FILES));
-        }
-        Ok(())
-    }
-
     /// Begins a transaction for `peer`. Returns its number and where its view is mounted, if it is.
     pub(crate) fn begin(&self, peer: &Peer, begin: Begin) -> Result<(u64, PathBuf)> {
-        self.check_files()?;
+        self.main.check_files()?;
         let is_tied = begin.tied;
         let id = self.begin_unseen(peer, begin)?;
         if is_tied {
@@ -221,7 +223,7 @@ impl Transactions {
 
     /// Where the view of a transaction is mounted; mounts it when nobody has yet.
     pub(crate) fn path(&self, peer: &Peer, id: u64) -> Result<PathBuf> {
-        self.check_files()?;
+        self.main.check_files()?;
         let _seating = self.seating.lock();
         let view = {
             let state = self.state.lock();
@@ -297,7 +299,7 @@ impl Transactions {
         options: &BeginOptions,
         work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
     ) -> Result<TxnId> {
-        self.check_files()?;
+        self.main.check_files()?;
         let view = self.main.fs.begin(options)?;
         let id = view.txn_id().unwrap_or(TxnId(0));
         let entry = Entry {
