@@ -18,7 +18,7 @@ const COMMIT_SECONDS_MAX: f64 = 3600.0;
 
 /// Transactions that can be taken back, and how long, unless told otherwise.
 const UNDO_COUNT: usize = 16;
-const UNDO_AGE: Duration = Duration::from_secs(3600);
+const UNDO_AGE: Duration = Duration::from_hours(1);
 
 /// Each one that is kept is two more positions of which merges keep the versions.
 const UNDO_COUNT_MAX: usize = 1000;
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
-        assert_eq!(plan.open.undo, Some((0, Duration::from_secs(1800))));
+        assert_eq!(plan.open.undo, Some((0, Duration::from_mins(30))));
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(crate) enum Request {
 }
 
 /// What is asked about committed transactions.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum UndoRequest {
     /// Those that can be taken back.
     List,

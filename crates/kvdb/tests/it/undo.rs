@@ -60,10 +60,6 @@ fn sides(db: &Db, id: TxnId) -> [Option<String>; 2] {
     })
 }
 
-fn some(value: &str) -> Option<String> {
-    Some(value.to_owned())
-}
-
 /// Everything to runs, and these through every merge there is.
 fn settle(db: &Db) {
     db.flush().expect("flushes");
@@ -73,6 +69,7 @@ fn settle(db: &Db) {
 
 #[test]
 fn the_last_transactions_keep_both_states_whatever_is_merged() {
+    let some = |value: &str| Some(value.to_owned());
     let device = make(200);
     let db = open(&device, keeping(2));
     let rows = rows(&db);
@@ -132,6 +129,7 @@ fn nothing_is_kept_of_what_wrote_nothing_was_aborted_or_where_it_is_off() {
 
 #[test]
 fn what_is_kept_survives_closing_and_a_crash_before_and_after_the_flush() {
+    let some = |value: &str| Some(value.to_owned());
     for (spills, flushes) in [(false, false), (false, true), (true, false), (true, true)] {
         let crash = Arc::new(CrashDevice::in_memory(0, 200 * ZONE_BYTES));
         let device = Arc::clone(&crash) as Arc<dyn Device>;
@@ -214,7 +212,7 @@ fn the_space_comes_back_when_a_transaction_is_pushed_out_and_when_it_is_too_old(
         let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
         let mut options = Options::with_memory(8 << 20);
         options.background = Background::Manual;
-        (options.undo_count, options.undo_age) = (1, Duration::from_secs(3600));
+        (options.undo_count, options.undo_age) = (1, Duration::from_hours(1));
         let db = Db::open(Arc::clone(&device), options, Arc::clone(&clock) as _).expect("opens");
         let (rows, data) = (rows(&db), data(&db));
         for file in 0..40_u64 {

@@ -1,5 +1,6 @@
 //! `kvfs txn undo`, and `kvfs txn list --committed`.
 
+use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,11 +60,11 @@ fn message(id: u64, now: Duration, count: u64, lines: &[ObstacleLine]) -> String
             let ago = human_duration(now.saturating_sub(by.committed));
             format!("  (transaction {}: {}, uid {}, {ago} ago)", by.id, by.label, by.uid)
         });
-        text.push_str(&format!("\n  {}{by}", as_text(&line.change)));
+        let _ = write!(text, "\n  {}{by}", as_text(&line.change));
     }
     let rest = count.saturating_sub(lines.len().min(SHOWN_MAX) as u64);
     if rest > 0 {
-        text.push_str(&format!("\n  … and {rest} more"));
+        let _ = write!(text, "\n  … and {rest} more");
     }
     text + "\nnothing was done"
 }

@@ -234,7 +234,7 @@ impl Restore<'_> {
 }
 
 /// `now`, unless it was changed from `then` to `after`.
-fn pick<T: PartialEq>(then: T, after: T, now: T) -> T {
+fn pick<T: PartialEq + Copy>(then: T, after: T, now: T) -> T {
     if then == after { now } else { then }
 }
 

@@ -110,20 +110,14 @@ impl<'f> Search<'f> {
         let key = key_of(place);
         let now = Target::of(&key, self.view().row(&key)?.as_ref())?;
         match (after, now) {
-            (None, None) => Ok(()),
             (None, Some(now)) => self.add_place(DiffKind::Added, now.kind, place),
             (Some(after), None) => self.add_place(DiffKind::Removed, after.kind, place),
             (Some(after), Some(now)) if after.inode != now.inode => {
                 self.add_place(DiffKind::Changed, now.kind, place)
             }
-            (Some(after), Some(_)) if self.is_made(plan, after) => self.look_at_made(place, after),
+            (Some(after), Some(_)) if is_made(plan, after) => self.look_at_made(place, after),
             _ => Ok(()),
         }
-    }
-
-    /// Whether the transaction made it.
-    fn is_made(&self, plan: &Plan, target: Target) -> bool {
-        !plan.is_kept(target) && !plan.touched.contains_key(&target.inode)
     }
 
     /// Of what the transaction made, everything counts.
@@ -312,6 +306,11 @@ impl<'f> Search<'f> {
         }
         Ok(obstacles)
     }
+}
+
+/// Whether the transaction made it.
+fn is_made(plan: &Plan, target: Target) -> bool {
+    !plan.is_kept(target) && !plan.touched.contains_key(&target.inode)
 }
 
 fn rights(header: &Header) -> (u32, u32, u32) {

@@ -1,7 +1,7 @@
 //! Transactions that can be taken back: which, and what their two states are.
 
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Differences, Durability, Isolation, KeyRange, NOTE_LEN_MAX, Read, Result, StoreError,
+    BLOCK_BYTES, Batch, Differences, Durability, Isolation, KeyRange, NOTE_LEN_MAX, Result, StoreError,
     TxnId, TxnOptions, UndoViews,
 };
 
