@@ -102,6 +102,16 @@ killed() {
   mount_store && branch mount safe "$at" && [ "$(cat "$at/kept/file")" = kept ] && [ ! -e "$at/lost" ] && echo more >"$at/kept/more" &&
     ends 0 branch merge safe && [ "$(cat "$mnt/kept/more")" = more ] && "$KVFS" check "$mnt" && rm -r "$mnt/kept"
 }
+keys_in_it() {
+  local id kv
+  kv() { timeout 20 "$KVFS" kv "$1" -s "$mnt" "${@:2}"; }
+  kv put tags song old && branch create keys && branch mount keys "$at" && id=$(branch list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["transaction"])') &&
+    echo file >"$at/song" && KVFS_TXN=$id kv put tags song new && KVFS_TXN=$id kv put tags other 1 && [ "$(KVFS_TXN=$id kv get tags song)" = new ] &&
+    [ "$(kv get tags song)" = old ] && ends 0 branch diff keys && said '^~ key tags/song' && kv put tags song outside &&
+    ends "$conflict" branch merge keys && said 'key "song" of keyspace tags' && branch delete keys && branch create again && branch mount again "$at" &&
+    id=$(branch list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["transaction"])') && KVFS_TXN=$id kv put tags song again && echo file >"$at/song" &&
+    kv put tags beside 1 && ends 0 branch merge again && [ "$(kv get tags song)" = again ] && [ -e "$mnt/song" ] && rm "$mnt/song"
+}
 # A build's worth of files, ten branches, and nothing is left of them.
 space_back() {
   until_ok no_orphans
@@ -119,6 +129,7 @@ step "a conflict: 75, the paths, and the branch stays" refused
 step "no circle of directories" no_circle
 step "files open in it" in_use_inside
 step "two branches and the main line at once" two_at_once
+step "keys in a branch" keys_in_it
 step "a transaction in the way" transaction_in_the_way
 step "open transactions are kept at the unmount" open_at_the_end
 step "a store that is not mounted" unmounted

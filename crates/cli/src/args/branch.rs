@@ -48,6 +48,7 @@ pub(crate) enum BranchCommand {
     },
     /// Mount a branch on a directory
     #[command(after_help = "Example:\n  kvfs branch mount try ~/try\n\n\
+        KVFS_TXN=N puts `kvfs kv` into it, with the number that `list --json` shows.\n\n\
         What is done in it is safe every 30 seconds, when it is unmounted, and when the store is.\n\
         An fsync inside makes nothing safer.")]
     Mount {

@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::explain_mount;
 use super::transactions::{MainLine, view_options};
+use crate::control::Peer;
 use crate::error::{CliError, Code, Result};
 use crate::store_dir::StoreDir;
 
@@ -31,6 +32,7 @@ const CHECKPOINT_PERIOD: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(500);
 
 struct Mounted {
+    uid: u32,
     fs: Arc<FileSystem>,
     view: View,
     point: MountPoint,
@@ -133,6 +135,7 @@ impl Branches {
             let message = format!("{} is not empty; choose an empty directory", dir.display());
             return Err(CliError::new(Code::MountPoint, message));
         }
+        let uid = self.main.fs.branch(name)?.uid;
         let fs = self.main.fs.open_branch(name)?;
         let options = view_options(&self.main.mount, &self.store);
         let (point, device) = mount::mount(dir, &options).map_err(|error| explain_mount(&error))?;
@@ -140,7 +143,7 @@ impl Branches {
             .map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
         let operations = fs.txn_stats().unwrap_or_default().operations;
         let saved = (self.clock.monotonic(), operations);
-        state.mounted.insert(name.to_owned(), Mounted { fs, view, point, saved });
+        state.mounted.insert(name.to_owned(), Mounted { uid, fs, view, point, saved });
         self.changed.notify_all();
         tracing::info!(name, dir = %dir.display(), "branch mounted");
         Ok(())
@@ -178,6 +181,14 @@ impl Branches {
     /// The view of a mounted branch.
     pub(crate) fn view(&self, name: &str) -> Option<Arc<FileSystem>> {
         self.state.lock().mounted.get(name).map(|mounted| Arc::clone(&mounted.fs))
+    }
+
+    /// The same by the number of its transaction, for whom may enter it.
+    pub(crate) fn view_of(&self, peer: &Peer, id: u64) -> Option<Arc<FileSystem>> {
+        let state = self.state.lock();
+        let is_it = |mounted: &&Mounted| mounted.fs.txn_id().is_some_and(|txn| txn.0 == id);
+        let mounted = state.mounted.values().find(is_it).filter(|mounted| peer.may_act_for(mounted.uid));
+        mounted.map(|mounted| Arc::clone(&mounted.fs))
     }
 
     /// Where branches are mounted.

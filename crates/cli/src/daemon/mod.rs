@@ -157,7 +157,7 @@ fn run_session(
     bridge.attach(session.notifier());
     let main = MainLine { fs: Arc::clone(fs), bridge, buffers: session.buffers(), mount: plan.mount.clone() };
     let branches = Branches::new(main.clone(), store.clone())?;
-    let transactions = Transactions::new(main, store.clone())?;
+    let transactions = Transactions::new(main, store.clone(), &branches)?;
     service.serve_transactions(&transactions, &branches);
     let keys = serve_keys(plan, store, fs, &transactions)?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {

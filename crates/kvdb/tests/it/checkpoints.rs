@@ -243,17 +243,11 @@ impl Run {
         assert!(allowed.iter().any(|held| held.main == main), "{place}: {main:?}");
         let checked = db.check().expect("checks");
         assert!(checked.findings.is_empty(), "{place}: {:?}", checked.findings);
-        self.check_goes_on(&db, spaces, &place, found);
+        Self::check_goes_on(&db, spaces, &place, found);
     }
 
     /// Each checkpoint can be written to and committed or aborted, after which all its space is free.
-    fn check_goes_on(
-        &self,
-        db: &Db,
-        spaces: (Keyspace, Keyspace),
-        place: &str,
-        found: BTreeMap<TxnId, Content>,
-    ) {
+    fn check_goes_on(db: &Db, spaces: (Keyspace, Keyspace), place: &str, found: BTreeMap<TxnId, Content>) {
         for (at, (id, mut expected)) in found.into_iter().enumerate() {
             let txn = db.resume(id).expect("resumes");
             txn.apply(change(&mut Rng::new(id.0), spaces, &mut expected)).expect("applies");

@@ -49,8 +49,12 @@ impl server::Transactions for Transactions {
     }
 
     fn view(&self, peer: &server::Peer, txn: u64) -> Result<Arc<FileSystem>, TxnError> {
-        let state = self.state.lock();
-        Ok(Arc::clone(&Self::of(&state, &Peer::of_keys(peer), txn)?.view))
+        let peer = Peer::of_keys(peer);
+        let entered = Self::of(&self.state.lock(), &peer, txn).map(|entry| Arc::clone(&entry.view));
+        match entered {
+            Err(Refusal::Unknown(_)) => Ok(self.branches.view_of(&peer, txn).ok_or(Refusal::Unknown(txn))?),
+            entered => Ok(entered?),
+        }
     }
 
     fn path(&self, peer: &server::Peer, txn: u64) -> Result<PathBuf, TxnError> {

@@ -27,6 +27,7 @@ use kvfs_fuse::transport::BufferPool;
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
+use super::Branches;
 use crate::control::{Begin, Peer, TxnLine, may_act_for};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
@@ -61,6 +62,8 @@ impl MainLine {
 pub(crate) struct Transactions {
     main: MainLine,
     store: StoreDir,
+    /// Keys are put and got in mounted branches, too.
+    branches: Arc<Branches>,
     clock: SystemClock,
     state: Mutex<State>,
     changed: Condvar,
@@ -118,10 +121,11 @@ impl State {
 
 impl Transactions {
     /// None are open.
-    pub(crate) fn new(main: MainLine, store: StoreDir) -> Result<Arc<Self>> {
+    pub(crate) fn new(main: MainLine, store: StoreDir, branches: &Arc<Branches>) -> Result<Arc<Self>> {
         let new = Arc::new(Self {
             main,
             store,
+            branches: Arc::clone(branches),
             clock: SystemClock::new(),
             state: Mutex::default(),
             changed: Condvar::new(),
