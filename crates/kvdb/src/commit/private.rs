@@ -17,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, TxnStats};
 
+use super::SnapshotPin;
 use super::net::{NetChanges, NetSource, net_batch};
 use super::spilled::{PrivateRuns, Spill};
 use crate::cache::Accountant;
@@ -229,9 +230,14 @@ impl PrivateWrites {
         self.runs.unprepared()
     }
 
-    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint.
-    pub fn note_prepared(&mut self, mark: usize, is_checkpoint: bool) {
-        self.runs.note_prepared(mark, is_checkpoint);
+    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint with that snapshot.
+    pub fn note_prepared(&mut self, mark: usize, checkpoint: Option<SnapshotPin>) {
+        self.runs.note_prepared(mark, checkpoint);
+    }
+
+    /// Whether an earlier spill failed, and left what it was to write.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
     }
 
     /// Sizes of what is in runs. While nothing is sealed.

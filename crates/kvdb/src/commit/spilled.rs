@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{Seqno, TxnId};
 
-use super::PRIVATE;
+use super::{PRIVATE, SnapshotPin};
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
 
@@ -47,16 +47,23 @@ pub struct PrivateRuns {
     /// told.
     edits: Arc<Vec<Edit>>,
     prepared: usize,
-    /// The manifest knows the transaction as a checkpointed one.
-    is_checkpointed: bool,
+    /// The manifest knows the transaction as a checkpointed one, with this snapshot. Who holds the runs may be the
+    /// last one to hold it: while the manifest names the checkpoint, a crash may bring it back.
+    checkpoint: Option<Arc<SnapshotPin>>,
     /// Of the last batch in the runs; 0: there is none.
     last: Seqno,
 }
 
 impl PrivateRuns {
     /// Those of a checkpoint: runs by keyspace, newest first, with seqnos up to `last`.
-    pub fn restored(by_keyspace: BTreeMap<u32, Vec<Arc<Run>>>, last: Seqno) -> Self {
-        Self { by_keyspace: Arc::new(by_keyspace), is_checkpointed: true, last, ..Self::default() }
+    pub fn restored(by_keyspace: BTreeMap<u32, Vec<Arc<Run>>>, last: Seqno, snapshot: SnapshotPin) -> Self {
+        let checkpoint = Some(Arc::new(snapshot));
+        Self { by_keyspace: Arc::new(by_keyspace), checkpoint, last, ..Self::default() }
+    }
+
+    /// The snapshot of the checkpoint that the manifest knows.
+    pub fn checkpoint(&self) -> Option<&Arc<SnapshotPin>> {
+        self.checkpoint.as_ref()
     }
 
     /// Of the last batch in the runs, or [`PRIVATE`].
@@ -71,7 +78,7 @@ impl PrivateRuns {
 
     /// Whether the manifest knows any of them.
     pub fn is_prepared(&self) -> bool {
-        self.prepared > 0 || self.is_checkpointed
+        self.prepared > 0 || self.checkpoint.is_some()
     }
 
     /// The runs of a keyspace, newest first.
@@ -82,8 +89,8 @@ impl PrivateRuns {
     /// The same as those of a checkpoint that the manifest knows.
     #[must_use]
     pub fn checkpointed(&self) -> Self {
-        let by_keyspace = Arc::clone(&self.by_keyspace);
-        Self { by_keyspace, is_checkpointed: true, last: self.last, ..Self::default() }
+        let (by_keyspace, checkpoint) = (Arc::clone(&self.by_keyspace), self.checkpoint.clone());
+        Self { by_keyspace, checkpoint, last: self.last, ..Self::default() }
     }
 
     /// Every run, with its keyspace.
@@ -132,9 +139,11 @@ impl PrivateRuns {
         (self.edits[self.prepared..].to_vec(), self.edits.len())
     }
 
-    pub(super) fn note_prepared(&mut self, mark: usize, is_checkpoint: bool) {
+    pub(super) fn note_prepared(&mut self, mark: usize, checkpoint: Option<SnapshotPin>) {
         self.prepared = mark;
-        self.is_checkpointed |= is_checkpoint;
+        if let Some(snapshot) = checkpoint {
+            self.checkpoint = Some(Arc::new(snapshot));
+        }
     }
 }
 

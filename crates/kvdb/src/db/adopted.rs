@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use kvfs_store::{Seqno, TxnId};
+use parking_lot::Mutex;
 
+use crate::commit::SnapshotPin;
 use crate::memtable::{WriteGuard, Writers};
 use crate::version::Run;
 
@@ -24,17 +26,27 @@ pub(crate) struct CommittedRuns {
     pub(crate) base: Seqno,
     runs: OnceLock<RunsByKeyspace>,
     writers: Writers,
+    /// Of a transaction that was checkpointed: until the manifest has adopted the runs, a crash may bring back
+    /// the checkpoint, which then needs its snapshot.
+    checkpoint: Mutex<Option<Arc<SnapshotPin>>>,
 }
 
 impl CommittedRuns {
     /// Without runs yet.
-    pub(crate) fn new(txn: TxnId, base: Seqno) -> Self {
-        Self { txn, base, runs: OnceLock::new(), writers: Writers::default() }
+    pub(crate) fn new(txn: TxnId, base: Seqno, checkpoint: Option<Arc<SnapshotPin>>) -> Self {
+        let (runs, writers) = (OnceLock::new(), Writers::default());
+        Self { txn, base, runs, writers, checkpoint: Mutex::new(checkpoint) }
+    }
+
+    /// The manifest has adopted the runs, and knows no checkpoint any more.
+    pub(crate) fn release_checkpoint(&self) {
+        let released = self.checkpoint.lock().take();
+        drop(released);
     }
 
     /// With these runs; nobody is going to set others.
     pub(crate) fn with(txn: TxnId, base: Seqno, runs: RunsByKeyspace) -> Self {
-        Self { runs: runs.into(), ..Self::new(txn, base) }
+        Self { runs: runs.into(), ..Self::new(txn, base, None) }
     }
 
     /// Announces the committer. Take it before the layer can be seen, keep it until the commit is published

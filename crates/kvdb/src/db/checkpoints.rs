@@ -4,20 +4,20 @@
 //! checkpoint. Were the edit before the journal, a crash could take away the end of the history below the
 //! snapshot, or what the transaction's user has written beside it (numbers that it was given). For a checkpointed
 //! transaction nothing is prepared without such a mark, so the manifest never names a part of a checkpoint; the
-//! edit that adopts the runs after a commit takes the mark away.
+//! edit that adopts the runs after a commit takes the mark away, the one that drops them after an abort. Up to these
+//! edits a crash may bring the checkpoint back, so the snapshot stays pinned up to them.
 //!
 //! Thread safety: one short lock, never held across I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_store::{CheckpointInfo, Result, Seqno, StoreError, TxnId, TxnStats};
 use parking_lot::Mutex;
 
 use super::adopted::RunsByKeyspace;
-use super::inner::{Inner, NEVER_RECLAIMED};
+use super::inner::Inner;
 use super::keyspaces::Keyspaces;
 use crate::commit::{PRIVATE, PrivateRuns, SnapshotPin, SnapshotTracker};
 use crate::run::RunContext;
@@ -71,8 +71,9 @@ impl Checkpoints {
             }
             let prepared = state.prepared.get(&txn).map_or(&[][..], |runs| runs);
             let runs = open_runs(prepared, PRIVATE, ctx, keyspaces)?;
-            let runs = PrivateRuns::restored(runs, PRIVATE + checkpoint.operations);
-            let saved = Saved { state: checkpoint.clone(), pin: tracker.pin(seqno), runs };
+            let pin = tracker.pin(seqno);
+            let runs = PrivateRuns::restored(runs, PRIVATE + checkpoint.operations, pin.clone());
+            let saved = Saved { state: checkpoint.clone(), pin, runs };
             by_id.insert(txn, (saved, false));
         }
         Ok(Self { by_id: Mutex::new(by_id) })
@@ -160,12 +161,12 @@ pub(crate) fn open_runs(
 }
 
 impl Inner {
-    /// Transaction `id` has ended: its checkpoint is none any more. What only its snapshot saw is garbage.
+    /// Transaction `id` has ended: its checkpoint is none any more. What only its snapshot saw is garbage, once the
+    /// manifest has forgotten it, too: until then the runs hold the snapshot.
     pub(crate) fn end_checkpoint(&self, id: TxnId) {
         let Some(saved) = self.checkpoints.remove(id) else { return };
         let seqno = saved.pin.seqno();
         drop(saved);
-        self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
         self.deleted_positions.lock().push(seqno);
         self.work.ring();
     }

@@ -114,7 +114,8 @@ impl Inner {
             let base = order.next_seqno;
             match journal.append_spilled(base, &commit) {
                 Ok(lsn) => {
-                    let layer = Arc::new(CommittedRuns::new(txn, base - 1));
+                    let layer = CommittedRuns::new(txn, base - 1, runs.checkpoint().cloned());
+                    let layer = Arc::new(layer);
                     let ticket = self.publisher.begin(base, operations);
                     let older = self.rotate(&mut order, lsn);
                     order.next_seqno += operations;
@@ -173,12 +174,10 @@ impl Inner {
         let keyspaces: Vec<u32> = by_keyspace.keys().copied().collect();
         let all = by_keyspace.values().flatten();
         let fresh: Vec<Arc<Piece>> = all.flat_map(|run| run.pieces.iter().cloned()).collect();
-        self.install_sealed(
-            sealed,
-            vec![Edit::AdoptRuns { txn: runs.txn, base: runs.base }],
-            &keyspaces,
-            &fresh,
-        )
+        let edits = vec![Edit::AdoptRuns { txn: runs.txn, base: runs.base }];
+        self.install_sealed(sealed, edits, &keyspaces, &fresh)?;
+        runs.release_checkpoint();
+        Ok(())
     }
 
     /// Whether this opening of the store goes on: when it has ended, the device may be another one's.

@@ -265,7 +265,12 @@ impl DbTxn {
     /// Everything to the device, and into the manifest; as a checkpoint when it has an `owner`.
     fn prepare_spilled(&self, owner: Option<&[u8]>) -> Result<()> {
         let _one_at_a_time = self.spilling.lock();
+        let is_left_over = self.with(|live| Ok(live.writes.is_sealed()))?;
         self.spill_alone()?;
+        if is_left_over {
+            // That was what a failed spill had left, not what came in after it.
+            self.spill_alone()?;
+        }
         let save = self.with(|live| Ok(self.plan_save(live, owner)))?;
         self.tell(&save)?;
         self.with(|live| {
@@ -310,7 +315,8 @@ impl DbTxn {
     }
 
     fn note_saved(&self, live: &mut Live, save: Save) {
-        live.writes.note_prepared(save.mark, save.checkpoint.is_some());
+        let snapshot = save.checkpoint.is_some().then(|| live.pin.clone());
+        live.writes.note_prepared(save.mark, snapshot);
         if let Some(state) = save.checkpoint {
             let saved = Saved { state, pin: live.pin.clone(), runs: live.writes.runs().checkpointed() };
             self.inner.checkpoints.set(self.id, saved);

@@ -143,7 +143,7 @@ impl Undo {
     }
 
     fn is_fresh(&self, kept: &Kept, now: Duration) -> bool {
-        now.saturating_sub(kept.committed) <= self.age_max
+        now.abs_diff(kept.committed) <= self.age_max
     }
 
     /// What the manifest is to name when the journal's records up to `seqno` retire.
@@ -225,7 +225,8 @@ impl Inner {
         };
         // Without any lock: it may take long.
         for (before, after) in unknown {
-            let bytes = self.bytes_before(&before, &after)?;
+            // What can't be measured must not keep its pins, nor hold up merges: a pass settles it.
+            let bytes = self.bytes_before(&before, &after).unwrap_or(RELEASED_BYTES_MAX);
             let mut state = self.undo.state.lock();
             for kept in state.leaving.iter_mut().filter(|kept| kept.after.seqno() == after.seqno()) {
                 kept.bytes = Some(bytes);
@@ -248,7 +249,6 @@ impl Inner {
         if count > 0 {
             tracing::warn!(count, "space is short: committed transactions can't be taken back any more");
             self.forget_leaving()?;
-            self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
         }
         Ok(count > 0)
     }
@@ -265,6 +265,8 @@ impl Inner {
             self.undo.state.lock().leaving.extend(leaving);
             return Err(error);
         }
+        // Somebody who finds no space need not wait until it is worth a pass.
+        self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
         let bytes: u64 = leaving.iter().filter_map(|kept| kept.bytes).sum();
         let released = self.undo.bytes_released.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let capacity = self.ctx.zones.space().bytes_capacity;

@@ -198,6 +198,9 @@ impl Inner {
             return Ok(());
         }
         full_is_false(self.reclaim())?;
+        if self.flush_is_full.load(Ordering::Acquire) && self.give_up_undo()? {
+            full_is_false(self.reclaim())?;
+        }
         if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
     }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode, Device, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store, Txn, TxnId, TxnOptions,
-    TxnOutcome,
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Read, Records, Result,
+    Store, StoreError, Touch, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 use crate::basics::{create, open, put};
@@ -364,5 +366,81 @@ fn merges_keep_what_a_checkpoint_sees() {
         }
         let txn = db.resume(id).expect("resumes");
         assert_eq!(txn.get(rows, b"key").expect("reads").as_deref(), Some(&b"old"[..]));
+    }
+}
+
+#[test]
+fn a_commit_that_a_crash_takes_back_leaves_the_checkpoint_with_its_snapshot() {
+    let crash = Arc::new(CrashDevice::in_memory(0, ZONES * ZONE_BYTES));
+    let device = Arc::clone(&crash) as Arc<dyn Device>;
+    create(&device, ZONES);
+    let db = open(&device, |options| options.merge.class_runs = 2);
+    let (rows, _) = keyspaces(&db);
+    put(&db, rows, "changed", "old");
+    put(&db, rows, "gone", "old");
+    db.flush().expect("flushes");
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    let mut batch = Batch::new();
+    batch.put(rows, "own", "1");
+    txn.apply(batch).expect("applies");
+    txn.checkpoint(b"").expect("is checkpointed");
+    put(&db, rows, "changed", "new");
+    let mut batch = Batch::new();
+    batch.delete(rows, "gone");
+    db.apply(batch, Durability::Synced).expect("applies");
+    db.flush().expect("flushes");
+    // Not durable, and then everything that could lose the snapshot.
+    txn.commit(Durability::Buffered).expect("commits");
+    db.compact().expect("merges");
+    let image: Arc<dyn Device> = Arc::new(crash.crash_image(1, CrashMode::DropAll).expect("an image"));
+    let db = open(&image, |_| {});
+    let (rows, _) = keyspaces(&db);
+    let txn = db.resume(txn.id()).expect("the commit is lost, and the checkpoint is not");
+    for (key, value) in [("changed", "old"), ("gone", "old"), ("own", "1")] {
+        assert_eq!(txn.get(rows, key.as_bytes()).expect("reads").as_deref(), Some(value.as_bytes()), "{key}");
+    }
+    let gone = [Records::Key { key: "gone".into(), touch: Touch::ALL }];
+    assert!(txn.changed_since_snapshot(rows, &gone).expect("looks").is_some());
+}
+
+/// Appends, and refuses to at first.
+struct Append(AtomicBool);
+
+impl MergeFunction for Append {
+    fn resolve(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
+        if !self.0.load(Ordering::Relaxed) {
+            return Err(StoreError::corrupt("an operand", "refused"));
+        }
+        Ok(Some([base.unwrap_or_default(), &operands.concat()].concat().into()))
+    }
+
+    fn fold(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Bytes> {
+        None
+    }
+}
+
+#[test]
+fn a_checkpoint_after_one_that_failed_holds_what_came_in_between() {
+    let device = crate::basics::make(ZONES);
+    let db = open(&device, |_| {});
+    let append = Arc::new(Append(AtomicBool::new(false)));
+    let merge = Some(Arc::clone(&append) as Arc<dyn MergeFunction>);
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, merge).expect("opens");
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    let mut batch = Batch::new();
+    batch.put(rows, "first", "a");
+    batch.merge(rows, "first", "b");
+    txn.apply(batch).expect("applies");
+    txn.checkpoint(b"").expect_err("can't be written");
+    let mut batch = Batch::new();
+    batch.put(rows, "later", "c");
+    txn.apply(batch).expect("applies");
+    append.0.store(true, Ordering::Relaxed);
+    txn.checkpoint(b"").expect("is checkpointed");
+    let id = txn.id();
+    drop(txn);
+    let txn = db.resume(id).expect("resumes");
+    for (key, value) in [("first", "ab"), ("later", "c")] {
+        assert_eq!(txn.get(rows, key.as_bytes()).expect("reads").as_deref(), Some(value.as_bytes()), "{key}");
     }
 }

@@ -9,7 +9,8 @@ use kvfs_device::{CrashDevice, CrashMode, Device};
 use kvfs_kvdb::{Background, Db, Options};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Store, StoreError, TxnId, TxnOptions,
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Read, Result, Store,
+    StoreError, TxnId, TxnOptions,
 };
 
 use crate::basics::{create, get, make, open, put};
@@ -273,4 +274,49 @@ fn a_full_store_gives_up_what_it_keeps() {
     assert!(kept(&db).contains(&last.0));
     assert_eq!(get(&db, rows(&db), "key"), None);
     assert!(db.check().expect("checks").findings.is_empty());
+}
+
+struct Append;
+
+impl MergeFunction for Append {
+    fn resolve(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
+        Ok(Some([base.unwrap_or_default(), &operands.concat()].concat().into()))
+    }
+
+    fn fold(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Bytes> {
+        None
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_when_it_is_too_old_goes_all_the_same_with_its_name() {
+    let device = make(200);
+    let at = |seconds: u64, age: u64| {
+        let mut options = Options::with_memory(64 << 20);
+        options.background = Background::Manual;
+        (options.undo_count, options.undo_age) = (8, Duration::from_secs(age));
+        let clock = Arc::new(ManualClock::at(Duration::from_secs(seconds)));
+        Db::open(Arc::clone(&device), options, clock).expect("opens")
+    };
+    let appending = |db: &Db| db.open_keyspace("rows", KeyspaceKind::Tuple, Some(Arc::new(Append)));
+    let db = at(1, 3600);
+    let rows = appending(&db).expect("opens");
+    put(&db, rows, "key", "base");
+    db.flush().expect("flushes");
+    let mut batch = Batch::new();
+    batch.merge(rows, "key", "+1");
+    db.apply(batch, Durability::Synced).expect("applies");
+    db.flush().expect("flushes");
+    let id = commit(&db, Durability::Synced, |batch| batch.put(rows, "key", "set"));
+    db.close().expect("closes");
+    // Nobody has told yet how operands are resolved: so the pre-image can't be read.
+    let db = at(10_000, 3600);
+    db.reclaim().expect("is not held up by it");
+    db.close().expect("closes");
+    // Had the manifest kept the name, a longer age would bring it back, after merges that knew nothing of it.
+    let db = at(10_001, 1_000_000);
+    let rows = appending(&db).expect("opens");
+    assert!(db.undo_points().is_empty());
+    assert!(matches!(db.open_undo(id).map(drop), Err(StoreError::NotKept(_))));
+    assert_eq!(db.get(rows, b"key").expect("reads").as_deref(), Some(&b"set"[..]));
 }
