@@ -174,7 +174,7 @@ fn what_is_kept_survives_closing_and_a_crash_before_and_after_the_flush() {
 /// what it names both states.
 #[test]
 fn every_crash_leaves_both_states_of_what_is_named() {
-    let rounds = std::env::var("KVFS_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_u64);
+    let rounds = std::env::var("KVFS_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_u64);
     for seed in 0..rounds {
         let crash = Arc::new(CrashDevice::in_memory(seed, 200 * ZONE_BYTES));
         let device = Arc::clone(&crash) as Arc<dyn Device>;
