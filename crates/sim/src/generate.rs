@@ -70,6 +70,7 @@ impl Generator<'_> {
             w.named_delete,
             w.named_compare,
             w.txn_prepare,
+            w.txn_checkpoint,
         ];
         let slot = self.rng.index(SLOTS);
         match pick(&mut self.rng, &weights) {
@@ -110,7 +111,8 @@ impl Generator<'_> {
             21 => Step::NamedCreate { slot },
             22 => Step::NamedDelete { slot },
             23 => Step::NamedCompare { slot },
-            _ => Step::TxnPrepare { slot },
+            24 => Step::TxnPrepare { slot },
+            _ => Step::TxnCheckpoint { slot },
         }
     }
 

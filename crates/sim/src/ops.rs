@@ -82,6 +82,8 @@ pub enum Step {
     TxnChanges { slot: usize },
     /// Does what can be done before the commit.
     TxnPrepare { slot: usize },
+    /// Checkpoints, and in every other slot lets go and resumes.
+    TxnCheckpoint { slot: usize },
     /// Commits, and so empties `slot`.
     TxnCommit { slot: usize, durability: Durability },
     /// Aborts, and so empties `slot`.
@@ -119,6 +121,7 @@ pub struct StepWeights {
     pub txn_changed: u32,
     pub txn_changes: u32,
     pub txn_prepare: u32,
+    pub txn_checkpoint: u32,
     pub txn_commit: u32,
     pub txn_abort: u32,
     pub reopen: u32,
@@ -181,6 +184,7 @@ impl Default for Profile {
             txn_changed: 4,
             txn_changes: 2,
             txn_prepare: 2,
+            txn_checkpoint: 2,
             txn_commit: 3,
             txn_abort: 1,
             reopen: 1,
@@ -269,6 +273,7 @@ impl fmt::Debug for Step {
             }
             Self::TxnChanges { slot } => write!(f, "txn_changes {slot}"),
             Self::TxnPrepare { slot } => write!(f, "txn_prepare {slot}"),
+            Self::TxnCheckpoint { slot } => write!(f, "txn_checkpoint {slot}"),
             Self::TxnCommit { slot, durability } => write!(f, "txn_commit {slot} {durability:?}"),
             Self::TxnAbort { slot } => write!(f, "txn_abort {slot}"),
             Self::Get { reader, space, key } => {

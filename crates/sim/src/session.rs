@@ -37,6 +37,7 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         txn_changed: 0,
         txn_changes: 0,
         txn_prepare: 4,
+        txn_checkpoint: 0,
         txn_commit: 6,
         txn_abort: 1,
         crash: 0,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{
     BLOCK_BYTES, Cursor, Durability, Extent, ExtentKind, KeyRange, Op, Position, Read, Result, Snapshot,
-    Store, StoreError, Txn,
+    Store, StoreError, Txn, TxnId,
 };
 
 use crate::crash_check::{History, compare};
@@ -160,6 +160,8 @@ struct Pair<T> {
 }
 
 struct Runner<'s> {
+    /// Checkpointed transactions that were let go before the store was closed or crashed.
+    suspended: Vec<Pair<TxnId>>,
     subject: Box<dyn Subject + 's>,
     handles: Handles,
     history: History,
@@ -215,6 +217,7 @@ impl<'s> Runner<'s> {
             snapshots: Default::default(),
             cursors: Default::default(),
             txns: Default::default(),
+            suspended: Vec::new(),
             outcomes: Outcomes::default(),
             named: NamedStates::default(),
         })
@@ -260,6 +263,7 @@ impl<'s> Runner<'s> {
             Step::TxnChanged { slot, space, records } => self.txn_changed(*slot, *space, records),
             Step::TxnChanges { slot } => self.txn_changes(*slot),
             Step::TxnPrepare { slot } => self.txn_prepare(*slot),
+            Step::TxnCheckpoint { slot } => self.txn_checkpoint(*slot),
             Step::TxnCommit { slot, durability } => self.txn_commit(*slot, *durability),
             Step::TxnAbort { slot } => self.txn_abort(*slot),
             Step::Reopen => self.reopen(),
@@ -449,7 +453,7 @@ impl<'s> Runner<'s> {
     }
 
     fn release_all(&mut self) {
-        self.txns = Default::default();
+        self.suspend_all();
         self.cursors = Default::default();
         self.snapshots = Default::default();
     }
@@ -465,6 +469,7 @@ impl<'s> Runner<'s> {
         }
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
         self.synced();
+        self.end_suspended(true)?;
         self.outcomes.check_reopened(&*store)?;
         self.named.compare_all(&*store, &self.handles)?;
         check_undo(&*store, &self.handles, &self.history)?;
@@ -481,6 +486,7 @@ impl<'s> Runner<'s> {
         let allowed = self.history.synced()..=self.history.len();
         let survivors = self.history.find_prefix(&*store, allowed)?;
         self.handles = Handles::open(&*store).map_err(|error| text(&error))?;
+        self.end_suspended(false)?;
         self.outcomes.check_reopened(&*store)?;
         self.named.compare_all(&*store, &self.handles)?;
         check_undo(&*store, &self.handles, &self.history)?;

@@ -202,7 +202,7 @@ pub trait Txn: Read {
     fn stats(&self) -> TxnStats;
 
     /// Does as much of a commit as can be done beforehand (spilled data is synced), so that the commit itself
-    /// is short. Writes may follow.
+    /// is short. Writes may follow. Of a checkpointed transaction that is its next checkpoint.
     ///
     /// # Errors
     /// As [`Txn::apply`].
@@ -223,7 +223,8 @@ pub trait Txn: Read {
     }
 
     /// Makes everything visible at once; with [`Durability::Synced`] it survives a power cut when this
-    /// returns. Ends the transaction, unless it fails with nothing done.
+    /// returns. Ends the transaction, unless it fails with nothing done. Where a crash takes the commit back, a
+    /// checkpointed transaction waits to be resumed again, with all that was to be committed.
     ///
     /// # Errors
     /// [`crate::StoreError::Full`] and the like: nothing was committed, it can be tried again or aborted.

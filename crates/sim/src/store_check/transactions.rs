@@ -1,13 +1,20 @@
 //! The steps of transactions: what is allowed and refused must agree to the last conflict.
 
-use kvfs_store::{Durability, Isolation, Op, Records, Store, StoreError, Txn, TxnOptions, TxnOutcome};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::{Pair, Runner, Verdict, text};
+use kvfs_store::{Durability, Isolation, Op, Records, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome};
+
+use super::{Pair, Runner, Verdict, compare, text};
+use crate::ops::Reader;
 use crate::spaces::{Handles, SPACES, SpaceIndex};
 use crate::txns::NetSet;
 
 impl Runner<'_> {
     pub(super) fn txn_begin(&mut self, slot: usize, isolation: Isolation) -> Verdict {
+        if self.is_checkpointed(slot) {
+            self.txn_abort(slot)?;
+        }
         self.txns[slot] = None;
         let store = self.subject.store();
         if !store.capabilities().transactions {
@@ -78,9 +85,83 @@ impl Runner<'_> {
     pub(super) fn txn_prepare(&self, slot: usize) -> Verdict {
         let Some(pair) = &self.txns[slot] else { return Ok(()) };
         match pair.subject.prepare() {
-            Err(StoreError::Full) if self.subject.may_fill_up() => Ok(()),
-            result => result.map_err(|error| text(&error)),
+            Err(StoreError::Full) if self.subject.may_fill_up() => return Ok(()),
+            result => result.map_err(|error| text(&error))?,
         }
+        pair.model.prepare().map_err(|error| text(&error))
+    }
+
+    fn is_checkpointed(&self, slot: usize) -> bool {
+        let Some(pair) = &self.txns[slot] else { return false };
+        self.subject.store().checkpointed().iter().any(|info| info.id == pair.subject.id())
+    }
+
+    pub(super) fn txn_checkpoint(&mut self, slot: usize) -> Verdict {
+        let Some(pair) = &self.txns[slot] else { return Ok(()) };
+        if !self.subject.store().capabilities().checkpoints {
+            return Ok(());
+        }
+        match pair.subject.checkpoint(b"sim") {
+            Err(StoreError::Full) if self.subject.may_fill_up() => return Ok(()),
+            result => result.map_err(|error| text(&error))?,
+        }
+        pair.model.checkpoint(b"sim").map_err(|error| text(&error))?;
+        let ids = Pair { subject: pair.subject.id(), model: pair.model.id() };
+        self.synced();
+        if slot.is_multiple_of(2) {
+            self.txns[slot] = None;
+            self.txns[slot] = Some(self.resume(&ids)?);
+        }
+        self.compare(Reader::Txn(slot))
+    }
+
+    fn resume(&self, ids: &Pair<TxnId>) -> Result<Pair<Arc<dyn Txn>>, String> {
+        let subject = self.subject.store().resume(ids.subject).map_err(|error| text(&error))?;
+        let model = self.history.model().resume(ids.model).map_err(|error| text(&error))?;
+        if (subject.id(), subject.isolation()) != (ids.subject, model.isolation()) {
+            return Err(format!("resumed as {} {:?}", subject.id(), subject.isolation()));
+        }
+        Ok(Pair { subject, model })
+    }
+
+    /// Lets all transactions go, those with a checkpoint to be asked for later.
+    pub(super) fn suspend_all(&mut self) {
+        for slot in 0..self.txns.len() {
+            let is_checkpointed = self.is_checkpointed(slot);
+            let pair = self.txns[slot].take().filter(|_| is_checkpointed);
+            let ids = pair.map(|pair| Pair { subject: pair.subject.id(), model: pair.model.id() });
+            self.suspended.extend(ids);
+        }
+    }
+
+    /// After an opening: the suspended ones are there, as they were, and end.
+    pub(super) fn end_suspended(&mut self, has_newest: bool) -> Verdict {
+        let suspended = std::mem::take(&mut self.suspended);
+        let listed: BTreeSet<TxnId> =
+            self.subject.store().checkpointed().iter().map(|info| info.id).collect();
+        let expected: BTreeSet<TxnId> = suspended.iter().map(|ids| ids.subject).collect();
+        if !listed.is_superset(&expected) || (has_newest && listed != expected) {
+            return Err(format!("checkpoints of {listed:?} are there, not of {expected:?}"));
+        }
+        // A commit that a crash has taken back leaves what was prepared for it.
+        for &id in listed.difference(&expected) {
+            let store = self.subject.store();
+            if store.txn_outcome(id) != TxnOutcome::Open {
+                return Err(format!("transaction {id} was committed, and its checkpoint is there"));
+            }
+            store.resume(id).map_err(|error| text(&error))?.abort();
+        }
+        for ids in &suspended {
+            let pair = self.resume(ids)?;
+            // Another one reads the newest state, of which a crash may have taken the end.
+            if has_newest || pair.subject.isolation() == Isolation::Snapshot {
+                let model = self.history.handles();
+                compare(&*pair.subject, &self.handles, &*pair.model, model)?;
+            }
+            pair.subject.abort();
+            pair.model.abort();
+        }
+        Ok(())
     }
 
     pub(super) fn txn_commit(&mut self, slot: usize, durability: Durability) -> Verdict {

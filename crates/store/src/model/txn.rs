@@ -353,7 +353,12 @@ impl Txn for ModelTxn {
     }
 
     fn prepare(&self) -> Result<()> {
-        self.with(|_| Ok(()))
+        self.with(|live| {
+            if let Some(checkpoint) = self.shared.commit.lock().transactions.checkpoints.get_mut(&self.id) {
+                (checkpoint.own, checkpoint.stats) = (live.own.clone(), live.stats);
+            }
+            Ok(())
+        })
     }
 
     fn checkpoint(&self, owner: &[u8]) -> Result<()> {
