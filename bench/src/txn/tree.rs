@@ -1,20 +1,20 @@
 //! A real tree on a mount: unpacked, searched, read and removed, outside of transactions and in one.
 //!
-//! Table 4.3 and figures 4.6 and 4.7 of the thesis, without the compilation. Times are of the whole command, so those
-//! of transactions include the commit.
+//! Table 4.3 and figures 4.6 to 4.8 of the thesis; what is compiled is a project of its own ([`project`]), alone and two
+//! at once. Times are of the whole command, so those of transactions include the commit.
 //!
 //! Thread safety: one experiment at a time; the mount is shared by all and taken down with the last.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::source;
 
-use crate::{Experiment, Goal};
+use crate::{Experiment, Goal, project};
 
 /// A store and its mount.
 struct Mount {
@@ -34,6 +34,21 @@ impl Mount {
 
     /// Runs a shell command in the mount, in a transaction of its own if `level` says so; seconds.
     fn time(&self, level: Level, command: &str) -> Result<f64> {
+        self.time_all(level, &[command])
+    }
+
+    /// Runs shell commands at once, each in a transaction of its own if `level` says so; seconds.
+    fn time_all(&self, level: Level, commands: &[&str]) -> Result<f64> {
+        let start = Instant::now();
+        let started: Result<Vec<_>> = commands.iter().map(|command| self.start(level, command)).collect();
+        for (mut child, command) in started?.into_iter().zip(commands) {
+            let status = child.wait().with_context(|| format!("cannot wait for {command}"))?;
+            ensure!(status.success(), "{command}: {status}");
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn start(&self, level: Level, command: &str) -> Result<Child> {
         let mut shell = match level.option() {
             None => Command::new("sh"),
             Some(isolation) => {
@@ -43,11 +58,7 @@ impl Mount {
             }
         };
         shell.args(["-c", command]).current_dir(&self.dir).stdin(Stdio::null()).stdout(Stdio::null());
-        let start = Instant::now();
-        let status = shell.status().with_context(|| format!("cannot run {command}"))?;
-        let seconds = start.elapsed().as_secs_f64();
-        ensure!(status.success(), "{command}: {status}");
-        Ok(seconds)
+        shell.spawn().with_context(|| format!("cannot run {command}"))
     }
 }
 
@@ -101,6 +112,8 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
     let tarball = source::tarball(None, quick)?;
     let mount = Rc::new(Mount::new(program, work)?);
     let untar = format!("mkdir tree && tar -xf {} -C tree", tarball.display());
+    let sources = work.join("project");
+    project::create(&sources, if quick { 12 } else { 100 })?;
     let steps = [
         ("unpack", untar.as_str()),
         ("find", "find tree -newer tree -print"),
@@ -116,6 +129,7 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
         goal: Some(Goal::AtMost(0.025)),
         measure: Box::new(move || in_mount.time(Level::Snapshot, "true")),
     });
+    builds(&mount, &sources, &mut all);
     for level in Level::ALL {
         for (step, command) in steps {
             let (mount, command) = (Rc::clone(&mount), command.to_owned());
@@ -130,4 +144,29 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
         }
     }
     Ok(all)
+}
+
+/// A project copied and built, then removed; once, and two at the same time.
+fn builds(mount: &Rc<Mount>, sources: &Path, all: &mut Vec<Experiment>) {
+    let build = |dir: &str| {
+        format!("cp -r {} {dir} && make -s -j2 -C {dir} >/dev/null && rm -r {dir}", sources.display())
+    };
+    let (alone, one, other) = (build("alone"), build("one"), build("other"));
+    let goals = [("build", vec![alone], true), ("two builds at once", vec![one, other], false)];
+    for (step, commands, has_goal) in goals {
+        for level in Level::ALL {
+            let (mount, commands) = (Rc::clone(mount), commands.clone());
+            let goal = level.goal().filter(|_| has_goal);
+            all.push(Experiment {
+                name: format!("{step}, {}", level.title()),
+                unit: "s",
+                against: (level != Level::None).then(|| (format!("{step}, {}", Level::None.title()), goal)),
+                goal: None,
+                measure: Box::new(move || {
+                    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+                    mount.time_all(level, &commands)
+                }),
+            });
+        }
+    }
 }
