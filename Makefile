@@ -55,7 +55,7 @@ bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floo
 bench-txn: build ## transactions: the engine and a mount, beside what the thesis measured; root, an idle machine
 	@scripts/setup.sh test
 	@cd bench && cargo run --release --locked --bin kvfs-bench-txn -- --kvfs ../$(KVFS) \
-		--json ../target/bench-txn.json $(BENCH)
+		--json ../target/bench-txn.json --plots ../target/bench-txn $(BENCH)
 
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check

@@ -175,7 +175,9 @@ fn overlap(dir: &Path, sizes: &Sizes, all: &mut Vec<Experiment>) {
     let variants = [
         (base, 1, 0, None),
         ("16 MiB of blocks each, 2 threads, overlap 0 %", 2, 0, Some(Goal::AtLeast(1.6))),
+        ("16 MiB of blocks each, 2 threads, overlap 25 %", 2, 25, None),
         ("16 MiB of blocks each, 2 threads, overlap 50 %", 2, 50, None),
+        ("16 MiB of blocks each, 2 threads, overlap 75 %", 2, 75, None),
         ("16 MiB of blocks each, 2 threads, overlap 100 %", 2, 100, Some(Goal::AtLeast(0.9))),
     ];
     for (name, threads, percent, goal) in variants {

@@ -1,10 +1,12 @@
 //! Measures transactions: the engine as a library, then `kvfs txn run` on a mount.
 //!
-//! The experiments are those of the KVFS thesis (figures 4.1 to 4.3, 4.6, 4.8) in sizes for one machine of today, and
+//! The experiments are those of the KVFS thesis (figures 4.1 to 4.3, 4.6 to 4.8) in sizes for one machine of today, and
 //! what its authors left for later: group commit. Everything is made below `--work` and removed at the end.
 
 mod ends;
 mod library;
+mod plots;
+mod project;
 mod rig;
 mod tree;
 
@@ -52,6 +54,10 @@ struct Args {
     /// Also write the results to this file
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
+
+    /// Also draw the results beside those of the thesis: a page and SVG files in this directory
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
 }
 
 /// One thing that is measured, several times.
@@ -149,6 +155,11 @@ fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.json {
         let json = serde_json::to_string_pretty(&rows)?;
         fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(dir) = &args.plots {
+        let machine = format!("{} {} runs, interleaved.", machine.line(), args.runs);
+        plots::write(dir, &machine, &rows)?;
+        println!("\nfigures: {}", dir.join("index.html").display());
     }
     Ok(())
 }

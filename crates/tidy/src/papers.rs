@@ -66,6 +66,46 @@ pub fn check_promises(semantics: &str, tests: &BTreeSet<String>, files: &[String
     findings
 }
 
+/// Names of all steps of a suite: `step "NAME" command`, or by another word that ends in a step.
+pub fn step_names(script: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let at = ["step \"", "alone \""].iter().find_map(|word| Some((line.find(word)?, word.len())));
+        let (start, len) = at.filter(|(start, _)| *start == 0 || line[..*start].ends_with(' '))?;
+        Some(line[start + len..].split('"').next().unwrap_or_default().to_owned())
+    };
+    script.lines().filter_map(name).collect()
+}
+
+/// Checks that the steps that `docs/SEMANTICS.md` names behind a script are in it: separated by commas, each the
+/// beginning of a step's name (which may have commas of its own). `steps` gives those of a script.
+pub fn check_steps(semantics: &str, steps: impl Fn(&str) -> Vec<String>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (at, line) in semantics.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
+        let parts: Vec<&str> = line.trim().trim_end_matches('|').split('`').collect();
+        for pair in parts.windows(2).filter(|pair| pair[0].ends_with(".sh")) {
+            let Some(text) = pair[1].strip_prefix(": ") else { continue };
+            let text = text.split([';', '|']).next().unwrap_or_default().trim().trim_end_matches(',');
+            let (words, known): (Vec<&str>, _) = (text.split(", ").collect(), steps(pair[0]));
+            let mut first = 0;
+            while first < words.len() {
+                let is_step =
+                    |end: &usize| known.iter().any(|k| k.starts_with(&words[first..*end].join(", ")));
+                let end = (first + 1..=words.len()).rev().find(is_step);
+                if end.is_none() {
+                    findings.push(format!(
+                        "docs/SEMANTICS.md:{}: no step \"{}\" in {}",
+                        at + 1,
+                        words[first],
+                        pair[0]
+                    ));
+                }
+                first = end.unwrap_or(first + 1);
+            }
+        }
+    }
+    findings
+}
+
 /// Checks that `text` names no directory of somebody's machine.
 pub fn check_machine_paths(path: &str, text: &str) -> Vec<Finding> {
     // In pieces, so that this file does not find itself.
@@ -94,7 +134,7 @@ pub fn check_changelog(changelog: &str, version: &str) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_changelog, check_machine_paths, check_promises, test_names};
+    use super::{check_changelog, check_machine_paths, check_promises, check_steps, step_names, test_names};
 
     #[test]
     fn a_promise_needs_a_test_that_exists() {
@@ -109,6 +149,18 @@ mod tests {
         assert_eq!(check("| a | `helper` |"), 1);
         assert_eq!(check("| a | later |"), 1);
         assert_eq!(check(""), 1);
+    }
+
+    #[test]
+    fn a_step_must_be_in_its_script() {
+        let script =
+            "step \"one, and more\" f\n[ -n \"$x\" ] || step \"two\" g\nalone \"three\" h\necho \"four\"\n";
+        assert_eq!(step_names(script), ["one, and more", "two", "three"]);
+        let check = |cell: &str| check_steps(&format!("| a | {cell} |"), |_| step_names(script)).len();
+        assert_eq!(check("`a.sh`: one, and more, two, `test`, `b.sh`: three"), 0);
+        assert_eq!(check("`a.sh`: one, two; and so on"), 0);
+        assert_eq!(check("`a.sh`: four, two"), 1);
+        assert_eq!(check("`a.sh`, `test`"), 0);
     }
 
     #[test]

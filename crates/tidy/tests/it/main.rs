@@ -50,7 +50,10 @@ fn every_promise_has_its_test() {
     let rust =
         files.iter().filter(|f| f.starts_with("crates/") && !f.starts_with("crates/tidy/") && is_rust(f));
     let tests = rust.flat_map(|f| papers::test_names(&read(f).unwrap())).collect();
-    expect_none(&papers::check_promises(&read("docs/SEMANTICS.md").unwrap(), &tests, &files));
+    let semantics = read("docs/SEMANTICS.md").unwrap();
+    expect_none(&papers::check_promises(&semantics, &tests, &files));
+    let steps = |script: &str| papers::step_names(&read(script).unwrap_or_default());
+    expect_none(&papers::check_steps(&semantics, steps));
 }
 
 #[test]
