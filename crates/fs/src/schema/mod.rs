@@ -28,7 +28,9 @@ pub(crate) use key::{
     superblock_key, xattr_key,
 };
 pub(crate) use keyspace::{decode_keyspace, encode_keyspace};
-pub(crate) use patch::{BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_PARENT, TimePatch};
+pub(crate) use patch::{
+    BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_CONTENT, TOUCH_PARENT, TimePatch,
+};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;
 

@@ -28,6 +28,7 @@ mod origin;
 mod publish;
 mod restore;
 mod txn;
+mod user_locks;
 mod verify;
 
 pub use commit::{CommitPlan, Committed, Invalidations};

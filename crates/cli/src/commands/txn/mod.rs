@@ -4,6 +4,7 @@ mod diff;
 mod init;
 mod join;
 mod list;
+mod lock;
 mod retry;
 mod run;
 mod supervise;
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
         TxnCommand::Abort { id } => simple(store, &Request::Abort { id: *id }),
         TxnCommand::List { json } => list::run(store, *json),
         TxnCommand::Diff { id, stat, json } => diff::run(store, *id, *stat, *json),
+        TxnCommand::Lock(lock) => lock::run(store, lock),
         TxnCommand::Init { parent, proc, command } => init::run(*parent, *proc, command),
     }
 }
