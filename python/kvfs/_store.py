@@ -415,6 +415,40 @@ class Transaction(_Keys):
         """The environment of commands that are to belong to the transaction, such as ``kvfs kv``."""
         return {**os.environ, "KVFS_TXN": str(self._txn), "KVFS_TXN_STORE": self._connection.store}
 
+    def lock_keys(
+        self,
+        keyspace: str,
+        prefix: Data = b"",
+        start: Optional[Data] = None,
+        end: Optional[Data] = None,
+        exclusive: bool = False,
+    ) -> None:
+        """Locks keys until the transaction ends, those that don't exist included: with a prefix, in a range, or all.
+
+        Waits for others. :class:`Conflict`: somebody changed one after the transaction began (unless it is
+        serializable), so lock early. The keyspace must be there.
+        """
+        keys = pb.KeyLock(
+            keyspace=keyspace,
+            prefix=_bytes(prefix),
+            range=pb.KeyRange(
+                start=b"" if start is None else _bytes(start),
+                end=None if end is None else _bytes(end),
+            ),
+        )
+        self._lock(exclusive, keys=keys)
+
+    def lock_file(self, path: Path, offset: int = 0, length: int = 0, exclusive: bool = False) -> None:
+        """Locks a part of a file (``length`` 0: to the end, and what is appended), or the names in a directory.
+
+        ``path`` is from the root of the store. Otherwise as :meth:`lock_keys`.
+        """
+        self._lock(exclusive, file=pb.FileLock(path=os.fsencode(path), offset=offset, length=length))
+
+    def _lock(self, exclusive: bool, **what: Any) -> None:
+        mode = pb.LOCK_EXCLUSIVE if exclusive else pb.LOCK_SHARED
+        self._connection.call("Lock", pb.LockRequest(txn=self._txn, mode=mode, **what), self._txn)
+
     def commit(self) -> None:
         """Makes everything visible at once. :class:`Conflict`: nothing of it happened."""
         durability = pb.DURABLE if self.durable else pb.ASYNCHRONOUS

@@ -126,6 +126,19 @@ class OnMount(unittest.TestCase):
         self.assertIn("fought", str(caught.exception))
         self.assertEqual(dict(self.keys.items()), {b"fought": b"theirs"})
 
+    def test_locks_keep_others_away_and_tell_who_is_late(self):
+        self.keys["song/a"] = "1"
+        with self.assertRaises(kvfs.Conflict) as caught:
+            with self.store.transaction() as late:
+                with self.store.transaction() as txn:
+                    txn.lock_keys(self.name, prefix="song/", exclusive=True)
+                    txn.lock_keys(self.name, start="talk/", end="talk/z")
+                    txn.lock_file("/")
+                    self.keys["zebra"] = "1"
+                    txn[self.name]["song/b"] = "2"
+                late.lock_keys(self.name, prefix="song/")
+        self.assertEqual((caught.exception.keyspace, caught.exception.key), (self.name, b"song/b"))
+
     def test_run_retries_and_loses_no_update(self):
         self.keys["count"] = "0"
 

@@ -240,6 +240,22 @@ keys_conflict() {
   until_ok has_lock fought
   timeout 20 "$KVFS" kv put tags fought theirs && tell && wait $runner && said 'fought' && [ "$("$KVFS" kv get tags fought)" = theirs ]
 }
+own_locks() {
+  # A user's locks keep others away, are listed, and tell who was late.
+  local id late
+  "$KVFS" kv put tags song/a 1 && mkdir -p kept && echo x >kept/a
+  id=$("$KVFS" txn begin | head -n 1)
+  late=$("$KVFS" txn begin | head -n 1)
+  "$KVFS" txn lock "$id" --exclusive kv:tags/song/ kept/a && "$KVFS" txn lock "$id" --shared kept || return 1
+  has_lock 'song/' && has_lock 'kept/a' && "$KVFS" kv put tags talk/a 1 || return 1
+  "$KVFS" txn lock "$late" --shared kv:tags/song/ >"$work/said" 2>&1 &
+  local waiter=$!
+  until_ok sh -c "'$KVFS' locks --json | grep -q '\"waiters_count\":1'" || return 1
+  KVFS_TXN=$id "$KVFS" kv put tags song/b 2 && "$KVFS" txn commit "$id" || return 1
+  wait $waiter
+  [ $? = "$conflict" ] && said 'song/b' && ends 2 "$KVFS" txn lock "$late" --shared /etc/passwd &&
+    ends 2 "$KVFS" txn lock "$late" kept && "$KVFS" txn abort "$late" && no_open
+}
 begin_join_commit() {
   local id view
   { read -r id; read -r view; } < <("$KVFS" txn begin --isolation serializable)
@@ -510,6 +526,7 @@ alone "files and keys in one transaction" files_and_keys
 alone "appends on the main line go to the end that a commit left" appended
 alone "the example: a photo and its tags" photo_example
 alone "a conflict over a key" keys_conflict
+alone "locks that users take" own_locks
 alone "begin, join, commit" begin_join_commit
 alone "begin, abort" begin_abort
 alone "diff" compared

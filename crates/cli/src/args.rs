@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
 pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand};
-pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
+pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -328,6 +328,57 @@ pub struct ListTransactionsResponse {
     #[prost(message, repeated, tag = "1")]
     pub transactions: ::prost::alloc::vec::Vec<TransactionInfo>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LockRequest {
+    /// Which transaction.
+    #[prost(uint64, tag = "1")]
+    pub txn: u64,
+    /// How.
+    #[prost(enumeration = "LockMode", tag = "2")]
+    pub mode: i32,
+    /// What.
+    #[prost(oneof = "lock_request::What", tags = "3, 4")]
+    pub what: ::core::option::Option<lock_request::What>,
+}
+/// Nested message and enum types in `LockRequest`.
+pub mod lock_request {
+    /// What.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum What {
+        /// Keys, those that don't exist included.
+        #[prost(message, tag = "3")]
+        Keys(super::KeyLock),
+        /// A file, a part of it, or the names in a directory.
+        #[prost(message, tag = "4")]
+        File(super::FileLock),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeyLock {
+    /// Name of the keyspace; it must be there.
+    #[prost(string, tag = "1")]
+    pub keyspace: ::prost::alloc::string::String,
+    /// Keys that begin with this; empty: all.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub prefix: ::prost::bytes::Bytes,
+    /// Of those the ones in this range.
+    #[prost(message, optional, tag = "3")]
+    pub range: ::core::option::Option<KeyRange>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FileLock {
+    /// From the root of the store; symbolic links are not followed.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub path: ::prost::bytes::Bytes,
+    /// First byte of a file; rounded to blocks of 4 KiB.
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+    /// Number of bytes; 0: to the end, and whatever is appended.
+    #[prost(uint64, tag = "3")]
+    pub length: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LockResponse {}
 /// Why a transaction was canceled: the trailer kvfs-conflict-bin of ABORTED.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Conflict {
@@ -404,6 +455,35 @@ impl Isolation {
         match value {
             "SNAPSHOT" => Some(Self::Snapshot),
             "SERIALIZABLE" => Some(Self::Serializable),
+            _ => None,
+        }
+    }
+}
+/// What a lock leaves to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LockMode {
+    /// They may lock it likewise, and don't change it.
+    LockShared = 0,
+    /// Nothing that takes a lock; those who read without one still do.
+    LockExclusive = 1,
+}
+impl LockMode {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::LockShared => "LOCK_SHARED",
+            Self::LockExclusive => "LOCK_EXCLUSIVE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LOCK_SHARED" => Some(Self::LockShared),
+            "LOCK_EXCLUSIVE" => Some(Self::LockExclusive),
             _ => None,
         }
     }
@@ -819,6 +899,26 @@ pub mod store_client {
                 .insert(GrpcMethod::new("kvfs.v1.Store", "ListTransactions"));
             self.inner.unary(req, path, codec).await
         }
+        /// Takes a lock that the transaction holds until it ends; waits while somebody else's is in the way. In a transaction
+        /// that sees the state at its begin: ABORTED, too, when somebody has changed what is locked since then.
+        pub async fn lock(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LockRequest>,
+        ) -> std::result::Result<tonic::Response<super::LockResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kvfs.v1.Store/Lock");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kvfs.v1.Store", "Lock"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -929,6 +1029,12 @@ pub mod store_server {
             tonic::Response<super::ListTransactionsResponse>,
             tonic::Status,
         >;
+        /// Takes a lock that the transaction holds until it ends; waits while somebody else's is in the way. In a transaction
+        /// that sees the state at its begin: ABORTED, too, when somebody has changed what is locked since then.
+        async fn lock(
+            &self,
+            request: tonic::Request<super::LockRequest>,
+        ) -> std::result::Result<tonic::Response<super::LockResponse>, tonic::Status>;
     }
     /// A mounted store.
     #[derive(Debug)]
@@ -1691,6 +1797,49 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListTransactionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kvfs.v1.Store/Lock" => {
+                    #[allow(non_camel_case_types)]
+                    struct LockSvc<T: Store>(pub Arc<T>);
+                    impl<T: Store> tonic::server::UnaryService<super::LockRequest>
+                    for LockSvc<T> {
+                        type Response = super::LockResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::LockRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Store>::lock(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LockSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -7,6 +7,8 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 ASYNCHRONOUS: Durability
 DESCRIPTOR: _descriptor.FileDescriptor
 DURABLE: Durability
+LOCK_EXCLUSIVE: LockMode
+LOCK_SHARED: LockMode
 SERIALIZABLE: Isolation
 SNAPSHOT: Isolation
 
@@ -132,6 +134,16 @@ class DeleteResponse(_message.Message):
     existed: bool
     def __init__(self, existed: bool = ...) -> None: ...
 
+class FileLock(_message.Message):
+    __slots__ = ["length", "offset", "path"]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    length: int
+    offset: int
+    path: bytes
+    def __init__(self, path: _Optional[bytes] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
 class GetRequest(_message.Message):
     __slots__ = ["key", "keyspace", "txn"]
     KEYSPACE_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +171,16 @@ class InfoResponse(_message.Message):
     mount: str
     version: str
     def __init__(self, version: _Optional[str] = ..., mount: _Optional[str] = ...) -> None: ...
+
+class KeyLock(_message.Message):
+    __slots__ = ["keyspace", "prefix", "range"]
+    KEYSPACE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    keyspace: str
+    prefix: bytes
+    range: KeyRange
+    def __init__(self, keyspace: _Optional[str] = ..., prefix: _Optional[bytes] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ...) -> None: ...
 
 class KeyRange(_message.Message):
     __slots__ = ["end", "start"]
@@ -207,6 +229,22 @@ class ListTransactionsResponse(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionInfo]
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ...) -> None: ...
+
+class LockRequest(_message.Message):
+    __slots__ = ["file", "keys", "mode", "txn"]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    TXN_FIELD_NUMBER: _ClassVar[int]
+    file: FileLock
+    keys: KeyLock
+    mode: LockMode
+    txn: int
+    def __init__(self, txn: _Optional[int] = ..., mode: _Optional[_Union[LockMode, str]] = ..., keys: _Optional[_Union[KeyLock, _Mapping]] = ..., file: _Optional[_Union[FileLock, _Mapping]] = ...) -> None: ...
+
+class LockResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
 
 class MultiGetRequest(_message.Message):
     __slots__ = ["keys", "keyspace", "txn"]
@@ -310,4 +348,7 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 
 class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
+
+class LockMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []

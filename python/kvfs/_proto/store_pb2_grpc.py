@@ -95,6 +95,11 @@ class StoreStub(object):
                 request_serializer=store__pb2.ListTransactionsRequest.SerializeToString,
                 response_deserializer=store__pb2.ListTransactionsResponse.FromString,
                 )
+        self.Lock = channel.unary_unary(
+                '/kvfs.v1.Store/Lock',
+                request_serializer=store__pb2.LockRequest.SerializeToString,
+                response_deserializer=store__pb2.LockResponse.FromString,
+                )
 
 
 class StoreServicer(object):
@@ -207,7 +212,15 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Open transactions of the caller (of everybody, for root and the store's owner).
+        """Open transactions of the caller; of everybody, for root.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Lock(self, request, context):
+        """Takes a lock that the transaction holds until it ends; waits while somebody else's is in the way. In a transaction
+        that sees the state at its begin: ABORTED, too, when somebody has changed what is locked since then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -295,6 +308,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ListTransactions,
                     request_deserializer=store__pb2.ListTransactionsRequest.FromString,
                     response_serializer=store__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'Lock': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lock,
+                    request_deserializer=store__pb2.LockRequest.FromString,
+                    response_serializer=store__pb2.LockResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -576,5 +594,22 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/kvfs.v1.Store/ListTransactions',
             store__pb2.ListTransactionsRequest.SerializeToString,
             store__pb2.ListTransactionsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Lock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/kvfs.v1.Store/Lock',
+            store__pb2.LockRequest.SerializeToString,
+            store__pb2.LockResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::units::parse_duration;
+use crate::units::{parse_duration, parse_size};
 
 const TXN_EXAMPLES: &str = "\
 Examples:
@@ -132,6 +132,8 @@ pub(crate) enum TxnCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Lock keys or files for a transaction, until it ends; waits for others
+    Lock(TxnLockArgs),
     /// The first process in the namespaces of `txn run`
     #[command(hide = true)]
     Init {
@@ -145,6 +147,38 @@ pub(crate) enum TxnCommand {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+}
+
+/// `kvfs txn lock`.
+#[derive(Debug, Args)]
+#[command(
+    group = clap::ArgGroup::new("mode").required(true),
+    after_help = "Examples:
+  kvfs txn lock 17 --shared kv:tags/song     keys that begin so, those that don't exist included
+  kvfs txn lock 17 --exclusive music/a.mp3   a file (in part: --offset, --length)
+  kvfs txn lock 17 --shared music            the names in a directory, not what is below
+
+Lock early: what somebody changed after the transaction began is a conflict at once (exit code 75),
+unless it is serializable."
+)]
+pub(crate) struct TxnLockArgs {
+    /// Number of the transaction
+    pub(crate) id: u64,
+    /// Others may lock it likewise, and don't change it
+    #[arg(long, group = "mode")]
+    pub(crate) shared: bool,
+    /// Nobody else locks or changes it
+    #[arg(long, group = "mode")]
+    pub(crate) exclusive: bool,
+    /// First byte of a file, such as 64K
+    #[arg(long, value_parser = parse_size, default_value = "0", value_name = "BYTES")]
+    pub(crate) offset: u64,
+    /// Number of bytes (default: to the end, and what is appended)
+    #[arg(long, value_parser = parse_size, default_value = "0", hide_default_value = true, value_name = "BYTES")]
+    pub(crate) length: u64,
+    /// kv:KEYSPACE/PREFIX, or a path on the mount
+    #[arg(required = true, value_name = "TARGET")]
+    pub(crate) targets: Vec<String>,
 }
 
 /// `kvfs txn run`.

@@ -171,7 +171,7 @@ fn is_unreached(error: &ClientError) -> bool {
 }
 
 /// What an answer of the daemon means to the user.
-fn explain(error: &ClientError) -> CliError {
+pub(crate) fn explain(error: &ClientError) -> CliError {
     let code = match error {
         ClientError::NotMounted(_) => Code::NotMounted,
         ClientError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => Code::Denied,

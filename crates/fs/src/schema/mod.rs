@@ -31,7 +31,7 @@ pub(crate) use key::{
 };
 pub(crate) use keyspace::{decode_keyspace, encode_keyspace};
 pub(crate) use patch::{
-    BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT, TimePatch,
+    BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_CONTENT, TOUCH_COUNTERS, TOUCH_PARENT, TimePatch,
 };
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;

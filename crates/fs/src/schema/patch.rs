@@ -183,6 +183,8 @@ const CTIME: u32 = 1 << 10;
 const CONTENT: u32 = 1 << 11;
 const KNOWN: u32 = (1 << 12) - 1;
 
+/// The content of a small file.
+pub(crate) const TOUCH_CONTENT: Touch = Touch { exclusive: CONTENT as u64, increment: 0 };
 /// The place of a directory in the tree.
 pub(crate) const TOUCH_PARENT: Touch = Touch { exclusive: PARENT as u64, increment: 0 };
 

@@ -33,6 +33,7 @@ mod publish;
 mod restore;
 mod txn;
 mod undo;
+mod user_locks;
 mod verify;
 
 pub use branch::BranchInfo;

@@ -178,7 +178,7 @@ impl FileSystem {
     }
 
     /// Whether anybody outside of this transaction can mean the same by the name.
-    fn is_shared(&self, name: &LockName<'_>) -> bool {
+    pub(super) fn is_shared(&self, name: &LockName<'_>) -> bool {
         let Origin::Txn(view) = &self.origin else { return true };
         match *name {
             LockName::Entry { directory, .. }

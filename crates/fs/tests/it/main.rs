@@ -17,4 +17,5 @@ mod setup;
 mod snapshots;
 mod threads;
 mod undo;
+mod user_locks;
 mod views;

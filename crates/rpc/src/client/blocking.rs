@@ -9,7 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{BeginOptions, Client, ClientError, Range, Result};
+use super::{BeginOptions, Client, ClientError, LockOn, Range, Result};
 use crate::proto::{KeyValue, KeyspaceInfo, Operation};
 
 /// A connection to a mounted store.
@@ -157,6 +157,14 @@ impl Transaction {
         let found = root.join(inside);
         self.root = Some(root);
         Ok(found)
+    }
+
+    /// Locks something until the transaction ends; waits for others.
+    ///
+    /// # Errors
+    /// As [`Client::lock`].
+    pub fn lock(&mut self, what: LockOn<'_>, is_exclusive: bool) -> Result<()> {
+        self.keys.runtime.block_on(self.keys.client.lock(what, is_exclusive))
     }
 
     /// Makes everything visible, durably. Close its files first.

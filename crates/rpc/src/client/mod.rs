@@ -69,6 +69,36 @@ pub struct Range {
     pub limit: u64,
 }
 
+/// What [`Client::lock`] locks, whether it exists or not.
+#[derive(Debug, Clone, Copy)]
+pub enum LockOn<'a> {
+    /// Keys that begin with a prefix; empty: the whole keyspace.
+    Prefix {
+        /// Keyspace, which must be there.
+        keyspace: &'a str,
+        /// First bytes of the keys.
+        prefix: &'a [u8],
+    },
+    /// Keys of a range.
+    Range {
+        /// Keyspace, which must be there.
+        keyspace: &'a str,
+        /// First key.
+        start: &'a [u8],
+        /// First key behind; `None`: to the last one.
+        end: Option<&'a [u8]>,
+    },
+    /// A part of a file in whole blocks of 4 KiB, or all names in a directory.
+    File {
+        /// From the root of the store.
+        path: &'a Path,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes; 0: to the end, and what is appended.
+        length: u64,
+    },
+}
+
 /// A connection to a mounted store, on its main line or in a transaction.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -317,6 +347,41 @@ impl Client {
         let request = self.request(proto::ViewRequest { txn: self.txn });
         let path = self.stub.view(request).await?.into_inner().path;
         Ok(OsString::from_vec(path.into()).into())
+    }
+
+    /// Locks something for the transaction that calls are in, until it ends; waits for others.
+    ///
+    /// # Errors
+    /// As all calls. [`ClientError::Conflict`] also when somebody changed it after the transaction began (unless that
+    /// is serializable): lock early.
+    pub async fn lock(&mut self, what: LockOn<'_>, is_exclusive: bool) -> Result<()> {
+        let mode = if is_exclusive { proto::LockMode::LockExclusive } else { proto::LockMode::LockShared };
+        let what = match what {
+            LockOn::Prefix { keyspace, prefix } => proto::lock_request::What::Keys(proto::KeyLock {
+                keyspace: keyspace.to_owned(),
+                prefix: Bytes::copy_from_slice(prefix),
+                range: None,
+            }),
+            LockOn::Range { keyspace, start, end } => {
+                let range = proto::KeyRange {
+                    start: Bytes::copy_from_slice(start),
+                    end: end.map(Bytes::copy_from_slice),
+                };
+                let keyspace = keyspace.to_owned();
+                proto::lock_request::What::Keys(proto::KeyLock {
+                    keyspace,
+                    prefix: Bytes::new(),
+                    range: Some(range),
+                })
+            }
+            LockOn::File { path, offset, length } => {
+                let path = Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes());
+                proto::lock_request::What::File(proto::FileLock { path, offset, length })
+            }
+        };
+        let request = proto::LockRequest { txn: self.txn, mode: mode.into(), what: Some(what) };
+        self.stub.lock(self.request(request)).await?;
+        Ok(())
     }
 
     /// The caller's open transactions.

@@ -17,6 +17,7 @@ mod call;
 mod connection;
 mod failure;
 mod keys;
+mod locks;
 mod peer;
 mod peer_groups;
 mod scan;

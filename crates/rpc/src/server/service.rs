@@ -15,8 +15,9 @@ use crate::proto::{
     AbortRequest, AbortResponse, ApplyRequest, BeginRequest, BeginResponse, ChangeKeyspaceRequest,
     CommitRequest, CommitResponse, CreateKeyspaceRequest, DeleteRangeRequest, DeleteRequest, DeleteResponse,
     GetRequest, GetResponse, InfoRequest, InfoResponse, KeyValue, KeyspaceInfo, ListKeyspacesRequest,
-    ListKeyspacesResponse, ListTransactionsRequest, ListTransactionsResponse, MultiGetRequest,
-    MultiGetResponse, Operation, PutRequest, ScanRequest, ViewRequest, ViewResponse, WriteResponse,
+    ListKeyspacesResponse, ListTransactionsRequest, ListTransactionsResponse, LockRequest, LockResponse,
+    MultiGetRequest, MultiGetResponse, Operation, PutRequest, ScanRequest, ViewRequest, ViewResponse,
+    WriteResponse,
 };
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -144,6 +145,12 @@ impl Store for Service {
     async fn view(&self, request: Request<ViewRequest>) -> Answer<ViewResponse> {
         let call = Call::of(&request)?;
         Ok(Response::new(self.0.path_of(&call, request.into_inner().txn).await?))
+    }
+
+    async fn lock(&self, request: Request<LockRequest>) -> Answer<LockResponse> {
+        let call = Call::of(&request)?;
+        self.0.lock(&call, request.into_inner()).await?;
+        Ok(Response::new(LockResponse {}))
     }
 
     async fn list_transactions(

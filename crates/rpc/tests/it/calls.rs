@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvfs_rpc::client::blocking::Store;
-use kvfs_rpc::client::{BeginOptions, ClientError, Code, Range};
+use kvfs_rpc::client::{BeginOptions, ClientError, Code, LockOn, Range};
 use kvfs_rpc::proto::operation::Change;
 use kvfs_rpc::proto::{KeyRange, KeyValue, Operation};
 
@@ -252,6 +252,45 @@ fn serializable_transactions_lock_what_they_read() {
     one.commit().unwrap();
     two.put("k", b"phantom", b"1").unwrap();
     two.commit().unwrap();
+}
+
+#[test]
+fn a_client_locks_keys_and_files_and_waiting_blocks_nobody() {
+    let world = World::new();
+    let mut store = world.connect();
+    store.put("tags", b"song/a", b"1").unwrap();
+    let songs = LockOn::Prefix { keyspace: "tags", prefix: b"song/" };
+    let mut holder = store.begin(BeginOptions::default()).unwrap();
+    holder.lock(songs, true).unwrap();
+    let root = LockOn::File { path: "/".as_ref(), offset: 0, length: 0 };
+    holder.lock(root, false).unwrap();
+    let mut other = world.connect();
+    let mut txn = other.begin(BeginOptions::default()).unwrap();
+    let id = txn.id();
+    let mut hasty = txn.map(|client| client.within(Duration::from_millis(20)));
+    // More than there are threads: who waits takes none, and a deadline gives the place back.
+    for _ in 0..20 {
+        let waited = hasty.call(async |client| client.lock(songs, false).await);
+        assert_eq!(code(&waited.unwrap_err()), Code::DeadlineExceeded);
+    }
+    let beside = LockOn::Range { keyspace: "tags", start: b"talk", end: Some(b"talk~") };
+    txn.lock(beside, true).unwrap();
+    holder.put("tags", b"song/b", b"2").unwrap();
+    holder.commit().unwrap();
+    let Err(ClientError::Conflict(conflict)) = txn.lock(songs, false) else { panic!("locked too late") };
+    assert_eq!((conflict.txn, &conflict.keyspace[..], &conflict.key[..]), (id, "tags", &b"song/b"[..]));
+
+    let mut txn = store.begin(BeginOptions { serializable: true, ..BeginOptions::default() }).unwrap();
+    for (wrong, why) in [
+        (LockOn::Prefix { keyspace: "nothing", prefix: b"" }, Code::NotFound),
+        (LockOn::File { path: "no/such".as_ref(), offset: 0, length: 0 }, Code::NotFound),
+        (LockOn::File { path: "../etc".as_ref(), offset: 0, length: 0 }, Code::InvalidArgument),
+    ] {
+        assert_eq!(code(&txn.lock(wrong, false).unwrap_err()), why, "{wrong:?}");
+    }
+    let outside = store.call(async |client| client.lock(songs, false).await);
+    assert_eq!(code(&outside.unwrap_err()), Code::InvalidArgument);
+    txn.abort().unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod diff;
 mod init;
 mod join;
 mod list;
+mod lock;
 mod retry;
 mod run;
 mod supervise;
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
         TxnCommand::List { committed: false, json } => list::run(store, *json),
         TxnCommand::Diff { id, stat, json } => diff::run(store, *id, *stat, *json),
         TxnCommand::Undo { id, dry_run, json } => undo::run(store, *id, *dry_run, *json),
+        TxnCommand::Lock(lock) => lock::run(store, lock),
         TxnCommand::Init { parent, proc, command } => init::run(*parent, *proc, command),
     }
 }

@@ -1,0 +1,101 @@
+//! Locks that a client takes for its transaction.
+//!
+//! Thread safety: as [`Shared`]. Invariant: nobody locks what he may not use: a shared lock needs the right to read,
+//! an exclusive one that to write, as the file system's modes say, and the way to it must be open to him.
+
+use std::sync::Arc;
+
+use kvfs_fs::{Attr, Caller, FileSystem, FileType, FsError, KeyspaceOwner, NodeId};
+use kvfs_store::KeyRange;
+use tonic::Status;
+
+use super::Shared;
+use super::access::{READ, WRITE};
+use super::call::Call;
+use super::failure::Failure;
+use super::keys::range_of;
+use super::peer::Peer;
+use crate::proto;
+use crate::proto::lock_request::What;
+
+const SEARCH: u32 = 1;
+
+impl Shared {
+    pub(super) async fn lock(
+        self: &Arc<Self>,
+        call: &Call,
+        request: proto::LockRequest,
+    ) -> Result<(), Status> {
+        if request.txn == 0 {
+            return Err(Status::invalid_argument("a lock is held by a transaction: begin one, and name it"));
+        }
+        let is_exclusive = request.mode() == proto::LockMode::LockExclusive;
+        let access = if is_exclusive { WRITE } else { READ };
+        let what = request.what.ok_or_else(|| Status::invalid_argument("a lock on nothing"))?;
+        self.settle(call, move |shared, peer, caller| {
+            let fs = shared.view(peer, request.txn)?;
+            let locked = match &what {
+                What::Keys(keys) => {
+                    let Some(keyspace) = shared.existing(peer, &keys.keyspace, access)? else {
+                        let message = format!("there is no keyspace \"{}\"", keys.keyspace);
+                        return Err(Status::not_found(message).into());
+                    };
+                    let range = KeyRange::prefix(&keys.prefix).within(&range_of(keys.range.clone()));
+                    fs.lock_keys(caller, keyspace, &range, is_exclusive)
+                }
+                What::File(file) => lock_path(&fs, peer, caller, file, access),
+            };
+            locked.map_err(|error| Failure::of(&fs, error))
+        })
+        .await
+    }
+}
+
+/// Locks what is at a path from the root of the view. Symbolic links are not followed.
+fn lock_path(
+    fs: &FileSystem,
+    peer: &Peer,
+    caller: &Caller,
+    file: &proto::FileLock,
+    access: u32,
+) -> Result<(), FsError> {
+    let is_exclusive = access == WRITE;
+    let mut at = Known { fs, node: NodeId::ROOT };
+    let mut attr = fs.getattr(caller, at.node)?;
+    for name in file.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && name != b".") {
+        check(peer, &attr, SEARCH)?;
+        if name == b".." {
+            return Err(FsError::Invalid("a path from the root, without \"..\""));
+        }
+        let entry = fs.lookup(caller, at.node, name)?;
+        at = Known { fs, node: entry.node };
+        attr = fs.getattr(caller, at.node)?;
+    }
+    check(peer, &attr, access)?;
+    if attr.kind == FileType::Directory {
+        return fs.lock_entries(caller, at.node, is_exclusive);
+    }
+    fs.lock_file(caller, at.node, file.offset, file.length, is_exclusive)
+}
+
+fn check(peer: &Peer, attr: &Attr, access: u32) -> Result<(), FsError> {
+    let owner = KeyspaceOwner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
+    if peer.is_master || owner.allows(peer.uid, &peer.groups, access) {
+        return Ok(());
+    }
+    Err(FsError::NotPermitted("who locks a file may read it, or write it for an exclusive lock"))
+}
+
+/// A node that was looked up, and is to be forgotten.
+struct Known<'f> {
+    fs: &'f FileSystem,
+    node: NodeId,
+}
+
+impl Drop for Known<'_> {
+    fn drop(&mut self) {
+        if self.node != NodeId::ROOT {
+            self.fs.forget(self.node, 1);
+        }
+    }
+}
