@@ -25,6 +25,7 @@ suite() {
 suite lifecycle "$here/lifecycle.sh"
 suite txn "$here/txn.sh"
 suite snapshot "$here/snapshot.sh"
+suite transfer "$here/transfer.sh"
 suite rpc "$here/rpc.sh"
 suite hidden "$here/hidden.sh"
 suite torture "$here/../../scripts/torture.sh" 50

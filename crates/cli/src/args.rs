@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::units::{parse_mode, parse_owner, parse_size};
-pub(crate) use snapshot::{SnapshotArgs, SnapshotCommand};
+pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand};
 
 const AFTER_HELP: &str = "\

@@ -3,15 +3,18 @@
 //!
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
+mod send;
 mod snapshots;
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use kvfs_fs::transfer::SendStream;
 use kvfs_fs::{DiffKind, Difference, FileType};
 use kvfs_store::{Durability, Store};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::control::{ChangeLine, Handler, Peer, Request, Response};
 use crate::daemon::Transactions;
@@ -24,13 +27,15 @@ pub(crate) struct Service {
     store: RwLock<Option<OpenStore>>,
     /// Where it is mounted; nowhere for a command that opened the store itself.
     dir: Option<PathBuf>,
+    /// Streams under way, by the connection that asks for them.
+    sends: Mutex<BTreeMap<u64, SendStream>>,
     /// From when it is mounted.
     transactions: OnceLock<Arc<Transactions>>,
 }
 
 impl Service {
     pub(crate) fn new(store: OpenStore, dir: Option<PathBuf>) -> Self {
-        Self { store: RwLock::new(Some(store)), dir, transactions: OnceLock::new() }
+        Self { store: RwLock::new(Some(store)), dir, sends: Mutex::default(), transactions: OnceLock::new() }
     }
 
     /// From now on transactions are served, too.
@@ -58,6 +63,7 @@ impl Service {
     /// Writes everything out and gives the device back. Does nothing the second time.
     pub(crate) fn close(&self) -> Result<()> {
         let store = self.store.write().take();
+        self.sends.lock().clear();
         store.map_or(Ok(()), OpenStore::close)
     }
 
@@ -219,6 +225,7 @@ impl Handler for Service {
     }
 
     fn gone(&self, peer: &Peer) {
+        self.sends.lock().remove(&peer.number);
         if let Ok(transactions) = self.transactions() {
             transactions.gone(peer);
         }

@@ -36,6 +36,7 @@ pub use types::{
 };
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -183,6 +184,15 @@ pub trait Store: Read {
         Err(StoreError::Unsupported("named snapshots"))
     }
 
+    /// As [`Store::create_snapshot`], for a state that was made elsewhere: `created` is when, there.
+    ///
+    /// # Errors
+    /// As [`Store::create_snapshot`].
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
+        let _ = (name, created);
+        Err(StoreError::Unsupported("named snapshots"))
+    }
+
     /// The named snapshots, oldest first.
     fn named_snapshots(&self) -> Vec<SnapshotInfo> {
         Vec::new()
@@ -257,6 +267,11 @@ pub trait Store: Read {
     fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
         let _ = id;
         TxnOutcome::Unknown
+    }
+
+    /// What tells this store from others, given at its creation; a copy of its device has the same.
+    fn uuid(&self) -> [u8; 16] {
+        [0; 16]
     }
 
     /// What this engine can do beyond the required.

@@ -10,7 +10,7 @@ mod server;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
-    Begin, ChangeLine, DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
+    Begin, Blob, ChangeLine, DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, Request, Response,
     SnapshotLine, SnapshotRequest, TxnLine, WaiterLine,
 };
 pub(crate) use server::{Handler, Server};

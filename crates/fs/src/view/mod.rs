@@ -31,6 +31,7 @@ mod txn;
 mod verify;
 
 pub use commit::{CommitPlan, Committed, Invalidations};
+pub(crate) use compare::Sides;
 pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
 pub use restore::Restored;

@@ -14,4 +14,5 @@ mod reference;
 mod setup;
 mod snapshots;
 mod threads;
+mod transfer;
 mod views;
