@@ -29,15 +29,14 @@ impl Service {
     ) -> Result<Response> {
         let kept = self.sends.lock().remove(&peer.number);
         let fits = |kept: &SendStream| kept.stream() == stream && kept.position() <= offset;
-        let mut send = match kept.filter(fits) {
-            Some(kept) => kept,
-            None => {
-                // The command may have to wait for whoever reads from it.
-                if let Err(error) = peer.keep() {
-                    tracing::debug!(%error, "a slow reader of a stream may be cut off");
-                }
-                store.begin_stream(stream)?
+        let mut send = if let Some(kept) = kept.filter(fits) {
+            kept
+        } else {
+            // The command may have to wait for whoever reads from it.
+            if let Err(error) = peer.keep() {
+                tracing::debug!(%error, "a slow reader of a stream may be cut off");
             }
+            store.begin_stream(stream)?
         };
         let (mut bytes, mut is_through, begun) = (Vec::new(), false, send.position());
         while bytes.len() < ANSWER_BYTES && send.position() - begun < WORK_BYTES && !is_through {

@@ -217,7 +217,7 @@ impl Stage {
         let block = if self.in_blocks { key.split_last_chunk() } else { None };
         match (block, value) {
             (Some((prefix, block)), value) => {
-                self.take_block(prefix, u64::from_be_bytes(*block), value.as_ref())
+                self.take_block(prefix, u64::from_be_bytes(*block), value.as_ref());
             }
             (None, Some(value)) => self.batch.put(self.keyspace, Bytes::copy_from_slice(key), value),
             (None, None) => self.batch.delete(self.keyspace, Bytes::copy_from_slice(key)),

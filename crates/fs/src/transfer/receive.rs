@@ -83,9 +83,8 @@ impl FileSystem {
         if !matches!(self.origin, Origin::Main) {
             return Err(FsError::Invalid("only the main line receives").into());
         }
-        let begin = match reader.next(source)? {
-            Some(Frame::Begin(begin)) => begin,
-            _ => return Err(FsError::Invalid("a stream is received from its beginning").into()),
+        let Some(Frame::Begin(begin)) = reader.next(source)? else {
+            return Err(FsError::Invalid("a stream is received from its beginning").into());
         };
         self.founded_on(&begin)?;
         if begin.from.is_none() && !self.holds_nothing()? {

@@ -275,10 +275,10 @@ fn a_stream_is_refused_where_it_does_not_belong() {
 fn a_stream_is_the_same_at_any_time_and_goes_on_at_any_frame() {
     let mut source = engine::setup([1; 16], 16 << 10, 200);
     let file = source.file(ROOT, "file");
-    source.write_at(file, 0, &[1; 900_000]).unwrap();
+    source.write_at(file, 0, &vec![1; 900_000]).unwrap();
     source.store.create_snapshot("one").unwrap();
     source.make_keyspace("tags", OWNER).unwrap();
-    source.write_at(file, 100_000, &[2; 700_000]).unwrap();
+    source.write_at(file, 100_000, &vec![2; 700_000]).unwrap();
     source.store.create_snapshot("two").unwrap();
     for from in [None, Some("one")] {
         let first = stream(&source, from, "two");

@@ -23,15 +23,12 @@ pub(super) fn check(args: &SendArgs) -> Result<()> {
 }
 
 pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
-    let (request, mut offset) = match &args.resume {
-        Some(text) => {
-            let (stream, offset) = parse_token(text)?;
-            (SnapshotRequest::SendAgain { stream: stream.0 }, offset)
-        }
-        None => {
-            let to = args.name.clone().unwrap_or_default();
-            (SnapshotRequest::Send { from: args.from.clone(), to }, 0)
-        }
+    let (request, mut offset) = if let Some(text) = &args.resume {
+        let (stream, offset) = parse_token(text)?;
+        (SnapshotRequest::SendAgain { stream: stream.0 }, offset)
+    } else {
+        let to = args.name.clone().unwrap_or_default();
+        (SnapshotRequest::Send { from: args.from.clone(), to }, 0)
     };
     let Response::Sending { stream, from, to, bytes_expected } = ask(endpoint, request)? else {
         return Err(Endpoint::confused());
