@@ -4,8 +4,8 @@
 //! from another snapshot, to a snapshot, in frames that are checked one by one and all together; its bytes depend
 //! on the two snapshots alone, so it can be broken off and gone on with at any frame. docs/FORMAT.md draws it.
 //!
-//! The parts: [`identity`] tells which snapshot is which in any store, [`changes`] walks over what differs,
-//! [`frame`] and [`record`] are the codec, [`send`] joins them; [`reader`] verifies, [`receive`] takes a stream that
+//! The parts: `identity` tells which snapshot is which in any store, `changes` walks over what differs,
+//! `frame` and `record` are the codec, `send` joins them; `reader` verifies, `receive` takes a stream that
 //! has come in whole, as one transaction.
 //!
 //! Thread safety: streams and readers belong to one thread each. A store that receives is used by nobody else.
