@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use kvfs_fs::FsError;
+use kvfs_fs::transfer::{ReceiveError, StreamError};
 use kvfs_store::StoreError;
 
 /// Exit codes, also listed in `kvfs --help`.
@@ -99,5 +100,26 @@ impl From<FsError> for CliError {
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<StreamError> for CliError {
+    fn from(error: StreamError) -> Self {
+        let code = match &error {
+            StreamError::NotAStream | StreamError::OtherVersion(_) => Code::NotAStore,
+            StreamError::Damaged { .. } | StreamError::Mismatch => Code::Damaged,
+            _ => Code::Failed,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<ReceiveError> for CliError {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Stream(error) => error.into(),
+            ReceiveError::Fs(error) => error.into(),
+            error => Self::new(Code::Failed, error.to_string()),
+        }
     }
 }

@@ -18,6 +18,7 @@ mod namespace;
 mod open;
 mod report;
 mod service;
+mod staging;
 mod store_dir;
 mod units;
 

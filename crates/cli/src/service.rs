@@ -4,16 +4,19 @@
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
 mod branches;
+mod send;
 mod snapshots;
 mod undo;
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use kvfs_fs::transfer::SendStream;
 use kvfs_fs::{DiffKind, Difference, FileType};
 use kvfs_store::{Durability, Store};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::control::{ChangeLine, Handler, Peer, Request, Response};
 use crate::daemon::{Branches, Transactions};
@@ -26,6 +29,8 @@ pub(crate) struct Service {
     store: RwLock<Option<OpenStore>>,
     /// Where it is mounted; nowhere for a command that opened the store itself.
     dir: Option<PathBuf>,
+    /// Streams under way, by the connection that asks for them.
+    sends: Mutex<BTreeMap<u64, SendStream>>,
     /// From when it is mounted.
     transactions: OnceLock<Arc<Transactions>>,
     branches: OnceLock<Arc<Branches>>,
@@ -36,6 +41,7 @@ impl Service {
         Self {
             store: RwLock::new(Some(store)),
             dir,
+            sends: Mutex::default(),
             transactions: OnceLock::new(),
             branches: OnceLock::new(),
         }
@@ -67,6 +73,7 @@ impl Service {
     /// Writes everything out and gives the device back. Does nothing the second time.
     pub(crate) fn close(&self) -> Result<()> {
         let store = self.store.write().take();
+        self.sends.lock().clear();
         store.map_or(Ok(()), OpenStore::close)
     }
 
@@ -239,6 +246,7 @@ impl Handler for Service {
     }
 
     fn gone(&self, peer: &Peer) {
+        self.sends.lock().remove(&peer.number);
         if let Ok(transactions) = self.transactions() {
             transactions.gone(peer);
         }

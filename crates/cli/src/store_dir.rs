@@ -5,6 +5,7 @@
 //! STORE/control.sock   while mounted: the daemon's socket for the `kvfs` command
 //! STORE/kv.sock        while mounted: its socket for keys and transactions
 //! STORE/views/ID       while mounted: the view of an open transaction
+//! STORE/receiving      what has arrived of a stream that `kvfs snapshot receive` takes
 //! STORE/kvfs.log       what the daemon had to say in the background
 //! ```
 
@@ -86,6 +87,11 @@ impl StoreDir {
     /// Where the view of a transaction is mounted.
     pub(crate) fn view_path(&self, id: u64) -> PathBuf {
         self.path.join("views").join(id.to_string())
+    }
+
+    /// What has arrived of a stream.
+    pub(crate) fn staging_path(&self) -> PathBuf {
+        self.path.join("receiving")
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {

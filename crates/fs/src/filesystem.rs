@@ -118,6 +118,8 @@ impl FileSystem {
         };
         fs.install_root()?;
         if !options.read_only {
+            // Before anything is written: it names the state that is there.
+            fs.finish_receive()?;
             fs.queue_leftovers()?;
             fs.reap_all()?;
         }

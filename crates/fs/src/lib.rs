@@ -20,6 +20,7 @@ mod namespace;
 mod node;
 mod orphan;
 mod schema;
+pub mod transfer;
 mod types;
 mod view;
 mod xattr;

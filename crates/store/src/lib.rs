@@ -39,6 +39,7 @@ pub use types::{
 pub use undo::{NOTE_LEN_MAX, UndoPoint, UndoViews};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -186,6 +187,15 @@ pub trait Store: Read {
         Err(StoreError::Unsupported("named snapshots"))
     }
 
+    /// As [`Store::create_snapshot`], for a state that was made elsewhere: `created` is when, there.
+    ///
+    /// # Errors
+    /// As [`Store::create_snapshot`].
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
+        let _ = (name, created);
+        Err(StoreError::Unsupported("named snapshots"))
+    }
+
     /// The named snapshots, oldest first.
     fn named_snapshots(&self) -> Vec<SnapshotInfo> {
         Vec::new()
@@ -297,6 +307,11 @@ pub trait Store: Read {
     /// [`StoreError::NotKept`]; I/O errors and corruption.
     fn undo_bytes(&self, id: TxnId) -> Result<u64> {
         Err(StoreError::NotKept(id))
+    }
+
+    /// What tells this store from others, given at its creation; a copy of its device has the same.
+    fn uuid(&self) -> [u8; 16] {
+        [0; 16]
     }
 
     /// What this engine can do beyond the required.

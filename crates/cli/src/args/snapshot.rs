@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::units::parse_size;
+
 const SNAPSHOT_EXAMPLES: &str = "\
 Examples:
   kvfs snapshot create before-upgrade      of all files and keys, in constant time
@@ -12,8 +14,82 @@ Examples:
   kvfs snapshot restore --dry-run before-upgrade
   kvfs snapshot restore before-upgrade     everything as it was, in one transaction
   kvfs snapshot delete before-upgrade      and its space comes back
+  kvfs snapshot send monday | kvfs snapshot receive --create -s /backup/store
 
 With -s STORE they work on a store that is not mounted, too.";
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  kvfs snapshot send monday | kvfs snapshot receive --create -s /backup/store
+  kvfs snapshot send --from monday tuesday | ssh box kvfs snapshot receive -s /backup/store
+  kvfs snapshot send -s ~/store monday >monday.kvfs
+  kvfs snapshot send --resume TOKEN | ssh box kvfs snapshot receive -s /backup/store
+
+The token comes from `kvfs snapshot receive --resume-token` where the stream was broken off.";
+
+const RECEIVE_EXAMPLES: &str = "\
+Examples:
+  kvfs snapshot receive --create -s ~/copy <monday.kvfs
+  kvfs snapshot receive -s ~/copy tuesday.kvfs
+  kvfs snapshot receive -s ~/copy --status
+  kvfs snapshot send --resume $(ssh box kvfs snapshot receive -s /copy --resume-token) | ssh box …
+  kvfs snapshot receive -s ~/copy --abandon
+
+What has arrived is kept in the directory of the store until the stream is whole and verified, so it
+takes its size there and again in the store. A store that has changed since the snapshot from which the
+stream leads is left alone, unless --rollback gives these changes up; reading it is no change.
+Exit codes: 4 no stream, or one of another version; 5 damaged on the way; 1 cut off, or it does not
+fit this store: nothing has changed.";
+
+/// What to send.
+#[derive(Debug, Args)]
+pub(crate) struct SendArgs {
+    /// The snapshot to send
+    #[arg(required_unless_present = "resume")]
+    pub(crate) name: Option<String>,
+    /// Send only what leads from this snapshot to it; the receiving store has this one
+    #[arg(long, value_name = "NAME", conflicts_with = "resume")]
+    pub(crate) from: Option<String>,
+    /// Go on where another sending was broken off
+    #[arg(long, value_name = "TOKEN", conflicts_with = "name")]
+    pub(crate) resume: Option<String>,
+    /// Tell on standard error, for machines, what was sent
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What to receive, and how.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
+pub(crate) struct ReceiveArgs {
+    /// File to read (default: standard input)
+    #[arg(conflicts_with_all = ["status", "resume_token", "abandon"])]
+    pub(crate) file: Option<PathBuf>,
+    /// Make the store when it is missing
+    #[arg(long)]
+    pub(crate) create: bool,
+    /// Size limit when --create makes the store
+    #[arg(long, value_parser = parse_size, requires = "create")]
+    pub(crate) size: Option<u64>,
+    /// Give up what was changed since the snapshot from which the stream leads
+    #[arg(long)]
+    pub(crate) rollback: bool,
+    /// Ceiling for memory, such as 512M (default: a quarter of RAM, at most 2G)
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
+    /// Only tell what has arrived of a stream that was broken off; exit code 1: nothing
+    #[arg(long, conflicts_with_all = ["create", "rollback", "abandon"])]
+    pub(crate) status: bool,
+    /// Only print the token for `kvfs snapshot send --resume`; exit code 1: nothing has arrived
+    #[arg(long, conflicts_with_all = ["create", "rollback", "abandon", "status"])]
+    pub(crate) resume_token: bool,
+    /// Drop what has arrived of a stream that was broken off
+    #[arg(long, conflicts_with_all = ["create", "rollback"])]
+    pub(crate) abandon: bool,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Named snapshots of all files and keys.
 #[derive(Debug, Args)]
@@ -72,6 +148,12 @@ pub(crate) enum SnapshotCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write a snapshot, or what leads to it from another one, to standard output
+    #[command(after_help = SEND_EXAMPLES)]
+    Send(SendArgs),
+    /// Take a stream of `send` into a store that is not mounted, wholly or not at all
+    #[command(after_help = RECEIVE_EXAMPLES)]
+    Receive(ReceiveArgs),
     /// Bring all files and keys back to a snapshot, in one transaction, with files open
     #[command(after_help = "Examples:\n  kvfs snapshot restore --dry-run before-upgrade\n  \
         kvfs snapshot restore before-upgrade\n\n\

@@ -10,7 +10,7 @@ mod server;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
-    Begin, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LockLine, LockLines,
+    Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LockLine, LockLines,
     LockPlaceParts, ObstacleLine, PartyLine, Request, Response, SnapshotLine, SnapshotRequest, TxnLine,
     UndoRequest, WaiterLine,
 };

@@ -3,10 +3,12 @@
 //! A connection begins with [`Request::Hello`], whose answer tells whether both ends speak the same
 //! version; so the variants of `Hello` and `Failed` stay the first.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::{DeserializeOwned, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
 const FRAME_LEN_MAX: usize = 8 << 20;
@@ -168,6 +170,20 @@ pub(crate) enum SnapshotRequest {
     Restore {
         name: String,
     },
+    /// About the stream from one snapshot (no name: from nothing) to another.
+    Send {
+        from: Option<String>,
+        to: String,
+    },
+    /// The same, by the identity of the stream.
+    SendAgain {
+        stream: [u8; 16],
+    },
+    /// The next frames of a stream from `offset` on; ask again behind them until it is through.
+    SendFrames {
+        stream: [u8; 16],
+        offset: u64,
+    },
 }
 
 /// A named snapshot, as listed.
@@ -324,6 +340,18 @@ pub(crate) enum Response {
         inodes: u64,
         keys: u64,
     },
+    /// A stream that can be asked for; `bytes_expected`: about its length, 0: unknown.
+    Sending {
+        stream: [u8; 16],
+        from: Option<String>,
+        to: String,
+        bytes_expected: u64,
+    },
+    /// Frames; none while what comes before them is still being made.
+    Frames {
+        bytes: Blob,
+        is_through: bool,
+    },
     /// Findings of the checker (empty: clean) and what it looked at.
     Checked {
         findings: Vec<String>,
@@ -351,6 +379,36 @@ pub(crate) enum Response {
     },
     /// Names of the branches that open transactions have become.
     Kept(Vec<String>),
+}
+
+/// Bytes that go as they are.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Blob(pub(crate) Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Whole;
+
+        impl Visitor<'_> for Whole {
+            type Value = Blob;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Blob, E> {
+                Ok(Blob(bytes.to_vec()))
+            }
+        }
+
+        deserializer.deserialize_bytes(Whole)
+    }
 }
 
 pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvfs_fs::transfer::StreamId;
 use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, Owner, Restored, TxnId};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
@@ -56,6 +57,11 @@ impl Service {
             SnapshotRequest::Diff { before, after, from, limit } => {
                 let (before, after) = (store.view_at(before.as_deref())?, store.view_at(after.as_deref())?);
                 Ok(page_of(&after.diff_from(&before)?, from, limit))
+            }
+            SnapshotRequest::Send { from, to } => store.sending(from.as_deref(), &to),
+            SnapshotRequest::SendAgain { stream } => store.sending_again(StreamId(stream)),
+            SnapshotRequest::SendFrames { stream, offset } => {
+                self.send_frames(store, peer, StreamId(stream), offset)
             }
             SnapshotRequest::Restore { name } => {
                 let then = store.view_at(Some(&name))?;

@@ -6,8 +6,8 @@ use kvfs_store::{KeyRange, Read};
 
 use super::CheckReport;
 use crate::schema::{
-    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_keyspace, inode_key,
-    is_keyspace_key, superblock_key,
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_keyspace, decode_received,
+    decode_receiving, inode_key, is_keyspace_key, parse_received_key, receiving_key, superblock_key,
 };
 use crate::{FileType, Result};
 
@@ -60,6 +60,14 @@ impl Rows {
             if is_keyspace_key(key) {
                 if let Err(error) = decode_keyspace(&key.escape_ascii().to_string(), bytes) {
                     report.problem("keyspaces", error.to_string());
+                }
+            } else if let Some(name) = parse_received_key(key) {
+                if let Err(error) = decode_received(name, bytes) {
+                    report.problem("snapshots", error.to_string());
+                }
+            } else if key == &receiving_key()[..] {
+                if let Err(error) = decode_receiving(bytes) {
+                    report.problem("snapshots", error.to_string());
                 }
             } else if key != &superblock_key()[..] {
                 rows.see(key, bytes, report);

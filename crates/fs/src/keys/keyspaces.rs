@@ -170,7 +170,7 @@ impl FileSystem {
     }
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     if KEYSPACES.contains(&name) {
         return Err(FsError::Invalid("this keyspace belongs to the file system; choose another name"));
     }

@@ -7,8 +7,8 @@
 
 mod keyspaces;
 
-pub(crate) use keyspaces::KeyspaceTable;
 pub use keyspaces::{KEYSPACE_NAME_LEN_MAX, KeyspaceEntry, KeyspaceOwner};
+pub(crate) use keyspaces::{KeyspaceTable, check_name};
 
 use bytes::Bytes;
 use kvfs_store::{Batch, Cursor, KEY_LEN_MAX, KeyRange, Keyspace, Position, Read};

@@ -107,6 +107,9 @@ pub(crate) fn superblock_key() -> Bytes {
 /// What the names of records of users' keyspaces begin with, in subtree 0 of `meta`.
 const KEYSPACE_PREFIX: &[u8] = b"keyspace/";
 
+/// What the names of records of received snapshots begin with, in subtree 0 of `meta`.
+const RECEIVED_PREFIX: &[u8] = b"received/";
+
 fn system_key(name: &[u8]) -> Bytes {
     Placement { subtree: SUBTREE_SYSTEM, label: Bytes::new() }.key(name)
 }
@@ -119,4 +122,29 @@ pub(crate) fn keyspace_key(name: &str) -> Bytes {
 /// Whether `key` is one of [`keyspace_key`].
 pub(crate) fn is_keyspace_key(key: &[u8]) -> bool {
     key.starts_with(&system_key(KEYSPACE_PREFIX))
+}
+
+/// Key of the record in `meta` that says where the snapshot of that name was made.
+pub(crate) fn received_key(name: &str) -> Bytes {
+    system_key(&[RECEIVED_PREFIX, name.as_bytes()].concat())
+}
+
+/// The keys of all records of received snapshots.
+pub(crate) fn received_keys() -> KeyRange {
+    KeyRange::prefix(&system_key(RECEIVED_PREFIX))
+}
+
+/// The name of the snapshot that a key of [`received_key`] is about.
+pub(crate) fn parse_received_key(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key.strip_prefix(&system_key(RECEIVED_PREFIX)[..])?).ok()
+}
+
+/// Key of the record in `meta` of a received snapshot that still waits for its name.
+pub(crate) fn receiving_key() -> Bytes {
+    system_key(b"receiving")
+}
+
+/// The keys of all rows: everything in `meta` but the file system's own records.
+pub(crate) fn rows() -> KeyRange {
+    KeyRange { start: inode_key(SUBTREE_SYSTEM + 1), end: None }
 }

@@ -10,7 +10,7 @@
 //! `(label, "")` is the *own row* of an inode: a directory's attributes and counters, or the row of a file
 //! with several names. Other names are *dentry rows*: a file's attributes and inline content, a reference
 //! to a directory, or a link to an inode's own row. Subtree 0 holds the file system's own records: its
-//! superblock, and whose the users' keyspaces are. A directory (or a file with several names) that is its own subtree has its inode number as subtree.
+//! superblock, whose the users' keyspaces are, and where received snapshots come from. A directory (or a file with several names) that is its own subtree has its inode number as subtree.
 //!
 //! Keys are big-endian, so that they sort; everything in values is little-endian.
 
@@ -18,6 +18,7 @@ mod branch;
 mod key;
 mod keyspace;
 mod patch;
+mod received;
 mod row;
 mod superblock;
 
@@ -27,12 +28,14 @@ mod tests;
 pub(crate) use branch::BranchRecord;
 pub(crate) use key::{
     Placement, ROOT_INODE, block_prefix, inode_key, is_keyspace_key, keyspace_key, parse_inode_key,
-    superblock_key, xattr_key,
+    parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key, xattr_key,
 };
 pub(crate) use keyspace::{decode_keyspace, encode_keyspace};
 pub(crate) use patch::{
-    BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_CONTENT, TOUCH_COUNTERS, TOUCH_PARENT, TimePatch,
+    BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_CONTENT, TOUCH_COUNTERS, TOUCH_PARENT,
+    TimePatch,
 };
+pub(crate) use received::{Receiving, decode_received, decode_receiving, encode_received, encode_receiving};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;
 

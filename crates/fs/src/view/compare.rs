@@ -21,9 +21,9 @@ pub(super) fn key_of(place: &Place) -> Bytes {
 
 /// The state that one side shows and the state that the other one shows.
 #[derive(Clone, Copy)]
-pub(super) struct Sides<'f> {
-    pub(super) before: &'f FileSystem,
-    pub(super) after: &'f FileSystem,
+pub(crate) struct Sides<'f> {
+    pub(crate) before: &'f FileSystem,
+    pub(crate) after: &'f FileSystem,
 }
 
 impl FileSystem {
@@ -37,7 +37,7 @@ impl FileSystem {
     }
 
     /// The row under `key`.
-    pub(super) fn row(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub(crate) fn row(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.read_view().get(self.keyspaces.meta, key)?)
     }
 
@@ -65,7 +65,7 @@ impl FileSystem {
 
 impl<'f> Sides<'f> {
     /// The keys of `range` whose values differ, or may have been written to.
-    pub(super) fn differences(&self, keyspace: Keyspace, range: KeyRange) -> Result<Differences<'f>> {
+    pub(crate) fn differences(&self, keyspace: Keyspace, range: KeyRange) -> Result<Differences<'f>> {
         let (before, after) = (self.before.pinned()?, self.after.pinned()?);
         let (older, newer) = (before.min(after), before.max(after));
         let ranges = self.after.store.changed_ranges(keyspace, range, older, newer)?;

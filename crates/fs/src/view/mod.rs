@@ -38,6 +38,7 @@ mod verify;
 
 pub use branch::BranchInfo;
 pub use commit::{CommitPlan, Committed, Invalidations};
+pub(crate) use compare::Sides;
 use created::Created;
 pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};

@@ -90,7 +90,7 @@ impl TxnView {
 
     /// Who holds the locks of its commit.
     pub(super) fn lock_owner(&self) -> Result<&Arc<LockOwner>> {
-        self.locks.as_ref().ok_or(FsError::Invalid("a branch is merged, not committed"))
+        self.locks.as_ref().ok_or(FsError::Invalid("a branch holds no locks, and is merged, not committed"))
     }
 
     /// Makes sure that these directories have the same parents as in the snapshot.

@@ -89,7 +89,7 @@ impl FileSystem {
             return Ok(());
         }
         let again = caller.ticket.as_ref();
-        Ok(self.shared.admission.try_lock(&view.locks, &[Want { name, mode }], again)?)
+        Ok(self.shared.admission.try_lock(view.lock_owner()?, &[Want { name, mode }], again)?)
     }
 
     /// Under the lock of these records: nobody has changed them after the snapshot, and nobody will.

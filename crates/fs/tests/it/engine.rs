@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kvfs_device::MemoryDevice;
+use kvfs_device::{Device, MemoryDevice};
 use kvfs_fs::MountOptions;
 use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
 use kvfs_store::Store;
@@ -13,15 +13,19 @@ use crate::driver::Driver;
 use crate::setup::Setup;
 use crate::threads;
 
-const CAPACITY_BYTES: u64 = 64 << 20;
+pub(crate) const CAPACITY_BYTES: u64 = 64 << 20;
 
-pub(crate) fn open(device: &Arc<MemoryDevice>, memtable_bytes: u64, background: Background) -> Arc<Db> {
+pub(crate) fn open<D: Device + 'static>(
+    device: &Arc<D>,
+    memtable_bytes: u64,
+    background: Background,
+) -> Arc<Db> {
     open_keeping(device, memtable_bytes, background, 0)
 }
 
 /// As [`open`]; so many transactions can be taken back.
-pub(crate) fn open_keeping(
-    device: &Arc<MemoryDevice>,
+pub(crate) fn open_keeping<D: Device + 'static>(
+    device: &Arc<D>,
     memtable_bytes: u64,
     background: Background,
     undo_count: usize,
@@ -32,9 +36,28 @@ pub(crate) fn open_keeping(
 
 pub(crate) fn create() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
-    let create = CreateOptions { zone_bytes: 256 << 10, ..CreateOptions::new(CAPACITY_BYTES, [7; 16]) };
-    Db::create(Arc::clone(&device) as _, &create).unwrap();
+    create_on(&device, [7; 16]);
     device
+}
+
+/// Makes a store with that identity.
+pub(crate) fn create_on<D: Device + 'static>(device: &Arc<D>, uuid: [u8; 16]) {
+    let create = CreateOptions { zone_bytes: 256 << 10, ..CreateOptions::new(CAPACITY_BYTES, uuid) };
+    Db::create(Arc::clone(device) as _, &create).unwrap();
+}
+
+/// A file system over an engine of its own, which [`Setup::reopen`] opens again, too.
+pub(crate) fn setup(uuid: [u8; 16], memtable_bytes: u64, inline_len_max: u32) -> Setup {
+    let device = Arc::new(MemoryDevice::growable(0, CAPACITY_BYTES));
+    create_on(&device, uuid);
+    let mut db = open(&device, memtable_bytes, Background::Manual);
+    let mut setup = Setup::with(Arc::clone(&db) as _, inline_len_max, MountOptions::default());
+    setup.reopen_store = Some(Box::new(move || {
+        db.close().unwrap();
+        db = open(&device, memtable_bytes, Background::Manual);
+        Arc::clone(&db) as _
+    }));
+    setup
 }
 
 fn run(memtable_bytes: u64, inline_len_max: u32, seeds: std::ops::RangeInclusive<u64>) {

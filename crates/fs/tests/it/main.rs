@@ -16,6 +16,7 @@ mod reference;
 mod setup;
 mod snapshots;
 mod threads;
+mod transfer;
 mod undo;
 mod user_locks;
 mod views;

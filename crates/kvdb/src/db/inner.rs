@@ -46,6 +46,7 @@ pub(crate) struct Ledger {
 
 /// An open store.
 pub(crate) struct Inner {
+    pub(crate) uuid: [u8; 16],
     pub(crate) options: Options,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) health: Health,

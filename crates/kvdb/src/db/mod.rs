@@ -29,6 +29,7 @@ mod view;
 mod write;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_store::{
     Batch, Capabilities, ChangedRanges, CheckpointInfo, Durability, KeyRange, Keyspace, KeyspaceInfo,
@@ -143,7 +144,15 @@ impl Store for Db {
     }
 
     fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        self.inner.create_snapshot(name)
+        self.inner.create_snapshot(name, None)
+    }
+
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
+        self.inner.create_snapshot(name, Some(created))
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.inner.uuid
     }
 
     fn named_snapshots(&self) -> Vec<SnapshotInfo> {

@@ -75,8 +75,8 @@ fn info(name: &str, named: &NamedPin) -> SnapshotInfo {
 }
 
 impl Inner {
-    /// One sync of the journal and one edit of the manifest, whatever the store holds.
-    pub(crate) fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+    /// One sync of the journal and one edit of the manifest, whatever the store holds. `created`: when; `None`: now.
+    pub(crate) fn create_snapshot(&self, name: &str, created: Option<Duration>) -> Result<SnapshotInfo> {
         self.check_accepting()?;
         check_snapshot_name(name)?;
         let naming = self.naming.lock();
@@ -85,7 +85,7 @@ impl Inner {
         }
         let pin = self.snapshots.pin_newest(&self.publisher);
         self.sync(Position(pin.seqno()))?;
-        let created = self.clock.wall();
+        let created = created.unwrap_or_else(|| self.clock.wall());
         let (name, seqno) = (name.to_owned(), pin.seqno());
         let edit = Edit::AddSnapshot { name: name.clone(), seqno, created: created.as_nanos() as u64 };
         self.install(vec![edit], &[], &[], |view| view)?;

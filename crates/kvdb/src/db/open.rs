@@ -107,7 +107,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let area = JournalArea::of(&superblock);
     let first_data = ZoneId(superblock.journal_first.0 + superblock.journal_zones);
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
-    let next_epoch = superblock.epoch + 1;
+    let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     if !options.read_only {
         manifest.begin_epoch()?;
@@ -151,6 +151,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let undo_max = (options.undo_count, options.undo_age);
     let undo = Undo::restore(undo_max, &state.undo, undo, &snapshots, last_seqno)?;
     Ok(Inner {
+        uuid,
         options,
         clock,
         health: Health::default(),

@@ -30,6 +30,7 @@ mod versions;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -60,6 +61,7 @@ struct Shared {
     newest: AtomicU64,
     bytes_used: AtomicU64,
     bytes_max: Option<u64>,
+    uuid: [u8; 16],
 }
 
 /// State that only the holder of the commit lock touches.
@@ -86,13 +88,18 @@ impl Default for ModelStore {
 impl ModelStore {
     /// An empty store bounded by memory only.
     pub fn new() -> Self {
-        Self::with_limit(None)
+        Self::with(None, [0; 16])
+    }
+
+    /// As [`Self::new`], with an identity of its own.
+    pub fn with_uuid(uuid: [u8; 16]) -> Self {
+        Self::with(None, uuid)
     }
 
     /// An empty store that holds at most `bytes_max` of keys and values. One hundredth of that is a
     /// reserve: only batches that delete something may use it.
     pub fn with_capacity_bytes(bytes_max: u64) -> Self {
-        Self::with_limit(Some(bytes_max))
+        Self::with(Some(bytes_max), [0; 16])
     }
 
     /// Keeps the pre-images of the last `count_max` transactions, none at first.
@@ -100,13 +107,14 @@ impl ModelStore {
         self.shared.commit.lock().keep_at_most(count_max);
     }
 
-    fn with_limit(bytes_max: Option<u64>) -> Self {
+    fn with(bytes_max: Option<u64>, uuid: [u8; 16]) -> Self {
         let shared = Shared {
             commit: Mutex::default(),
             tables: RwLock::default(),
             newest: AtomicU64::new(0),
             bytes_used: AtomicU64::new(0),
             bytes_max,
+            uuid,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -191,7 +199,15 @@ impl Store for ModelStore {
     }
 
     fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        named::create(&self.shared, name)
+        named::create(&self.shared, name, Duration::ZERO)
+    }
+
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
+        named::create(&self.shared, name, created)
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.shared.uuid
     }
 
     fn named_snapshots(&self) -> Vec<SnapshotInfo> {

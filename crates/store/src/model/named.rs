@@ -11,37 +11,38 @@ use crate::{Position, Result, SnapshotInfo, StoreError, check_snapshot_name};
 /// Those of a store, by name. Each counts as one pin.
 #[derive(Default)]
 pub(super) struct Named {
-    positions: BTreeMap<String, Position>,
+    by_name: BTreeMap<String, (Position, Duration)>,
 }
 
 impl Named {
-    /// Oldest first. The model has no clock: all were made at the beginning of time.
+    /// Oldest first. The model has no clock: all that were made here were made at the beginning of time.
     pub(super) fn list(&self) -> Vec<SnapshotInfo> {
-        let mut list: Vec<_> = self.positions.iter().map(|(name, &position)| info(name, position)).collect();
+        let mut list: Vec<_> = self.by_name.iter().map(|(name, &at)| info(name, at)).collect();
         list.sort_by_key(|info| info.position);
         list
     }
 
     fn get(&self, name: &str) -> Result<Position> {
-        self.positions.get(name).copied().ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))
+        let named = self.by_name.get(name).map(|&(position, _)| position);
+        named.ok_or_else(|| StoreError::NoSnapshot(name.to_owned()))
     }
 }
 
-fn info(name: &str, position: Position) -> SnapshotInfo {
-    SnapshotInfo { name: name.to_owned(), position, created: Duration::ZERO }
+fn info(name: &str, (position, created): (Position, Duration)) -> SnapshotInfo {
+    SnapshotInfo { name: name.to_owned(), position, created }
 }
 
-pub(super) fn create(shared: &Shared, name: &str) -> Result<SnapshotInfo> {
+pub(super) fn create(shared: &Shared, name: &str, created: Duration) -> Result<SnapshotInfo> {
     check_snapshot_name(name)?;
     let mut commit = shared.commit.lock();
-    if commit.named.positions.contains_key(name) {
+    if commit.named.by_name.contains_key(name) {
         return Err(StoreError::SnapshotExists(name.to_owned()));
     }
     // Under the lock, as every pin.
     let position = Position(shared.newest());
     commit.pin(position.0);
-    commit.named.positions.insert(name.to_owned(), position);
-    Ok(info(name, position))
+    commit.named.by_name.insert(name.to_owned(), (position, created));
+    Ok(info(name, (position, created)))
 }
 
 pub(super) fn open(shared: &Arc<Shared>, name: &str) -> Result<Pin> {
@@ -53,7 +54,7 @@ pub(super) fn open(shared: &Arc<Shared>, name: &str) -> Result<Pin> {
 pub(super) fn delete(shared: &Shared, name: &str) -> Result<()> {
     let mut commit = shared.commit.lock();
     let position = commit.named.get(name)?;
-    commit.named.positions.remove(name);
+    commit.named.by_name.remove(name);
     commit.unpin(position.0);
     Ok(())
 }

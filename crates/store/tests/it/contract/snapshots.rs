@@ -1,5 +1,7 @@
 //! Named snapshots: what they show, their names, their end.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Durability, Position, Result, StoreError, TxnOptions};
 
@@ -53,6 +55,19 @@ fn named_snapshots_are_listed_oldest_first() -> Result<()> {
     assert_eq!(f.store.named_snapshots(), [first, second]);
     f.store.delete_snapshot("z")?;
     assert_eq!(names(&f), ["a"]);
+    Ok(())
+}
+
+#[test]
+fn an_adopted_snapshot_has_the_time_that_it_had_elsewhere() -> Result<()> {
+    let f = Fixture::new();
+    f.put("key", "1");
+    let created = Duration::from_nanos(1_234_567_890_123_456_789);
+    let info = f.store.adopt_snapshot("theirs", created)?;
+    assert_eq!((info.created, info.position), (created, f.store.position()));
+    assert_eq!(f.store.named_snapshots(), [info]);
+    let refused = f.store.adopt_snapshot("theirs", created);
+    assert!(matches!(refused, Err(StoreError::SnapshotExists(_))), "{refused:?}");
     Ok(())
 }
 

@@ -1,5 +1,9 @@
 //! `kvfs snapshot`.
 
+mod progress;
+mod receive;
+mod send;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,12 +12,18 @@ use super::txn::print_changes;
 use crate::args::{SnapshotArgs, SnapshotCommand};
 use crate::control::{Request, Response, SnapshotLine, SnapshotRequest};
 use crate::endpoint::Endpoint;
-use crate::error::{CliError, Result};
+use crate::error::{CliError, Code, Result};
 use crate::units::{date_time, human_duration};
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
-    use SnapshotCommand::{Diff, List, Restore};
-    let only_reads = matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. });
+    use SnapshotCommand::{Diff, List, Receive, Restore, Send};
+    match &args.command {
+        Receive(receive) => return receive::run(args.store.as_deref(), receive),
+        Send(send) => send::check(send)?,
+        _ => {}
+    }
+    let only_reads =
+        matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. } | Send(_));
     let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
     let done = answer(&mut endpoint, &args.command);
     let closed = endpoint.close();
@@ -36,6 +46,8 @@ fn answer(endpoint: &mut Endpoint, command: &SnapshotCommand) -> Result<()> {
             diff(endpoint, None, Some(name), false, *json)
         }
         SnapshotCommand::Restore { name, dry_run: false, json } => restore(endpoint, name, *json),
+        SnapshotCommand::Send(args) => send::run(endpoint, args),
+        SnapshotCommand::Receive(_) => Err(CliError::new(Code::Usage, "a store receives by itself")),
     }
 }
 

@@ -1,0 +1,269 @@
+//! A walk over the records that lead from one state to another, in batches that fit a frame.
+//!
+//! Thread safety: belongs to one walker. Both states are pinned: snapshots. Memory: one batch, and the numbers of
+//! orphans.
+//!
+//! Invariants:
+//! * the batches follow from the two states alone: the walk asks which values differ, never what was written;
+//! * what an orphan has is in no state: a file that became one is gone, one that got a name again is all new.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Read};
+
+use super::record::{DATA, META, USERS, XATTR};
+use crate::schema::{inode_key, parse_inode_key, rows};
+use crate::view::Sides;
+use crate::{FileSystem, Result};
+
+/// A batch ends when it has so many bytes of keys and values.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// A stretch of keys of one keyspace, and what to do there.
+struct Segment {
+    /// Number of the keyspace in a stream.
+    part: u32,
+    keyspace: Keyspace,
+    /// What is still to be done of it.
+    range: KeyRange,
+    task: Task,
+}
+
+#[derive(Clone, Copy)]
+enum Task {
+    /// What differs, but for what is stored under inodes that have segments of their own.
+    Compare,
+    /// Everything that is there afterwards.
+    Copy,
+    /// Nothing is there afterwards.
+    Erase,
+}
+
+/// See the module.
+pub(super) struct Changes {
+    /// `None`: nothing.
+    before: Option<Arc<FileSystem>>,
+    after: Arc<FileSystem>,
+    segments: VecDeque<Segment>,
+    /// Inodes that are an orphan on one side at least; ascending.
+    orphans: BTreeSet<u64>,
+}
+
+impl Changes {
+    /// From `before` to `after`, views of snapshots of one store; `users`: the other keyspaces to look at.
+    pub(super) fn new(
+        before: Option<Arc<FileSystem>>,
+        after: Arc<FileSystem>,
+        users: &[Keyspace],
+    ) -> Result<Self> {
+        let task = if before.is_some() { Task::Compare } else { Task::Copy };
+        let (was, is) = match &before {
+            Some(before) => (orphans_of(before)?, orphans_of(&after)?),
+            None => (BTreeSet::new(), orphans_of(&after)?),
+        };
+        let mut segments = VecDeque::new();
+        let keyspaces = after.keyspaces;
+        let own = [
+            (META, keyspaces.meta, rows()),
+            (DATA, keyspaces.data, KeyRange::all()),
+            (XATTR, keyspaces.xattr, KeyRange::all()),
+        ];
+        for (part, keyspace, range) in own {
+            segments.push_back(Segment { part, keyspace, range, task });
+        }
+        for (part, keyspace) in (USERS..).zip(users) {
+            segments.push_back(Segment { part, keyspace: *keyspace, range: KeyRange::all(), task });
+        }
+        let orphans = was.union(&is).copied().collect();
+        if let Some(before) = &before {
+            // One that is an orphan on both sides is on neither.
+            let appeared = was.difference(&is).map(|&inode| (inode, Task::Copy));
+            let vanished = is.difference(&was).map(|&inode| (inode, Task::Erase));
+            for (inode, task) in appeared.chain(vanished) {
+                let range = KeyRange::new(inode_key(inode), inode_key(inode + 1));
+                for (part, keyspace) in [(DATA, keyspaces.data), (XATTR, keyspaces.xattr)] {
+                    let nothing = || is_empty(before.read_view(), keyspace, range.clone());
+                    if matches!(task, Task::Erase) && nothing()? {
+                        continue;
+                    }
+                    segments.push_back(Segment { part, keyspace, range: range.clone(), task });
+                }
+            }
+        }
+        Ok(Self { before, after, segments, orphans })
+    }
+
+    /// The next batch, never empty, and the number of its keyspace.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub(super) fn next(&mut self) -> Result<Option<(u32, Batch)>> {
+        while let Some(mut segment) = self.segments.pop_front() {
+            let (batch, rest) = self.fill(&segment)?;
+            if let Some(start) = rest {
+                segment.range.start = start;
+                self.segments.push_front(segment);
+                return Ok(Some((self.segments[0].part, batch)));
+            }
+            if !batch.is_empty() {
+                return Ok(Some((segment.part, batch)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What comes first in the segment, and where it goes on, if it does.
+    fn fill(&self, segment: &Segment) -> Result<(Batch, Option<Bytes>)> {
+        let Segment { part, keyspace, ref range, task } = *segment;
+        let mut stage = Stage::new(keyspace, part == DATA);
+        // Copied whole, orphans' content is left out as well; but a segment of one inode is about nothing else.
+        let is_alone = range.end.is_some();
+        let is_apart = |key: &[u8]| {
+            let inode = key.first_chunk().map(|chunk| u64::from_be_bytes(*chunk));
+            !is_alone
+                && matches!(part, DATA | XATTR)
+                && inode.is_some_and(|inode| self.orphans.contains(&inode))
+        };
+        match (task, &self.before) {
+            (Task::Compare, Some(before)) => {
+                let sides = Sides { before, after: &self.after };
+                let mut differences = sides.differences(keyspace, range.clone())?;
+                while let Some(difference) = differences.next()? {
+                    if is_apart(&difference.key) {
+                        continue;
+                    }
+                    stage.take(&difference.key, difference.newer);
+                    if stage.is_full() {
+                        return Ok((stage.finish(), Some(successor(&difference.key))));
+                    }
+                }
+            }
+            (Task::Erase, _) => {
+                let (start, end) = (range.start.clone(), range.end.clone().unwrap_or_default());
+                stage.erase(start, end);
+            }
+            (Task::Copy | Task::Compare, _) => {
+                let mut cursor = self.after.read_view().cursor(keyspace, range.clone())?;
+                cursor.next()?;
+                while let Some((key, value)) = cursor.entry() {
+                    if !is_apart(key) {
+                        stage.take(key, Some(value.clone()));
+                        if stage.is_full() {
+                            let rest = successor(key);
+                            return Ok((stage.finish(), Some(rest)));
+                        }
+                    }
+                    cursor.next()?;
+                }
+            }
+        }
+        Ok((stage.finish(), None))
+    }
+}
+
+/// The inodes without a name in a view.
+fn orphans_of(view: &FileSystem) -> Result<BTreeSet<u64>> {
+    let mut orphans = BTreeSet::new();
+    let mut cursor = view.read_view().cursor(view.keyspaces.orphans, KeyRange::all())?;
+    cursor.next()?;
+    while let Some((key, _)) = cursor.entry() {
+        orphans.insert(parse_inode_key(key)?);
+        cursor.next()?;
+    }
+    Ok(orphans)
+}
+
+/// Whether `read` has nothing there.
+pub(super) fn is_empty(read: &dyn Read, keyspace: Keyspace, range: KeyRange) -> Result<bool> {
+    let mut cursor = read.cursor(keyspace, range)?;
+    cursor.next()?;
+    Ok(cursor.entry().is_none())
+}
+
+fn successor(key: &[u8]) -> Bytes {
+    [key, &[0]].concat().into()
+}
+
+/// Neighbouring blocks of a file.
+struct Run {
+    prefix: Bytes,
+    first: u64,
+    count: u64,
+    /// Empty: they are deleted.
+    data: BytesMut,
+}
+
+/// A batch in the making, in which neighbouring blocks become one operation.
+struct Stage {
+    keyspace: Keyspace,
+    in_blocks: bool,
+    batch: Batch,
+    run: Option<Run>,
+}
+
+impl Stage {
+    fn new(keyspace: Keyspace, in_blocks: bool) -> Self {
+        Self { keyspace, in_blocks, batch: Batch::new(), run: None }
+    }
+
+    fn is_full(&self) -> bool {
+        let open = self.run.as_ref().map_or(0, |run| run.data.len());
+        self.batch.payload_bytes() + open >= BATCH_BYTES
+    }
+
+    fn take(&mut self, key: &[u8], value: Option<Bytes>) {
+        let block = if self.in_blocks { key.split_last_chunk() } else { None };
+        match (block, value) {
+            (Some((prefix, block)), value) => {
+                self.take_block(prefix, u64::from_be_bytes(*block), value.as_ref());
+            }
+            (None, Some(value)) => self.batch.put(self.keyspace, Bytes::copy_from_slice(key), value),
+            (None, None) => self.batch.delete(self.keyspace, Bytes::copy_from_slice(key)),
+        }
+    }
+
+    fn take_block(&mut self, prefix: &[u8], block: u64, value: Option<&Bytes>) {
+        let goes_on = self.run.as_ref().is_some_and(|run| {
+            run.prefix == prefix && run.first + run.count == block && run.data.is_empty() == value.is_none()
+        });
+        if !goes_on {
+            self.end_run();
+        }
+        let run = self.run.get_or_insert_with(|| Run {
+            prefix: Bytes::copy_from_slice(prefix),
+            first: block,
+            count: 0,
+            data: BytesMut::new(),
+        });
+        run.count += 1;
+        if let Some(value) = value {
+            debug_assert_eq!(value.len(), BLOCK_BYTES);
+            run.data.extend_from_slice(value);
+        }
+    }
+
+    fn end_run(&mut self) {
+        let Some(Run { prefix, first, count, data }) = self.run.take() else { return };
+        if !data.is_empty() {
+            return self.batch.put_blocks(self.keyspace, prefix, first, data.freeze());
+        }
+        let key = |block: u64| Bytes::from([&prefix[..], &block.to_be_bytes()].concat());
+        self.batch.delete_range(self.keyspace, key(first), key(first + count));
+    }
+
+    /// Everything under the inodes from the key `start` to the key `end`.
+    fn erase(&mut self, start: Bytes, end: Bytes) {
+        let key = |inode: Bytes| -> Bytes {
+            if self.in_blocks { [&inode[..], &[0; 8]].concat().into() } else { inode }
+        };
+        let (start, end) = (key(start), key(end));
+        self.batch.delete_range(self.keyspace, start, end);
+    }
+
+    fn finish(mut self) -> Batch {
+        self.end_run();
+        self.batch
+    }
+}

@@ -1,0 +1,35 @@
+//! Sending a snapshot as a stream of bytes, and receiving one into another store.
+//!
+//! Purpose: `kvfs snapshot send | kvfs snapshot receive`. A stream holds the raw records that lead from nothing, or
+//! from another snapshot, to a snapshot, in frames that are checked one by one and all together; its bytes depend
+//! on the two snapshots alone, so it can be broken off and gone on with at any frame. docs/FORMAT.md draws it.
+//!
+//! The parts: `identity` tells which snapshot is which in any store, `changes` walks over what differs,
+//! `frame` and `record` are the codec, `send` joins them; `reader` verifies, `receive` takes a stream that
+//! has come in whole, as one transaction.
+//!
+//! Thread safety: streams and readers belong to one thread each. A store that receives is used by nobody else.
+//!
+//! Invariants:
+//! * orphans belong to nobody's state: they are neither sent nor compared, nor is what is stored under them;
+//! * the file system's own records are local to each store, but for whose a keyspace is;
+//! * a received state and the name of its snapshot are one commit and what finishes it at the next opening.
+
+mod changes;
+mod error;
+mod frame;
+mod identity;
+mod reader;
+mod receive;
+mod record;
+mod send;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ReceiveError, StreamError};
+pub use frame::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue};
+pub use identity::{SnapshotId, StreamId};
+pub use reader::{Frame, StreamReader};
+pub use receive::Received;
+pub use send::SendStream;

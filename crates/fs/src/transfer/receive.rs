@@ -1,0 +1,274 @@
+//! Taking a stream that is there as a whole.
+//!
+//! Thread safety: for one thread, while nobody else uses the store: the nodes of the [`FileSystem`] do not hear of
+//! what is received, so it is opened anew afterwards.
+//!
+//! Crash order: one transaction holds all records and a note of the snapshot that waits for its name. It is the
+//! commit point. What is left, naming the snapshot and dropping the note, is done right after it, or by the next
+//! opening before anything else is written; so the name always stands for exactly what was received.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Txn, TxnOptions};
+
+use super::changes::{Changes, is_empty};
+use super::record::META;
+use super::{Begin, Frame, ReceiveError, StreamReader};
+use crate::schema::{
+    Header, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_keyspace,
+    encode_received, encode_receiving, keyspace_key, parse_received_key, received_key, received_keys,
+    receiving_key, rows, superblock_key,
+};
+use crate::view::Origin;
+use crate::{FileSystem, FsError, Result};
+
+/// What was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    /// The snapshot that is there now.
+    pub name: String,
+    /// Records that were put or deleted.
+    pub records: u64,
+    /// Whether changes since the older snapshot were given up.
+    pub rolled_back: bool,
+}
+
+/// A transaction that takes a stream.
+struct Receipt {
+    txn: Arc<dyn Txn>,
+    begin: Begin,
+    /// Handles by the numbers of the stream.
+    keyspaces: Vec<Keyspace>,
+    done: Received,
+}
+
+impl FileSystem {
+    /// Whether a stream that begins so can be received; tells it before the rest has come.
+    ///
+    /// # Errors
+    /// What is in the way; store errors.
+    pub fn check_receivable(self: &Arc<Self>, begin: &Begin, rollback: bool) -> Result<(), ReceiveError> {
+        self.founded_on(begin)?;
+        match &begin.from {
+            None if !self.holds_nothing()? => Err(ReceiveError::NotEmpty),
+            Some(_) if rollback => Ok(()),
+            Some((_, name)) => {
+                let mut changes = self.changes_back_to(begin)?;
+                while let Some((part, batch)) = changes.next()? {
+                    if !self.is_reading_only(part, &batch)? {
+                        return Err(ReceiveError::Changed(name.clone()));
+                    }
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the stream whose first frame is next in `source`, wholly or not at all, durably. The main line is
+    /// then what the stream's snapshot was where it was made, and a snapshot of the same name and identity stands
+    /// for it. Open the store anew afterwards. Memory: within the store's, whatever the size.
+    ///
+    /// # Errors
+    /// Nothing has changed, unless [`FsError::CommittedOnly`] says otherwise; keyspaces may have been made.
+    pub fn receive(
+        self: &Arc<Self>,
+        mut reader: StreamReader,
+        source: &mut dyn Read,
+        rollback: bool,
+    ) -> Result<Received, ReceiveError> {
+        self.check_writable()?;
+        if !matches!(self.origin, Origin::Main) {
+            return Err(FsError::Invalid("only the main line receives").into());
+        }
+        let Some(Frame::Begin(begin)) = reader.next(source)? else {
+            return Err(FsError::Invalid("a stream is received from its beginning").into());
+        };
+        self.founded_on(&begin)?;
+        if begin.from.is_none() && !self.holds_nothing()? {
+            return Err(ReceiveError::NotEmpty);
+        }
+        let own = self.keyspaces;
+        let mut keyspaces = vec![own.meta, own.data, own.xattr];
+        let mut owners = Batch::new();
+        let mut next = reader.next(source)?;
+        // Made before the transaction begins, and no part of it: an empty one may stay when this comes to nothing.
+        while let Some(Frame::Keyspace { name, owner }) = next {
+            if let Some(owner) = owner {
+                self.make_keyspace(&name, owner)?;
+                owners.put(own.meta, keyspace_key(&name), encode_keyspace(owner));
+            }
+            keyspaces.push(self.store.open_keyspace(&name, KeyspaceKind::Tuple, None)?);
+            next = reader.next(source)?;
+        }
+        let mut receipt = Receipt {
+            txn: self.store.begin(TxnOptions::default())?,
+            keyspaces,
+            done: Received { name: begin.to.1.clone(), records: 0, rolled_back: false },
+            begin,
+        };
+        if !owners.is_empty() {
+            receipt.txn.apply(owners)?;
+        }
+        self.go_back(&mut receipt, rollback)?;
+        while let Some(frame) = next {
+            receipt.take(frame)?;
+            next = reader.next(source)?;
+        }
+        self.stage_own_records(&receipt)?;
+        receipt.txn.commit(Durability::Synced)?;
+        self.finish_receive()?;
+        Ok(receipt.done)
+    }
+
+    /// Names the snapshot of a state that was received, if that is still to be done. To be called before anything
+    /// else is written.
+    pub(crate) fn finish_receive(&self) -> Result<()> {
+        let Some(bytes) = self.store.get(self.keyspaces.meta, &receiving_key())? else { return Ok(()) };
+        let Receiving { name, created } = decode_receiving(&bytes)?;
+        if !self.store.named_snapshots().iter().any(|info| info.name == name) {
+            self.store.adopt_snapshot(&name, Duration::from_nanos(created))?;
+        }
+        let mut batch = Batch::new();
+        batch.delete(self.keyspaces.meta, receiving_key());
+        self.store.apply(batch, Durability::Synced)?;
+        Ok(())
+    }
+
+    /// The snapshot that the stream goes on from, if it does.
+    fn founded_on(&self, begin: &Begin) -> Result<Option<SnapshotInfo>, ReceiveError> {
+        let (to, name) = &begin.to;
+        // Inode numbers made in a branch are not told to those who send, who may have given them to other files.
+        if !self.store.checkpointed().is_empty() {
+            return Err(ReceiveError::Branches);
+        }
+        if let Some(present) = self.find_snapshot(to)? {
+            return Err(ReceiveError::Present(present.name));
+        }
+        if self.store.named_snapshots().iter().any(|info| info.name == *name) {
+            return Err(ReceiveError::NameTaken(name.clone()));
+        }
+        match &begin.from {
+            None => Ok(None),
+            Some((from, name)) => match self.find_snapshot(from)? {
+                Some(info) => Ok(Some(info)),
+                None => Err(ReceiveError::Unfounded(name.clone())),
+            },
+        }
+    }
+
+    /// Whether there is neither a file nor a key.
+    fn holds_nothing(&self) -> Result<bool> {
+        let mut cursor = self.store.cursor(self.keyspaces.meta, rows())?;
+        cursor.next()?;
+        let root = Placement::own_subtree(ROOT_INODE).own_key();
+        let mut is_empty_so_far = cursor.entry().is_none_or(|(key, _)| key == &root[..]);
+        cursor.next()?;
+        is_empty_so_far &= cursor.entry().is_none();
+        let own = [self.keyspaces.data, self.keyspaces.xattr];
+        for keyspace in own.into_iter().chain(self.user_keyspaces().map(|info| info.keyspace)) {
+            is_empty_so_far = is_empty_so_far && is_empty(&*self.store, keyspace, KeyRange::all())?;
+        }
+        Ok(is_empty_so_far)
+    }
+
+    /// What leads from now back to the snapshot that the stream goes on from.
+    fn changes_back_to(self: &Arc<Self>, begin: &Begin) -> Result<Changes, ReceiveError> {
+        let now = self.view_of(self.store.snapshot()?)?;
+        let Some(then) = self.founded_on(begin)? else {
+            return Err(FsError::Invalid("the stream goes on from nothing").into());
+        };
+        let then = self.view_of(self.store.open_snapshot(&then.name)?)?;
+        let users: Vec<_> = self.user_keyspaces().map(|info| info.keyspace).collect();
+        Ok(Changes::new(Some(now), then, &users)?)
+    }
+
+    /// Gives up what was changed since the snapshot that the stream goes on from: access times at any rate.
+    fn go_back(self: &Arc<Self>, receipt: &mut Receipt, rollback: bool) -> Result<(), ReceiveError> {
+        let Some((_, name)) = &receipt.begin.from else { return Ok(()) };
+        let mut changes = self.changes_back_to(&receipt.begin)?;
+        while let Some((part, batch)) = changes.next()? {
+            if !self.is_reading_only(part, &batch)? {
+                if !rollback {
+                    return Err(ReceiveError::Changed(name.clone()));
+                }
+                receipt.done.rolled_back = true;
+            }
+            receipt.txn.apply(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing but access times differs.
+    fn is_reading_only(&self, part: u32, batch: &Batch) -> Result<bool> {
+        for op in batch.ops() {
+            let Op::Put { key, value, .. } = op else { return Ok(false) };
+            let now = if part == META { self.store.get(self.keyspaces.meta, key)? } else { None };
+            let (Some(Row::Inode(now, content)), Some(Row::Inode(then, content_then))) =
+                (now.as_deref().and_then(Row::parse), Row::parse(value))
+            else {
+                return Ok(false);
+            };
+            if (Header { atime: then.atime, ..now }, content) != (then, content_then) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The file system's own records as they are after the commit.
+    fn stage_own_records(&self, receipt: &Receipt) -> Result<()> {
+        let Begin { to: (id, name), inline_len_max, inode_next, .. } = &receipt.begin;
+        let meta = self.keyspaces.meta;
+        let superblock = self.store.get(meta, &superblock_key())?;
+        let superblock =
+            superblock.ok_or_else(|| FsError::corrupt("file-system superblock", "it is missing"))?;
+        let superblock = Superblock::decode(&superblock)?;
+        // No number of either store is given out again.
+        let superblock = Superblock {
+            inline_len_max: *inline_len_max,
+            inode_next: superblock.inode_next.max(*inode_next),
+        };
+        let mut batch = Batch::new();
+        batch.put(meta, superblock_key(), superblock.encode());
+        let named = self.store.named_snapshots();
+        let mut records = self.store.cursor(meta, received_keys())?;
+        records.next()?;
+        while let Some((key, _)) = records.entry() {
+            let is_used =
+                parse_received_key(key).is_some_and(|name| named.iter().any(|info| info.name == name));
+            if !is_used {
+                batch.delete(meta, key.to_vec());
+            }
+            records.next()?;
+        }
+        batch.put(meta, received_key(name), encode_received(id));
+        let receiving = Receiving { name: name.clone(), created: id.created };
+        batch.put(meta, receiving_key(), encode_receiving(&receiving));
+        Ok(receipt.txn.apply(batch)?)
+    }
+}
+
+impl Receipt {
+    fn take(&mut self, frame: Frame) -> Result<()> {
+        let Frame::Records { keyspace, batch } = frame else { return Ok(()) };
+        let handle = self.keyspaces.get(keyspace as usize).copied();
+        let handle = handle.ok_or(FsError::Invalid("records of a keyspace without a name"))?;
+        let mut mapped = Batch::new();
+        batch.into_ops().into_iter().for_each(|op| mapped.push(with_keyspace(op, handle)));
+        self.done.records += mapped.len() as u64;
+        Ok(self.txn.apply(mapped)?)
+    }
+}
+
+fn with_keyspace(op: Op, keyspace: Keyspace) -> Op {
+    match op {
+        Op::Put { key, value, .. } => Op::Put { keyspace, key, value },
+        Op::Delete { key, .. } => Op::Delete { keyspace, key },
+        Op::DeleteRange { start, end, .. } => Op::DeleteRange { keyspace, start, end },
+        Op::Merge { key, operand, .. } => Op::Merge { keyspace, key, operand },
+        Op::PutBlocks { prefix, first, data, .. } => Op::PutBlocks { keyspace, prefix, first, data },
+    }
+}

@@ -1,0 +1,124 @@
+//! Making a stream.
+//!
+//! Thread safety: belongs to one sender. Invariant: the bytes follow from the two snapshots alone, so a stream that
+//! is made again is the same, and goes on where another one was broken off.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kvfs_store::KeyRange;
+
+use super::changes::{Changes, is_empty};
+use super::frame::{self, FrameKind, encode_frame};
+use super::record::encode_records;
+use super::{Begin, Prologue, SnapshotId, StreamId};
+use crate::schema::{Superblock, decode_keyspace, keyspace_key, superblock_key};
+use crate::{FileSystem, FsError, Result};
+
+/// A stream in the making. Holds its two snapshots, so it goes on when their names are deleted.
+pub struct SendStream {
+    begin: Begin,
+    changes: Changes,
+    /// Payloads of the frames that come before the records.
+    heads: VecDeque<(FrameKind, Vec<u8>)>,
+    position: u64,
+    hasher: blake3::Hasher,
+    is_done: bool,
+}
+
+impl FileSystem {
+    /// The stream that leads from the snapshot `from` (`None`: from nothing) to the snapshot `to`.
+    ///
+    /// # Errors
+    /// `NotFound`: this store has no such snapshot. Store errors.
+    pub fn send(self: &Arc<Self>, from: Option<&SnapshotId>, to: &SnapshotId) -> Result<SendStream> {
+        let from = from.map(|id| Ok::<_, FsError>((*id, self.open_by_id(id)?))).transpose()?;
+        let (to_name, to_view) = self.open_by_id(to)?;
+        let superblock = to_view.row(&superblock_key())?;
+        let superblock =
+            superblock.ok_or_else(|| FsError::corrupt("file-system superblock", "it is missing"))?;
+        let superblock = Superblock::decode(&superblock)?;
+        let from_id = from.as_ref().map(|(id, (name, _))| (*id, name.clone()));
+        let begin = Begin {
+            to: (*to, to_name),
+            from: from_id,
+            inline_len_max: superblock.inline_len_max,
+            inode_next: superblock.inode_next,
+        };
+        let from_view = from.map(|(_, (_, view))| view);
+        let mut heads = VecDeque::from([(FrameKind::Begin, begin.encode())]);
+        let mut users = Vec::new();
+        for info in self.user_keyspaces() {
+            let record = to_view.row(&keyspace_key(&info.name))?;
+            let owner = record.map(|bytes| decode_keyspace(&info.name, &bytes)).transpose()?;
+            let views = from_view.iter().chain([&to_view]);
+            // One that was made later is not in these states, and nothing is in it.
+            let mut is_used = owner.is_some();
+            for view in views {
+                is_used = is_used || !is_empty(view.read_view(), info.keyspace, KeyRange::all())?;
+            }
+            if is_used {
+                heads.push_back((FrameKind::Keyspace, frame::encode_keyspace(&info.name, owner)));
+                users.push(info.keyspace);
+            }
+        }
+        let changes = Changes::new(from_view, to_view, &users)?;
+        Ok(SendStream { begin, changes, heads, position: 0, hasher: blake3::Hasher::new(), is_done: false })
+    }
+}
+
+impl SendStream {
+    /// What the first frame says.
+    pub fn begin(&self) -> &Begin {
+        &self.begin
+    }
+
+    /// Identity of the stream.
+    pub fn stream(&self) -> StreamId {
+        self.begin.stream()
+    }
+
+    /// Bytes of the stream that were given so far: where the next frame begins.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// What comes before the frames that are still to be given.
+    pub fn prologue(&self, bytes_expected: u64) -> Prologue {
+        Prologue { stream: self.stream(), offset: self.position, bytes_expected }
+    }
+
+    /// The next frame; `None` behind the last one.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let (kind, payload) = match self.heads.pop_front() {
+            Some(head) => head,
+            None => match self.changes.next()? {
+                Some((keyspace, batch)) => (FrameKind::Records, encode_records(keyspace, &batch)),
+                None => (FrameKind::End, self.hasher.finalize().as_bytes().to_vec()),
+            },
+        };
+        let frame = encode_frame(kind, self.position, &payload);
+        self.hasher.update(&frame);
+        self.position += frame.len() as u64;
+        self.is_done = kind == FrameKind::End;
+        Ok(Some(frame))
+    }
+
+    /// Makes everything up to `offset` without giving it: a receiver has it. O(what comes before).
+    ///
+    /// # Errors
+    /// `Invalid`: no frame begins there. Store errors.
+    pub fn skip_to(&mut self, offset: u64) -> Result<()> {
+        while self.position < offset && self.next_frame()?.is_some() {}
+        if self.position == offset {
+            return Ok(());
+        }
+        Err(FsError::Invalid("no frame of this stream begins where it is to go on"))
+    }
+}
