@@ -1,6 +1,7 @@
 //! Documents: promises name tests that exist, no path of one machine, licence and change log in place.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use crate::Finding;
 
@@ -82,7 +83,9 @@ pub fn check_steps(semantics: &str, steps: impl Fn(&str) -> Vec<String>) -> Vec<
     let mut findings = Vec::new();
     for (at, line) in semantics.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
         let parts: Vec<&str> = line.trim().trim_end_matches('|').split('`').collect();
-        for pair in parts.windows(2).filter(|pair| pair[0].ends_with(".sh")) {
+        for pair in
+            parts.windows(2).filter(|pair| Path::new(pair[0]).extension().is_some_and(|end| end == "sh"))
+        {
             let Some(text) = pair[1].strip_prefix(": ") else { continue };
             let text = text.split([';', '|']).next().unwrap_or_default().trim().trim_end_matches(',');
             let (words, known): (Vec<&str>, _) = (text.split(", ").collect(), steps(pair[0]));
