@@ -14,6 +14,9 @@ use kvfs_rpc::client::calls::Mount as Calls;
 use crate::tree::Mount;
 use crate::{Experiment, Goal};
 
+/// Microseconds of one round on a mount.
+type Way = Box<dyn Fn(PathBuf) -> Result<f64>>;
+
 /// By ioctl and by the key-value socket; microseconds of one begin and commit, asynchronous.
 pub(crate) fn experiments(mount: &Rc<Mount>, quick: bool) -> Vec<Experiment> {
     let count = if quick { 1_000 } else { 10_000 };
@@ -31,7 +34,6 @@ pub(crate) fn experiments(mount: &Rc<Mount>, quick: bool) -> Vec<Experiment> {
             Ok(store.map(|client| client.in_txn(txn)).call(async |client| client.commit().await)?)
         })
     };
-    type Way = Box<dyn Fn(PathBuf) -> Result<f64>>;
     let ways: [(&str, f64, Way); 2] = [
         ("begin + commit, empty, by ioctl", 60.0, Box::new(by_ioctl)),
         ("begin + commit, empty, by the socket", 400.0, Box::new(by_socket)),

@@ -20,12 +20,11 @@ pub(super) fn run(store: Option<&Path>, args: &TxnLockArgs) -> Result<ExitCode> 
     let mut inside = keys.map(|client| client.in_txn(args.id));
     for target in &args.targets {
         let path: PathBuf;
-        let what = match key_prefix(target)? {
-            Some((keyspace, prefix)) => LockOn::Prefix { keyspace, prefix: prefix.as_bytes() },
-            None => {
-                path = inside_of(&mount, Path::new(target))?;
-                LockOn::File { path: &path, offset: args.offset, length: args.length }
-            }
+        let what = if let Some((keyspace, prefix)) = key_prefix(target)? {
+            LockOn::Prefix { keyspace, prefix: prefix.as_bytes() }
+        } else {
+            path = inside_of(&mount, Path::new(target))?;
+            LockOn::File { path: &path, offset: args.offset, length: args.length }
         };
         let locked = inside.call(async |client| client.lock(what, args.exclusive).await);
         locked.map_err(|error| explain(&error))?;
