@@ -28,7 +28,7 @@ pub(crate) fn experiments(mount: &Rc<Mount>, quick: bool) -> Vec<Experiment> {
         })
     };
     let by_socket = move |dir: PathBuf| {
-        let mut store = Store::connect(&dir)?.map(|client| client.asynchronous());
+        let mut store = Store::connect(&dir)?.map(kvfs_rpc::client::Client::asynchronous);
         mean_us(count, || {
             let txn = store.call(async |client| client.begin(BeginOptions::default()).await)?;
             Ok(store.map(|client| client.in_txn(txn)).call(async |client| client.commit().await)?)
