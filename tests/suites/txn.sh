@@ -293,6 +293,10 @@ compared() {
   diff <(echo "$want") <(sed '/gone/s/  .*//' "$work/said") || status=1
   [ "$("$KVFS" txn diff --stat "$id")" = "3 added, 2 removed, 2 changed, 2 renamed, 12 B" ] || { "$KVFS" txn diff --stat "$id"; status=1; }
   "$KVFS" txn diff --json "$id" | python3 -c 'import json,sys; [json.loads(l) for l in sys.stdin]' || status=1
+  "$KVFS" txn diff --content "$id" >"$work/said"
+  want=$'--- a/cmp/edited\n+++ b/cmp/edited\n@@ -1 +1 @@\n-b\n+bb'
+  diff <(echo "$want") <(sed -n '/^--- a.cmp.edited/,/^+bb/p' "$work/said") || status=1
+  [ "$(grep -cx -e '+++ b/cmp/new/file' -e '+x' -e '-c' "$work/said")" = 3 ] || { cat "$work/said"; status=1; }
   "$KVFS" txn abort "$id" && [ -e cmp/gone ] && return $status
 }
 ended_view() {

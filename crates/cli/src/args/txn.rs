@@ -103,13 +103,18 @@ pub(crate) enum TxnCommand {
         json: bool,
     },
     /// What an open transaction would change
-    #[command(after_help = "Examples:\n  kvfs txn diff 17\n  kvfs txn diff --stat 17")]
+    #[command(
+        after_help = "Examples:\n  kvfs txn diff 17\n  kvfs txn diff --stat 17\n  kvfs txn diff --content 17      as diff -u"
+    )]
     Diff {
         /// Number of the transaction
         id: u64,
         /// Counts only
         #[arg(long)]
         stat: bool,
+        /// With the lines that differ in text files, against the main line as it is now
+        #[arg(long, conflicts_with_all = ["stat", "json"])]
+        content: bool,
         /// For machines: one JSON object a line
         #[arg(long)]
         json: bool,

@@ -1,9 +1,11 @@
 //! `kvfs txn diff`, and how comparisons are printed.
 
+use std::io::{BufWriter, StdoutLock, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use super::connect;
+use super::content::Contents;
 use crate::control::{ChangeLine, Client, Request, Response};
 use crate::error::{CliError, Result};
 use crate::units::human_bytes;
@@ -11,51 +13,88 @@ use crate::units::human_bytes;
 /// Lines asked for at a time: the daemon compares anew for each page, and a page must fit a frame.
 const PAGE_LINES: u64 = 20_000;
 
+/// Lines, and whether more follow.
+type Page = (Vec<ChangeLine>, bool);
+
 pub(super) fn run(store: Option<&Path>, id: u64, stat: bool, json: bool) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     print(&mut client, id, stat, json)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// As [`run`], with what differs inside of files.
+pub(super) fn run_with_content(store: Option<&Path>, id: u64) -> Result<ExitCode> {
+    let (mut client, mounted) = connect(store)?;
+    let mut page = pages(&mut client, id);
+    // Asked first: it knows whether there is such a transaction, and whose it is.
+    let first = page(0, PAGE_LINES)?;
+    let contents = Contents::of(&mounted.dir, id)?;
+    let mut first = Some(first);
+    each_line(
+        |from, limit| first.take().map_or_else(|| page(from, limit), Ok),
+        |out, line| {
+            writeln!(out, "{}", as_text(line))?;
+            contents.write(out, line)
+        },
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Prints what transaction `id` changes.
 pub(super) fn print(client: &mut Client, id: u64, stat: bool, json: bool) -> Result<()> {
-    print_changes(stat, json, |from, limit| match client.call(&Request::Diff { id, from, limit })? {
+    print_changes(stat, json, pages(client, id))
+}
+
+fn pages(client: &mut Client, id: u64) -> impl FnMut(u64, u64) -> Result<Page> {
+    move |from, limit| match client.call(&Request::Diff { id, from, limit })? {
         Response::Diff { lines, more } => Ok((lines, more)),
         _ => Err(Client::confused()),
-    })
+    }
 }
 
 /// Prints a comparison, of which `page` gives so many lines from one on, and whether more follow.
 pub(crate) fn print_changes(
     stat: bool,
     json: bool,
-    mut page: impl FnMut(u64, u64) -> Result<(Vec<ChangeLine>, bool)>,
+    page: impl FnMut(u64, u64) -> Result<Page>,
 ) -> Result<()> {
-    use std::io::Write;
-    let failed = |error: std::io::Error| CliError::io("write", Path::new("standard output"), &error);
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut counts = Counts::default();
+    each_line(page, |out, line| {
+        counts.add(line);
+        match (stat, json) {
+            (true, _) => Ok(()),
+            (false, true) => writeln!(out, "{}", as_json(line)),
+            (false, false) => writeln!(out, "{}", as_text(line)),
+        }
+    })?;
+    if stat {
+        let line = if json { counts.as_json().to_string() } else { counts.as_text() };
+        writeln!(std::io::stdout(), "{line}").map_err(|error| unwritable(&error))?;
+    }
+    Ok(())
+}
+
+/// Writes every line of a comparison to standard output.
+fn each_line(
+    mut page: impl FnMut(u64, u64) -> Result<Page>,
+    mut write: impl FnMut(&mut BufWriter<StdoutLock<'static>>, &ChangeLine) -> std::io::Result<()>,
+) -> Result<()> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
     let mut from = 0;
     loop {
         let (lines, more) = page(from, PAGE_LINES)?;
         from += lines.len() as u64;
         for line in &lines {
-            counts.add(line);
-            if stat {
-                continue;
-            }
-            if json { writeln!(out, "{}", as_json(line)) } else { writeln!(out, "{}", as_text(line)) }
-                .map_err(failed)?;
+            write(&mut out, line).map_err(|error| unwritable(&error))?;
         }
         if !more || lines.is_empty() {
-            break;
+            return out.flush().map_err(|error| unwritable(&error));
         }
     }
-    if stat {
-        let line = if json { counts.as_json().to_string() } else { counts.as_text() };
-        writeln!(out, "{line}").map_err(failed)?;
-    }
-    out.flush().map_err(failed)
+}
+
+fn unwritable(error: &std::io::Error) -> CliError {
+    CliError::io("write", Path::new("standard output"), error)
 }
 
 #[derive(Default)]

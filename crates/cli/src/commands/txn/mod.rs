@@ -1,5 +1,6 @@
 //! `kvfs txn`.
 
+mod content;
 mod diff;
 mod init;
 mod join;
@@ -44,7 +45,8 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
         TxnCommand::Abort { id } => simple(store, &Request::Abort { id: *id }),
         TxnCommand::List { committed: true, json } => undo::list(store, *json),
         TxnCommand::List { committed: false, json } => list::run(store, *json),
-        TxnCommand::Diff { id, stat, json } => diff::run(store, *id, *stat, *json),
+        TxnCommand::Diff { id, content: true, .. } => diff::run_with_content(store, *id),
+        TxnCommand::Diff { id, stat, json, .. } => diff::run(store, *id, *stat, *json),
         TxnCommand::Undo { id, dry_run, json } => undo::run(store, *id, *dry_run, *json),
         TxnCommand::Lock(lock) => lock::run(store, lock),
         TxnCommand::Init { parent, proc, command } => init::run(*parent, *proc, command),
