@@ -478,14 +478,14 @@ undo_refused() {
   ends 1 undo 999999 && said 'no transaction 999999' && ends 0 undo "$first" && [ ! -e built/other ] && no_open
 }
 undo_survives() {
-  mount_store && echo old >"$mnt/kept" && sync "$mnt/kept" || return
+  mount_store && echo old >"$mnt/survivor" && sync "$mnt/survivor" || return
   local id
-  noted "echo new >kept; echo x >added" && kill_daemon && mount_store && ends 0 undo "$id" || return
-  [ "$(cat "$mnt/kept")" = old ] && [ ! -e "$mnt/added" ] || return
-  noted "echo again >kept" && umount_store && mount_store "$(mount_options),undo_count=1" && ends 0 undo "$id" &&
-    [ "$(cat "$mnt/kept")" = old ] || return
+  noted "echo new >survivor; echo x >added" && kill_daemon && mount_store && ends 0 undo "$id" || return
+  [ "$(cat "$mnt/survivor")" = old ] && [ ! -e "$mnt/added" ] || return
+  noted "echo again >survivor" && umount_store && mount_store "$(mount_options),undo_count=1" && ends 0 undo "$id" &&
+    [ "$(cat "$mnt/survivor")" = old ] || return
   # Pushed out by the next one.
-  noted "echo first >kept" && local first=$id && noted "echo second >kept" && ends 1 undo "$first" &&
+  noted "echo first >survivor" && local first=$id && noted "echo second >survivor" && ends 1 undo "$first" &&
     said "transaction $first can't be taken back: what was there before it is not kept.*last 1 .*undo_count" || return
   umount_store && mount_store "$(mount_options),undo_count=0" && ends 1 undo "$id" && said 'undo_count=0' || return
   umount_store && check_store
