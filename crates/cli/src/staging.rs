@@ -116,7 +116,11 @@ impl Staged {
     fn verify(path: PathBuf, file: File) -> Result<Option<Self>> {
         let again = file.try_clone().map_err(|error| CliError::io("read", &path, &error))?;
         let mut source = BufReader::with_capacity(BUFFER_BYTES, again);
-        let Ok(Prologue { stream, .. }) = Prologue::read(&mut source) else { return Ok(None) };
+        let stream = match Prologue::read(&mut source) {
+            Ok(prologue) => prologue.stream,
+            Err(error @ StreamError::Io { .. }) => return Err(error.into()),
+            Err(_) => return Ok(None),
+        };
         let mut staged = Self::new(path, file, stream);
         loop {
             match staged.reader.next(&mut source) {

@@ -47,15 +47,25 @@ impl Mounted {
 
     fn checkpoint(&mut self, now: Duration) -> Result<(), FsError> {
         let operations = self.operations();
+        // Also after a failure it is not tried again before its time.
+        self.saved.0 = now;
         if operations != self.saved.1 {
             self.fs.checkpoint_branch()?;
+            self.saved.1 = operations;
         }
-        self.saved = (now, operations);
         Ok(())
     }
 
     /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
     fn end(mut self, name: &str) -> Result<()> {
+        // Nothing comes in any more but pages that the kernel has still, where somebody else goes on seeing it.
+        let frozen = self.fs.freeze();
+        if frozen.is_ok()
+            && !self.view.has_ended()
+            && let Err(error) = self.view.bridge().write_back()
+        {
+            tracing::error!(name, %error, "dirty pages of a branch are lost");
+        }
         let checkpointed = self.checkpoint(Duration::ZERO);
         if let Err(error) = self.point.unmount(Unmount::Lazy) {
             tracing::warn!(name, %error, "a branch stays mounted");
@@ -130,6 +140,10 @@ impl Branches {
             let message = format!("{} lies inside the store; mount somewhere else", dir.display());
             return Err(CliError::new(Code::MountPoint, message));
         }
+        if mount::state(dir) != mount::PointState::Free {
+            let message = format!("something is mounted on {}; choose another directory", dir.display());
+            return Err(CliError::new(Code::MountPoint, message));
+        }
         let is_empty = std::fs::read_dir(dir).map(|mut entries| entries.next().is_none());
         if !is_empty.map_err(|error| CliError::io("look into", dir, &error))? {
             let message = format!("{} is not empty; choose an empty directory", dir.display());
@@ -152,7 +166,10 @@ impl Branches {
     /// Unmounts a branch, if it is mounted; it is checkpointed when this returns.
     pub(crate) fn unmount(&self, name: &str) -> Result<()> {
         let mut state = self.state.lock();
-        let Some(mounted) = state.mounted.get(name) else { return Ok(()) };
+        let now = self.clock.monotonic();
+        let Some(mounted) = state.mounted.get_mut(name) else { return Ok(()) };
+        // While it can still be gone on with: a full store refuses this.
+        mounted.checkpoint(now)?;
         mounted.point.unmount(Unmount::Clean).map_err(|error| explain_mount(&error))?;
         let mounted = state.mounted.remove(name);
         mounted.map_or(Ok(()), |mounted| mounted.end(name))

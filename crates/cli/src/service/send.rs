@@ -73,6 +73,13 @@ impl OpenStore {
     pub(super) fn sending(&self, from: Option<&str>, to: &str) -> Result<Response> {
         let from_id = from.map(|name| self.snapshot_id(name)).transpose()?;
         let to_id = self.snapshot_id(to)?;
+        if from_id.is_some_and(|from| from.store == to_id.store && from.position > to_id.position) {
+            let message = format!(
+                "\"{}\" is newer than \"{to}\"; differences lead forward in time (to go back: `kvfs snapshot restore`)",
+                from.unwrap_or_default()
+            );
+            return Err(CliError::new(Code::Usage, message));
+        }
         if from_id == Some(to_id) {
             return Err(CliError::new(Code::Usage, format!("nothing leads from \"{to}\" to itself")));
         }

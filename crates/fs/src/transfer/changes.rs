@@ -21,6 +21,9 @@ use crate::{FileSystem, Result};
 /// A batch ends when it has so many bytes of keys and values.
 const BATCH_BYTES: usize = 512 << 10;
 
+/// What an operation takes in a frame beside its key and value (bytes): a tag and two lengths.
+const OP_BYTES_MAX: usize = 9;
+
 /// A stretch of keys of one keyspace, and what to do there.
 struct Segment {
     /// Number of the keyspace in a stream.
@@ -210,7 +213,8 @@ impl Stage {
 
     fn is_full(&self) -> bool {
         let open = self.run.as_ref().map_or(0, |run| run.data.len());
-        self.batch.payload_bytes() + open >= BATCH_BYTES
+        // Of tiny keys and values the lengths are the greater part of a frame.
+        self.batch.payload_bytes() + OP_BYTES_MAX * self.batch.len() + open >= BATCH_BYTES
     }
 
     fn take(&mut self, key: &[u8], value: Option<Bytes>) {

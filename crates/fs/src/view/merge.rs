@@ -28,6 +28,7 @@ use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, TxnTraits, 
 
 use super::diff::Paths;
 use super::publish::each_change;
+use super::undo::note_of;
 use super::{Origin, TxnView};
 use crate::schema::{Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT};
 use crate::{FileSystem, FileType, FsError, Result};
@@ -61,11 +62,16 @@ impl FileSystem {
     /// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later; as
     /// [`FileSystem::open_branch`].
     pub fn begin_merge(self: &Arc<Self>, name: &str, pid: u32) -> Result<Arc<Self>> {
+        let mut note = None;
         let merging = self.resume_branch(name, |id, uid| {
             let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
+            note = Some(note_of(&owner));
             let traits = TxnTraits { priority: 0, timeout: None, lock_wait_max: Some(LOCK_WAIT_MAX), owner };
             Some(self.shared.admission.begin(id, traits))
         })?;
+        if let (Some(view), Some(note)) = (merging.txn_view(), note) {
+            view.txn.describe(note);
+        }
         merging.claim_and_validate()?;
         Ok(merging)
     }
@@ -301,15 +307,11 @@ impl Merge<'_> {
             return Ok(Some(parent));
         }
         let own_key = Placement::own_subtree(directory).own_key();
-        let row = if self.is_own(directory) {
-            self.fs.row(&own_key)?
-        } else {
-            self.claim(&[(LockNameBuf::Identity { directory }, Mode::Shared)])?;
-            // A transaction that became a branch has made directories with numbers that don't tell.
-            match self.view.main.row(&own_key)? {
-                Some(row) => Some(row),
-                None => self.fs.row(&own_key)?,
-            }
+        self.claim(&[(LockNameBuf::Identity { directory }, Mode::Shared)])?;
+        // Numbers don't tell who has made it: the main line goes on with the same ones.
+        let row = match self.view.main.row(&own_key)? {
+            Some(row) => Some(row),
+            None => self.fs.row(&own_key)?,
         };
         let Some(row) = row else { return Ok(None) };
         Ok(Some(Row::decode_own(directory, &row)?.0.parent))

@@ -185,6 +185,8 @@ fn a_merge_never_makes_a_circle_of_directories() {
         ("mkdir a; mkdir b; mkdir c", "mv a b/a", "mv b c/b"),
         ("mkdir a; mkdir b; mkdir c", "mv a b/a", "mv c a/c"),
         ("mkdir a; mkdir a/x; mkdir b", "mv a/x b/x", "mv a b/a"),
+        // Below a directory that the main line has made since.
+        ("mkdir a; mkdir b", "mv a b/a", "mkdir c; mv b c/b"),
     ] {
         meet(before, in_branch, outside).1.unwrap();
     }
@@ -435,4 +437,18 @@ fn a_transaction_becomes_a_branch() {
     assert!(matches!(txn.keep_as_branch("txn-2", 1000), Err(FsError::NotSupported(_))));
     drop(txn);
     assert_eq!(main.store.checkpointed(), []);
+}
+
+#[test]
+fn a_merge_tells_whose_it_was() {
+    let store = std::sync::Arc::new(kvfs_store::model::ModelStore::new());
+    store.keep_for_undo(8);
+    let main = Setup::with(store, 200, kvfs_fs::MountOptions::default());
+    main.fs.create_branch("twig", 1000).unwrap();
+    let view = open(&main, "twig");
+    act_all(&view, "touch f");
+    finish(&main, view, "twig").unwrap();
+    let points = main.fs.undo_points();
+    assert_eq!(points.last().unwrap().1.uid, 1000);
+    assert!(points.last().unwrap().1.name.contains("twig"));
 }

@@ -393,3 +393,51 @@ fn keys_are_taken_back_with_files() {
     assert_eq!(values, [some("old"), some("old"), None, some("later")]);
     assert_eq!(tree(&main).0.len(), 1);
 }
+
+/// Others have moved, removed or replaced names of a file whose names or attributes the transaction touched.
+#[test]
+fn a_file_keeps_its_last_name_and_one_that_was_moved_is_left_alone() {
+    let link = |view: &Setup| {
+        view.link(&view.caller, look(view, ROOT, "a"), ROOT, b"b").unwrap();
+    };
+    let start = || {
+        let main = keeping(200);
+        main.write_at(main.file(ROOT, "a"), 0, b"content").unwrap();
+        main
+    };
+    // The name that it gave is the last one by now.
+    let main = start();
+    let id = txn(&main, link);
+    main.unlink(&main.caller, ROOT, b"a").unwrap();
+    assert_eq!(undo(&main, id).unwrap(), ["~ /b"]);
+    assert_eq!(main.read_all(look(&main, ROOT, "b")), b"content");
+    // Somebody has put another file into the place of the first one.
+    let main = start();
+    let id = txn(&main, link);
+    main.file(ROOT, "new");
+    main.unlink(&main.caller, ROOT, b"a").unwrap();
+    rename(&main, (ROOT, "new"), (ROOT, "a"));
+    assert_eq!(undo(&main, id).unwrap(), ["~ /b"]);
+    // Moved: the name that it gave goes, the file stays where it is.
+    let main = start();
+    let id = txn(&main, link);
+    rename(&main, (ROOT, "a"), (ROOT, "c"));
+    undone(&main, id);
+    assert_eq!(main.read_all(look(&main, ROOT, "c")), b"content");
+    // Nothing is left to give the name back to.
+    let main = start();
+    link(&main);
+    let id = txn(&main, |view| view.unlink(&view.caller, ROOT, b"a").unwrap());
+    main.unlink(&main.caller, ROOT, b"b").unwrap();
+    assert_eq!(undo(&main, id).unwrap().len(), 1);
+    // A mode that was set to what it was.
+    let main = start();
+    let id = txn(&main, |view| {
+        let node = look(view, ROOT, "a");
+        chmod(view, node, 0o600);
+        chmod(view, node, 0o644);
+        view.file(ROOT, "made");
+    });
+    rename(&main, (ROOT, "a"), (ROOT, "c"));
+    undone(&main, id);
+}

@@ -77,6 +77,10 @@ impl Bridge {
     /// # Errors
     /// That of a page that could not be written.
     pub fn write_back(&self) -> Result<(), FsError> {
+        if self.files.shared.fs.txn_id().is_none() {
+            // What was lost before has been told to whom it concerned; a view, though, has lost it for good.
+            self.files.shared.lost_write.lock().take();
+        }
         if let Some(notifier) = self.files.shared.notifier.get() {
             let files = self.files.shared.fs.cached_files();
             let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));

@@ -459,10 +459,9 @@ impl Shared {
             if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }
         } else {
             let links = candidates.into_iter().filter_map(|candidate| candidate.link);
-            // Who waits in a setxattr of the root holds what this would wait for.
-            let spared = self.root_names.are_by_epoch().then_some(NodeId::ROOT);
+            // Who waits in a setxattr of the root, or is about to, holds what this would wait for.
             links
-                .filter(|(parent, _)| Some(*parent) != spared)
+                .filter(|(parent, _)| *parent != NodeId::ROOT)
                 .map(|(parent, name)| Notification::InvalEntry {
                     parent: self.base + parent.0,
                     name: Bytes::from(name),

@@ -15,7 +15,7 @@ use kvfs_fuse::bridge::{Answer, Door, Visitor};
 use kvfs_fuse::dispatch::Ioctl;
 use kvfs_rpc::ioctl::{self, Call, State as TxnState};
 
-use super::{Entry, Refusal, Transactions};
+use super::{Refusal, Transactions};
 use crate::control::{Begin, Peer};
 use crate::error::{CliError, Code};
 use crate::service::Service;
@@ -104,13 +104,6 @@ impl Transactions {
         })
     }
 
-    /// Whether its commit waits for nobody: nothing was written, and there is no kernel side that may hold something.
-    fn ends_at_once(&self, id: u64) -> bool {
-        let state = self.state.lock();
-        let is_idle = |entry: &&Entry| entry.busy.is_none() && entry.seat.is_none();
-        state.open.get(&id).filter(is_idle).is_some_and(|entry| !entry.view.has_written())
-    }
-
     /// How a transaction is, and why, if it is doomed.
     fn state_at_door(&self, peer: &Peer, id: u64) -> Result<(TxnState, String), Errno> {
         match Self::of(&self.state.lock(), peer, id) {
@@ -176,9 +169,6 @@ impl ToTransactions {
         let (call, transactions) = (Call::from_bytes(argument).ok_or(Errno::INVAL)?, self.transactions()?);
         let peer = Peer::of_mount(who.uid, who.pid);
         Ok(match command {
-            ioctl::TXN_COMMIT if call.asynchronous && transactions.ends_at_once(call.id) => {
-                Answer::Now(Ok(commit(&transactions, &peer, &call)))
-            }
             ioctl::TXN_COMMIT => Answer::Later(Box::new(move || Ok(commit(&transactions, &peer, &call)))),
             ioctl::TXN_VIEW => Answer::Later(Box::new(move || view(&transactions, &peer, &call))),
             ioctl::TXN_ABORT => Answer::Now(abort(&transactions, &peer, &call)),

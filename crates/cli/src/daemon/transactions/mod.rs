@@ -35,6 +35,9 @@ use crate::store_dir::StoreDir;
 pub(crate) use door::door;
 use entry::{Entry, Seat};
 
+/// Most transactions that a user other than root has open at a time.
+const OPEN_PER_USER_MAX: usize = 1000;
+
 /// Why a mount has no transactions over files, and what to do.
 const NO_FILES: &str = "the store is mounted with -o writeback: the kernel keeps changes of files to itself for a while, \
      so transactions over files would lose some; unmount, and mount without it (transactions over keys alone go on)";
@@ -155,6 +158,17 @@ impl Transactions {
     }
 
     /// Begins a transaction whose view is not mounted yet.
+    /// Each one pins a snapshot and takes some memory, and beginning is open to everybody.
+    fn check_count(&self, uid: u32) -> Result<()> {
+        let count = self.state.lock().open.values().filter(|entry| entry.owner.uid == uid).count();
+        if uid == 0 || count < OPEN_PER_USER_MAX {
+            return Ok(());
+        }
+        let message =
+            format!("user {uid} has {count} open transactions; commit or abort some (`kvfs txn list`)");
+        Err(CliError::new(Code::InUse, message))
+    }
+
     fn begin_unseen(&self, peer: &Peer, begin: Begin) -> Result<u64> {
         let options = BeginOptions {
             isolation: if begin.serializable { Isolation::Serializable } else { Isolation::Snapshot },
@@ -169,6 +183,7 @@ impl Transactions {
         } else {
             None
         };
+        self.check_count(peer.uid)?;
         let view = self.main.fs.begin(&options)?;
         let id = view.txn_id().map_or(0, |id| id.0);
         let entry = Entry {

@@ -181,15 +181,14 @@ impl<'f> Restore<'f> {
             return Ok(());
         }
         let known = self.pins.contains_key(&inode);
-        if place.1.is_empty() {
-            self.know_linked(inode)?;
-        } else if !known {
-            let parent = self.know_directory(self.counterpart(place.0))?;
-            let pin = self.now().resolve(&self.pins[&parent], &place.1)?;
-            if pin.inode != inode {
+        match self.know_file(inode, place) {
+            // Others have moved or removed it since; had there been anything to set, that would be in the way.
+            Ok(false) | Err(FsError::NotFound) if self.alone.is_some() => return Ok(()),
+            Ok(false) => {
                 return Err(FsError::corrupt(format!("inode {inode}"), "a restored name leads elsewhere"));
             }
-            self.pins.insert(inode, pin);
+            Ok(true) => {}
+            Err(error) => return Err(error),
         }
         if self.alone.is_some() {
             self.undo_inode(inode, place, &header, &content)?;
@@ -200,6 +199,21 @@ impl<'f> Restore<'f> {
             self.pins.remove(&inode);
         }
         Ok(())
+    }
+
+    /// Pins the file at its place now. False: another one is there.
+    fn know_file(&mut self, inode: u64, place: &Place) -> Result<bool> {
+        if place.1.is_empty() {
+            self.know_linked(inode)?;
+        } else if !self.pins.contains_key(&inode) {
+            let parent = self.know_directory(self.counterpart(place.0))?;
+            let pin = self.now().resolve(&self.pins[&parent], &place.1)?;
+            if pin.inode != inode {
+                return Ok(false);
+            }
+            self.pins.insert(inode, pin);
+        }
+        Ok(true)
     }
 
     fn set_keys(&mut self) -> Result<()> {

@@ -80,6 +80,7 @@ impl<'f> Search<'f> {
                 }
             }
         }
+        self.look_at_links(&plan)?;
         for &directory in &plan.directories {
             self.look_at_directory(directory)?;
         }
@@ -118,6 +119,36 @@ impl<'f> Search<'f> {
             (Some(after), Some(_)) if is_made(plan, after) => self.look_at_made(place, after),
             _ => Ok(()),
         }
+    }
+
+    /// A file that the transaction gave or took names, and that others have taken names since: it must not lose its
+    /// last one, and there must be something to give a name back to.
+    fn look_at_links(&mut self, plan: &Plan) -> Result<()> {
+        // Names to be given back less those to be taken away, and a place for the message.
+        let mut balance: BTreeMap<u64, (i64, &Place, FileType)> = BTreeMap::new();
+        for change in plan.names.iter().filter(|change| inode_of(change.then) != inode_of(change.now)) {
+            for (target, given) in [(change.then, 1), (change.now, -1)] {
+                let kept =
+                    target.filter(|target| target.kind != FileType::Directory && !is_made(plan, *target));
+                let Some(target) = kept.filter(|target| plan.touched.contains_key(&target.inode)) else {
+                    continue;
+                };
+                balance.entry(target.inode).or_insert((0, &change.place, target.kind)).0 += given;
+            }
+        }
+        for (inode, (given, place, kind)) in balance {
+            let now = self.view().row_at(&(inode, Bytes::new()))?;
+            let names = now.filter(|(now, _)| now.inode == inode).map(|(now, _)| i64::from(now.nlink));
+            let is_lost = match names {
+                Some(names) => names + given < 1,
+                // It has gone with its last name; or it never had two, and is only moved.
+                None => given > 0,
+            };
+            if is_lost {
+                self.add_place(DiffKind::Changed, kind, place)?;
+            }
+        }
+        Ok(())
     }
 
     /// Of what the transaction made, everything counts.
@@ -311,6 +342,10 @@ impl<'f> Search<'f> {
 /// Whether the transaction made it.
 fn is_made(plan: &Plan, target: Target) -> bool {
     !plan.is_kept(target) && !plan.touched.contains_key(&target.inode)
+}
+
+fn inode_of(target: Option<Target>) -> Option<u64> {
+    target.map(|target| target.inode)
 }
 
 fn rights(header: &Header) -> (u32, u32, u32) {
