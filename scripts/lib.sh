@@ -6,7 +6,6 @@
 # KVFS          the binary (default target/release/kvfs); "plain" = a plain directory instead of a mount,
 #               to try the scripts themselves
 # KVFS_MEMORY   --memory of the daemons in MiB (default 256)
-# WORKERS       --workers of the daemons (default: theirs)
 # KVFS_TMP      where the work goes (default /var/tmp)
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
