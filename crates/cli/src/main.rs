@@ -42,6 +42,8 @@ fn main() -> ExitCode {
         Command::Locks(args) => commands::locks::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Branch(args) => commands::branch::run(args),
+        Command::Get(args) => commands::property::get(args),
+        Command::Set(args) => commands::property::set(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

@@ -61,6 +61,11 @@ pub(crate) enum Request {
     AwaitClosed,
     Undo(UndoRequest),
     Branch(BranchRequest),
+    /// How a keyspace is stored, by the words of the command line; `None`: only tell.
+    Compression {
+        keyspace: String,
+        compression: Option<String>,
+    },
 }
 
 /// What is asked about committed transactions.
@@ -379,6 +384,8 @@ pub(crate) enum Response {
     },
     /// Names of the branches that open transactions have become.
     Kept(Vec<String>),
+    /// As it is now.
+    Compression(String),
 }
 
 /// Bytes that go as they are.

@@ -5,6 +5,7 @@
 mod anomalies;
 mod areas;
 mod branches;
+mod compression;
 mod driver;
 mod engine;
 mod histories;
