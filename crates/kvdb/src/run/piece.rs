@@ -414,8 +414,8 @@ impl Piece {
 
     /// Puts verified bytes, which nobody else holds, into the cache.
     pub(super) fn cache_own(&self, addr: u64, bytes: Bytes) -> Bytes {
-        let block = CachedBlock::new(bytes.clone(), bytes.len() as u64);
-        self.ctx.cache.insert(self.cache_key(addr), block).bytes().clone()
+        let len = bytes.len() as u64;
+        self.ctx.cache.insert(self.cache_key(addr), CachedBlock::new(bytes, len)).bytes().clone()
     }
 
     /// Puts verified bytes into the cache, in memory of their own.
