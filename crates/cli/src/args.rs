@@ -107,6 +107,8 @@ Options for -o, separated by commas:
   nonempty                                  mount over what is in DIR
   writeback                                 the kernel collects writes (faster small ones), and
                                             there are no transactions over files
+  nosteer                                   serve wherever the scheduler likes, not on the CPU of
+                                            the program that asks
 
 Examples:
   kvfs mount ~/store ~/mnt

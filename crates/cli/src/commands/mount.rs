@@ -49,6 +49,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
         size: args.size,
         nonempty: ours.nonempty,
         writeback: ours.writeback,
+        steers: !ours.nosteer,
         workers: args.workers.map(usize::from),
         open: OpenOptions {
             memory: Memory::new(args.memory)?,
@@ -70,6 +71,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
 struct Ours {
     nonempty: bool,
     writeback: bool,
+    nosteer: bool,
     commit_interval: Option<Duration>,
     undo_count: Option<usize>,
     undo_age: Option<Duration>,
@@ -80,6 +82,7 @@ impl Ours {
         match option.split_once('=') {
             None if option == "nonempty" => self.nonempty = true,
             None if option == "writeback" => self.writeback = true,
+            None if option == "nosteer" => self.nosteer = true,
             None if option == "no_allow_other" => mount.allow_other = false,
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
@@ -141,8 +144,9 @@ mod tests {
 
     #[test]
     fn options_reach_kernel_engine_and_file_system() {
-        let options = ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback"];
+        let options = ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback,nosteer"];
         let plan = planned(&options).expect("is valid");
+        assert!(!plan.steers && planned(&[]).expect("is valid").steers);
         assert!(plan.writeback && !planned(&[]).expect("is valid").writeback);
         assert!(plan.mount.read_only && plan.mount.noexec && !plan.mount.allow_other && plan.nonempty);
         assert!(plan.open.read_only);
