@@ -150,7 +150,8 @@ fn run_session(
     let bridge_config = BridgeConfig { hidden, door, writeback, ..BridgeConfig::default() };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
-    let init = InitConfig { writeback_cache: writeback, ..init_config() };
+    let acls = fs.has_acls();
+    let init = InitConfig { writeback_cache: writeback, posix_acl: acls, dont_mask: acls, ..init_config() };
     let mut config = SessionConfig { init, name: "kvfs".to_owned(), ..Default::default() };
     config.steers = plan.steers;
     config.workers = plan.workers.unwrap_or(config.workers);
