@@ -70,6 +70,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
 
 /// Options that the FUSE layer leaves to us.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 struct Ours {
     nonempty: bool,
     writeback: bool,
