@@ -8,6 +8,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
+pub(crate) mod sync;
 pub(crate) mod txn;
 pub(crate) mod umount;
 pub(crate) mod version;
