@@ -32,6 +32,7 @@ suite rpc "$here/rpc.sh"
 suite calls "$here/calls.sh"
 suite acl "$here/acl.sh"
 suite writeback "$here/writeback.sh"
+suite compress "$here/compress.sh"
 suite hidden "$here/hidden.sh"
 suite load "$here/load.sh"
 suite torture "$here/../../scripts/torture.sh" 50

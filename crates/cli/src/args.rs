@@ -2,6 +2,7 @@
 
 mod branch;
 mod front;
+mod property;
 mod snapshot;
 mod txn;
 
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
 pub(crate) use front::{CompletionsArgs, PagesArgs, SyncArgs};
+pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
@@ -75,6 +77,10 @@ pub(crate) enum Command {
     /// Write pages of the manual and completions below a directory
     #[command(hide = true)]
     Pages(PagesArgs),
+    /// Properties of files and directories: compression
+    Get(GetArgs),
+    /// Change properties of files, directories and keyspaces
+    Set(SetArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),

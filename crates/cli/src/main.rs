@@ -79,6 +79,8 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Sync(args) => commands::sync::run(args),
         Command::Completions(args) => pages::print_completions(args),
         Command::Pages(args) => pages::write_all(args),
+        Command::Get(args) => commands::property::get(args),
+        Command::Set(args) => commands::property::set(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     }
 }

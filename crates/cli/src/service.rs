@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::transfer::SendStream;
 use kvfs_fs::{DiffKind, Difference, FileType};
-use kvfs_store::{Durability, Store};
+use kvfs_store::{Compression, Durability, Store, UnknownCompression};
 use parking_lot::{Mutex, RwLock};
 
 use crate::control::{ChangeLine, Handler, Peer, Request, Response};
@@ -96,6 +96,9 @@ impl Service {
             Request::Undo(request) => self.answer_undo(store, peer, request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
             Request::Sync => self.sync(store),
+            Request::Compression { keyspace, compression } => {
+                store.compression(&keyspace, compression.as_deref()).map(Response::Compression)
+            }
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
             _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
         }
@@ -222,6 +225,20 @@ impl OpenStore {
         }
         stats.sort();
         stats
+    }
+
+    /// How a keyspace is stored, after it was changed if there is something to change.
+    fn compression(&self, keyspace: &str, compression: Option<&str>) -> Result<String> {
+        let entry = self.fs.keyspace(keyspace)?;
+        let entry = entry
+            .ok_or_else(|| CliError::new(Code::Failed, format!("there is no keyspace \"{keyspace}\"")))?;
+        if let Some(words) = compression {
+            let compression: Compression = words
+                .parse()
+                .map_err(|error: UnknownCompression| CliError::new(Code::Usage, error.to_string()))?;
+            self.db.set_compression(entry.keyspace, compression)?;
+        }
+        Ok(self.db.compression(entry.keyspace).to_string())
     }
 
     /// The engine's own structures first, then what the file system made of them.

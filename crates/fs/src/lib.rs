@@ -48,6 +48,7 @@ pub use view::{
     BeginOptions, BranchInfo, CommitPlan, Committed, DiffKind, Difference, Invalidations, Obstacle, Owner,
     Restored, TakenBack, owner_of_note,
 };
+pub use xattr::COMPRESSION_ATTRIBUTE;
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

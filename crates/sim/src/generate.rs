@@ -3,8 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use kvfs_device::Rng;
 use kvfs_store::{
-    BLOCK_BYTES, Durability, ExtentKind, Isolation, KEY_LEN_MAX, KeyRange, Keyspace, KeyspaceKind, Op,
-    Records, Touch,
+    BLOCK_BYTES, Compression, Durability, ExtentKind, Isolation, KEY_LEN_MAX, KeyRange, Keyspace,
+    KeyspaceKind, Op, Records, Touch,
 };
 
 use crate::merge::{Append, Sum};
@@ -221,7 +221,14 @@ impl Generator<'_> {
             data.put_u64(self.written);
             data.put_bytes(fill, BLOCK_BYTES - 8);
         }
-        Op::PutBlocks { keyspace: Keyspace(space), prefix: self.prefix(), first, data: data.freeze() }
+        let (keyspace, prefix, data) = (Keyspace(space), self.prefix(), data.freeze());
+        Op::PutBlocks { keyspace, prefix, first, data, compression: self.wish() }
+    }
+
+    /// Draws no random number, so that a seed means the same with and without wishes.
+    fn wish(&self) -> Compression {
+        let wishes = [Compression::Lz4, Compression::Zstd(1), Compression::Lz4, Compression::None];
+        if self.profile.wishes { wishes[self.written as usize / 7 % wishes.len()] } else { Compression::None }
     }
 
     fn value(&mut self) -> Bytes {

@@ -160,6 +160,8 @@ pub struct Profile {
     pub synced_one_in: u32,
     /// One key or value in so many is long.
     pub long_one_in: u32,
+    /// Blocks come with wishes how to compress them.
+    pub wishes: bool,
 }
 
 impl Default for Profile {
@@ -201,6 +203,7 @@ impl Default for Profile {
             value_len_max: 40,
             synced_one_in: 10,
             long_one_in: 60,
+            wishes: false,
         }
     }
 }

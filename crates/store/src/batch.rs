@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::{BATCH_BYTES_MAX, BLOCK_BYTES, KEY_LEN_MAX, Keyspace, Result, StoreError, VALUE_LEN_MAX};
+use crate::{
+    BATCH_BYTES_MAX, BLOCK_BYTES, Compression, KEY_LEN_MAX, Keyspace, Result, StoreError, VALUE_LEN_MAX,
+};
 
 /// One operation of a batch.
 #[expect(missing_docs, reason = "the variants' docs name their fields")]
@@ -16,8 +18,9 @@ pub enum Op {
     DeleteRange { keyspace: Keyspace, start: Bytes, end: Bytes },
     /// Adds a merge operand to `key`.
     Merge { keyspace: Keyspace, key: Bytes, operand: Bytes },
-    /// Sets the consecutive blocks of `prefix` from `first` on to `data` (whole blocks).
-    PutBlocks { keyspace: Keyspace, prefix: Bytes, first: u64, data: Bytes },
+    /// Sets the consecutive blocks of `prefix` from `first` on to `data` (whole blocks). An engine may store
+    /// them, and others of the prefix that it writes together with them, as `compression` says.
+    PutBlocks { keyspace: Keyspace, prefix: Bytes, first: u64, data: Bytes, compression: Compression },
 }
 
 impl Op {
@@ -91,7 +94,20 @@ impl Batch {
         first: u64,
         data: impl Into<Bytes>,
     ) {
-        self.push(Op::PutBlocks { keyspace, prefix: prefix.into(), first, data: data.into() });
+        self.put_blocks_packed(keyspace, prefix, first, data, Compression::None);
+    }
+
+    /// As [`Batch::put_blocks`], with a wish how they are stored.
+    pub fn put_blocks_packed(
+        &mut self,
+        keyspace: Keyspace,
+        prefix: impl Into<Bytes>,
+        first: u64,
+        data: impl Into<Bytes>,
+        compression: Compression,
+    ) {
+        let (prefix, data) = (prefix.into(), data.into());
+        self.push(Op::PutBlocks { keyspace, prefix, first, data, compression });
     }
 
     /// The operations in order.

@@ -16,6 +16,7 @@
 
 mod batch;
 pub mod clock;
+mod compression;
 mod difference;
 mod error;
 pub mod model;
@@ -26,6 +27,7 @@ mod types;
 mod undo;
 
 pub use batch::{Batch, Op, check_key};
+pub use compression::{Compression, UnknownCompression};
 pub use difference::{ChangedRanges, Differences, KeyDifference};
 pub use error::{Result, StoreError};
 pub use named::{SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
@@ -170,6 +172,32 @@ pub trait Store: Read {
 
     /// The keyspaces that exist, ordered by name.
     fn keyspaces(&self) -> Vec<KeyspaceInfo>;
+
+    /// How values of `keyspace` are to be stored from now on, durably when this returns. What was written
+    /// before stays as it is until a merge rewrites it. Blocks that were put with a wish of their own
+    /// ([`Op::PutBlocks`]) keep to that one.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] by an engine that does not compress; the store is read-only or failed.
+    fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()> {
+        let _ = (keyspace, compression);
+        Err(StoreError::Unsupported("compression"))
+    }
+
+    /// Announces that data may be compressed, durably when this returns: programs that can't read it refuse the
+    /// store from then on. Nothing is compressed before.
+    ///
+    /// # Errors
+    /// As [`Store::set_compression`].
+    fn allow_compression(&self) -> Result<()> {
+        Err(StoreError::Unsupported("compression"))
+    }
+
+    /// How values of `keyspace` are to be stored.
+    fn compression(&self, keyspace: Keyspace) -> Compression {
+        let _ = keyspace;
+        Compression::None
+    }
 
     /// Pins the newest committed position.
     ///

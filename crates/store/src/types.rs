@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{Result, Touch};
+use crate::{Compression, Result, Touch};
 
 /// Commit number: every operation of every batch has its own, in one order over all keyspaces.
 pub type Seqno = u64;
@@ -160,5 +160,12 @@ pub trait MergeFunction: Send + Sync {
     fn touch(&self, key: &[u8], operand: &[u8]) -> Touch {
         let _ = (key, operand);
         Touch::ALL
+    }
+
+    /// How a value wants to be stored; an engine heeds the wish of one value for its neighbours, too. The
+    /// default is no wish.
+    fn compression(&self, value: &[u8]) -> Compression {
+        let _ = value;
+        Compression::None
     }
 }

@@ -64,6 +64,11 @@ pub(crate) enum Request {
     Branch(BranchRequest),
     /// Answered when everything that was acknowledged before is durable.
     Sync,
+    /// How a keyspace is stored, by the words of the command line; `None`: only tell.
+    Compression {
+        keyspace: String,
+        compression: Option<String>,
+    },
 }
 
 /// What is asked about committed transactions.
@@ -393,6 +398,8 @@ pub(crate) enum Response {
         done: u64,
         total: u64,
     },
+    /// As it is now.
+    Compression(String),
 }
 
 impl From<Step> for Response {

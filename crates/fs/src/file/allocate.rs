@@ -80,7 +80,7 @@ impl FileSystem {
             let mut content = self.inline_content(node)?.to_vec();
             content[*offset as usize..].fill(0);
             let content = super::blocks::padded(&content);
-            batch.put_blocks(self.keyspaces.data, header.inode.to_be_bytes().to_vec(), 0, content);
+            self.stage_data(batch, header, 0, content);
             *patch = RowPatch { content: None, ..zeroed }.then(&resized).unwrap_or(resized);
             return Ok(());
         }
@@ -132,10 +132,10 @@ impl FileSystem {
         let (skew, rest) = ((offset % BLOCK) as usize, (reach % BLOCK) as usize);
         if skew != 0 {
             let stop = if head == tail { rest } else { BLOCK as usize };
-            self.stage_zeros_in_block(batch, node.inode, head, skew, stop)?;
+            self.stage_zeros_in_block(batch, header, head, skew, stop)?;
         }
         if rest != 0 && (head != tail || skew == 0) {
-            self.stage_zeros_in_block(batch, node.inode, tail, 0, rest)?;
+            self.stage_zeros_in_block(batch, header, tail, 0, rest)?;
         }
         Ok(())
     }

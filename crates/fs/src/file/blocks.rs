@@ -58,17 +58,22 @@ impl FileSystem {
         self.block(header.inode, block)
     }
 
+    /// Adds whole blocks from `block` on to the batch, to be stored as the file's row says.
+    pub(super) fn stage_data(&self, batch: &mut Batch, header: &Header, block: u64, data: Bytes) {
+        let prefix = block_prefix(header.inode).to_vec();
+        batch.put_blocks_packed(self.keyspaces.data, prefix, block, data, header.flags.compression());
+    }
+
     /// Adds `data` at byte `offset` to the batch: whole blocks as slices of `data`, the first and the last
     /// block joined with what was there.
     pub(super) fn stage_blocks(
         &self,
         batch: &mut Batch,
-        inode: u64,
+        header: &Header,
         offset: u64,
         data: &Bytes,
         read_edge: ReadEdge<'_>,
     ) -> Result<()> {
-        let prefix = Bytes::copy_from_slice(&block_prefix(inode));
         let end = offset + data.len() as u64;
         let mut at = offset;
         while at < end {
@@ -78,7 +83,7 @@ impl FileSystem {
             let stop = if is_whole { end - end % BLOCK } else { end.min((block + 1) * BLOCK) };
             let piece = data.slice((at - offset) as usize..(stop - offset) as usize);
             let piece = if is_whole { piece } else { join(read_edge(block)?, skew as usize, &piece) };
-            batch.put_blocks(self.keyspaces.data, prefix.clone(), block, piece);
+            self.stage_data(batch, header, block, piece);
             at = stop;
         }
         Ok(())
@@ -99,15 +104,15 @@ impl FileSystem {
     pub(super) fn stage_zeros_in_block(
         &self,
         batch: &mut Batch,
-        inode: u64,
+        header: &Header,
         block: u64,
         from: usize,
         to: usize,
     ) -> Result<()> {
-        if let Some(old) = self.block(inode, block)? {
+        if let Some(old) = self.block(header.inode, block)? {
             let mut new = old.to_vec();
             new[from..to].fill(0);
-            batch.put_blocks(self.keyspaces.data, block_prefix(inode).to_vec(), block, new);
+            self.stage_data(batch, header, block, new.into());
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use kvfs_store::{BLOCK_BYTES, Batch};
 use super::blocks::padded;
 use super::{BLOCK, block_count};
 use crate::node::Pin;
-use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch, block_prefix};
+use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
 use crate::{FileSystem, Result};
 
 impl FileSystem {
@@ -55,7 +55,7 @@ impl FileSystem {
         let old_blocks = block_count(header.size);
         if old_blocks > 0 {
             let content = padded(&self.inline_content(node)?);
-            batch.put_blocks(self.keyspaces.data, block_prefix(header.inode).to_vec(), 0, content);
+            self.stage_data(batch, header, 0, content);
             patch.content = Some(ContentPatch::Replace(Bytes::new()));
         }
         patch.blocks = Some(NumberPatch::Set(old_blocks));
@@ -80,7 +80,7 @@ impl FileSystem {
         }
         let cut = (size % BLOCK) as usize;
         if cut != 0 {
-            self.stage_zeros_in_block(batch, header.inode, size / BLOCK, cut, BLOCK_BYTES)?;
+            self.stage_zeros_in_block(batch, header, size / BLOCK, cut, BLOCK_BYTES)?;
         }
         Ok(())
     }

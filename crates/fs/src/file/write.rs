@@ -87,7 +87,7 @@ impl FileSystem {
         if !header.is_inline() {
             self.note_new_blocks(header, offset, end, patch)?;
             let edge = |block| self.edge(header, block, offset, end);
-            return self.stage_blocks(batch, header.inode, offset, &data, &edge);
+            return self.stage_blocks(batch, header, offset, &data, &edge);
         }
         if end.max(header.size) <= u64::from(self.inline_len_max) {
             patch.content = Some(ContentPatch::Write { offset: offset as u32, data });
@@ -99,13 +99,13 @@ impl FileSystem {
         for block in (0..old_blocks).filter(|block| !(first..last).contains(block)) {
             let start = (block * BLOCK) as usize;
             let data = old.slice(start..start + BLOCK as usize);
-            batch.put_blocks(self.keyspaces.data, header.inode.to_be_bytes().to_vec(), block, data);
+            self.stage_data(batch, header, block, data);
         }
         let edge = |block: u64| {
             let start = (block * BLOCK) as usize;
             Ok((block < old_blocks).then(|| old.slice(start..start + BLOCK as usize)))
         };
-        self.stage_blocks(batch, header.inode, offset, &data, &edge)?;
+        self.stage_blocks(batch, header, offset, &data, &edge)?;
         let is_sparse = first > old_blocks;
         let flags = if is_sparse { RowFlags::BLOCKS | RowFlags::SPARSE } else { RowFlags::BLOCKS };
         let present = if is_sparse { old_blocks + (last - first) } else { old_blocks.max(last) };

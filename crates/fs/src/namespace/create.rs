@@ -190,6 +190,9 @@ impl FileSystem {
                 header.mode |= S_ISGID;
             }
         }
+        if matches!(new.kind, FileType::Directory | FileType::Regular) {
+            header.flags = RowFlags(above.flags.0 & RowFlags::COMPRESSION.0);
+        }
         if new.kind == FileType::Directory {
             header.nlink = 2;
             header.parent = parent.inode;

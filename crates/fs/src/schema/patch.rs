@@ -8,9 +8,9 @@
 //! holder of the exclusive name of their field.
 
 use bytes::Bytes;
-use kvfs_store::{MergeFunction, StoreError, Touch};
+use kvfs_store::{Compression, MergeFunction, StoreError, Touch};
 
-use super::row::{Header, Row, RowFlags, encode_row};
+use super::row::{Header, Row, RowFlags, encode_row, row_compression};
 use crate::Timestamp;
 
 /// Change of a time.
@@ -506,6 +506,10 @@ impl MergeFunction for RowMerge {
             }
         }
         Ok(Some(encode_row(&header, &content)))
+    }
+
+    fn compression(&self, value: &[u8]) -> Compression {
+        row_compression(value)
     }
 
     fn fold(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes> {

@@ -3,7 +3,10 @@
 //! A row is a tag byte, then: an [`Header`] and inline content (file, or directory's own row), or a
 //! reference to a directory (inode, subtree, label), or a link to an inode's own row (inode, type).
 
+use std::mem::offset_of;
+
 use bytes::Bytes;
+use kvfs_store::Compression;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -38,8 +41,21 @@ impl RowFlags {
     /// A directory with a list that it hands down.
     pub(crate) const DEFAULT_ACL: Self = Self(32);
 
+    /// The upper byte says how content is to be stored, and in a directory that of new files.
+    pub(crate) const COMPRESSION: Self = Self(0xff00);
+
     pub(crate) fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
+    }
+
+    /// The flag of a compression.
+    pub(crate) fn of_compression(compression: Compression) -> Self {
+        Self(u16::from(compression.code()) << 8)
+    }
+
+    /// How content is to be stored. A code of a later version is none.
+    pub(crate) fn compression(self) -> Compression {
+        Compression::from_code((self.0 >> 8) as u8).unwrap_or_default()
     }
 }
 
@@ -318,6 +334,17 @@ impl<'a> Row<'a> {
             Self::Directory { .. } => FileType::Directory,
             Self::Link { kind, .. } => *kind,
         }
+    }
+}
+
+/// How the inline content in a row is to be stored; cheap, since merges ask it of every row.
+pub(crate) fn row_compression(bytes: &[u8]) -> Compression {
+    let flags = offset_of!(RawHeader, flags);
+    match bytes {
+        [TAG_INODE, ..] if bytes.len() > HEADER_LEN => {
+            RowFlags(u16::from_le_bytes([bytes[flags], bytes[flags + 1]])).compression()
+        }
+        _ => Compression::None,
     }
 }
 

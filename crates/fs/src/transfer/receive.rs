@@ -269,6 +269,8 @@ fn with_keyspace(op: Op, keyspace: Keyspace) -> Op {
         Op::Delete { key, .. } => Op::Delete { keyspace, key },
         Op::DeleteRange { start, end, .. } => Op::DeleteRange { keyspace, start, end },
         Op::Merge { key, operand, .. } => Op::Merge { keyspace, key, operand },
-        Op::PutBlocks { prefix, first, data, .. } => Op::PutBlocks { keyspace, prefix, first, data },
+        Op::PutBlocks { prefix, first, data, compression, .. } => {
+            Op::PutBlocks { keyspace, prefix, first, data, compression }
+        }
     }
 }

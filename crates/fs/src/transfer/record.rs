@@ -4,7 +4,7 @@
 //! that the stream's first frame covers, and nothing reaches the file system's own records.
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Batch, Keyspace, Op};
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, Op};
 
 use crate::schema::{Placement, Row};
 
@@ -90,7 +90,10 @@ fn decode_op(payload: &Bytes, rest: &mut &[u8], keyspace: Keyspace) -> Option<Op
         PUT => Some(Op::Put { keyspace, key: first, value: second }),
         DELETE if second.is_empty() => Some(Op::Delete { keyspace, key: first }),
         DELETE_RANGE if first < second => Some(Op::DeleteRange { keyspace, start: first, end: second }),
-        PUT_BLOCKS => Some(Op::PutBlocks { keyspace, prefix: first, first: block, data: second }),
+        PUT_BLOCKS => {
+            let compression = Compression::None;
+            Some(Op::PutBlocks { keyspace, prefix: first, first: block, data: second, compression })
+        }
         _ => None,
     }
 }

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use kvfs_store::{Batch, Keyspace, Op};
+use kvfs_store::{Batch, Compression, Keyspace, Op};
 
 use super::frame::{FrameHeader, FrameKind, decode_keyspace, encode_frame, encode_keyspace};
 use super::record::{DATA, META, USERS, XATTR, decode_records, encode_records};
@@ -133,7 +133,10 @@ fn records_that_make_no_sense_are_refused() {
     refused(META, put(Bytes::from_static(b"short"), row(77)));
     refused(META, range(inode_key(1), inode_key(2)));
     // Blocks are whole, under an inode.
-    let blocks = |prefix: Bytes, data: Bytes| Op::PutBlocks { keyspace: Keyspace(0), prefix, first: 0, data };
+    let blocks = |prefix: Bytes, data: Bytes| {
+        let (keyspace, compression) = (Keyspace(0), Compression::None);
+        Op::PutBlocks { keyspace, prefix, first: 0, data, compression }
+    };
     refused(DATA, blocks(inode_key(77), Bytes::from_static(b"half")));
     refused(DATA, blocks(Bytes::from_static(b"long prefix"), vec![0; 4096].into()));
     refused(DATA, put(inode_key(77), row(77)));

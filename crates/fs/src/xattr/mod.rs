@@ -1,7 +1,13 @@
 //! Extended attributes: one record each, under inode and name.
 //!
+//! One name is none of them: [`COMPRESSION_ATTRIBUTE`] stands for a property of the row.
+//!
 //! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
 //! nobody sets cost no store access.
+
+mod property;
+
+pub use property::COMPRESSION_ATTRIBUTE;
 
 use bytes::Bytes;
 use kvfs_store::{Batch, KeyRange};
@@ -53,6 +59,9 @@ impl FileSystem {
     /// `NoAttribute`, `NotSupported` for foreign namespaces.
     pub fn getxattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
         let node = self.pin_node(node)?;
+        if name == COMPRESSION_ATTRIBUTE {
+            return self.compression_of(caller, &node);
+        }
         let flag = self.check_got(&node, name)?;
         self.lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
@@ -90,6 +99,9 @@ impl FileSystem {
         }
         self.check_writable()?;
         let node = self.pin_node(node)?;
+        if name == COMPRESSION_ATTRIBUTE {
+            return self.set_compression_of(caller, &node, value, mode);
+        }
         check_name(name)?;
         if value.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
@@ -151,6 +163,9 @@ impl FileSystem {
         }
         self.check_writable()?;
         let node = self.pin_node(node)?;
+        if name == COMPRESSION_ATTRIBUTE {
+            return self.set_compression_of(caller, &node, b"none", XattrMode::Set);
+        }
         check_name(name)?;
         self.lock_read(caller, &read_wants(node.inode))?;
         if !node.header().flags.has(RowFlags::XATTRS) {

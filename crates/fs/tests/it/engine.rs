@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kvfs_device::{Device, MemoryDevice};
-use kvfs_fs::MountOptions;
+use kvfs_fs::{COMPRESSION_ATTRIBUTE, MountOptions, NodeId, XattrMode};
 use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
 use kvfs_store::Store;
 use kvfs_store::clock::SystemClock;
@@ -61,6 +61,16 @@ pub(crate) fn setup(uuid: [u8; 16], memtable_bytes: u64, inline_len_max: u32) ->
 }
 
 fn run(memtable_bytes: u64, inline_len_max: u32, seeds: std::ops::RangeInclusive<u64>) {
+    run_with(memtable_bytes, inline_len_max, seeds, None);
+}
+
+/// As [`run`]; `compression` is the setting of the root.
+fn run_with(
+    memtable_bytes: u64,
+    inline_len_max: u32,
+    seeds: std::ops::RangeInclusive<u64>,
+    compression: Option<&str>,
+) {
     for seed in seeds {
         let device = create();
         let mut db = open(&device, memtable_bytes, Background::Manual);
@@ -71,6 +81,10 @@ fn run(memtable_bytes: u64, inline_len_max: u32, seeds: std::ops::RangeInclusive
             db = open(&device, memtable_bytes, Background::Manual);
             Arc::clone(&db) as _
         }));
+        if let Some(words) = compression {
+            let name = COMPRESSION_ATTRIBUTE;
+            setup.setxattr(&setup.caller, NodeId::ROOT, name, words.as_bytes(), XattrMode::Set).unwrap();
+        }
         Driver::new(setup, seed, 20_000).run(400);
     }
 }
@@ -83,6 +97,12 @@ fn behaves_like_the_reference_over_the_engine() {
 #[test]
 fn behaves_like_the_reference_over_the_engine_with_tiny_memtables() {
     run(16 << 10, 100, 1..=8);
+}
+
+#[test]
+fn behaves_like_the_reference_over_the_engine_when_everything_is_compressed() {
+    run_with(64 << 10, 4096, 21..=23, Some("lz4"));
+    run_with(16 << 10, 100, 24..=26, Some("zstd:3"));
 }
 
 #[test]

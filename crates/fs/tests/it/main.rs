@@ -6,6 +6,7 @@ mod acls;
 mod anomalies;
 mod areas;
 mod branches;
+mod compression;
 mod driver;
 mod engine;
 mod histories;

@@ -9,9 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{
-    BLOCK_BYTES, Batch, Change, ChangeCursor, KeyRange, Keyspace, KeyspaceKind, Op, Result, Seqno,
-};
+use kvfs_store::{BLOCK_BYTES, Batch, Change, ChangeCursor, KeyRange, Keyspace, KeyspaceKind, Result, Seqno};
 
 use super::private::{BlockWrites, OwnWrites};
 use crate::format::{RecordIter, RecordKind, RecordRef};
@@ -225,11 +223,11 @@ pub(super) fn net_batch(source: &NetSource, block_writes: &BlockWrites, batch: &
                 stretch.count += 1;
                 continue;
             }
-            close(open.take(), keyspace, block_writes, batch);
+            close(open.take(), source, block_writes, batch);
             open = Some(Stretch { key: kept.key.clone(), seqno: kept.seqno, first: block, count: 1 });
             continue;
         }
-        close(open.take(), keyspace, block_writes, batch);
+        close(open.take(), source, block_writes, batch);
         match net {
             None => return Ok(()),
             Some(Net::DeleteRange(start, end)) => batch.delete_range(keyspace, start, end),
@@ -244,12 +242,14 @@ pub(super) fn net_batch(source: &NetSource, block_writes: &BlockWrites, batch: &
     }
 }
 
-fn close(stretch: Option<Stretch>, keyspace: Keyspace, block_writes: &BlockWrites, batch: &mut Batch) {
+fn close(stretch: Option<Stretch>, source: &NetSource, block_writes: &BlockWrites, batch: &mut Batch) {
     let Some(Stretch { key, seqno, first, count }) = stretch else { return };
     let (first_written, written) = &block_writes[&seqno];
     let start = (first - first_written) as usize * BLOCK_BYTES;
     let data = written.slice(start..start + count as usize * BLOCK_BYTES);
-    batch.push(Op::PutBlocks { keyspace, prefix: key.slice(..key.len() - 8), first, data });
+    let prefix = key.slice(..key.len() - 8);
+    let compression = source.own.compression(source.keyspace, &prefix);
+    batch.put_blocks_packed(Keyspace(source.keyspace), prefix, first, data, compression);
 }
 
 /// The records at or below a seqno, on forward walks.

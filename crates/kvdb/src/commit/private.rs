@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, TxnStats};
+use kvfs_store::{Batch, Compression, Keyspace, KeyspaceKind, Op, Result, Seqno, TxnStats};
 
 use super::SnapshotPin;
 use super::net::{NetChanges, NetSource, net_batch};
@@ -54,6 +54,12 @@ impl OwnWrites {
     /// The layers below them, newest first.
     pub fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
         self.runs.of(keyspace)
+    }
+
+    /// How blocks of `prefix` that are in memory were last wished to be stored.
+    pub fn compression(&self, keyspace: u32, prefix: &[u8]) -> Compression {
+        let wishes = self.tables().map(|table| table.compression(keyspace, prefix));
+        wishes.fold(Compression::None, Compression::or)
     }
 
     /// Takes a point read through all layers.

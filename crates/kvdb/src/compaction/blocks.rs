@@ -15,11 +15,14 @@ use super::copy::CopyReader;
 use super::job::MergeJob;
 use super::output::{Output, Sink, Totals};
 use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
-use crate::format::{Extent, Layer, Region, SeqnoSpan};
+use crate::format::{Layer, Region, SeqnoSpan};
 use crate::iter::surviving_tombstones;
 use crate::memtable::{TombstoneSet, block_key, first_block_at_or_after};
 use crate::run::Piece;
 use crate::version::Run;
+
+/// A packed unit of fewer blocks gains from being packed together with its neighbours.
+const VERBATIM_BLOCKS_MIN: u32 = 16;
 
 /// Where a span's blocks are: a region of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,13 @@ struct Group {
     /// Device address behind the last move.
     end: u64,
     stitching: bool,
+}
+
+impl Group {
+    /// Whether its last move goes on with `block` of the same region.
+    fn goes_on(&self, source: Source, block: u64) -> bool {
+        self.moves.last().is_some_and(|last| last.source == source && last.first + last.count() == block)
+    }
 }
 
 pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
@@ -154,8 +164,13 @@ impl Mover<'_> {
     fn add(&mut self, layer: usize, interval: &Interval<Source>, seqno: Seqno, source: Source) -> Result<()> {
         let region = self.region(source);
         let addr = region.addr_of(interval.first);
-        let bytes = interval.count * BLOCK_BYTES as u64;
-        if self.groups.get(&layer).is_some_and(|group| group.end != addr) {
+        let mut bytes = interval.count * BLOCK_BYTES as u64;
+        if let Some(unit) = &region.unit {
+            let goes_on = self.groups.get(&layer).is_some_and(|group| group.goes_on(source, interval.first));
+            bytes = if goes_on { 0 } else { unit.stored_len().into() };
+        }
+        let is_apart = |group: &Group| bytes > 0 && group.end != addr;
+        if self.groups.get(&layer).is_some_and(is_apart) {
             self.flush_group(layer)?;
         }
         let group = self.groups.entry(layer).or_default();
@@ -169,8 +184,10 @@ impl Mover<'_> {
                 seqnos: vec![SeqnoSpan { count: interval.count as u32, seqno }],
             }),
         }
-        group.bytes += bytes;
-        group.end = addr + bytes;
+        if bytes > 0 {
+            group.bytes += bytes;
+            group.end = addr + bytes;
+        }
         group.stitching |= group.bytes >= self.job.options.stitch_bytes_min;
         self.pending_bytes += bytes;
         Ok(())
@@ -186,15 +203,14 @@ impl Mover<'_> {
         self.pending_bytes -= group.bytes;
         let never = self.job.options.stitch_bytes_min == u64::MAX;
         for moving in group.moves {
-            let region = self.region(moving.source);
-            let addr = region.addr_of(moving.first);
-            let extent = Extent { addr, len: (moving.count() * BLOCK_BYTES as u64) as u32 };
-            if group.stitching && !never && !self.job.victims.contain(extent) {
+            let part = self.region(moving.source).part(moving.first, moving.count() as u32, &moving.seqnos);
+            let is_worth_it = !is_remnant(&part) || self.job.options.stitch_bytes_min == 0;
+            if group.stitching && is_worth_it && !never && !self.job.victims.contain(part.extent()) {
                 let piece = Arc::clone(self.piece(moving.source));
                 let source = moving.source;
                 let writer = self.output.writer();
                 let count = moving.count() as u32;
-                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, count);
+                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, count)?;
             } else {
                 self.copy(layer, &moving)?;
             }
@@ -205,6 +221,9 @@ impl Mover<'_> {
     fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
         let piece = Arc::clone(self.piece(moving.source));
         let region = piece.layers()[moving.source.layer].region(moving.source.region);
+        if region.unit.is_some() {
+            return self.copy_unit(layer, moving, &piece, &region);
+        }
         let mut first = moving.first;
         for &SeqnoSpan { count, seqno } in &moving.seqnos {
             let mut left = u64::from(count);
@@ -214,13 +233,43 @@ impl Mover<'_> {
                 let crcs = &region.crcs[(first - region.first) as usize..][..blocks as usize];
                 let data = self.reader.read(moving.source.input, at, crcs)?;
                 let span = SeqnoSpan { count: blocks as u32, seqno };
-                self.output.writer().add_blocks(layer, region.prefix, first, &[span], &[data])?;
+                self.output.writer().add_blocks(
+                    layer,
+                    region.prefix,
+                    first,
+                    &[span],
+                    &[data],
+                    region.wish,
+                )?;
                 first += blocks;
                 left -= blocks;
             }
         }
         Ok(())
     }
+
+    /// A whole unit is copied as it is; a small one, or what is left of one, is unpacked, and packed anew with its
+    /// neighbours.
+    fn copy_unit(&mut self, layer: usize, moving: &Move, piece: &Piece, region: &Region<'_>) -> Result<()> {
+        let extent = region.extent();
+        let stored = self.reader.stored(moving.source.input, extent)?;
+        let count = moving.count();
+        let is_large = region.count >= VERBATIM_BLOCKS_MIN;
+        if is_large && region.is_whole_unit() && count == u64::from(region.count) {
+            piece.verify_unit(region, stored)?;
+            return self.output.writer().add_unit(layer, *region, &moving.seqnos, stored);
+        }
+        let raw = piece.unpack_unit(region, stored)?;
+        let skip = region.unit.map_or(0, |unit| u64::from(unit.skip)) + (moving.first - region.first);
+        let data = &raw[skip as usize * BLOCK_BYTES..][..count as usize * BLOCK_BYTES];
+        let writer = self.output.writer();
+        writer.add_blocks(layer, region.prefix, moving.first, &moving.seqnos, &[data], region.wish)
+    }
+}
+
+/// Whether so little is left of a packed unit that keeping the whole of it would be waste.
+fn is_remnant(part: &Region<'_>) -> bool {
+    part.unit.is_some_and(|unit| part.count * 2 < unit.blocks)
 }
 
 /// Range tombstones, asked by block.

@@ -1,6 +1,6 @@
 //! Reading what a block merge copies: small, mostly ascending pieces of each input, in large reads.
 //!
-//! Invariant: what is handed out has been verified against its checksums.
+//! Invariant: what [`CopyReader::read`] hands out has been verified against its checksums.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvfs_device::AlignedBuf;
 use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 
-use crate::format::crc32c;
+use crate::format::{Extent, crc32c};
 use crate::run::RunContext;
 
 /// Part of the device that was read for one input.
@@ -51,13 +51,7 @@ impl CopyReader {
 
     /// The consecutive blocks at device address `addr`, one for each checksum.
     pub(super) fn read(&mut self, input: usize, addr: u64, crcs: &[u32]) -> Result<&[u8]> {
-        let len = crcs.len() * BLOCK_BYTES;
-        if !self.windows.get(&input).is_some_and(|window| window.holds(addr, len)) {
-            let window = self.load(addr, len as u64)?;
-            self.windows.insert(input, window);
-        }
-        let window = &self.windows[&input];
-        let data = &window.buf.as_ref()[(addr - window.addr) as usize..][..len];
+        let data = self.stored(input, Extent { addr, len: (crcs.len() * BLOCK_BYTES) as u32 })?;
         for (number, (block, &expected)) in data.chunks_exact(BLOCK_BYTES).zip(crcs).enumerate() {
             let found = crc32c(block);
             if found != expected {
@@ -69,6 +63,17 @@ impl CopyReader {
             }
         }
         Ok(data)
+    }
+
+    /// What lies in `extent`, not verified.
+    pub(super) fn stored(&mut self, input: usize, extent: Extent) -> Result<&[u8]> {
+        let (addr, len) = (extent.addr, extent.len as usize);
+        if !self.windows.get(&input).is_some_and(|window| window.holds(addr, len)) {
+            let window = self.load(addr, len as u64)?;
+            self.windows.insert(input, window);
+        }
+        let window = &self.windows[&input];
+        Ok(&window.buf.as_ref()[(addr - window.addr) as usize..][..len])
     }
 
     fn load(&self, addr: u64, len: u64) -> Result<Window> {

@@ -11,7 +11,7 @@ use kvfs_store::{KeyspaceKind, Result, Seqno};
 
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
-use crate::run::{Piece, PieceWriter, RunContext};
+use crate::run::{Packing, Piece, PieceWriter, RunContext};
 use crate::zone::{Budget, Stream};
 
 /// Where finished pieces go. `bound`: every key below it is in pieces that were handed over; `None`
@@ -32,6 +32,7 @@ pub(crate) struct OutputSpec {
     /// How far allocations may go.
     pub(crate) budget: Budget,
     pub(crate) piece_bytes: u64,
+    pub(crate) packing: Packing,
     /// Where numbers for pieces come from.
     pub(crate) next_id: Arc<AtomicU64>,
 }
@@ -64,7 +65,9 @@ impl<'a> Output<'a> {
     fn new_writer(spec: &OutputSpec) -> PieceWriter {
         let ctx = Arc::clone(&spec.ctx);
         let id = PieceId(spec.next_id.fetch_add(1, Ordering::Relaxed));
-        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id).counting_from(spec.base)
+        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id)
+            .counting_from(spec.base)
+            .packing(spec.packing.clone())
     }
 
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,

@@ -146,6 +146,8 @@ impl Inner {
                 .map_or_else(|_| keyspace.to_string(), |meta| meta.name.to_string());
             add(&format!("keyspace.{name}.runs"), runs.len() as u64);
             add(&format!("keyspace.{name}.bytes"), runs.iter().map(|run| run.data_bytes()).sum());
+            let pieces = runs.iter().flat_map(|run| &run.pieces);
+            add(&format!("keyspace.{name}.raw_bytes"), pieces.map(|piece| piece.raw_bytes()).sum());
         }
         stats.sort();
         stats

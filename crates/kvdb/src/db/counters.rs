@@ -18,6 +18,8 @@ pub(crate) struct Counters {
     delay_us_max: AtomicU64,
     flushes: AtomicU64,
     flush_bytes: AtomicU64,
+    /// What they would be if nothing was packed: what the memtables gave up.
+    flush_raw_bytes: AtomicU64,
     flush_us: AtomicU64,
     merges: AtomicU64,
     merge_bytes_written: AtomicU64,
@@ -46,9 +48,10 @@ impl Counters {
         self.delay_us_max.fetch_max(us, Relaxed);
     }
 
-    pub(crate) fn note_flush(&self, bytes: u64, took: Duration) {
+    pub(crate) fn note_flush(&self, bytes: u64, raw_bytes: u64, took: Duration) {
         self.flushes.fetch_add(1, Relaxed);
         self.flush_bytes.fetch_add(bytes, Relaxed);
+        self.flush_raw_bytes.fetch_add(raw_bytes, Relaxed);
         self.flush_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
@@ -67,13 +70,13 @@ impl Counters {
         self.batches.load(Relaxed)
     }
 
-    /// What flushes have written on average (bytes each second); 0 before the first.
+    /// What flushes have got through on average (bytes each second, before packing); 0 before the first.
     pub(crate) fn flush_rate(&self) -> u64 {
         let us = self.flush_us.load(Relaxed);
         if us == 0 {
             0
         } else {
-            (u128::from(self.flush_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64
+            (u128::from(self.flush_raw_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64
         }
     }
 

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::progress;
-use kvfs_store::{KeyspaceKind, Result, StoreError};
+use kvfs_store::{Compression, KeyspaceKind, Result, StoreError, progress};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
@@ -52,20 +51,21 @@ impl Inner {
             }
             SealedLayer::Runs(runs) => {
                 runs.wait_quiescent();
-                self.adopt(&sealed, runs).map(|()| 0)
+                self.adopt(&sealed, runs).map(|()| (0, 0))
             }
         });
         self.flush_is_full.store(matches!(flushed, Err(StoreError::Full)), Ordering::Release);
-        let bytes = flushed?;
+        let (bytes, raw_bytes) = flushed?;
         if bytes > 0 {
-            self.counters.note_flush(bytes, self.clock.monotonic().saturating_sub(start));
+            self.counters.note_flush(bytes, raw_bytes, self.clock.monotonic().saturating_sub(start));
         }
         self.drop_kept();
         self.work.ring();
         Ok(true)
     }
 
-    fn flush_table(&self, sealed: &Sealed, table: &Arc<MemTable>) -> Result<u64> {
+    /// Returns the bytes of the new runs, and what they would be if nothing was packed.
+    fn flush_table(&self, sealed: &Sealed, table: &Arc<MemTable>) -> Result<(u64, u64)> {
         let mut edits = Vec::new();
         let mut keyspaces = Vec::new();
         let mut fresh = Vec::new();
@@ -83,11 +83,12 @@ impl Inner {
             fresh.extend(pieces);
         }
         let bytes = fresh.iter().map(|piece| piece.desc().data_bytes).sum();
+        let raw_bytes = fresh.iter().map(|piece| piece.raw_bytes()).sum();
         if !fresh.is_empty() {
             self.flush_device("a memtable's runs")?;
         }
         self.install_sealed(sealed, edits, &keyspaces, &fresh)?;
-        Ok(bytes)
+        Ok((bytes, raw_bytes))
     }
 
     /// Puts runs in the place of the oldest sealed layer; its part of the journal retires.
@@ -146,6 +147,7 @@ impl Inner {
             base: 0,
             budget,
             piece_bytes: self.options.merge.piece_bytes,
+            packing: self.packing(meta),
             next_id: Arc::clone(&self.next_id),
         }
     }
@@ -167,10 +169,13 @@ pub(super) fn write_table(
     let mut records = CompactionIter::new(table.iter(spec.keyspace), [tombstones], rules);
     let mut collect = Collect::default();
     let kind = spec.kind;
+    let (keyspace, packs) = (spec.keyspace, spec.packing.merger.is_some());
+    // No wish is heeded before the superblocks announce it.
+    let wish_of = |prefix: &[u8]| if packs { table.compression(keyspace, prefix) } else { Compression::None };
     let output = Output::new(spec, survivors, &mut collect);
     match kind {
         KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
-        KeyspaceKind::Block => write_blocks(&mut records, output)?,
+        KeyspaceKind::Block => write_blocks(&mut records, output, wish_of)?,
     };
     Ok(collect.pieces)
 }
@@ -187,8 +192,13 @@ fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<
 }
 
 /// The k-th newest version of a block goes to layer k.
-fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
+fn write_blocks(
+    records: &mut CompactionIter,
+    mut output: Output<'_>,
+    wish_of: impl Fn(&[u8]) -> Compression,
+) -> Result<Totals> {
     let mut last_key = Bytes::new();
+    let mut wish = Compression::None;
     let mut layer = 0;
     records.first()?;
     while let Some(record) = records.next_kept()? {
@@ -196,13 +206,11 @@ fn write_blocks(records: &mut CompactionIter, mut output: Output<'_>) -> Result<
         layer = if again { layer + 1 } else { 0 };
         let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
         if let Some((prefix, block)) = split_block_key(&record.key) {
-            writer.add_blocks(
-                layer,
-                prefix,
-                block,
-                &[SeqnoSpan { count: 1, seqno: record.seqno }],
-                &[&record.value],
-            )?;
+            if split_block_key(&last_key).is_none_or(|(last, _)| last != prefix) {
+                wish = wish_of(prefix);
+            }
+            let span = SeqnoSpan { count: 1, seqno: record.seqno };
+            writer.add_blocks(layer, prefix, block, &[span], &[&record.value], wish)?;
         }
         last_key = record.key;
     }

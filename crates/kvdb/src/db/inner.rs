@@ -84,6 +84,8 @@ pub(crate) struct Inner {
     pub(crate) reclaimed_at: AtomicU64,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
+    /// Whether the superblocks say that there may be packed data.
+    pub(crate) packs: AtomicBool,
 }
 
 impl Inner {

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_store::{Batch, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Result, StoreError};
+use kvfs_store::{
+    Batch, Compression, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Result, StoreError,
+};
 use parking_lot::RwLock;
 
 use crate::memtable::Merger;
@@ -16,6 +18,8 @@ pub(crate) struct KeyspaceMeta {
     pub(crate) name: Arc<str>,
     pub(crate) kind: KeyspaceKind,
     pub(crate) merger: Merger,
+    /// How values are to be stored.
+    pub(crate) compression: Compression,
     has_function: bool,
 }
 
@@ -23,7 +27,13 @@ impl KeyspaceMeta {
     pub(crate) fn new(name: &str, kind: KeyspaceKind, function: Option<Arc<dyn MergeFunction>>) -> Self {
         let name: Arc<str> = name.into();
         let has_function = function.is_some();
-        Self { merger: Merger::new(Arc::clone(&name), function), name, kind, has_function }
+        let merger = Merger::new(Arc::clone(&name), function);
+        Self { merger, name, kind, compression: Compression::None, has_function }
+    }
+
+    /// The same, stored otherwise.
+    pub(crate) fn stored_as(self, compression: Compression) -> Self {
+        Self { compression, ..self }
     }
 }
 
@@ -40,6 +50,12 @@ impl Keyspaces {
 
     pub(crate) fn get(&self, id: u32) -> Result<KeyspaceMeta> {
         self.by_id.read().get(&id).cloned().ok_or_else(|| StoreError::NoKeyspace(format!("number {id}")))
+    }
+
+    pub(crate) fn set_compression(&self, id: u32, compression: Compression) {
+        if let Some(meta) = self.by_id.write().get_mut(&id) {
+            meta.compression = compression;
+        }
     }
 
     pub(crate) fn kind(&self, id: u32) -> Result<KeyspaceKind> {

@@ -8,6 +8,7 @@ mod background;
 mod changed;
 mod check;
 mod checkpoints;
+mod compression;
 mod counters;
 mod flush;
 mod health;
@@ -32,9 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_store::{
-    Batch, Capabilities, ChangedRanges, CheckpointInfo, Durability, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Txn,
-    TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
+    Batch, Capabilities, ChangedRanges, CheckpointInfo, Compression, Durability, KeyRange, Keyspace,
+    KeyspaceInfo, KeyspaceKind, MergeFunction, Position, Result, Seqno, Snapshot, SnapshotInfo, SpaceStats,
+    Store, Txn, TxnId, TxnOptions, TxnOutcome, UndoPoint, UndoViews,
 };
 
 pub use check::Checked;
@@ -137,6 +138,19 @@ impl Store for Db {
 
     fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         self.inner.keyspaces.list()
+    }
+
+    fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()> {
+        self.inner.set_compression(keyspace, compression)
+    }
+
+    fn allow_compression(&self) -> Result<()> {
+        self.inner.check_accepting()?;
+        self.inner.allow_packing()
+    }
+
+    fn compression(&self, keyspace: Keyspace) -> Compression {
+        self.inner.keyspaces.get(keyspace.0).map_or(Compression::None, |meta| meta.compression)
     }
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {

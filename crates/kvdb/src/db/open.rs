@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use kvfs_device::Device;
 use kvfs_store::clock::Clock;
-use kvfs_store::{Keyspace, KeyspaceKind, MergeFunction, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Compression, Keyspace, KeyspaceKind, MergeFunction, Result, Seqno, StoreError, TxnId};
 use parking_lot::{Mutex, RwLock};
 
 use super::Db;
@@ -29,7 +29,7 @@ use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::{Accountant, BlockCache};
 use crate::commit::{Publisher, SnapshotTracker};
-use crate::format::{FORMAT_VERSION, Superblock, ZoneId};
+use crate::format::{FORMAT_VERSION, FORMAT_VERSION_PLAIN, Superblock, ZoneId};
 use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
@@ -57,7 +57,7 @@ impl Db {
         let superblock = Superblock {
             uuid: options.uuid,
             generation: 0,
-            format_version: FORMAT_VERSION,
+            format_version: FORMAT_VERSION_PLAIN,
             zone_bytes: options.zone_bytes,
             capacity_bytes: zones * zone_bytes,
             journal_first,
@@ -108,6 +108,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let first_data = ZoneId(superblock.journal_first.0 + superblock.journal_zones);
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
     let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
+    let packs = superblock.format_version >= FORMAT_VERSION;
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     if !options.read_only {
         manifest.begin_epoch()?;
@@ -126,7 +127,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let version = Arc::new(Version::open(&state, &ctx)?);
     let keyspaces = Keyspaces::default();
     for (&id, keyspace) in &state.keyspaces {
-        keyspaces.insert(id, KeyspaceMeta::new(&keyspace.name, keyspace.kind, None));
+        let meta = KeyspaceMeta::new(&keyspace.name, keyspace.kind, None);
+        keyspaces.insert(id, meta.stored_as(keyspace.compression));
     }
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
     let mut feed = |replayed: Replayed| replay.take(&replayed);
@@ -182,6 +184,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         flush_is_full: AtomicBool::new(false),
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
         deleted_positions: Mutex::default(),
+        packs: AtomicBool::new(packs),
     })
 }
 
@@ -337,14 +340,21 @@ impl Inner {
                 return Err(StoreError::WrongKind { operation: "open", name: name.to_owned(), kind });
             }
             if merge.is_some() {
-                self.keyspaces.insert(id, KeyspaceMeta::new(name, kind, merge));
+                let fresh = KeyspaceMeta::new(name, kind, merge);
+                self.keyspaces.insert(id, fresh.stored_as(meta.compression));
             }
             return Ok(Keyspace(id));
         }
         self.check_accepting()?;
         let id = self.keyspaces.next_id();
-        self.install(vec![Edit::AddKeyspace { id, name: name.to_owned(), kind }], &[], &[], |view| view)?;
-        self.keyspaces.insert(id, KeyspaceMeta::new(name, kind, merge));
+        let mut edits = vec![Edit::AddKeyspace { id, name: name.to_owned(), kind }];
+        let compression = self.options.compression;
+        if compression != Compression::None {
+            self.allow_packing()?;
+            edits.push(Edit::SetCompression { keyspace: id, compression });
+        }
+        self.install(edits, &[], &[], |view| view)?;
+        self.keyspaces.insert(id, KeyspaceMeta::new(name, kind, merge).stored_as(compression));
         drop(making);
         Ok(Keyspace(id))
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kvfs_store::Compression;
+
 use crate::compaction::MergeOptions;
 
 /// Fixed at creation; see `docs/FORMAT.md`.
@@ -70,6 +72,8 @@ pub struct Options {
     pub merge: MergeOptions,
     /// Threads or none.
     pub background: Background,
+    /// How a keyspace is to be stored that is made now, unless it is told otherwise.
+    pub compression: Compression,
     /// Refuse every write; nothing is written to the device.
     pub read_only: bool,
 }
@@ -95,6 +99,7 @@ impl Options {
             undo_age: Duration::MAX,
             merge: MergeOptions::default(),
             background: Background::Threads,
+            compression: Compression::None,
             read_only: false,
         }
     }

@@ -181,6 +181,7 @@ impl DbTxn {
     /// Spills until a batch may come in: this transaction when it has its half of all private memory, or would
     /// not fit the journal; the largest one while all together have too much.
     fn make_room(&self, batch: &Batch) -> Result<()> {
+        self.inner.allow_wishes(batch)?;
         let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
         let inner = &self.inner;
         let share = inner.options.private_bytes;

@@ -133,6 +133,7 @@ impl Inner {
     /// Waits until the batch may come in: space for its own flush, room in memory, its share of the
     /// debt paid.
     fn admit(&self, batch: &Batch) -> Result<()> {
+        self.allow_wishes(batch)?;
         self.admit_space(batch)?;
         self.wait_for_room()?;
         self.pay_debt(batch.payload_bytes() as u64);

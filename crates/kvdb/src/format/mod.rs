@@ -5,6 +5,7 @@
 
 mod codec;
 mod crc;
+mod packing;
 mod piece_desc;
 mod piece_meta;
 mod record;
@@ -15,17 +16,18 @@ mod varint;
 
 pub use codec::{DecodeError, Decoder, Sink, varint_len};
 pub use crc::{Crc32c, crc32c};
+pub use packing::{Codec, Packer, unpack};
 pub use piece_desc::{PieceDesc, PieceId, ZoneUse};
 pub use piece_meta::{
-    Fingerprints, PieceMetaHeader, Section, TupleEntry, decode_fingerprints, decode_layers,
+    Fingerprints, PackedBlock, PieceMetaHeader, Section, TupleEntry, decode_fingerprints, decode_layers,
     decode_tombstones, decode_tuples, encode_fingerprints, encode_layers, encode_tombstones, encode_tuples,
 };
 pub use record::{Extent, RecordIter, RecordKind, RecordRef, ZoneId};
 pub(crate) use region::cmp_block_keys;
-pub use region::{Layer, Region, SeqnoSpan, cmp_block_key};
+pub use region::{Layer, Region, SeqnoSpan, UNIT_BLOCKS_MAX, Unit, cmp_block_key};
 pub use superblock::{
-    FORMAT_VERSION, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError,
-    ZONE_BYTES_MAX, ZONE_BYTES_MIN,
+    FORMAT_VERSION, FORMAT_VERSION_PLAIN, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock,
+    SuperblockError, ZONE_BYTES_MAX, ZONE_BYTES_MIN,
 };
 pub use tuple_block::{TUPLE_BLOCK_BYTES_MAX, TupleBlock, TupleBlockBuilder, TupleCursor};
 

@@ -7,14 +7,14 @@
 mod tests;
 
 use bytes::Bytes;
-use kvfs_store::Seqno;
+use kvfs_store::{Compression, Seqno};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::codec::{DecodeError, Decoder, Sink};
-use super::region::{Layer, Region, SeqnoSpan, cmp_block_keys};
+use super::region::{Layer, Region, SeqnoSpan, UNIT_BLOCKS_MAX, Unit, cmp_block_keys};
 use super::varint::{put_key, put_varint_delta, take_key, varint_delta};
-use super::{Extent, SECTOR_BYTES};
+use super::{Codec, Extent, SECTOR_BYTES, TUPLE_BLOCK_BYTES_MAX};
 
 /// The letters `KVpm`.
 const MAGIC: u32 = u32::from_le_bytes(*b"KVpm");
@@ -151,6 +151,19 @@ pub struct TupleEntry {
     pub seqno_max: Seqno,
     /// What is added to each seqno that the block itself states; the two above have it in them already.
     pub shift: Seqno,
+    /// How the block was packed; `None`: it is there as it is.
+    pub packed: Option<PackedBlock>,
+}
+
+/// What a reader must know of a packed tuple block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackedBlock {
+    /// How.
+    pub codec: Codec,
+    /// Bytes on the device, padding excluded.
+    pub bytes: u32,
+    /// Their CRC-32C.
+    pub crc: u32,
 }
 
 impl TupleEntry {
@@ -162,6 +175,8 @@ impl TupleEntry {
     pub const HAS_VERSIONS: u8 = 4;
     /// On the device only: a shift follows.
     const HAS_SHIFT: u8 = 8;
+    /// On the device only: how it was packed follows.
+    const IS_PACKED: u8 = 16;
 
     /// Counts the seqnos of the block from `base` on.
     pub fn rebase(&mut self, base: Seqno) {
@@ -183,12 +198,18 @@ pub fn encode_tuples(out: &mut Vec<u8>, entries: &[TupleEntry]) {
         out.put_varint(entry.bytes.into());
         out.put_varint(entry.records.into());
         out.put_u32(entry.crc);
-        let flags = if entry.shift == 0 { entry.flags } else { entry.flags | TupleEntry::HAS_SHIFT };
-        out.put_varint(flags.into());
+        let shifted = if entry.shift == 0 { 0 } else { TupleEntry::HAS_SHIFT };
+        let packed = if entry.packed.is_none() { 0 } else { TupleEntry::IS_PACKED };
+        out.put_varint((entry.flags | shifted | packed).into());
         put_varint_delta(out, entry.seqno_min, seqno);
         out.put_varint(entry.seqno_max - entry.seqno_min);
         if entry.shift != 0 {
             put_varint_delta(out, entry.shift, entry.seqno_min);
+        }
+        if let Some(packed) = &entry.packed {
+            out.put_u8(packed.codec.code());
+            out.put_varint(packed.bytes.into());
+            out.put_u32(packed.crc);
         }
         previous = &entry.last_key;
         sector = (entry.extent.addr + u64::from(entry.extent.len)) / SECTOR_BYTES;
@@ -216,8 +237,6 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
         }
         let addr = sector_addr(varint_delta(&mut decoder, sector)?)?;
         let bytes = decoder.varint_u32()?;
-        let len = bytes.checked_next_multiple_of(SECTOR_BYTES as u32).filter(|&len| len > 0);
-        let extent = Extent { addr, len: len.ok_or(DecodeError("a block has no or too many bytes"))? };
         let records = decoder.varint_u32()?;
         let crc = decoder.u32()?;
         let flags = decoder.varint_u32()? as u8;
@@ -225,6 +244,11 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
         let seqno_max = seqno_min.checked_add(decoder.varint()?).ok_or(DecodeError("a seqno overflows"))?;
         let has_shift = flags & TupleEntry::HAS_SHIFT != 0;
         let shift = if has_shift { varint_delta(&mut decoder, seqno_min)? } else { 0 };
+        let is_packed = flags & TupleEntry::IS_PACKED != 0;
+        let packed = if is_packed { Some(decode_packed_block(&mut decoder, bytes)?) } else { None };
+        let stored = packed.map_or(bytes, |packed| packed.bytes);
+        let len = stored.checked_next_multiple_of(SECTOR_BYTES as u32).filter(|&len| len > 0);
+        let extent = Extent { addr, len: len.ok_or(DecodeError("a block has no or too many bytes"))? };
         let (first_key, last_key) = (Bytes::new(), Bytes::new());
         entries.push(TupleEntry {
             first_key,
@@ -233,10 +257,11 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
             bytes,
             records,
             crc,
-            flags: flags & !TupleEntry::HAS_SHIFT,
+            flags: flags & !(TupleEntry::HAS_SHIFT | TupleEntry::IS_PACKED),
             seqno_min,
             seqno_max,
             shift,
+            packed,
         });
         sector = addr / SECTOR_BYTES + u64::from(extent.len) / SECTOR_BYTES;
         seqno = seqno_min;
@@ -255,8 +280,24 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
     if sorted { Ok(entries) } else { Err(DecodeError("the blocks are not in key order")) }
 }
 
+/// What was packed has not become longer, and so claims no memory beyond that of a block.
+fn decode_packed_block(decoder: &mut Decoder<'_>, raw_bytes: u32) -> Result<PackedBlock, DecodeError> {
+    let codec = Codec::from_code(decoder.u8()?)?;
+    let packed = PackedBlock { codec, bytes: decoder.varint_u32()?, crc: decoder.u32()? };
+    if packed.bytes >= raw_bytes || raw_bytes as usize > TUPLE_BLOCK_BYTES_MAX {
+        return Err(DecodeError("a packed block has an absurd length"));
+    }
+    Ok(packed)
+}
+
 /// Appends the index of a block piece.
 pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
+    let plain = |region: Region<'_>| region.unit.is_none() && region.wish == Compression::None;
+    let has_storage = !layers.iter().flat_map(Layer::regions).all(plain);
+    if has_storage {
+        // No layers, and yet something follows: what no index without storage says.
+        out.put_varint(0);
+    }
     out.put_varint(layers.len() as u64);
     for layer in layers {
         out.put_varint(layer.len() as u64);
@@ -270,6 +311,9 @@ pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
             put_varint_delta(out, region.first, block);
             out.put_varint(region.count.into());
             put_varint_delta(out, region.addr / SECTOR_BYTES, sector);
+            if has_storage {
+                encode_storage(out, &region);
+            }
             out.put_varint(region.seqnos.len() as u64);
             for span in region.seqnos {
                 out.put_varint(span.count.into());
@@ -278,12 +322,40 @@ pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
             }
             previous = region.prefix;
             block = region.end();
-            sector = region.addr / SECTOR_BYTES + u64::from(region.count);
+            let extent = region.extent();
+            sector = (extent.addr + u64::from(extent.len)) / SECTOR_BYTES;
         }
         for crc in layer.regions().flat_map(|region| region.crcs) {
             out.put_u32(*crc);
         }
     }
+}
+
+/// How a region was to be stored, and was.
+fn encode_storage(out: &mut Vec<u8>, region: &Region<'_>) {
+    out.put_u8(region.wish.code());
+    out.put_u8(region.unit.map_or(0, |unit| unit.codec.code()));
+    if let Some(Unit { bytes, blocks, skip, .. }) = region.unit {
+        out.put_varint(bytes.into());
+        out.put_varint(blocks.into());
+        out.put_varint(skip.into());
+    }
+}
+
+/// Of a region with so many blocks. Lengths are bounded here, so that nobody allocates by them later.
+fn decode_storage(decoder: &mut Decoder<'_>, count: u32) -> Result<(Compression, Option<Unit>), DecodeError> {
+    let wish = Compression::from_code(decoder.u8()?).ok_or(DecodeError("an unknown compression"))?;
+    let codec = decoder.u8()?;
+    if codec == 0 {
+        return Ok((wish, None));
+    }
+    let codec = Codec::from_code(codec)?;
+    let (bytes, blocks, skip) = (decoder.varint_u32()?, decoder.varint_u32()?, decoder.varint_u32()?);
+    let is_within = skip.checked_add(count).is_some_and(|end| end <= blocks);
+    if !is_within || blocks > UNIT_BLOCKS_MAX || bytes == 0 || bytes >= blocks * SECTOR_BYTES as u32 {
+        return Err(DecodeError("a packed unit has an absurd length"));
+    }
+    Ok((wish, Some(Unit { codec, bytes, blocks, skip })))
 }
 
 /// Decodes what [`encode_layers`] wrote.
@@ -292,8 +364,12 @@ pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
 /// What is malformed.
 pub fn decode_layers(bytes: &[u8]) -> Result<Vec<Layer>, DecodeError> {
     let mut decoder = Decoder::new(bytes);
-    let layers = count(&mut decoder)?;
-    let layers = (0..layers).map(|_| decode_layer(&mut decoder)).collect::<Result<_, _>>()?;
+    let mut layers = count(&mut decoder)?;
+    let has_storage = layers == 0 && !decoder.is_empty();
+    if has_storage {
+        layers = count(&mut decoder)?;
+    }
+    let layers = (0..layers).map(|_| decode_layer(&mut decoder, has_storage)).collect::<Result<_, _>>()?;
     end(&decoder)?;
     Ok(layers)
 }
@@ -304,15 +380,22 @@ struct RegionHead {
     count: u32,
     addr: u64,
     spans: usize,
+    storage: (Compression, Option<Unit>),
 }
 
-fn decode_layer(decoder: &mut Decoder<'_>) -> Result<Layer, DecodeError> {
+impl RegionHead {
+    fn crcs(&self) -> usize {
+        if self.storage.1.is_some() { 1 } else { self.count as usize }
+    }
+}
+
+fn decode_layer(decoder: &mut Decoder<'_>, has_storage: bool) -> Result<Layer, DecodeError> {
     let count = count(decoder)?;
     let mut heads: Vec<RegionHead> = Vec::with_capacity(count);
     let mut spans = Vec::with_capacity(count);
     let mut key = Vec::new();
     let mut prefix = Bytes::new();
-    let (mut block, mut sector, mut seqno, mut blocks) = (0, 0, 0, 0_usize);
+    let (mut block, mut sector, mut seqno, mut crcs_len) = (0, 0, 0, 0_usize);
     for _ in 0..count {
         take_key(decoder, &mut key)?;
         if prefix[..] != key[..] {
@@ -323,18 +406,23 @@ fn decode_layer(decoder: &mut Decoder<'_>) -> Result<Layer, DecodeError> {
         let count = decoder.varint_u32()?;
         let addr = sector_addr(varint_delta(decoder, sector)?)?;
         block = first.checked_add(count.into()).ok_or(DecodeError("a region ends past the last block"))?;
-        sector = addr / SECTOR_BYTES + u64::from(count);
-        blocks += count as usize;
+        let storage =
+            if has_storage { decode_storage(decoder, count)? } else { (Compression::None, None) };
+        let stored = storage.1.map_or(count, |unit| unit.stored_len() / SECTOR_BYTES as u32);
+        sector = addr / SECTOR_BYTES + u64::from(stored);
         let before = heads.last().map(|last| (&last.prefix[..], last.first + u64::from(last.count) - 1));
         if before.is_some_and(|before| cmp_block_keys(before, (&prefix, first)).is_ge()) {
             return Err(DecodeError("the regions are not in order"));
         }
         let spans_at = spans.len();
         decode_spans(decoder, count, &mut seqno, &mut spans)?;
-        heads.push(RegionHead { prefix: prefix.clone(), first, count, addr, spans: spans.len() - spans_at });
+        let spans = spans.len() - spans_at;
+        let head = RegionHead { prefix: prefix.clone(), first, count, addr, spans, storage };
+        crcs_len += head.crcs();
+        heads.push(head);
     }
     let crcs: Vec<u32> = decoder
-        .take(blocks.checked_mul(4).ok_or(DecodeError("too many blocks"))?)?
+        .take(crcs_len.checked_mul(4).ok_or(DecodeError("too many blocks"))?)?
         .as_chunks::<4>()
         .0
         .iter()
@@ -342,17 +430,20 @@ fn decode_layer(decoder: &mut Decoder<'_>) -> Result<Layer, DecodeError> {
         .collect();
     let mut layer = Layer::default();
     let (mut crcs, mut spans) = (&crcs[..], &spans[..]);
-    for RegionHead { prefix, first, count, addr, spans: span_count } in &heads {
+    for head in &heads {
         let (region_crcs, region_spans);
-        (region_crcs, crcs) = crcs.split_at(*count as usize);
-        (region_spans, spans) = spans.split_at(*span_count);
+        (region_crcs, crcs) = crcs.split_at(head.crcs());
+        (region_spans, spans) = spans.split_at(head.spans);
+        let (wish, unit) = head.storage;
         let region = Region {
-            prefix,
-            first: *first,
-            count: *count,
-            addr: *addr,
+            prefix: &head.prefix,
+            first: head.first,
+            count: head.count,
+            addr: head.addr,
             seqnos: region_spans,
             crcs: region_crcs,
+            wish,
+            unit,
         };
         layer.push(region, |_, _| false);
     }

@@ -1,5 +1,8 @@
 //! Regions: contiguous stretches of 4 KiB blocks, and the layers that they form.
 //!
+//! A region is *plain* (its blocks lie one behind the other on the device), or it is a *packed unit*, or a part
+//! of one: then the unit lies at its address, and must be unpacked as a whole.
+//!
 //! Thread safety: plain values. Invariant: the regions of a layer are sorted by key (`prefix ‖ be64`,
 //! compared as bytes, whatever the lengths of the prefixes) and their key ranges do not overlap;
 //! `count` is at least 1, and the seqno spans of a region add up to it.
@@ -7,9 +10,9 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::Seqno;
+use kvfs_store::{Compression, Seqno};
 
-use super::SECTOR_BYTES;
+use super::{Codec, DecodeError, Extent, SECTOR_BYTES, crc32c, unpack};
 
 /// Consecutive blocks with one seqno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +21,29 @@ pub struct SeqnoSpan {
     pub count: u32,
     /// Commit number of each of them.
     pub seqno: Seqno,
+}
+
+/// Most blocks in a packed unit.
+pub const UNIT_BLOCKS_MAX: u32 = 64;
+
+/// What a reader must know of a packed unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit {
+    /// How it was packed.
+    pub codec: Codec,
+    /// Its bytes on the device, padding excluded.
+    pub bytes: u32,
+    /// Blocks in it.
+    pub blocks: u32,
+    /// Blocks of it before the region's first one.
+    pub skip: u32,
+}
+
+impl Unit {
+    /// Bytes that it takes on the device.
+    pub fn stored_len(&self) -> u32 {
+        self.bytes.next_multiple_of(SECTOR_BYTES as u32)
+    }
 }
 
 /// Compares `prefix ‖ be64(block)` with `key` as bytes.
@@ -47,12 +73,16 @@ pub struct Region<'a> {
     pub first: u64,
     /// Number of blocks.
     pub count: u32,
-    /// Device address of the first block.
+    /// Device address of the first block, or of the unit.
     pub addr: u64,
     /// Run-length-coded seqnos; the counts add up to `count`.
     pub seqnos: &'a [SeqnoSpan],
-    /// CRC-32C of each block.
+    /// CRC-32C of each block; of a unit one, of its bytes on the device.
     pub crcs: &'a [u32],
+    /// How its writer wished it to be stored, whatever came of it.
+    pub wish: Compression,
+    /// The packed unit that it lies in; `None`: it is plain.
+    pub unit: Option<Unit>,
 }
 
 impl<'a> Region<'a> {
@@ -61,14 +91,58 @@ impl<'a> Region<'a> {
         self.first + u64::from(self.count)
     }
 
-    /// Device address of `block`, which lies in the region.
+    /// Device address of `block`, which lies in the region; of a packed one that of its unit.
     pub fn addr_of(&self, block: u64) -> u64 {
-        self.addr + (block - self.first) * SECTOR_BYTES
+        if self.unit.is_some() { self.addr } else { self.addr + (block - self.first) * SECTOR_BYTES }
     }
 
-    /// CRC-32C of `block`, which lies in the region.
+    /// CRC-32C of `block`, which lies in the region; of a packed one that of its unit.
     pub fn crc_of(&self, block: u64) -> u32 {
-        self.crcs[(block - self.first) as usize]
+        if self.unit.is_some() { self.crcs[0] } else { self.crcs[(block - self.first) as usize] }
+    }
+
+    /// What it takes on the device: of a part of a unit the whole unit.
+    pub fn extent(&self) -> Extent {
+        let len = self.unit.map_or(self.count * SECTOR_BYTES as u32, |unit| unit.stored_len());
+        Extent { addr: self.addr, len }
+    }
+
+    /// Whether it is a unit from its first to its last block.
+    pub fn is_whole_unit(&self) -> bool {
+        self.unit.is_some_and(|unit| unit.skip == 0 && unit.blocks == self.count)
+    }
+
+    /// The blocks `first .. first + count`, which lie in the region; `seqnos` are theirs.
+    #[must_use]
+    pub fn part(&self, first: u64, count: u32, seqnos: &'a [SeqnoSpan]) -> Self {
+        let from = (first - self.first) as u32;
+        let (addr, crcs, unit) = match self.unit {
+            Some(unit) => (self.addr, self.crcs, Some(Unit { skip: unit.skip + from, ..unit })),
+            None => (self.addr_of(first), &self.crcs[from as usize..][..count as usize], None),
+        };
+        Region { prefix: self.prefix, first, count, addr, seqnos, crcs, wish: self.wish, unit }
+    }
+
+    /// Verifies its unit, of which `stored` is all that lies on the device; returns it without padding.
+    ///
+    /// # Errors
+    /// Another unit than the index names, or a damaged one.
+    pub fn verify_unit<'b>(&self, stored: &'b [u8]) -> Result<(Codec, &'b [u8]), DecodeError> {
+        let unit = self.unit.ok_or(DecodeError("it is not packed"))?;
+        let stored = stored.get(..unit.bytes as usize).ok_or(DecodeError("a unit is cut off"))?;
+        if crc32c(stored) != self.crcs[0] {
+            return Err(DecodeError("checksum of a packed unit does not match"));
+        }
+        Ok((unit.codec, stored))
+    }
+
+    /// Verifies its unit, as [`Region::verify_unit`], and unpacks it; `raw` has room for the whole unit.
+    ///
+    /// # Errors
+    /// As [`Region::verify_unit`].
+    pub fn unpack(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), DecodeError> {
+        let (codec, stored) = self.verify_unit(stored)?;
+        unpack(codec, stored, raw)
     }
 
     /// Commit number of `block`, which lies in the region. O(spans).
@@ -104,11 +178,30 @@ struct Head {
     spans_at: u32,
     spans_len: u32,
     crcs_at: u32,
+    wish: Compression,
+    unit: Option<Unit>,
 }
 
 impl Head {
     fn end(&self) -> u64 {
         self.first + u64::from(self.count)
+    }
+
+    fn crcs_len(&self) -> usize {
+        if self.unit.is_some() { 1 } else { self.count as usize }
+    }
+
+    /// Whether `region` goes on where this ends, on the device, too: in blocks, or within one unit.
+    fn is_continued_by(&self, region: &Region<'_>) -> bool {
+        let follows = self.prefix == *region.prefix && self.end() == region.first && self.wish == region.wish;
+        follows
+            && match (self.unit, region.unit) {
+                (None, None) => self.addr + u64::from(self.count) * SECTOR_BYTES == region.addr,
+                (Some(own), Some(other)) => {
+                    self.addr == region.addr && Unit { skip: own.skip + self.count, ..own } == other
+                }
+                _ => false,
+            }
     }
 }
 
@@ -118,6 +211,7 @@ pub struct Layer {
     heads: Vec<Head>,
     spans: Vec<SeqnoSpan>,
     crcs: Vec<u32>,
+    blocks: u64,
 }
 
 impl Layer {
@@ -133,7 +227,7 @@ impl Layer {
 
     /// Number of blocks in all regions.
     pub fn blocks(&self) -> u64 {
-        self.crcs.len() as u64
+        self.blocks
     }
 
     /// The region at `index`.
@@ -145,7 +239,9 @@ impl Layer {
             count: head.count,
             addr: head.addr,
             seqnos: &self.spans[head.spans_at as usize..][..head.spans_len as usize],
-            crcs: &self.crcs[head.crcs_at as usize..][..head.count as usize],
+            crcs: &self.crcs[head.crcs_at as usize..][..head.crcs_len()],
+            wish: head.wish,
+            unit: head.unit,
         }
     }
 
@@ -194,23 +290,25 @@ impl Layer {
     }
 
     /// Appends a region behind the last one. When it continues the last one in block numbers and
-    /// addresses, the two become one if `coalesce` allows the sum of their counts.
+    /// addresses, the two become one if `coalesce` allows the sum of their counts; parts of one unit always do.
     pub fn push(&mut self, region: Region<'_>, coalesce: impl FnOnce(u64, u64) -> bool) {
-        debug_assert_eq!(region.crcs.len(), region.count as usize);
+        let crcs_len = if region.unit.is_some() { 1 } else { region.count as usize };
+        debug_assert_eq!(region.crcs.len(), crcs_len);
         debug_assert_eq!(region.seqnos.iter().map(|s| s.count).sum::<u32>(), region.count);
         let crcs_at = self.crcs.len() as u32;
-        self.crcs.extend_from_slice(region.crcs);
+        self.blocks += u64::from(region.count);
         if let Some(last) = self.heads.last_mut() {
             debug_assert!(
                 cmp_block_keys((&last.prefix, last.end() - 1), (region.prefix, region.first))
                     == Ordering::Less,
                 "regions come in key order"
             );
-            let continues = last.prefix == *region.prefix
-                && last.end() == region.first
-                && last.addr + u64::from(last.count) * SECTOR_BYTES == region.addr;
-            if continues && coalesce(last.addr, u64::from(last.count) + u64::from(region.count)) {
+            let count = u64::from(last.count) + u64::from(region.count);
+            if last.is_continued_by(&region) && (region.unit.is_some() || coalesce(last.addr, count)) {
                 last.count += region.count;
+                if region.unit.is_none() {
+                    self.crcs.extend_from_slice(region.crcs);
+                }
                 for &span in region.seqnos {
                     match self.spans.last_mut() {
                         Some(tail) if tail.seqno == span.seqno => tail.count += span.count,
@@ -223,6 +321,7 @@ impl Layer {
                 return;
             }
         }
+        self.crcs.extend_from_slice(region.crcs);
         let spans_at = self.spans.len() as u32;
         self.spans.extend_from_slice(region.seqnos);
         let prefix = match self.heads.last() {
@@ -237,6 +336,8 @@ impl Layer {
             spans_at,
             spans_len: region.seqnos.len() as u32,
             crcs_at,
+            wish: region.wish,
+            unit: region.unit,
         });
     }
 

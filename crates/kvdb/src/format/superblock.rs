@@ -12,8 +12,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{SECTOR_BYTES, ZoneId, crc32c};
 
-/// The version of the format that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version of the format that this code reads and writes: a store that may hold packed data.
+pub const FORMAT_VERSION: u32 = 2;
+
+/// The version of a store that holds none, which is all that a store begins with.
+pub const FORMAT_VERSION_PLAIN: u32 = 1;
 
 /// Bytes of one slot that count.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -62,7 +65,7 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// Number of this content; the highest valid one counts.
     pub generation: u64,
-    /// [`FORMAT_VERSION`].
+    /// From [`FORMAT_VERSION_PLAIN`] to [`FORMAT_VERSION`].
     pub format_version: u32,
     /// Size of a zone (bytes), a power of two.
     pub zone_bytes: u32,
@@ -178,7 +181,7 @@ impl Superblock {
         if head.crc.get() != crc32c(&bytes[CRC_FROM..]) {
             return Err(damaged("the checksum does not match"));
         }
-        if head.format_version.get() != FORMAT_VERSION {
+        if !(FORMAT_VERSION_PLAIN..=FORMAT_VERSION).contains(&head.format_version.get()) {
             return Err(SlotError::OtherVersion(head.format_version.get()));
         }
         let zones_len = head.manifest_zones_len.get() as usize;

@@ -7,7 +7,7 @@
 //! either of them may be a tag with what is to be remembered of the commit.
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
+use kvfs_store::{Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
 
 use crate::format::{DecodeError, Decoder, Sink};
 
@@ -24,9 +24,11 @@ const SPILLED: u8 = 7;
 
 /// Not an operation: the commit that follows can be taken back; when it was, and a note.
 const NOTED: u8 = 8;
+/// As `PUT_BLOCKS`, with a wish how they are stored in front.
+const PUT_BLOCKS_PACKED: u8 = 9;
 
-/// Most bytes of an operation beyond its payload: tag, keyspace, block number and two lengths.
-const OP_BYTES_MAX: usize = 1 + 5 + 10 + 2 * 5;
+/// Most bytes of an operation beyond its payload: tag, keyspace, compression, block number and two lengths.
+const OP_BYTES_MAX: usize = 2 + 5 + 10 + 2 * 5;
 /// Most bytes of a batch beyond its operations: seqno, count, transaction, and what is remembered of it.
 const BATCH_BYTES_MAX: usize = 2 * 10 + (1 + 10) + (1 + 10 + 2 + NOTE_LEN_MAX);
 /// Byte strings up to this long are copied at replay: a slice would keep its whole group in memory.
@@ -166,8 +168,13 @@ fn encode_op(op: &Op, sink: &mut impl Sink) {
             sink.put_bytes(key);
             sink.put_bytes(operand);
         }
-        Op::PutBlocks { keyspace, prefix, first, data } => {
-            start(PUT_BLOCKS, keyspace);
+        Op::PutBlocks { keyspace, prefix, first, data, compression } => {
+            if *compression == Compression::None {
+                start(PUT_BLOCKS, keyspace);
+            } else {
+                start(PUT_BLOCKS_PACKED, keyspace);
+                sink.put_u8(compression.code());
+            }
             sink.put_bytes(prefix);
             sink.put_varint(*first);
             sink.put_bytes(data);
@@ -246,14 +253,20 @@ impl<'a> BatchReader<'a> {
             DELETE => Op::Delete { keyspace, key: self.bytes()? },
             DELETE_RANGE => Op::DeleteRange { keyspace, start: self.bytes()?, end: self.bytes()? },
             MERGE => Op::Merge { keyspace, key: self.bytes()?, operand: self.bytes()? },
-            PUT_BLOCKS => Op::PutBlocks {
+            PUT_BLOCKS | PUT_BLOCKS_PACKED => Op::PutBlocks {
                 keyspace,
+                compression: if tag == PUT_BLOCKS { Compression::None } else { self.compression()? },
                 prefix: self.bytes()?,
                 first: self.decoder.varint()?,
                 data: self.bytes()?,
             },
             _ => return Err(DecodeError("an operation has an unknown tag")),
         })
+    }
+
+    fn compression(&mut self) -> Result<Compression, DecodeError> {
+        let code = self.decoder.u8()?;
+        Compression::from_code(code).ok_or(DecodeError("blocks wish for an unknown compression"))
     }
 
     fn bytes(&mut self) -> Result<Bytes, DecodeError> {

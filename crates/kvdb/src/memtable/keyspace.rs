@@ -2,8 +2,11 @@
 //!
 //! Thread safety: readers and writers at once; see [`SkipList`] and [`GrowingTombstones`].
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Seqno};
+use kvfs_store::{BLOCK_BYTES, Compression, Seqno};
+use parking_lot::RwLock;
 
 use super::{
     changed::ChangedSearch,
@@ -19,6 +22,9 @@ use crate::format::RecordKind;
 /// Memory that a range tombstone takes beyond its keys (bytes): list entry, fragments, seqno sets.
 const TOMBSTONE_OVERHEAD_BYTES: usize = 256;
 
+/// Memory that a wish takes beyond its prefix (bytes).
+const WISH_OVERHEAD_BYTES: usize = 96;
+
 /// Memory that a key or value takes beyond its bytes (bytes): the count of its owners, and rounding.
 const ALLOCATION_OVERHEAD_BYTES: usize = 32;
 
@@ -26,6 +32,8 @@ const ALLOCATION_OVERHEAD_BYTES: usize = 32;
 pub(super) struct KeyspaceTable {
     records: SkipList,
     tombstones: GrowingTombstones,
+    /// How blocks of a prefix are to be stored; empty where nobody wishes for anything.
+    wishes: RwLock<BTreeMap<Bytes, Compression>>,
 }
 
 impl HoldsList for KeyspaceTable {
@@ -88,6 +96,20 @@ impl KeyspaceTable {
                 self.insert_part(key, seqno, RecordKind::Put, value)
             })
             .sum()
+    }
+
+    /// Notes how blocks of `prefix` are to be stored; returns the bytes that this takes.
+    pub(super) fn wish(&self, prefix: &Bytes, compression: Compression) -> usize {
+        let known = self.wishes.read().get(prefix).copied();
+        if known.unwrap_or_default() == compression {
+            return 0;
+        }
+        self.wishes.write().insert(Bytes::copy_from_slice(prefix), compression);
+        if known.is_none() { prefix.len() + WISH_OVERHEAD_BYTES } else { 0 }
+    }
+
+    pub(super) fn compression(&self, prefix: &[u8]) -> Compression {
+        self.wishes.read().get(prefix).copied().unwrap_or_default()
     }
 
     pub(super) fn lookup(&self, lookup: &mut Lookup<'_>) {

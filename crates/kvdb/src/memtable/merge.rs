@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use kvfs_store::{MergeFunction, Result, StoreError, Touch};
+use kvfs_store::{Compression, MergeFunction, Result, StoreError, Touch};
 
 /// Resolves and folds the merge operands of one keyspace. Cheap to clone.
 #[derive(Clone)]
@@ -35,6 +35,11 @@ impl Merger {
     /// Whether operands can be resolved.
     pub fn has_function(&self) -> bool {
         self.function.is_some()
+    }
+
+    /// How `value` wants to be stored.
+    pub fn compression(&self, value: &[u8]) -> Compression {
+        self.function.as_ref().map_or(Compression::None, |function| function.compression(value))
     }
 
     /// Applies `operands` (newest first) to `base`; with no operands the base itself.

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Seqno};
+use kvfs_store::{Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
 use parking_lot::RwLock;
 
 use super::{
@@ -179,6 +179,11 @@ impl MemTable {
         }
     }
 
+    /// How blocks of `prefix` were last wished to be stored by a batch that came here.
+    pub fn compression(&self, keyspace: u32, prefix: &[u8]) -> Compression {
+        self.table(keyspace).map_or(Compression::None, |table| table.compression(prefix))
+    }
+
     /// All range tombstones of a keyspace as one set, for a flush. Costs a rebuild after changes;
     /// readers use [`MemTable::tombstone_sets`].
     pub fn tombstones(&self, keyspace: u32) -> Arc<TombstoneSet> {
@@ -219,7 +224,9 @@ fn insert(
             KeyspaceKind::Block => table.insert_block_delete(key, seqno),
         },
         Op::DeleteRange { start, end, .. } => table.insert_tombstone(start.clone(), end.clone(), seqno),
-        Op::PutBlocks { prefix, first, data, .. } => table.insert_blocks(prefix, *first, data, seqno),
+        Op::PutBlocks { prefix, first, data, compression, .. } => {
+            table.insert_blocks(prefix, *first, data, seqno) + table.wish(prefix, *compression)
+        }
     }
 }
 

@@ -33,8 +33,8 @@ pub(super) struct BlockIter {
 /// Verified blocks that were read together.
 struct Window {
     bytes: Bytes,
-    /// Device address of the first byte.
-    addr: u64,
+    /// Layer, region and number of the first block.
+    at: (usize, At),
     charge: Charge,
 }
 
@@ -47,7 +47,7 @@ impl BlockIter {
             current: None,
             key: Vec::new(),
             seqno: 0,
-            window: Window { bytes: Bytes::new(), addr: 0, charge },
+            window: Window { bytes: Bytes::new(), at: (0, At { region: 0, block: 0 }), charge },
         }
     }
 
@@ -95,9 +95,11 @@ impl BlockIter {
 
     fn read_window(&mut self, layer: usize, at: At) -> Result<Bytes> {
         let region = self.piece.layers()[layer].region(at.region);
-        let addr = region.addr_of(at.block);
-        let start = addr.wrapping_sub(self.window.addr);
-        if start >= self.window.bytes.len() as u64 {
+        let (window_layer, first) = self.window.at;
+        let ahead = at.block.wrapping_sub(first.block);
+        let is_there = (window_layer, first.region) == (layer, at.region)
+            && ahead < (self.window.bytes.len() / BLOCK_BYTES) as u64;
+        if !is_there {
             let bytes_ahead = self.access.bytes_ahead(&self.piece.ctx().options);
             let blocks_max = (bytes_ahead / BLOCK_BYTES).max(1) as u64;
             let count = (region.end() - at.block).min(blocks_max) as usize;
@@ -106,9 +108,9 @@ impl BlockIter {
             let mut buf = AlignedBuf::zeroed(count * BLOCK_BYTES);
             self.piece.read_verified(&region, at.block, buf.as_mut())?;
             self.window.bytes = Bytes::from_owner(buf);
-            self.window.addr = addr;
+            self.window.at = (layer, at);
         }
-        let start = (addr - self.window.addr) as usize;
+        let start = (at.block - self.window.at.1.block) as usize * BLOCK_BYTES;
         Ok(self.window.bytes.slice(start..start + BLOCK_BYTES))
     }
 }

@@ -9,21 +9,22 @@ use kvfs_store::{BLOCK_BYTES, Result, Seqno};
 
 use super::piece::{Piece, is_intact};
 use super::read_ahead::Direction;
+use super::unit_read::unit_offset;
 use super::windows::Window;
 use crate::format::{Layer, RecordKind, Region, cmp_block_key};
 use crate::memtable::{BlockFill, Lookup, split_block_key};
 
 /// Blocks of a fill that one region has.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
+pub(super) struct Stretch {
     /// Position in the fill.
-    position: usize,
-    count: usize,
-    region: usize,
+    pub(super) position: usize,
+    pub(super) count: usize,
+    pub(super) region: usize,
 }
 
 impl Stretch {
-    fn positions(&self) -> Range<usize> {
+    pub(super) fn positions(&self) -> Range<usize> {
         self.position..self.position + self.count
     }
 }
@@ -139,6 +140,10 @@ impl Piece {
 
     /// One verified block, from the cache or the device.
     pub(super) fn data_block(&self, region: &Region<'_>, block: u64) -> Result<Bytes> {
+        if let Some(unit) = &region.unit {
+            let at = unit_offset(region, unit, block);
+            return Ok(self.unit(region)?.slice(at..at + BLOCK_BYTES));
+        }
         let addr = region.addr_of(block);
         if let Some(cached) = self.ctx().cache.get(self.cache_key(addr)) {
             return Ok(cached.bytes().clone());
@@ -152,6 +157,11 @@ impl Piece {
     pub(super) fn read_verified(&self, region: &Region<'_>, first: u64, buf: &mut [u8]) -> Result<()> {
         let end = first + (buf.len() / BLOCK_BYTES) as u64;
         assert!(region.first <= first && end <= region.end(), "the blocks lie in the region");
+        if let Some(unit) = &region.unit {
+            let at = unit_offset(region, unit, first);
+            buf.copy_from_slice(&self.read_unit(region)?[at..at + buf.len()]);
+            return Ok(());
+        }
         self.read(buf, region.addr_of(first))?;
         self.verify_data(region, first, buf)
     }
@@ -168,6 +178,11 @@ impl Piece {
 
     /// Reads what was found, neighbours in one request.
     fn read_stretches(&self, layer: &Layer, fill: &mut BlockFill<'_>, found: &[Stretch]) -> Result<()> {
+        let is_packed = |stretch: &Stretch| layer.region(stretch.region).unit.is_some();
+        let (packed, found): (Vec<Stretch>, Vec<Stretch>) = found.iter().copied().partition(is_packed);
+        if !packed.is_empty() {
+            self.read_packed(layer, fill, &packed)?;
+        }
         let addr_of = |stretch: &Stretch| {
             let region = layer.region(stretch.region);
             region.addr_of(fill_block(fill, stretch.position))

@@ -1,6 +1,6 @@
 //! Space that a writer holds until its piece takes it over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use kvfs_store::Result;
@@ -13,11 +13,13 @@ pub(super) struct Held {
     zones: Arc<Zones>,
     /// Neighbours in one zone are one extent.
     extents: Vec<Extent>,
+    /// Packed units, each of which is held once, however many parts of it there are.
+    units: HashSet<u64>,
 }
 
 impl Held {
     pub(super) fn new(zones: Arc<Zones>) -> Self {
-        Self { zones, extents: Vec::new() }
+        Self { zones, extents: Vec::new(), units: HashSet::new() }
     }
 
     /// A contiguous extent of `len` bytes.
@@ -49,6 +51,15 @@ impl Held {
         let extent = Extent { addr: extent.addr, len };
         self.push(extent);
         Ok(extent)
+    }
+
+    /// As [`Held::retain`], of a packed unit; nothing if it is held already. Says whether it was not.
+    pub(super) fn retain_unit(&mut self, extent: Extent) -> bool {
+        let is_new = self.units.insert(extent.addr);
+        if is_new {
+            self.retain(extent);
+        }
+        is_new
     }
 
     /// One more reference to bytes that another piece holds.

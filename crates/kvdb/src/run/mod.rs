@@ -30,12 +30,14 @@ mod tests;
 mod tuple_iter;
 mod tuple_read;
 mod tuple_writer;
+mod unit_buffer;
+mod unit_read;
 mod windows;
 mod writer;
 
 pub use piece::Piece;
 pub use windows::Windows;
-pub use writer::PieceWriter;
+pub use writer::{Packing, PieceWriter};
 
 use std::sync::Arc;
 

@@ -38,6 +38,20 @@ impl Content {
         }
     }
 
+    /// Bytes of the data before it was packed.
+    fn raw_bytes(&self) -> u64 {
+        match self {
+            Self::Tuples(entries) => {
+                let raw = |entry: &TupleEntry| match entry.packed {
+                    Some(_) => u64::from(entry.bytes).next_multiple_of(SECTOR_BYTES),
+                    None => entry.extent.len.into(),
+                };
+                entries.iter().map(raw).sum()
+            }
+            Self::Blocks(layers) => layers.iter().map(|layer| layer.blocks() * SECTOR_BYTES).sum(),
+        }
+    }
+
     fn memory_bytes(&self) -> usize {
         match self {
             Self::Tuples(entries) => entries
@@ -90,6 +104,7 @@ pub struct Piece {
     /// Generation of each zone in `desc.zones`; fixed while the piece lives.
     generations: Vec<u32>,
     read_ahead: ReadAhead,
+    raw_bytes: u64,
     _index_charge: Charge,
 }
 
@@ -186,6 +201,7 @@ impl Piece {
         let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
         Self {
             read_ahead: ReadAhead::new(ctx.windows.new_owner()),
+            raw_bytes: content.raw_bytes(),
             _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
             ctx,
             desc,
@@ -350,6 +366,11 @@ impl Piece {
         }
     }
 
+    /// What the data would take if nothing were packed (bytes).
+    pub fn raw_bytes(&self) -> u64 {
+        self.raw_bytes
+    }
+
     pub(super) fn read_ahead(&self) -> &ReadAhead {
         &self.read_ahead
     }
@@ -389,6 +410,12 @@ impl Piece {
         let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone);
         let generation = at.map_or_else(|_| self.ctx.zones.generation(zone), |at| self.generations[at]);
         CacheKey { zone, generation, offset }
+    }
+
+    /// Puts verified bytes, which nobody else holds, into the cache.
+    pub(super) fn cache_own(&self, addr: u64, bytes: Bytes) -> Bytes {
+        let block = CachedBlock::new(bytes.clone(), bytes.len() as u64);
+        self.ctx.cache.insert(self.cache_key(addr), block).bytes().clone()
     }
 
     /// Puts verified bytes into the cache, in memory of their own.

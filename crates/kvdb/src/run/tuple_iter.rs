@@ -209,6 +209,9 @@ impl BlockReader {
         let entry = &entries[index];
         let start = (entry.extent.addr - entries[self.window_blocks.start].extent.addr) as usize;
         let block = self.window.slice(start..start + entry.extent.len as usize);
+        if let Some(packed) = &entry.packed {
+            return piece.unpack_block(entry, packed, &block);
+        }
         let len = piece.verify_tuple_block(entry, &block)?;
         Ok(block.slice(..len))
     }

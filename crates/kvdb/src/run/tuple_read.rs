@@ -7,10 +7,10 @@ use kvfs_device::AlignedBuf;
 use kvfs_store::Result;
 
 use super::Access;
-use super::piece::Piece;
+use super::piece::{Piece, is_intact};
 use super::read_ahead::Direction;
 use crate::cache::CachedBlock;
-use crate::format::{TupleBlock, TupleCursor, TupleEntry};
+use crate::format::{DecodeError, PackedBlock, TupleBlock, TupleCursor, TupleEntry, unpack};
 use crate::memtable::Lookup;
 
 impl Piece {
@@ -55,15 +55,38 @@ impl Piece {
             && let Some(bytes) = window.bytes()
         {
             let block = bytes.at(addr, len);
+            if let Some(packed) = &entry.packed {
+                return Ok(self.cache_own(addr, self.unpack_block(entry, packed, block)?));
+            }
             let len = self.verify_tuple_block(entry, block)?;
             return Ok(self.cache_copy(addr, &block[..len]));
         }
         let mut buf = AlignedBuf::zeroed(len);
         self.read(buf.as_mut(), addr)?;
+        if let Some(packed) = &entry.packed {
+            return Ok(self.cache_own(addr, self.unpack_block(entry, packed, buf.as_ref())?));
+        }
         let len = self.verify_tuple_block(entry, buf.as_ref())?;
         let bytes = Bytes::from_owner(buf).slice(..len);
         let block = CachedBlock::new(bytes, entry.extent.len.into());
         Ok(self.ctx().cache.insert(key, block).bytes().clone())
+    }
+
+    /// The verified block that is packed at the start of `stored`.
+    pub(super) fn unpack_block(
+        &self,
+        entry: &TupleEntry,
+        packed: &PackedBlock,
+        stored: &[u8],
+    ) -> Result<Bytes> {
+        let stored = &stored[..packed.bytes as usize];
+        if !is_intact(stored, packed.crc) {
+            return Err(self.malformed_block(entry, DecodeError("checksum does not match")));
+        }
+        let mut raw = vec![0; entry.bytes as usize];
+        unpack(packed.codec, stored, &mut raw).map_err(|error| self.malformed_block(entry, error))?;
+        self.verify_tuple_block(entry, &raw)?;
+        Ok(raw.into())
     }
 
     /// Checks the block at the start of `bytes` against its checksum and its index entry; returns
@@ -80,11 +103,7 @@ impl Piece {
         Ok(block.len())
     }
 
-    pub(super) fn malformed_block(
-        &self,
-        entry: &TupleEntry,
-        error: crate::format::DecodeError,
-    ) -> kvfs_store::StoreError {
+    pub(super) fn malformed_block(&self, entry: &TupleEntry, error: DecodeError) -> kvfs_store::StoreError {
         self.corrupt("tuple block", entry.extent.addr, error.0)
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, SECTOR_BYTES};
-use kvfs_store::{Result, Seqno, StoreError};
+use kvfs_store::{Compression, Result, Seqno, StoreError};
 
 use super::RunContext;
 use super::filter::fingerprint;
@@ -15,12 +15,16 @@ use super::piece::Piece;
 use super::writer::Target;
 use crate::cache::{Charge, Pool};
 use crate::format::{
-    Extent, Fingerprints, PieceId, RecordKind, TUPLE_BLOCK_BYTES_MAX, TupleBlockBuilder, TupleEntry,
+    Extent, Fingerprints, PackedBlock, Packer, PieceId, RecordKind, TUPLE_BLOCK_BYTES_MAX, TupleBlockBuilder,
+    TupleEntry, crc32c,
 };
 
 /// A block may pass its target size up to this many times over, if it would waste much of its last
 /// sector otherwise.
 const STRETCH_MAX: usize = 2;
+
+/// A block that is to be packed gets so many times as long, since the sectors that this saves are whole ones.
+const PACKED_BLOCKS: usize = 2;
 
 /// Blocks, written and pending, with what the index says of them.
 pub(super) struct TupleOutput {
@@ -41,6 +45,9 @@ pub(super) struct TupleOutput {
     /// Fingerprints of the pieces that were stitched from, and the memory that they take.
     sources: HashMap<PieceId, Fingerprints>,
     sources_charge: Charge,
+    packer: Packer,
+    /// How the block that is being built is to be stored, as far as its records wish for anything.
+    wish: Compression,
 }
 
 impl TupleOutput {
@@ -59,6 +66,8 @@ impl TupleOutput {
             pending: Vec::new(),
             entries: Vec::new(),
             fingerprints: Fingerprints::default(),
+            packer: Packer::default(),
+            wish: Compression::None,
         }
     }
 
@@ -77,6 +86,9 @@ impl TupleOutput {
     ) -> Result<()> {
         if !self.builder.is_empty() && self.is_block_full(key, value) {
             self.end_block(target, held)?;
+        }
+        if self.wish == Compression::None {
+            self.wish = target.packing.wish_of(kind, value);
         }
         let block_bytes_max = TUPLE_BLOCK_BYTES_MAX.min(target.ctx.zones.zone_bytes() as usize);
         if self.builder.is_empty() && self.builder.len_with(key, value) > block_bytes_max {
@@ -121,6 +133,10 @@ impl TupleOutput {
 
     fn is_block_full(&self, key: &[u8], value: &[u8]) -> bool {
         let len_with = self.builder.len_with(key, value);
+        if self.wish != Compression::None {
+            // Its padding is known only when it is packed.
+            return len_with > self.block_bytes * PACKED_BLOCKS;
+        }
         if len_with <= self.block_bytes {
             return false;
         }
@@ -136,6 +152,7 @@ impl TupleOutput {
         }
         let records = self.builder.records();
         let last_key = Bytes::copy_from_slice(self.builder.key_last());
+        // What is packed has become no longer.
         let padded = self.builder.len().next_multiple_of(SECTOR_BYTES);
         if self.chunk_len + padded > target.chunk_bytes() {
             self.write_chunk(target, held)?;
@@ -147,21 +164,32 @@ impl TupleOutput {
             self.chunk = chunk;
         }
         let (block, crc) = self.builder.finish();
+        let wish = std::mem::take(&mut self.wish);
+        let packed = self.packer.pack(block, wish);
+        let stored = packed.map_or(block, |(_, stored)| stored);
+        let packed = packed.map(|(codec, stored)| PackedBlock {
+            codec,
+            bytes: stored.len() as u32,
+            crc: crc32c(stored),
+        });
+        let bytes = block.len() as u32;
+        let padded = stored.len().next_multiple_of(SECTOR_BYTES);
         let place = &mut self.chunk.as_mut()[self.chunk_len..self.chunk_len + padded];
-        place[..block.len()].copy_from_slice(block);
-        place[block.len()..].fill(0);
+        place[..stored.len()].copy_from_slice(stored);
+        place[stored.len()..].fill(0);
         self.pending.push(self.entries.len());
         self.entries.push(TupleEntry {
             first_key: Bytes::copy_from_slice(&self.first_key),
             last_key,
             extent: Extent { addr: 0, len: padded as u32 },
-            bytes: block.len() as u32,
+            bytes,
             records,
             crc,
             flags: self.flags,
             seqno_min: self.seqno_min,
             seqno_max: self.seqno_max,
             shift: 0,
+            packed,
         });
         self.fingerprints.end_block();
         self.chunk_len += padded;

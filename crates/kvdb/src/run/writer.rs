@@ -3,12 +3,13 @@
 //! Thread safety: belongs to one thread. Invariant: whatever was allocated or retained is released
 //! when the writer is dropped unfinished, also after an error.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::AlignedBuf;
-use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, Seqno, StoreError};
 
 use super::RunContext;
 use super::block_writer::LayerOutput;
@@ -17,17 +18,43 @@ use super::piece::{Content, Parts, Piece};
 use super::tuple_writer::TupleOutput;
 use crate::cache::{Charge, Pool};
 use crate::format::{
-    Extent, Fingerprints, PieceDesc, PieceId, PieceMetaHeader, RecordKind, SECTOR_BYTES, Section, SeqnoSpan,
-    encode_fingerprints, encode_layers, encode_tombstones, encode_tuples,
+    Extent, Fingerprints, Layer, PieceDesc, PieceId, PieceMetaHeader, RecordKind, Region, SECTOR_BYTES,
+    Section, SeqnoSpan, UNIT_BLOCKS_MAX, encode_fingerprints, encode_layers, encode_tombstones,
+    encode_tuples,
 };
-use crate::memtable::{RangeTombstone, TombstoneSet, block_key};
+use crate::memtable::{Merger, RangeTombstone, TombstoneSet, block_key};
 use crate::zone::{Budget, Stream};
+
+/// Blocks that are packed together: the more, the fewer bytes, and the more of them to read one block.
+const UNIT_BLOCKS: u32 = 32;
+
+const _: () = assert!(UNIT_BLOCKS <= UNIT_BLOCKS_MAX);
+
+/// How data is to be packed.
+#[derive(Clone, Default)]
+pub struct Packing {
+    /// The keyspace's setting.
+    pub compression: Compression,
+    /// Where that is silent, values may have a wish.
+    pub merger: Option<Merger>,
+}
+
+impl Packing {
+    /// How a record wants to be stored.
+    pub(super) fn wish_of(&self, kind: RecordKind, value: &[u8]) -> Compression {
+        match &self.merger {
+            Some(merger) if kind == RecordKind::Put => self.compression.or(merger.compression(value)),
+            _ => self.compression,
+        }
+    }
+}
 
 /// Where the data of a piece goes.
 pub(super) struct Target {
     pub(super) ctx: Arc<RunContext>,
     pub(super) stream: Stream,
     pub(super) budget: Budget,
+    pub(super) packing: Packing,
     keyspace: u32,
     id: PieceId,
 }
@@ -45,6 +72,12 @@ impl Target {
     pub(super) fn chunk_bytes(&self) -> usize {
         let bytes = self.ctx.options.write_chunk_bytes.min(self.ctx.zones.zone_bytes() as usize);
         bytes.next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Blocks of a packed unit, a power of two: what fits one write, too.
+    pub(super) fn unit_blocks(&self) -> u32 {
+        let fitting = (self.chunk_bytes() / BLOCK_BYTES) as u32;
+        UNIT_BLOCKS.min(1 << fitting.ilog2())
     }
 
     pub(super) fn write(&self, bytes: &[u8], addr: u64) -> Result<()> {
@@ -114,7 +147,7 @@ impl PieceWriter {
         budget: Budget,
         id: PieceId,
     ) -> Self {
-        let target = Target { ctx, stream, budget, keyspace, id };
+        let target = Target { ctx, stream, budget, packing: Packing::default(), keyspace, id };
         let ctx = &target.ctx;
         Self {
             held: Held::new(Arc::clone(&ctx.zones)),
@@ -140,6 +173,13 @@ impl PieceWriter {
         self
     }
 
+    /// What is added is packed as `packing` says.
+    #[must_use]
+    pub fn packing(mut self, packing: Packing) -> Self {
+        self.target.packing = packing;
+        self
+    }
+
     /// Appends a record; records come in record order. O(1) and one copy, amortized.
     ///
     /// # Errors
@@ -154,7 +194,8 @@ impl PieceWriter {
     }
 
     /// Appends the blocks `first ..` of `prefix`, given as slices of whole blocks, to a layer. The
-    /// counts of `seqnos` add up to the number of blocks. Adjacent blocks become one region.
+    /// counts of `seqnos` add up to the number of blocks. Adjacent blocks become one region, or, with a `wish`
+    /// or a setting to compress, packed units.
     ///
     /// # Errors
     /// I/O errors and `Full`; the writer is then good for nothing but dropping.
@@ -165,6 +206,7 @@ impl PieceWriter {
         first: u64,
         seqnos: &[SeqnoSpan],
         data: &[&[u8]],
+        wish: Compression,
     ) -> Result<()> {
         debug_assert_eq!(self.kind, KeyspaceKind::Block);
         let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
@@ -186,7 +228,8 @@ impl PieceWriter {
             self.bounds.add_seqnos(span.seqno, span.seqno);
         }
         let (target, held) = (&self.target, &mut self.held);
-        layer_output(&mut self.layers, layer).add((target, held), prefix, first, seqnos, data)?;
+        let wish = wish.or(target.packing.compression);
+        layer_output(&mut self.layers, layer).add((target, held), (prefix, first, seqnos), data, wish)?;
         self.buffers.resize((self.layers.len() * self.target.chunk_bytes()) as u64);
         self.records += count;
         self.bytes_added += bytes;
@@ -210,7 +253,10 @@ impl PieceWriter {
         Ok(())
     }
 
-    /// Takes over the blocks `first .. first + count` of a region of `source`. No I/O.
+    /// Takes over the blocks `first .. first + count` of a region of `source`, without reading them.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
     ///
     /// # Panics
     /// When the blocks do not all lie in the region.
@@ -222,7 +268,7 @@ impl PieceWriter {
         region: usize,
         first: u64,
         count: u32,
-    ) {
+    ) -> Result<()> {
         debug_assert!(self.kind == KeyspaceKind::Block && self.base == 0);
         let whole = source.layers()[layer_source].region(region);
         assert!(
@@ -232,22 +278,43 @@ impl PieceWriter {
         );
         let end = first + u64::from(count);
         let seqnos: Vec<SeqnoSpan> = whole.spans(first, end).map(|(_, span)| span).collect();
-        let from = (first - whole.first) as usize;
-        let part = crate::format::Region {
-            prefix: whole.prefix,
-            first,
-            count,
-            addr: whole.addr_of(first),
-            seqnos: &seqnos,
-            crcs: &whole.crcs[from..from + count as usize],
-        };
+        let part = whole.part(first, count, &seqnos);
         self.bounds.add_keys(&block_key(whole.prefix, first), &block_key(whole.prefix, end - 1));
         for span in &seqnos {
             self.bounds.add_seqnos(span.seqno, span.seqno);
         }
-        layer_output(&mut self.layers, layer).stitch(&self.target, &mut self.held, part);
+        let target = (&self.target, &mut self.held);
+        let bytes = layer_output(&mut self.layers, layer).stitch(target, part)?;
         self.records += u64::from(count);
-        self.bytes_referenced += u64::from(count) * BLOCK_BYTES as u64;
+        self.bytes_referenced += bytes;
+        Ok(())
+    }
+
+    /// Copies a whole packed unit as it is: `region` is one, and `stored` its verified bytes on the device,
+    /// padded. `seqnos` are those of its blocks.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::add_blocks`].
+    pub fn add_unit(
+        &mut self,
+        layer: usize,
+        region: Region<'_>,
+        seqnos: &[SeqnoSpan],
+        stored: &[u8],
+    ) -> Result<()> {
+        debug_assert!(
+            region.is_whole_unit() && self.base == 0 && stored.len() == region.extent().len as usize
+        );
+        let last = block_key(region.prefix, region.end() - 1);
+        self.bounds.add_keys(&block_key(region.prefix, region.first), &last);
+        for span in seqnos {
+            self.bounds.add_seqnos(span.seqno, span.seqno);
+        }
+        let target = (&self.target, &mut self.held);
+        layer_output(&mut self.layers, layer).add_unit(target, Region { seqnos, ..region }, stored)?;
+        self.records += u64::from(region.count);
+        self.bytes_added += stored.len() as u64;
+        Ok(())
     }
 
     /// Adds a range tombstone over `[start, end)`.
@@ -329,7 +396,7 @@ impl PieceWriter {
     ) -> PieceDesc {
         let data_bytes = match content {
             Content::Tuples(entries) => entries.iter().map(|entry| u64::from(entry.extent.len)).sum(),
-            Content::Blocks(layers) => layers.iter().map(|layer| layer.blocks() * BLOCK_BYTES as u64).sum(),
+            Content::Blocks(layers) => stored_bytes(layers),
         };
         PieceDesc {
             id: self.target.id,
@@ -391,6 +458,14 @@ impl PieceWriter {
         }
         Ok((header, extents))
     }
+}
+
+/// What the blocks of all layers take, each packed unit counted once.
+fn stored_bytes(layers: &[Layer]) -> u64 {
+    let mut units = HashSet::new();
+    let regions = layers.iter().flat_map(Layer::regions);
+    let counted = regions.filter(|region| region.unit.is_none() || units.insert(region.addr));
+    counted.map(|region| u64::from(region.extent().len)).sum()
 }
 
 /// The output of a layer, made on first use.

@@ -4,7 +4,7 @@
 //! varints, byte strings with their length in front.
 
 use bytes::Bytes;
-use kvfs_store::{Isolation, KeyspaceKind, Seqno, TxnId};
+use kvfs_store::{Compression, Isolation, KeyspaceKind, Seqno, TxnId};
 
 use super::state::CheckpointState;
 use crate::format::{DecodeError, Decoder, Extent, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse};
@@ -57,6 +57,8 @@ pub enum Edit {
     /// The prepared runs of `txn`, as they are with the other edits of the commit, are a checkpoint: what there
     /// was before is replaced.
     Checkpoint { txn: TxnId, checkpoint: CheckpointState },
+    /// Values of `keyspace` are to be stored so from now on.
+    SetCompression { keyspace: u32, compression: Compression },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -77,6 +79,7 @@ const ADD_ADOPTED: u8 = 15;
 const KEEP_UNDO: u8 = 20;
 const DROP_UNDO: u8 = 21;
 const CHECKPOINT: u8 = 24;
+const SET_COMPRESSION: u8 = 34;
 
 const SNAPSHOT_ISOLATION: u8 = 1;
 const SERIALIZABLE: u8 = 2;
@@ -170,6 +173,9 @@ impl Edit {
                 sink.put_varint(txn.0);
                 encode_checkpoint(checkpoint, sink);
             }
+            Self::SetCompression { keyspace, compression } => {
+                encode_compression(*keyspace, *compression, sink);
+            }
         }
     }
 
@@ -229,6 +235,7 @@ impl Edit {
                 let txn = TxnId(decoder.varint()?);
                 Self::Checkpoint { txn, checkpoint: decode_checkpoint(decoder)? }
             }
+            SET_COMPRESSION => decode_compression(decoder)?,
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -269,6 +276,19 @@ fn decode_checkpoint(decoder: &mut Decoder<'_>) -> Result<CheckpointState, Decod
         bytes_spilled: decoder.varint()?,
         owner: decoder.bytes_owned()?,
     })
+}
+
+fn encode_compression(keyspace: u32, compression: Compression, sink: &mut impl Sink) {
+    sink.put_u8(SET_COMPRESSION);
+    sink.put_varint(keyspace.into());
+    sink.put_u8(compression.code());
+}
+
+fn decode_compression(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
+    let keyspace = decoder.varint_u32()?;
+    let compression = Compression::from_code(decoder.u8()?);
+    let compression = compression.ok_or(DecodeError("a keyspace has an unknown compression"))?;
+    Ok(Edit::SetCompression { keyspace, compression })
 }
 
 fn put_run(sink: &mut impl Sink, tag: u8, keyspace: u32, run: RunId) {

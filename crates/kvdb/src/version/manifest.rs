@@ -100,6 +100,21 @@ impl Manifest {
         })
     }
 
+    /// The store's format has at least this version from now on, durably when this returns. Two flushes the
+    /// first time, then nothing.
+    ///
+    /// # Errors
+    /// `Failed`; sticky.
+    pub fn raise_version(&self, format_version: u32) -> Result<()> {
+        self.locked(|manifest, inner| {
+            if inner.superblock.format_version >= format_version {
+                return Ok(());
+            }
+            inner.superblock.format_version = format_version;
+            manifest.write_superblocks(inner)
+        })
+    }
+
     /// Applies `edits` wholly or not at all, durably when this returns. What they refer to must
     /// have been flushed before. One write and one flush, and at times a rewrite of the manifest.
     ///

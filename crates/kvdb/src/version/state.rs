@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kvfs_store::{Isolation, KeyspaceKind, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Compression, Isolation, KeyspaceKind, Result, Seqno, StoreError, TxnId};
 
 use super::edit::{Edit, RunId, encode_add_piece};
 use crate::format::{PieceDesc, ZoneUse};
@@ -87,6 +87,8 @@ pub struct KeyspaceState {
     pub name: String,
     /// Layout of the values.
     pub kind: KeyspaceKind,
+    /// How they are to be stored.
+    pub compression: Compression,
     /// Newest first: by age, then id, both descending.
     pub runs: Vec<RunState>,
 }
@@ -191,6 +193,10 @@ impl ManifestState {
                 self.checkpoints.insert(*txn, checkpoint.clone());
                 Ok(())
             }
+            Edit::SetCompression { keyspace, compression } => {
+                self.keyspace(*keyspace)?.compression = *compression;
+                Ok(())
+            }
         }
     }
 
@@ -198,7 +204,10 @@ impl ManifestState {
         if self.keyspaces.contains_key(&id) || self.keyspaces.values().any(|other| other.name == name) {
             return Err("the keyspace exists already");
         }
-        self.keyspaces.insert(id, KeyspaceState { name: name.to_owned(), kind, runs: Vec::new() });
+        self.keyspaces.insert(
+            id,
+            KeyspaceState { name: name.to_owned(), kind, compression: Compression::None, runs: Vec::new() },
+        );
         Ok(())
     }
 
@@ -258,6 +267,10 @@ impl ManifestState {
         for (&id, keyspace) in &self.keyspaces {
             let (name, kind) = (keyspace.name.clone(), keyspace.kind);
             give(&|buf| Edit::AddKeyspace { id, name: name.clone(), kind }.encode(buf));
+            let compression = keyspace.compression;
+            if compression != Compression::None {
+                give(&|buf| Edit::SetCompression { keyspace: id, compression }.encode(buf));
+            }
             for run in &keyspace.runs {
                 let RunState { id: run_id, age, base, .. } = *run;
                 give(&|buf| match base {

@@ -9,7 +9,7 @@ use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice
 use kvfs_store::{Isolation, KeyspaceKind, Result, StoreError, TxnId};
 
 use super::*;
-use crate::format::{Decoder, Extent, FORMAT_VERSION, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse};
+use crate::format::{Decoder, Extent, FORMAT_VERSION_PLAIN, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse};
 use crate::journal::Lsn;
 use crate::zone::{Budget, Stream, Zones};
 
@@ -20,7 +20,7 @@ fn superblock() -> Superblock {
     Superblock {
         uuid: *b"0123456789abcdef",
         generation: 0,
-        format_version: FORMAT_VERSION,
+        format_version: FORMAT_VERSION_PLAIN,
         zone_bytes: ZONE_BYTES,
         capacity_bytes: ZONES * u64::from(ZONE_BYTES),
         journal_first: ZoneId(1),

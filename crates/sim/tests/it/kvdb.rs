@@ -13,7 +13,7 @@ use kvfs_sim::ops::{OpWeights, Profile, StepWeights};
 use kvfs_sim::seeds;
 use kvfs_sim::store_check::assert_like_model;
 use kvfs_store::clock::ManualClock;
-use kvfs_store::{Result, Store};
+use kvfs_store::{Compression, Result, Store};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -230,6 +230,38 @@ fn like_the_model_with_many_blocks() {
     let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, ..profile() };
     for (seed, stitch_bytes_min) in seeds(1400, 3).zip([32 * KIB, 0, u64::MAX].into_iter().cycle()) {
         check_with(&Kvdb::with(|e| e.options.merge.stitch_bytes_min = stitch_bytes_min), &profile, seed);
+    }
+}
+
+/// Data that is packed where that wins a sector: by keyspace, by the wishes of blocks, by both.
+#[test]
+fn like_the_model_when_data_is_compressed() {
+    let op_weights = OpWeights { put: 4, delete: 3, delete_range: 2, merge: 2, put_blocks: 8 };
+    let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, wishes: true, ..profile() };
+    let settings = [Compression::None, Compression::Lz4, Compression::Zstd(3)];
+    for (at, seed) in seeds(2200, 6).enumerate() {
+        let engine = Kvdb::with(|e| {
+            e.options.compression = settings[at % settings.len()];
+            e.options.merge.stitch_bytes_min = [32 * KIB, 0, u64::MAX, 8 * KIB][at % 4];
+            e.options.private_bytes = [64 * KIB, 16 * MIB][at % 2];
+        });
+        check_with(&engine, &profile, seed);
+    }
+}
+
+#[test]
+fn survives_crashes_faults_and_flips_of_compressed_data() {
+    let compressed = Kvdb {
+        options: Options { compression: Compression::Lz4, tuple_block_bytes: 8 << 10, ..eventful().options },
+        ..eventful()
+    };
+    for seed in seeds(40, 1) {
+        let swept = assert_survives_crashes(&compressed, &CrashSweep::of_steps(40), seed);
+        assert!(swept.events > 50, "{swept:?}");
+        let outcomes = assert_survives_faults(&compressed, &FaultSweep::of_steps(20), seed);
+        assert!(outcomes.stopped > 0, "{outcomes:?}");
+        let flips = assert_notices_flips(&compressed, 60, 100, seed);
+        assert!(flips.noticed + flips.refused > 0, "{flips:?}");
     }
 }
 

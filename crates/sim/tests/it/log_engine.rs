@@ -11,8 +11,9 @@ use kvfs_sim::engine::{Engine, OpenStore};
 use kvfs_sim::spaces::Handles;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store, StoreError,
+    Batch, Capabilities, Compression, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace,
+    KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
+    StoreError,
 };
 
 const MAGIC: u64 = 0x6b76_6673_5f6c_6f67;
@@ -257,7 +258,10 @@ fn decode(mut payload: Bytes) -> Result<Vec<Batch>> {
                 1 => Op::Delete { keyspace, key: a },
                 2 => Op::DeleteRange { keyspace, start: a, end: b },
                 3 => Op::Merge { keyspace, key: a, operand: b },
-                4 => Op::PutBlocks { keyspace, prefix: a, first, data: b },
+                4 => {
+                    let compression = Compression::None;
+                    Op::PutBlocks { keyspace, prefix: a, first, data: b, compression }
+                }
                 _ => return Err(StoreError::corrupt("log", "operation")),
             });
         }

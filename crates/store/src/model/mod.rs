@@ -166,6 +166,10 @@ impl Read for ModelStore {
 }
 
 impl Store for ModelStore {
+    fn allow_compression(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn open_keyspace(
         &self,
         name: &str,

@@ -9,6 +9,7 @@ use super::super::compare::Place;
 use super::Restore;
 use crate::acl::AclKind;
 use crate::schema::{Header, RowFlags, block_prefix, inode_key};
+use crate::xattr::COMPRESSION_ATTRIBUTE;
 use crate::{
     FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode, settled,
 };
@@ -193,6 +194,10 @@ impl Restore<'_> {
     /// Makes the extended attributes those of the snapshot's inode.
     pub(super) fn set_xattrs(&self, inode: u64, then: &Header) -> Result<()> {
         let now = self.header_now(inode)?;
+        let compression = then.flags.compression();
+        if compression != now.flags.compression() {
+            self.set_xattr(inode, COMPRESSION_ATTRIBUTE, Some(compression.to_string().into()))?;
+        }
         if !(then.flags | now.flags).has(RowFlags::XATTRS) {
             return Ok(());
         }

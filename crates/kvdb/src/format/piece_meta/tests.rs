@@ -14,11 +14,18 @@ fn tuple_entries(rng: &mut Rng) -> Vec<TupleEntry> {
     keys.chunks_exact(2)
         .map(|pair| {
             let bytes = rng.range(1, 100_000) as u32;
+            let packed = rng.chance(1, 3).then(|| PackedBlock {
+                codec: if rng.chance(1, 2) { Codec::Lz4 } else { Codec::Zstd },
+                bytes: rng.below(bytes.into()) as u32,
+                crc: rng.next_u64() as u32,
+            });
+            let packed = packed.filter(|packed| packed.bytes > 0);
+            let stored = packed.map_or(bytes, |packed| packed.bytes);
             let seqno_min = rng.next_u64() >> rng.range(8, 60);
             TupleEntry {
                 first_key: pair[0].clone(),
                 last_key: pair[1].clone(),
-                extent: Extent { addr: rng.below(1 << 40) * 4096, len: bytes.next_multiple_of(4096) },
+                extent: Extent { addr: rng.below(1 << 40) * 4096, len: stored.next_multiple_of(4096) },
                 bytes,
                 records: rng.next_u64() as u32,
                 crc: rng.next_u64() as u32,
@@ -26,12 +33,26 @@ fn tuple_entries(rng: &mut Rng) -> Vec<TupleEntry> {
                 seqno_min,
                 seqno_max: seqno_min + rng.below(1000),
                 shift: if rng.chance(1, 3) { rng.below(seqno_min.max(1)) } else { 0 },
+                packed,
             }
         })
         .collect()
 }
 
-fn layer(rng: &mut Rng) -> Layer {
+/// How a region of `count` blocks was to be stored, and was.
+fn storage(rng: &mut Rng, count: u32) -> (Compression, Option<Unit>) {
+    let wishes = [Compression::None, Compression::Lz4, Compression::Zstd(3)];
+    let blocks = rng.range(count.max(2).into(), 65) as u32;
+    let unit = Unit {
+        codec: if rng.chance(1, 2) { Codec::Lz4 } else { Codec::Zstd },
+        bytes: rng.range(1, u64::from(blocks) * 4096) as u32,
+        blocks,
+        skip: rng.below(u64::from(blocks - count) + 1) as u32,
+    };
+    (wishes[rng.index(3)], rng.chance(1, 2).then_some(unit))
+}
+
+fn layer(rng: &mut Rng, has_storage: bool) -> Layer {
     let mut layer = Layer::default();
     let mut prefixes: Vec<Bytes> = (0..4).map(|_| key(rng)).collect();
     prefixes.sort();
@@ -46,9 +67,11 @@ fn layer(rng: &mut Rng) -> Layer {
             if split > 0 {
                 seqnos.push(SeqnoSpan { count: split, seqno: rng.below(1 << 50) });
             }
-            let crcs: Vec<u32> = (0..count).map(|_| rng.next_u64() as u32).collect();
             let addr = rng.below(1 << 40) * 4096;
-            let region = Region { prefix, first, count, addr, seqnos: &seqnos, crcs: &crcs };
+            let (wish, unit) = if has_storage { storage(rng, count) } else { (Compression::None, None) };
+            let crcs = if unit.is_some() { 1 } else { count };
+            let crcs: Vec<u32> = (0..crcs).map(|_| rng.next_u64() as u32).collect();
+            let region = Region { prefix, first, count, addr, seqnos: &seqnos, crcs: &crcs, wish, unit };
             layer.push(region, |_, _| false);
             block = first + u64::from(count);
         }
@@ -70,7 +93,7 @@ fn tuple_index_round_trips() {
 fn layers_round_trip() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
-        let layers: Vec<Layer> = (0..rng.below(4)).map(|_| layer(&mut rng)).collect();
+        let layers: Vec<Layer> = (0..rng.below(4)).map(|_| layer(&mut rng, seed % 2 == 0)).collect();
         let mut out = Vec::new();
         encode_layers(&mut out, &layers);
         let decoded = decode_layers(&out).expect("own encoding");
@@ -113,11 +136,12 @@ fn tombstones_and_fingerprints_round_trip() {
 #[test]
 fn damage_never_panics() {
     let mut rng = Rng::new(3);
-    let mut images = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let mut images = [Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     encode_tuples(&mut images[0], &tuple_entries(&mut rng));
-    encode_layers(&mut images[1], &[layer(&mut rng), layer(&mut rng)]);
+    encode_layers(&mut images[1], &[layer(&mut rng, false), layer(&mut rng, false)]);
     encode_tombstones(&mut images[2], 2, [(&b"a"[..], &b"b"[..], 7), (b"ab", b"c", 5)].into_iter());
     encode_fingerprints(&mut images[3], &Fingerprints { ends: vec![2, 3], values: vec![1, 2, 3] });
+    encode_layers(&mut images[4], &[layer(&mut rng, true), layer(&mut rng, true)]);
     for _ in 0..5000 {
         for image in &images {
             let mut damaged = image.clone();

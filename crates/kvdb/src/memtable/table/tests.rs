@@ -95,7 +95,13 @@ fn block_op(rng: &mut Rng) -> Op {
         _ => {
             let data: Vec<u8> =
                 (0..count).flat_map(|_| [1 + rng.below(255) as u8].repeat(BLOCK_BYTES)).collect();
-            Op::PutBlocks { keyspace, prefix: prefix.into(), first, data: data.into() }
+            Op::PutBlocks {
+                keyspace,
+                prefix: prefix.into(),
+                first,
+                data: data.into(),
+                compression: Compression::None,
+            }
         }
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Call, Rng};
-use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Seqno};
+use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Seqno};
 
 use super::{Rig, small_options};
 use crate::format::SeqnoSpan;
@@ -23,6 +23,27 @@ fn random_block(rng: &mut Rng) -> Vec<u8> {
     block
 }
 
+/// A block that shrinks, or in one of four cases does not.
+fn soft_block(rng: &mut Rng) -> Vec<u8> {
+    let mut block = random_block(rng);
+    if !rng.chance(1, 4) {
+        let noise = rng.range(1, 2000) as usize;
+        block[noise..].fill(rng.below(256) as u8);
+    }
+    block
+}
+
+/// What a stretch is wished to be stored as; `None` for even seeds.
+fn wish(seed: u64, rng: &mut Rng) -> Compression {
+    let wishes = [Compression::None, Compression::Lz4, Compression::Lz4, Compression::Zstd(3)];
+    if seed.is_multiple_of(2) { Compression::None } else { wishes[rng.index(wishes.len())] }
+}
+
+/// Bytes of a piece that would be there if nothing was packed, and that are.
+fn bytes_raw_and_stored(piece: &Piece) -> (u64, u64) {
+    (piece.raw_bytes(), piece.desc().data_bytes)
+}
+
 /// Blocks with holes, stretches, and in some stretches several versions.
 fn random_model(rng: &mut Rng) -> Model {
     let mut model = Model::new();
@@ -35,7 +56,7 @@ fn random_model(rng: &mut Rng) -> Model {
                     seqno += 1;
                 }
                 let versions = model.entry((prefix.to_vec(), block)).or_default();
-                let data = random_block(rng);
+                let data = soft_block(rng);
                 if versions.len() == 3 {
                     versions.pop();
                 }
@@ -54,7 +75,7 @@ fn layer_of(model: &Model, layer: usize) -> Vec<Entry<'_>> {
 }
 
 /// Adds a layer in stretches of random length, as a flush would.
-fn add_layer(writer: &mut PieceWriter, model: &Model, layer: usize, rng: &mut Rng) {
+fn add_layer(seed: u64, writer: &mut PieceWriter, model: &Model, layer: usize, rng: &mut Rng) {
     let blocks = layer_of(model, layer);
     let adjacent = |a: &Entry<'_>, b: &Entry<'_>| a.0.0 == b.0.0 && a.0.1 + 1 == b.0.1;
     for stretch in blocks.chunk_by(adjacent) {
@@ -66,15 +87,16 @@ fn add_layer(writer: &mut PieceWriter, model: &Model, layer: usize, rng: &mut Rn
                 now.iter().map(|(_, version)| SeqnoSpan { count: 1, seqno: version.0 }).collect();
             let data: Vec<&[u8]> = now.iter().map(|(_, version)| &version.1[..]).collect();
             let (prefix, first) = now[0].0;
-            writer.add_blocks(layer, prefix, *first, &spans, &data).expect("space");
+            let wish = wish(seed, rng);
+            writer.add_blocks(layer, prefix, *first, &spans, &data, wish).expect("space");
         }
     }
 }
 
-fn write(rig: &Rig, id: u64, model: &Model, tombstones: &Tombstones, rng: &mut Rng) -> Arc<Piece> {
-    let mut writer = rig.writer(KeyspaceKind::Block, id);
+fn write(rig: &Rig, seed: u64, model: &Model, tombstones: &Tombstones, rng: &mut Rng) -> Arc<Piece> {
+    let mut writer = rig.writer(KeyspaceKind::Block, 3);
     for layer in 0..3 {
-        add_layer(&mut writer, model, layer, rng);
+        add_layer(seed, &mut writer, model, layer, rng);
     }
     for (start, end, seqno) in tombstones {
         writer.add_tombstone(start, end, *seqno);
@@ -216,12 +238,14 @@ fn random_tombstones(rng: &mut Rng) -> Tombstones {
 
 #[test]
 fn pieces_agree_with_sorted_maps() {
-    for seed in 0..10 {
+    for seed in 0..16 {
         let mut rng = Rng::new(seed);
         let rig = Rig::new(65536 << rng.below(4), small_options());
         let model = random_model(&mut rng);
         let tombstones = random_tombstones(&mut rng);
-        let piece = write(&rig, 3, &model, &tombstones, &mut rng);
+        let piece = write(&rig, seed, &model, &tombstones, &mut rng);
+        let (raw, stored) = bytes_raw_and_stored(&piece);
+        assert_eq!(stored < raw, !seed.is_multiple_of(2), "seed {seed}: {stored} of {raw} bytes");
         for piece in [rig.reopen(&piece), piece] {
             check_fills(seed, &piece, &model, &tombstones, &mut rng);
             check_points(seed, &piece, &model, &tombstones, &mut rng);
@@ -235,11 +259,11 @@ fn pieces_agree_with_sorted_maps() {
 
 #[test]
 fn stitched_regions_read_like_copied_ones() {
-    for seed in 0..10 {
+    for seed in 0..16 {
         let mut rng = Rng::new(seed);
         let rig = Rig::new(128 << 10, small_options());
         let model = random_model(&mut rng);
-        let source = write(&rig, 1, &model, &Vec::new(), &mut rng);
+        let source = write(&rig, seed, &model, &Vec::new(), &mut rng);
         let mut writer = rig.writer(KeyspaceKind::Block, 2);
         let mut kept = Model::new();
         let mut buf = AlignedBuf::zeroed(0);
@@ -248,13 +272,16 @@ fn stitched_regions_read_like_copied_ones() {
                 // A part at the front, or all, is kept; one way or the other.
                 let count = rng.range(1, u64::from(region.count) + 1) as u32;
                 if rng.chance(2, 3) {
-                    writer.stitch_region(layer, &source, layer, index, region.first, count);
+                    writer.stitch_region(layer, &source, layer, index, region.first, count).expect("space");
                 } else {
                     source.read_region_blocks(layer, index, region.first, count, &mut buf).expect("readable");
                     let spans: Vec<SeqnoSpan> =
                         region.spans(region.first, region.first + u64::from(count)).map(|(_, s)| s).collect();
                     let data = &buf.as_ref()[..count as usize * BLOCK_BYTES];
-                    writer.add_blocks(layer, region.prefix, region.first, &spans, &[data]).expect("space");
+                    let wish = wish(seed, &mut rng);
+                    writer
+                        .add_blocks(layer, region.prefix, region.first, &spans, &[data], wish)
+                        .expect("space");
                 }
                 for block in region.first..region.first + u64::from(count) {
                     let key = (region.prefix.to_vec(), block);
@@ -283,7 +310,7 @@ fn a_large_file_is_few_regions_and_one_read() {
     let mut writer = rig.writer(KeyspaceKind::Block, 1);
     for (index, part) in data.chunks(128 << 10).enumerate() {
         let spans = [SeqnoSpan { count: 32, seqno: 10 + index as u64 }];
-        writer.add_blocks(0, b"f", index as u64 * 32, &spans, &[part]).expect("space");
+        writer.add_blocks(0, b"f", index as u64 * 32, &spans, &[part], Compression::None).expect("space");
     }
     let (_, piece) = writer.finish().expect("space");
     assert_eq!(piece.layers()[0].len(), 1, "adjacent writes are one region");
@@ -310,7 +337,7 @@ fn prefixes_of_any_length_keep_key_order() {
     let mut writer = rig.writer(KeyspaceKind::Block, 1);
     for ((prefix, block), data) in blocks.iter().zip(&data) {
         let spans = [SeqnoSpan { count: 1, seqno: 5 }];
-        writer.add_blocks(0, prefix, *block, &spans, &[data]).expect("space");
+        writer.add_blocks(0, prefix, *block, &spans, &[data], Compression::None).expect("space");
     }
     let (_, piece) = writer.finish().expect("space");
     let piece = rig.reopen(&piece);
@@ -342,7 +369,7 @@ fn walks_over_small_files_read_ahead() {
         let blocks: Vec<Vec<u8>> = (0..rng.range(1, 4)).map(|_| random_block(&mut rng)).collect();
         let span = SeqnoSpan { count: blocks.len() as u32, seqno: number + 1 };
         let data: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
-        writer.add_blocks(0, &number.to_be_bytes(), 0, &[span], &data).expect("space");
+        writer.add_blocks(0, &number.to_be_bytes(), 0, &[span], &data, Compression::None).expect("space");
         files.push(blocks.concat());
     }
     let (desc, piece) = writer.finish().expect("space");
@@ -377,4 +404,35 @@ fn walks_over_small_files_read_ahead() {
     }
     let reads = rig.device.counts().of(Call::Read) - reads_before;
     assert!(reads <= requests_min * 2 + 16, "{reads} requests for two walks at once");
+}
+
+/// Small packed files, one behind the other, read in that order, and a large one.
+#[test]
+fn packed_units_are_read_together() {
+    const FILES: u64 = 2000;
+    let seed = 21;
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new(8 << 20, RunOptions::default());
+    let mut writer = rig.writer(KeyspaceKind::Block, 1);
+    let mut files = Vec::new();
+    for number in 0..FILES {
+        let count = if number == FILES - 1 { 512 } else { rng.range(2, 6) };
+        let blocks: Vec<Vec<u8>> = (0..count).map(|_| soft_block(&mut rng)).collect();
+        let span = SeqnoSpan { count: blocks.len() as u32, seqno: number + 1 };
+        let data: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
+        let prefix = number.to_be_bytes();
+        writer.add_blocks(0, &prefix, 0, &[span], &data, Compression::Lz4).expect("space");
+        files.push(blocks.concat());
+    }
+    let (desc, piece) = writer.finish().expect("space");
+    let reads_before = rig.device.counts().of(Call::Read);
+    for (number, expected) in (0_u64..).zip(&files) {
+        let mut buf = AlignedBuf::zeroed(expected.len());
+        let prefix = number.to_be_bytes();
+        piece.fill(&mut BlockFill::new(&prefix, 0, Seqno::MAX, buf.as_mut())).expect("readable");
+        assert!(buf.as_ref() == &expected[..], "seed {seed}, file {number}");
+    }
+    let reads = rig.device.counts().of(Call::Read) - reads_before;
+    assert!(desc.data_bytes < piece.raw_bytes() * 3 / 4, "{} of {}", desc.data_bytes, piece.raw_bytes());
+    assert!(reads <= desc.data_bytes.div_ceil(1 << 20) * 3 + 24, "{reads} requests");
 }

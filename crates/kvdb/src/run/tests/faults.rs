@@ -1,10 +1,10 @@
 use kvfs_device::{Call, FaultError, FaultRule, Rng};
-use kvfs_store::{BLOCK_BYTES, KeyspaceKind, StoreError};
+use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, StoreError};
 
 use super::{KEYSPACE, Rig, small_options};
 use crate::format::{RecordKind, SeqnoSpan};
 use crate::memtable::{BlockFill, Lookup, Outcome};
-use crate::run::{Access, Piece, PieceWriter};
+use crate::run::{Access, Packing, Piece, PieceWriter, RunOptions};
 
 fn add_tuples(writer: &mut PieceWriter, count: u64) -> Result<(), StoreError> {
     for n in 0..count {
@@ -17,7 +17,7 @@ fn add_tuples(writer: &mut PieceWriter, count: u64) -> Result<(), StoreError> {
 fn add_blocks(writer: &mut PieceWriter, count: u64) -> Result<(), StoreError> {
     let mut data = vec![0; count as usize * BLOCK_BYTES];
     Rng::new(1).fill(&mut data);
-    writer.add_blocks(0, b"f", 0, &[SeqnoSpan { count: count as u32, seqno: 1 }], &[&data])
+    writer.add_blocks(0, b"f", 0, &[SeqnoSpan { count: count as u32, seqno: 1 }], &[&data], Compression::None)
 }
 
 /// `Ok` or corruption that names keyspace and piece.
@@ -237,4 +237,46 @@ fn many_threads_read_one_piece() {
             });
         }
     });
+}
+
+/// Whatever bit of a packed unit or block flips, padding aside: the read fails, and names the place.
+#[test]
+fn damage_to_packed_data_is_found_before_it_is_unpacked() {
+    for (seed, compression) in [(1, Compression::Lz4), (2, Compression::Zstd(3))] {
+        let rig = Rig::new(128 << 10, RunOptions { tuple_block_bytes: 8 << 10, ..small_options() });
+        let packing = Packing { compression, merger: None };
+        let mut writer = rig.writer(KeyspaceKind::Block, 77).packing(packing.clone());
+        let data: Vec<u8> = (0..64 * BLOCK_BYTES).map(|at| (at / 300 % 251) as u8).collect();
+        let span = SeqnoSpan { count: 64, seqno: 1 };
+        writer.add_blocks(0, b"f", 0, &[span], &[&data], Compression::None).expect("space");
+        let (_, blocks) = writer.finish().expect("space");
+        let mut writer = rig.writer(KeyspaceKind::Tuple, 77).packing(packing);
+        add_tuples(&mut writer, 2000).expect("space");
+        let (_, tuples) = writer.finish().expect("space");
+        let mut rng = Rng::new(seed);
+        for _ in 0..200 {
+            let region = blocks.layers()[0].region(rng.index(blocks.layers()[0].len()));
+            let unit = region.unit.expect("it shrinks");
+            rig.device.flip(region.addr + rng.below(unit.bytes.into()), 1 << rng.below(8));
+            rig.make_cold(&blocks);
+            for count in [1, u64::from(region.count)] {
+                let mut buf = vec![0; count as usize * BLOCK_BYTES];
+                let filled = blocks.fill(&mut BlockFill::new(b"f", region.first, 9, &mut buf));
+                assert!(check_named(filled, "fill").is_none(), "seed {seed}: the flip shows");
+            }
+            assert!(check_named(blocks.verify(), "verify").is_none(), "seed {seed}");
+            let entry = &tuples.tuple_entries()[rng.index(tuples.tuple_entries().len())];
+            let packed = entry.packed.expect("it shrinks");
+            rig.device.flip(entry.extent.addr + rng.below(packed.bytes.into()), 1 << rng.below(8));
+            rig.make_cold(&tuples);
+            let read = tuples.lookup(&mut Lookup::new(&entry.first_key, 1 << 20));
+            assert!(check_named(read, "lookup").is_none(), "seed {seed}: the flip shows");
+            assert!(check_named(tuples.verify(), "verify").is_none(), "seed {seed}");
+            rig.device.clear();
+        }
+        let mut buf = vec![0; data.len()];
+        rig.make_cold(&blocks);
+        blocks.fill(&mut BlockFill::new(b"f", 0, 9, &mut buf)).expect("undamaged again");
+        assert!(buf == data);
+    }
 }

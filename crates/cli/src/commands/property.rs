@@ -1,0 +1,77 @@
+//! `kvfs get` and `kvfs set`.
+//!
+//! Properties of files and directories go the way of everything else on a mount: by a call on the path, so that
+//! rights, transactions and branches mean for them what they mean for content.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use kvfs_fs::COMPRESSION_ATTRIBUTE;
+use kvfs_store::Compression;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+
+use crate::args::{GetArgs, SetArgs, Setting};
+use crate::control::{Request, Response};
+use crate::endpoint::Endpoint;
+use crate::error::{CliError, Code, Result};
+
+/// Longest value of a property (bytes).
+const VALUE_LEN_MAX: usize = 64;
+
+pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
+    if let Some(name) = &args.keyspace {
+        let value = ask(args.store.as_deref(), name, None)?;
+        println!("compression={value}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for path in &args.paths {
+        let mut value = [0; VALUE_LEN_MAX];
+        let len = getxattr(path, COMPRESSION_ATTRIBUTE, &mut value[..])
+            .map_err(|error| explain("read a property of", path, error))?;
+        let value = String::from_utf8_lossy(&value[..len]).into_owned();
+        if args.paths.len() == 1 {
+            println!("compression={value}");
+        } else {
+            println!("{}: compression={value}", path.display());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
+    let (Setting { compression }, paths) =
+        args.parse().map_err(|message| CliError::new(Code::Usage, message))?;
+    if let Some(name) = &args.keyspace {
+        ask(args.store.as_deref(), name, Some(compression))?;
+    }
+    let value = compression.to_string();
+    for path in &paths {
+        setxattr(path, COMPRESSION_ATTRIBUTE, value.as_bytes(), XattrFlags::empty())
+            .map_err(|error| explain("change a property of", path, error))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets the compression of a keyspace, or asks for it.
+fn ask(store: Option<&Path>, keyspace: &str, compression: Option<Compression>) -> Result<String> {
+    let mut endpoint = Endpoint::open(store, compression.is_none())?;
+    let request = Request::Compression {
+        keyspace: keyspace.to_owned(),
+        compression: compression.map(|compression| compression.to_string()),
+    };
+    let answer = endpoint.call(&request);
+    let closed = endpoint.close();
+    let answer = answer?;
+    closed?;
+    let Response::Compression(value) = answer else { return Err(Endpoint::confused()) };
+    Ok(value)
+}
+
+fn explain(what: &str, path: &Path, error: Errno) -> CliError {
+    if error == Errno::OPNOTSUPP || error == Errno::NODATA {
+        let message = format!("{} has no such property: is it a file or directory on kvfs?", path.display());
+        return CliError::new(Code::NotMounted, message);
+    }
+    CliError::io(what, path, &error.into())
+}
