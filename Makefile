@@ -13,7 +13,7 @@ KVFS    := target/release/kvfs
 SHARE   := target/release/share
 UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
 
-.PHONY: help run stop build test test-unit test-mount realwork torture bench-first bench-txn lint docs install install-files uninstall deb clean setup
+.PHONY: help run stop build test test-unit test-mount realwork torture bench-quick bench bench-aged profile bench-txn lint docs install install-files uninstall deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,11 +52,37 @@ torture: build ## transactions, the long form: beside other work, beyond memory,
 		cargo test --release --locked -p kvfs-cli --test it --example history -- transactions --nocapture
 	@scripts/torture.sh
 
-bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour
-	@scripts/setup.sh test
+BENCH_OUT   := target/bench-report
+BENCH_FLOOR := target/release/examples/floor
+
+# $(call bench_all,NAME,SIZES,RUNS): file systems, then engines, into one JSON file and one page.
+define bench_all
+	@scripts/setup.sh bench
 	@cargo build --release --locked -p kvfs-fuse --example floor
-	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../target/release/examples/floor \
-		--json ../target/bench.json $(BENCH)
+	@status=0; \
+	(cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../$(BENCH_FLOOR) \
+		--sizes $(2) --runs $(3) --json ../$(BENCH_OUT)/$(1).json --plots ../$(BENCH_OUT)/$(1) $(BENCH)) || status=$$?; \
+	(cd bench/engines && cargo run --release --locked -- --sizes $(2) --runs $(3) \
+		--json ../../$(BENCH_OUT)/$(1).json --resume --plots ../../$(BENCH_OUT)/$(1) $(BENCH_ENGINES)) || status=$$?; \
+	exit $$status
+endef
+
+bench-quick: build ## the whole table in small sizes, once: ten minutes; root
+	$(call bench_all,quick,quick,1)
+
+bench: build ## kvfs beside other file systems and engines, judged by its goals: hours; root, an idle machine
+	$(call bench_all,full,full,3)
+
+bench-aged: build ## kvfs and ext4, fresh and written over ten times at 85 % full; root, an idle machine
+	@scripts/setup.sh bench
+	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --sizes aged --runs 3 \
+		--json ../$(BENCH_OUT)/aged.json --plots ../$(BENCH_OUT)/aged $(BENCH)
+
+profile: ## a flame graph of every workload on kvfs: target/bench-report/profile; root
+	@scripts/setup.sh bench
+	@RUSTFLAGS="-C force-frame-pointers=yes" cargo build --release --locked --bin kvfs --target-dir target/profile
+	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../target/profile/release/kvfs --targets kvfs \
+		--sizes quick --runs 1 --flames ../$(BENCH_OUT)/profile $(BENCH)
 
 bench-txn: build ## transactions: the engine and a mount, beside what the thesis measured; root, an idle machine
 	@scripts/setup.sh test

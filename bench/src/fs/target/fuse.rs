@@ -50,6 +50,11 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// Of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Unmounts by calling `stop`, waits for the end, and says how much memory was taken.
     pub(super) fn stop(mut self, stop: impl FnOnce(&Child) -> Result<()>) -> Result<MemoryPeak> {
         stop(&self.child)?;

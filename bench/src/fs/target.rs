@@ -1,20 +1,36 @@
-//! The file systems under test, behind one trait.
+//! The file systems under test, behind one trait: a file for each, and what they share in `disk`, `overlay` and `fuse`.
 //!
 //! Thread safety: a target belongs to one thread.
 //!
 //! Invariants: dropping a target unmounts it and ends its daemon, also after an error.
 
+mod aged;
+mod bindfs;
+mod btrfs;
+mod disk;
 mod ext4;
 mod floor;
 mod fuse;
+mod gocryptfs;
 mod kvfs;
+mod overlay;
+mod xfs;
 
-pub(crate) use ext4::Ext4;
+pub(crate) use aged::Aged;
+pub(crate) use bindfs::BINDFS;
+pub(crate) use btrfs::BTRFS;
+pub(crate) use disk::{Device, Disk, Kind};
+pub(crate) use ext4::EXT4;
 pub(crate) use floor::Floor;
+pub(crate) use gocryptfs::GOCRYPTFS;
 pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
+pub(crate) use overlay::{Overlay, OverlayKind};
+pub(crate) use xfs::XFS;
 
 use crate::memory::MemoryPeak;
+use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail};
+use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,10 +42,10 @@ pub(crate) trait Target {
     /// Its column in the table.
     fn name(&self) -> &'static str;
 
-    /// What survives a power cut, in a few words.
-    fn durability(&self) -> &'static str;
+    /// Version, options and what survives a power cut, in a few words.
+    fn about(&self) -> String;
 
-    /// Makes an empty file system and mounts it.
+    /// Makes an empty file system and mounts it; where that is not possible, mounts the one that there is.
     fn mount_fresh(&mut self) -> Result<()>;
 
     /// Where it is mounted.
@@ -41,9 +57,38 @@ pub(crate) trait Target {
     /// Unmounts and ends the daemon.
     fn unmount(&mut self) -> Result<()>;
 
+    /// Where its device and its daemon are counted; while mounted.
+    fn probe(&self) -> Result<Probe>;
+
+    /// Writes out everything that was changed.
+    fn sync(&self) -> Result<()> {
+        host::sync_file_system(self.dir())
+    }
+
     /// The most memory that the daemon has taken so far; `None` for a kernel file system and
     /// before the daemon has ended once.
-    fn memory_peak(&self) -> Option<MemoryPeak>;
+    fn memory_peak(&self) -> Option<MemoryPeak> {
+        None
+    }
+
+    /// What the daemon may take, for those that have a ceiling (bytes).
+    fn memory_limit_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Another ceiling from the next mount on; `None` is the usual one. Most have none.
+    fn set_memory(&mut self, _memory_bytes: Option<u64>) {}
+
+    /// Why a scenario cannot be run on it.
+    fn unfit_for(&self, _scenario: ScenarioName) -> Option<&'static str> {
+        None
+    }
+
+    /// Holds the state of now, so that its space is not given back while later changes are made; false where there is
+    /// nothing of the kind.
+    fn hold_snapshot(&mut self) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Whether something is mounted on `dir`.
@@ -55,6 +100,15 @@ fn is_mounted(dir: &Path) -> Result<bool> {
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Ok(true),
         Err(error) => Err(error).with_context(|| format!("cannot stat {}", dir.display())),
     }
+}
+
+/// First line of what a program says about its version; empty when it says nothing.
+fn version(program: &str, argument: &str) -> String {
+    let output = std::process::Command::new(program).arg(argument).output();
+    let Ok(output) = output else { return String::new() };
+    // Some print it to standard error.
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
 }
 
 /// Unmounts by system call, patiently: something may still be looking at the mount.

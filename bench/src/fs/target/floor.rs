@@ -3,7 +3,9 @@
 use super::Target;
 use super::fuse::Daemon;
 use crate::memory::MemoryPeak;
+use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
+use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -32,8 +34,8 @@ impl Target for Floor {
         "floor"
     }
 
-    fn durability(&self) -> &'static str {
-        "none: memory only, fsync does nothing"
+    fn about(&self) -> String {
+        "kvfs's FUSE layer over memory; nothing survives, fsync does nothing".into()
     }
 
     fn mount_fresh(&mut self) -> Result<()> {
@@ -62,6 +64,14 @@ impl Target for Floor {
         })?;
         self.peak = Some(self.peak.unwrap_or_default().max(peak));
         Ok(())
+    }
+
+    fn probe(&self) -> Result<Probe> {
+        Ok(Probe { device_stat: None, daemon: self.daemon.as_ref().map(Daemon::id) })
+    }
+
+    fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
+        (scenario == ScenarioName::Million).then_some("keeps everything in memory")
     }
 
     fn memory_peak(&self) -> Option<MemoryPeak> {

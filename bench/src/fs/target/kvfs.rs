@@ -1,16 +1,20 @@
 //! kvfs, used by its command line.
 
-use super::Target;
 use super::fuse::Daemon;
+use super::{Device, Target, version};
 use crate::image::Image;
 use crate::memory::MemoryPeak;
 use anyhow::{Context, Result};
+use kvfs_bench::counters::{Probe, device_stat_under};
 use kvfs_bench::host;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+
+/// How far the resident set of the daemon may pass its `--memory`.
+const MEMORY_SLACK_BYTES: u64 = 64 << 20;
 
 /// How kvfs is to be run.
 pub(crate) struct KvfsOptions {
@@ -20,6 +24,8 @@ pub(crate) struct KvfsOptions {
     pub(crate) size_bytes: u64,
     /// `--memory` of the daemon (bytes); `None` leaves it to its default.
     pub(crate) memory_bytes: Option<u64>,
+    /// And what that is (bytes).
+    pub(crate) default_memory_bytes: u64,
     /// More arguments of `kvfs mkfs`.
     pub(crate) mkfs_args: Vec<String>,
     /// More arguments of `kvfs mount`.
@@ -31,7 +37,9 @@ pub(crate) enum Backing {
     /// A file of its own, which grows as the store fills.
     Growing,
     /// A file that was written in full before, as under ext4.
-    Image(Rc<Image>),
+    Image(Image),
+    /// The loop device that the kernel's file systems are made on.
+    Device(Rc<Device>),
 }
 
 /// The file system that this is all about.
@@ -42,6 +50,8 @@ pub(crate) struct Kvfs {
     dir: PathBuf,
     log: PathBuf,
     daemon: Option<Daemon>,
+    /// Other than usual.
+    memory_bytes: Option<u64>,
     peak: Option<MemoryPeak>,
 }
 
@@ -55,7 +65,7 @@ impl Kvfs {
         log: PathBuf,
     ) -> Result<Self> {
         fs::create_dir(&dir)?;
-        Ok(Self { options, backing, store, dir, log, daemon: None, peak: None })
+        Ok(Self { options, backing, store, dir, log, daemon: None, memory_bytes: None, peak: None })
     }
 
     fn make_store(&self) -> Result<()> {
@@ -65,7 +75,10 @@ impl Kvfs {
             Backing::Growing => {
                 args.extend(["--size".into(), self.options.size_bytes.to_string().into()]);
             }
-            Backing::Image(image) => args.extend(["--device".into(), image.path().into()]),
+            Backing::Image(image) => args.extend(["--device".into(), image.path().into(), "--force".into()]),
+            Backing::Device(device) => {
+                args.extend(["--device".into(), device.path().into(), "--force".into()]);
+            }
         }
         args.extend(self.options.mkfs_args.iter().map(OsString::from));
         host::run(&self.options.program, &args)?;
@@ -83,7 +96,7 @@ impl Kvfs {
     fn mount(&mut self) -> Result<()> {
         let mut command = Command::new(&self.options.program);
         command.args(["mount", "--foreground"]);
-        if let Some(memory_bytes) = self.options.memory_bytes {
+        if let Some(memory_bytes) = self.memory_bytes.or(self.options.memory_bytes) {
             command.args(["--memory", &memory_bytes.to_string()]);
         }
         command.args(&self.options.mount_args).arg(&self.store).arg(&self.dir);
@@ -97,8 +110,14 @@ impl Target for Kvfs {
         "kvfs"
     }
 
-    fn durability(&self) -> &'static str {
-        "prefix of the history, commit interval 1 s"
+    fn about(&self) -> String {
+        let version = version(&self.options.program.to_string_lossy(), "--version");
+        let backing = match &self.backing {
+            Backing::Growing => "store in a file that grows",
+            Backing::Image(_) => "store in a file written before",
+            Backing::Device(_) => "store on the loop device",
+        };
+        format!("{version}; {backing}; prefix of the history, commit interval 1 s")
     }
 
     fn mount_fresh(&mut self) -> Result<()> {
@@ -127,8 +146,38 @@ impl Target for Kvfs {
         Ok(())
     }
 
+    fn probe(&self) -> Result<Probe> {
+        let device_stat = match &self.backing {
+            Backing::Device(device) => Some(device.stat()?),
+            Backing::Image(image) => device_stat_under(image.path())?,
+            Backing::Growing => device_stat_under(&self.store)?,
+        };
+        Ok(Probe { device_stat, daemon: self.daemon.as_ref().map(Daemon::id) })
+    }
+
+    /// By syncing a file: the kernel tells a FUSE daemon nothing of the other kinds.
+    fn sync(&self) -> Result<()> {
+        host::sync_file_system(&self.dir)?;
+        Ok(File::open(&self.dir)?.sync_all()?)
+    }
+
     fn memory_peak(&self) -> Option<MemoryPeak> {
         self.peak
+    }
+
+    fn memory_limit_bytes(&self) -> Option<u64> {
+        Some(self.options.memory_bytes.unwrap_or(self.options.default_memory_bytes) + MEMORY_SLACK_BYTES)
+    }
+
+    fn set_memory(&mut self, memory_bytes: Option<u64>) {
+        self.memory_bytes = memory_bytes;
+    }
+
+    fn hold_snapshot(&mut self) -> Result<bool> {
+        let args = ["snapshot", "create", "--store"].map(OsString::from);
+        let args = [&args, [self.store.clone().into_os_string(), "before-ageing".into()].as_slice()].concat();
+        host::run(&self.options.program, &args)?;
+        Ok(true)
     }
 }
 
