@@ -68,7 +68,9 @@ fn compressed_content_takes_less_space_and_reads_the_same() {
         let dir = setup.dir(ROOT, "dir");
         set(&setup, dir, words).unwrap();
         let text = |seed: usize, len: usize| -> Vec<u8> {
-            (0..len).map(|at| b"all work and no play makes a dull line\n"[(at + at / 97 * seed) % 39]).collect()
+            (0..len)
+                .map(|at| b"all work and no play makes a dull line\n"[(at + at / 97 * seed) % 39])
+                .collect()
         };
         let mut files = Vec::new();
         for seed in 1..60 {
@@ -90,7 +92,8 @@ fn compressed_content_takes_less_space_and_reads_the_same() {
             assert!(setup.read_all(*file) == *content, "{words}");
         }
         let stats = db.stats();
-        let stat = |name: &str| stats.iter().find(|(known, _)| known == name).map(|(_, value)| *value).unwrap();
+        let stat =
+            |name: &str| stats.iter().find(|(known, _)| known == name).map(|(_, value)| *value).unwrap();
         for space in ["data", "meta"] {
             let (stored, raw) =
                 (stat(&format!("keyspace.{space}.bytes")), stat(&format!("keyspace.{space}.raw_bytes")));

@@ -131,6 +131,11 @@ impl Inner {
         add("snapshots.pins", self.snapshots.count() as u64);
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
+        let cache = self.ctx.cache.stats();
+        add("cache.hits", cache.hits);
+        add("cache.misses", cache.misses);
+        add("cache.evictions", cache.evictions);
+        add("cache.bytes", self.ctx.cache.bytes());
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
         add("memory.used_bytes", self.ctx.accountant.used_total());
         add("memory.peak_bytes", self.ctx.accountant.peak_total());

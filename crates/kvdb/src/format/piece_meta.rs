@@ -406,8 +406,7 @@ fn decode_layer(decoder: &mut Decoder<'_>, has_storage: bool) -> Result<Layer, D
         let count = decoder.varint_u32()?;
         let addr = sector_addr(varint_delta(decoder, sector)?)?;
         block = first.checked_add(count.into()).ok_or(DecodeError("a region ends past the last block"))?;
-        let storage =
-            if has_storage { decode_storage(decoder, count)? } else { (Compression::None, None) };
+        let storage = if has_storage { decode_storage(decoder, count)? } else { (Compression::None, None) };
         let stored = storage.1.map_or(count, |unit| unit.stored_len() / SECTOR_BYTES as u32);
         sector = addr / SECTOR_BYTES + u64::from(stored);
         let before = heads.last().map(|last| (&last.prefix[..], last.first + u64::from(last.count) - 1));
