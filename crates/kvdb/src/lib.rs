@@ -21,5 +21,6 @@ pub mod run;
 pub mod version;
 pub mod zone;
 
-pub use db::{Background, Checked, CreateOptions, Db, Options};
+pub use db::{Background, Checked, CreateOptions, Db, Lost, LostKeys, Options, Progress, Repaired, repair};
 pub use format::FORMAT_VERSION;
+pub use run::LostPart;

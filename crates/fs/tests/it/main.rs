@@ -13,6 +13,7 @@ mod keys;
 mod prefix;
 mod random;
 mod reference;
+mod repair;
 mod setup;
 mod snapshots;
 mod threads;

@@ -19,6 +19,7 @@ mod named;
 mod open;
 mod options;
 mod read;
+mod repair;
 mod signals;
 mod spill;
 mod throttle;
@@ -39,6 +40,7 @@ use kvfs_store::{
 
 pub use check::Checked;
 pub use options::{Background, CreateOptions, Options};
+pub use repair::{Lost, LostKeys, Progress, Repaired, repair};
 
 use background::Threads;
 use changed::DbChangedRanges;

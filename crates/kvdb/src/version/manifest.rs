@@ -124,6 +124,25 @@ impl Manifest {
         })
     }
 
+    /// Puts `state` in the place of what the manifest says: it goes to fresh zones, then both superblocks turn to
+    /// it. For repairs: the manifest zones of `superblock` have been claimed from `zones`, its epoch is on the
+    /// device, and everything that `state` refers to has been flushed. Until the superblocks are written, nothing
+    /// has changed.
+    ///
+    /// # Errors
+    /// I/O errors; `Full` when there is no zone.
+    pub fn replace(
+        device: Arc<dyn Device>,
+        zones: Arc<Zones>,
+        superblock: Superblock,
+        state: ManifestState,
+    ) -> Result<()> {
+        let log = GroupLog::new(&superblock);
+        let inner = Inner { superblock, log, state, rewrites: 0, failed: None };
+        let manifest = Self { device, zones, inner: Mutex::new(inner) };
+        manifest.locked(|manifest, inner| manifest.rewrite(inner, 0))
+    }
+
     /// A copy of the superblock as it is now.
     pub fn superblock(&self) -> Superblock {
         self.inner.lock().superblock.clone()
