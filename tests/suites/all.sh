@@ -31,6 +31,7 @@ suite rpc "$here/rpc.sh"
 suite calls "$here/calls.sh"
 suite writeback "$here/writeback.sh"
 suite hidden "$here/hidden.sh"
+suite formats "$here/formats.sh"
 suite load "$here/load.sh"
 suite torture "$here/../../scripts/torture.sh" 50
 make_store suites --size 8G || die "mkfs failed"

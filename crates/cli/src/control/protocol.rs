@@ -61,6 +61,19 @@ pub(crate) enum Request {
     AwaitClosed,
     Undo(UndoRequest),
     Branch(BranchRequest),
+    Zones,
+}
+
+/// What the zones of a store are used for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ZoneLines {
+    pub(crate) zone_bytes: u64,
+    /// One for each zone; see [`crate::report::zones::code`].
+    pub(crate) codes: Vec<u8>,
+    /// Free zones that are held back.
+    pub(crate) reserved: u64,
+    /// By name.
+    pub(crate) figures: Vec<(String, u64)>,
 }
 
 /// What is asked about committed transactions.
@@ -379,6 +392,7 @@ pub(crate) enum Response {
     },
     /// Names of the branches that open transactions have become.
     Kept(Vec<String>),
+    Zones(ZoneLines),
 }
 
 /// Bytes that go as they are.

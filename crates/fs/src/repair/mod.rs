@@ -20,7 +20,7 @@ mod survey;
 use std::sync::Arc;
 
 use kvfs_store::clock::Clock;
-use kvfs_store::{Durability, Store, TxnOptions};
+use kvfs_store::{Durability, KeyspaceKind, Store, TxnOptions};
 
 use crate::check::{self, Problem};
 use crate::schema::Keyspaces;
@@ -36,6 +36,22 @@ pub struct RepairReport {
     pub lost: Vec<Problem>,
     /// Contradictions that are still there; empty, or a bug.
     pub left: Vec<Problem>,
+}
+
+/// The keyspaces of every file system, in the order in which they are made, with their kinds.
+pub const KEYSPACES: [(&str, KeyspaceKind); 4] = [
+    (crate::KEYSPACES[0], KeyspaceKind::Tuple),
+    (crate::KEYSPACES[1], KeyspaceKind::Block),
+    (crate::KEYSPACES[2], KeyspaceKind::Tuple),
+    (crate::KEYSPACES[3], KeyspaceKind::Tuple),
+];
+
+/// Opens these keyspaces of `store` with what resolves their merge records.
+///
+/// # Errors
+/// Store errors.
+pub fn open_keyspaces(store: &Arc<dyn Store>) -> Result<()> {
+    Keyspaces::open(&**store).map(drop)
 }
 
 /// How far a repair is: what it does, and how many rows or blocks it has seen.

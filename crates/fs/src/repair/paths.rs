@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, KeyRange, Read, Store};
+use kvfs_store::{BLOCK_BYTES, KeyRange, Read, Store, TxnId};
 
 use super::survey::Name;
 use crate::Result;
@@ -19,6 +19,8 @@ const LISTED_MAX: usize = 100;
 pub struct DamagedKeys {
     /// Keyspace.
     pub keyspace: String,
+    /// They are those of a branch or another transaction that has not been committed.
+    pub txn: Option<TxnId>,
     /// Smallest key that may be concerned.
     pub first: Bytes,
     /// Greatest one.
@@ -114,6 +116,11 @@ pub fn describe(store: &Arc<dyn Store>, damaged: &[DamagedKeys]) -> Result<Vec<P
     let paths = FilePaths::of(&*snapshot, &keyspaces, &inodes.collect())?;
     let mut problems = Vec::new();
     for keys in damaged {
+        if let Some(txn) = keys.txn {
+            let detail = format!("some of what it has written in keyspace {} is lost", keys.keyspace);
+            problems.push(problem(format!("transaction (or branch) {txn}"), detail));
+            continue;
+        }
         let known = match keys.keyspace.as_str() {
             "meta" => rows(&paths, keys, &mut problems),
             "data" => blocks(&paths, keys, &mut problems),
@@ -175,6 +182,13 @@ fn blocks(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>) ->
         let Some(inode) = inode_of(prefix) else { continue };
         let (from, to) = (first * BLOCK_BYTES as u64, (first + count) * BLOCK_BYTES as u64);
         problems.push(problem(paths.of_file(inode), format!("bytes {from}-{to} are lost: a hole")));
+    }
+    for key in keys.older.iter().take(LISTED_MAX) {
+        let Some((inode, block)) = key.split_first_chunk::<8>() else { continue };
+        let Ok(block) = block.try_into().map(u64::from_be_bytes) else { continue };
+        let place = paths.of_file(u64::from_be_bytes(*inode));
+        let from = block.saturating_mul(BLOCK_BYTES as u64);
+        problems.push(problem(place, format!("bytes from {from} on are as they were earlier")));
     }
     if keys.gone_max.is_none() {
         let ends = (inode_of(&keys.first), inode_of(&keys.last));

@@ -75,7 +75,11 @@ fn reserve_inodes(edit: &mut Edit<'_>, highest: u64) -> Result<()> {
     let mut superblock = match decoded {
         Some(Ok(superblock)) => superblock,
         // Of another version, not damaged.
-        Some(Err(error @ FsError::Format(_))) => return Err(error),
+        Some(Err(error @ FsError::Format(_)))
+            if known.as_deref().is_some_and(Superblock::bears_signature) =>
+        {
+            return Err(error);
+        }
         Some(Err(_)) | None => {
             edit.fixed("file system", "its superblock record was lost; made anew");
             Superblock { inode_next: 0, ..Superblock::new(&MkfsOptions::default())? }

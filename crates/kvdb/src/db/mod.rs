@@ -28,6 +28,7 @@ mod txn;
 mod undo;
 mod view;
 mod write;
+mod zones;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,7 @@ use kvfs_store::{
 pub use check::Checked;
 pub use options::{Background, CreateOptions, Options};
 pub use repair::{Lost, LostKeys, Progress, Repaired, repair};
+pub use zones::{ZoneInfo, ZoneKind, ZoneMap};
 
 use background::Threads;
 use changed::DbChangedRanges;
