@@ -39,7 +39,7 @@ for fixture in "$fixtures"/*/; do
   unpack "$name" || die "$name can't be unpacked"
   step "format $name: opened after a sudden end" mount_store "$(mount_options)" &&
     step "format $name: holds what it held" holds_what_it_held "$name" &&
-    step "format $name: takes writes, and goes back to its snapshot" takes_writes &&
+    step "format $name: takes writes and goes back to its snapshot" takes_writes &&
     step "format $name: nothing to repair" repairs
 done
 summary formats
