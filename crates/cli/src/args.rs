@@ -105,9 +105,13 @@ Options for -o, separated by commas:
   undo_count=N                              transactions that `kvfs txn undo` can take back (16)
   undo_age=TIME                             and how long after their commit, such as 30m or 1d (1h);
                                             0 for either: none
+  noacl                                     permission bits alone count: access-control lists
+                                            are neither heeded, shown nor inherited
   nonempty                                  mount over what is in DIR
   writeback                                 the kernel collects writes (faster small ones), and
                                             there are no transactions over files
+  nosteer                                   serve wherever the scheduler likes, not on the CPU of
+                                            the program that asks
 
 Examples:
   kvfs mount ~/store ~/mnt

@@ -99,6 +99,8 @@ pub(crate) struct OpenOptions {
     pub(crate) read_only: bool,
     pub(crate) atime: AtimePolicy,
     pub(crate) commit_interval: Option<Duration>,
+    /// Access-control lists don't count, and are not shown.
+    pub(crate) no_acls: bool,
     /// How many committed transactions can be taken back, and how long; `None`: what is kept stays.
     pub(crate) undo: Option<(usize, Duration)>,
 }
@@ -115,7 +117,7 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenOptions { memory, read_only, atime, commit_interval, undo } = *options;
+        let OpenOptions { memory, read_only, no_acls, atime, commit_interval, undo } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -129,6 +131,7 @@ impl OpenStore {
         let mount = MountOptions {
             atime,
             read_only,
+            acls: !no_acls,
             node_bytes_max: memory.node_bytes(),
             content_bytes_max: memory.content_bytes(),
         };

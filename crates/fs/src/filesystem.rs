@@ -204,6 +204,11 @@ impl FileSystem {
         self.nodes.prune_candidates(count_max)
     }
 
+    /// Whether there are access-control lists: [`MountOptions::acls`].
+    pub fn has_acls(&self) -> bool {
+        self.options.acls
+    }
+
     /// Figures of the node table.
     pub fn node_stats(&self) -> NodeStats {
         self.nodes.stats()

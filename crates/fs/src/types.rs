@@ -404,6 +404,8 @@ pub struct MountOptions {
     pub atime: AtimePolicy,
     /// Refuse every change.
     pub read_only: bool,
+    /// Access-control lists; without them, permission bits alone count, and lists are neither shown nor handed down.
+    pub acls: bool,
     /// Node table size above which [`crate::FileSystem::prune_candidates`] names nodes (bytes).
     pub node_bytes_max: u64,
     /// Content of small files kept between a lookup and the read that follows (bytes).
@@ -415,6 +417,7 @@ impl Default for MountOptions {
         Self {
             atime: AtimePolicy::default(),
             read_only: false,
+            acls: true,
             node_bytes_max: 64 << 20,
             content_bytes_max: 16 << 20,
         }

@@ -49,6 +49,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
         size: args.size,
         nonempty: ours.nonempty,
         writeback: ours.writeback,
+        steers: !ours.nosteer,
         workers: args.workers.map(usize::from),
         open: OpenOptions {
             memory: Memory::new(args.memory)?,
@@ -58,6 +59,8 @@ fn plan(args: &MountArgs) -> Result<Plan> {
                 AtimeMode::Noatime => AtimePolicy::Noatime,
                 AtimeMode::Strictatime => AtimePolicy::Strict,
             },
+            // Without permission checks in the kernel, lists would change that.
+            no_acls: ours.noacl || !mount.default_permissions,
             commit_interval: ours.commit_interval,
             undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
         },
@@ -67,9 +70,12 @@ fn plan(args: &MountArgs) -> Result<Plan> {
 
 /// Options that the FUSE layer leaves to us.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 struct Ours {
     nonempty: bool,
     writeback: bool,
+    nosteer: bool,
+    noacl: bool,
     commit_interval: Option<Duration>,
     undo_count: Option<usize>,
     undo_age: Option<Duration>,
@@ -80,6 +86,9 @@ impl Ours {
         match option.split_once('=') {
             None if option == "nonempty" => self.nonempty = true,
             None if option == "writeback" => self.writeback = true,
+            None if option == "nosteer" => self.nosteer = true,
+            None if option == "acl" => self.noacl = false,
+            None if option == "noacl" => self.noacl = true,
             None if option == "no_allow_other" => mount.allow_other = false,
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
@@ -141,14 +150,16 @@ mod tests {
 
     #[test]
     fn options_reach_kernel_engine_and_file_system() {
-        let options = ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback"];
+        let options = ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback,nosteer"];
         let plan = planned(&options).expect("is valid");
+        assert!(!plan.steers && planned(&[]).expect("is valid").steers);
         assert!(plan.writeback && !planned(&[]).expect("is valid").writeback);
         assert!(plan.mount.read_only && plan.mount.noexec && !plan.mount.allow_other && plan.nonempty);
         assert!(plan.open.read_only);
         assert_eq!(plan.open.atime, AtimePolicy::Noatime);
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
+        assert!(!plan.open.no_acls && planned(&["noacl"]).expect("is valid").open.no_acls);
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
         assert_eq!(plan.open.undo, Some((0, Duration::from_mins(30))));
     }

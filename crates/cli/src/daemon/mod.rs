@@ -50,6 +50,7 @@ const READ_AHEAD_BYTES: u32 = 1 << 20;
 
 /// What to mount, where, and how. Paths are absolute and without symbolic links.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Plan {
     pub(crate) store: PathBuf,
     pub(crate) dir: PathBuf,
@@ -58,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) nonempty: bool,
     /// The kernel keeps dirty pages.
     pub(crate) writeback: bool,
+    /// Whether workers follow the program that asks.
+    pub(crate) steers: bool,
     pub(crate) workers: Option<usize>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
@@ -147,8 +150,10 @@ fn run_session(
     let bridge_config = BridgeConfig { hidden, door, writeback, ..BridgeConfig::default() };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
-    let init = InitConfig { writeback_cache: writeback, ..init_config() };
+    let acls = fs.has_acls();
+    let init = InitConfig { writeback_cache: writeback, posix_acl: acls, dont_mask: acls, ..init_config() };
     let mut config = SessionConfig { init, name: "kvfs".to_owned(), ..Default::default() };
+    config.steers = plan.steers;
     config.workers = plan.workers.unwrap_or(config.workers);
     config.idle_buffer_bytes_max = plan.open.memory.io_bytes() as usize;
     let transport = Box::new(DeviceTransport::new(device));

@@ -5,6 +5,7 @@ use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, Read};
 use super::CheckReport;
 use super::rows::{Owner, Rows};
 use crate::Result;
+use crate::acl::{Acl, AclKind, PERMISSIONS};
 use crate::schema::{Keyspaces, RowFlags};
 
 /// What was seen of one inode's blocks.
@@ -87,19 +88,46 @@ fn check_block(rows: &Rows, inode: u64, block: u64, value: &[u8], report: &mut C
     }
 }
 
-/// Every extended attribute has an owner that says so.
+/// Every extended attribute has an owner that says so; access-control lists are sound, fit the permission bits, and
+/// are where their owners say.
 pub(super) fn check_xattrs<R: Read + ?Sized>(
     read: &R,
     keyspaces: &Keyspaces,
     rows: &Rows,
     report: &mut CheckReport,
 ) -> Result<()> {
-    for_each(read, keyspaces.xattr, |key, _| {
+    let mut lists: Vec<(u64, AclKind)> = Vec::new();
+    for_each(read, keyspaces.xattr, |key, value| {
         report.xattrs += 1;
-        let inode = split(key).map(|(inode, _)| inode);
-        if !inode.and_then(|inode| owner(rows, inode)).is_some_and(|owner| owner.flags.has(RowFlags::XATTRS))
-        {
-            report.problem(format!("extended attribute {}", key.escape_ascii()), "no inode owns it");
+        let place = || format!("extended attribute {}", key.escape_ascii());
+        let found = split(key).and_then(|(inode, name)| Some((owner(rows, inode)?, name)));
+        let Some((owner, name)) = found.filter(|(owner, _)| owner.flags.has(RowFlags::XATTRS)) else {
+            return report.problem(place(), "no inode owns it");
+        };
+        if let Some(kind) = AclKind::by_name(name) {
+            lists.push((owner.inode, kind));
+            if let Some(problem) = list_problem(owner, kind, value) {
+                report.problem(place(), problem);
+            }
         }
-    })
+    })?;
+    for owner in &rows.owners {
+        for kind in AclKind::ALL {
+            if owner.flags.has(kind.flag()) && lists.binary_search(&(owner.inode, kind)).is_err() {
+                let name = kind.name().escape_ascii();
+                report.problem(format!("inode {}", owner.inode), format!("{name} is missing"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a list.
+fn list_problem(owner: &Owner, kind: AclKind, value: &[u8]) -> Option<&'static str> {
+    let Ok(Some(acl)) = Acl::parse(value) else { return Some("it is no access-control list") };
+    if !owner.flags.has(kind.flag()) {
+        return Some("its inode does not say that it has one");
+    }
+    let fits = kind == AclKind::Default || acl.permissions() == owner.mode & PERMISSIONS;
+    (!fits).then_some("it does not fit the permission bits")
 }

@@ -18,6 +18,7 @@ pub(super) struct Owner {
     pub(super) size: u64,
     pub(super) blocks: u64,
     pub(super) flags: RowFlags,
+    pub(super) mode: u32,
 }
 
 #[derive(Debug, Default)]
@@ -169,9 +170,13 @@ impl Rows {
         if header.inode >= self.inode_next {
             report.problem(place, format!("inode {} was never given out", header.inode));
         }
-        if header.flags.has(RowFlags::BLOCKS) || header.flags.has(RowFlags::XATTRS) {
-            let Header { inode, size, blocks, flags, .. } = *header;
-            self.owners.push(Owner { inode, size, blocks, flags });
+        if header.flags.has(RowFlags::DEFAULT_ACL) && header.kind != FileType::Directory {
+            report.problem(place, "it says that it hands an access-control list down, and is no directory");
+        }
+        let elsewhere = RowFlags::BLOCKS | RowFlags::XATTRS | RowFlags::ACCESS_ACL | RowFlags::DEFAULT_ACL;
+        if header.flags.has(elsewhere) {
+            let Header { inode, size, blocks, flags, mode, .. } = *header;
+            self.owners.push(Owner { inode, size, blocks, flags, mode });
         }
         let content_expected = match header.kind {
             FileType::Regular if header.flags.has(RowFlags::BLOCKS) => 0,

@@ -9,6 +9,7 @@ use kvfs_store::{BLOCK_BYTES, ExtentKind};
 
 use super::edit::Edit;
 use super::paths::FilePaths;
+use crate::acl::{Acl, AclKind, PERMISSIONS};
 use crate::schema::{Header, Row, RowFlags, block_prefix, inode_key};
 use crate::{FileType, Result};
 
@@ -21,6 +22,7 @@ struct Owner {
     size: u64,
     blocks: u64,
     flags: RowFlags,
+    mode: u32,
     is_orphan: bool,
 }
 
@@ -42,13 +44,21 @@ struct Fix {
     size: u64,
     blocks: u64,
     flags: RowFlags,
+    mode: u32,
+}
+
+impl Fix {
+    fn nothing(owner: &Owner) -> Self {
+        let Owner { size, blocks, flags, mode, .. } = *owner;
+        Self { size, blocks, flags, mode }
+    }
 }
 
 pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
     let mut owners: BTreeMap<u64, Owner> = BTreeMap::new();
     edit.for_each_row("reading attributes", |_, place, row| {
-        if let Row::Inode(Header { inode, kind, size, blocks, flags, .. }, _) = row {
-            owners.insert(inode, Owner { kind, size, blocks, flags, is_orphan: place.is_orphan });
+        if let Row::Inode(Header { inode, kind, size, blocks, flags, mode, .. }, _) = row {
+            owners.insert(inode, Owner { kind, size, blocks, flags, mode, is_orphan: place.is_orphan });
         }
         Ok(())
     })?;
@@ -117,7 +127,7 @@ fn fit(
         data[(owner.size - (end - 1) * BLOCK) as usize..].fill(0);
         edit.put_block(inode, end - 1, data.into())?;
     }
-    let mut fix = Fix { size: owner.size, blocks: blocks.count, flags: owner.flags };
+    let mut fix = Fix { blocks: blocks.count, ..Fix::nothing(owner) };
     if !owner.flags.has(RowFlags::SPARSE) && blocks.count < end {
         let missing = missing(edit, inode, blocks.end)?;
         if blocks.end < end {
@@ -201,7 +211,7 @@ fn move_blocks(edit: &mut Edit<'_>, from: u64, to: u64) -> Result<()> {
     edit.delete_range(edit.keyspaces.data, inode_key(from), inode_key(from + 1))
 }
 
-/// Extended attributes without an inode go; an inode that has some says so.
+/// Extended attributes without an inode go; an inode that has some says so, and of which kinds its lists are.
 fn attributes(
     edit: &mut Edit<'_>,
     owners: &BTreeMap<u64, Owner>,
@@ -209,24 +219,54 @@ fn attributes(
 ) -> Result<()> {
     let xattr = edit.keyspaces.xattr;
     let mut lost: BTreeSet<u64> = BTreeSet::new();
-    edit.for_each("reading extended attributes", xattr, |edit, key, _| {
-        let inode = key.split_first_chunk::<8>().map(|(inode, _)| u64::from_be_bytes(*inode));
-        let Some((inode, owner)) = inode.and_then(|inode| Some((inode, owners.get(&inode)?))) else {
-            if lost.insert(inode.unwrap_or_default()) {
-                edit.lost(
-                    format!("inode {}", inode.unwrap_or_default()),
-                    "extended attributes of a file that is gone",
-                );
+    let mut lists: BTreeSet<(u64, AclKind)> = BTreeSet::new();
+    edit.for_each("reading extended attributes", xattr, |edit, key, value| {
+        let found = key.split_first_chunk::<8>().map(|(inode, name)| (u64::from_be_bytes(*inode), name));
+        let Some((inode, name, owner)) =
+            found.and_then(|(inode, name)| Some((inode, name, owners.get(&inode)?)))
+        else {
+            let inode = found.map_or(0, |(inode, _)| inode);
+            if lost.insert(inode) {
+                edit.lost(format!("inode {inode}"), "extended attributes of a file that is gone");
             }
             return edit.delete(xattr, Bytes::copy_from_slice(key));
         };
-        if !owner.flags.has(RowFlags::XATTRS) {
-            let Owner { size, blocks, flags, .. } = *owner;
-            let fix = fixes.entry(inode).or_insert(Fix { size, blocks, flags });
-            fix.flags = fix.flags | RowFlags::XATTRS;
+        let mut flags = RowFlags::XATTRS;
+        let mut mode = owner.mode;
+        if let Some(kind) = AclKind::by_name(name) {
+            let list = Acl::parse(value).ok().flatten();
+            let fits = kind == AclKind::Access || owner.kind == FileType::Directory;
+            let Some(list) = list.filter(|_| fits) else {
+                edit.lost(format!("inode {inode}"), format!("its list {}", name.escape_ascii()));
+                return edit.delete(xattr, Bytes::copy_from_slice(key));
+            };
+            lists.insert((inode, kind));
+            flags = flags | kind.flag();
+            if kind == AclKind::Access {
+                mode = (mode & !PERMISSIONS) | list.permissions();
+            }
+        }
+        if owner.flags | flags != owner.flags || mode != owner.mode {
+            let fix = fixes.entry(inode).or_insert(Fix::nothing(owner));
+            fix.flags = fix.flags | flags;
+            fix.mode = mode;
         }
         Ok(())
-    })
+    })?;
+    for (&inode, owner) in owners {
+        for kind in AclKind::ALL {
+            if owner.flags.has(kind.flag()) && !lists.contains(&(inode, kind)) {
+                edit.lost(format!("inode {inode}"), format!("its list {}", kind.name().escape_ascii()));
+                let fix = fixes.entry(inode).or_insert(Fix::nothing(owner));
+                fix.flags = fix.flags.without(kind.flag());
+                if kind == AclKind::Access {
+                    // The bits of the group were a mask: nobody is to get more than the list gave.
+                    fix.mode &= !0o070;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn write(edit: &mut Edit<'_>, fixes: &BTreeMap<u64, Fix>) -> Result<()> {
@@ -237,6 +277,7 @@ fn write(edit: &mut Edit<'_>, fixes: &BTreeMap<u64, Fix>) -> Result<()> {
         let Row::Inode(mut header, content) = row else { return Ok(()) };
         let Some(fix) = fixes.get(&header.inode) else { return Ok(()) };
         (header.size, header.blocks, header.flags) = (fix.size, fix.blocks, fix.flags);
+        header.mode = fix.mode;
         edit.put(place.keyspace, place.key(), crate::schema::encode_row(&header, content))
     })
 }

@@ -33,9 +33,18 @@ impl RowFlags {
     pub(crate) const XATTRS: Self = Self(4);
     /// An orphan that may be given a name (`O_TMPFILE` without `O_EXCL`).
     pub(crate) const LINKABLE: Self = Self(8);
+    /// It has an access-control list beyond its permission bits.
+    pub(crate) const ACCESS_ACL: Self = Self(16);
+    /// A directory with a list that it hands down.
+    pub(crate) const DEFAULT_ACL: Self = Self(32);
 
     pub(crate) fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
+    }
+
+    /// All others.
+    pub(crate) fn without(self, flag: Self) -> Self {
+        Self(self.0 & !flag.0)
     }
 }
 

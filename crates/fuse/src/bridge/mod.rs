@@ -104,6 +104,9 @@ pub fn init_config() -> InitConfig {
         no_opendir: true,
         no_create: true,
         no_flush: true,
+        // The kernel asks for lists and decides by them; the umask is not for where one is inherited.
+        posix_acl: true,
+        dont_mask: true,
         // Rows hold names and attributes together, so attributes cost nothing here; and the kernel's own
         // guess lists only the first part of a large directory with them.
         readdirplus: Readdirplus::Always,

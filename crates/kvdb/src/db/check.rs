@@ -107,11 +107,12 @@ impl Inner {
 
     /// `counted` are the counters, `logged_bytes` what went to the device besides pieces.
     fn amplification(&self, counted: &[(String, u64)], logged_bytes: u64) -> Amplification {
-        let count = |name: &str| counted.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
+        let count =
+            |name: &str| counted.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
         let zones = self.ctx.zones.table();
-        let holding = zones.iter().filter(|(_, state, live)| {
-            *live > 0 && matches!(state, ZoneState::Open(_) | ZoneState::Closed)
-        });
+        let holding = zones
+            .iter()
+            .filter(|(_, state, live)| *live > 0 && matches!(state, ZoneState::Open(_) | ZoneState::Closed));
         let (used, live) = holding.fold((0, 0), |(used, sum), (_, _, live)| (used + 1, sum + live));
         Amplification {
             payload_bytes: count("write.payload_bytes"),

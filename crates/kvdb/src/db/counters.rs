@@ -146,7 +146,8 @@ mod tests {
     fn amplification_is_in_hundredths_and_left_out_where_nothing_was_done() {
         let measured = Amplification { payload_bytes: 200, device_bytes: 500, ..Amplification::default() };
         assert_eq!(measured.list().collect::<Vec<_>>(), [("amplification.write_percent", 250)]);
-        let measured = Amplification { live_bytes: 80, zones_bytes: 100, lookups: 4, blocks_read: 1, ..measured };
+        let measured =
+            Amplification { live_bytes: 80, zones_bytes: 100, lookups: 4, blocks_read: 1, ..measured };
         let all: Vec<u64> = measured.list().map(|(_, value)| value).collect();
         assert_eq!(all, [250, 125, 25]);
     }

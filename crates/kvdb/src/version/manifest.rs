@@ -51,7 +51,14 @@ impl Manifest {
     pub fn create(device: Arc<dyn Device>, zones: Arc<Zones>, superblock: Superblock) -> Result<Self> {
         wipe_superblocks(device.as_ref())?;
         let log = GroupLog::new(&superblock);
-        let inner = Inner { superblock, log, state: ManifestState::default(), rewrites: 0, bytes_written: 0, failed: None };
+        let inner = Inner {
+            superblock,
+            log,
+            state: ManifestState::default(),
+            rewrites: 0,
+            bytes_written: 0,
+            failed: None,
+        };
         let manifest = Self { device, zones, inner: Mutex::new(inner) };
         manifest.locked(|manifest, inner| manifest.rewrite(inner, 0))?;
         Ok(manifest)
@@ -73,7 +80,8 @@ impl Manifest {
         }
         let zones_next = zones_needed(&superblock, log.end(), ROOM_BYTES_MIN);
         zones.set_manifest_zones(zones_next as u32);
-        let inner = Inner { superblock, log, state: state.clone(), rewrites: 0, bytes_written: 0, failed: None };
+        let inner =
+            Inner { superblock, log, state: state.clone(), rewrites: 0, bytes_written: 0, failed: None };
         Ok((Self { device, zones, inner: Mutex::new(inner) }, state))
     }
 
