@@ -5,10 +5,15 @@ SHELL := /bin/bash
 # rustup's usual place, for shells that did not read its profile.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-PREFIX ?= /usr/local
-KVFS   := target/release/kvfs
+PREFIX  ?= /usr/local
+# mount(8) looks for its helpers here and nowhere else.
+SBINDIR ?= /usr/sbin
+KVFS    := target/release/kvfs
+# Pages of the manual and completions, written by the program itself.
+SHARE   := target/release/share
+UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
 
-.PHONY: help run stop build test test-unit test-mount realwork torture bench-first bench-txn lint docs install clean setup
+.PHONY: help run stop build test test-unit test-mount realwork torture bench-first bench-txn lint docs install install-files uninstall deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,8 +26,9 @@ run: ## set up, build, mount a demonstration store and show it
 stop: ## unmount and remove the demonstration of `make run`
 	@scripts/demo.sh --stop
 
-build: ## the release binary: target/release/kvfs
+build: ## the release binary, its manual and completions: target/release/kvfs, target/release/share
 	@cargo build --release --locked --bin kvfs
+	@rm -rf $(SHARE) && $(KVFS) pages $(SHARE)
 
 test: ## everything CI runs: lint, docs, unit tests, suites on a mount, real work (short)
 	@scripts/setup.sh test
@@ -64,8 +70,25 @@ lint: ## rustfmt and clippy, no warning allowed
 docs: ## the API pages, no warning allowed
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-install: build ## copy the binary to $(PREFIX)/bin
+install: build install-files ## binary, mount.fuse.kvfs, manual, completions, systemd unit; PREFIX, SBINDIR, DESTDIR
+
+install-files:
 	@install -D -m 755 $(KVFS) $(DESTDIR)$(PREFIX)/bin/kvfs
+	@mkdir -p $(DESTDIR)$(SBINDIR)
+	@ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs
+	@ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs
+	@cd $(SHARE) && find . -type f -exec install -D -m 644 {} $(abspath $(DESTDIR)$(PREFIX))/share/{} \;
+	@sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/kvfs@.service.in | install -D -m 644 /dev/stdin $(DESTDIR)$(UNIT)
+
+uninstall: ## remove what `make install` has installed
+	@rm -f $(DESTDIR)$(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs \
+		$(DESTDIR)$(UNIT) $(DESTDIR)$(PREFIX)/share/man/man1/kvfs.1 $(DESTDIR)$(PREFIX)/share/man/man1/kvfs-*.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/{,u}mount.fuse.kvfs.8 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/kvfs \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_kvfs $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/kvfs.fish
+
+deb: build ## a package for Debian and its relatives: target/kvfs_VERSION_ARCH.deb
+	@packaging/deb.sh target
 
 clean: ## remove the demonstration and everything built
 	@scripts/demo.sh --stop

@@ -23,6 +23,7 @@ suite() {
 }
 
 suite lifecycle "$here/lifecycle.sh"
+suite install "$here/install.sh"
 suite txn "$here/txn.sh"
 suite snapshot "$here/snapshot.sh"
 suite branch "$here/branch.sh"

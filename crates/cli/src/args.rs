@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod front;
 mod snapshot;
 mod txn;
 
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
+pub(crate) use front::{CompletionsArgs, PagesArgs, SyncArgs};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
@@ -35,6 +37,9 @@ Exit codes:
 #[derive(Debug, Parser)]
 #[command(name = "kvfs", version, about, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// No progress bars; they are for terminals only, at any rate
+    #[arg(long, short = 'q', global = true)]
+    pub(crate) quiet: bool,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -64,6 +69,13 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, to be merged or deleted
     Branch(BranchArgs),
+    /// Wait until everything done so far survives a power cut
+    Sync(SyncArgs),
+    /// Completions for a shell
+    Completions(CompletionsArgs),
+    /// Write pages of the manual and completions below a directory
+    #[command(hide = true)]
+    Pages(PagesArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),
@@ -112,14 +124,20 @@ Options for -o, separated by commas:
                                             there are no transactions over files
   nosteer                                   serve wherever the scheduler likes, not on the CPU of
                                             the program that asks
+  lazytime                                  access times stay in memory until the inode changes, an
+                                            fsync or sync, the unmount, or for a day
+  nobtime                                   no birth times: statx is answered by the kernel alone
+  memory=SIZE workers=N size=SIZE create    as the switches of these names, for /etc/fstab
 
 Examples:
   kvfs mount ~/store ~/mnt
   kvfs mount --create -o noatime,nodev ~/store ~/mnt
-  kvfs mount --foreground --memory 256M ~/store ~/mnt";
+  kvfs mount --foreground --memory 256M ~/store ~/mnt
+  mount -t fuse.kvfs ~/store ~/mnt         the same by mount(8); lines of /etc/fstab work, too";
 
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
 pub(crate) struct MountArgs {
     /// The store
     pub(crate) store: PathBuf,
@@ -143,6 +161,9 @@ pub(crate) struct MountArgs {
     /// Size limit when --create makes the store
     #[arg(long, value_parser = parse_size, requires = "create")]
     pub(crate) size: Option<u64>,
+    /// Pass over options that are not known
+    #[arg(long)]
+    pub(crate) sloppy: bool,
     /// Set by the parent that waits for this process to be ready
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) in_background: bool,

@@ -98,6 +98,8 @@ pub(crate) struct OpenOptions {
     pub(crate) memory: Memory,
     pub(crate) read_only: bool,
     pub(crate) atime: AtimePolicy,
+    /// Access times are kept in memory for up to a day.
+    pub(crate) lazytime: bool,
     pub(crate) commit_interval: Option<Duration>,
     /// Access-control lists don't count, and are not shown.
     pub(crate) no_acls: bool,
@@ -117,7 +119,7 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenOptions { memory, read_only, no_acls, atime, commit_interval, undo } = *options;
+        let OpenOptions { memory, read_only, no_acls, atime, lazytime, commit_interval, undo } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -130,6 +132,7 @@ impl OpenStore {
         let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
         let mount = MountOptions {
             atime,
+            lazytime,
             read_only,
             acls: !no_acls,
             node_bytes_max: memory.node_bytes(),
@@ -144,7 +147,8 @@ impl OpenStore {
     pub(crate) fn close(self) -> Result<()> {
         let Self { fs, db, read_only, .. } = self;
         // What stays queued is found again at the next mount; it must not keep the store from closing.
-        if !read_only && let Err(error) = fs.housekeep() {
+        let tidied = if read_only { Ok(()) } else { fs.sync_target_all().and_then(|_| fs.housekeep()) };
+        if let Err(error) = tidied {
             tracing::warn!(%error, "not everything was tidied up");
         }
         drop(fs);

@@ -97,6 +97,7 @@ impl Service {
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
+            Request::Sync => self.sync(store),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
             _ => Err(CliError::new(Code::Failed, "this is no request for a store")),
         }
@@ -132,6 +133,20 @@ impl Service {
             request => return Ok(Err(request)),
         };
         Ok(Ok(response))
+    }
+
+    /// Makes durable what was acknowledged.
+    fn sync(&self, store: &OpenStore) -> Result<Response> {
+        if let Ok(transactions) = self.transactions()
+            && transactions.is_writeback()
+        {
+            transactions.flush_main_line()?;
+        }
+        let branches = self.branches.get().map_or_else(|| Ok(Vec::new()), |branches| branches.save_all())?;
+        let position = store.fs.sync_target_all()?;
+        store.fs.sync(position)?;
+        let raw = |dir: PathBuf| dir.into_os_string().into_encoded_bytes();
+        Ok(Response::Synced { branches: branches.into_iter().map(raw).collect() })
     }
 
     fn leave(&self, abort_open: bool, checkpoint_open: bool) -> Result<Response> {

@@ -402,6 +402,9 @@ impl Default for MkfsOptions {
 pub struct MountOptions {
     /// Access times.
     pub atime: AtimePolicy,
+    /// Access times are written with the next change of the inode, at an fsync, by
+    /// [`crate::FileSystem::sync_target_all`], or after a day; else within about a second.
+    pub lazytime: bool,
     /// Refuse every change.
     pub read_only: bool,
     /// Access-control lists; without them, permission bits alone count, and lists are neither shown nor handed down.
@@ -416,6 +419,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             atime: AtimePolicy::default(),
+            lazytime: false,
             read_only: false,
             acls: true,
             node_bytes_max: 64 << 20,

@@ -22,8 +22,8 @@ pub mod version;
 pub mod zone;
 
 pub use db::{
-    Background, Checked, CreateOptions, Db, Lost, LostKeys, Options, Progress, Repaired, ZoneInfo, ZoneKind,
-    ZoneMap, repair,
+    Background, Checked, CreateOptions, Db, Lost, LostKeys, Options, Repaired, ZoneInfo, ZoneKind, ZoneMap,
+    repair,
 };
 pub use format::FORMAT_VERSION;
 pub use run::LostPart;

@@ -9,6 +9,7 @@ pub(crate) mod mount;
 pub(crate) mod repair;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
+pub(crate) mod sync;
 pub(crate) mod txn;
 pub(crate) mod umount;
 pub(crate) mod version;

@@ -5,7 +5,6 @@
 
 mod copy;
 mod report;
-mod watch;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,9 +20,9 @@ use crate::args::CheckArgs;
 use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
 use crate::open::{Memory, explain_device, explain_open};
+use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 use report::Report;
-use watch::Watch;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let (store, mounted) = find_store(Some(&args.target))?;
@@ -32,31 +31,36 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
         let message = format!("{path} is mounted on {dir}; unmount it first: kvfs umount {dir}");
         return Err(CliError::new(Code::InUse, message));
     }
-    let watch = Watch::new();
-    let report = match &args.copy_to {
+    let bar = Bar::new("repairing");
+    let report = bar.watch(|| by_way_of(args, &store))?;
+    drop(bar);
+    print!("{}", if args.json { report.as_json(args.dry_run) } else { report.as_text(args.dry_run) });
+    Ok(report.exit_code())
+}
+
+/// The store itself, a copy of it, or what only looks as if it were repaired.
+fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
+    match &args.copy_to {
         Some(target) => {
-            let source = open_device(&store, true)?;
+            let source = open_device(store, true)?;
             let target = copy::prepare(target)?;
-            let report = copy::fill(&source, &target, &watch).and_then(|(device, findings)| {
-                let mut report = repair(&target, device, &watch)?;
+            let report = copy::fill(&source, &target).and_then(|(device, findings)| {
+                let mut report = repair(&target, device)?;
                 report.findings.splice(0..0, findings);
                 Ok(report)
             });
             if report.is_err() {
                 copy::remove(&target);
             }
-            report?
+            report
         }
         None => {
-            let device = open_device(&store, args.dry_run)?;
+            let device = open_device(store, args.dry_run)?;
             let device: Arc<dyn Device> =
                 if args.dry_run { Arc::new(OverlayDevice::over(device)) } else { device };
-            repair(&store, device, &watch)?
+            repair(store, device)
         }
-    };
-    watch.end();
-    print!("{}", if args.json { report.as_json(args.dry_run) } else { report.as_text(args.dry_run) });
-    Ok(report.exit_code())
+    }
 }
 
 fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
@@ -65,9 +69,8 @@ fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
 }
 
 /// The engine first, then what the file system makes of what is left.
-fn repair(store: &StoreDir, device: Arc<dyn Device>, watch: &Watch) -> Result<Report> {
-    let progress = |what: &str, done: u64, total: u64| watch.at(what, done, Some(total));
-    let engine = kvfs_kvdb::repair(Arc::clone(&device), &files::KEYSPACES, &progress);
+fn repair(store: &StoreDir, device: Arc<dyn Device>) -> Result<Report> {
+    let engine = kvfs_kvdb::repair(Arc::clone(&device), &files::KEYSPACES);
     let engine = engine.map_err(|error| explain_open(store, error))?;
     let memory = Memory::default();
     let mut options = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -77,7 +80,7 @@ fn repair(store: &StoreDir, device: Arc<dyn Device>, watch: &Watch) -> Result<Re
     let db = Db::open(device, options, Arc::clone(&clock)).map_err(|error| explain_open(store, error))?;
     let damaged = damaged_keys(&db, &engine)?;
     let handle: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
-    let fixed = files::repair(&handle, &*clock, &|what, seen| watch.at(what, seen, None))?;
+    let fixed = files::repair(&handle, &*clock)?;
     let mut lost = files::describe(&handle, &damaged)?;
     lost.extend(fixed.lost);
     let mut report = Report {
@@ -90,7 +93,6 @@ fn repair(store: &StoreDir, device: Arc<dyn Device>, watch: &Watch) -> Result<Re
         left: fixed.left.iter().map(ToString::to_string).collect(),
     };
     drop(handle);
-    watch.at("verifying what was repaired", 0, None);
     report.left.extend(db.check()?.findings);
     db.close()?;
     Ok(report)

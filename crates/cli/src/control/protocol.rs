@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
+use kvfs_store::progress::{Step, Unit};
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -61,6 +62,8 @@ pub(crate) enum Request {
     AwaitClosed,
     Undo(UndoRequest),
     Branch(BranchRequest),
+    /// Answered when everything that was acknowledged before is durable.
+    Sync,
     Zones,
 }
 
@@ -393,6 +396,24 @@ pub(crate) enum Response {
     /// Names of the branches that open transactions have become.
     Kept(Vec<String>),
     Zones(ZoneLines),
+    /// Where the branches are mounted that are durable, too, as raw bytes.
+    Synced {
+        branches: Vec<Vec<u8>>,
+    },
+    /// The answer takes longer; it is here, as `kvfs_store::progress::Step` says. The answer follows.
+    Progress {
+        stage: String,
+        is_bytes: bool,
+        done: u64,
+        total: u64,
+    },
+}
+
+impl From<Step> for Response {
+    fn from(step: Step) -> Self {
+        let Step { stage, unit, done, total } = step;
+        Self::Progress { stage: stage.to_owned(), is_bytes: unit == Unit::Bytes, done, total }
+    }
 }
 
 /// Bytes that go as they are.

@@ -61,6 +61,8 @@ pub(crate) struct Plan {
     pub(crate) writeback: bool,
     /// Whether workers follow the program that asks.
     pub(crate) steers: bool,
+    /// Birth times are not asked for.
+    pub(crate) nobtime: bool,
     pub(crate) workers: Option<usize>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
@@ -90,7 +92,10 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     };
     drop(fs);
     drop(keeper);
-    let closed = service.close();
+    let closed = match &served {
+        Ok((_, server)) => kvfs_store::progress::watched(server.news(), || service.close()),
+        Err(_) => service.close(),
+    };
     if let Err(error) = &closed {
         tracing::error!(%error, "closing the store failed");
     }
@@ -147,7 +152,8 @@ fn run_session(
     let hidden = Some(hidden::directory(service, fs));
     let door = Some(transactions::door(service));
     let writeback = plan.writeback;
-    let bridge_config = BridgeConfig { hidden, door, writeback, ..BridgeConfig::default() };
+    let btimes = !plan.nobtime;
+    let bridge_config = BridgeConfig { hidden, door, writeback, btimes, ..BridgeConfig::default() };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let acls = fs.has_acls();

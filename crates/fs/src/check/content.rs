@@ -1,5 +1,6 @@
 //! Blocks and extended attributes against their owners.
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, Read};
 
 use super::CheckReport;
@@ -30,6 +31,7 @@ fn for_each<R: Read + ?Sized>(read: &R, keyspace: Keyspace, mut see: impl FnMut(
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {
         see(key, value);
+        progress::advance(value.len() as u64);
         cursor.next()?;
     }
     Ok(())
@@ -43,6 +45,8 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
     report: &mut CheckReport,
 ) -> Result<()> {
     let mut counts: Vec<Seen> = Vec::new();
+    let blocks: u64 = rows.owners.iter().map(|owner| owner.blocks).sum();
+    progress::stage("comparing blocks", Unit::Bytes, blocks.saturating_mul(BLOCK_BYTES as u64));
     for_each(read, keyspaces.data, |key, value| {
         report.blocks += 1;
         let Some((inode, block)) =

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyRange, Read};
 
 use super::CheckReport;
@@ -59,9 +60,11 @@ impl Rows {
             Some(bytes) => rows.inode_next = Superblock::decode(&bytes)?.inode_next,
             None => report.problem("file system", "there is no superblock record"),
         }
+        progress::stage("comparing names", Unit::Items, 0);
         let mut cursor = read.cursor(keyspaces.meta, KeyRange::all())?;
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {
+            progress::advance(1);
             if is_keyspace_key(key) {
                 if let Err(error) = decode_keyspace(&key.escape_ascii().to_string(), bytes) {
                     report.problem("keyspaces", error.to_string());

@@ -1,9 +1,10 @@
 //! The transaction of a repair: what it reads, writes and tells.
 
 use bytes::Bytes;
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Batch, KeyRange, Keyspace, Txn};
 
-use super::{Progress, RepairReport};
+use super::RepairReport;
 use crate::check::Problem;
 use crate::schema::{Header, Keyspaces, Placement, Row, RowFlags, encode_row};
 use crate::{FileType, Result, Timestamp};
@@ -11,12 +12,14 @@ use crate::{FileType, Result, Timestamp};
 /// Staged changes are applied when they come to this (bytes of keys and values).
 const BATCH_BYTES: usize = 1 << 20;
 
+/// Progress is told after so many keys.
+const STEP: u64 = 1024;
+
 /// A change can be looked at only after [`Edit::apply`].
 pub(super) struct Edit<'a> {
     pub(super) txn: &'a dyn Txn,
     pub(super) keyspaces: Keyspaces,
     pub(super) now: Timestamp,
-    progress: &'a Progress<'a>,
     batch: Batch,
     report: RepairReport,
     /// The directory that takes what has no name, once it is needed.
@@ -26,14 +29,9 @@ pub(super) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    pub(super) fn new(
-        txn: &'a dyn Txn,
-        keyspaces: Keyspaces,
-        now: Timestamp,
-        progress: &'a Progress<'a>,
-    ) -> Self {
+    pub(super) fn new(txn: &'a dyn Txn, keyspaces: Keyspaces, now: Timestamp) -> Self {
         let (batch, report) = (Batch::new(), RepairReport::default());
-        Self { txn, keyspaces, now, progress, batch, report, lost_found: None, inode_next: 0 }
+        Self { txn, keyspaces, now, batch, report, lost_found: None, inode_next: 0 }
     }
 
     pub(super) fn fixed(&mut self, place: impl Into<String>, detail: impl Into<String>) {
@@ -91,20 +89,21 @@ impl<'a> Edit<'a> {
     /// Calls `see` with every key and value of `keyspace` as it was at the call. `see` stages changes.
     pub(super) fn for_each(
         &mut self,
-        what: &str,
+        what: &'static str,
         keyspace: Keyspace,
         mut see: impl FnMut(&mut Self, &[u8], &Bytes) -> Result<()>,
     ) -> Result<()> {
         self.apply()?;
         let mut cursor = self.txn.cursor(keyspace, KeyRange::all())?;
+        progress::stage(what, Unit::Items, 0);
         let mut seen = 0_u64;
         loop {
             cursor.next()?;
             let Some((key, value)) = cursor.entry() else { break };
             see(self, key, value)?;
             seen += 1;
-            if seen.is_multiple_of(1024) {
-                (self.progress)(what, seen);
+            if seen.is_multiple_of(STEP) {
+                progress::advance(STEP);
             }
         }
         drop(cursor);
@@ -114,7 +113,7 @@ impl<'a> Edit<'a> {
     /// As [`Self::for_each`], for all rows of files and directories that can be decoded.
     pub(super) fn for_each_row(
         &mut self,
-        what: &str,
+        what: &'static str,
         mut see: impl FnMut(&mut Self, &Place<'_>, Row<'_>) -> Result<()>,
     ) -> Result<()> {
         let (meta, orphans) = (self.keyspaces.meta, self.keyspaces.orphans);

@@ -54,18 +54,15 @@ pub fn open_keyspaces(store: &Arc<dyn Store>) -> Result<()> {
     Keyspaces::open(&**store).map(drop)
 }
 
-/// How far a repair is: what it does, and how many rows or blocks it has seen.
-pub type Progress<'a> = dyn Fn(&str, u64) + Sync + 'a;
-
 /// Repairs the file system in `store`, which has transactions. Where there is nothing to repair, nothing is written.
 ///
 /// # Errors
 /// Store errors, also where the store itself is damaged still; no space. Nothing has changed then.
-pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock, progress: &Progress<'_>) -> Result<RepairReport> {
+pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport> {
     let keyspaces = Keyspaces::open(&**store)?;
     let txn = store.begin(TxnOptions::default())?;
     let now: Timestamp = clock.wall().into();
-    let mut edit = edit::Edit::new(&*txn, keyspaces, now, progress);
+    let mut edit = edit::Edit::new(&*txn, keyspaces, now);
     let repaired = rows::repair(&mut edit)
         .and_then(|()| names::repair(&mut edit))
         .and_then(|()| content::repair(&mut edit))

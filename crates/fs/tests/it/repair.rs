@@ -104,7 +104,7 @@ impl Tree {
 
     /// Repairs, and makes sure that it is sound and can be used afterwards.
     fn repair(&mut self, context: &str) -> RepairReport {
-        let report = repair(&self.setup.store, &*self.setup.clock, &|_, _| {}).unwrap();
+        let report = repair(&self.setup.store, &*self.setup.clock).unwrap();
         assert!(report.left.is_empty(), "{context}: {:#?} is left after {:#?}", report.left, report.fixed);
         self.setup.assert_sound(context);
         self.setup.reopen();
@@ -130,7 +130,7 @@ fn has(problems: &[check::Problem], words: &str) -> bool {
 fn a_sound_file_system_is_not_changed() {
     let mut tree = Tree::new(&mut Random::new(1));
     let before = tree.keys("meta");
-    let report = repair(&tree.setup.store, &*tree.setup.clock, &|_, _| {}).unwrap();
+    let report = repair(&tree.setup.store, &*tree.setup.clock).unwrap();
     assert_eq!(report, RepairReport::default());
     assert_eq!(tree.keys("meta"), before);
     tree.repair("sound");

@@ -160,6 +160,10 @@ impl Operations for Files {
         _mask: u32,
         reply: Reply<ExtendedAttributes>,
     ) {
+        if !self.shared.config.btimes {
+            // From here on the kernel asks for the other attributes alone, and knows them, mostly.
+            return reply.error(Errno::NOSYS);
+        }
         self.run(cx, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
             let mut out = convert::extended(&attr, &on.config);

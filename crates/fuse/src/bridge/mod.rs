@@ -68,6 +68,9 @@ pub struct BridgeConfig {
     /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
     /// write to a file, which saves a message per file.
     pub xattrs: bool,
+    /// Whether the kernel may ask for birth times. It keeps all attributes but that one, so each statx that wants it is
+    /// a message; without it, it answers them all by itself.
+    pub btimes: bool,
     /// Size of the recycled READ buffers (bytes); larger READs allocate.
     pub read_buffer_bytes: usize,
     /// The kernel keeps dirty pages, and owns size and times of files: [`InitConfig::writeback_cache`].
@@ -88,6 +91,7 @@ impl Default for BridgeConfig {
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
+            btimes: true,
             read_buffer_bytes: 1 << 20,
             writeback: false,
             hidden: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Result, SpaceStats};
 
 use super::counters::Amplification;
@@ -35,6 +36,8 @@ impl Inner {
     pub(crate) fn check(&self) -> Result<Checked> {
         let view = self.view();
         let mut tally = Tally::default();
+        let runs = view.version.keyspaces().flat_map(|(_, runs)| runs);
+        progress::stage("verifying checksums", Unit::Bytes, runs.map(|run| run.data_bytes()).sum());
         for (keyspace, runs) in view.version.keyspaces() {
             let meta = self.keyspaces.get(keyspace)?;
             for run in runs {
@@ -187,7 +190,10 @@ fn check_run(run: &Run, name: &str, tally: &mut Tally) {
         tally.pieces += 1;
         tally.records += piece.desc().records;
         match piece.verify() {
-            Ok(bytes) => tally.bytes_verified += bytes,
+            Ok(bytes) => {
+                tally.bytes_verified += bytes;
+                progress::advance(bytes);
+            }
             Err(error) => {
                 tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0));
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use kvfs_store::progress;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::Inner;
@@ -29,6 +30,9 @@ struct Collect {
 
 impl Sink for Collect {
     fn piece(&mut self, piece: Option<Arc<Piece>>, _bound: Option<&Bytes>) -> Result<()> {
+        if let Some(piece) = &piece {
+            progress::advance(piece.desc().data_bytes);
+        }
         self.pieces.extend(piece);
         Ok(())
     }

@@ -41,7 +41,7 @@ use kvfs_store::{
 
 pub use check::Checked;
 pub use options::{Background, CreateOptions, Options};
-pub use repair::{Lost, LostKeys, Progress, Repaired, repair};
+pub use repair::{Lost, LostKeys, Repaired, repair};
 pub use zones::{ZoneInfo, ZoneKind, ZoneMap};
 
 use background::Threads;

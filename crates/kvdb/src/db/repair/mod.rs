@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvfs_device::Device;
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyspaceKind, Op, Result, Seqno, StoreError};
 
 pub use lost::{Lost, LostKeys};
@@ -31,9 +32,6 @@ use crate::zone::Zones;
 
 /// Memory for caches and buffers of a repair (bytes).
 const MEMORY_BYTES: u64 = 256 << 20;
-
-/// How far a repair is: what it does, and how much of how much is done (bytes, or zones).
-pub type Progress<'a> = dyn Fn(&str, u64, u64) + Sync + 'a;
 
 /// What a repair found and did.
 #[derive(Debug, Clone, Default)]
@@ -59,11 +57,7 @@ pub struct Repaired {
 /// # Errors
 /// Not a store, another version, both superblocks damaged; no space for what has to be written; failed writes.
 /// Damage that can be repaired is no error.
-pub fn repair(
-    device: Arc<dyn Device>,
-    keyspaces: &[(&str, KeyspaceKind)],
-    progress: &Progress<'_>,
-) -> Result<Repaired> {
+pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Result<Repaired> {
     let mut repaired = Repaired::default();
     let mut superblock = Superblock::read_newest(device.as_ref())?;
     repaired.findings.extend(Superblock::damaged_slots(device.as_ref()));
@@ -82,7 +76,7 @@ pub fn repair(
             name_keyspaces(&mut state, keyspaces);
         }
         let is_lost = |id| id >= found.strays_from && !found.known.contains(&crate::format::PieceId(id));
-        adopt_strays(&ctx, &superblock, &mut state, is_lost, progress)?;
+        adopt_strays(&ctx, &superblock, &mut state, is_lost)?;
     }
     let zones_end = last_zone(&state).map_or(0, |zone| ctx.zones.zone_addr(zone) + ctx.zone_bytes());
     grow_over(&device, &ctx, zones_end.min(superblock.capacity_bytes), &mut repaired)?;
@@ -91,7 +85,7 @@ pub fn repair(
     superblock.manifest_zones.retain(|&zone| ctx.zones.claim_zone(zone).is_ok());
 
     let next_id = Arc::new(AtomicU64::new(next_id(&state)));
-    let mut repair = pieces::Repair::new(&ctx, &superblock, &next_id, progress);
+    let mut repair = pieces::Repair::new(&ctx, &superblock, &next_id);
     repair.all(&mut state)?;
     // Their space is in use until the new manifest stands.
     let (is_mended, mut kept) = repair.take(&mut repaired);
@@ -149,15 +143,11 @@ fn adopt_strays(
     superblock: &Superblock,
     state: &mut ManifestState,
     is_lost: impl Fn(u64) -> bool,
-    progress: &Progress<'_>,
 ) -> Result<()> {
     let present = (ctx.device.len_bytes() / u64::from(superblock.zone_bytes)) as u32;
     let zones = superblock.first_data_zone().0..present;
-    let (mut done, total) = (0, zones.len() as u64);
-    let found = salvage::find_pieces(ctx, zones.map(ZoneId), || {
-        done += 1;
-        progress("looking for pieces in all zones", done, total);
-    });
+    progress::stage("looking for pieces in all zones", Unit::Items, zones.len() as u64);
+    let found = salvage::find_pieces(ctx, zones.map(ZoneId), || progress::advance(1));
     for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
         nameless(state, stray.keyspace, stray.kind);
         let (keyspace, run) = (stray.keyspace, RunId(stray.desc.id.0));

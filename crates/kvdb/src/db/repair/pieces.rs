@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyspaceKind, Result, Seqno, TxnId};
 
-use super::{Kept, Lost, Progress, Repaired, all_pieces};
+use super::{Kept, Lost, Repaired, all_pieces};
 use crate::format::{PieceDesc, PieceId, SECTOR_BYTES, Superblock};
 use crate::run::salvage::{Salvaged, rebuild, salvage};
 use crate::run::{LostPart, RunContext};
@@ -41,9 +42,6 @@ pub(super) struct Repair<'a> {
     ctx: &'a Arc<RunContext>,
     superblock: &'a Superblock,
     next_id: &'a Arc<AtomicU64>,
-    progress: &'a Progress<'a>,
-    bytes_done: u64,
-    bytes_total: u64,
     kept: Kept,
     findings: Vec<String>,
     lost: Vec<Lost>,
@@ -55,26 +53,15 @@ impl<'a> Repair<'a> {
         ctx: &'a Arc<RunContext>,
         superblock: &'a Superblock,
         next_id: &'a Arc<AtomicU64>,
-        progress: &'a Progress<'a>,
     ) -> Self {
         let (kept, findings, lost) = (Vec::new(), Vec::new(), Vec::new());
-        Self {
-            ctx,
-            superblock,
-            next_id,
-            progress,
-            bytes_done: 0,
-            bytes_total: 0,
-            kept,
-            findings,
-            lost,
-            is_mended: false,
-        }
+        Self { ctx, superblock, next_id, kept, findings, lost, is_mended: false }
     }
 
     /// Verifies every piece of `state`, and puts mended ones in the places of damaged ones.
     pub(super) fn all(&mut self, state: &mut ManifestState) -> Result<()> {
-        self.bytes_total = all_pieces(state).map(|desc| desc.data_bytes).sum();
+        let bytes_total = all_pieces(state).map(|desc| desc.data_bytes).sum();
+        progress::stage("verifying", Unit::Bytes, bytes_total);
         self.drop_impossible(state);
         self.ctx.zones.restore(state.zone_uses())?;
         let mut headless = Vec::new();
@@ -136,8 +123,7 @@ impl<'a> Repair<'a> {
         let mut headless = Vec::new();
         let mut pieces = Vec::with_capacity(run.pieces.len());
         for desc in std::mem::take(&mut run.pieces) {
-            (self.progress)("verifying", self.bytes_done, self.bytes_total);
-            self.bytes_done += desc.data_bytes;
+            progress::advance(desc.data_bytes);
             let next_id = Arc::clone(self.next_id);
             let mut id = || PieceId(next_id.fetch_add(1, Ordering::Relaxed));
             match salvage(self.ctx, owner.keyspace, owner.kind, &desc, &mut id)? {
