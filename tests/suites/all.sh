@@ -34,6 +34,7 @@ suite acl "$here/acl.sh"
 suite writeback "$here/writeback.sh"
 suite compress "$here/compress.sh"
 suite hidden "$here/hidden.sh"
+suite formats "$here/formats.sh"
 suite load "$here/load.sh"
 suite torture "$here/../../scripts/torture.sh" 50
 make_store suites --size 8G || die "mkfs failed"

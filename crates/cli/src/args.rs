@@ -32,6 +32,7 @@ Exit codes:
   4 not a store, or of another version            5 damaged          6 no space
   7 missing rights   8 mount point unfit          9 not mounted
   10 a transaction that was to be undone was built on: nothing happened
+  11 repaired, nothing is lost                    12 repaired, what is lost was listed
   75 a transaction met another one: nothing happened, try again";
 
 /// A transactional file system and key-value store in one.
@@ -189,21 +190,49 @@ pub(crate) struct UmountArgs {
     pub(crate) checkpoint_open: bool,
 }
 
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  kvfs check ~/store
+  kvfs check ~/mnt                             while mounted
+  kvfs check --repair --dry-run ~/store        what a repair would do and what is lost
+  kvfs check --repair --copy-to ~/new ~/store  repair a copy, leave the damaged store as it is
+  kvfs check --repair ~/store                  repair it in place
+
+A repair keeps all that is undamaged, and lists what is lost: paths and ranges of bytes, keys. What has
+no name any more is in lost+found/ afterwards. A repair that is cut off can be repeated.
+
+Exit codes of a repair: 0 nothing was wrong; 11 repaired, nothing is lost; 12 repaired, and what is lost
+was listed; 5 something is damaged still. With --dry-run they say what a repair would come to.";
+
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  kvfs check ~/store\n  kvfs check ~/mnt      while mounted")]
+#[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
     /// Store, or a directory on its mount
     pub(crate) target: PathBuf,
+    /// Put right what is damaged, in a store that is not mounted
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Leave the store as it is: copy what can be read of it to a new one, and repair that
+    #[arg(long, value_name = "NEWSTORE", requires = "repair", conflicts_with = "dry_run")]
+    pub(crate) copy_to: Option<PathBuf>,
+    /// Say what a repair would do, and write nothing
+    #[arg(long, requires = "repair")]
+    pub(crate) dry_run: bool,
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  kvfs stats ~/mnt\n  kvfs stats --json ~/mnt")]
+#[command(
+    after_help = "Examples:\n  kvfs stats ~/mnt\n  kvfs stats --json ~/mnt\n  kvfs stats --zones ~/mnt"
+)]
 pub(crate) struct StatsArgs {
     /// A directory on the mount, or the store
     pub(crate) target: PathBuf,
+    /// A picture of the zones of the device, and how fragmented it is
+    #[arg(long)]
+    pub(crate) zones: bool,
     /// For machines: exact numbers
     #[arg(long)]
     pub(crate) json: bool,

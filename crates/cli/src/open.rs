@@ -273,7 +273,7 @@ pub(crate) fn explain_device(store: &Path, error: &OpenError) -> CliError {
     CliError::new(code, format!("cannot open the store {}: {error}", store.display()))
 }
 
-fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
+pub(crate) fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
     let superblock = match &error {
         StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
         _ => None,

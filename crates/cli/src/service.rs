@@ -18,10 +18,11 @@ use kvfs_fs::{DiffKind, Difference, FileType};
 use kvfs_store::{Compression, Durability, Store, UnknownCompression};
 use parking_lot::{Mutex, RwLock};
 
-use crate::control::{ChangeLine, Handler, Peer, Request, Response};
+use crate::control::{ChangeLine, Handler, Peer, Request, Response, ZoneLines};
 use crate::daemon::{Branches, Transactions};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
+use crate::report::zones;
 
 /// The store behind the requests.
 pub(crate) struct Service {
@@ -92,6 +93,7 @@ impl Service {
             }
             Request::Stats => Ok(Response::Stats(store.stats())),
             Request::Check => store.check(),
+            Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
@@ -239,6 +241,16 @@ impl OpenStore {
             self.db.set_compression(entry.keyspace, compression)?;
         }
         Ok(self.db.compression(entry.keyspace).to_string())
+    }
+
+    fn zones(&self) -> ZoneLines {
+        let map = self.db.zone_map();
+        ZoneLines {
+            zone_bytes: map.zone_bytes,
+            codes: map.zones.iter().map(|zone| zones::code(zone, map.zone_bytes)).collect(),
+            reserved: map.zones_reserved,
+            figures: map.figures(),
+        }
     }
 
     /// The engine's own structures first, then what the file system made of them.

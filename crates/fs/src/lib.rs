@@ -20,6 +20,7 @@ mod keys;
 mod namespace;
 mod node;
 mod orphan;
+pub mod repair;
 mod schema;
 pub mod transfer;
 mod types;

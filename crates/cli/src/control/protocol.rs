@@ -69,6 +69,19 @@ pub(crate) enum Request {
         keyspace: String,
         compression: Option<String>,
     },
+    Zones,
+}
+
+/// What the zones of a store are used for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ZoneLines {
+    pub(crate) zone_bytes: u64,
+    /// One for each zone; see [`crate::report::zones::code`].
+    pub(crate) codes: Vec<u8>,
+    /// Free zones that are held back.
+    pub(crate) reserved: u64,
+    /// By name.
+    pub(crate) figures: Vec<(String, u64)>,
 }
 
 /// What is asked about committed transactions.
@@ -387,6 +400,7 @@ pub(crate) enum Response {
     },
     /// Names of the branches that open transactions have become.
     Kept(Vec<String>),
+    Zones(ZoneLines),
     /// Where the branches are mounted that are durable, too, as raw bytes.
     Synced {
         branches: Vec<Vec<u8>>,

@@ -26,7 +26,7 @@ fn owner(rows: &Rows, inode: u64) -> Option<&Owner> {
 }
 
 /// Walks all keys of a keyspace.
-fn for_each(read: &dyn Read, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8])) -> Result<()> {
+fn for_each<R: Read + ?Sized>(read: &R, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8])) -> Result<()> {
     let mut cursor = read.cursor(keyspace, KeyRange::all())?;
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {
@@ -38,8 +38,8 @@ fn for_each(read: &dyn Read, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8
 }
 
 /// Every block has an owner that counts it; nothing lies beyond the end of a file.
-pub(super) fn check_blocks(
-    read: &dyn Read,
+pub(super) fn check_blocks<R: Read + ?Sized>(
+    read: &R,
     keyspaces: &Keyspaces,
     rows: &Rows,
     report: &mut CheckReport,
@@ -94,8 +94,8 @@ fn check_block(rows: &Rows, inode: u64, block: u64, value: &[u8], report: &mut C
 
 /// Every extended attribute has an owner that says so; access-control lists are sound, fit the permission bits, and
 /// are where their owners say.
-pub(super) fn check_xattrs(
-    read: &dyn Read,
+pub(super) fn check_xattrs<R: Read + ?Sized>(
+    read: &R,
     keyspaces: &Keyspaces,
     rows: &Rows,
     report: &mut CheckReport,

@@ -50,7 +50,11 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Reads `meta` and `orphans`.
-    pub(super) fn scan(read: &dyn Read, keyspaces: &Keyspaces, report: &mut CheckReport) -> Result<Self> {
+    pub(super) fn scan<R: Read + ?Sized>(
+        read: &R,
+        keyspaces: &Keyspaces,
+        report: &mut CheckReport,
+    ) -> Result<Self> {
         let mut rows = Self::default();
         match read.get(keyspaces.meta, &superblock_key())? {
             Some(bytes) => rows.inode_next = Superblock::decode(&bytes)?.inode_next,

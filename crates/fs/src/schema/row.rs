@@ -57,6 +57,11 @@ impl RowFlags {
     pub(crate) fn compression(self) -> Compression {
         Compression::from_code((self.0 >> 8) as u8).unwrap_or_default()
     }
+
+    /// All others.
+    pub(crate) fn without(self, flag: Self) -> Self {
+        Self(self.0 & !flag.0)
+    }
 }
 
 impl std::ops::BitOr for RowFlags {

@@ -15,6 +15,7 @@ mod keys;
 mod prefix;
 mod random;
 mod reference;
+mod repair;
 mod setup;
 mod snapshots;
 mod threads;
