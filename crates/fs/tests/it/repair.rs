@@ -278,6 +278,7 @@ fn damage_is_told_by_path_and_key() {
     let damaged = [
         DamagedKeys {
             keyspace: "meta".into(),
+            txn: None,
             first: row("a"),
             last: row("z"),
             older: vec![row("file")],
