@@ -5,10 +5,15 @@ SHELL := /bin/bash
 # rustup's usual place, for shells that did not read its profile.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-PREFIX ?= /usr/local
-KVFS   := target/release/kvfs
+PREFIX  ?= /usr/local
+# mount(8) looks for its helpers here and nowhere else.
+SBINDIR ?= /usr/sbin
+KVFS    := target/release/kvfs
+# Pages of the manual and completions, written by the program itself.
+SHARE   := target/release/share
+UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
 
-.PHONY: help run stop build test test-unit test-mount realwork torture bench-first bench-txn lint docs install clean setup
+.PHONY: help run stop build test test-unit test-mount realwork torture bench-quick bench bench-aged profile bench-txn lint docs install install-files uninstall deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,8 +26,9 @@ run: ## set up, build, mount a demonstration store and show it
 stop: ## unmount and remove the demonstration of `make run`
 	@scripts/demo.sh --stop
 
-build: ## the release binary: target/release/kvfs
+build: ## the release binary, its manual and completions: target/release/kvfs, target/release/share
 	@cargo build --release --locked --bin kvfs
+	@rm -rf $(SHARE) && $(KVFS) pages $(SHARE)
 
 test: ## everything CI runs: lint, docs, unit tests, suites on a mount, real work (short)
 	@scripts/setup.sh test
@@ -39,18 +45,44 @@ realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long fo
 	@scripts/setup.sh test
 	@scripts/realwork.sh
 
-torture: build ## transactions, the long form: beside other work, beyond memory, kill -9 1,000 times: hours
+torture: build ## transactions, the long form: beside other work, beyond memory, kill -9 1,000 times: an hour
 	@scripts/setup.sh test
 	@tests/suites/load.sh --long
 	@KVFS_LEAK_TXNS=10000 KVFS_LEAK_OPEN=200 KVFS_HISTORY_TXNS=2000 KVFS_POWER_ROUNDS=50 \
 		cargo test --release --locked -p kvfs-cli --test it --example history -- transactions --nocapture
 	@scripts/torture.sh
 
-bench-first: build ## the first figures: kvfs beside ext4 and the in-memory floor; root, an idle machine, an hour
-	@scripts/setup.sh test
+BENCH_OUT   := target/bench-report
+BENCH_FLOOR := target/release/examples/floor
+
+# $(call bench_all,NAME,SIZES,RUNS): file systems, then engines, into one JSON file and one page.
+define bench_all
+	@scripts/setup.sh bench
 	@cargo build --release --locked -p kvfs-fuse --example floor
-	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../target/release/examples/floor \
-		--json ../target/bench.json $(BENCH)
+	@status=0; \
+	(cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../$(BENCH_FLOOR) \
+		--sizes $(2) --runs $(3) --json ../$(BENCH_OUT)/$(1).json --plots ../$(BENCH_OUT)/$(1) $(BENCH)) || status=$$?; \
+	(cd bench/engines && cargo run --release --locked -- --sizes $(2) --runs $(3) \
+		--json ../../$(BENCH_OUT)/$(1).json --resume --plots ../../$(BENCH_OUT)/$(1) $(BENCH_ENGINES)) || status=$$?; \
+	exit $$status
+endef
+
+bench-quick: build ## the whole table in small sizes, once: ten minutes; root
+	$(call bench_all,quick,quick,1)
+
+bench: build ## kvfs beside other file systems and engines, judged by its goals: hours; root, an idle machine
+	$(call bench_all,full,full,3)
+
+bench-aged: build ## kvfs and ext4, fresh and written over ten times at 85 % full; root, an idle machine
+	@scripts/setup.sh bench
+	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --sizes aged --runs 3 \
+		--json ../$(BENCH_OUT)/aged.json --plots ../$(BENCH_OUT)/aged $(BENCH)
+
+profile: ## a flame graph of every workload on kvfs: target/bench-report/profile; root
+	@scripts/setup.sh bench
+	@RUSTFLAGS="-C force-frame-pointers=yes" cargo build --release --locked --bin kvfs --target-dir target/profile
+	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../target/profile/release/kvfs --targets kvfs \
+		--sizes quick --runs 1 --flames ../$(BENCH_OUT)/profile $(BENCH)
 
 bench-txn: build ## transactions: the engine and a mount, beside what the thesis measured; root, an idle machine
 	@scripts/setup.sh test
@@ -64,8 +96,25 @@ lint: ## rustfmt and clippy, no warning allowed
 docs: ## the API pages, no warning allowed
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-install: build ## copy the binary to $(PREFIX)/bin
+install: build install-files ## binary, mount.fuse.kvfs, manual, completions, systemd unit; PREFIX, SBINDIR, DESTDIR
+
+install-files:
 	@install -D -m 755 $(KVFS) $(DESTDIR)$(PREFIX)/bin/kvfs
+	@mkdir -p $(DESTDIR)$(SBINDIR)
+	@ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs
+	@ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs
+	@cd $(SHARE) && find . -type f -exec install -D -m 644 {} $(abspath $(DESTDIR)$(PREFIX))/share/{} \;
+	@sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/kvfs@.service.in | install -D -m 644 /dev/stdin $(DESTDIR)$(UNIT)
+
+uninstall: ## remove what `make install` has installed
+	@rm -f $(DESTDIR)$(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs \
+		$(DESTDIR)$(UNIT) $(DESTDIR)$(PREFIX)/share/man/man1/kvfs.1 $(DESTDIR)$(PREFIX)/share/man/man1/kvfs-*.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/{,u}mount.fuse.kvfs.8 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/kvfs \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_kvfs $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/kvfs.fish
+
+deb: build ## a package for Debian and its relatives: target/kvfs_VERSION_ARCH.deb
+	@packaging/deb.sh target
 
 clean: ## remove the demonstration and everything built
 	@scripts/demo.sh --stop

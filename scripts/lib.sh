@@ -82,10 +82,10 @@ mount_store() {
   daemon=$!
   echo "$daemon" >"$work/daemon.pid"
   local i
-  for ((i = 0; i < 1200; i++)); do
+  for ((i = 0; i < 6000; i++)); do
     is_mounted "$mnt" && stat "$mnt" >/dev/null 2>&1 && return 0
     kill -0 "$daemon" 2>/dev/null || break
-    sleep 0.05
+    sleep 0.01
   done
   say "the mount of $store did not come up:"
   tail -n 20 "$store.log"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the system packages that are missing; prints nothing when none is.
-# usage: scripts/setup.sh [run|test]     run = mount a store; test = the suites as well
+# usage: scripts/setup.sh [run|test|bench]     run = mount a store; test = the suites as well; bench = rivals as well
 set -euo pipefail
 
 want=${1:-run}
@@ -13,13 +13,14 @@ need() {
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 has() { command -v "$1"; }
+find_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || compgen -G '/usr/lib/*/libclang*.so*'; }
 # /usr/sbin is not in every user's PATH.
 has_admin() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
 
 need fuse3 has fusermount3
 need gcc has cc
 need libc6-dev test -e /usr/include/stdlib.h
-if [ "$want" = test ]; then
+if [ "$want" != run ]; then
   need make has make
   need git has git
   need procps has pkill
@@ -35,6 +36,16 @@ if [ "$want" = test ]; then
   need e2fsprogs has_admin mkfs.ext4
   need xz-utils has xz
   need dpkg-dev has dpkg-source
+fi
+if [ "$want" = bench ]; then
+  need xfsprogs has_admin mkfs.xfs
+  need btrfs-progs has_admin mkfs.btrfs
+  need bindfs has bindfs
+  need gocryptfs has gocryptfs
+  need librocksdb-dev test -e /usr/include/rocksdb/c.h
+  need libclang-dev find_libclang
+  need linux-perf has perf
+  need fonts-dejavu-core test -e /usr/share/fonts/truetype/dejavu
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then

@@ -3,7 +3,7 @@
 //! Thread safety: free functions.
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What a reader of the figures has to know about the machine.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     kernel: String,
     cpus: usize,
@@ -74,6 +74,14 @@ pub fn run_with_codes<S: AsRef<OsStr>>(
         bail!("{command:?} failed, {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a program of this name is where programs are, those of the administrator included.
+pub fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(Into::into))
+        .any(|dir| dir.join(name).is_file())
 }
 
 /// Drops clean pages, dentries and inodes of the whole machine.

@@ -1,190 +1,171 @@
-//! Turns times into a table for people and JSON for programs.
+//! The tables for people, as text.
 //!
-//! Thread safety: pure functions of their arguments.
+//! Thread safety: pure functions of the results.
 
-use crate::measure::{Failure, Times};
-use crate::memory::MemoryPeak;
-use crate::target::Target;
-use crate::workload::{DurabilityClass, Goal, SCENARIOS, Sizes, Workload};
-use kvfs_bench::host::Machine;
-use kvfs_bench::summary::Summary;
-use serde::Serialize;
+use crate::goals::{self, Verdict};
+use crate::results::{Results, TargetInfo, WorkloadInfo};
+use crate::summary::Summary;
 use std::fmt::Write;
 
-/// How far the resident set of the kvfs daemon may pass its `--memory` (bytes).
-const MEMORY_SLACK_BYTES: u64 = 64 << 20;
+/// Width of a cell in the first table.
+const CELL: usize = 12;
 
-/// Everything that one invocation has found out.
-#[derive(Serialize)]
-pub(crate) struct Report {
-    machine: Machine,
-    sizes: Sizes,
-    runs: u32,
-    targets: Vec<TargetReport>,
-    workloads: Vec<WorkloadReport>,
-    failures: Vec<Failure>,
-}
-
-#[derive(Serialize)]
-struct TargetReport {
-    name: &'static str,
-    durability: &'static str,
-    memory_peak: Option<MemoryPeak>,
-    memory_limit_bytes: Option<u64>,
-    is_within_memory_limit: Option<bool>,
-}
-
-#[derive(Serialize)]
-struct WorkloadReport {
-    workload: Workload,
-    title: String,
-    class: DurabilityClass,
-    seconds: Vec<TargetTimes>,
-    kvfs_to_ext4: Option<Summary>,
-    kvfs_to_floor: Option<Summary>,
-    goal: Option<GoalReport>,
-}
-
-#[derive(Serialize)]
-struct TargetTimes {
-    target: &'static str,
-    summary: Option<Summary>,
-}
-
-#[derive(Serialize)]
-struct GoalReport {
-    text: String,
-    is_met: bool,
-}
-
-impl Report {
-    /// Draws the sums. `memory_bytes` is the ceiling that the kvfs daemon was given or has by default.
-    pub(crate) fn new(
-        machine: Machine,
-        sizes: Sizes,
-        runs: u32,
-        targets: &[Box<dyn Target>],
-        memory_bytes: u64,
-        times: Times,
-    ) -> Self {
-        let names: Vec<&'static str> = targets.iter().map(|target| target.name()).collect();
-        let mut workloads: Vec<WorkloadReport> = SCENARIOS
-            .iter()
-            .flat_map(|scenario| scenario.iter())
-            .map(|&workload| workload_report(workload, &sizes, &names, &times))
-            .filter(|report| report.seconds.iter().any(|times| times.summary.is_some()))
-            .collect();
-        // Stable: within a class the order of the scenarios stays.
-        workloads.sort_by_key(|report| report.class);
-        let targets = targets.iter().map(|target| target_report(&**target, memory_bytes)).collect();
-        Self { machine, sizes, runs, targets, workloads, failures: times.failures }
+/// Everything: medians side by side, what each cell used, goals, targets, failures.
+pub fn text(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail, here and below.
+    for machine in &results.machines {
+        let _ = writeln!(text, "{}", machine.line());
     }
-
-    /// Whether every workload succeeded and memory stayed within its limit.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.failures.is_empty()
-            && self.targets.iter().all(|target| target.is_within_memory_limit != Some(false))
+    text.push_str(&medians(results));
+    text.push_str(&details(results));
+    text.push_str(&verdicts(results));
+    text.push_str("\nTargets\n");
+    for target in &results.targets {
+        let _ = writeln!(text, "  {:12} {}{}", target.name, target.about, memory_text(target));
     }
-
-    /// The table.
-    pub(crate) fn text(&self) -> String {
-        let mut text = format!(
-            "{}\n{} runs, interleaved; seconds: median [min-max]; ratios: median of the runs' own\n\n",
-            self.machine.line(),
-            self.runs
+    for failure in &results.failures {
+        let _ = writeln!(
+            text,
+            "FAILED run {}: {}: {}: {}",
+            failure.run, failure.target, failure.workload, failure.error
         );
-        let cell_width = 25;
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{:13}{:28}", "durability", "workload");
-        for target in &self.targets {
-            let _ = write!(text, "{:cell_width$}", target.name);
-        }
-        let _ = writeln!(text, "{:cell_width$}{:cell_width$}goal", "kvfs/ext4", "kvfs/floor");
-        for report in &self.workloads {
-            let _ = write!(text, "{:13}{:28}", report.class.title(), report.title);
-            for times in &report.seconds {
-                let _ = write!(text, "{:cell_width$}", cell(times.summary.as_ref(), 3));
-            }
-            for ratio in [&report.kvfs_to_ext4, &report.kvfs_to_floor] {
-                let _ = write!(text, "{:cell_width$}", cell(ratio.as_ref(), 2));
-            }
-            let goal = report.goal.as_ref().map_or(String::new(), |goal| {
-                format!("{}: {}", goal.text, if goal.is_met { "met" } else { "MISSED" })
-            });
-            let _ = writeln!(text, "{goal}");
-        }
-        text.push('\n');
-        for target in &self.targets {
-            let _ = writeln!(text, "{:6} {}{}", target.name, target.durability, memory_text(target));
-        }
-        for failure in &self.failures {
-            let Failure { target, workload, run, error } = failure;
-            let _ = writeln!(text, "FAILED run {run}: {target}: {}: {error}", workload.title(&self.sizes));
-        }
-        text
-    }
-}
-
-fn cell(summary: Option<&Summary>, digits: usize) -> String {
-    match summary {
-        Some(Summary { median, min, max, .. }) => {
-            format!("{median:.digits$} [{min:.digits$}-{max:.digits$}]")
-        }
-        None => "-".into(),
-    }
-}
-
-fn memory_text(target: &TargetReport) -> String {
-    let Some(peak) = target.memory_peak else { return String::new() };
-    let mib = |bytes: u64| bytes >> 20;
-    let mut text = format!(
-        "; peak resident {} MiB, anonymous {} MiB",
-        mib(peak.resident_bytes_max),
-        mib(peak.anonymous_bytes_max)
-    );
-    if let (Some(limit), Some(is_within)) = (target.memory_limit_bytes, target.is_within_memory_limit) {
-        let verdict = if is_within { "met" } else { "MISSED" };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "; limit --memory + 64 MiB = {} MiB: {verdict}", mib(limit));
     }
     text
 }
 
-fn target_report(target: &dyn Target, memory_bytes: u64) -> TargetReport {
-    let memory_peak = target.memory_peak();
-    let is_limited = target.name() == "kvfs";
-    let memory_limit_bytes = is_limited.then_some(memory_bytes + MEMORY_SLACK_BYTES);
-    let is_within_memory_limit =
-        memory_limit_bytes.zip(memory_peak).map(|(limit, peak)| peak.resident_bytes_max <= limit);
-    let (name, durability) = (target.name(), target.durability());
-    TargetReport { name, durability, memory_peak, memory_limit_bytes, is_within_memory_limit }
+/// Seconds, or milliseconds where they are few.
+pub fn seconds_text(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 0.1 => format!("{:.2} ms", seconds * 1e3),
+        _ if seconds < 10.0 => format!("{seconds:.3} s"),
+        _ => format!("{seconds:.1} s"),
+    }
 }
 
-fn workload_report(
-    workload: Workload,
-    sizes: &Sizes,
-    names: &[&'static str],
-    times: &Times,
-) -> WorkloadReport {
-    let median = |target| Some(Summary::of(times.of(workload, target))?.median);
-    let kvfs_to_ext4 = Summary::of(times.ratios(workload, "kvfs", "ext4"));
-    let kvfs_to_floor = Summary::of(times.ratios(workload, "kvfs", "floor"));
-    let goal = match workload.goal() {
-        Goal::FasterThanExt4(factor) => kvfs_to_ext4.as_ref().map(|ratio| GoalReport {
-            text: format!("{factor} x faster than ext4"),
-            is_met: ratio.median <= 1.0 / factor,
-        }),
-        Goal::NearFloor(factor) => match (median("floor"), median("ext4"), &kvfs_to_floor) {
-            (Some(floor), Some(ext4), Some(ratio)) if floor > ext4 => {
-                Some(GoalReport { text: format!("<= {factor} x floor"), is_met: ratio.median <= factor })
+/// `median [min-max]`.
+pub fn summary_text(summary: &Summary) -> String {
+    let Summary { median, min, max, .. } = summary;
+    format!("{} [{}-{}]", seconds_text(*median), seconds_text(*min), seconds_text(*max))
+}
+
+/// MiB and requests: `12.5 in 3,456`.
+pub fn requests_text(bytes: f64, requests: f64) -> String {
+    format!("{:.1} in {requests:.0}", bytes / f64::from(1 << 20))
+}
+
+fn medians(results: &Results) -> String {
+    let mut text =
+        "\nTime, medians; below each how many times as long as kvfs it took (more than 1: kvfs is faster)\n"
+            .to_owned();
+    let _ = write!(text, "{:13}{:36}", "class", "workload");
+    for target in &results.targets {
+        let _ = write!(text, "{:>CELL$}", target.name);
+    }
+    text.push('\n');
+    for row in results.rows() {
+        let _ = write!(text, "{:13}{:36}", row.class.title(), row.title);
+        for target in &results.targets {
+            let cell = results.seconds(&row.key, &target.name);
+            let cell = cell.map_or_else(|| "-".to_owned(), |cell| seconds_text(cell.median));
+            let _ = write!(text, "{cell:>CELL$}");
+        }
+        let _ = write!(text, "\n{:49}", "");
+        for target in &results.targets {
+            let ratio = results.ratios(&row.key, &target.name, "kvfs");
+            let cell = ratio.filter(|_| target.name != "kvfs");
+            let cell = cell.map_or_else(String::new, |ratio| format!("x {:.2}", ratio.median));
+            let _ = write!(text, "{cell:>CELL$}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn details(results: &Results) -> String {
+    let mut text =
+        "\nEach cell: median [min-max]; processor seconds of the client, the daemon, the whole machine; \
+                    MiB in requests at the device until everything was written out\n"
+            .to_owned();
+    let _ = writeln!(
+        text,
+        "{:50}{:12}{:>34}{:>9}{:>9}{:>9}{:>22}{:>22}{:>9}",
+        "workload", "target", "time", "client", "daemon", "machine", "read", "written", "flushes"
+    );
+    for row in results.rows() {
+        for target in &results.targets {
+            let Some(seconds) = results.seconds(&row.key, &target.name) else { continue };
+            let _ = write!(text, "{:50}{:12}{:>34}", row.full_title(), target.name, summary_text(&seconds));
+            for value in usage_cells(results, &row.key, &target.name) {
+                let _ = write!(text, "{value}");
             }
-            _ => None,
-        },
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn usage_cells(results: &Results, workload: &str, target: &str) -> [String; 6] {
+    let median = |value: &dyn Fn(&crate::counters::Usage) -> Option<f64>| {
+        results.median(workload, target, |sample| value(&sample.usage))
     };
-    let seconds = names
-        .iter()
-        .map(|&target| TargetTimes { target, summary: Summary::of(times.of(workload, target)) })
-        .collect();
-    let title = workload.title(sizes);
-    WorkloadReport { workload, title, class: workload.class(), seconds, kvfs_to_ext4, kvfs_to_floor, goal }
+    let cpu =
+        |value: Option<f64>| value.map_or_else(|| format!("{:>9}", "-"), |value| format!("{value:>9.2}"));
+    let pair = |bytes: Option<f64>, requests: Option<f64>| match bytes.zip(requests) {
+        Some((bytes, requests)) => format!("{:>22}", requests_text(bytes, requests)),
+        None => format!("{:>22}", "-"),
+    };
+    [
+        cpu(median(&|usage| Some(usage.client_cpu_seconds))),
+        cpu(median(&|usage| usage.daemon_cpu_seconds)),
+        cpu(median(&|usage| Some(usage.machine_cpu_seconds))),
+        pair(
+            median(&|usage| Some(usage.device?.read_bytes as f64)),
+            median(&|usage| Some(usage.device?.read_requests as f64)),
+        ),
+        pair(
+            median(&|usage| Some(usage.device?.write_bytes as f64)),
+            median(&|usage| Some(usage.device?.write_requests as f64)),
+        ),
+        median(&|usage| Some(usage.device?.flush_requests as f64))
+            .map_or_else(|| format!("{:>9}", "-"), |value| format!("{value:>9.0}")),
+    ]
+}
+
+fn verdicts(results: &Results) -> String {
+    let verdicts = goals::judge(results);
+    if verdicts.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        "\nGoals: the other's time divided by that of kvfs, median of the runs' own ratios\n".to_owned();
+    for verdict in &verdicts {
+        let Verdict { workload, ours, other, against, factor, ratio } = verdict;
+        let title = results.workloads.iter().find(|info| info.key == *workload);
+        let title = title.map_or_else(|| workload.clone(), WorkloadInfo::full_title);
+        let _ = writeln!(
+            text,
+            "  {title:50}{ours:10} {ratio:>6.2} x {other:10} at least {factor:.2} ({against}): {}",
+            verdict.text()
+        );
+    }
+    let reached = verdicts.iter().filter(|verdict| verdict.is_reached()).count();
+    let _ = writeln!(text, "  {reached} of {} reached", verdicts.len());
+    text
+}
+
+/// The daemon's peak beside its limit; empty without a daemon.
+pub fn memory_text(target: &TargetInfo) -> String {
+    let Some(resident) = target.resident_bytes_max else { return String::new() };
+    let mib = |bytes: u64| bytes >> 20;
+    let mut text = format!(
+        "; peak resident {} MiB, anonymous {} MiB",
+        mib(resident),
+        mib(target.anonymous_bytes_max.unwrap_or(0))
+    );
+    if let (Some(limit), Some(is_within)) = (target.memory_limit_bytes, target.is_within_limit()) {
+        let verdict = if is_within { "kept" } else { "PASSED" };
+        let _ = write!(text, ", limit {} MiB {verdict}", mib(limit));
+    }
+    text
 }

@@ -2,10 +2,10 @@
 //!
 //! Thread safety: plain values.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Median and extremes of some numbers, and the numbers.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Summary {
     /// Middle one, or the mean of the two in the middle.
     pub median: f64,

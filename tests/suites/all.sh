@@ -23,15 +23,18 @@ suite() {
 }
 
 suite lifecycle "$here/lifecycle.sh"
+suite install "$here/install.sh"
 suite txn "$here/txn.sh"
 suite snapshot "$here/snapshot.sh"
 suite branch "$here/branch.sh"
 suite transfer "$here/transfer.sh"
 suite rpc "$here/rpc.sh"
 suite calls "$here/calls.sh"
+suite acl "$here/acl.sh"
 suite writeback "$here/writeback.sh"
 suite compress "$here/compress.sh"
 suite hidden "$here/hidden.sh"
+suite formats "$here/formats.sh"
 suite load "$here/load.sh"
 suite torture "$here/../../scripts/torture.sh" 50
 make_store suites --size 8G || die "mkfs failed"

@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod front;
 mod property;
 mod snapshot;
 mod txn;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
+pub(crate) use front::{CompletionsArgs, PagesArgs, SyncArgs};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
@@ -30,12 +32,16 @@ Exit codes:
   4 not a store, or of another version            5 damaged          6 no space
   7 missing rights   8 mount point unfit          9 not mounted
   10 a transaction that was to be undone was built on: nothing happened
+  11 repaired, nothing is lost                    12 repaired, what is lost was listed
   75 a transaction met another one: nothing happened, try again";
 
 /// A transactional file system and key-value store in one.
 #[derive(Debug, Parser)]
 #[command(name = "kvfs", version, about, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// No progress bars; they are for terminals only, at any rate
+    #[arg(long, short = 'q', global = true)]
+    pub(crate) quiet: bool,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -65,6 +71,13 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, to be merged or deleted
     Branch(BranchArgs),
+    /// Wait until everything done so far survives a power cut
+    Sync(SyncArgs),
+    /// Completions for a shell
+    Completions(CompletionsArgs),
+    /// Write pages of the manual and completions below a directory
+    #[command(hide = true)]
+    Pages(PagesArgs),
     /// Properties of files and directories: compression
     Get(GetArgs),
     /// Change properties of files, directories and keyspaces
@@ -110,17 +123,27 @@ Options for -o, separated by commas:
   undo_count=N                              transactions that `kvfs txn undo` can take back (16)
   undo_age=TIME                             and how long after their commit, such as 30m or 1d (1h);
                                             0 for either: none
+  noacl                                     permission bits alone count: access-control lists
+                                            are neither heeded, shown nor inherited
   nonempty                                  mount over what is in DIR
   writeback                                 the kernel collects writes (faster small ones), and
                                             there are no transactions over files
+  nosteer                                   serve wherever the scheduler likes, not on the CPU of
+                                            the program that asks
+  lazytime                                  access times stay in memory until the inode changes, an
+                                            fsync or sync, the unmount, or for a day
+  nobtime                                   no birth times: statx is answered by the kernel alone
+  memory=SIZE workers=N size=SIZE create    as the switches of these names, for /etc/fstab
 
 Examples:
   kvfs mount ~/store ~/mnt
   kvfs mount --create -o noatime,nodev ~/store ~/mnt
-  kvfs mount --foreground --memory 256M ~/store ~/mnt";
+  kvfs mount --foreground --memory 256M ~/store ~/mnt
+  mount -t fuse.kvfs ~/store ~/mnt         the same by mount(8); lines of /etc/fstab work, too";
 
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
 pub(crate) struct MountArgs {
     /// The store
     pub(crate) store: PathBuf,
@@ -144,6 +167,9 @@ pub(crate) struct MountArgs {
     /// Size limit when --create makes the store
     #[arg(long, value_parser = parse_size, requires = "create")]
     pub(crate) size: Option<u64>,
+    /// Pass over options that are not known
+    #[arg(long)]
+    pub(crate) sloppy: bool,
     /// Set by the parent that waits for this process to be ready
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) in_background: bool,
@@ -164,21 +190,49 @@ pub(crate) struct UmountArgs {
     pub(crate) checkpoint_open: bool,
 }
 
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  kvfs check ~/store
+  kvfs check ~/mnt                             while mounted
+  kvfs check --repair --dry-run ~/store        what a repair would do and what is lost
+  kvfs check --repair --copy-to ~/new ~/store  repair a copy, leave the damaged store as it is
+  kvfs check --repair ~/store                  repair it in place
+
+A repair keeps all that is undamaged, and lists what is lost: paths and ranges of bytes, keys. What has
+no name any more is in lost+found/ afterwards. A repair that is cut off can be repeated.
+
+Exit codes of a repair: 0 nothing was wrong; 11 repaired, nothing is lost; 12 repaired, and what is lost
+was listed; 5 something is damaged still. With --dry-run they say what a repair would come to.";
+
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  kvfs check ~/store\n  kvfs check ~/mnt      while mounted")]
+#[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
     /// Store, or a directory on its mount
     pub(crate) target: PathBuf,
+    /// Put right what is damaged, in a store that is not mounted
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Leave the store as it is: copy what can be read of it to a new one, and repair that
+    #[arg(long, value_name = "NEWSTORE", requires = "repair", conflicts_with = "dry_run")]
+    pub(crate) copy_to: Option<PathBuf>,
+    /// Say what a repair would do, and write nothing
+    #[arg(long, requires = "repair")]
+    pub(crate) dry_run: bool,
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  kvfs stats ~/mnt\n  kvfs stats --json ~/mnt")]
+#[command(
+    after_help = "Examples:\n  kvfs stats ~/mnt\n  kvfs stats --json ~/mnt\n  kvfs stats --zones ~/mnt"
+)]
 pub(crate) struct StatsArgs {
     /// A directory on the mount, or the store
     pub(crate) target: PathBuf,
+    /// A picture of the zones of the device, and how fragmented it is
+    #[arg(long)]
+    pub(crate) zones: bool,
     /// For machines: exact numbers
     #[arg(long)]
     pub(crate) json: bool,

@@ -6,6 +6,7 @@ use crate::control::{Client, Daemon, Handler, Peer, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::open::{self, OpenOptions};
+use crate::progress::Bar;
 use crate::service::Service;
 use crate::store_dir::StoreDir;
 
@@ -71,7 +72,8 @@ impl Endpoint {
         let Via::Local(service) = &self.via else {
             return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
         };
-        match service.handle(&Peer::own(), request.clone()) {
+        let bar = Bar::new("at work");
+        match bar.watch(|| service.handle(&Peer::own(), request.clone())) {
             Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
             response => Ok(response),
         }
@@ -80,7 +82,7 @@ impl Endpoint {
     /// Closes the store, if this process opened it.
     pub(crate) fn close(self) -> Result<()> {
         match self.via {
-            Via::Local(service) => service.close(),
+            Via::Local(service) => Bar::new("closing the store").watch(|| service.close()),
             Via::Daemon(_) | Via::Gone => Ok(()),
         }
     }
@@ -111,6 +113,7 @@ impl Via {
     }
 
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
+        let _bar = Bar::new("opening the store");
         let open = open::open_behind_exit(store, &OpenOptions { read_only, ..OpenOptions::default() })?;
         Ok(Self::Local(Box::new(Service::new(open, None))))
     }

@@ -23,12 +23,16 @@ pub(crate) enum Code {
     NotMounted = 9,
     /// What was to be undone has been built on.
     BuiltOn = 10,
+    /// Damage was put right.
+    Repaired = 11,
+    /// Damage was put right, and something is lost.
+    RepairedInPart = 12,
     /// `EX_TEMPFAIL` of sysexits.h: trying again makes sense.
     Conflict = 75,
 }
 
 impl Code {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Failed,
         Self::Usage,
         Self::InUse,
@@ -39,6 +43,8 @@ impl Code {
         Self::MountPoint,
         Self::NotMounted,
         Self::BuiltOn,
+        Self::Repaired,
+        Self::RepairedInPart,
         Self::Conflict,
     ];
 

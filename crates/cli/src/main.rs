@@ -2,7 +2,7 @@
 //!
 //! A command talks to the daemon of a mounted store, or opens the store itself: [`endpoint`]. The daemon
 //! is this program too: [`daemon`]. Everything that fails ends as one line on standard error and an exit
-//! code: [`error`].
+//! code: [`error`]. Under the names of mount(8)'s helpers it mounts and unmounts: [`helper`].
 
 mod allocator;
 mod args;
@@ -11,29 +11,63 @@ mod control;
 mod daemon;
 mod endpoint;
 mod error;
+mod helper;
 mod hidden;
 mod keys;
 mod mounts;
 mod namespace;
 mod open;
+mod pages;
+mod progress;
 mod report;
 mod service;
 mod staging;
 mod store_dir;
 mod units;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Cli, Command};
+use error::{Code, Result};
 
 fn main() -> ExitCode {
     allocator::give_back_soon();
-    let cli = Cli::parse();
-    let result = match &cli.command {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let (done, exit_code): (_, fn(Code) -> u8) = match helper::called_as(&words) {
+        None => {
+            let cli = Cli::parse_from(&words);
+            let is_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+            progress::allow(cli.quiet || is_json);
+            (carry_out(&cli.command, &words), |code| code as u8)
+        }
+        Some(call) => {
+            let done = call.and_then(|call| {
+                words.truncate(0);
+                words.push("kvfs".into());
+                words.extend(call.words);
+                let command = Cli::parse_from(&words).command;
+                if call.is_fake { commands::mount::check(&command) } else { carry_out(&command, &words) }
+            });
+            (done, helper::exit_code)
+        }
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("kvfs: {error}");
+            ExitCode::from(exit_code(error.code))
+        }
+    }
+}
+
+/// Runs the command that `words` have given.
+fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
+    match command {
         Command::Mkfs(args) => commands::mkfs::run(args),
-        Command::Mount(args) => commands::mount::run(args),
+        Command::Mount(args) => commands::mount::run(args, words),
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),
@@ -42,15 +76,11 @@ fn main() -> ExitCode {
         Command::Locks(args) => commands::locks::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Branch(args) => commands::branch::run(args),
+        Command::Sync(args) => commands::sync::run(args),
+        Command::Completions(args) => pages::print_completions(args),
+        Command::Pages(args) => pages::write_all(args),
         Command::Get(args) => commands::property::get(args),
         Command::Set(args) => commands::property::set(args),
         Command::Version(args) => Ok(commands::version::run(args)),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("kvfs: {error}");
-            ExitCode::from(error.code as u8)
-        }
     }
 }

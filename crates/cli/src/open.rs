@@ -98,7 +98,11 @@ pub(crate) struct OpenOptions {
     pub(crate) memory: Memory,
     pub(crate) read_only: bool,
     pub(crate) atime: AtimePolicy,
+    /// Access times are kept in memory for up to a day.
+    pub(crate) lazytime: bool,
     pub(crate) commit_interval: Option<Duration>,
+    /// Access-control lists don't count, and are not shown.
+    pub(crate) no_acls: bool,
     /// How many committed transactions can be taken back, and how long; `None`: what is kept stays.
     pub(crate) undo: Option<(usize, Duration)>,
 }
@@ -115,7 +119,7 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenOptions { memory, read_only, atime, commit_interval, undo } = *options;
+        let OpenOptions { memory, read_only, no_acls, atime, lazytime, commit_interval, undo } = *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -128,7 +132,9 @@ impl OpenStore {
         let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
         let mount = MountOptions {
             atime,
+            lazytime,
             read_only,
+            acls: !no_acls,
             node_bytes_max: memory.node_bytes(),
             content_bytes_max: memory.content_bytes(),
         };
@@ -141,7 +147,8 @@ impl OpenStore {
     pub(crate) fn close(self) -> Result<()> {
         let Self { fs, db, read_only, .. } = self;
         // What stays queued is found again at the next mount; it must not keep the store from closing.
-        if !read_only && let Err(error) = fs.housekeep() {
+        let tidied = if read_only { Ok(()) } else { fs.sync_target_all().and_then(|_| fs.housekeep()) };
+        if let Err(error) = tidied {
             tracing::warn!(%error, "not everything was tidied up");
         }
         drop(fs);
@@ -266,7 +273,7 @@ pub(crate) fn explain_device(store: &Path, error: &OpenError) -> CliError {
     CliError::new(code, format!("cannot open the store {}: {error}", store.display()))
 }
 
-fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
+pub(crate) fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
     let superblock = match &error {
         StoreError::Io { source, .. } => source.get_ref().and_then(|inner| inner.downcast_ref()),
         _ => None,

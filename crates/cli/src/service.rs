@@ -18,10 +18,11 @@ use kvfs_fs::{DiffKind, Difference, FileType};
 use kvfs_store::{Compression, Durability, Store, UnknownCompression};
 use parking_lot::{Mutex, RwLock};
 
-use crate::control::{ChangeLine, Handler, Peer, Request, Response};
+use crate::control::{ChangeLine, Handler, Peer, Request, Response, ZoneLines};
 use crate::daemon::{Branches, Transactions};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
+use crate::report::zones;
 
 /// The store behind the requests.
 pub(crate) struct Service {
@@ -92,9 +93,11 @@ impl Service {
             }
             Request::Stats => Ok(Response::Stats(store.stats())),
             Request::Check => store.check(),
+            Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
+            Request::Sync => self.sync(store),
             Request::Compression { keyspace, compression } => {
                 store.compression(&keyspace, compression.as_deref()).map(Response::Compression)
             }
@@ -133,6 +136,20 @@ impl Service {
             request => return Ok(Err(request)),
         };
         Ok(Ok(response))
+    }
+
+    /// Makes durable what was acknowledged.
+    fn sync(&self, store: &OpenStore) -> Result<Response> {
+        if let Ok(transactions) = self.transactions()
+            && transactions.is_writeback()
+        {
+            transactions.flush_main_line()?;
+        }
+        let branches = self.branches.get().map_or_else(|| Ok(Vec::new()), |branches| branches.save_all())?;
+        let position = store.fs.sync_target_all()?;
+        store.fs.sync(position)?;
+        let raw = |dir: PathBuf| dir.into_os_string().into_encoded_bytes();
+        Ok(Response::Synced { branches: branches.into_iter().map(raw).collect() })
     }
 
     fn leave(&self, abort_open: bool, checkpoint_open: bool) -> Result<Response> {
@@ -224,6 +241,16 @@ impl OpenStore {
             self.db.set_compression(entry.keyspace, compression)?;
         }
         Ok(self.db.compression(entry.keyspace).to_string())
+    }
+
+    fn zones(&self) -> ZoneLines {
+        let map = self.db.zone_map();
+        ZoneLines {
+            zone_bytes: map.zone_bytes,
+            codes: map.zones.iter().map(|zone| zones::code(zone, map.zone_bytes)).collect(),
+            reserved: map.zones_reserved,
+            figures: map.figures(),
+        }
     }
 
     /// The engine's own structures first, then what the file system made of them.

@@ -10,20 +10,24 @@
 //! [`Device::flush`] that *started after* the write returned.
 
 mod aligned;
+mod around;
 mod counting;
 mod crash;
 mod fault;
 mod file;
 mod memory;
+mod overlay;
 mod request;
 mod rng;
 
 pub use aligned::AlignedBuf;
+pub use around::read_around;
 pub use counting::{CountingDevice, IoCounts};
 pub use crash::{CrashDevice, CrashEvent, CrashEventKind, CrashMode, PowerCut};
 pub use fault::{Call, CallCounts, FaultDevice, FaultError, FaultRule};
 pub use file::{FileDevice, OpenError};
 pub use memory::MemoryDevice;
+pub use overlay::OverlayDevice;
 pub use rng::Rng;
 
 use std::io;

@@ -54,6 +54,9 @@ pub enum FsError {
     /// The operation is never allowed on this object (EPERM).
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
+    /// The object is of a kind for which this is refused (EACCES).
+    #[error("permission denied: {0}")]
+    AccessDenied(&'static str),
     /// No such extended attribute (ENODATA).
     #[error("no such extended attribute")]
     NoAttribute,
@@ -150,6 +153,7 @@ impl FsError {
             Self::FileTooLarge => errno::EFBIG,
             Self::Invalid(_) | Self::Format(_) => errno::EINVAL,
             Self::NotPermitted(_) => errno::EPERM,
+            Self::AccessDenied(_) => errno::EACCES,
             Self::NoAttribute => errno::ENODATA,
             Self::AttributeTooLarge { .. } => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,
@@ -187,6 +191,7 @@ mod errno {
     pub(super) const ENXIO: i32 = 6;
     pub(super) const E2BIG: i32 = 7;
     pub(super) const EAGAIN: i32 = 11;
+    pub(super) const EACCES: i32 = 13;
     pub(super) const EBUSY: i32 = 16;
     pub(super) const EEXIST: i32 = 17;
     pub(super) const ENOTDIR: i32 = 20;

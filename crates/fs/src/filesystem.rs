@@ -13,7 +13,8 @@ use crate::attr::LazyTimes;
 use crate::keys::KeyspaceTable;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::schema::{
-    Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, encode_row, superblock_key,
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, TimePatch, encode_row,
+    superblock_key,
 };
 use crate::view::{Origin, Shared};
 use crate::{
@@ -178,13 +179,17 @@ impl FileSystem {
         }
     }
 
-    /// What `fsync`, `fdatasync` and `fsyncdir` of `node` must wait for: call `store().sync(position)`
+    /// What `fsync`, `fdatasync` and `fsyncdir` of `node` must wait for, its lazily kept access time included: call `store().sync(position)`
     /// wherever blocking is fine, then answer. Never parks.
     ///
     /// # Errors
-    /// `Stale`.
+    /// `Stale`; store errors.
     pub fn sync_target(&self, node: NodeId) -> Result<Position> {
-        Ok(self.pin_node(node)?.state().changed_at)
+        let node = self.pin_node(node)?;
+        if self.options.lazytime {
+            self.write_lazy_time_of(&node)?;
+        }
+        Ok(node.state().changed_at)
     }
 
     /// What `syncfs`, `sync` and unmounting must wait for. Writes lazily kept access times. Never parks.
@@ -202,6 +207,11 @@ impl FileSystem {
     /// [`MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
     pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
         self.nodes.prune_candidates(count_max)
+    }
+
+    /// Whether there are access-control lists: [`MountOptions::acls`].
+    pub fn has_acls(&self) -> bool {
+        self.options.acls
     }
 
     /// Figures of the node table.
@@ -259,10 +269,16 @@ impl FileSystem {
         patch: &RowPatch,
     ) -> Result<Position> {
         let (keyspace, key) = node.row_address(&self.keyspaces);
+        let atime = self.lazy_time_for(node, patch);
+        let with_atime = atime.map(|atime| RowPatch { atime: Some(TimePatch::Max(atime)), ..patch.clone() });
+        let patch = with_atime.as_ref().unwrap_or(patch);
         batch.merge(keyspace, key, patch.encode(node.inode));
         let position = self.apply(batch)?;
         let mut state = node.state();
         state.update(patch, position);
+        if atime == Some(state.header.atime) {
+            state.is_atime_pending = false;
+        }
         if patch.content.is_some() {
             self.nodes.drop_content_locked(&mut state);
         }

@@ -9,6 +9,7 @@
 //!
 //! Invariants: an operation that fails left no trace; the directory tree stays a tree.
 
+mod acl;
 mod attr;
 pub mod check;
 mod dir;
@@ -19,12 +20,14 @@ mod keys;
 mod namespace;
 mod node;
 mod orphan;
+pub mod repair;
 mod schema;
 pub mod transfer;
 mod types;
 mod view;
 mod xattr;
 
+pub use acl::AclKind;
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
 pub use keys::{KEYSPACE_NAME_LEN_MAX, KeyChange, KeyspaceEntry, KeyspaceOwner};

@@ -402,8 +402,13 @@ impl Default for MkfsOptions {
 pub struct MountOptions {
     /// Access times.
     pub atime: AtimePolicy,
+    /// Access times are written with the next change of the inode, at an fsync, by
+    /// [`crate::FileSystem::sync_target_all`], or after a day; else within about a second.
+    pub lazytime: bool,
     /// Refuse every change.
     pub read_only: bool,
+    /// Access-control lists; without them, permission bits alone count, and lists are neither shown nor handed down.
+    pub acls: bool,
     /// Node table size above which [`crate::FileSystem::prune_candidates`] names nodes (bytes).
     pub node_bytes_max: u64,
     /// Content of small files kept between a lookup and the read that follows (bytes).
@@ -414,7 +419,9 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             atime: AtimePolicy::default(),
+            lazytime: false,
             read_only: false,
+            acls: true,
             node_bytes_max: 64 << 20,
             content_bytes_max: 16 << 20,
         }

@@ -1,7 +1,10 @@
-//! What keeps a file-system daemon alive when memory is gone.
+//! What the daemon asks of the kernel about processes: itself, so that it stays alive when memory is gone, and
+//! those that it serves.
 //!
 //! A dirty page of a mapped file can only be freed by this process writing it. So the kernel must neither
 //! make this process wait for such pages, nor choose it as the victim.
+
+pub(crate) mod policy;
 
 use std::{fs, io};
 
@@ -28,4 +31,34 @@ pub fn refuse_huge_pages() -> io::Result<()> {
 /// Lowering the value needs `CAP_SYS_RESOURCE`.
 pub fn adjust_oom_score(adjustment: i16) -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", adjustment.to_string())
+}
+
+/// The CPU on which a thread runs or ran last. O(1): what is read is of one thread, however many its process has.
+/// `None`: it is gone, or this process may not know.
+pub fn cpu_of_thread(tid: u32) -> Option<u32> {
+    let mut buf = [0; 1024];
+    let mut stat = fs::File::open(format!("/proc/{tid}/task/{tid}/stat")).ok()?;
+    let len = io::Read::read(&mut stat, &mut buf).ok()?;
+    cpu_in_stat(std::str::from_utf8(&buf[..len]).ok()?)
+}
+
+/// Field 39 of proc(5)'s `stat`. The program's name, in brackets, may hold anything, so it is counted from its end.
+fn cpu_in_stat(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_of_a_thread_is_found_whatever_its_name() {
+        let fields: Vec<_> = (3..=52).map(|n| n.to_string()).collect();
+        assert_eq!(cpu_in_stat(&format!("12 (a) b) {}\n", fields.join(" "))), Some(39));
+        assert_eq!(cpu_in_stat("12 (short) S 1"), None);
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert!(cpu_of_thread(own).is_some());
+        assert_eq!(cpu_of_thread(u32::MAX), None);
+    }
 }

@@ -21,5 +21,9 @@ pub mod run;
 pub mod version;
 pub mod zone;
 
-pub use db::{Background, Checked, CreateOptions, Db, Options};
+pub use db::{
+    Background, Checked, CreateOptions, Db, Lost, LostKeys, Options, Repaired, ZoneInfo, ZoneKind, ZoneMap,
+    repair,
+};
 pub use format::FORMAT_VERSION;
+pub use run::LostPart;

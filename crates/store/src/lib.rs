@@ -21,6 +21,7 @@ mod difference;
 mod error;
 pub mod model;
 mod named;
+pub mod progress;
 mod txn;
 mod types;
 mod undo;

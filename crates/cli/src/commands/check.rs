@@ -9,6 +9,9 @@ use crate::error::{Code, Result};
 use crate::units::human_value;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    if args.repair {
+        return super::repair::run(args);
+    }
     let mut endpoint = Endpoint::open(Some(&args.target), true)?;
     let Response::Checked { findings, counts } = endpoint.call(&Request::Check)? else {
         return Err(Endpoint::confused());

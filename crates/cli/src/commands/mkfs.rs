@@ -10,6 +10,7 @@ use kvfs_device::{Device, FileDevice};
 use crate::args::MkfsArgs;
 use crate::error::{CliError, Code, Result};
 use crate::open;
+use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 use crate::units::human_bytes;
 
@@ -20,7 +21,9 @@ const CAPACITY_BYTES_MIN: u64 = 128 << 20;
 pub(crate) const INLINE_DEFAULT: u64 = 4096;
 
 pub(crate) fn run(args: &MkfsArgs) -> Result<ExitCode> {
+    let bar = Bar::new("making the store");
     let capacity = make_store(&args.store, args.device.as_deref(), args.size, args.inline, args.force)?;
+    drop(bar);
     println!("made a store of at most {} in {}", human_bytes(capacity), args.store.display());
     Ok(ExitCode::SUCCESS)
 }

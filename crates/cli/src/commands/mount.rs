@@ -1,17 +1,19 @@
 //! `kvfs mount`: from arguments to a [`Plan`], and then into the daemon.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use kvfs_fs::AtimePolicy;
 use kvfs_fuse::mount::{AtimeMode, MountOptions};
 
-use crate::args::MountArgs;
+use crate::args::{Command, MountArgs};
 use crate::daemon::{self, Plan};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::open::{Memory, OpenOptions};
-use crate::units::parse_duration;
+use crate::store_dir::StoreDir;
+use crate::units::{parse_duration, parse_size};
 
 /// Longest commit interval that makes sense (seconds).
 const COMMIT_SECONDS_MAX: f64 = 3600.0;
@@ -23,15 +25,27 @@ const UNDO_AGE: Duration = Duration::from_hours(1);
 /// Each one that is kept is two more positions of which merges keep the versions.
 const UNDO_COUNT_MAX: usize = 1000;
 
-pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
+/// More threads than this help nobody.
+const WORKERS_MAX: u16 = 256;
+
+/// `words`: all of the command line, the program's name first.
+pub(crate) fn run(args: &MountArgs, words: &[OsString]) -> Result<ExitCode> {
     let plan = plan(args)?;
     if args.in_background {
         daemon::background::serve(&plan)
     } else if args.foreground {
         daemon::serve(&plan, daemon::log::Target::Terminal, || Ok(()))
     } else {
-        daemon::background::start()
+        daemon::background::start(words)
     }
+}
+
+/// Whether the arguments of a mount make sense; nothing is mounted.
+pub(crate) fn check(command: &Command) -> Result<ExitCode> {
+    let Command::Mount(args) = command else { return Ok(ExitCode::SUCCESS) };
+    plan(args)?;
+    StoreDir::open(&args.store)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn plan(args: &MountArgs) -> Result<Plan> {
@@ -39,25 +53,35 @@ fn plan(args: &MountArgs) -> Result<Plan> {
     let mut ours = Ours::default();
     for list in &args.options {
         for option in mount.apply(list).map_err(|error| CliError::new(Code::Usage, error.to_string()))? {
-            ours.apply(option, &mut mount)?;
+            if !ours.apply(option, &mut mount)? && !args.sloppy {
+                return Err(CliError::new(
+                    Code::Usage,
+                    format!("unknown mount option \"{option}\"; `kvfs mount --help` lists them"),
+                ));
+            }
         }
     }
     Ok(Plan {
         store: mounts::resolve(&args.store)?,
         dir: mounts::resolve(&args.dir)?,
-        create: args.create,
-        size: args.size,
+        create: args.create || ours.create,
+        size: args.size.or(ours.size),
         nonempty: ours.nonempty,
         writeback: ours.writeback,
-        workers: args.workers.map(usize::from),
+        steers: !ours.nosteer,
+        nobtime: ours.nobtime,
+        workers: args.workers.or(ours.workers).map(usize::from),
         open: OpenOptions {
-            memory: Memory::new(args.memory)?,
+            memory: Memory::new(args.memory.or(ours.memory))?,
             read_only: mount.read_only,
             atime: match mount.atime {
                 AtimeMode::Relatime => AtimePolicy::Relatime,
                 AtimeMode::Noatime => AtimePolicy::Noatime,
                 AtimeMode::Strictatime => AtimePolicy::Strict,
             },
+            // Without permission checks in the kernel, lists would change that.
+            no_acls: ours.noacl || !mount.default_permissions,
+            lazytime: ours.lazytime,
             commit_interval: ours.commit_interval,
             undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
         },
@@ -67,31 +91,46 @@ fn plan(args: &MountArgs) -> Result<Plan> {
 
 /// Options that the FUSE layer leaves to us.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 struct Ours {
     nonempty: bool,
     writeback: bool,
+    nosteer: bool,
+    noacl: bool,
+    lazytime: bool,
+    nobtime: bool,
     commit_interval: Option<Duration>,
     undo_count: Option<usize>,
     undo_age: Option<Duration>,
+    create: bool,
+    size: Option<u64>,
+    memory: Option<u64>,
+    workers: Option<u16>,
 }
 
 impl Ours {
-    fn apply(&mut self, option: &str, mount: &mut MountOptions) -> Result<()> {
+    /// False: nobody knows it.
+    fn apply(&mut self, option: &str, mount: &mut MountOptions) -> Result<bool> {
         match option.split_once('=') {
             None if option == "nonempty" => self.nonempty = true,
             None if option == "writeback" => self.writeback = true,
+            None if option == "nosteer" => self.nosteer = true,
+            None if option == "acl" => self.noacl = false,
+            None if option == "noacl" => self.noacl = true,
+            None if option == "lazytime" => self.lazytime = true,
+            None if option == "nolazytime" => self.lazytime = false,
+            None if option == "nobtime" => self.nobtime = true,
             None if option == "no_allow_other" => mount.allow_other = false,
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
             Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
-            _ => {
-                return Err(CliError::new(
-                    Code::Usage,
-                    format!("unknown mount option \"{option}\"; `kvfs mount --help` lists them"),
-                ));
-            }
+            None if option == "create" => self.create = true,
+            Some(("size", size)) => self.size = Some(parse_bytes(option, size)?),
+            Some(("memory", size)) => self.memory = Some(parse_bytes(option, size)?),
+            Some(("workers", count)) => self.workers = Some(parse_workers(count)?),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -103,6 +142,17 @@ fn parse_commit(text: &str) -> Result<Duration> {
             format!("commit={text}: seconds, more than 0 and at most {COMMIT_SECONDS_MAX}"),
         )),
     }
+}
+
+fn parse_bytes(option: &str, text: &str) -> Result<u64> {
+    parse_size(text).map_err(|error| CliError::new(Code::Usage, format!("{option}: {error}")))
+}
+
+fn parse_workers(text: &str) -> Result<u16> {
+    let count = text.parse().ok().filter(|count| (1..=WORKERS_MAX).contains(count));
+    count.ok_or_else(|| {
+        CliError::new(Code::Usage, format!("workers={text}: a number from 1 to {WORKERS_MAX}"))
+    })
 }
 
 fn parse_undo_count(text: &str) -> Result<usize> {
@@ -135,22 +185,39 @@ mod tests {
             memory: None,
             workers: None,
             size: None,
+            sloppy: options.contains(&"sloppy"),
             in_background: false,
         })
     }
 
     #[test]
     fn options_reach_kernel_engine_and_file_system() {
-        let options = ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback"];
+        let options =
+            ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback,lazytime,nobtime,nosteer"];
         let plan = planned(&options).expect("is valid");
+        assert!(!plan.steers && planned(&[]).expect("is valid").steers);
+        assert!(plan.open.lazytime && plan.nobtime);
+        let plain = planned(&["lazytime,nolazytime"]).expect("is valid");
+        assert!(!plain.open.lazytime && !plain.nobtime);
         assert!(plan.writeback && !planned(&[]).expect("is valid").writeback);
         assert!(plan.mount.read_only && plan.mount.noexec && !plan.mount.allow_other && plan.nonempty);
         assert!(plan.open.read_only);
         assert_eq!(plan.open.atime, AtimePolicy::Noatime);
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
+        assert!(!plan.open.no_acls && planned(&["noacl"]).expect("is valid").open.no_acls);
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
         assert_eq!(plan.open.undo, Some((0, Duration::from_mins(30))));
+    }
+
+    #[test]
+    fn lines_of_fstab_say_everything_with_options() {
+        let list =
+            "rw,defaults,_netdev,noauto,nofail,user=me,x-systemd.automount,X-mount.mkdir,comment=a,uhelper=b";
+        let plan = planned(&[list, "memory=512M,workers=3,size=2G,create"]).expect("is valid");
+        assert_eq!(plan.open.memory.bytes(), 512 << 20);
+        assert_eq!((plan.workers, plan.size, plan.create), (Some(3), Some(2 << 30), true));
+        assert!(planned(&["sloppy", "sparkle"]).is_ok(), "mount -s passes over what is not known");
     }
 
     #[test]
@@ -167,10 +234,15 @@ mod tests {
             "undo_count=-1",
             "undo_count=1001",
             "undo_age=x",
+            "memory=x",
+            "memory=1M",
+            "workers=0",
+            "size=",
         ] {
             let error = planned(&[wrong]).expect_err("is refused");
             assert_eq!(error.code, Code::Usage, "{wrong}");
-            assert!(error.message.contains(wrong), "{}", error.message);
+            let name = wrong.split('=').next().unwrap_or_default();
+            assert!(error.message.contains(name), "{}", error.message);
         }
     }
 }

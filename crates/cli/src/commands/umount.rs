@@ -11,6 +11,7 @@ use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::open::CLOSE_TIME_MAX;
+use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
 pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
@@ -31,7 +32,10 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
         _ => None,
     };
     let how = if args.lazy { Unmount::Lazy } else { Unmount::Clean };
-    kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| explain_mount(&error))?;
+    {
+        let _bar = Bar::new("unmounting");
+        kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| explain_mount(&error))?;
+    }
     if mount.is_view && !args.lazy {
         settle(&mount)?;
     }

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvfs_rpc::address::Address;
+use kvfs_store::progress::Unit;
 
 use super::descriptor;
 use super::protocol::{Request, Response, read_frame, write_frame};
 use crate::error::{CliError, Code, Result};
+use crate::progress::Bar;
 
 /// What is behind the control socket of a store.
 #[derive(Debug)]
@@ -73,7 +75,9 @@ impl Client {
     /// Sends one request and waits for its answer; a failure that the daemon reports becomes an error.
     /// [`Response::Closing`]: nothing was done.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
-        match self.exchange(request).map_err(|error| Self::lost(&error))? {
+        let bar = Bar::new("waiting for the daemon");
+        write_frame(&mut self.stream, request).map_err(|error| Self::lost(&error))?;
+        match read_answer(&mut self.stream, &bar).map_err(|error| Self::lost(&error))? {
             Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
             Some(response) => Ok(response),
             None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
@@ -85,7 +89,8 @@ impl Client {
         write_frame(&mut self.stream, &Request::Attach { id })
             .and_then(|()| descriptor::send(&self.stream, device))
             .map_err(|error| Self::lost(&error))?;
-        match read_frame(&mut self.stream).map_err(|error| Self::lost(&error))? {
+        let bar = Bar::new("waiting for the daemon");
+        match read_answer(&mut self.stream, &bar).map_err(|error| Self::lost(&error))? {
             Some(Response::Done) => Ok(()),
             Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
             Some(_) => Err(Self::confused()),
@@ -121,13 +126,14 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Waits until the daemon has closed the store and exited. False: it did not in `time_max`.
+    /// Waits until the daemon has closed the store and exited. False: it did not get on for `time_max`.
     ///
     /// The daemon's failure to close becomes an error.
     pub(crate) fn wait(mut self, time_max: Duration) -> Result<bool> {
         let lost = |error: io::Error| Client::lost(&error);
         self.stream.set_read_timeout(Some(time_max)).map_err(lost)?;
-        match read_frame(&mut self.stream) {
+        let bar = Bar::new("waiting for the daemon to write everything out");
+        match read_answer(&mut self.stream, &bar) {
             Ok(Some(Response::Failed { code, message })) => {
                 Err(CliError::new(Code::from_number(code), message))
             }
@@ -143,6 +149,18 @@ impl Closing {
                 Code::Failed,
                 "the daemon ended without closing the store; the next mount replays its journal",
             )),
+        }
+    }
+}
+
+/// The next frame that is no news of progress, which `bar` shows.
+fn read_answer(stream: &mut UnixStream, bar: &Bar) -> io::Result<Option<Response>> {
+    loop {
+        match read_frame(stream)? {
+            Some(Response::Progress { stage, is_bytes, done, total }) => {
+                bar.show(&stage, if is_bytes { Unit::Bytes } else { Unit::Items }, done, total);
+            }
+            answer => return Ok(answer),
         }
     }
 }

@@ -12,6 +12,6 @@ pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
     Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LockLine, LockLines,
     LockPlaceParts, ObstacleLine, PartyLine, Request, Response, SnapshotLine, SnapshotRequest, TxnLine,
-    UndoRequest, WaiterLine,
+    UndoRequest, WaiterLine, ZoneLines,
 };
 pub(crate) use server::{Handler, Server};

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
+use kvfs_store::progress::{Step, Unit};
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -61,11 +62,26 @@ pub(crate) enum Request {
     AwaitClosed,
     Undo(UndoRequest),
     Branch(BranchRequest),
+    /// Answered when everything that was acknowledged before is durable.
+    Sync,
     /// How a keyspace is stored, by the words of the command line; `None`: only tell.
     Compression {
         keyspace: String,
         compression: Option<String>,
     },
+    Zones,
+}
+
+/// What the zones of a store are used for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct ZoneLines {
+    pub(crate) zone_bytes: u64,
+    /// One for each zone; see [`crate::report::zones::code`].
+    pub(crate) codes: Vec<u8>,
+    /// Free zones that are held back.
+    pub(crate) reserved: u64,
+    /// By name.
+    pub(crate) figures: Vec<(String, u64)>,
 }
 
 /// What is asked about committed transactions.
@@ -384,8 +400,27 @@ pub(crate) enum Response {
     },
     /// Names of the branches that open transactions have become.
     Kept(Vec<String>),
+    Zones(ZoneLines),
+    /// Where the branches are mounted that are durable, too, as raw bytes.
+    Synced {
+        branches: Vec<Vec<u8>>,
+    },
+    /// The answer takes longer; it is here, as `kvfs_store::progress::Step` says. The answer follows.
+    Progress {
+        stage: String,
+        is_bytes: bool,
+        done: u64,
+        total: u64,
+    },
     /// As it is now.
     Compression(String),
+}
+
+impl From<Step> for Response {
+    fn from(step: Step) -> Self {
+        let Step { stage, unit, done, total } = step;
+        Self::Progress { stage: stage.to_owned(), is_bytes: unit == Unit::Bytes, done, total }
+    }
 }
 
 /// Bytes that go as they are.

@@ -3,7 +3,9 @@
 //! Thread safety: the handler is shared. Slow and half-closed clients meet time-outs and a bound on
 //! connections, and can't hold anything of the file system.
 
+use std::cell::Cell;
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_rpc::address::Address;
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::progress::{self, Step};
 use parking_lot::Mutex;
 
 use super::peer::Peer;
@@ -24,6 +28,8 @@ const CONNECTIONS_MAX: usize = 256;
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// After a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+/// Between two news of how far a request is.
+const NEWS_PERIOD: Duration = Duration::from_millis(400);
 /// The last word to those who wait for the end must not keep the daemon.
 const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
@@ -94,6 +100,19 @@ impl Server {
         ending.outcome = Some(outcome.clone());
         for stream in std::mem::take(&mut ending.awaiting) {
             last_word(stream, outcome);
+        }
+    }
+
+    /// Tells the clients that wait for the end how far it is.
+    pub(crate) fn news(&self) -> impl Fn(Step) + 'static {
+        let (shared, clock, due) = (Arc::clone(&self.shared), SystemClock::new(), Cell::new(Duration::ZERO));
+        move |step| {
+            let now = clock.monotonic();
+            if now >= due.get() {
+                due.set(now + NEWS_PERIOD);
+                let news = Response::from(step);
+                shared.ending.lock().awaiting.retain_mut(|stream| write_frame(stream, &news).is_ok());
+            }
         }
     }
 
@@ -168,6 +187,32 @@ fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
     served
 }
 
+/// Tells a client that waits how far its request is: for the first time after a while, then now and then.
+struct News {
+    stream: UnixStream,
+    clock: SystemClock,
+    due: Cell<Duration>,
+}
+
+impl News {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, clock: SystemClock::new(), due: Cell::new(NEWS_PERIOD * 2) }
+    }
+
+    fn tell(&self, step: Step) {
+        let now = self.clock.monotonic();
+        if now < self.due.get() {
+            return;
+        }
+        self.due.set(now + NEWS_PERIOD);
+        if write_frame(&mut &self.stream, &Response::from(step)).is_err() {
+            // Half a frame may have gone out: nothing may follow it. The request is carried out all the same.
+            let _ = self.stream.shutdown(Shutdown::Both);
+            self.due.set(Duration::MAX);
+        }
+    }
+}
+
 fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<()> {
     while let Some(request) = read_frame::<Request>(&mut stream)? {
         match request {
@@ -187,7 +232,12 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                 );
                 return write_frame(&mut stream, &Response::Failed { code: 1, message });
             }
-            request => write_frame(&mut stream, &shared.handler.handle(peer, request))?,
+            request => {
+                let news = News::new(stream.try_clone()?);
+                let response =
+                    progress::watched(move |step| news.tell(step), || shared.handler.handle(peer, request));
+                write_frame(&mut stream, &response)?;
+            }
         }
     }
     Ok(())

@@ -6,6 +6,7 @@
 //!
 //! Report: one byte, 0 or the exit code, then the message.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,22 +15,25 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use super::{Plan, log};
 use crate::error::{CliError, Code, Result};
+use crate::progress::Bar;
 
 const READY: u8 = 0;
 
 /// Longest message taken from the child (bytes).
 const REPORT_LEN_MAX: u64 = 64 << 10;
 
-/// The parent: starts the child with the same arguments, and waits for its report.
-pub(crate) fn start() -> Result<ExitCode> {
+/// The parent: starts the child with the same words (`kvfs mount …`), and waits for its report.
+pub(crate) fn start(words: &[OsString]) -> Result<ExitCode> {
     let failed = |what: &str, error: &io::Error| {
         CliError::new(Code::Failed, format!("cannot {what} the daemon: {error}"))
     };
-    let mut child = spawn().map_err(|error| failed("start", &error))?;
+    let bar = Bar::new("mounting");
+    let mut child = spawn(words).map_err(|error| failed("start", &error))?;
     let mut report = Vec::new();
     if let Some(channel) = child.stdout.take() {
         channel.take(REPORT_LEN_MAX).read_to_end(&mut report).map_err(|error| failed("hear", &error))?;
     }
+    drop(bar);
     match report.split_first() {
         Some((&READY, _)) => Ok(ExitCode::SUCCESS),
         Some((&code, message)) => {
@@ -44,18 +48,17 @@ pub(crate) fn start() -> Result<ExitCode> {
     }
 }
 
-fn spawn() -> io::Result<Child> {
+fn spawn(words: &[OsString]) -> io::Result<Child> {
     // The path tells people what runs; the link always works, also when the file was replaced.
     let program = std::env::current_exe().ok().filter(|path| path.exists());
     let program = program.as_deref().unwrap_or(Path::new("/proc/self/exe"));
-    let mut words = std::env::args_os();
-    let name = words.next().unwrap_or_else(|| "kvfs".into());
-    let subcommand = words.next();
+    let (name, rest) = words.split_first().map_or((OsStr::new("kvfs"), words), |(name, rest)| (name, rest));
+    let (subcommand, rest) = rest.split_at(rest.len().min(1));
     Command::new(program)
         .arg0(name)
         .args(subcommand)
         .arg("--in-background")
-        .args(words)
+        .args(rest)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

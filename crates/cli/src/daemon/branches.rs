@@ -215,6 +215,18 @@ impl Branches {
         state.mounted.iter().filter(|(_, mounted)| !mounted.view.has_ended()).map(of).collect()
     }
 
+    /// Checkpoints all that are mounted, and tells where.
+    pub(crate) fn save_all(&self) -> Result<Vec<PathBuf>> {
+        let mut state = self.state.lock();
+        let now = self.clock.monotonic();
+        let mut dirs = Vec::new();
+        for mounted in state.mounted.values_mut().filter(|mounted| !mounted.view.has_ended()) {
+            mounted.checkpoint(now)?;
+            dirs.push(mounted.point.path().to_owned());
+        }
+        Ok(dirs)
+    }
+
     /// Checkpoints and unmounts all.
     pub(crate) fn close(&self) {
         let (mounted, clock) = {

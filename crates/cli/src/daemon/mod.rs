@@ -50,6 +50,7 @@ const READ_AHEAD_BYTES: u32 = 1 << 20;
 
 /// What to mount, where, and how. Paths are absolute and without symbolic links.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Plan {
     pub(crate) store: PathBuf,
     pub(crate) dir: PathBuf,
@@ -58,6 +59,10 @@ pub(crate) struct Plan {
     pub(crate) nonempty: bool,
     /// The kernel keeps dirty pages.
     pub(crate) writeback: bool,
+    /// Whether workers follow the program that asks.
+    pub(crate) steers: bool,
+    /// Birth times are not asked for.
+    pub(crate) nobtime: bool,
     pub(crate) workers: Option<usize>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
@@ -87,7 +92,10 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     };
     drop(fs);
     drop(keeper);
-    let closed = service.close();
+    let closed = match &served {
+        Ok((_, server)) => kvfs_store::progress::watched(server.news(), || service.close()),
+        Err(_) => service.close(),
+    };
     if let Err(error) = &closed {
         tracing::error!(%error, "closing the store failed");
     }
@@ -144,11 +152,14 @@ fn run_session(
     let hidden = Some(hidden::directory(service, fs));
     let door = Some(transactions::door(service));
     let writeback = plan.writeback;
-    let bridge_config = BridgeConfig { hidden, door, writeback, ..BridgeConfig::default() };
+    let btimes = !plan.nobtime;
+    let bridge_config = BridgeConfig { hidden, door, writeback, btimes, ..BridgeConfig::default() };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
-    let init = InitConfig { writeback_cache: writeback, ..init_config() };
+    let acls = fs.has_acls();
+    let init = InitConfig { writeback_cache: writeback, posix_acl: acls, dont_mask: acls, ..init_config() };
     let mut config = SessionConfig { init, name: "kvfs".to_owned(), ..Default::default() };
+    config.steers = plan.steers;
     config.workers = plan.workers.unwrap_or(config.workers);
     config.idle_buffer_bytes_max = plan.open.memory.io_bytes() as usize;
     let transport = Box::new(DeviceTransport::new(device));

@@ -2,3 +2,4 @@
 
 pub(crate) mod locks;
 pub(crate) mod stats;
+pub(crate) mod zones;

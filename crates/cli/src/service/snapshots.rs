@@ -31,6 +31,8 @@ impl Service {
                 {
                     transactions.flush_main_line()?;
                 }
+                // With the access times that wait.
+                store.fs.sync_target_all()?;
                 let clock = SystemClock::new();
                 let info = store.db.create_snapshot(&name)?;
                 let took_us = clock.monotonic().as_micros() as u64;

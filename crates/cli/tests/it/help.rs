@@ -1,11 +1,23 @@
 //! The command explains itself.
 
-use crate::world::kvfs;
+use crate::world::{World, kvfs};
 
 #[test]
 fn every_command_has_help_with_examples() {
-    for command in ["mkfs", "mount", "umount", "check", "stats", "kv", "locks", "snapshot", "txn", "version"]
-    {
+    for command in [
+        "mkfs",
+        "mount",
+        "umount",
+        "check",
+        "stats",
+        "kv",
+        "locks",
+        "snapshot",
+        "txn",
+        "version",
+        "sync",
+        "completions",
+    ] {
         let help = kvfs(&[command, "--help"]).ok();
         assert!(help.contains("Example"), "{command}: {help}");
         assert!(help.contains(&format!("kvfs {command}")), "{command}: {help}");
@@ -16,6 +28,20 @@ fn every_command_has_help_with_examples() {
     }
     assert!(!help.contains("in-background"));
     assert!(!kvfs(&["mount", "--help"]).ok().contains("in-background"));
+}
+
+#[test]
+fn completions_and_manual_come_from_the_command_itself() {
+    for shell in ["bash", "zsh", "fish"] {
+        let text = kvfs(&["completions", shell]).ok();
+        assert!(text.contains("snapshot") && text.contains("umount"), "{shell}");
+        assert!(!text.contains("in-background"), "{shell} offers what is hidden");
+    }
+    let world = World::new();
+    kvfs(&["pages", &world.text("share")]).ok();
+    let page = std::fs::read_to_string(world.path("share/man/man1/kvfs-mount.1")).unwrap();
+    assert!(page.contains("undo_count=N") && page.contains(".SH \"EXAMPLES\""), "{page}");
+    assert!(world.path("share/zsh/site-functions/_kvfs").exists());
 }
 
 #[test]

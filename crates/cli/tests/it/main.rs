@@ -7,6 +7,7 @@ mod help;
 mod kv;
 mod life;
 mod mount_errors;
+mod repair;
 mod stores;
 mod transactions;
 mod user;

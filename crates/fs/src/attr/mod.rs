@@ -8,7 +8,7 @@ use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
 use crate::node::Node;
-use crate::schema::{BitsPatch, Header, RowPatch, TimePatch};
+use crate::schema::{BitsPatch, Header, RowFlags, RowPatch, TimePatch};
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
     namespace,
@@ -57,10 +57,17 @@ impl FileSystem {
                 _ => return Err(FsError::Invalid("only files have a size that can be set")),
             }
         }
-        let _guard = self.latch(caller, &setattr_wants(&node, changes))?;
+        let mut guard = self.latch(caller, &setattr_wants(&node, changes))?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = plan(&header, changes, self.now());
+        if let Some(mode) = changes.mode
+            && header.flags.has(RowFlags::ACCESS_ACL)
+        {
+            let fields = Fields::XATTRS;
+            guard.try_extend(&[Want::exclusive(LockName::Attributes { inode: node.inode, fields })])?;
+            self.stage_acl_of_mode(&mut batch, &header, mode)?;
+        }
         if let Some(size) = changes.size {
             self.stage_resize(&mut batch, &node, &header, size, &mut patch)?;
         }

@@ -1,10 +1,12 @@
 //! Blocks and extended attributes against their owners.
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, Read};
 
 use super::CheckReport;
 use super::rows::{Owner, Rows};
 use crate::Result;
+use crate::acl::{Acl, AclKind, PERMISSIONS};
 use crate::schema::{Keyspaces, RowFlags};
 
 /// What was seen of one inode's blocks.
@@ -24,24 +26,27 @@ fn owner(rows: &Rows, inode: u64) -> Option<&Owner> {
 }
 
 /// Walks all keys of a keyspace.
-fn for_each(read: &dyn Read, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8])) -> Result<()> {
+fn for_each<R: Read + ?Sized>(read: &R, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8])) -> Result<()> {
     let mut cursor = read.cursor(keyspace, KeyRange::all())?;
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {
         see(key, value);
+        progress::advance(value.len() as u64);
         cursor.next()?;
     }
     Ok(())
 }
 
 /// Every block has an owner that counts it; nothing lies beyond the end of a file.
-pub(super) fn check_blocks(
-    read: &dyn Read,
+pub(super) fn check_blocks<R: Read + ?Sized>(
+    read: &R,
     keyspaces: &Keyspaces,
     rows: &Rows,
     report: &mut CheckReport,
 ) -> Result<()> {
     let mut counts: Vec<Seen> = Vec::new();
+    let blocks: u64 = rows.owners.iter().map(|owner| owner.blocks).sum();
+    progress::stage("comparing blocks", Unit::Bytes, blocks.saturating_mul(BLOCK_BYTES as u64));
     for_each(read, keyspaces.data, |key, value| {
         report.blocks += 1;
         let Some((inode, block)) =
@@ -87,19 +92,46 @@ fn check_block(rows: &Rows, inode: u64, block: u64, value: &[u8], report: &mut C
     }
 }
 
-/// Every extended attribute has an owner that says so.
-pub(super) fn check_xattrs(
-    read: &dyn Read,
+/// Every extended attribute has an owner that says so; access-control lists are sound, fit the permission bits, and
+/// are where their owners say.
+pub(super) fn check_xattrs<R: Read + ?Sized>(
+    read: &R,
     keyspaces: &Keyspaces,
     rows: &Rows,
     report: &mut CheckReport,
 ) -> Result<()> {
-    for_each(read, keyspaces.xattr, |key, _| {
+    let mut lists: Vec<(u64, AclKind)> = Vec::new();
+    for_each(read, keyspaces.xattr, |key, value| {
         report.xattrs += 1;
-        let inode = split(key).map(|(inode, _)| inode);
-        if !inode.and_then(|inode| owner(rows, inode)).is_some_and(|owner| owner.flags.has(RowFlags::XATTRS))
-        {
-            report.problem(format!("extended attribute {}", key.escape_ascii()), "no inode owns it");
+        let place = || format!("extended attribute {}", key.escape_ascii());
+        let found = split(key).and_then(|(inode, name)| Some((owner(rows, inode)?, name)));
+        let Some((owner, name)) = found.filter(|(owner, _)| owner.flags.has(RowFlags::XATTRS)) else {
+            return report.problem(place(), "no inode owns it");
+        };
+        if let Some(kind) = AclKind::by_name(name) {
+            lists.push((owner.inode, kind));
+            if let Some(problem) = list_problem(owner, kind, value) {
+                report.problem(place(), problem);
+            }
         }
-    })
+    })?;
+    for owner in &rows.owners {
+        for kind in AclKind::ALL {
+            if owner.flags.has(kind.flag()) && lists.binary_search(&(owner.inode, kind)).is_err() {
+                let name = kind.name().escape_ascii();
+                report.problem(format!("inode {}", owner.inode), format!("{name} is missing"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a list.
+fn list_problem(owner: &Owner, kind: AclKind, value: &[u8]) -> Option<&'static str> {
+    let Ok(Some(acl)) = Acl::parse(value) else { return Some("it is no access-control list") };
+    if !owner.flags.has(kind.flag()) {
+        return Some("its inode does not say that it has one");
+    }
+    let fits = kind == AclKind::Default || acl.permissions() == owner.mode & PERMISSIONS;
+    (!fits).then_some("it does not fit the permission bits")
 }

@@ -12,7 +12,7 @@ mod rows;
 use std::fmt;
 use std::sync::Arc;
 
-use kvfs_store::{Snapshot, Store};
+use kvfs_store::{Read, Snapshot, Store};
 
 use crate::Result;
 use crate::schema::Keyspaces;
@@ -65,10 +65,15 @@ impl CheckReport {
 pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport> {
     let keyspaces = Keyspaces::open(&**store)?;
     let snapshot: Arc<dyn Snapshot> = store.snapshot()?;
+    check_read(&*snapshot, &keyspaces)
+}
+
+/// Checks what `read` sees, which does not change meanwhile.
+pub(crate) fn check_read<R: Read + ?Sized>(read: &R, keyspaces: &Keyspaces) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    let rows = Rows::scan(&*snapshot, &keyspaces, &mut report)?;
+    let rows = Rows::scan(read, keyspaces, &mut report)?;
     rows.compare(&mut report);
-    content::check_blocks(&*snapshot, &keyspaces, &rows, &mut report)?;
-    content::check_xattrs(&*snapshot, &keyspaces, &rows, &mut report)?;
+    content::check_blocks(read, keyspaces, &rows, &mut report)?;
+    content::check_xattrs(read, keyspaces, &rows, &mut report)?;
     Ok(report)
 }

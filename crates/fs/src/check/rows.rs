@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyRange, Read};
 
 use super::CheckReport;
@@ -18,6 +19,7 @@ pub(super) struct Owner {
     pub(super) size: u64,
     pub(super) blocks: u64,
     pub(super) flags: RowFlags,
+    pub(super) mode: u32,
 }
 
 #[derive(Debug, Default)]
@@ -48,15 +50,21 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Reads `meta` and `orphans`.
-    pub(super) fn scan(read: &dyn Read, keyspaces: &Keyspaces, report: &mut CheckReport) -> Result<Self> {
+    pub(super) fn scan<R: Read + ?Sized>(
+        read: &R,
+        keyspaces: &Keyspaces,
+        report: &mut CheckReport,
+    ) -> Result<Self> {
         let mut rows = Self::default();
         match read.get(keyspaces.meta, &superblock_key())? {
             Some(bytes) => rows.inode_next = Superblock::decode(&bytes)?.inode_next,
             None => report.problem("file system", "there is no superblock record"),
         }
+        progress::stage("comparing names", Unit::Items, 0);
         let mut cursor = read.cursor(keyspaces.meta, KeyRange::all())?;
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {
+            progress::advance(1);
             if is_keyspace_key(key) {
                 if let Err(error) = decode_keyspace(&key.escape_ascii().to_string(), bytes) {
                     report.problem("keyspaces", error.to_string());
@@ -165,9 +173,13 @@ impl Rows {
         if header.inode >= self.inode_next {
             report.problem(place, format!("inode {} was never given out", header.inode));
         }
-        if header.flags.has(RowFlags::BLOCKS) || header.flags.has(RowFlags::XATTRS) {
-            let Header { inode, size, blocks, flags, .. } = *header;
-            self.owners.push(Owner { inode, size, blocks, flags });
+        if header.flags.has(RowFlags::DEFAULT_ACL) && header.kind != FileType::Directory {
+            report.problem(place, "it says that it hands an access-control list down, and is no directory");
+        }
+        let elsewhere = RowFlags::BLOCKS | RowFlags::XATTRS | RowFlags::ACCESS_ACL | RowFlags::DEFAULT_ACL;
+        if header.flags.has(elsewhere) {
+            let Header { inode, size, blocks, flags, mode, .. } = *header;
+            self.owners.push(Owner { inode, size, blocks, flags, mode });
         }
         let content_expected = match header.kind {
             FileType::Regular if header.flags.has(RowFlags::BLOCKS) => 0,

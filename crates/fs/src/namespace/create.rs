@@ -5,6 +5,7 @@ use kvfs_store::Batch;
 
 use super::lookup::answer;
 use super::{attribute_wants, check_name, counters, entry_wants};
+use crate::acl::Inherited;
 use crate::node::{DirectoryPart, Intern, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::{
@@ -51,8 +52,7 @@ impl FileSystem {
             Some(kind) => kind,
         };
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
-        let new =
-            New { kind, mode: mode & !caller.umask, rdev: if is_device { rdev } else { 0 }, target: b"" };
+        let new = New { kind, mode, rdev: if is_device { rdev } else { 0 }, target: b"" };
         self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
     }
 
@@ -69,7 +69,7 @@ impl FileSystem {
         mode: u32,
         exclusive: bool,
     ) -> Result<(Entry, bool)> {
-        let new = New { kind: FileType::Regular, mode: mode & !caller.umask, rdev: 0, target: b"" };
+        let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
         self.make(caller, parent, name, &new, exclusive)
     }
 
@@ -78,7 +78,7 @@ impl FileSystem {
     /// # Errors
     /// `Exists`, `TooManyLinks`, …
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
-        let new = New { kind: FileType::Directory, mode: mode & !caller.umask, rdev: 0, target: b"" };
+        let new = New { kind: FileType::Directory, mode, rdev: 0, target: b"" };
         self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
     }
 
@@ -90,13 +90,14 @@ impl FileSystem {
     pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, linkable: bool) -> Result<Entry> {
         self.check_writable()?;
         let (parent, _) = self.pin_directory(parent)?;
-        let new = New { kind: FileType::Regular, mode: mode & !caller.umask, rdev: 0, target: b"" };
-        let mut header = self.new_header(caller, &parent, &new)?;
+        let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
+        let (mut header, inherited) = self.new_header(caller, &parent, &new)?;
         header.nlink = 0;
         if linkable {
             header.flags = header.flags | RowFlags::LINKABLE;
         }
         let mut batch = Batch::new();
+        inherited.stage(self, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
         let node = self.intern_new(header, &|| Location::Orphan, None);
         let position = self.apply(batch)?;
@@ -130,13 +131,14 @@ impl FileSystem {
             return Ok((answer(&node), false));
         }
         self.check_writable()?;
-        let header = self.new_header(caller, &parent, new)?;
+        let (mut header, inherited) = self.new_header(caller, &parent, new)?;
         let is_directory = new.kind == FileType::Directory;
         if is_directory && parent.header().nlink >= LINK_MAX {
             return Err(FsError::TooManyLinks);
         }
         let placement = Placement::own_subtree(header.inode);
         let mut batch = Batch::new();
+        inherited.stage(self, &mut header, &mut batch);
         if is_directory {
             batch.put(self.keyspaces.meta, key, encode_directory_link(header.inode, &placement));
             batch.put(self.keyspaces.meta, placement.own_key(), encode_row(&header, b""));
@@ -169,12 +171,14 @@ impl FileSystem {
         }
     }
 
-    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory.
-    fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<Header> {
+    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory; and the lists that it
+    /// inherits.
+    fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<(Header, Inherited)> {
         let now: Timestamp = self.now();
+        let inherited = self.inherited(caller, parent, new.kind, new.mode & MODE_BITS)?;
         let inode = self.allocate_inode(parent)?;
         let mut header = Header::new(inode, new.kind, now);
-        header.mode = new.mode & MODE_BITS;
+        header.mode = inherited.mode;
         header.uid = caller.uid;
         header.gid = caller.gid;
         header.rdev = new.rdev;
@@ -193,7 +197,7 @@ impl FileSystem {
             header.nlink = 2;
             header.parent = parent.inode;
         }
-        Ok(header)
+        Ok((header, inherited))
     }
 
     /// The target of a symbolic link. Never parks.

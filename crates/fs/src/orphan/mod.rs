@@ -15,8 +15,8 @@ use crate::{FileSystem, Result};
 const REAP_BATCH: usize = 128;
 
 impl FileSystem {
-    /// Background work: reaps queued orphans, writes lazily kept access times. Call it about once a second
-    /// from a thread that may block, and before unmounting.
+    /// Background work: reaps queued orphans, writes lazily kept access times that are due. Call it about once a
+    /// second from a thread that may block, and before unmounting.
     ///
     /// # Errors
     /// Store errors; what was not done stays queued.
@@ -24,7 +24,9 @@ impl FileSystem {
         if self.options.read_only {
             return Ok(());
         }
-        self.write_lazy_times()?;
+        if self.lazy_times_are_due() {
+            self.write_lazy_times()?;
+        }
         self.reap_all()
     }
 

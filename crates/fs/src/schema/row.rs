@@ -36,6 +36,10 @@ impl RowFlags {
     pub(crate) const XATTRS: Self = Self(4);
     /// An orphan that may be given a name (`O_TMPFILE` without `O_EXCL`).
     pub(crate) const LINKABLE: Self = Self(8);
+    /// It has an access-control list beyond its permission bits.
+    pub(crate) const ACCESS_ACL: Self = Self(16);
+    /// A directory with a list that it hands down.
+    pub(crate) const DEFAULT_ACL: Self = Self(32);
 
     /// The upper byte says how content is to be stored, and in a directory that of new files.
     pub(crate) const COMPRESSION: Self = Self(0xff00);
@@ -52,6 +56,11 @@ impl RowFlags {
     /// How content is to be stored. A code of a later version is none.
     pub(crate) fn compression(self) -> Compression {
         Compression::from_code((self.0 >> 8) as u8).unwrap_or_default()
+    }
+
+    /// All others.
+    pub(crate) fn without(self, flag: Self) -> Self {
+        Self(self.0 & !flag.0)
     }
 }
 

@@ -50,6 +50,11 @@ impl Superblock {
         Bytes::copy_from_slice(raw.as_bytes())
     }
 
+    /// Whether it is such a record, perhaps of another version, and not something spoilt.
+    pub(crate) fn bears_signature(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC)
+    }
+
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let raw = Raw::read_from_bytes(bytes)
             .map_err(|_| FsError::corrupt("file-system superblock", format!("{} bytes long", bytes.len())))?;

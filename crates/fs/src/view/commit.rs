@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Durability, Position};
 
 use super::TxnView;
@@ -81,6 +82,7 @@ impl FileSystem {
     pub fn commit_plan(&self) -> Result<CommitPlan> {
         let view = self.committing_view()?;
         view.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
+        progress::stage("committing", Unit::Items, 0);
         Ok(CommitPlan { contents: self.changed_contents(view)? })
     }
 

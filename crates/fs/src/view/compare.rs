@@ -6,6 +6,7 @@
 //! that reads its snapshot.
 
 use bytes::Bytes;
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Differences, KeyDifference, KeyRange, Keyspace, Seqno};
 
 use super::Origin;
@@ -76,7 +77,9 @@ impl<'f> Sides<'f> {
     /// elsewhere under the row's inode may differ then.
     pub(super) fn each_touched_row(&self, mut each: impl FnMut(KeyDifference) -> Result<()>) -> Result<()> {
         let mut rows = self.differences(self.after.keyspaces.meta, KeyRange::all())?;
+        progress::stage("comparing", Unit::Items, 0);
         while let Some(row) = rows.next_touched()? {
+            progress::advance(1);
             each(row)?;
         }
         Ok(())

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{BLOCK_BYTES, Change, KeyDifference, KeyRange};
 
 use super::compare::{Place, Sides, key_of};
@@ -99,6 +100,7 @@ impl FileSystem {
         let view = self.txn_view().ok_or(FsError::Invalid("only transactions are compared"))?;
         view.check_alive()?;
         let mut comparison = Comparison::new(&view.main, self, false);
+        progress::stage("comparing", Unit::Items, 0);
         each_change(view.txn.changes(self.keyspaces.meta)?, |change| match change {
             Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
                 let [before, after] = [view.main.row(&key)?, self.row(&key)?];

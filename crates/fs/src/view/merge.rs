@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Change, Keyspace, Records, Touch};
 use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, TxnTraits, Want};
 
@@ -81,7 +82,9 @@ impl FileSystem {
         let owner: &LockOwner = view.lock_owner()?;
         let mut merge =
             Merge { fs: self, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), are_more: false };
+        progress::stage("locking what the branch has changed", Unit::Items, 0);
         merge.claim_all()?;
+        progress::stage("looking for what is in the way", Unit::Items, 0);
         merge.validate_all()?;
         merge.validate_tree()?;
         let Merge { conflicts, are_more, .. } = merge;

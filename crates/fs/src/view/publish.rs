@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use kvfs_store::progress;
 use kvfs_store::{Change, ChangeCursor, Position};
 
 use super::{Invalidations, TxnView};
@@ -206,6 +207,7 @@ pub(super) fn each_change(
     mut each: impl FnMut(Change) -> Result<()>,
 ) -> Result<()> {
     while let Some(change) = changes.next()? {
+        progress::advance(1);
         each(change)?;
     }
     Ok(())

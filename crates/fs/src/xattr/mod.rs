@@ -13,7 +13,8 @@ use bytes::Bytes;
 use kvfs_store::{Batch, KeyRange};
 use kvfs_txn::{Fields, LockName, Want};
 
-use crate::node::Node;
+use crate::acl::AclKind;
+use crate::node::{Node, Pin};
 use crate::schema::{RowFlags, RowPatch, inode_key, xattr_key};
 use crate::{
     Caller, FileSystem, FileType, FsError, NodeId, Result, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
@@ -22,6 +23,9 @@ use crate::{
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 fn check_name(name: &[u8]) -> Result<()> {
+    if AclKind::by_name(name).is_some() {
+        return Ok(());
+    }
     let Some(namespace) = NAMESPACES.iter().find(|namespace| name.starts_with(namespace)) else {
         return Err(FsError::NotSupported("extended attributes are user.*, trusted.* and security.*"));
     };
@@ -58,10 +62,10 @@ impl FileSystem {
         if name == COMPRESSION_ATTRIBUTE {
             return self.compression_of(caller, &node);
         }
-        check_name(name)?;
+        let flag = self.check_got(&node, name)?;
         self.lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
-        if !node.header().flags.has(RowFlags::XATTRS) {
+        if !node.header().flags.has(flag) {
             return Err(FsError::NoAttribute);
         }
         let value = self.read_view().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
@@ -69,7 +73,16 @@ impl FileSystem {
         value.ok_or(FsError::NoAttribute)
     }
 
-    /// Sets an extended attribute.
+    /// Checks the name of an attribute that is asked for; returns the flag of a row that may have it.
+    fn check_got(&self, node: &Pin<'_>, name: &[u8]) -> Result<RowFlags> {
+        check_name(name)?;
+        let Some(kind) = AclKind::by_name(name) else { return Ok(RowFlags::XATTRS) };
+        self.check_acl_place(node)?;
+        Ok(kind.flag())
+    }
+
+    /// Sets an extended attribute. An access-control list is set as [`FileSystem::set_acl`] does, whatever `mode`
+    /// is, and keeps set-group-id.
     ///
     /// # Errors
     /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `NotSupported`, …
@@ -81,6 +94,9 @@ impl FileSystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        if let Some(kind) = AclKind::by_name(name) {
+            return self.set_acl(caller, node, kind, value, false);
+        }
         self.check_writable()?;
         let node = self.pin_node(node)?;
         if name == COMPRESSION_ATTRIBUTE {
@@ -123,8 +139,11 @@ impl FileSystem {
         let mut cursor = self.read_view().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
         cursor.next()?;
         while let Some((key, _)) = cursor.entry() {
-            names.extend_from_slice(&key[prefix.len()..]);
-            names.push(0);
+            let name = &key[prefix.len()..];
+            if self.options.acls || AclKind::by_name(name).is_none() {
+                names.extend_from_slice(name);
+                names.push(0);
+            }
             cursor.next()?;
         }
         if names.len() > XATTR_LEN_MAX {
@@ -134,11 +153,14 @@ impl FileSystem {
         Ok(names)
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. For an access-control list that is not there, that is no error.
     ///
     /// # Errors
     /// `NoAttribute`, …
     pub fn removexattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<()> {
+        if let Some(kind) = AclKind::by_name(name) {
+            return self.remove_acl(caller, node, kind);
+        }
         self.check_writable()?;
         let node = self.pin_node(node)?;
         if name == COMPRESSION_ATTRIBUTE {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
@@ -198,7 +199,7 @@ fn noatime_and_strict_do_as_they_say() {
         let mut changes = 0;
         let mut before = setup.getattr(&setup.caller, file).unwrap().atime;
         for _ in 0..2 {
-            setup.clock.advance(std::time::Duration::from_secs(1));
+            setup.clock.advance(Duration::from_secs(1));
             setup.read_all(file);
             let atime = setup.getattr(&setup.caller, file).unwrap().atime;
             changes += u32::from(atime != before);
@@ -206,6 +207,88 @@ fn noatime_and_strict_do_as_they_say() {
         }
         assert_eq!(changes, expected, "{policy:?}");
     }
+}
+
+/// The access time that a mount after a crash of this one would show.
+fn atime_in_the_store(setup: &Setup, name: &[u8]) -> Timestamp {
+    let fs =
+        FileSystem::open(Arc::clone(&setup.store), setup.clock.clone(), MountOptions::default()).unwrap();
+    fs.lookup(&setup.caller, ROOT, name).unwrap().attr.atime
+}
+
+#[test]
+fn lazy_access_times_are_written_with_the_next_change_a_sync_or_after_a_day() {
+    let options = MountOptions { lazytime: true, atime: AtimePolicy::Strict, ..MountOptions::default() };
+    let setup = Setup::with(Arc::new(ModelStore::new()), 4096, options);
+    let file = setup.file(ROOT, "f");
+    setup.write_at(file, 0, b"content").unwrap();
+    let read = || {
+        setup.clock.advance(Duration::from_secs(10));
+        setup.read_all(file);
+        setup.getattr(&setup.caller, file).unwrap().atime
+    };
+    let stored = || atime_in_the_store(&setup, b"f");
+
+    // Kept in memory, for less than a day.
+    let first = stored();
+    let seen = read();
+    setup.clock.advance(Duration::from_hours(23));
+    setup.housekeep().unwrap();
+    assert!(first < seen && stored() == first, "it was not kept back");
+    setup.clock.advance(Duration::from_hours(1));
+    setup.housekeep().unwrap();
+    assert_eq!(stored(), seen, "after a day");
+
+    // With the next change of the inode, whatever it is.
+    let seen = read();
+    setup.write_at(file, 0, b"C").unwrap();
+    assert_eq!(stored(), seen, "with a write");
+    let seen = read();
+    let changes = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    setup.setattr(&setup.caller, file, &changes).unwrap();
+    assert_eq!(stored(), seen, "with a chmod");
+
+    // At an fsync of the file, and a sync of everything.
+    let seen = read();
+    let before = setup.store.position();
+    assert!(setup.sync_target(file).unwrap() > before, "an fsync waits for it");
+    assert_eq!(stored(), seen, "at an fsync");
+    let seen = read();
+    setup.sync_target_all().unwrap();
+    assert_eq!(stored(), seen, "at a sync");
+
+    // A time that somebody sets is not undone by one that waited.
+    read();
+    let past = Timestamp { seconds: 5, nanos: 0 };
+    let changes = SetAttr { atime: Some(SetTime::At(past)), ..SetAttr::default() };
+    setup.setattr(&setup.caller, file, &changes).unwrap();
+    setup.sync_target_all().unwrap();
+    assert_eq!((stored(), setup.getattr(&setup.caller, file).unwrap().atime), (past, past));
+}
+
+#[test]
+fn lazy_access_times_wait_in_bounded_memory() {
+    let options = MountOptions {
+        lazytime: true,
+        atime: AtimePolicy::Strict,
+        node_bytes_max: 2048 * 600,
+        ..MountOptions::default()
+    };
+    let setup = Setup::with(Arc::new(ModelStore::new()), 4096, options);
+    let files: Vec<_> = (0..601).map(|n| setup.file(ROOT, &format!("f{n}"))).collect();
+    setup.clock.advance(Duration::from_secs(10));
+    for file in &files[..599] {
+        setup.write_at(*file, 0, b"x").unwrap();
+        setup.clock.advance(Duration::from_nanos(1));
+        setup.read_all(*file);
+    }
+    let first = atime_in_the_store(&setup, b"f0");
+    for file in &files[599..] {
+        setup.write_at(*file, 0, b"x").unwrap();
+        setup.clock.advance(Duration::from_nanos(1));
+        setup.read_all(*file);
+    }
+    assert!(first < atime_in_the_store(&setup, b"f0"), "the first ones are still kept back");
 }
 
 #[test]

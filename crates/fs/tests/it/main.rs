@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in tests a failed unwrap is a failed test")]
 
+mod acls;
 mod anomalies;
 mod areas;
 mod branches;
@@ -14,6 +15,7 @@ mod keys;
 mod prefix;
 mod random;
 mod reference;
+mod repair;
 mod setup;
 mod snapshots;
 mod threads;

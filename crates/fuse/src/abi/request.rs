@@ -62,7 +62,7 @@ wire! {
     pub struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32 }
     /// SETXATTR without the extension that `SETXATTR_EXT` negotiates.
     pub struct SetxattrInCompat { size: u32, flags: u32 }
-    pub struct SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
+    pub struct SetxattrExt { setxattr_flags: u32, padding: u32 }
     pub struct GetxattrIn { size: u32, padding: u32 }
     pub struct FileLock { start: u64, end: u64, lock_type: u32, pid: u32 }
     pub struct LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
@@ -112,7 +112,7 @@ assert_size! {
     WriteIn = 40,
     FsyncIn = 16,
     SetxattrInCompat = 8,
-    SetxattrIn = 16,
+    SetxattrExt = 8,
     GetxattrIn = 8,
     FileLock = 24,
     LkIn = 48,

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use kvfs_fs::{Append, Attr, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
+use kvfs_fs::{AclKind, Append, Attr, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
 use rustix::io::Errno;
 
 use super::commit::everything_of;
@@ -13,7 +13,7 @@ use crate::abi::flags::open::KEEP_CACHE;
 use crate::dispatch::{
     AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, DirectoryEntry, Entry,
     ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
-    ReaddirArgs, Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
+    ReaddirArgs, Reply, RequestContext, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
 };
 
 const O_EXCL: u32 = 0o200;
@@ -112,6 +112,11 @@ impl Files {
     }
 }
 
+/// The caller with its umask: where the kernel leaves that to us, a default list of the directory comes before it.
+fn masked(caller: &Caller, mode: NodeMode) -> Caller {
+    Caller { umask: mode.umask & 0o777, ..caller.clone() }
+}
+
 /// The answer about an extended attribute, or a list of them, to a request for `size` bytes.
 fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
     match u32::try_from(value.len()) {
@@ -155,6 +160,10 @@ impl Operations for Files {
         _mask: u32,
         reply: Reply<ExtendedAttributes>,
     ) {
+        if !self.shared.config.btimes {
+            // From here on the kernel asks for the other attributes alone, and knows them, mostly.
+            return reply.error(Errno::NOSYS);
+        }
         self.run(cx, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
             let mut out = convert::extended(&attr, &on.config);
@@ -188,7 +197,7 @@ impl Operations for Files {
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| {
             let parent = NodeId(parent);
-            match on.fs.mknod(caller, parent, &name, mode.mode, mode.rdev) {
+            match on.fs.mknod(&masked(caller, mode), parent, &name, mode.mode, mode.rdev) {
                 // The kernel does not know yet that a commit has made the name: it looks again, and opens it.
                 Err(FsError::Exists) => Err(FsError::Stale(parent.0)),
                 made => Ok(on.entry(&made?)),
@@ -199,7 +208,8 @@ impl Operations for Files {
     fn mkdir(&self, cx: &RequestContext, parent: u64, name: &[u8], mode: NodeMode, reply: Reply<Entry>) {
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| {
-            Ok(on.entry(&on.fs.mkdir(caller, NodeId(parent), &name, mode.mode & 0o7777)?))
+            let caller = masked(caller, mode);
+            Ok(on.entry(&on.fs.mkdir(&caller, NodeId(parent), &name, mode.mode & 0o7777)?))
         });
     }
 
@@ -261,8 +271,8 @@ impl Operations for Files {
         let name: Box<[u8]> = name.into();
         let exclusive = args.flags & O_EXCL != 0;
         self.run(cx, reply, move |on, caller| {
-            let mode = mode.mode & 0o7777;
-            let (entry, _) = on.fs.create(caller, NodeId(parent), &name, mode, exclusive)?;
+            let (caller, mode) = (masked(caller, mode), mode.mode & 0o7777);
+            let (entry, _) = on.fs.create(&caller, NodeId(parent), &name, mode, exclusive)?;
             Ok(Created { entry: on.entry(&entry), opened: OPENED })
         });
     }
@@ -277,7 +287,8 @@ impl Operations for Files {
     ) {
         let linkable = args.flags & O_EXCL == 0;
         self.run(cx, reply, move |on, caller| {
-            let entry = on.fs.tmpfile(caller, NodeId(parent), mode.mode & 0o7777, linkable)?;
+            let caller = masked(caller, mode);
+            let entry = on.fs.tmpfile(&caller, NodeId(parent), mode.mode & 0o7777, linkable)?;
             Ok(Created { entry: on.entry(&entry), opened: OPENED })
         });
     }
@@ -350,18 +361,21 @@ impl Operations for Files {
         node: u64,
         name: &[u8],
         value: &[u8],
-        flags: u32,
+        how: SetxattrArgs,
         reply: Reply<()>,
     ) {
         if !self.shared.config.xattrs {
             return reply.error(Errno::NOSYS);
         }
-        let mode = match convert::xattr_mode(flags) {
+        let mode = match convert::xattr_mode(how.flags) {
             Ok(mode) => mode,
             Err(errno) => return reply.error(errno),
         };
         let (name, value): (Box<[u8]>, Box<[u8]>) = (name.into(), value.into());
-        self.run(cx, reply, move |on, caller| on.fs.setxattr(caller, NodeId(node), &name, &value, mode));
+        self.run(cx, reply, move |on, caller| match AclKind::by_name(&name) {
+            Some(kind) => on.fs.set_acl(caller, NodeId(node), kind, &value, how.clears_setgid),
+            None => on.fs.setxattr(caller, NodeId(node), &name, &value, mode),
+        });
     }
 
     fn getxattr(&self, cx: &RequestContext, node: u64, name: &[u8], size: u32, reply: Reply<Xattr>) {

@@ -68,6 +68,9 @@ pub struct BridgeConfig {
     /// Whether there are extended attributes. Without them the kernel doesn't ask for one before the first
     /// write to a file, which saves a message per file.
     pub xattrs: bool,
+    /// Whether the kernel may ask for birth times. It keeps all attributes but that one, so each statx that wants it is
+    /// a message; without it, it answers them all by itself.
+    pub btimes: bool,
     /// Size of the recycled READ buffers (bytes); larger READs allocate.
     pub read_buffer_bytes: usize,
     /// The kernel keeps dirty pages, and owns size and times of files: [`InitConfig::writeback_cache`].
@@ -88,6 +91,7 @@ impl Default for BridgeConfig {
             negative_timeout: day,
             housekeep_period: Duration::from_secs(1),
             xattrs: true,
+            btimes: true,
             read_buffer_bytes: 1 << 20,
             writeback: false,
             hidden: None,
@@ -104,6 +108,9 @@ pub fn init_config() -> InitConfig {
         no_opendir: true,
         no_create: true,
         no_flush: true,
+        // The kernel asks for lists and decides by them; the umask is not for where one is inherited.
+        posix_acl: true,
+        dont_mask: true,
         // Rows hold names and attributes together, so attributes cost nothing here; and the kernel's own
         // guess lists only the first part of a large directory with them.
         readdirplus: Readdirplus::Always,

@@ -16,7 +16,7 @@ use super::{Bridge, Files};
 use crate::dispatch::{
     AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, Entry, ExtendedAttributes,
     FallocateArgs, Ioctl, IoctlArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
-    ReaddirArgs, Reply, RequestContext, Statfs, WriteArgs, Written, Xattr,
+    ReaddirArgs, Reply, RequestContext, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
 };
 
 /// Files of some view.
@@ -299,12 +299,12 @@ impl Operations for Bridge {
         node: u64,
         name: &[u8],
         value: &[u8],
-        flags: u32,
+        how: SetxattrArgs,
         reply: Reply<()>,
     ) {
         let Some(reply) = self.set_at_door(cx, node, name, value, reply) else { return };
         if let Some((files, reply)) = self.writable(node, reply) {
-            files.setxattr(cx, node, name, value, flags, reply);
+            files.setxattr(cx, node, name, value, how, reply);
         }
     }
 

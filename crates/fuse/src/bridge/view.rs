@@ -69,7 +69,7 @@ impl View {
         let locks_reads = fs.locks_reads();
         let id = fs.txn_id().map_or(0, |id| id.0);
         let config = SessionConfig {
-            init: view_init_config(locks_reads),
+            init: view_init_config(locks_reads, fs.has_acls()),
             workers: WORKERS,
             clone_device: false,
             name: format!("txn{id}"),
@@ -103,9 +103,9 @@ impl View {
 }
 
 /// What to negotiate for a view. Where reads are locked, a listing must not look at each file.
-fn view_init_config(locks_reads: bool) -> InitConfig {
+fn view_init_config(locks_reads: bool, has_acls: bool) -> InitConfig {
     let readdirplus = if locks_reads { Readdirplus::Off } else { Readdirplus::Always };
-    InitConfig { readdirplus, ..init_config() }
+    InitConfig { readdirplus, posix_acl: has_acls, dont_mask: has_acls, ..init_config() }
 }
 
 /// Attributes of directories tell of all their entries: where reads are locked, only whoever asks for them

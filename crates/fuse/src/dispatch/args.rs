@@ -71,6 +71,15 @@ impl From<&SetattrIn> for AttributeChange {
     }
 }
 
+/// How an extended attribute is set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetxattrArgs {
+    /// Flags of setxattr(2).
+    pub flags: u32,
+    /// Whether set-group-id goes with it: an access-control list is set by somebody who is not in the file's group.
+    pub clears_setgid: bool,
+}
+
 /// A node to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeMode {

@@ -3,6 +3,7 @@
 //! Thread safety: the router is shared by all workers. Invariants: see the crate.
 
 mod args;
+pub(crate) mod courtesy;
 mod decode;
 mod directory;
 mod operations;

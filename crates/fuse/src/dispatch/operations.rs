@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::args::{
     AttributeChange, CopyArgs, FallocateArgs, IoctlArgs, LockArgs, NodeMode, OpenArgs, ReadArgs, ReaddirArgs,
-    ReleaseArgs, RequestContext, WriteArgs,
+    ReleaseArgs, RequestContext, SetxattrArgs, WriteArgs,
 };
 use super::payload::{
     Attributes, Copied, Created, Data, DeviceBlock, Entry, ExtendedAttributes, Ioctl, Lock, Offset, Opened,
@@ -192,14 +192,14 @@ pub trait Operations: Send + Sync + 'static {
         reply.error(Errno::NOSYS);
     }
 
-    /// Sets an extended attribute; `flags` as in setxattr(2).
+    /// Sets an extended attribute.
     fn setxattr(
         &self,
         cx: &RequestContext,
         node: u64,
         name: &[u8],
         value: &[u8],
-        flags: u32,
+        how: SetxattrArgs,
         reply: Reply<()>,
     ) {
         reply.error(Errno::NOSYS);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use super::courtesy;
 use super::park::{ParkError, Parked, Registry};
 use super::payload::{Data, Payload};
 use crate::abi::{Opcode, OutHeader};
@@ -50,7 +51,8 @@ pub(crate) struct Slot {
 
 impl Slot {
     fn send(&self, error: i32, parts: &[IoSlice<'_>]) -> Delivery {
-        match send_parts(&*self.channel.transport, self.unique, error, parts) {
+        let send = || send_parts(&*self.channel.transport, self.unique, error, parts);
+        match courtesy::send(self.unique, send) {
             Ok(delivery) => delivery,
             Err(errno) => {
                 tracing::error!(unique = self.unique, opcode = ?self.opcode, %errno, "the kernel refused a reply");

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::args::{
     AttributeChange, CopyArgs, FallocateArgs, IoctlArgs, LockArgs, NodeMode, OpenArgs, ReadArgs, ReaddirArgs,
-    ReleaseArgs, RequestContext, WriteArgs,
+    ReleaseArgs, RequestContext, SetxattrArgs, WriteArgs,
 };
 use super::decode::{Decoder, Malformed, split};
 use super::operations::Operations;
@@ -348,12 +348,15 @@ impl Router {
             }
             Opcode::Setxattr => {
                 let wire = args.take::<abi::SetxattrInCompat>()?;
-                if self.setxattr_ext {
-                    args.bytes(size_of::<abi::SetxattrIn>() - size_of::<abi::SetxattrInCompat>())?;
-                }
+                let more =
+                    if self.setxattr_ext { args.take::<abi::SetxattrExt>()?.setxattr_flags } else { 0 };
+                let how = SetxattrArgs {
+                    flags: wire.flags,
+                    clears_setgid: more & flags::SETXATTR_ACL_KILL_SGID != 0,
+                };
                 let name = args.name()?;
                 let value = args.bytes(wire.size as usize)?;
-                ops.setxattr(&request.cx, node, name, value, wire.flags, request.reply());
+                ops.setxattr(&request.cx, node, name, value, how, request.reply());
             }
             Opcode::Getxattr => {
                 let size = args.take::<abi::GetxattrIn>()?.size;

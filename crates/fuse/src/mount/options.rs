@@ -106,9 +106,13 @@ impl MountOptions {
             "default_permissions" => self.default_permissions = true,
             "no_default_permissions" => self.default_permissions = false,
             // What /etc/fstab may say to mount(8) alone.
-            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
-            | "nofail" => {}
-            other => return other.starts_with("x-") || other.starts_with("comment="),
+            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "nousers" | "owner"
+            | "noowner" | "group" | "nogroup" | "_netdev" | "nofail" | "silent" | "loud" => {}
+            other => {
+                return ["x-", "X-", "comment=", "user=", "uhelper=", "helper="]
+                    .iter()
+                    .any(|start| other.starts_with(start));
+            }
         }
         true
     }

@@ -5,6 +5,7 @@
 //! `Operations::destroy` is called once, when no worker runs any more.
 
 mod init;
+mod steering;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +21,7 @@ use crate::dispatch::{Channel, Operations, Registry, Router, ZeroMessage, send_p
 use crate::notify::Notifier;
 use crate::transport::{BufferPool, Delivery, Received, RequestBuffer, Transport};
 use init::Handshake;
+use steering::{Helm, Steering};
 
 /// How a session runs.
 #[derive(Debug, Clone)]
@@ -30,6 +32,9 @@ pub struct SessionConfig {
     pub workers: usize,
     /// Whether each worker gets a descriptor of its own (better for several clients at once).
     pub clone_device: bool,
+    /// Whether a worker goes to the CPU of the program that asks, where that is possible
+    /// (docs/decisions/steering.md).
+    pub steers: bool,
     /// Requests that may wait at once; beyond, they fail with EAGAIN.
     pub parked_max: usize,
     /// Notifications that may wait to be sent; beyond, [`Notifier::submit`] refuses.
@@ -47,6 +52,7 @@ impl Default for SessionConfig {
             init: InitConfig::default(),
             workers: thread::available_parallelism().map_or(2, usize::from).clamp(1, 8),
             clone_device: true,
+            steers: true,
             parked_max: 1 << 16,
             notifications_max: 1 << 16,
             idle_buffer_bytes_max: 32 << 20,
@@ -93,6 +99,7 @@ struct Shared {
     registry: Arc<Registry>,
     channels: Vec<Arc<Channel>>,
     pool: Arc<BufferPool>,
+    steering: Option<Steering>,
     running: AtomicUsize,
     failure: Mutex<Option<SessionError>>,
     ended: Mutex<bool>,
@@ -155,6 +162,7 @@ impl Session {
             registry,
             channels,
             pool,
+            steering: config.steers.then(|| Steering::for_workers(workers)).flatten(),
             running: AtomicUsize::new(workers),
             failure: Mutex::new(None),
             ended: Mutex::new(false),
@@ -200,6 +208,16 @@ impl Session {
     /// Whether the file system was unmounted, or the connection has ended otherwise.
     pub fn has_ended(&self) -> bool {
         *self.shared.ended.lock()
+    }
+
+    /// Whether a worker may follow the program that asks; see [`SessionConfig::steers`].
+    pub fn can_steer(&self) -> bool {
+        self.shared.steering.is_some()
+    }
+
+    /// The CPU on which one worker serves a program alone just now.
+    pub fn companion_cpu(&self) -> Option<u32> {
+        self.shared.steering.as_ref()?.companion_cpu()
     }
 
     /// Number of requests that wait for something.
@@ -315,9 +333,13 @@ fn handshake(
 impl Shared {
     fn work(self: &Arc<Self>, index: usize) {
         let channel = &self.channels[index % self.channels.len()];
+        let mut helm = self.steering.as_ref().and_then(|steering| Helm::new(steering, index));
         let mut idle: Option<RequestBuffer> = None;
         loop {
             let mut buffer = idle.take().unwrap_or_else(|| self.pool.take());
+            if let Some(helm) = &helm {
+                helm.stand_by();
+            }
             let len = match channel.transport.receive(buffer.space()) {
                 Ok(Received::Request(len)) => len,
                 Ok(Received::Ended) => break,
@@ -328,12 +350,17 @@ impl Shared {
                     break;
                 }
             };
-            let (buffer, special) = self.router.route(channel, buffer.into_message(len));
+            let message = buffer.into_message(len);
+            if let Some(helm) = &mut helm {
+                helm.took(message.bytes());
+            }
+            let (buffer, special) = self.router.route(channel, message);
             idle = buffer;
             if let Some(crate::dispatch::Special::Interrupt(unique)) = special {
                 self.interrupt(unique);
             }
         }
+        drop(helm);
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end();
         }

@@ -10,6 +10,7 @@ mod mounted;
 mod pressure;
 mod protocol;
 mod slow;
+mod steering;
 
 // The in-memory server of the benchmarks is also the file system of these tests.
 #[path = "../../examples/floor/operations.rs"]

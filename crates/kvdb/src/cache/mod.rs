@@ -13,7 +13,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-pub use eviction::{Eviction, Lru};
+pub use eviction::{Eviction, Policy};
 pub use memory::{Accountant, Charge, Pool};
 
 use std::collections::HashMap;
@@ -37,11 +37,20 @@ pub struct CacheKey {
 }
 
 impl CacheKey {
+    /// Neighbours are far from each other.
+    fn mixed(self) -> u64 {
+        let place = u64::from(self.zone.0) << 32 | u64::from(self.offset >> 12);
+        place.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// Spreads keys over shards; neighbours go to different ones.
     fn shard(self) -> usize {
-        let mixed =
-            (u64::from(self.zone.0) << 32 | u64::from(self.offset >> 12)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 32) as usize % SHARDS
+        (self.mixed() >> 32) as usize % SHARDS
+    }
+
+    /// What a policy remembers of a block that is gone.
+    fn hash(self) -> u64 {
+        self.mixed() ^ u64::from(self.generation)
     }
 }
 
@@ -86,8 +95,7 @@ struct Shard {
 
 impl Shard {
     fn evict_one(&mut self) -> Option<Arc<CachedBlock>> {
-        let slot = self.eviction.victim()?;
-        self.eviction.remove(slot);
+        let slot = self.eviction.evict()?;
         self.slots_free.push(slot);
         let entry = self.slots[slot as usize].take()?;
         self.map.remove(&entry.key);
@@ -121,10 +129,14 @@ pub struct BlockCache {
 }
 
 impl BlockCache {
-    /// An empty cache; `eviction` makes the policy of each shard.
-    pub fn new(accountant: Arc<Accountant>, eviction: impl Fn() -> Box<dyn Eviction>) -> Arc<Self> {
-        let shard =
-            || Shard { slots: Vec::new(), slots_free: Vec::new(), map: HashMap::new(), eviction: eviction() };
+    /// An empty cache.
+    pub fn new(accountant: Arc<Accountant>, policy: Policy) -> Arc<Self> {
+        let shard = || Shard {
+            slots: Vec::new(),
+            slots_free: Vec::new(),
+            map: HashMap::new(),
+            eviction: policy.eviction(),
+        };
         Arc::new(Self {
             accountant,
             shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
@@ -134,11 +146,6 @@ impl BlockCache {
             insertions: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         })
-    }
-
-    /// A cache that evicts the least recently used block of a shard.
-    pub fn lru(accountant: Arc<Accountant>) -> Arc<Self> {
-        Self::new(accountant, || Box::new(Lru::default()))
     }
 
     /// The block under `key`, marked as used.
@@ -178,7 +185,7 @@ impl BlockCache {
                 (shard.slots.len() - 1) as u32
             };
             shard.map.insert(key, slot);
-            shard.eviction.insert(slot);
+            shard.eviction.insert(slot, key.hash());
             self.accountant.charge(Pool::BlockCache, bytes);
         }
         self.insertions.fetch_add(1, Ordering::Relaxed);

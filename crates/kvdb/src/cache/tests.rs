@@ -9,25 +9,9 @@ fn block(n: u32) -> CachedBlock {
 }
 
 #[test]
-fn lru_evicts_the_least_recently_used() {
-    let mut lru = Lru::default();
-    for slot in 0..4 {
-        lru.insert(slot);
-    }
-    lru.hit(0);
-    lru.remove(2);
-    let mut order = Vec::new();
-    while let Some(slot) = lru.victim() {
-        lru.remove(slot);
-        order.push(slot);
-    }
-    assert_eq!(order, [1, 3, 0]);
-}
-
-#[test]
 fn cache_keeps_within_what_the_other_pools_leave() {
     let accountant = Accountant::new(1 << 20);
-    let cache = BlockCache::lru(Arc::clone(&accountant));
+    let cache = BlockCache::new(Arc::clone(&accountant), Policy::default());
     for n in 0..1000 {
         cache.insert(key(n), block(n));
         assert!(cache.bytes() <= 1 << 20, "over the ceiling at block {n}");
@@ -47,7 +31,7 @@ fn cache_keeps_within_what_the_other_pools_leave() {
 fn floor_remains_when_others_take_all() {
     let accountant = Accountant::new(1 << 20);
     let _others = accountant.guard(Pool::Memtable, 4 << 20);
-    let cache = BlockCache::lru(Arc::clone(&accountant));
+    let cache = BlockCache::new(Arc::clone(&accountant), Policy::default());
     for n in 0..100 {
         cache.insert(key(n), block(n));
     }
@@ -56,7 +40,7 @@ fn floor_remains_when_others_take_all() {
 
 #[test]
 fn generation_separates_lives_of_a_zone() {
-    let cache = BlockCache::lru(Accountant::new(1 << 20));
+    let cache = BlockCache::new(Accountant::new(1 << 20), Policy::default());
     cache.insert(key(3), block(3));
     assert_eq!(cache.get(key(3)).map(|b| b.bytes()[0]), Some(3));
     assert!(cache.get(CacheKey { generation: 1, ..key(3) }).is_none());
@@ -69,7 +53,7 @@ fn generation_separates_lives_of_a_zone() {
 #[test]
 fn shrink_to_zero_empties() {
     let accountant = Accountant::new(1 << 20);
-    let cache = BlockCache::lru(Arc::clone(&accountant));
+    let cache = BlockCache::new(Arc::clone(&accountant), Policy::default());
     for n in 0..100 {
         cache.insert(key(n), block(n));
     }

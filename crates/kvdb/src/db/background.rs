@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Result, StoreError};
 use parking_lot::Mutex;
 
@@ -137,6 +138,7 @@ impl Inner {
         }
         self.sync(self.position())?;
         self.seal_if(|active| active.bytes() > 0);
+        progress::stage("writing out", Unit::Bytes, self.view().memtable_bytes());
         self.flush_all()?;
         self.close_transactions()
     }

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Result, SpaceStats};
 
+use super::counters::Amplification;
 use super::inner::Inner;
 use super::view::Sealed;
 use crate::journal::Journal;
 use crate::version::Run;
-use crate::zone::Budget;
+use crate::zone::{Budget, ZoneState};
 
 /// What a check found.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +36,8 @@ impl Inner {
     pub(crate) fn check(&self) -> Result<Checked> {
         let view = self.view();
         let mut tally = Tally::default();
+        let runs = view.version.keyspaces().flat_map(|(_, runs)| runs);
+        progress::stage("verifying checksums", Unit::Bytes, runs.map(|run| run.data_bytes()).sum());
         for (keyspace, runs) in view.version.keyspaces() {
             let meta = self.keyspaces.get(keyspace)?;
             for run in runs {
@@ -104,12 +108,36 @@ impl Inner {
         2 * u64::from(self.ctx.zones.zone_bytes())
     }
 
+    /// `counted` are the counters, `logged_bytes` what went to the device besides pieces.
+    fn amplification(&self, counted: &[(String, u64)], logged_bytes: u64) -> Amplification {
+        let count =
+            |name: &str| counted.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value);
+        let zones = self.ctx.zones.table();
+        let holding = zones
+            .iter()
+            .filter(|(_, state, live)| *live > 0 && matches!(state, ZoneState::Open(_) | ZoneState::Closed));
+        let (used, live) = holding.fold((0, 0), |(used, sum), (_, _, live)| (used + 1, sum + live));
+        Amplification {
+            payload_bytes: count("write.payload_bytes"),
+            device_bytes: logged_bytes + count("flush.bytes") + count("merge.bytes_written"),
+            live_bytes: live,
+            zones_bytes: used * u64::from(self.ctx.zones.zone_bytes()),
+            lookups: count("read.lookups"),
+            blocks_read: self.ctx.cache.stats().misses,
+        }
+    }
+
     pub(crate) fn stats(&self) -> Vec<(String, u64)> {
         let view = self.view();
         let zones = self.ctx.zones.space();
         let journal = self.journal.as_ref();
         let logged = journal.map(Journal::stats).unwrap_or_default();
+        let cached = self.ctx.cache.stats();
         let mut stats = self.counters.list();
+        let manifest_bytes = self.ledger.lock().manifest.bytes_written();
+        for (name, value) in self.amplification(&stats, logged.bytes_written + manifest_bytes).list() {
+            stats.push((name.to_owned(), value));
+        }
         let mut add = |name: &str, value: u64| stats.push((name.to_owned(), value));
         add("journal.batches", logged.batches);
         add("journal.groups", logged.groups);
@@ -117,6 +145,7 @@ impl Inner {
         add("journal.bytes_written", logged.bytes_written);
         add("journal.used_bytes", journal.map_or(0, Journal::used_bytes));
         add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
+        add("manifest.bytes_written", manifest_bytes);
         for (name, value) in self.transactions.list() {
             add(name, value);
         }
@@ -128,6 +157,10 @@ impl Inner {
         add("snapshots.pins", self.snapshots.count() as u64);
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
+        add("cache.hits", cached.hits);
+        add("cache.misses", cached.misses);
+        add("cache.evictions", cached.evictions);
+        add("cache.bytes", self.ctx.cache.bytes());
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
         add("memory.used_bytes", self.ctx.accountant.used_total());
         add("memory.peak_bytes", self.ctx.accountant.peak_total());
@@ -161,7 +194,10 @@ fn check_run(run: &Run, name: &str, tally: &mut Tally) {
         tally.pieces += 1;
         tally.records += piece.desc().records;
         match piece.verify() {
-            Ok(bytes) => tally.bytes_verified += bytes,
+            Ok(bytes) => {
+                tally.bytes_verified += bytes;
+                progress::advance(bytes);
+            }
             Err(error) => {
                 tally.findings.push(format!("keyspace {name}, piece {}: {error}", piece.desc().id.0));
             }

@@ -13,6 +13,7 @@ pub(crate) struct Counters {
     batches: AtomicU64,
     ops: AtomicU64,
     payload_bytes: AtomicU64,
+    lookups: AtomicU64,
     delays: AtomicU64,
     delay_us: AtomicU64,
     delay_us_max: AtomicU64,
@@ -39,6 +40,11 @@ impl Counters {
         self.batches.fetch_add(1, Relaxed);
         self.ops.fetch_add(operations, Relaxed);
         self.payload_bytes.fetch_add(payload_bytes, Relaxed);
+    }
+
+    /// A key was asked for.
+    pub(crate) fn note_lookup(&self) {
+        self.lookups.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn note_delay(&self, delay: Duration) {
@@ -86,6 +92,7 @@ impl Counters {
             ("write.batches", &self.batches),
             ("write.ops", &self.ops),
             ("write.payload_bytes", &self.payload_bytes),
+            ("read.lookups", &self.lookups),
             ("write.delays", &self.delays),
             ("write.delay_us", &self.delay_us),
             ("write.delay_us_max", &self.delay_us_max),
@@ -100,5 +107,51 @@ impl Counters {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.load(Relaxed)))
         .collect()
+    }
+}
+
+/// What the engine wrote, holds and read, in hundredths of what its users did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Amplification {
+    /// Keys and values that users wrote (bytes).
+    pub(crate) payload_bytes: u64,
+    /// All that went to the device for them: journal, flushes, merges, manifest (bytes).
+    pub(crate) device_bytes: u64,
+    /// What pieces refer to (bytes).
+    pub(crate) live_bytes: u64,
+    /// Zones that hold any of it (bytes).
+    pub(crate) zones_bytes: u64,
+    /// Keys that were asked for.
+    pub(crate) lookups: u64,
+    /// Blocks that had to be read, by lookups and short scans.
+    pub(crate) blocks_read: u64,
+}
+
+impl Amplification {
+    /// Names and values; what nothing was measured of is left out.
+    pub(crate) fn list(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole);
+        [
+            ("amplification.write_percent", percent(self.device_bytes, self.payload_bytes)),
+            ("amplification.space_percent", percent(self.zones_bytes, self.live_bytes)),
+            ("amplification.read_percent", percent(self.blocks_read, self.lookups)),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Amplification;
+
+    #[test]
+    fn amplification_is_in_hundredths_and_left_out_where_nothing_was_done() {
+        let measured = Amplification { payload_bytes: 200, device_bytes: 500, ..Amplification::default() };
+        assert_eq!(measured.list().collect::<Vec<_>>(), [("amplification.write_percent", 250)]);
+        let measured =
+            Amplification { live_bytes: 80, zones_bytes: 100, lookups: 4, blocks_read: 1, ..measured };
+        let all: Vec<u64> = measured.list().map(|(_, value)| value).collect();
+        assert_eq!(all, [250, 125, 25]);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::{Compression, KeyspaceKind, Result, StoreError};
+use kvfs_store::{Compression, KeyspaceKind, Result, StoreError, progress};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
@@ -29,6 +29,9 @@ struct Collect {
 
 impl Sink for Collect {
     fn piece(&mut self, piece: Option<Arc<Piece>>, _bound: Option<&Bytes>) -> Result<()> {
+        if let Some(piece) = &piece {
+            progress::advance(piece.desc().data_bytes);
+        }
         self.pieces.extend(piece);
         Ok(())
     }

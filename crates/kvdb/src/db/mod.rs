@@ -20,6 +20,7 @@ mod named;
 mod open;
 mod options;
 mod read;
+mod repair;
 mod signals;
 mod spill;
 mod throttle;
@@ -28,6 +29,7 @@ mod txn;
 mod undo;
 mod view;
 mod write;
+mod zones;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,8 @@ use kvfs_store::{
 
 pub use check::Checked;
 pub use options::{Background, CreateOptions, Options};
+pub use repair::{Lost, LostKeys, Repaired, repair};
+pub use zones::{ZoneInfo, ZoneKind, ZoneMap};
 
 use background::Threads;
 use changed::DbChangedRanges;

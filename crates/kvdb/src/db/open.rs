@@ -119,7 +119,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let ctx = Arc::new(RunContext {
         device: Arc::clone(&device),
         zones,
-        cache: BlockCache::lru(Arc::clone(&accountant)),
+        cache: BlockCache::new(Arc::clone(&accountant), options.cache_policy),
         windows: Windows::new(Arc::clone(&accountant)),
         accountant,
         options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kvfs_store::Compression;
 
+use crate::cache::Policy;
 use crate::compaction::MergeOptions;
 
 /// Fixed at creation; see `docs/FORMAT.md`.
@@ -64,6 +65,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Target payload of a tuple block (bytes).
     pub tuple_block_bytes: usize,
+    /// Which blocks leave the cache first.
+    pub cache_policy: Policy,
     /// So many of the last committed transactions can be taken back; 0: none.
     pub undo_count: usize,
     /// None that was committed longer ago than this can be taken back.
@@ -95,6 +98,7 @@ impl Options {
             batch_commit_bytes_max: 8 << 20,
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
+            cache_policy: Policy::default(),
             undo_count: 0,
             undo_age: Duration::MAX,
             merge: MergeOptions::default(),

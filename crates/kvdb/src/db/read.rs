@@ -17,6 +17,7 @@ use crate::memtable::{BlockState, split_block_key};
 impl Inner {
     pub(crate) fn get_at(&self, layers: &Layers, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
         let meta = self.keyspaces.get(keyspace.0)?;
+        self.counters.note_lookup();
         match meta.kind {
             KeyspaceKind::Tuple => layers.lookup(keyspace.0, key)?.finish(&meta.merger),
             KeyspaceKind::Block => get_block(layers, keyspace, key),

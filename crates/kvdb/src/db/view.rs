@@ -12,7 +12,7 @@ use crate::iter::{Source, run_records};
 use crate::journal::Lsn;
 use crate::memtable::{BlockFill, ChangedSearch, Lookup, MemTable, NewerSearch};
 use crate::run::Access;
-use crate::version::{Run, Version};
+use crate::version::{Run, RunId, Version};
 
 /// What takes no more writes, and is not in the version yet.
 #[derive(Clone)]
@@ -114,6 +114,50 @@ impl View {
             }
             if lookup.is_decided() {
                 return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The layers above the run of this age and number.
+    fn layers_above(&self, keyspace: u32, place: (Seqno, RunId)) -> impl Iterator<Item = Layer<'_>> {
+        let is_above = move |layer: &Layer<'_>| match layer {
+            Layer::Table(_) => true,
+            Layer::Run(run) => (run.age, run.id) > place,
+        };
+        self.layers(keyspace).filter(is_above)
+    }
+
+    /// As [`Self::lookup`], but only what lies above a run counts.
+    pub(crate) fn lookup_above(
+        &self,
+        keyspace: u32,
+        lookup: &mut Lookup<'_>,
+        place: (Seqno, RunId),
+    ) -> Result<()> {
+        for layer in self.layers_above(keyspace, place) {
+            match layer {
+                Layer::Table(table) => table.lookup(keyspace, lookup),
+                Layer::Run(run) => run.lookup(lookup)?,
+            }
+            if lookup.is_decided() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::fill`], but only what lies above a run counts.
+    pub(crate) fn fill_above(
+        &self,
+        keyspace: u32,
+        fill: &mut BlockFill<'_>,
+        place: (Seqno, RunId),
+    ) -> Result<()> {
+        for layer in self.layers_above(keyspace, place) {
+            match layer {
+                Layer::Table(table) => table.fill(keyspace, fill),
+                Layer::Run(run) => run.fill(fill)?,
             }
         }
         Ok(())

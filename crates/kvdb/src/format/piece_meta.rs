@@ -96,6 +96,19 @@ impl PieceMetaHeader {
         self.as_bytes()
     }
 
+    /// Keyspace and piece that it is about.
+    pub fn owner(&self) -> (u32, u64) {
+        (self.keyspace.get(), self.piece.get())
+    }
+
+    /// What looks like the start of a blob: only the checksums of the sections tell whether it is one.
+    pub fn peek(bytes: &[u8]) -> Option<Self> {
+        let (header, _) = Self::read_from_prefix(bytes).ok()?;
+        let sections = [header.index, header.tombstones, header.fingerprints];
+        let len: u64 = sections.iter().map(|section| section.len() as u64).sum();
+        (header.magic.get() == MAGIC && len <= u64::from(u32::MAX) / 2).then_some(header)
+    }
+
     /// Decodes the start of a blob, which must be that of `piece` and have the length `meta_len`.
     ///
     /// # Errors

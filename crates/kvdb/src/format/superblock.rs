@@ -261,6 +261,23 @@ impl Superblock {
         Ok(())
     }
 
+    /// What is wrong with either slot, one line each.
+    pub fn damaged_slots(device: &dyn Device) -> Vec<String> {
+        let look = |addr: u64| {
+            let mut buf = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
+            let error = match device.read_at(buf.as_mut(), addr) {
+                Err(error) => error.to_string(),
+                Ok(()) => match Self::decode_slot(buf.as_ref()) {
+                    Err(SlotError::NoMagic { .. }) => "it bears no signature".to_owned(),
+                    Err(SlotError::Damaged(detail)) => detail,
+                    Err(SlotError::OtherVersion(_)) | Ok(_) => return None,
+                },
+            };
+            Some(format!("the superblock at byte {addr} is damaged: {error}; the other one serves"))
+        };
+        SUPERBLOCK_ADDRS.into_iter().filter_map(look).collect()
+    }
+
     /// The valid superblock with the highest generation. A slot that is damaged or can't be read
     /// is passed over, with a warning, as long as the other one is good.
     ///

@@ -184,6 +184,11 @@ impl TupleBlock {
         Ok(block)
     }
 
+    /// Whether a block seems to begin here.
+    pub fn begins(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC.to_le_bytes())
+    }
+
     /// Bytes of the block, without padding.
     pub fn len(&self) -> usize {
         self.len as usize

@@ -23,6 +23,7 @@ mod header;
 mod log;
 mod monitor;
 mod recovery;
+pub(crate) mod salvage;
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ const FINGERPRINT_BITS: u8 = 32;
 
 /// What the filter keeps of a key.
 #[inline]
-pub(super) fn fingerprint(key: &[u8]) -> u32 {
+pub(crate) fn fingerprint(key: &[u8]) -> u32 {
     xxh3_64(key) as u32
 }
 

@@ -25,6 +25,7 @@ mod held;
 mod newer;
 mod piece;
 mod read_ahead;
+pub(crate) mod salvage;
 #[cfg(test)]
 mod tests;
 mod tuple_iter;
@@ -35,7 +36,9 @@ mod unit_read;
 mod windows;
 mod writer;
 
+pub(crate) use filter::fingerprint;
 pub use piece::Piece;
+pub use salvage::LostPart;
 pub use windows::Windows;
 pub use writer::{Packing, PieceWriter};
 

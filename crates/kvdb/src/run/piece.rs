@@ -31,6 +31,14 @@ pub(super) enum Content {
 }
 
 impl Content {
+    /// From the section of the metadata.
+    pub(super) fn decode(kind: KeyspaceKind, section: &[u8]) -> Result<Self, DecodeError> {
+        match kind {
+            KeyspaceKind::Tuple => decode_tuples(section).map(Self::Tuples),
+            KeyspaceKind::Block => decode_layers(section).map(Self::Blocks),
+        }
+    }
+
     fn rebase(&mut self, base: Seqno) {
         match self {
             Self::Tuples(entries) => entries.iter_mut().for_each(|entry| entry.rebase(base)),
@@ -61,6 +69,12 @@ impl Content {
             Self::Blocks(layers) => layers.iter().map(Layer::memory_bytes).sum(),
         }
     }
+}
+
+/// The range tombstones in the section of the metadata.
+pub(super) fn tombstones_of(section: &[u8]) -> Result<TombstoneSet, DecodeError> {
+    let list = decode_tombstones(section)?;
+    Ok(TombstoneSet::new(list.into_iter().map(|(start, end, seqno)| RangeTombstone { start, end, seqno })))
 }
 
 /// What a piece consists of besides its descriptor.
@@ -141,16 +155,9 @@ impl Piece {
         if !header.tombstones.matches(tombstones) {
             return Err(meta.corrupt("range tombstones", DecodeError("checksum does not match")));
         }
-        let content = match kind {
-            KeyspaceKind::Tuple => decode_tuples(index).map(Content::Tuples),
-            KeyspaceKind::Block => decode_layers(index).map(Content::Blocks),
-        }
-        .map_err(|error| meta.corrupt("index", error))?;
+        let content = Content::decode(kind, index).map_err(|error| meta.corrupt("index", error))?;
         let tombstones =
-            decode_tombstones(tombstones).map_err(|error| meta.corrupt("range tombstones", error))?;
-        let tombstones =
-            tombstones.into_iter().map(|(start, end, seqno)| RangeTombstone { start, end, seqno });
-        let tombstones = TombstoneSet::new(tombstones);
+            tombstones_of(tombstones).map_err(|error| meta.corrupt("range tombstones", error))?;
         let parts = Parts { keyspace, kind, header, content, tombstones };
         Ok(Self::new(ctx, desc.clone(), base, parts, None))
     }

@@ -10,7 +10,7 @@ use kvfs_device::{Device, FaultDevice, MemoryDevice};
 use kvfs_store::{KeyspaceKind, Seqno};
 
 use super::{Piece, PieceWriter, RunContext, RunOptions, Windows};
-use crate::cache::{Accountant, BlockCache};
+use crate::cache::{Accountant, BlockCache, Policy};
 use crate::format::{PieceId, RecordKind, ZoneId};
 use crate::zone::{Budget, Stream, Zones};
 
@@ -35,7 +35,7 @@ impl Rig {
 
     fn context(device: Arc<dyn Device>, zones: Arc<Zones>, options: RunOptions) -> Arc<RunContext> {
         let accountant = Accountant::new(64 << 20);
-        let cache = BlockCache::lru(Arc::clone(&accountant));
+        let cache = BlockCache::new(Arc::clone(&accountant), Policy::default());
         let windows = Windows::new(Arc::clone(&accountant));
         Arc::new(RunContext { device, zones, cache, windows, accountant, options })
     }

@@ -234,6 +234,11 @@ impl TupleOutput {
         Ok(())
     }
 
+    /// As if they had been read from `source`.
+    pub(super) fn set_fingerprints(&mut self, source: PieceId, fingerprints: Fingerprints) {
+        self.sources.insert(source, fingerprints);
+    }
+
     /// Takes over index entries of another piece, with their fingerprints.
     pub(super) fn stitch(
         &mut self,

@@ -48,6 +48,8 @@ impl Packing {
         }
     }
 }
+/// The copy of the index takes at most one part in so many of a zone.
+const COPY_SHARE: usize = 8;
 
 /// Where the data of a piece goes.
 pub(super) struct Target {
@@ -317,6 +319,11 @@ impl PieceWriter {
         Ok(())
     }
 
+    /// What [`Self::stitch_tuples`] takes for the fingerprints of `source`, in the place of those on the device.
+    pub(super) fn set_fingerprints(&mut self, source: PieceId, fingerprints: Fingerprints) {
+        self.tuples.set_fingerprints(source, fingerprints);
+    }
+
     /// Adds a range tombstone over `[start, end)`.
     pub fn add_tombstone(&mut self, start: &[u8], end: &[u8], seqno: Seqno) {
         let (start, end) = (Bytes::copy_from_slice(start), Bytes::copy_from_slice(end));
@@ -456,7 +463,22 @@ impl PieceWriter {
             extents.push(extent);
             rest = later;
         }
+        self.write_copy(&blob.as_ref()[..tombstones_end.next_multiple_of(SECTOR_BYTES as usize)])?;
         Ok((header, extents))
+    }
+
+    /// Writes header, index and range tombstones once more, beside the data: nothing refers to this copy, a
+    /// repair finds it by its header where the other one is damaged. Not worth a failure, nor much space.
+    fn write_copy(&mut self, bytes: &[u8]) -> Result<()> {
+        let share = self.target.ctx.zones.zone_bytes() as usize / COPY_SHARE;
+        if bytes.len() > share {
+            return Ok(());
+        }
+        match self.held.allocate(self.target.stream, bytes.len() as u32, self.target.budget) {
+            Ok(extent) => self.target.write(bytes, extent.addr),
+            Err(StoreError::Full) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

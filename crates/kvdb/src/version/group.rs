@@ -159,6 +159,41 @@ impl GroupLog {
         Ok(())
     }
 
+    /// The next whole group of this manifest behind the end, whatever lies in between; the chain goes on there.
+    /// For repairs.
+    pub(super) fn skip_damage(&mut self, device: &dyn Device) -> Option<Vec<u8>> {
+        let sector_bytes = SECTOR_BYTES as usize;
+        let mut position = self.end;
+        let mut sector = AlignedBuf::zeroed(sector_bytes);
+        while position < self.capacity() {
+            let is_read = self.read(device, position, sector.as_mut()).is_ok();
+            if let Some(raw) = is_read.then(|| self.header(sector.as_ref(), position)).flatten()
+                && raw.epoch.get() >= self.last.1
+                && let Some(edits) = self.payload_at(device, position, &raw)
+            {
+                self.end = position + group_len(edits.len());
+                self.last = (raw.crc.get(), raw.epoch.get());
+                return Some(edits);
+            }
+            position += SECTOR_BYTES;
+        }
+        None
+    }
+
+    /// The edits of a group, if they are whole.
+    fn payload_at(&self, device: &dyn Device, position: u64, raw: &Raw) -> Option<Vec<u8>> {
+        let len = raw.payload_len.get() as usize;
+        if position + group_len(len) > self.capacity() {
+            return None;
+        }
+        let mut buf = AlignedBuf::zeroed(group_len(len) as usize);
+        self.read(device, position, buf.as_mut()).ok()?;
+        let edits = buf.as_ref()[HEADER_BYTES..HEADER_BYTES + len].to_vec();
+        let mut crc = Crc32c::salted(self.salt);
+        crc.update(&edits);
+        (crc.finish() == raw.payload_crc.get()).then_some(edits)
+    }
+
     fn read_group(&self, device: &dyn Device) -> Result<Option<(Raw, Vec<u8>)>> {
         if self.end >= self.capacity() {
             return Ok(None);

@@ -36,6 +36,8 @@ struct Inner {
     log: GroupLog,
     state: ManifestState,
     rewrites: u64,
+    /// Since it was opened.
+    bytes_written: u64,
     failed: Option<Arc<str>>,
 }
 
@@ -49,7 +51,14 @@ impl Manifest {
     pub fn create(device: Arc<dyn Device>, zones: Arc<Zones>, superblock: Superblock) -> Result<Self> {
         wipe_superblocks(device.as_ref())?;
         let log = GroupLog::new(&superblock);
-        let inner = Inner { superblock, log, state: ManifestState::default(), rewrites: 0, failed: None };
+        let inner = Inner {
+            superblock,
+            log,
+            state: ManifestState::default(),
+            rewrites: 0,
+            bytes_written: 0,
+            failed: None,
+        };
         let manifest = Self { device, zones, inner: Mutex::new(inner) };
         manifest.locked(|manifest, inner| manifest.rewrite(inner, 0))?;
         Ok(manifest)
@@ -71,7 +80,8 @@ impl Manifest {
         }
         let zones_next = zones_needed(&superblock, log.end(), ROOM_BYTES_MIN);
         zones.set_manifest_zones(zones_next as u32);
-        let inner = Inner { superblock, log, state: state.clone(), rewrites: 0, failed: None };
+        let inner =
+            Inner { superblock, log, state: state.clone(), rewrites: 0, bytes_written: 0, failed: None };
         Ok((Self { device, zones, inner: Mutex::new(inner) }, state))
     }
 
@@ -135,8 +145,29 @@ impl Manifest {
             }
             let epoch = inner.superblock.epoch;
             let written = inner.log.append(manifest.device.as_ref(), epoch, &payload, 0);
-            written.and_then(|()| manifest.flush()).map_err(|error| manifest.fail(inner, &error))
+            written.and_then(|()| manifest.flush()).map_err(|error| manifest.fail(inner, &error))?;
+            inner.bytes_written += group_len(payload.len());
+            Ok(())
         })
+    }
+
+    /// Puts `state` in the place of what the manifest says: it goes to fresh zones, then both superblocks turn to
+    /// it. For repairs: the manifest zones of `superblock` have been claimed from `zones`, its epoch is on the
+    /// device, and everything that `state` refers to has been flushed. Until the superblocks are written, nothing
+    /// has changed.
+    ///
+    /// # Errors
+    /// I/O errors; `Full` when there is no zone.
+    pub fn replace(
+        device: Arc<dyn Device>,
+        zones: Arc<Zones>,
+        superblock: Superblock,
+        state: ManifestState,
+    ) -> Result<()> {
+        let log = GroupLog::new(&superblock);
+        let inner = Inner { superblock, log, state, rewrites: 0, bytes_written: 0, failed: None };
+        let manifest = Self { device, zones, inner: Mutex::new(inner) };
+        manifest.locked(|manifest, inner| manifest.rewrite(inner, 0))
     }
 
     /// A copy of the superblock as it is now.
@@ -148,6 +179,11 @@ impl Manifest {
     pub fn size(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.log.end(), inner.rewrites)
+    }
+
+    /// Bytes written since it was opened, superblocks excluded.
+    pub fn bytes_written(&self) -> u64 {
+        self.inner.lock().bytes_written
     }
 
     fn locked<R>(&self, work: impl FnOnce(&Self, &mut Inner) -> Result<R>) -> Result<R> {
@@ -198,6 +234,7 @@ impl Manifest {
         inner.log = log;
         self.write_superblocks(inner)?;
         inner.rewrites += 1;
+        inner.bytes_written += snapshot_len;
         for zone in zones_old {
             self.zones.free_zone(zone);
         }

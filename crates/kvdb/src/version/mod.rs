@@ -10,6 +10,7 @@ mod edit;
 mod group;
 mod live;
 pub mod manifest;
+pub(crate) mod salvage;
 mod state;
 
 pub use edit::{Edit, RunId};

@@ -107,6 +107,21 @@ pub struct ZoneStats {
     pub bytes_capacity: u64,
 }
 
+/// One present zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZoneRow {
+    /// Which.
+    pub zone: ZoneId,
+    /// Use.
+    pub state: ZoneState,
+    /// Bytes that pieces refer to; shared ones count once per piece.
+    pub bytes_live: u64,
+    /// Bytes below the bump pointer.
+    pub bytes_filled: u64,
+    /// Contiguous stretches that pieces refer to.
+    pub stretches: u64,
+}
+
 /// Grow by at least this much at a time (bytes), and by [`GROWTH_ZONES_MIN`].
 const GROWTH_BYTES_MIN: u64 = 64 << 20;
 /// See [`GROWTH_BYTES_MIN`].
@@ -300,6 +315,11 @@ impl Zones {
     /// Every present zone with its state and its live bytes (shared ones count once per piece).
     pub fn table(&self) -> Vec<(ZoneId, ZoneState, u64)> {
         self.table.lock().rows()
+    }
+
+    /// Every present zone. O(zones).
+    pub fn rows(&self) -> Vec<ZoneRow> {
+        self.table.lock().zones()
     }
 
     /// Refuses every allocation and free from now on, with `reason`.

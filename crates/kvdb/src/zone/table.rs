@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError};
 
-use super::{Budget, Stream, ZoneState, ZoneStats};
+use super::{Budget, Stream, ZoneRow, ZoneState, ZoneStats};
 use crate::format::{Extent, SECTOR_BYTES, ZoneId, ZoneUse};
 
 /// Fewest zones of the reserve.
@@ -332,6 +332,17 @@ impl Table {
         let zones = self.free.len() as u64 + u64::from(zones_growth);
         let partly: u64 = self.partly.iter().map(|&zone| u64::from(self.room(zone))).sum();
         zones.saturating_sub(self.zones_held_back(budget).into()) * u64::from(self.zone_bytes) + partly
+    }
+
+    pub(super) fn zones(&self) -> Vec<ZoneRow> {
+        let row = |(entry, zone): (&Entry, u32)| ZoneRow {
+            zone: ZoneId(zone),
+            state: entry.state,
+            bytes_live: entry.bytes_live,
+            bytes_filled: entry.bump.into(),
+            stretches: entry.stretches.into(),
+        };
+        self.entries.iter().zip(0..).map(row).collect()
     }
 
     pub(super) fn rows(&self) -> Vec<(ZoneId, ZoneState, u64)> {

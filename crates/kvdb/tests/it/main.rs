@@ -2,6 +2,7 @@
 
 mod basics;
 mod checkpoints;
+mod repair;
 mod snapshots;
 mod spilled;
 mod spilled_faults;

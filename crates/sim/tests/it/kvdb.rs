@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvfs_device::{CrashMode, Device};
+use kvfs_kvdb::cache::Policy;
 use kvfs_kvdb::compaction::MergeOptions;
 use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
 use kvfs_sim::crash_sweep::{CrashSweep, assert_survives_crashes};
@@ -170,6 +171,19 @@ fn like_the_model_with_two_runs_in_a_class_none_stitched_and_tiny_memtables() {
 #[test]
 fn like_the_model_with_little_memory() {
     check(800, &Kvdb::with(|e| e.options.memory_bytes = 128 * KIB));
+}
+
+#[test]
+fn like_the_model_with_the_other_cache_policies() {
+    for policy in [Policy::Lru, Policy::Arc] {
+        check(
+            850,
+            &Kvdb::with(|e| {
+                e.options.memory_bytes = 128 * KIB;
+                e.options.cache_policy = policy;
+            }),
+        );
+    }
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `kvfs snapshot`.
 
-mod progress;
 mod receive;
 mod send;
 

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use kvfs_fs::transfer::{Frame, Prologue, ReceiveError, Received, StreamError, StreamReader};
+use kvfs_store::progress::{self, Unit};
 
-use super::progress::Progress;
 use crate::args::ReceiveArgs;
 use crate::commands::mkfs::{INLINE_DEFAULT, make_store};
 use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
 use crate::open::{self, Memory, OpenOptions, OpenStore};
+use crate::progress::Bar;
 use crate::staging::{Staged, token};
 use crate::store_dir::StoreDir;
 use crate::units::human_bytes;
@@ -109,17 +110,33 @@ fn receive(
         return Err(error.into());
     }
     skip(source, staged.position(), prologue.offset)?;
-    let mut progress = Progress::new("received", staged.position(), prologue.bytes_expected);
-    let end = match stage(store, &mut staged, source, args, &mut progress) {
+    let bar = Bar::new("receiving");
+    let end = match stage(store, &mut staged, source, args, &|at| {
+        bar.show("receiving", Unit::Bytes, at, prologue.bytes_expected);
+    }) {
         Ok(end) => end,
         Err(error) => return Err(keep_for_later(staged, error)),
     };
-    progress.end();
     let bytes = staged.position();
-    let mut whole = staged.reopen()?.chain(&end[..]);
-    match store.fs.receive(StreamReader::new(prologue.stream), &mut whole, args.rollback) {
+    let mut whole = Counted(staged.reopen()?.chain(&end[..]));
+    let taken = bar.watch(|| {
+        progress::stage("taking over", Unit::Bytes, bytes);
+        store.fs.receive(StreamReader::new(prologue.stream), &mut whole, args.rollback)
+    });
+    match taken {
         Ok(received) => staged.remove().map(|()| (received, bytes)),
         Err(error) => Err(keep_for_later(staged, error.into())),
+    }
+}
+
+/// What is read counts as done.
+struct Counted<R>(R);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(bytes)?;
+        progress::advance(read as u64);
+        Ok(read)
     }
 }
 
@@ -143,7 +160,7 @@ fn stage(
     staged: &mut Staged,
     source: &mut dyn Read,
     args: &ReceiveArgs,
-    progress: &mut Progress,
+    at: &dyn Fn(u64),
 ) -> Result<Vec<u8>> {
     loop {
         match staged.next(source)? {
@@ -153,7 +170,7 @@ fn stage(
             None => return Err(CliError::new(Code::Failed, "the stream is through already")),
         }
         staged.keep()?;
-        progress.at(staged.position());
+        at(staged.position());
     }
     let end = staged.last_frame().to_vec();
     if source.read(&mut [0]).map_err(StreamError::from)? > 0 {

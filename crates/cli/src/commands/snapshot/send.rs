@@ -3,13 +3,14 @@
 use std::io::{ErrorKind, IsTerminal, Write};
 
 use kvfs_fs::transfer::{Prologue, StreamId};
+use kvfs_store::progress::Unit;
 
 use super::ask;
-use super::progress::Progress;
 use crate::args::SendArgs;
 use crate::control::{Response, SnapshotRequest};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
+use crate::progress::Bar;
 use crate::staging::{parse_token, token};
 
 /// What can be said without a store.
@@ -36,7 +37,7 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
     let begun_at = offset;
     let prologue = Prologue { stream: StreamId(stream), offset, bytes_expected };
     let mut out = std::io::stdout().lock();
-    let mut progress = Progress::new("sent", offset, bytes_expected);
+    let bar = Bar::new("sending");
     let lost = |error: std::io::Error| match error.kind() {
         ErrorKind::BrokenPipe => CliError::new(
             Code::Failed,
@@ -50,13 +51,13 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
         let Response::Frames { bytes, is_through } = asked else { return Err(Endpoint::confused()) };
         out.write_all(&bytes.0).map_err(lost)?;
         offset += bytes.0.len() as u64;
-        progress.at(offset);
+        bar.show("sending", Unit::Bytes, offset, bytes_expected);
         if is_through {
             break;
         }
     }
     out.flush().map_err(lost)?;
-    progress.end();
+    drop(bar);
     if args.json {
         let line = serde_json::json!({
             "snapshot": to,

@@ -7,6 +7,7 @@ use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyDifference, KeyRange};
 
 use super::super::compare::Place;
 use super::Restore;
+use crate::acl::AclKind;
 use crate::schema::{Header, RowFlags, block_prefix, inode_key};
 use crate::xattr::COMPRESSION_ATTRIBUTE;
 use crate::{
@@ -208,6 +209,12 @@ impl Restore<'_> {
             }
             return Ok(());
         }
+        // It was made anew, and may have inherited what it did not have.
+        for kind in AclKind::ALL {
+            if now.flags.has(kind.flag()) && !then.flags.has(kind.flag()) {
+                self.set_xattr(inode, kind.name(), None)?;
+            }
+        }
         let range = KeyRange::prefix(&inode_key(then.inode));
         let mut cursor = self.then().read_view().cursor(keyspace, range)?;
         cursor.first()?;
@@ -231,6 +238,9 @@ impl Restore<'_> {
 
     fn set_xattr(&self, inode: u64, name: &[u8], value: Option<Bytes>) -> Result<()> {
         let (now, node) = (self.now(), NodeId(inode));
+        if let Some(kind) = AclKind::by_name(name) {
+            return settled(|caller| now.restore_acl(caller, node, kind, value.as_deref()));
+        }
         match value {
             Some(value) => settled(|caller| now.setxattr(caller, node, name, &value, XattrMode::Set)),
             None => settled(|caller| now.removexattr(caller, node, name)),

@@ -24,6 +24,7 @@ pub(super) use plan::{Plan, Target};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyDifference, KeyRange};
 
 use super::Origin;
@@ -118,6 +119,11 @@ impl<'f> Restore<'f> {
             placed: BTreeSet::new(),
             done: Restored::default(),
         };
+        let names = restore.plan.names.iter();
+        let steps: usize =
+            names.map(|change| usize::from(change.now.is_some()) + usize::from(change.then.is_some())).sum();
+        let steps = steps + restore.plan.touched.len();
+        progress::stage("bringing back", Unit::Items, steps as u64);
         restore.take_away()?;
         restore.put_back()?;
         restore.remove_staging()?;
@@ -169,6 +175,7 @@ impl<'f> Restore<'f> {
     fn set_files(&mut self) -> Result<()> {
         for (inode, place) in std::mem::take(&mut self.plan.touched) {
             self.set_file(inode, &place)?;
+            progress::advance(1);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use kvfs_store::progress;
 
 use super::super::compare::{Place, key_of};
 use super::Restore;
@@ -79,6 +80,7 @@ impl Restore<'_> {
                 settled(|caller| self.now().unlink(caller, directory, &place.1))?;
             }
             self.done.names += 1;
+            progress::advance(1);
         }
         // By now they are empty but for each other.
         gone.sort_by_key(|&(depth, _)| std::cmp::Reverse(depth));
@@ -101,6 +103,7 @@ impl Restore<'_> {
         for (_, place, target) in missing {
             self.put(&place, target)?;
             self.done.names += 1;
+            progress::advance(1);
         }
         Ok(())
     }

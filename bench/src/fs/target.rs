@@ -1,0 +1,138 @@
+//! The file systems under test, behind one trait: a file for each, and what they share in `disk`, `overlay` and `fuse`.
+//!
+//! Thread safety: a target belongs to one thread.
+//!
+//! Invariants: dropping a target unmounts it and ends its daemon, also after an error.
+
+mod aged;
+mod bindfs;
+mod btrfs;
+mod disk;
+mod ext4;
+mod floor;
+mod fuse;
+mod gocryptfs;
+mod kvfs;
+mod overlay;
+mod xfs;
+
+pub(crate) use aged::Aged;
+pub(crate) use bindfs::BINDFS;
+pub(crate) use btrfs::BTRFS;
+pub(crate) use disk::{Device, Disk, Kind};
+pub(crate) use ext4::EXT4;
+pub(crate) use floor::Floor;
+pub(crate) use gocryptfs::GOCRYPTFS;
+pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
+pub(crate) use overlay::{Overlay, OverlayKind};
+pub(crate) use xfs::XFS;
+
+use crate::memory::MemoryPeak;
+use crate::workload::ScenarioName;
+use anyhow::{Context, Result, bail};
+use kvfs_bench::counters::Probe;
+use kvfs_bench::host;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// One file system that the workloads run on.
+pub(crate) trait Target {
+    /// Its column in the table.
+    fn name(&self) -> &'static str;
+
+    /// Version, options and what survives a power cut, in a few words.
+    fn about(&self) -> String;
+
+    /// Makes an empty file system and mounts it; where that is not possible, mounts the one that there is.
+    fn mount_fresh(&mut self) -> Result<()>;
+
+    /// Where it is mounted.
+    fn dir(&self) -> &Path;
+
+    /// Unmounts, drops the kernel's caches and mounts again.
+    fn make_cold(&mut self) -> Result<()>;
+
+    /// Unmounts and ends the daemon.
+    fn unmount(&mut self) -> Result<()>;
+
+    /// Where its device and its daemon are counted; while mounted.
+    fn probe(&self) -> Result<Probe>;
+
+    /// Writes out everything that was changed.
+    fn sync(&self) -> Result<()> {
+        host::sync_file_system(self.dir())
+    }
+
+    /// The most memory that the daemon has taken so far; `None` for a kernel file system and
+    /// before the daemon has ended once.
+    fn memory_peak(&self) -> Option<MemoryPeak> {
+        None
+    }
+
+    /// What the daemon may take, for those that have a ceiling (bytes).
+    fn memory_limit_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Another ceiling from the next mount on; `None` is the usual one. Most have none.
+    fn set_memory(&mut self, _memory_bytes: Option<u64>) {}
+
+    /// Why a scenario cannot be run on it.
+    fn unfit_for(&self, _scenario: ScenarioName) -> Option<&'static str> {
+        None
+    }
+
+    /// Holds the state of now, so that its space is not given back while later changes are made; false where there is
+    /// nothing of the kind.
+    fn hold_snapshot(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// Whether something is mounted on `dir`.
+fn is_mounted(dir: &Path) -> Result<bool> {
+    let parent = dir.parent().context("a mount point needs a parent")?;
+    match fs::metadata(dir) {
+        Ok(found) => Ok(found.dev() != fs::metadata(parent)?.dev()),
+        // A FUSE mount whose daemon has died; it still has to be unmounted.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Ok(true),
+        Err(error) => Err(error).with_context(|| format!("cannot stat {}", dir.display())),
+    }
+}
+
+/// First line of what a program says about its version; empty when it says nothing.
+fn version(program: &str, argument: &str) -> String {
+    let output = std::process::Command::new(program).arg(argument).output();
+    let Ok(output) = output else { return String::new() };
+    // Some print it to standard error.
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Unmounts by system call, patiently: something may still be looking at the mount.
+fn unmount(dir: &Path) -> Result<()> {
+    let mut last_error = None;
+    let limit = Duration::from_secs(20);
+    let unmounted = host::wait_until(limit, || match host::run("umount", &[dir]) {
+        Ok(_) => Ok(true),
+        Err(error) => {
+            last_error = Some(error);
+            Ok(false)
+        }
+    })?;
+    match last_error {
+        Some(error) if !unmounted => bail!("{} stays mounted: {error:#}", dir.display()),
+        _ => Ok(()),
+    }
+}
+
+/// The last resort of every target: takes the mount out of sight whatever uses it.
+fn unmount_lazily(dir: &Path) {
+    if is_mounted(dir).unwrap_or(false)
+        && let Err(error) = host::run("umount", &["--lazy".as_ref(), dir.as_os_str()])
+    {
+        eprintln!("{} stays mounted: {error:#}", dir.display());
+    }
+}

@@ -1,0 +1,109 @@
+//! A kernel file system on a loop device with direct I/O.
+
+use super::{Target, is_mounted, unmount, unmount_lazily, version};
+use crate::image::{Image, Loop};
+use anyhow::{Context, Result};
+use kvfs_bench::counters::Probe;
+use kvfs_bench::host;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// What differs between them.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) durability: &'static str,
+    pub(crate) mkfs: &'static str,
+    /// Forces, quietly, nothing lazily initialised, nothing discarded: discard would give the image's blocks back.
+    pub(crate) mkfs_args: &'static [&'static str],
+    pub(crate) mount_options: &'static str,
+}
+
+/// A device that several file systems are made on, one at a time.
+pub(crate) struct Device {
+    attached: Loop,
+    // After the loop device, which is detached first.
+    _image: Image,
+}
+
+impl Device {
+    pub(crate) fn new(image: Image) -> Result<Self> {
+        Ok(Self { attached: Loop::attach(&image)?, _image: image })
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.attached.device()
+    }
+
+    /// Its statistics in `/sys`.
+    pub(crate) fn stat(&self) -> Result<PathBuf> {
+        let name = Path::new(self.path()).file_name().context("a loop device has a name")?;
+        Ok(Path::new("/sys/block").join(name).join("stat"))
+    }
+}
+
+/// A kernel file system that kvfs is compared with.
+pub(crate) struct Disk {
+    kind: &'static Kind,
+    dir: PathBuf,
+    device: Rc<Device>,
+}
+
+impl Disk {
+    /// A file system that is made on `device` and mounted on a new directory `dir`.
+    pub(crate) fn new(kind: &'static Kind, dir: PathBuf, device: Rc<Device>) -> Result<Self> {
+        fs::create_dir(&dir)?;
+        Ok(Self { kind, dir, device })
+    }
+
+    pub(super) fn mount(&self) -> Result<()> {
+        let Kind { name, mount_options, .. } = self.kind;
+        let options = ["-t", name, "-o", mount_options, self.device.path()].map(OsStr::new);
+        host::run("mount", &[options.as_slice(), &[self.dir.as_os_str()]].concat())?;
+        Ok(())
+    }
+}
+
+impl Target for Disk {
+    fn name(&self) -> &'static str {
+        self.kind.name
+    }
+
+    fn about(&self) -> String {
+        let version = version(self.kind.mkfs, "-V");
+        format!("{version}; -o {}; {}", self.kind.mount_options, self.kind.durability)
+    }
+
+    fn mount_fresh(&mut self) -> Result<()> {
+        self.unmount()?;
+        host::run(self.kind.mkfs, &[self.kind.mkfs_args, &[self.device.path()]].concat())?;
+        self.mount()
+    }
+
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn make_cold(&mut self) -> Result<()> {
+        self.unmount()?;
+        host::drop_caches()?;
+        self.mount()
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        if is_mounted(&self.dir)? { unmount(&self.dir) } else { Ok(()) }
+    }
+
+    fn probe(&self) -> Result<Probe> {
+        Ok(Probe { device_stat: Some(self.device.stat()?), daemon: None })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.unmount().is_err() {
+            unmount_lazily(&self.dir);
+        }
+    }
+}

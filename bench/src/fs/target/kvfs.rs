@@ -1,0 +1,190 @@
+//! kvfs, used by its command line.
+
+use super::fuse::Daemon;
+use super::{Device, Target, version};
+use crate::image::Image;
+use crate::memory::MemoryPeak;
+use anyhow::{Context, Result};
+use kvfs_bench::counters::{Probe, device_stat_under};
+use kvfs_bench::host;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+/// How far the resident set of the daemon may pass its `--memory`.
+const MEMORY_SLACK_BYTES: u64 = 64 << 20;
+
+/// How kvfs is to be run.
+pub(crate) struct KvfsOptions {
+    /// The `kvfs` binary.
+    pub(crate) program: PathBuf,
+    /// Largest size of the store (bytes).
+    pub(crate) size_bytes: u64,
+    /// `--memory` of the daemon (bytes); `None` leaves it to its default.
+    pub(crate) memory_bytes: Option<u64>,
+    /// And what that is (bytes).
+    pub(crate) default_memory_bytes: u64,
+    /// More arguments of `kvfs mkfs`.
+    pub(crate) mkfs_args: Vec<String>,
+    /// More arguments of `kvfs mount`.
+    pub(crate) mount_args: Vec<String>,
+}
+
+/// What a store is kept in.
+pub(crate) enum Backing {
+    /// A file of its own, which grows as the store fills.
+    Growing,
+    /// A file that was written in full before, as under ext4.
+    Image(Image),
+    /// The loop device that the kernel's file systems are made on.
+    Device(Rc<Device>),
+}
+
+/// The file system that this is all about.
+pub(crate) struct Kvfs {
+    options: KvfsOptions,
+    backing: Backing,
+    store: PathBuf,
+    dir: PathBuf,
+    log: PathBuf,
+    daemon: Option<Daemon>,
+    /// Other than usual.
+    memory_bytes: Option<u64>,
+    peak: Option<MemoryPeak>,
+}
+
+impl Kvfs {
+    /// A kvfs with its store at `store`, mounted on a new directory `dir`.
+    pub(crate) fn new(
+        options: KvfsOptions,
+        backing: Backing,
+        store: PathBuf,
+        dir: PathBuf,
+        log: PathBuf,
+    ) -> Result<Self> {
+        fs::create_dir(&dir)?;
+        Ok(Self { options, backing, store, dir, log, daemon: None, memory_bytes: None, peak: None })
+    }
+
+    fn make_store(&self) -> Result<()> {
+        self.remove_store()?;
+        let mut args = vec![OsString::from("mkfs"), self.store.clone().into_os_string()];
+        match &self.backing {
+            Backing::Growing => {
+                args.extend(["--size".into(), self.options.size_bytes.to_string().into()]);
+            }
+            Backing::Image(image) => args.extend(["--device".into(), image.path().into(), "--force".into()]),
+            Backing::Device(device) => {
+                args.extend(["--device".into(), device.path().into(), "--force".into()]);
+            }
+        }
+        args.extend(self.options.mkfs_args.iter().map(OsString::from));
+        host::run(&self.options.program, &args)?;
+        Ok(())
+    }
+
+    fn remove_store(&self) -> Result<()> {
+        if self.store.exists() {
+            let removed = fs::remove_dir_all(&self.store);
+            removed.with_context(|| format!("cannot remove the store {}", self.store.display()))?;
+        }
+        Ok(())
+    }
+
+    fn mount(&mut self) -> Result<()> {
+        let mut command = Command::new(&self.options.program);
+        command.args(["mount", "--foreground"]);
+        if let Some(memory_bytes) = self.memory_bytes.or(self.options.memory_bytes) {
+            command.args(["--memory", &memory_bytes.to_string()]);
+        }
+        command.args(&self.options.mount_args).arg(&self.store).arg(&self.dir);
+        self.daemon = Some(Daemon::start(command, &self.dir, &self.log)?);
+        Ok(())
+    }
+}
+
+impl Target for Kvfs {
+    fn name(&self) -> &'static str {
+        "kvfs"
+    }
+
+    fn about(&self) -> String {
+        let version = version(&self.options.program.to_string_lossy(), "--version");
+        let backing = match &self.backing {
+            Backing::Growing => "store in a file that grows",
+            Backing::Image(_) => "store in a file written before",
+            Backing::Device(_) => "store on the loop device",
+        };
+        format!("{version}; {backing}; prefix of the history, commit interval 1 s")
+    }
+
+    fn mount_fresh(&mut self) -> Result<()> {
+        self.unmount()?;
+        self.make_store()?;
+        self.mount()
+    }
+
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn make_cold(&mut self) -> Result<()> {
+        self.unmount()?;
+        host::drop_caches()?;
+        self.mount()
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        let Some(daemon) = self.daemon.take() else { return Ok(()) };
+        let peak = daemon.stop(|_| {
+            host::run(&self.options.program, &["umount".as_ref(), self.dir.as_os_str()])?;
+            Ok(())
+        })?;
+        self.peak = Some(self.peak.unwrap_or_default().max(peak));
+        Ok(())
+    }
+
+    fn probe(&self) -> Result<Probe> {
+        let device_stat = match &self.backing {
+            Backing::Device(device) => Some(device.stat()?),
+            Backing::Image(image) => device_stat_under(image.path())?,
+            Backing::Growing => device_stat_under(&self.store)?,
+        };
+        Ok(Probe { device_stat, daemon: self.daemon.as_ref().map(Daemon::id) })
+    }
+
+    /// By syncing a file: the kernel tells a FUSE daemon nothing of the other kinds.
+    fn sync(&self) -> Result<()> {
+        host::sync_file_system(&self.dir)?;
+        Ok(File::open(&self.dir)?.sync_all()?)
+    }
+
+    fn memory_peak(&self) -> Option<MemoryPeak> {
+        self.peak
+    }
+
+    fn memory_limit_bytes(&self) -> Option<u64> {
+        Some(self.options.memory_bytes.unwrap_or(self.options.default_memory_bytes) + MEMORY_SLACK_BYTES)
+    }
+
+    fn set_memory(&mut self, memory_bytes: Option<u64>) {
+        self.memory_bytes = memory_bytes;
+    }
+
+    fn hold_snapshot(&mut self) -> Result<bool> {
+        let args = ["snapshot", "create", "--store"].map(OsString::from);
+        let args = [&args, [self.store.clone().into_os_string(), "before-ageing".into()].as_slice()].concat();
+        host::run(&self.options.program, &args)?;
+        Ok(true)
+    }
+}
+
+impl Drop for Kvfs {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount().and_then(|()| self.remove_store()) {
+            eprintln!("after kvfs: {error:#}");
+        }
+    }
+}

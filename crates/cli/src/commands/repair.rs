@@ -1,0 +1,136 @@
+//! `kvfs check --repair`.
+//!
+//! One way for all forms: a device is repaired in place. With `--copy-to` that is a copy of the store's, with
+//! `--dry-run` what would be written stays in memory.
+
+mod copy;
+mod report;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::{Device, FileDevice, OverlayDevice};
+use kvfs_fs::repair as files;
+use kvfs_kvdb::{Background, Db, Options, Repaired};
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Op, Store};
+
+use crate::args::CheckArgs;
+use crate::endpoint::find_store;
+use crate::error::{CliError, Code, Result};
+use crate::open::{Memory, explain_device, explain_open};
+use crate::progress::Bar;
+use crate::store_dir::StoreDir;
+use report::Report;
+
+pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let (store, mounted) = find_store(Some(&args.target))?;
+    if let Some(mounted) = mounted {
+        let (path, dir) = (store.path().display(), mounted.dir.display());
+        let message = format!("{path} is mounted on {dir}; unmount it first: kvfs umount {dir}");
+        return Err(CliError::new(Code::InUse, message));
+    }
+    let bar = Bar::new("repairing");
+    let report = bar.watch(|| by_way_of(args, &store))?;
+    drop(bar);
+    print!("{}", if args.json { report.as_json(args.dry_run) } else { report.as_text(args.dry_run) });
+    Ok(report.exit_code())
+}
+
+/// The store itself, a copy of it, or what only looks as if it were repaired.
+fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
+    match &args.copy_to {
+        Some(target) => {
+            let source = open_device(store, true)?;
+            let target = copy::prepare(target)?;
+            let report = copy::fill(&source, &target).and_then(|(device, findings)| {
+                let mut report = repair(&target, device)?;
+                report.findings.splice(0..0, findings);
+                Ok(report)
+            });
+            if report.is_err() {
+                copy::remove(&target);
+            }
+            report
+        }
+        None => {
+            let device = open_device(store, args.dry_run)?;
+            let device: Arc<dyn Device> =
+                if args.dry_run { Arc::new(OverlayDevice::over(device)) } else { device };
+            repair(store, device)
+        }
+    }
+}
+
+fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
+    let device = FileDevice::open(store.device_path(), read_only);
+    Ok(Arc::new(device.map_err(|error| explain_device(store.path(), &error))?))
+}
+
+/// The engine first, then what the file system makes of what is left.
+fn repair(store: &StoreDir, device: Arc<dyn Device>) -> Result<Report> {
+    let engine = kvfs_kvdb::repair(Arc::clone(&device), &files::KEYSPACES);
+    let engine = engine.map_err(|error| explain_open(store, error))?;
+    let memory = Memory::default();
+    let mut options = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
+    options.background = Background::Manual;
+    options.undo_count = usize::MAX;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let db = Db::open(device, options, Arc::clone(&clock)).map_err(|error| explain_open(store, error))?;
+    let damaged = damaged_keys(&db, &engine)?;
+    let handle: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
+    let fixed = files::repair(&handle, &*clock)?;
+    let mut lost = files::describe(&handle, &damaged)?;
+    lost.extend(fixed.lost);
+    let mut report = Report {
+        findings: engine.findings,
+        is_uncertain: engine.is_uncertain,
+        fixed: fixed.fixed,
+        lost,
+        lost_more: engine.dropped_count.saturating_sub(engine.dropped.len() as u64),
+        snapshots: engine.lost.iter().flat_map(|lost| lost.snapshots.iter().cloned()).collect(),
+        left: fixed.left.iter().map(ToString::to_string).collect(),
+    };
+    drop(handle);
+    report.left.extend(db.check()?.findings);
+    db.close()?;
+    Ok(report)
+}
+
+/// What the engine has lost, in terms of keys of now.
+fn damaged_keys(db: &Arc<Db>, engine: &Repaired) -> Result<Vec<files::DamagedKeys>> {
+    let store: Arc<dyn Store> = Arc::clone(db) as Arc<dyn Store>;
+    files::open_keyspaces(&store)?;
+    let mut damaged = Vec::new();
+    for lost in &engine.lost {
+        let keys = db.lost_keys(lost)?;
+        damaged.push(files::DamagedKeys {
+            keyspace: lost.keyspace.clone(),
+            txn: lost.txn,
+            first: lost.part.first.clone(),
+            last: lost.part.last.clone(),
+            older: keys.older,
+            gone_max: keys.gone_max,
+            blocks: keys.blocks,
+        });
+    }
+    for (keyspace, op) in &engine.dropped {
+        damaged.push(files::DamagedKeys {
+            keyspace: keyspace.clone(),
+            older: keys_of(op),
+            gone_max: Some(0),
+            ..files::DamagedKeys::default()
+        });
+    }
+    Ok(damaged)
+}
+
+/// What an operation would have changed.
+fn keys_of(op: &Op) -> Vec<Bytes> {
+    match op {
+        Op::Put { key, .. } | Op::Delete { key, .. } | Op::Merge { key, .. } => vec![key.clone()],
+        Op::DeleteRange { start, .. } => vec![start.clone()],
+        Op::PutBlocks { prefix, first, .. } => vec![[&prefix[..], &first.to_be_bytes()].concat().into()],
+    }
+}

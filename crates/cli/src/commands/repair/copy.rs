@@ -1,0 +1,54 @@
+//! The copy of a damaged device, as far as it can be read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kvfs_device::{AlignedBuf, Device, FileDevice, read_around};
+use kvfs_store::progress::{self, Unit};
+
+use crate::error::{CliError, Result};
+use crate::open::explain_device;
+use crate::store_dir::StoreDir;
+
+/// Copied in one request (bytes).
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// A place for the copy.
+pub(super) fn prepare(target: &Path) -> Result<StoreDir> {
+    StoreDir::prepare(target)
+}
+
+/// Copies `source` into a new device in `target`; says what could not be read.
+pub(super) fn fill(source: &Arc<dyn Device>, target: &StoreDir) -> Result<(Arc<dyn Device>, Vec<String>)> {
+    let failed = |error: std::io::Error| CliError::io("copy the store to", target.path(), &error);
+    let device = FileDevice::create(target.device_path(), 0);
+    let device = device.map_err(|error| explain_device(target.path(), &error))?;
+    let len = source.len_bytes();
+    device.grow(len).map_err(failed)?;
+    progress::stage("copying", Unit::Bytes, len);
+    let mut chunk = AlignedBuf::zeroed(CHUNK_BYTES as usize);
+    let (mut at, mut bytes_missing) = (0, 0);
+    while at < len {
+        let part = &mut chunk.as_mut()[..(len - at).min(CHUNK_BYTES) as usize];
+        bytes_missing += read_around(source.as_ref(), part, at);
+        if part.iter().any(|&byte| byte != 0) {
+            device.write_at(part, at).map_err(failed)?;
+        }
+        at += part.len() as u64;
+        progress::advance(part.len() as u64);
+    }
+    let findings = match bytes_missing {
+        0 => Vec::new(),
+        bytes => vec![format!("{bytes} bytes of the device can't be read; they are zeros in the copy")],
+    };
+    Ok((Arc::new(device), findings))
+}
+
+/// Takes an unfinished copy away.
+pub(super) fn remove(target: &StoreDir) {
+    let removed =
+        std::fs::remove_file(target.device_path()).and_then(|()| std::fs::remove_dir(target.path()));
+    if let Err(error) = removed {
+        eprintln!("kvfs: could not clean up {}: {error}", target.path().display());
+    }
+}

@@ -1,0 +1,42 @@
+//! `kvfs sync`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::args::SyncArgs;
+use crate::control::{Request, Response};
+use crate::endpoint::{Endpoint, find_store};
+use crate::error::Result;
+use crate::progress::Bar;
+
+pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
+    let (_, mounted) = find_store(args.target.as_deref())?;
+    if let Some(mounted) = &mounted {
+        let _bar = Bar::new("waiting for the kernel to hand over pages");
+        hand_over_pages(&mounted.dir);
+    }
+    let mut endpoint = Endpoint::open(args.target.as_deref(), false)?;
+    let Response::Synced { branches } = endpoint.call(&Request::Sync)? else {
+        return Err(Endpoint::confused());
+    };
+    endpoint.close()?;
+    if let Some(view) = mounted.filter(|mounted| mounted.is_view)
+        && !branches.iter().any(|dir| dir == view.dir.as_os_str().as_bytes())
+    {
+        eprintln!(
+            "kvfs: {} is the view of a transaction: what is written there is durable when it is committed",
+            view.dir.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the kernel hand over what programs have written into shared mappings. Of nothing else it is the only owner, so
+/// what can't be asked (of a dead mount, say) is not missed.
+fn hand_over_pages(dir: &Path) {
+    let done = std::fs::File::open(dir).map(rustix::fs::syncfs);
+    if !matches!(done, Ok(Ok(()))) {
+        tracing::debug!(?done, "the kernel was not asked for dirty pages");
+    }
+}

@@ -1,0 +1,56 @@
+//! What is made from the command line's own description: pages of the manual, completions for shells.
+//!
+//! [`write_all`] lays them out as below a `share` directory, which `make build` calls.
+
+mod manual;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::args::{Cli, CompletionsArgs, PagesArgs};
+use crate::error::{CliError, Result};
+
+/// Where each shell looks below `share`, so that nothing must be set up.
+const COMPLETIONS: [(Shell, &str); 3] = [
+    (Shell::Bash, "bash-completion/completions/kvfs"),
+    (Shell::Zsh, "zsh/site-functions/_kvfs"),
+    (Shell::Fish, "fish/vendor_completions.d/kvfs.fish"),
+];
+
+/// `kvfs completions SHELL`: to standard output.
+pub(crate) fn print_completions(args: &CompletionsArgs) -> Result<ExitCode> {
+    let written = std::io::stdout().write_all(&completions(args.shell));
+    written.map_err(|error| CliError::io("write", Path::new("standard output"), &error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `kvfs pages DIR`.
+pub(crate) fn write_all(args: &PagesArgs) -> Result<ExitCode> {
+    for (shell, path) in COMPLETIONS {
+        write_below(&args.dir, path, &completions(shell))?;
+    }
+    for page in manual::pages() {
+        let path = format!("man/man{0}/{1}.{0}", page.section, page.name);
+        write_below(&args.dir, &path, &page.text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn completions(shell: Shell) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "kvfs", &mut text);
+    text
+}
+
+fn write_below(dir: &Path, path: &str, text: &[u8]) -> Result<()> {
+    let path = dir.join(path);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|error| CliError::io("make", parent, &error))?;
+    }
+    fs::write(&path, text).map_err(|error| CliError::io("write", &path, &error))
+}

@@ -1,0 +1,85 @@
+//! Making the file system whole again after something of it was lost: `kvfs check --repair`.
+//!
+//! Purpose: brings rows, names, counters, blocks and attributes into agreement, so that [`crate::check`] finds nothing.
+//! What can't be reached any more goes to `lost+found/` in the root, as `directory-INODE` or `file-INODE`; what refers
+//! to nothing is taken away; what is missing of a file becomes a hole, at its end it gets shorter. Each change is told.
+//!
+//! All of it is one transaction of the store: a crash leaves the file system as it was, or repaired.
+//!
+//! Thread safety: one thread, and no [`crate::FileSystem`] is open on the store. Memory: as for a check.
+
+mod content;
+mod counters;
+mod edit;
+mod found;
+mod names;
+mod paths;
+mod rows;
+mod survey;
+
+use std::sync::Arc;
+
+use kvfs_store::clock::Clock;
+use kvfs_store::{Durability, KeyspaceKind, Store, TxnOptions};
+
+use crate::check::{self, Problem};
+use crate::schema::Keyspaces;
+use crate::{Result, Timestamp};
+pub use paths::{DamagedKeys, describe};
+
+/// What a repair changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Where, and what was done.
+    pub fixed: Vec<Problem>,
+    /// What is lost: path and bytes, attributes or the whole.
+    pub lost: Vec<Problem>,
+    /// Contradictions that are still there; empty, or a bug.
+    pub left: Vec<Problem>,
+}
+
+/// The keyspaces of every file system, in the order in which they are made, with their kinds.
+pub const KEYSPACES: [(&str, KeyspaceKind); 4] = [
+    (crate::KEYSPACES[0], KeyspaceKind::Tuple),
+    (crate::KEYSPACES[1], KeyspaceKind::Block),
+    (crate::KEYSPACES[2], KeyspaceKind::Tuple),
+    (crate::KEYSPACES[3], KeyspaceKind::Tuple),
+];
+
+/// Opens these keyspaces of `store` with what resolves their merge records.
+///
+/// # Errors
+/// Store errors.
+pub fn open_keyspaces(store: &Arc<dyn Store>) -> Result<()> {
+    Keyspaces::open(&**store).map(drop)
+}
+
+/// Repairs the file system in `store`, which has transactions. Where there is nothing to repair, nothing is written.
+///
+/// # Errors
+/// Store errors, also where the store itself is damaged still; no space. Nothing has changed then.
+pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport> {
+    let keyspaces = Keyspaces::open(&**store)?;
+    let txn = store.begin(TxnOptions::default())?;
+    let now: Timestamp = clock.wall().into();
+    let mut edit = edit::Edit::new(&*txn, keyspaces, now);
+    let repaired = rows::repair(&mut edit)
+        .and_then(|()| names::repair(&mut edit))
+        .and_then(|()| content::repair(&mut edit))
+        .and_then(|()| counters::repair(&mut edit))
+        .and_then(|()| edit.finish())
+        .and_then(|report| Ok((report, check::check_read(&*txn, &keyspaces)?.problems)));
+    let (report, left) = match repaired {
+        Ok(done) => done,
+        Err(error) => {
+            txn.abort();
+            return Err(error);
+        }
+    };
+    if report.fixed.is_empty() && report.lost.is_empty() {
+        txn.abort();
+    } else {
+        txn.commit(Durability::Synced)?;
+    }
+    Ok(RepairReport { left, ..report })
+}

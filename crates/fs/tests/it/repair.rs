@@ -1,0 +1,309 @@
+//! Repairs of a file system of which rows, blocks or attributes were lost or spoilt.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_fs::repair::{DamagedKeys, RepairReport, describe, repair};
+use kvfs_fs::{NodeId, XattrMode, check};
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Store};
+
+use crate::setup::{Random, Setup};
+
+/// A file, and the keys without which it can't be there.
+struct Known {
+    path: Vec<String>,
+    content: Vec<u8>,
+    /// Rows, in `meta`.
+    rows: Vec<Bytes>,
+    inode: u64,
+}
+
+fn row_key(directory: u64, name: &str) -> Bytes {
+    [&directory.to_be_bytes()[..], b"\0", name.as_bytes()].concat().into()
+}
+
+/// Directories, small and large files, links, attributes.
+struct Tree {
+    setup: Setup,
+    files: Vec<Known>,
+}
+
+impl Tree {
+    fn new(random: &mut Random) -> Self {
+        let mut tree = Self { setup: Setup::new(64), files: Vec::new() };
+        tree.fill(NodeId::ROOT, &mut Vec::new(), &mut Vec::new(), 0, random);
+        tree.setup.assert_sound("before");
+        tree
+    }
+
+    fn fill(
+        &mut self,
+        directory: NodeId,
+        path: &mut Vec<String>,
+        rows: &mut Vec<Bytes>,
+        depth: u32,
+        random: &mut Random,
+    ) {
+        for number in 0..5 {
+            let name = format!("f{number}");
+            let len = if random.one_in(2) { random.below(60) } else { random.below(40_000) };
+            let content: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+            let node = self.setup.file(directory, &name);
+            self.setup.write_at(node, 0, &content).unwrap();
+            if random.one_in(4) {
+                let caller = self.setup.caller.clone();
+                self.setup.setxattr(&caller, node, b"user.a", b"value", XattrMode::Set).unwrap();
+            }
+            let mut all = rows.clone();
+            all.push(row_key(directory.0, &name));
+            if random.one_in(4) {
+                let linked = format!("l{number}");
+                self.setup.link(&self.setup.caller, node, directory, linked.as_bytes()).unwrap();
+                all.push(row_key(node.0, ""));
+                let mut others = rows.clone();
+                others.extend([row_key(directory.0, &linked), row_key(node.0, "")]);
+                let path = [&path[..], &[linked]].concat();
+                self.files.push(Known { path, content: content.clone(), rows: others, inode: node.0 });
+            }
+            let path = [&path[..], &[name]].concat();
+            self.files.push(Known { path, content, rows: all, inode: node.0 });
+        }
+        for number in 0..if depth < 3 { 2 } else { 0 } {
+            let name = format!("d{number}");
+            let node = self.setup.dir(directory, &name);
+            rows.push(row_key(directory.0, &name));
+            path.push(name);
+            self.fill(node, path, rows, depth + 1, random);
+            path.pop();
+            rows.pop();
+        }
+    }
+
+    fn keyspace(&self, name: &str) -> Keyspace {
+        let all = self.setup.store.keyspaces();
+        all.iter().find(|info| info.name == name).unwrap().keyspace
+    }
+
+    fn keys(&self, name: &str) -> Vec<(Bytes, Bytes)> {
+        let snapshot = self.setup.store.snapshot().unwrap();
+        let mut cursor = snapshot.cursor(self.keyspace(name), KeyRange::all()).unwrap();
+        let mut all = Vec::new();
+        loop {
+            cursor.next().unwrap();
+            let Some((key, value)) = cursor.entry() else { return all };
+            all.push((Bytes::copy_from_slice(key), value.clone()));
+        }
+    }
+
+    fn apply(&self, change: impl FnOnce(&mut Batch)) {
+        let mut batch = Batch::new();
+        change(&mut batch);
+        self.setup.store.apply(batch, Durability::Buffered).unwrap();
+    }
+
+    /// Repairs, and makes sure that it is sound and can be used afterwards.
+    fn repair(&mut self, context: &str) -> RepairReport {
+        let report = repair(&self.setup.store, &*self.setup.clock).unwrap();
+        assert!(report.left.is_empty(), "{context}: {:#?} is left after {:#?}", report.left, report.fixed);
+        self.setup.assert_sound(context);
+        self.setup.reopen();
+        self.setup.file(NodeId::ROOT, "afterwards");
+        self.setup.assert_sound(context);
+        report
+    }
+
+    fn content(&self, path: &[String]) -> Option<Vec<u8>> {
+        let mut node = NodeId::ROOT;
+        for name in path {
+            node = self.setup.lookup(&self.setup.caller, node, name.as_bytes()).ok()?.node;
+        }
+        Some(self.setup.read_all(node))
+    }
+}
+
+fn has(problems: &[check::Problem], words: &str) -> bool {
+    problems.iter().any(|problem| problem.to_string().contains(words))
+}
+
+#[test]
+fn a_sound_file_system_is_not_changed() {
+    let mut tree = Tree::new(&mut Random::new(1));
+    let before = tree.keys("meta");
+    let report = repair(&tree.setup.store, &*tree.setup.clock).unwrap();
+    assert_eq!(report, RepairReport::default());
+    assert_eq!(tree.keys("meta"), before);
+    tree.repair("sound");
+}
+
+#[test]
+fn whatever_rows_and_blocks_are_lost_or_spoilt_all_else_is_there() {
+    for seed in 0..60 {
+        let mut random = Random::new(0x4e9a_0000 + seed);
+        let mut tree = Tree::new(&mut random);
+        let (mut touched, mut inodes) = (BTreeSet::new(), BTreeSet::new());
+        for _ in 0..random.below(8) + 1 {
+            let space = ["meta", "meta", "data", "xattr"][random.below(4) as usize];
+            let keys = tree.keys(space);
+            let (key, value) = &keys[random.below(keys.len() as u64) as usize];
+            let (_, other) = &keys[random.below(keys.len() as u64) as usize];
+            let inode = u64::from_be_bytes(*key.first_chunk().unwrap());
+            let keyspace = tree.keyspace(space);
+            match random.below(4) {
+                0 if space == "meta" => {
+                    // Another row in its place: an inode that is there twice.
+                    touched
+                        .extend(keys.iter().filter(|(_, value)| value == other).map(|(key, _)| key.clone()));
+                    tree.apply(|batch| batch.put(keyspace, key.clone(), other.clone()));
+                }
+                1 if space == "meta" => {
+                    let mut spoilt = value.to_vec();
+                    spoilt[0] = 99;
+                    tree.apply(|batch| batch.put(keyspace, key.clone(), spoilt));
+                }
+                _ => tree.apply(|batch| batch.delete(keyspace, key.clone())),
+            }
+            if space == "meta" {
+                touched.insert(key.clone());
+            }
+            if space == "data" {
+                inodes.insert(inode);
+            }
+        }
+        let context = format!("seed {seed}, touched {touched:?}, content of {inodes:?}");
+        let report = tree.repair(&context);
+        for known in &tree.files {
+            if inodes.contains(&known.inode) || known.rows.iter().any(|row| touched.contains(row)) {
+                continue;
+            }
+            let content = tree.content(&known.path);
+            assert_eq!(content.as_ref(), Some(&known.content), "{context}: {:?}: {report:#?}", known.path);
+        }
+        for inode in inodes {
+            let lost = tree
+                .files
+                .iter()
+                .find(|known| known.inode == inode && !known.rows.iter().any(|row| touched.contains(row)));
+            if let Some(known) = lost {
+                let place = format!("/{}", known.path.join("/"));
+                let is_told = report.lost.iter().any(|problem| {
+                    problem.place == place
+                        || tree.files.iter().any(|other| {
+                            other.inode == inode && problem.place == format!("/{}", other.path.join("/"))
+                        })
+                });
+                assert!(is_told, "{context}: the content of {place} is not told: {report:#?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_without_a_name_goes_to_lost_and_found_with_all_that_is_in_it() {
+    let mut tree = Tree::new(&mut Random::new(2));
+    let setup = &tree.setup;
+    let above = setup.dir(NodeId::ROOT, "above");
+    let node = setup.dir(above, "gone");
+    let file = setup.file(node, "file");
+    setup.write_at(file, 0, b"content").unwrap();
+    let meta = tree.keyspace("meta");
+    tree.apply(|batch| batch.delete(meta, row_key(above.0, "gone")));
+    let report = tree.repair("a lost name");
+    let place = format!("directory-{}", node.0);
+    let path = ["lost+found".to_owned(), place.clone(), "file".to_owned()];
+    assert_eq!(tree.content(&path).as_deref(), Some(&b"content"[..]));
+    assert!(has(&report.fixed, &format!("/lost+found/{place}")), "{report:?}");
+}
+
+#[test]
+fn a_circle_of_directories_is_cut() {
+    let mut tree = Tree::new(&mut Random::new(3));
+    let setup = &tree.setup;
+    let a = setup.dir(NodeId::ROOT, "a");
+    let b = setup.dir(a, "b");
+    setup.file(b, "file");
+    let meta = tree.keyspace("meta");
+    let to_a = tree.setup.store.get(meta, &row_key(1, "a")).unwrap().unwrap();
+    tree.apply(|batch| {
+        batch.delete(meta, row_key(1, "a"));
+        batch.put(meta, row_key(b.0, "up"), to_a);
+    });
+    let report = tree.repair("a circle");
+    assert!(has(&report.fixed, "had no way to the root"), "{report:?}");
+}
+
+#[test]
+fn lost_blocks_are_holes_and_a_lost_end_makes_the_file_shorter() {
+    let mut tree = Tree::new(&mut Random::new(4));
+    let node = tree.setup.file(NodeId::ROOT, "large");
+    let content: Vec<u8> = (0..10 * 4096_u32).map(|at| (at / 7) as u8 | 1).collect();
+    tree.setup.write_at(node, 0, &content).unwrap();
+    let data = tree.keyspace("data");
+    let block = |block: u64| Bytes::from([node.0.to_be_bytes(), block.to_be_bytes()].concat());
+    tree.apply(|batch| {
+        batch.delete_range(data, block(2), block(4));
+        batch.delete_range(data, block(8), block(11));
+    });
+    let report = tree.repair("lost blocks");
+    assert!(has(&report.lost, "/large: bytes 8192-16384, 32768-40960 of the file"), "{report:?}");
+    let left = tree.content(&["large".to_owned()]).unwrap();
+    assert_eq!(left.len(), 8 * 4096);
+    assert!(left[2 * 4096..4 * 4096].iter().all(|&byte| byte == 0));
+    assert_eq!((&left[..2 * 4096], &left[4 * 4096..]), (&content[..2 * 4096], &content[4 * 4096..8 * 4096]));
+}
+
+#[test]
+fn the_root_and_the_superblock_record_are_made_anew() {
+    let mut tree = Tree::new(&mut Random::new(5));
+    let meta = tree.keyspace("meta");
+    tree.apply(|batch| {
+        batch.delete(meta, row_key(1, ""));
+        batch.delete(meta, row_key(0, "superblock"));
+    });
+    let report = tree.repair("no root");
+    assert!(has(&report.lost, "/: owner, mode and times"), "{report:?}");
+    for known in &tree.files {
+        assert_eq!(tree.content(&known.path).as_ref(), Some(&known.content));
+    }
+}
+
+#[test]
+fn damage_is_told_by_path_and_key() {
+    let tree = Tree::new(&mut Random::new(6));
+    let directory = tree.setup.dir(NodeId::ROOT, "dir");
+    let node = tree.setup.file(directory, "file");
+    let store: Arc<dyn Store> = Arc::clone(&tree.setup.store);
+    store.open_keyspace("tags", KeyspaceKind::Tuple, None).unwrap();
+    let row = |name: &str| row_key(directory.0, name);
+    let damaged = [
+        DamagedKeys {
+            keyspace: "meta".into(),
+            txn: None,
+            first: row("a"),
+            last: row("z"),
+            older: vec![row("file")],
+            gone_max: Some(3),
+            blocks: vec![],
+        },
+        DamagedKeys {
+            keyspace: "data".into(),
+            gone_max: Some(2),
+            blocks: vec![(Bytes::copy_from_slice(&node.0.to_be_bytes()), 1, 2)],
+            ..DamagedKeys::default()
+        },
+        DamagedKeys {
+            keyspace: "tags".into(),
+            first: "a".into(),
+            last: "b".into(),
+            ..DamagedKeys::default()
+        },
+    ];
+    let told: Vec<String> = describe(&store, &damaged).unwrap().iter().map(ToString::to_string).collect();
+    let expected = [
+        "/dir/file: its newest state is lost; it is as it was earlier, and may have been deleted since",
+        "between /dir/a and /dir/z: up to 3 names (or rows of directories) are lost",
+        "/dir/file: bytes 4096-12288 are lost: a hole",
+        "keyspace tags: keys from a to b may be lost",
+    ];
+    assert_eq!(told, expected);
+}

@@ -1,0 +1,28 @@
+//! The two system calls that say how a thread is scheduled, which rustix has not.
+#![expect(unsafe_code, reason = "rustix has no form of these system calls")]
+
+use std::io;
+
+/// As everybody is scheduled.
+pub(crate) const NORMAL: i32 = libc::SCHED_OTHER;
+/// Only where nobody else wants to run.
+pub(crate) const IDLE: i32 = libc::SCHED_IDLE;
+
+/// The calling thread's policy, or −1.
+pub(crate) fn policy() -> i32 {
+    // SAFETY: takes a number (0: the caller) and touches no memory.
+    unsafe { libc::sched_getscheduler(0) }
+}
+
+/// Changes the calling thread's policy to [`NORMAL`] or [`IDLE`]. About half a microsecond.
+///
+/// # Errors
+/// Going back from [`IDLE`] needs `CAP_SYS_NICE`, or a `RLIMIT_NICE` that allows it.
+pub(crate) fn set_policy(policy: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the structure lives during the call, which only reads it; 0 is the caller.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

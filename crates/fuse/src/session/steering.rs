@@ -1,0 +1,319 @@
+//! Serves the program that asks on its own CPU.
+//!
+//! Purpose: a program that makes small requests sleeps until each is answered, so nothing is gained by serving it
+//! on another CPU, and much is lost: waking a CPU that has gone idle takes longer than the work, on a virtual
+//! machine many times as long (docs/decisions/steering.md has the figures). While samples say that one program
+//! asks, one worker, the *companion*, goes to the program's CPU and alone takes requests; there, request and reply are
+//! two switches of context, and its replies leave the program where it is (`dispatch::courtesy`). Large requests
+//! are better served beside the program, and several programs on several CPUs by whoever is free: then all
+//! workers take requests, and go where the scheduler sends them.
+//!
+//! Thread safety: [`Steering`] is shared by the workers of a session; each has a [`Helm`] of its own. The companion
+//! looks at a few atomics per request; every [`SAMPLE_REQUESTS`] it finds out where its caller runs, which is the
+//! only thing that costs something. Of the others, one looks every [`WATCH_PERIOD`] whether the companion gets on.
+//! Invariants: a worker never leaves the CPUs that it was started with; when the companion is held up, by the store or
+//! by others on its CPU, or has nothing to do, all workers take requests after two periods at the latest; where
+//! nothing can be found out it is as if there was no steering.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use zerocopy::FromBytes;
+
+use crate::abi::{InHeader, Opcode, ReadIn};
+use crate::dispatch::courtesy;
+use crate::process::cpu_of_thread;
+
+/// The companion, among the workers.
+const COMPANION: usize = 0;
+/// How often the companion is looked after while it serves alone.
+const WATCH_PERIOD: Duration = Duration::from_millis(5);
+/// A worker asks for its caller's CPU once in so many requests.
+const SAMPLE_REQUESTS: u32 = 32;
+/// From this mean size on (bytes per request), copying beside the program is worth more than being near it.
+const LARGE_BYTES: u64 = 64 << 10;
+/// So many samples must agree before the companion serves alone.
+const AGREEING_MIN: u32 = 3;
+/// More agreement than this isn't remembered, so that a change is seen soon.
+const AGREEING_MAX: u32 = 12;
+/// What a sample that contradicts takes away.
+const CONTRADICTION: u32 = 4;
+
+/// No CPU: the scheduler decides.
+const ANYWHERE: u32 = u32::MAX;
+
+/// What the samples of all workers say.
+#[derive(Debug, Default)]
+struct Votes {
+    /// The thread that asked last, as far as the samples agree.
+    tid: u32,
+    cpu: u32,
+    agreeing: u32,
+}
+
+impl Votes {
+    /// Counts a sample: who asked and where it runs. Returns where the workers should be.
+    fn count(&mut self, tid: u32, cpu: u32) -> u32 {
+        if self.agreeing == 0 || tid == self.tid || cpu == self.cpu {
+            (self.tid, self.cpu) = (tid, cpu);
+            self.agreeing = (self.agreeing + 1).min(AGREEING_MAX);
+        } else {
+            self.agreeing = self.agreeing.saturating_sub(CONTRADICTION);
+        }
+        self.place()
+    }
+
+    /// Counts a sample of large requests.
+    fn count_large(&mut self) -> u32 {
+        self.agreeing = self.agreeing.saturating_sub(CONTRADICTION);
+        self.place()
+    }
+
+    fn place(&self) -> u32 {
+        if self.agreeing < AGREEING_MIN { ANYWHERE } else { self.cpu }
+    }
+}
+
+/// Who serves, and where.
+#[derive(Debug)]
+pub(super) struct Steering {
+    votes: Mutex<Votes>,
+    /// Where the companion serves alone, or [`ANYWHERE`].
+    cpu: AtomicU32,
+    /// Requests that the companion took, roughly: it alone counts.
+    taken: AtomicU64,
+    /// Whether one of those who stand by watches.
+    is_watched: Mutex<bool>,
+    freed: Condvar,
+}
+
+impl Steering {
+    /// `None` where it can't work: with one CPU, with one worker, which must not be held up, and for users who may
+    /// not let a thread leave the idle class.
+    pub(super) fn for_workers(workers: usize) -> Option<Self> {
+        let cpus = sched_getaffinity(None).map_or(1, |home| home.count());
+        if workers < 2 || cpus < 2 || !courtesy::is_possible() {
+            return None;
+        }
+        Some(Self {
+            votes: Mutex::default(),
+            cpu: AtomicU32::new(ANYWHERE),
+            taken: AtomicU64::new(0),
+            is_watched: Mutex::default(),
+            freed: Condvar::new(),
+        })
+    }
+
+    /// Where the companion serves alone.
+    pub(super) fn companion_cpu(&self) -> Option<u32> {
+        Some(self.cpu()).filter(|&cpu| cpu != ANYWHERE)
+    }
+
+    fn cpu(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, tid: u32, is_large: bool) {
+        // Somebody else counts just now: one sample less.
+        let Some(mut votes) = self.votes.try_lock() else { return };
+        let place = match cpu_of_thread(tid) {
+            Some(cpu) if !is_large => votes.count(tid, cpu),
+            _ => votes.count_large(),
+        };
+        let before = self.cpu.swap(place, Ordering::Relaxed);
+        drop(votes);
+        if place == ANYWHERE && before != ANYWHERE {
+            self.wake();
+        }
+    }
+
+    /// Lets all workers take requests, until samples agree anew.
+    fn free(&self) {
+        *self.votes.lock() = Votes::default();
+        self.cpu.store(ANYWHERE, Ordering::Relaxed);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Under the lock: who has looked before is waiting by now.
+        let _lock = self.is_watched.lock();
+        self.freed.notify_all();
+    }
+
+    /// Waits as long as the companion serves alone.
+    fn stand_by(&self) {
+        let mut is_watched = self.is_watched.lock();
+        if *is_watched {
+            while self.cpu() != ANYWHERE {
+                self.freed.wait(&mut is_watched);
+            }
+            return;
+        }
+        *is_watched = true;
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        while self.cpu() != ANYWHERE {
+            if !self.freed.wait_for(&mut is_watched, WATCH_PERIOD).timed_out() {
+                continue;
+            }
+            let now = self.taken.load(Ordering::Relaxed);
+            if now == taken {
+                *is_watched = false;
+                drop(is_watched);
+                return self.free();
+            }
+            taken = now;
+        }
+        *is_watched = false;
+    }
+}
+
+/// One worker's part.
+pub(super) struct Helm<'a> {
+    steering: &'a Steering,
+    is_companion: bool,
+    /// CPUs that this thread may use.
+    home: CpuSet,
+    at: u32,
+    requests: u32,
+    bytes: u64,
+}
+
+impl<'a> Helm<'a> {
+    /// For the calling thread, the worker of this number. `None`: its CPUs can't be found out.
+    pub(super) fn new(steering: &'a Steering, index: usize) -> Option<Self> {
+        // A kernel with more CPUs than fit into the set refuses.
+        let home = sched_getaffinity(None).ok()?;
+        let is_companion = index == COMPANION;
+        Some(Self { steering, is_companion, home, at: ANYWHERE, requests: 0, bytes: 0 })
+    }
+
+    /// Called before a request is waited for: workers other than the companion don't, while it serves alone.
+    pub(super) fn stand_by(&self) {
+        if !self.is_companion && self.steering.cpu() != ANYWHERE {
+            self.steering.stand_by();
+        }
+    }
+
+    /// Takes note of a request of the kernel; the companion goes to where it is best served.
+    pub(super) fn took(&mut self, message: &[u8]) {
+        let Ok((header, args)) = InHeader::ref_from_prefix(message) else { return };
+        // Nobody waits for what the kernel asks on its own account.
+        if header.pid == 0 {
+            return;
+        }
+        self.requests += 1;
+        self.bytes += data_bytes(header, args);
+        if self.requests == SAMPLE_REQUESTS {
+            let is_large = self.bytes >= LARGE_BYTES * u64::from(self.requests);
+            self.steering.count(header.pid, is_large);
+            (self.requests, self.bytes) = (0, 0);
+        }
+        if self.is_companion {
+            self.follow(header.unique);
+        }
+    }
+
+    fn follow(&mut self, unique: u64) {
+        let steering = self.steering;
+        // One writer.
+        steering.taken.store(steering.taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let place = steering.cpu();
+        if place != self.at {
+            self.at = place;
+            go(&self.home, place);
+        }
+        if place != ANYWHERE {
+            courtesy::owe(unique);
+        }
+    }
+}
+
+impl Drop for Helm<'_> {
+    /// The connection has ended: those who stand by have to see it.
+    fn drop(&mut self) {
+        if self.is_companion {
+            self.steering.free();
+        }
+    }
+}
+
+/// Bytes of data that go with a request, either way.
+fn data_bytes(header: &InHeader, args: &[u8]) -> u64 {
+    match Opcode::from_number(header.opcode) {
+        Some(Opcode::Read) => ReadIn::ref_from_prefix(args).map_or(0, |(read, _)| u64::from(read.size)),
+        _ => args.len() as u64,
+    }
+}
+
+/// Binds the calling thread to `cpu` if that is one of `home`, else to all of `home`.
+fn go(home: &CpuSet, cpu: u32) {
+    let mut set = *home;
+    if (cpu as usize) < CpuSet::MAX_CPU && home.is_set(cpu as usize) {
+        set.clear();
+        set.set(cpu as usize);
+    }
+    // Refused when an administrator has just taken CPUs away; then the thread stays where it may be.
+    if let Err(errno) = sched_setaffinity(None, &set) {
+        tracing::debug!(%errno, cpu, "a worker could not be placed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(votes: &mut Votes, samples: &[(u32, u32)]) -> u32 {
+        samples.iter().map(|&(tid, cpu)| votes.count(tid, cpu)).last().unwrap_or(ANYWHERE)
+    }
+
+    #[test]
+    fn one_program_is_followed_wherever_it_goes() {
+        let mut votes = Votes::default();
+        assert_eq!(vote(&mut votes, &[(7, 1), (7, 1)]), ANYWHERE, "two samples may be chance");
+        assert_eq!(vote(&mut votes, &[(7, 1)]), 1);
+        assert_eq!(vote(&mut votes, &[(7, 0)]), 0);
+    }
+
+    #[test]
+    fn programs_that_follow_one_another_on_one_cpu_are_one() {
+        let mut votes = Votes::default();
+        assert_eq!(vote(&mut votes, &[(7, 1), (8, 1), (9, 1)]), 1);
+    }
+
+    #[test]
+    fn programs_on_several_cpus_leave_the_workers_free() {
+        let mut votes = Votes::default();
+        let turns: Vec<_> = (0..40).map(|n| (n % 2, n % 2)).collect();
+        assert_eq!(vote(&mut votes, &turns), ANYWHERE);
+        vote(&mut votes, &[(7, 1); 20]);
+        assert_eq!(vote(&mut votes, &[(8, 0)]), 1, "one stray request changes nothing");
+        assert_eq!(vote(&mut votes, &[(8, 0), (7, 1), (8, 0), (9, 0)]), ANYWHERE);
+    }
+
+    #[test]
+    fn large_requests_leave_the_workers_free() {
+        let mut votes = Votes::default();
+        vote(&mut votes, &[(7, 1); 20]);
+        let places: Vec<_> = (0..3).map(|_| votes.count_large()).collect();
+        assert_eq!(places, [1, 1, ANYWHERE]);
+    }
+
+    #[test]
+    fn a_worker_goes_to_a_cpu_and_comes_home() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let home = sched_getaffinity(None).expect("known");
+                let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| home.is_set(cpu)).expect("one") as u32;
+                go(&home, cpu);
+                assert_eq!(sched_getaffinity(None).expect("known").count(), 1);
+                go(&home, ANYWHERE);
+                assert_eq!(sched_getaffinity(None).expect("known"), home);
+                let other = (0..CpuSet::MAX_CPU).find(|&cpu| !home.is_set(cpu));
+                go(&home, other.map_or(ANYWHERE, |cpu| cpu as u32));
+                assert_eq!(sched_getaffinity(None).expect("known"), home, "a CPU that it may not use");
+            });
+        });
+    }
+}

@@ -1,0 +1,251 @@
+//! The journal of a store under repair: left alone where it is sound, else written out as runs as far as it counts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, StoreError, TxnId};
+
+use super::{Kept, Repaired, nameless};
+use crate::compaction::OutputSpec;
+use crate::db::flush::write_table;
+use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
+use crate::db::options::Options;
+use crate::format::Superblock;
+use crate::iter::KeepRules;
+use crate::journal::{Journal, JournalArea, Replayed, salvage};
+use crate::memtable::{MemTable, Merger};
+use crate::run::{Packing, RunContext};
+use crate::version::{Edit, ManifestState, RunId};
+use crate::zone::{Budget, Stream};
+
+/// Keys of lost changes that are named; of more only the number is told.
+const NAMED_MAX: usize = 1000;
+
+/// What the journal holds, oldest first.
+enum Layer {
+    Table(Arc<MemTable>, Seqno),
+    Adopted { txn: TxnId, base: Seqno },
+}
+
+/// What replayed batches come to.
+struct Layers<'a> {
+    ctx: &'a Arc<RunContext>,
+    keyspaces: Keyspaces,
+    /// Transactions whose runs wait for a commit.
+    prepared: BTreeSet<TxnId>,
+    memtable_bytes: u64,
+    flushed_seqno: Seqno,
+    last_seqno: Seqno,
+    active: MemTable,
+    layers: Vec<Layer>,
+    commits: Vec<(TxnId, Seqno)>,
+    findings: Vec<String>,
+    /// Keyspaces that nothing else tells of.
+    unknown: Vec<(u32, KeyspaceKind)>,
+}
+
+/// Looks at the journal; where it is damaged, `state` goes on without it. Says whether it does.
+pub(super) fn journal(
+    ctx: &Arc<RunContext>,
+    superblock: &Superblock,
+    options: &Options,
+    next_id: &Arc<AtomicU64>,
+    state: &mut ManifestState,
+    repaired: &mut Repaired,
+    kept: &mut Kept,
+) -> Result<bool> {
+    let area = JournalArea::of(superblock);
+    let device = ctx.device.as_ref();
+    let known: BTreeSet<u32> = state.keyspaces.keys().copied().collect();
+    let flushed = state.flushed_seqno;
+    let mut look = |replayed: Replayed| {
+        let is_known = replayed.batch.ops().iter().all(|op| known.contains(&op.keyspace().0));
+        let is_prepared =
+            replayed.spilled.as_ref().is_none_or(|commit| state.prepared.contains_key(&commit.txn));
+        if replayed.base <= flushed || (is_known && is_prepared) {
+            return Ok(());
+        }
+        Err(StoreError::corrupt("the journal", "it builds on what the manifest has lost"))
+    };
+    // The repair is an opening of its own, whose number no group has.
+    let damage = match Journal::replay(device, area, superblock.epoch, state.journal_tail, &mut look) {
+        Ok(recovered) => {
+            repaired.last_seqno = recovered.last_seqno.max(state.flushed_seqno);
+            return Ok(false);
+        }
+        Err(error) => error,
+    };
+    repaired.findings.push(damage.to_string());
+    let mut layers = Layers::new(ctx, options, state);
+    let is_tail_certain = !repaired.is_uncertain;
+    let found = salvage::salvage(device, area, state.journal_tail, is_tail_certain, &mut |replayed| {
+        layers.take(&replayed)
+    })?;
+    repaired.last_seqno = layers.last_seqno;
+    tell_dropped(&found.dropped, found.damaged_at.0, state, &layers.unknown, repaired);
+    layers.write(options, next_id, state, repaired, kept)?;
+    state.apply(&Edit::JournalTail { lsn: found.tail_next, seqno: repaired.last_seqno })?;
+    Ok(true)
+}
+
+/// Says what was written behind the damage.
+fn tell_dropped(
+    dropped: &[Batch],
+    damaged_at: u64,
+    state: &ManifestState,
+    unknown: &[(u32, KeyspaceKind)],
+    repaired: &mut Repaired,
+) {
+    repaired.findings.push(format!(
+        "the journal counts up to position {damaged_at}; what was written behind it is lost, {} of these batches \
+         could still be read",
+        dropped.len()
+    ));
+    let name = |id: u32| match state.keyspaces.get(&id) {
+        Some(keyspace) => keyspace.name.clone(),
+        None if unknown.iter().any(|&(known, _)| known == id) => format!("recovered-{id}"),
+        None => format!("number {id}"),
+    };
+    let ops = || dropped.iter().flat_map(|batch| batch.ops());
+    repaired.dropped.extend(ops().take(NAMED_MAX).map(|op| (name(op.keyspace().0), op.clone())));
+    repaired.dropped_count = ops().count() as u64;
+}
+
+impl<'a> Layers<'a> {
+    fn new(ctx: &'a Arc<RunContext>, options: &Options, state: &ManifestState) -> Self {
+        let keyspaces = Keyspaces::default();
+        for (&id, keyspace) in &state.keyspaces {
+            keyspaces.insert(id, KeyspaceMeta::new(&keyspace.name, keyspace.kind, None));
+        }
+        Self {
+            ctx,
+            keyspaces,
+            prepared: state.prepared.keys().copied().collect(),
+            memtable_bytes: options.memtable_bytes,
+            flushed_seqno: state.flushed_seqno,
+            last_seqno: state.flushed_seqno,
+            active: MemTable::new(Arc::clone(&ctx.accountant)),
+            layers: Vec::new(),
+            commits: Vec::new(),
+            findings: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, replayed: &Replayed) -> Result<()> {
+        if replayed.base <= self.flushed_seqno {
+            return Ok(());
+        }
+        let operations =
+            replayed.spilled.as_ref().map_or(replayed.batch.len() as u64, |commit| commit.operations);
+        self.last_seqno = replayed.base + operations.max(1) - 1;
+        if let Some(commit) = &replayed.spilled {
+            if !self.prepared.remove(&commit.txn) {
+                self.findings.push(format!("what transaction {} wrote is lost", commit.txn));
+                return Ok(());
+            }
+            self.seal(replayed.base - 1);
+            self.layers.push(Layer::Adopted { txn: commit.txn, base: replayed.base - 1 });
+            self.commits.push((commit.txn, self.last_seqno));
+            return Ok(());
+        }
+        self.know(&replayed.batch);
+        if self.active.bytes() >= self.memtable_bytes {
+            self.seal(replayed.base - 1);
+        }
+        let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
+        let writing = self.active.begin_write();
+        self.active.apply(&replayed.batch, replayed.base, kinds);
+        drop(writing);
+        self.commits.extend(replayed.mark.as_ref().map(|mark| (mark.txn, self.last_seqno)));
+        Ok(())
+    }
+
+    /// A keyspace that the manifest has lost is made anew.
+    fn know(&mut self, batch: &Batch) {
+        for op in batch.ops() {
+            let Keyspace(id) = op.keyspace();
+            if self.keyspaces.kind(id).is_err() {
+                let kind = match op {
+                    Op::PutBlocks { .. } => KeyspaceKind::Block,
+                    _ => KeyspaceKind::Tuple,
+                };
+                self.keyspaces.insert(id, KeyspaceMeta::new(&format!("recovered-{id}"), kind, None));
+                self.unknown.push((id, kind));
+            }
+        }
+    }
+
+    fn seal(&mut self, last_seqno: Seqno) {
+        if !self.active.is_empty() {
+            let fresh = MemTable::new(Arc::clone(&self.ctx.accountant));
+            let table = Arc::new(std::mem::replace(&mut self.active, fresh));
+            self.layers.push(Layer::Table(table, last_seqno));
+        }
+    }
+
+    /// Everything becomes runs, oldest first.
+    fn write(
+        mut self,
+        options: &Options,
+        next_id: &Arc<AtomicU64>,
+        state: &mut ManifestState,
+        repaired: &mut Repaired,
+        kept: &mut Kept,
+    ) -> Result<()> {
+        self.seal(self.last_seqno);
+        for &(id, kind) in &self.unknown {
+            nameless(state, id, kind);
+        }
+        let boundaries = boundaries(state);
+        for layer in &self.layers {
+            match layer {
+                Layer::Adopted { txn, base } => state.apply(&Edit::AdoptRuns { txn: *txn, base: *base })?,
+                Layer::Table(table, age) => {
+                    for keyspace in table.keyspaces() {
+                        let meta = self.keyspaces.get(keyspace)?;
+                        let spec = OutputSpec {
+                            ctx: Arc::clone(self.ctx),
+                            keyspace,
+                            kind: meta.kind,
+                            stream: match meta.kind {
+                                KeyspaceKind::Tuple => Stream::FlushTuple,
+                                KeyspaceKind::Block => Stream::FlushBlock,
+                            },
+                            base: 0,
+                            packing: Packing::default(),
+                            budget: Budget::Reserve,
+                            piece_bytes: options.merge.piece_bytes,
+                            next_id: Arc::clone(next_id),
+                        };
+                        // Without the function operands stay as they are.
+                        let merger = Merger::new(Arc::clone(&meta.name), None);
+                        let rules = KeepRules { boundaries: boundaries.clone(), bottom: false, merger };
+                        let pieces = write_table(table, spec, rules)?;
+                        let run = RunId(next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+                        state.apply(&Edit::AddRun { keyspace, run, age: *age })?;
+                        for piece in &pieces {
+                            state.apply(&Edit::AddPiece { keyspace, run, piece: piece.desc().clone() })?;
+                        }
+                        kept.extend(pieces);
+                    }
+                }
+            }
+        }
+        for &(txn, seqno) in &self.commits {
+            state.apply(&Edit::Committed { txn, seqno })?;
+        }
+        repaired.findings.append(&mut self.findings);
+        Ok(())
+    }
+}
+
+/// Positions that somebody reads at.
+fn boundaries(state: &ManifestState) -> Vec<Seqno> {
+    let named = state.snapshots.values().map(|snapshot| snapshot.seqno);
+    let undo = state.undo.iter().flat_map(|(&after, undo)| [undo.before, after]);
+    let checkpoints = state.checkpoints.values().map(|saved| saved.snapshot);
+    let all: BTreeSet<Seqno> = named.chain(undo).chain(checkpoints).collect();
+    all.into_iter().collect()
+}

@@ -1,0 +1,127 @@
+//! What a damaged journal still holds.
+//!
+//! What counts is an unbroken row of groups from the tail on. Behind a damaged group nothing can be trusted to be
+//! complete: what was written there is told, and not applied. Where the manifest has lost its newest edits, the
+//! tail is unknown: then the row begins with the oldest group of the last lap.
+//!
+//! Thread safety: one thread; only reads.
+
+use bytes::Bytes;
+use kvfs_device::{AlignedBuf, Device, read_around};
+use kvfs_store::{Batch, Result, Seqno};
+
+use super::codec::{BatchReader, Read};
+use super::header::{HEADER_BYTES, Header};
+use super::recovery::Replayed;
+use super::{JournalArea, Lsn};
+use crate::format::{Crc32c, SECTOR_BYTES};
+
+/// The area is read so many bytes at a time.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What became of a damaged journal.
+pub(crate) struct SalvagedJournal {
+    /// Position of what is damaged.
+    pub(crate) damaged_at: Lsn,
+    /// The last seqno that was replayed; 0 if none.
+    pub(crate) last_seqno: Seqno,
+    /// Whole batches behind the damage, which do not count.
+    pub(crate) dropped: Vec<Batch>,
+    /// A tail for a journal that goes on without what is there: no group of the area can follow it.
+    pub(crate) tail_next: Lsn,
+}
+
+/// Replays what counts from `tail` on.
+///
+/// # Errors
+/// Those of `each`.
+pub(crate) fn salvage(
+    device: &dyn Device,
+    area: JournalArea,
+    tail: Lsn,
+    is_tail_certain: bool,
+    each: &mut dyn FnMut(Replayed) -> Result<()>,
+) -> Result<SalvagedJournal> {
+    let mut headers = headers(device, area);
+    headers.sort_by_key(|header| header.lsn);
+    let newest = headers.last().map_or(tail.0, |header| header.lsn + header.group_len());
+    let oldest = newest.saturating_sub(area.len).max(tail.0);
+    headers.retain(|header| header.lsn >= oldest);
+    let start = headers.first().map(|header| header.lsn).filter(|_| !is_tail_certain);
+    let mut journal = SalvagedJournal {
+        damaged_at: Lsn(start.unwrap_or(tail.0)),
+        last_seqno: 0,
+        dropped: Vec::new(),
+        tail_next: Lsn((newest.next_multiple_of(area.len)) + area.len),
+    };
+    let mut is_broken = false;
+    let mut epoch = 0;
+    for header in headers {
+        let payload = payload(device, area, &header);
+        is_broken |= header.lsn != journal.damaged_at.0 || header.epoch < epoch || payload.is_none();
+        let Some(reads) = payload.and_then(|payload| batches(&payload, journal.last_seqno)) else {
+            is_broken = true;
+            continue;
+        };
+        if is_broken {
+            journal.dropped.extend(reads.into_iter().map(|read| read.batch));
+            continue;
+        }
+        epoch = header.epoch;
+        let lsn = Lsn(header.lsn);
+        for Read { base, operations, batch, mark, spilled } in reads {
+            journal.last_seqno = base + operations.max(1) - 1;
+            each(Replayed { base, batch, mark, spilled, lsn })?;
+        }
+        journal.damaged_at = Lsn(header.lsn + header.group_len());
+    }
+    Ok(journal)
+}
+
+/// The header of every group that lies where it was written.
+fn headers(device: &dyn Device, area: JournalArea) -> Vec<Header> {
+    let mut headers = Vec::new();
+    let mut window = AlignedBuf::zeroed(WINDOW_BYTES.min(area.len) as usize);
+    let mut at = 0;
+    while at < area.len {
+        let len = (area.len - at).min(WINDOW_BYTES) as usize;
+        read_around(device, &mut window.as_mut()[..len], area.addr + at);
+        for (sector, index) in window.as_ref()[..len].chunks_exact(SECTOR_BYTES as usize).zip(0_u64..) {
+            let place = at + index * SECTOR_BYTES;
+            headers.extend(Header::decode(sector, area.salt).filter(|header| header.lsn % area.len == place));
+        }
+        at += len as u64;
+    }
+    headers
+}
+
+fn payload(device: &dyn Device, area: JournalArea, header: &Header) -> Option<Bytes> {
+    let len = header.group_len();
+    if len > area.len {
+        return None;
+    }
+    let mut buf = AlignedBuf::zeroed(len as usize);
+    let read = area.for_each_stretch(header.lsn, buf.len(), |addr, range| {
+        read_around(device, &mut buf.as_mut()[range], addr);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    read.ok()?;
+    let payload = Bytes::from_owner(buf).slice(HEADER_BYTES..HEADER_BYTES + header.payload_len as usize);
+    let mut crc = Crc32c::salted(area.salt);
+    crc.update(&payload);
+    (crc.finish() == header.payload_crc).then_some(payload)
+}
+
+/// All batches of a group, unless something is wrong with one.
+fn batches(payload: &Bytes, mut last_seqno: Seqno) -> Option<Vec<Read>> {
+    let mut reader = BatchReader::new(payload);
+    let mut batches = Vec::new();
+    while let Some(read) = reader.next().ok()? {
+        if read.base <= last_seqno {
+            return None;
+        }
+        last_seqno = read.base + read.operations.max(1) - 1;
+        batches.push(read);
+    }
+    Some(batches)
+}

@@ -1,0 +1,475 @@
+//! What is still good of a damaged piece, as a whole piece.
+//!
+//! Purpose: reads everything that a piece refers to, block by block. Where something does not match its checksum or
+//! can't be read, a new piece is written that refers to what is good (stitched, not copied), and what is lost is
+//! told. An index that is damaged is taken from its copy, or made anew from the headers of tuple blocks; fingerprints
+//! are made anew from the keys. Lost blocks of a block piece become holes: a range tombstone hides older versions.
+//!
+//! Thread safety: one thread. Invariants: nothing of the old piece is written to or freed; nothing is flushed.
+//! All seqnos are those on the device (a run's base is not added).
+
+mod blocks;
+mod meta;
+mod scan;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::{AlignedBuf, read_around};
+use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno};
+
+use super::piece::{Content, Parts, Piece, is_intact};
+use super::{PieceWriter, RunContext};
+use crate::format::{
+    Extent, Fingerprints, Layer, PieceDesc, PieceId, PieceMetaHeader, Region, Section, TupleEntry, ZoneId,
+    ZoneUse,
+};
+use crate::memtable::{TombstoneSet, block_key};
+use crate::zone::{Budget, Stream};
+use meta::{FoundMeta, Stray};
+
+/// Data is read so many bytes at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Something that is gone of a piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostPart {
+    /// Smallest key that may be concerned.
+    pub first: Bytes,
+    /// Greatest key that may be concerned, inclusive.
+    pub last: Bytes,
+    /// Nothing newer was lost.
+    pub seqno_max: Seqno,
+    /// Oldest lost change.
+    pub seqno_min: Seqno,
+    /// Fingerprints of the keys that are gone, sorted; `None`: any key in the range may be.
+    pub keys: Option<Vec<u32>>,
+}
+
+impl LostPart {
+    /// Whether a record of `key` may be among what was lost; wrong for one key in 2^32 / keys.
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        let in_range = self.first[..] <= *key && *key <= self.last[..];
+        let is_listed = |keys: &Vec<u32>| keys.binary_search(&super::filter::fingerprint(key)).is_ok();
+        in_range && self.keys.as_ref().is_none_or(is_listed)
+    }
+}
+
+/// What became of a piece.
+pub(crate) enum Salvaged {
+    /// Nothing is wrong with it. Keep it as long as its space must not be given out.
+    Sound(Arc<Piece>),
+    /// What is left of it is another piece; `None`: nothing.
+    Mended { piece: Option<(PieceDesc, Arc<Piece>)>, lost: Vec<LostPart>, old: Option<Arc<Piece>> },
+    /// Its index is gone, everything else has to be looked at first: see [`rebuild`].
+    Headless,
+}
+
+/// Verifies all of `desc`, and mends it. `id` gives a number for a new piece.
+///
+/// # Errors
+/// Failed writes; `Full`. Damage is no error.
+pub(crate) fn salvage(
+    ctx: &Arc<RunContext>,
+    keyspace: u32,
+    kind: KeyspaceKind,
+    desc: &PieceDesc,
+    id: &mut dyn FnMut() -> PieceId,
+) -> Result<Salvaged> {
+    let found = meta::find(ctx, keyspace, kind, desc);
+    let Some(FoundMeta { header, content: Some(content), tombstones, fingerprints, is_whole }) = found else {
+        return Ok(Salvaged::Headless);
+    };
+    let mut lost = Vec::new();
+    if tombstones.is_none() && desc.tombstones > 0 {
+        lost.push(everything(desc));
+    }
+    let tombstones = tombstones.unwrap_or_else(|| TombstoneSet::new([]));
+    let parts = Parts { keyspace, kind, header, content, tombstones };
+    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None);
+    let mended = mend(&piece, fingerprints, is_whole, &mut lost, id)?;
+    Ok(match mended {
+        Mended::NotNeeded => Salvaged::Sound(piece),
+        Mended::Piece(new) => Salvaged::Mended { piece: Some(new), lost, old: Some(piece) },
+        Mended::Nothing => Salvaged::Mended { piece: None, lost, old: Some(piece) },
+    })
+}
+
+/// As [`salvage`], for a piece without an index: tuple blocks are found by their headers. `claimed` are the
+/// addresses of blocks that other pieces refer to.
+///
+/// # Errors
+/// As [`salvage`].
+pub(crate) fn rebuild(
+    ctx: &Arc<RunContext>,
+    keyspace: u32,
+    kind: KeyspaceKind,
+    desc: &PieceDesc,
+    claimed: &HashSet<u64>,
+    id: &mut dyn FnMut() -> PieceId,
+) -> Result<Salvaged> {
+    let nothing = || Salvaged::Mended { piece: None, lost: vec![everything(desc)], old: None };
+    if kind == KeyspaceKind::Block {
+        return Ok(nothing());
+    }
+    let found = meta::find(ctx, keyspace, kind, desc);
+    let (tombstones, fingerprints) =
+        found.map_or((None, None), |found| (found.tombstones, found.fingerprints));
+    let known = fingerprints.as_ref().map(blocks::by_block);
+    let rebuilt = blocks::rebuild(ctx, desc, known.as_deref(), claimed);
+    let mut lost = Vec::new();
+    if !rebuilt.is_exact || (tombstones.is_none() && desc.tombstones > 0) {
+        lost.push(everything(desc));
+    }
+    if rebuilt.blocks.is_empty() {
+        return Ok(nothing());
+    }
+    let mut fingerprints = Fingerprints::default();
+    for block in &rebuilt.blocks {
+        fingerprints.values.extend_from_slice(&block.fingerprints);
+        fingerprints.end_block();
+    }
+    let entries: Vec<TupleEntry> = rebuilt.blocks.into_iter().map(|block| block.entry).collect();
+    let parts = Parts {
+        keyspace,
+        kind,
+        header: PieceMetaHeader::new(keyspace, desc.id.0, [Section::of(&[]); 3]),
+        content: Content::Tuples(entries),
+        tombstones: tombstones.unwrap_or_else(|| TombstoneSet::new([])),
+    };
+    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None);
+    Ok(match mend(&piece, Some(fingerprints), false, &mut lost, id)? {
+        Mended::Piece(new) => Salvaged::Mended { piece: Some(new), lost, old: Some(piece) },
+        Mended::NotNeeded | Mended::Nothing => nothing(),
+    })
+}
+
+/// A piece that no manifest names.
+pub(crate) struct Found {
+    pub(crate) keyspace: u32,
+    pub(crate) kind: KeyspaceKind,
+    pub(crate) desc: PieceDesc,
+}
+
+/// All pieces in the given zones whose index is whole, as a manifest would describe them.
+pub(crate) fn find_pieces(
+    ctx: &Arc<RunContext>,
+    zones: impl Iterator<Item = ZoneId>,
+    mut note: impl FnMut(),
+) -> Vec<Found> {
+    let mut all = HashMap::new();
+    for zone in zones {
+        meta::strays(&scan::Scan::of(ctx, zone), &mut all);
+        note();
+    }
+    let mut found: Vec<Found> = all
+        .into_iter()
+        .filter_map(|((keyspace, piece), stray)| describe(ctx, keyspace, piece, stray))
+        .collect();
+    found.sort_by_key(|found| (found.keyspace, found.desc.id));
+    found
+}
+
+/// What the manifest said of it; `None` for a piece of nothing.
+fn describe(ctx: &RunContext, keyspace: u32, piece: u64, stray: Stray) -> Option<Found> {
+    let Stray { header, kind, content, tombstones, fingerprints, addr } = stray;
+    let mut keys: Vec<Bytes> = Vec::new();
+    let mut seqnos: Vec<Seqno> = Vec::new();
+    let mut extents = vec![Extent { addr, len: meta::padded(header.meta_len()) }];
+    let mut units = HashSet::new();
+    let mut records = 0;
+    match &content {
+        Content::Tuples(entries) => {
+            for entry in entries {
+                keys.extend([entry.first_key.clone(), entry.last_key.clone()]);
+                seqnos.extend([entry.seqno_min, entry.seqno_max]);
+                extents.push(entry.extent);
+                records += u64::from(entry.records);
+            }
+        }
+        Content::Blocks(layers) => {
+            for region in layers.iter().flat_map(Layer::regions) {
+                let last = region.end() - 1;
+                keys.extend([region.first, last].map(|block| Bytes::from(block_key(region.prefix, block))));
+                seqnos.extend(region.seqnos.iter().map(|span| span.seqno));
+                // Several regions may be parts of one packed unit, which is there once.
+                if region.unit.is_none() || units.insert(region.addr) {
+                    extents.push(region.extent());
+                }
+                records += u64::from(region.count);
+            }
+        }
+    }
+    if let (Some((first, last)), Some((min, max))) = (tombstones.bounds(), tombstones.seqno_range()) {
+        keys.extend([first.clone(), last.clone()]);
+        seqnos.extend([min, max]);
+    }
+    if fingerprints.is_none() && kind == KeyspaceKind::Tuple {
+        // Only the copy is left, which ends before them.
+        extents[0].len = meta::padded(header.meta_len() - header.fingerprints.len() as u32);
+    }
+    let data_bytes = extents[1..].iter().map(|extent| u64::from(extent.len)).sum();
+    let desc = PieceDesc {
+        id: PieceId(piece),
+        first_key: keys.iter().min()?.clone(),
+        last_key: keys.iter().max()?.clone(),
+        seqno_min: *seqnos.iter().min()?,
+        seqno_max: *seqnos.iter().max()?,
+        data_bytes,
+        records,
+        tombstones: tombstones.len() as u64,
+        meta: vec![Extent { addr, len: meta::padded(header.meta_len()) }],
+        meta_len: header.meta_len(),
+        meta_crc: header.crc(),
+        zones: uses_of(ctx, extents)?,
+    };
+    Some(Found { keyspace, kind, desc })
+}
+
+/// `None` when an extent lies in no zone.
+fn uses_of(ctx: &RunContext, mut extents: Vec<Extent>) -> Option<Vec<ZoneUse>> {
+    extents.sort_unstable();
+    let zone_bytes = u64::from(ctx.zones.zone_bytes());
+    let mut uses: Vec<ZoneUse> = Vec::new();
+    for extent in extents {
+        let (zone, end) = (ctx.zones.zone_of(extent.addr), extent.addr % zone_bytes + u64::from(extent.len));
+        if end > zone_bytes {
+            return None;
+        }
+        match uses.last_mut() {
+            Some(last) if last.zone == zone => {
+                last.bytes += u64::from(extent.len);
+                last.pieces += 1;
+                last.end = last.end.max(end as u32);
+            }
+            _ => uses.push(ZoneUse { zone, bytes: extent.len.into(), pieces: 1, end: end as u32 }),
+        }
+    }
+    Some(uses)
+}
+
+enum Mended {
+    NotNeeded,
+    Piece((PieceDesc, Arc<Piece>)),
+    Nothing,
+}
+
+/// Verifies the data of `piece`, and writes what is good as another one, if anything is wrong.
+fn mend(
+    piece: &Arc<Piece>,
+    fingerprints: Option<Fingerprints>,
+    is_whole: bool,
+    lost: &mut Vec<LostPart>,
+    id: &mut dyn FnMut() -> PieceId,
+) -> Result<Mended> {
+    let lost_before = lost.len();
+    let tuples = good_tuples(piece, fingerprints.as_ref(), lost);
+    let holes = lost_blocks(piece, lost);
+    if is_whole && lost.len() == lost_before && tuples.fingerprints.is_none() && lost.is_empty() {
+        return Ok(Mended::NotNeeded);
+    }
+    let stream = match piece.kind() {
+        KeyspaceKind::Tuple => Stream::MergeTuple,
+        KeyspaceKind::Block => Stream::MergeBlock,
+    };
+    let (ctx, keyspace) = (Arc::clone(piece.ctx()), piece.keyspace());
+    let mut writer = PieceWriter::new(ctx, keyspace, piece.kind(), stream, Budget::Reserve, id());
+    if let Some(fingerprints) = tuples.fingerprints.or(fingerprints) {
+        writer.set_fingerprints(piece.desc().id, fingerprints);
+    }
+    for range in tuples.good {
+        writer.stitch_tuples(piece, range)?;
+    }
+    for tombstone in piece.tombstones().list() {
+        writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);
+    }
+    stitch_around(piece, &holes, &mut writer)?;
+    if writer.is_empty() {
+        return Ok(Mended::Nothing);
+    }
+    writer.finish().map(Mended::Piece)
+}
+
+/// What is good of a tuple piece.
+#[derive(Default)]
+struct GoodTuples {
+    /// Stretches of the index.
+    good: Vec<std::ops::Range<usize>>,
+    /// Those that were made anew.
+    fingerprints: Option<Fingerprints>,
+}
+
+fn good_tuples(piece: &Arc<Piece>, known: Option<&Fingerprints>, lost: &mut Vec<LostPart>) -> GoodTuples {
+    let entries = piece.tuple_entries();
+    let mut made =
+        known.is_none().then(Fingerprints::default).filter(|_| piece.kind() == KeyspaceKind::Tuple);
+    let mut good: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut window = Window::default();
+    for (index, entry) in entries.iter().enumerate() {
+        let stored = window.block(piece, index);
+        let block = match &entry.packed {
+            Some(packed) => piece.unpack_block(entry, packed, &stored).ok(),
+            None => piece.verify_tuple_block(entry, &stored).ok().map(|len| stored.slice(..len)),
+        };
+        if block.is_some() {
+            match good.last_mut() {
+                Some(last) if last.end == index => last.end += 1,
+                _ => good.push(index..index + 1),
+            }
+        } else {
+            lost.push(lost_entry(entry, known.map(|known| known.of_block(index))));
+        }
+        if let Some(made) = &mut made {
+            if let Some(block) = block {
+                made.values.extend(blocks::fingerprints_of(block));
+            }
+            made.end_block();
+        }
+    }
+    GoodTuples { good, fingerprints: made }
+}
+
+fn lost_entry(entry: &TupleEntry, fingerprints: Option<&[u32]>) -> LostPart {
+    let mut keys = fingerprints.map(<[u32]>::to_vec);
+    if let Some(keys) = &mut keys {
+        keys.sort_unstable();
+    }
+    LostPart {
+        first: entry.first_key.clone(),
+        last: entry.last_key.clone(),
+        seqno_min: entry.seqno_min,
+        seqno_max: entry.seqno_max,
+        keys,
+    }
+}
+
+fn everything(desc: &PieceDesc) -> LostPart {
+    LostPart {
+        first: desc.first_key.clone(),
+        last: desc.last_key.clone(),
+        seqno_min: desc.seqno_min,
+        seqno_max: desc.seqno_max,
+        keys: None,
+    }
+}
+
+/// Tuple blocks that lie side by side, read together.
+#[derive(Default)]
+struct Window {
+    bytes: Bytes,
+    addr: u64,
+}
+
+impl Window {
+    /// The bytes at the place of the block, whatever they are.
+    fn block(&mut self, piece: &Piece, index: usize) -> Bytes {
+        let entries = &piece.tuple_entries()[index..];
+        let (addr, len) = (entries[0].extent.addr, entries[0].extent.len as usize);
+        let start = addr.wrapping_sub(self.addr);
+        if start.saturating_add(len as u64) > self.bytes.len() as u64 {
+            let mut end = addr + len as u64;
+            for next in &entries[1..] {
+                let next_end = next.extent.addr + u64::from(next.extent.len);
+                if next.extent.addr != end || next_end - addr > READ_BYTES as u64 {
+                    break;
+                }
+                end = next_end;
+            }
+            let mut buf = AlignedBuf::zeroed((end - addr) as usize);
+            read_around(piece.ctx().device.as_ref(), buf.as_mut(), addr);
+            (self.bytes, self.addr) = (Bytes::from_owner(buf), addr);
+        }
+        let start = (addr - self.addr) as usize;
+        self.bytes.slice(start..start + len)
+    }
+}
+
+/// A stretch of lost blocks in one region.
+struct Hole {
+    layer: usize,
+    region: usize,
+    first: u64,
+    end: u64,
+}
+
+fn lost_blocks(piece: &Arc<Piece>, lost: &mut Vec<LostPart>) -> Vec<Hole> {
+    let mut holes: Vec<Hole> = Vec::new();
+    let mut buf = AlignedBuf::zeroed(READ_BYTES);
+    for (at, layer) in piece.layers().iter().enumerate() {
+        for (index, region) in layer.regions().enumerate() {
+            if region.unit.is_some() {
+                if !is_good_unit(piece, &region) {
+                    holes.push(Hole { layer: at, region: index, first: region.first, end: region.end() });
+                }
+                continue;
+            }
+            let mut from = region.first;
+            while from < region.end() {
+                let count = (region.end() - from).min((READ_BYTES / BLOCK_BYTES) as u64) as usize;
+                let bytes = &mut buf.as_mut()[..count * BLOCK_BYTES];
+                read_around(piece.ctx().device.as_ref(), bytes, region.addr_of(from));
+                for (block, data) in (from..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                    if is_intact(data, region.crc_of(block)) {
+                        continue;
+                    }
+                    match holes.last_mut() {
+                        Some(hole) if (hole.layer, hole.region, hole.end) == (at, index, block) => {
+                            hole.end += 1
+                        }
+                        _ => holes.push(Hole { layer: at, region: index, first: block, end: block + 1 }),
+                    }
+                }
+                from += count as u64;
+            }
+        }
+    }
+    for hole in &holes {
+        let region = piece.layers()[hole.layer].region(hole.region);
+        let seqnos = || region.spans(hole.first, hole.end).map(|(_, span)| span.seqno);
+        lost.push(LostPart {
+            first: block_key(region.prefix, hole.first).into(),
+            last: block_key(region.prefix, hole.end - 1).into(),
+            seqno_min: seqnos().min().unwrap_or_default(),
+            seqno_max: seqnos().max().unwrap_or_default(),
+            keys: None,
+        });
+    }
+    holes
+}
+
+/// Whether the packed unit of a region can be unpacked: all of its blocks are good, or none.
+fn is_good_unit(piece: &Piece, region: &Region<'_>) -> bool {
+    let mut stored = AlignedBuf::zeroed(region.extent().len as usize);
+    read_around(piece.ctx().device.as_ref(), stored.as_mut(), region.addr);
+    piece.unpack_unit(region, stored.as_ref()).is_ok()
+}
+
+/// Takes over all blocks of a block piece but the lost ones, which hide what is older.
+fn stitch_around(piece: &Arc<Piece>, holes: &[Hole], writer: &mut PieceWriter) -> Result<()> {
+    let mut holes = holes.iter().peekable();
+    for (at, layer) in piece.layers().iter().enumerate() {
+        for (index, region) in layer.regions().enumerate() {
+            let mut from = region.first;
+            while let Some(hole) = holes.next_if(|hole| (hole.layer, hole.region) == (at, index)) {
+                if from < hole.first {
+                    writer.stitch_region(at, piece, at, index, from, (hole.first - from) as u32)?;
+                }
+                hide(&region, hole, writer);
+                from = hole.end;
+            }
+            if from < region.end() {
+                writer.stitch_region(at, piece, at, index, from, (region.end() - from) as u32)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn hide(region: &Region<'_>, hole: &Hole, writer: &mut PieceWriter) {
+    for (first, span) in region.spans(hole.first, hole.end) {
+        let mut end = block_key(region.prefix, first + u64::from(span.count) - 1);
+        end.push(0);
+        writer.add_tombstone(&block_key(region.prefix, first), &end, span.seqno);
+    }
+}

@@ -1,0 +1,359 @@
+//! Repairs of damaged stores: what is not damaged stays, what is lost is told, a repair that is cut off is repeated.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, Device, MemoryDevice, Rng, SECTOR_BYTES};
+use kvfs_kvdb::{Db, Lost, Repaired, repair};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Position, Read, Store,
+};
+
+use super::basics::{create, open};
+
+const ZONES: u64 = 160;
+const ZONE_BYTES: usize = 256 << 10;
+/// Superblocks, then 16 zones of journal.
+const FIRST_DATA_ZONE: usize = 17;
+const SPACES: [(&str, KeyspaceKind); 2] = [("rows", KeyspaceKind::Tuple), ("data", KeyspaceKind::Block)];
+
+/// Keys and values of both keyspaces.
+type Content = [BTreeMap<Bytes, Bytes>; 2];
+
+/// A closed or killed store, and all that was ever written to it.
+struct Sample {
+    medium: Arc<MemoryDevice>,
+    history: Vec<(Position, Batch)>,
+    spaces: [Keyspace; 2],
+}
+
+fn handles(db: &Db) -> [Keyspace; 2] {
+    SPACES.map(|(name, kind)| db.open_keyspace(name, kind, None).expect("opens"))
+}
+
+fn random_batch(rng: &mut Rng, spaces: [Keyspace; 2]) -> Batch {
+    let mut batch = Batch::new();
+    let key = |rng: &mut Rng| format!("key{:04}", rng.below(2000)).into_bytes();
+    for _ in 0..rng.range(1, 8) {
+        match rng.below(10) {
+            0 => batch.delete(spaces[0], key(rng)),
+            1 if rng.chance(1, 4) => {
+                let from = rng.below(1990);
+                let key = |number: u64| format!("key{number:04}").into_bytes();
+                batch.delete_range(spaces[0], key(from), key(from + rng.range(1, 10)));
+            }
+            2 | 3 => {
+                let mut data = vec![0; BLOCK_BYTES * rng.range(1, 6) as usize];
+                rng.fill(&mut data);
+                let prefix = vec![b'f', rng.below(6) as u8];
+                batch.push(Op::PutBlocks {
+                    keyspace: spaces[1],
+                    prefix: prefix.into(),
+                    first: rng.below(60),
+                    data: data.into(),
+                });
+            }
+            _ => {
+                let mut value = vec![0; rng.range(10, 400) as usize];
+                rng.fill(&mut value);
+                batch.put(spaces[0], key(rng), value);
+            }
+        }
+    }
+    batch
+}
+
+/// A store of several runs, with a snapshot, that ends with an unflushed part (which the journal has).
+fn sample(seed: u64) -> Sample {
+    let mut rng = Rng::new(seed);
+    let medium = Arc::new(MemoryDevice::growable(0, ZONES * ZONE_BYTES as u64));
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    create(&device, ZONES);
+    let db = open(&device, |options| {
+        options.merge.piece_bytes = 128 << 10;
+        options.merge.class_runs = 3;
+        options.merge.class_bytes_min = 32 << 10;
+    });
+    let spaces = handles(&db);
+    let mut history = Vec::new();
+    for round in 0..8 {
+        for _ in 0..60 {
+            let batch = random_batch(&mut rng, spaces);
+            history.push((db.apply(batch.clone(), Durability::Buffered).expect("applies"), batch));
+            if rng.chance(1, 10) {
+                db.sync(db.position()).expect("syncs");
+            }
+        }
+        if round == 4 {
+            db.create_snapshot("middle").expect("names");
+        }
+        if round < 7 {
+            db.flush().expect("flushes");
+            if rng.chance(1, 2) {
+                db.compact().expect("merges");
+            }
+        }
+    }
+    db.sync(db.position()).expect("syncs");
+    Sample { medium, history, spaces }
+}
+
+impl Sample {
+    /// The content after everything up to `last`.
+    fn content(&self, last: u64) -> Content {
+        let mut content = Content::default();
+        for op in self.history.iter().filter(|(at, _)| at.0 <= last).flat_map(|(_, batch)| batch.ops()) {
+            let space = &mut content[usize::from(op.keyspace() == self.spaces[1])];
+            match op {
+                Op::Put { key, value, .. } => drop(space.insert(key.clone(), value.clone())),
+                Op::Delete { key, .. } => drop(space.remove(key)),
+                Op::DeleteRange { start, end, .. } => space.retain(|key, _| !(start <= key && key < end)),
+                Op::PutBlocks { prefix, first, data, .. } => {
+                    for (block, at) in (*first..).zip((0..data.len()).step_by(BLOCK_BYTES)) {
+                        space.insert(block_key(prefix, block), data.slice(at..at + BLOCK_BYTES));
+                    }
+                }
+                Op::Merge { .. } => unreachable!("none are written"),
+            }
+        }
+        content
+    }
+}
+
+fn block_key(prefix: &[u8], block: u64) -> Bytes {
+    [prefix, &block.to_be_bytes()].concat().into()
+}
+
+fn content_of(db: &Db) -> Content {
+    handles(db).map(|keyspace| {
+        let mut content = BTreeMap::new();
+        let mut cursor = db.cursor(keyspace, KeyRange::all()).expect("opens");
+        loop {
+            cursor.next().expect("reads");
+            let Some((key, value)) = cursor.entry() else { return content };
+            content.insert(Bytes::copy_from_slice(key), value.clone());
+        }
+    })
+}
+
+fn run_repair(device: &Arc<dyn Device>) -> Repaired {
+    repair(Arc::clone(device), &SPACES).expect("a repair ends")
+}
+
+/// Which keys a repair says are lost, or may be.
+struct Told {
+    keys: [Vec<Bytes>; 2],
+    ranges: [Vec<Lost>; 2],
+}
+
+impl Told {
+    fn by(db: &Db, repaired: &Repaired) -> Self {
+        let mut told = Self { keys: Default::default(), ranges: Default::default() };
+        for lost in &repaired.lost {
+            let space = usize::from(lost.kind == KeyspaceKind::Block);
+            let keys = db.lost_keys(lost).expect("reads");
+            told.keys[space].extend(keys.older);
+            for (prefix, first, count) in keys.blocks {
+                told.keys[space].extend((first..first + count).map(|block| block_key(&prefix, block)));
+            }
+            // Of a lost block only its keys are listed, of a whole piece the range.
+            let prefix_of = |key: &Bytes| key.slice(..key.len().saturating_sub(8));
+            if space == 0 || prefix_of(&lost.part.first) != prefix_of(&lost.part.last) {
+                told.ranges[space].push(lost.clone());
+            }
+        }
+        told
+    }
+
+    fn names(&self, space: usize, key: &Bytes) -> bool {
+        self.keys[space].contains(key)
+    }
+
+    /// A key that is gone altogether.
+    fn may_lack(&self, space: usize, key: &Bytes) -> bool {
+        self.names(space, key) || self.ranges[space].iter().any(|lost| lost.part.may_hold(key))
+    }
+}
+
+/// What must be true of the repaired store on `device`. Gives how many keys are lost.
+fn assert_repaired(sample: &Sample, device: &Arc<dyn Device>, repaired: &Repaired, what: &str) -> usize {
+    let db = open(device, |_| {});
+    let checked = db.check().expect("checks");
+    assert!(checked.findings.is_empty(), "{what}: {:?} after {:?}", checked.findings, repaired.findings);
+    assert_eq!(db.position().0, repaired.last_seqno, "{what}");
+    let (expected, found) = (sample.content(repaired.last_seqno), content_of(&db));
+    let told = Told::by(&db, repaired);
+    let mut lost = 0;
+    for space in 0..2 {
+        for (key, value) in &expected[space] {
+            let is_fine = match found[space].get(key) {
+                Some(there) if there == value => true,
+                Some(_) => told.names(space, key),
+                None => told.may_lack(space, key),
+            };
+            lost += usize::from(found[space].get(key) != Some(value));
+            assert!(
+                is_fine,
+                "{what}: {} {} is not what it was: {:?}",
+                SPACES[space].0,
+                key.escape_ascii(),
+                repaired.findings
+            );
+        }
+        let more = found[space].keys().filter(|key| !expected[space].contains_key(*key));
+        for key in more {
+            assert!(
+                repaired.is_uncertain || told.names(space, key),
+                "{what}: {} {} came back: {:?}",
+                SPACES[space].0,
+                key.escape_ascii(),
+                repaired.findings
+            );
+        }
+    }
+    // It is writable.
+    let mut batch = Batch::new();
+    batch.put(handles(&db)[0], &b"new"[..], &b"value"[..]);
+    db.apply(batch, Durability::Synced).expect("applies");
+    db.close().expect("closes");
+    drop(db);
+    let again = run_repair(device);
+    assert!(again.findings.is_empty() && again.lost.is_empty(), "{what}: {again:?}");
+    lost
+}
+
+/// Overwrites `len` bytes with zeros or noise.
+fn spoil(device: &MemoryDevice, at: usize, len: usize, rng: &mut Rng) {
+    let mut buf = AlignedBuf::zeroed(len);
+    if rng.chance(1, 2) {
+        rng.fill(buf.as_mut());
+    }
+    device.write_at(buf.as_ref(), at as u64).expect("writes");
+}
+
+fn flip(device: &MemoryDevice, sector: usize, rng: &mut Rng) {
+    let mut buf = AlignedBuf::zeroed(SECTOR_BYTES);
+    let at = (sector * SECTOR_BYTES) as u64;
+    device.read_at(buf.as_mut(), at).expect("reads");
+    // Half of them in the headers.
+    let byte = if rng.chance(1, 2) { rng.index(64) } else { rng.index(SECTOR_BYTES) };
+    buf.as_mut()[byte] ^= 1 << rng.index(8);
+    device.write_at(buf.as_ref(), at).expect("writes");
+}
+
+/// That the last group of the journal is gone can't be told from a write that a crash has torn.
+fn assert_end_told(sample: &Sample, repaired: &Repaired, sector: usize, what: &str) {
+    let is_journal = (1..FIRST_DATA_ZONE).contains(&(sector * SECTOR_BYTES / ZONE_BYTES));
+    let all = sample.history.last().expect("not empty").0.0;
+    assert!(
+        repaired.last_seqno == all || is_journal || !repaired.findings.is_empty(),
+        "{what}: the end of the history is missing, and nothing is said"
+    );
+}
+
+fn used_sectors(medium: &MemoryDevice) -> Vec<usize> {
+    let image = medium.snapshot();
+    let is_used = |(_, sector): &(usize, &[u8])| sector.iter().any(|&byte| byte != 0);
+    image.chunks(SECTOR_BYTES).enumerate().filter(is_used).map(|(index, _)| index).collect()
+}
+
+#[test]
+fn a_sound_store_has_nothing_to_repair() {
+    let sample = sample(0x5a4e);
+    let device: Arc<dyn Device> = Arc::new(sample.medium.fork());
+    let repaired = run_repair(&device);
+    assert!(repaired.findings.is_empty() && repaired.lost.is_empty(), "{repaired:?}");
+    assert_eq!(assert_repaired(&sample, &device, &repaired, "sound"), 0);
+}
+
+#[test]
+fn whatever_single_sector_is_damaged_all_else_is_there() {
+    for seed in 0..2 {
+        let seed = 0x4e0_0000 + seed;
+        let sample = sample(seed);
+        let sectors = used_sectors(&sample.medium);
+        let mut rng = Rng::new(seed);
+        let mut lost = 0;
+        for _ in 0..30 {
+            let medium = sample.medium.fork();
+            let sector = sectors[rng.index(sectors.len())];
+            let what = format!("seed {seed:#x}, sector {sector}");
+            if rng.chance(1, 3) {
+                spoil(&medium, sector * SECTOR_BYTES, SECTOR_BYTES, &mut rng);
+            } else {
+                flip(&medium, sector, &mut rng);
+            }
+            let device: Arc<dyn Device> = Arc::new(medium);
+            let repaired = run_repair(&device);
+            assert_end_told(&sample, &repaired, sector, &what);
+            lost += assert_repaired(&sample, &device, &repaired, &what);
+        }
+        println!("seed {seed:#x}: {lost} keys lost by 30 sectors");
+    }
+}
+
+#[test]
+fn whatever_zone_is_lost_all_else_is_there() {
+    for seed in 0..2 {
+        let seed = 0x204e_0000 + seed;
+        let sample = sample(seed);
+        let zones: std::collections::BTreeSet<usize> =
+            used_sectors(&sample.medium).iter().map(|sector| sector * SECTOR_BYTES / ZONE_BYTES).collect();
+        let mut rng = Rng::new(seed);
+        for zone in zones.into_iter().filter(|&zone| zone > 0) {
+            let medium = sample.medium.fork();
+            spoil(&medium, zone * ZONE_BYTES, ZONE_BYTES, &mut rng);
+            let device: Arc<dyn Device> = Arc::new(medium);
+            let repaired = run_repair(&device);
+            let what = format!("seed {seed:#x}, zone {zone}");
+            assert_end_told(&sample, &repaired, zone * ZONE_BYTES / SECTOR_BYTES, &what);
+            let lost = assert_repaired(&sample, &device, &repaired, &what);
+            println!("{what}: {lost} keys lost, {} findings", repaired.findings.len());
+        }
+    }
+}
+
+#[test]
+fn a_repair_that_is_cut_off_can_be_repeated() {
+    let seed = 0xc0_ffee;
+    let sample = sample(seed);
+    let sectors = used_sectors(&sample.medium);
+    let data: Vec<usize> =
+        sectors.into_iter().filter(|sector| sector * SECTOR_BYTES >= FIRST_DATA_ZONE * ZONE_BYTES).collect();
+    let mut rng = Rng::new(seed);
+    for round in 0..6 {
+        let medium = sample.medium.fork();
+        for _ in 0..3 {
+            let sector = data[rng.index(data.len())];
+            spoil(&medium, sector * SECTOR_BYTES, SECTOR_BYTES, &mut rng);
+        }
+        if round % 2 == 1 {
+            // Somewhere in the journal.
+            spoil(&medium, ZONE_BYTES + rng.index(40) * SECTOR_BYTES, SECTOR_BYTES, &mut rng);
+        }
+        let crash = CrashDevice::over(Arc::new(medium)).with_log().expect("keeps a log");
+        let crash = Arc::new(crash);
+        let device = Arc::clone(&crash) as Arc<dyn Device>;
+        run_repair(&device);
+        let events = crash.events_len();
+        for _ in 0..12 {
+            let event = rng.index(events + 1);
+            let mode = CrashMode::Any;
+            let image = crash.image_at(event, rng.next_u64(), mode).expect("makes an image");
+            let device: Arc<dyn Device> = Arc::new(image);
+            let repaired = run_repair(&device);
+            if event < events || !repaired.findings.is_empty() {
+                let what = format!("seed {seed:#x}, round {round}, cut off at {event} of {events}");
+                let db = open(&device, |_| {});
+                assert!(db.check().expect("checks").findings.is_empty(), "{what}");
+                // What a finished repair had told is not told again.
+                let told = !repaired.findings.is_empty();
+                drop(db);
+                if told {
+                    assert_repaired(&sample, &device, &repaired, &what);
+                }
+            }
+        }
+    }
+}

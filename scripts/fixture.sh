@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Makes the fixture of a format: a small store with something of everything, as the released program of that format
+# leaves it, and what it holds. Run it once, with that program, before a change of the format is released; the suite
+# `formats` opens all fixtures with every later program.
+# usage: KVFS=path/to/released/kvfs scripts/fixture.sh NAME       writes tests/fixtures/formats/NAME/
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR
+. "$here/lib.sh"
+. "$here/picture.sh"
+name=${1:?usage: scripts/fixture.sh NAME}
+out=$repo/tests/fixtures/formats/$name
+[ ! -e "$out" ] || die "$out is there already"
+work_dir fixture
+make_store store --size 128M >/dev/null
+mount_store "$(mount_options)"
+
+# What goes to runs: the store is closed once.
+mkdir -p "$mnt/tree/deep/er" "$mnt/many"
+echo small >"$mnt/tree/small"
+: >"$mnt/tree/empty"
+seq 1 30000 >"$mnt/tree/large"
+truncate -s 1M "$mnt/tree/sparse" && echo end >>"$mnt/tree/sparse"
+ln "$mnt/tree/large" "$mnt/tree/deep/hard" && ln -s ../large "$mnt/tree/deep/soft"
+mkfifo "$mnt/tree/pipe" && chmod 4751 "$mnt/tree/small"
+setfattr -n user.note -v "an attribute" "$mnt/tree/small"
+for i in $(seq 1 300); do echo "file $i" >"$mnt/many/file-$i"; done
+for i in $(seq 1 40); do (cd "$mnt" && "$KVFS" kv put tags "key-$i" "value-$i"); done
+(cd "$mnt" && "$KVFS" snapshot create first)
+umount_store
+mount_store "$(mount_options)"
+
+# What the journal has: the daemon is killed.
+cd "$mnt"
+rm -r many/file-1* && mv tree/deep/er tree/moved && echo more >>tree/large && : >tree/small
+"$KVFS" kv del tags key-1 && "$KVFS" kv put tags key-2 changed
+"$KVFS" txn run -- sh -c 'echo whole >tree/by-transaction; kvfs=1; exit 0'
+if "$KVFS" branch --help >/dev/null 2>&1; then "$KVFS" branch create aside; fi
+sync tree/large
+picture . >"$work/picture"
+"$KVFS" kv scan tags --json >"$work/keys"
+picture .kvfs/snapshots/first >"$work/snapshot"
+cd /
+kill_daemon || true # its status is that of the signal
+
+mkdir -p "$out"
+cp "$work/picture" "$work/keys" "$work/snapshot" "$out/"
+cp --sparse=always "$store/device" "$work/device"
+tar -C "$work" -S -c --owner=0 --group=0 --mtime=@0 device | xz -9 >"$out/device.tar.xz"
+"$KVFS" version >"$out/made-by"
+ls -l "$out"
