@@ -3,6 +3,7 @@
 //! Layout in `docs/FORMAT.md`, "Pieces". Thread safety: pure functions. Invariant: decoders check
 //! order and sums and never panic; they are given sections whose checksum matched.
 
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -12,9 +13,10 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::codec::{DecodeError, Decoder, Sink};
-use super::region::{Layer, Region, SeqnoSpan, UNIT_BLOCKS_MAX, Unit, cmp_block_keys};
+use super::region::{Layer, Region, SeqnoSpan, Unit, cmp_block_keys};
 use super::varint::{put_key, put_varint_delta, take_key, varint_delta};
-use super::{Codec, Extent, SECTOR_BYTES, TUPLE_BLOCK_BYTES_MAX};
+use super::{Codec, Extent, SECTOR_BYTES};
+use storage::{decode_packed_block, decode_storage, encode_storage};
 
 /// The letters `KVpm`.
 const MAGIC: u32 = u32::from_le_bytes(*b"KVpm");
@@ -293,16 +295,6 @@ pub fn decode_tuples(bytes: &[u8]) -> Result<Vec<TupleEntry>, DecodeError> {
     if sorted { Ok(entries) } else { Err(DecodeError("the blocks are not in key order")) }
 }
 
-/// What was packed has not become longer, and so claims no memory beyond that of a block.
-fn decode_packed_block(decoder: &mut Decoder<'_>, raw_bytes: u32) -> Result<PackedBlock, DecodeError> {
-    let codec = Codec::from_code(decoder.u8()?)?;
-    let packed = PackedBlock { codec, bytes: decoder.varint_u32()?, crc: decoder.u32()? };
-    if packed.bytes >= raw_bytes || raw_bytes as usize > TUPLE_BLOCK_BYTES_MAX {
-        return Err(DecodeError("a packed block has an absurd length"));
-    }
-    Ok(packed)
-}
-
 /// Appends the index of a block piece.
 pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
     let plain = |region: Region<'_>| region.unit.is_none() && region.wish == Compression::None;
@@ -342,33 +334,6 @@ pub fn encode_layers(out: &mut Vec<u8>, layers: &[Layer]) {
             out.put_u32(*crc);
         }
     }
-}
-
-/// How a region was to be stored, and was.
-fn encode_storage(out: &mut Vec<u8>, region: &Region<'_>) {
-    out.put_u8(region.wish.code());
-    out.put_u8(region.unit.map_or(0, |unit| unit.codec.code()));
-    if let Some(Unit { bytes, blocks, skip, .. }) = region.unit {
-        out.put_varint(bytes.into());
-        out.put_varint(blocks.into());
-        out.put_varint(skip.into());
-    }
-}
-
-/// Of a region with so many blocks. Lengths are bounded here, so that nobody allocates by them later.
-fn decode_storage(decoder: &mut Decoder<'_>, count: u32) -> Result<(Compression, Option<Unit>), DecodeError> {
-    let wish = Compression::from_code(decoder.u8()?).ok_or(DecodeError("an unknown compression"))?;
-    let codec = decoder.u8()?;
-    if codec == 0 {
-        return Ok((wish, None));
-    }
-    let codec = Codec::from_code(codec)?;
-    let (bytes, blocks, skip) = (decoder.varint_u32()?, decoder.varint_u32()?, decoder.varint_u32()?);
-    let is_within = skip.checked_add(count).is_some_and(|end| end <= blocks);
-    if !is_within || blocks > UNIT_BLOCKS_MAX || bytes == 0 || bytes >= blocks * SECTOR_BYTES as u32 {
-        return Err(DecodeError("a packed unit has an absurd length"));
-    }
-    Ok((wish, Some(Unit { codec, bytes, blocks, skip })))
 }
 
 /// Decodes what [`encode_layers`] wrote.
