@@ -1,6 +1,7 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod quota;
 mod snapshot;
 mod txn;
 
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
+pub(crate) use quota::{QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
@@ -63,6 +65,8 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, to be merged or deleted
     Branch(BranchArgs),
+    /// What users and groups have in files, and may have
+    Quota(QuotaArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Command::Locks(args) => commands::locks::run(args),
         Command::Snapshot(args) => commands::snapshot::run(args),
         Command::Branch(args) => commands::branch::run(args),
+        Command::Quota(args) => commands::quota::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     };
     match result {

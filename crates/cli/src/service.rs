@@ -4,6 +4,7 @@
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
 mod branches;
+mod quota;
 mod send;
 mod snapshots;
 mod undo;
@@ -94,6 +95,7 @@ impl Service {
             Request::Check => store.check(),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
+            Request::Quota(request) => self.answer_quota(store, peer, &request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
             Request::AwaitClosed => Err(CliError::new(Code::Failed, "only a daemon can be waited for")),
             _ => Err(CliError::new(Code::Failed, "this is no request for a store")),

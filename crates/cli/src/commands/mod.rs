@@ -6,6 +6,7 @@ pub(crate) mod kv;
 pub(crate) mod locks;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
+pub(crate) mod quota;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod txn;
