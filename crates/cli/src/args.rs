@@ -3,6 +3,7 @@
 mod branch;
 mod front;
 mod property;
+mod quota;
 mod snapshot;
 mod txn;
 
@@ -14,6 +15,7 @@ use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
 pub(crate) use front::{CompletionsArgs, PagesArgs, SyncArgs};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
+pub(crate) use quota::{QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
@@ -82,6 +84,8 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Change properties of files, directories and keyspaces
     Set(SetArgs),
+    /// What users and groups have in files, and may have
+    Quota(QuotaArgs),
     /// Version of the program and of the on-disk format
     #[command(after_help = "Examples:\n  kvfs version\n  kvfs version --json")]
     Version(JsonArgs),

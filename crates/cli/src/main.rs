@@ -81,6 +81,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Pages(args) => pages::write_all(args),
         Command::Get(args) => commands::property::get(args),
         Command::Set(args) => commands::property::set(args),
+        Command::Quota(args) => commands::quota::run(args),
         Command::Version(args) => Ok(commands::version::run(args)),
     }
 }

@@ -4,6 +4,7 @@
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
 mod branches;
+mod quota;
 mod send;
 mod snapshots;
 mod undo;
@@ -96,6 +97,7 @@ impl Service {
             Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
+            Request::Quota(request) => self.answer_quota(store, peer, &request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
             Request::Sync => self.sync(store),
             Request::Compression { keyspace, compression } => {

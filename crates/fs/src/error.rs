@@ -57,6 +57,12 @@ pub enum FsError {
     /// The object is of a kind for which this is refused (EACCES).
     #[error("permission denied: {0}")]
     AccessDenied(&'static str),
+    /// A limit of the owner's or the group's quota forbids it (EDQUOT).
+    #[error("the quota is exceeded")]
+    QuotaExceeded,
+    /// Something else has to end first (EBUSY).
+    #[error("{0}")]
+    Busy(&'static str),
     /// No such extended attribute (ENODATA).
     #[error("no such extended attribute")]
     NoAttribute,
@@ -154,6 +160,8 @@ impl FsError {
             Self::Invalid(_) | Self::Format(_) => errno::EINVAL,
             Self::NotPermitted(_) => errno::EPERM,
             Self::AccessDenied(_) => errno::EACCES,
+            Self::QuotaExceeded => errno::EDQUOT,
+            Self::Busy(_) => errno::EBUSY,
             Self::NoAttribute => errno::ENODATA,
             Self::AttributeTooLarge { .. } => errno::E2BIG,
             Self::NotSupported(_) => errno::EOPNOTSUPP,
@@ -206,5 +214,6 @@ mod errno {
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOPNOTSUPP: i32 = 95;
     pub(super) const ESTALE: i32 = 116;
+    pub(super) const EDQUOT: i32 = 122;
     pub(super) const ECANCELED: i32 = 125;
 }

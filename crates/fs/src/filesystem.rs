@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_store::clock::Clock;
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use crate::attr::LazyTimes;
 use crate::keys::KeyspaceTable;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
+use crate::quota::{self, SharedQuotas};
 use crate::schema::{
     Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, TimePatch, encode_row,
     superblock_key,
@@ -96,6 +98,7 @@ impl FileSystem {
     /// [`FsError::Format`] when there is none, or one of another version; store errors.
     pub fn open(store: Arc<dyn Store>, clock: Arc<dyn Clock>, options: MountOptions) -> Result<Self> {
         let keyspaces = Keyspaces::open(&*store)?;
+        let quota_keyspace = quota::find_keyspace(&*store)?;
         let superblock = store
             .get(keyspaces.meta, &superblock_key())?
             .ok_or_else(|| FsError::Format("the store holds no file system; run `kvfs mkfs` first".into()))?;
@@ -112,12 +115,17 @@ impl FileSystem {
                 inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
                 keyspaces: KeyspaceTable::default(),
                 naming_branches: Mutex::default(),
+                quotas: SharedQuotas::default(),
+                has_quotas: AtomicBool::new(superblock.has_quotas),
             }),
             origin: Origin::Main,
             lost: OnceLock::new(),
             store,
         };
         fs.install_root()?;
+        if let Some(keyspace) = quota_keyspace.filter(|_| superblock.has_quotas) {
+            fs.open_quotas(keyspace)?;
+        }
         if !options.read_only {
             // Before anything is written: it names the state that is there.
             fs.finish_receive()?;
@@ -274,15 +282,20 @@ impl FileSystem {
         let patch = with_atime.as_ref().unwrap_or(patch);
         batch.merge(keyspace, key, patch.encode(node.inode));
         let position = self.apply(batch)?;
+        self.tell_node(node, patch, position);
+        Ok(position)
+    }
+
+    /// Tells the node of a patch that was applied.
+    pub(crate) fn tell_node(&self, node: &Pin<'_>, patch: &RowPatch, position: Position) {
         let mut state = node.state();
         state.update(patch, position);
-        if atime == Some(state.header.atime) {
+        if patch.atime == Some(TimePatch::Max(state.header.atime)) {
             state.is_atime_pending = false;
         }
         if patch.content.is_some() {
             self.nodes.drop_content_locked(&mut state);
         }
-        Ok(position)
     }
 
     /// An inode number that was never used, from the directory's group.
@@ -309,7 +322,8 @@ impl FileSystem {
             if inode_next > INODE_MAX {
                 return Err(FsError::NoSpace);
             }
-            let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next };
+            let has_quotas = self.shared.has_quotas.load(Ordering::Relaxed);
+            let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next, has_quotas };
             let mut batch = Batch::new();
             batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
             // On the main line also for a transaction, which may come to nothing.

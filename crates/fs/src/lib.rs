@@ -20,6 +20,7 @@ mod keys;
 mod namespace;
 mod node;
 mod orphan;
+mod quota;
 pub mod repair;
 mod schema;
 pub mod transfer;
@@ -38,6 +39,7 @@ pub use kvfs_txn::{
     Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket, TxnInfo,
     WaiterInfo,
 };
+pub use quota::{GRACE_SECONDS, Limits, QuotaKind, QuotaLine, Usage};
 pub use schema::KEYSPACES;
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,

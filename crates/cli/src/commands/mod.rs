@@ -7,6 +7,7 @@ pub(crate) mod locks;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod property;
+pub(crate) mod quota;
 pub(crate) mod repair;
 pub(crate) mod snapshot;
 pub(crate) mod stats;

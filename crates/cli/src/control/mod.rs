@@ -10,8 +10,8 @@ mod server;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use peer::{Peer, may_act_for};
 pub(crate) use protocol::{
-    Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LockLine, LockLines,
-    LockPlaceParts, ObstacleLine, PartyLine, Request, Response, SnapshotLine, SnapshotRequest, TxnLine,
-    UndoRequest, WaiterLine, ZoneLines,
+    Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LimitChanges, LockLine,
+    LockLines, LockPlaceParts, ObstacleLine, PartyLine, QuotaOwner, QuotaRequest, QuotaRow, Request,
+    Response, SnapshotLine, SnapshotRequest, TxnLine, UndoRequest, WaiterLine, ZoneLines,
 };
 pub(crate) use server::{Handler, Server};

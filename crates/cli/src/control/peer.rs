@@ -59,6 +59,12 @@ impl Peer {
         Self { number: 0, uid, pid: std::process::id(), stream: None }
     }
 
+    /// Its group; where there is no connection that tells, nobody's.
+    pub(crate) fn gid(&self) -> u32 {
+        let credentials = self.stream.as_ref().and_then(|stream| socket_peercred(stream).ok());
+        credentials.map_or(u32::MAX, |credentials| credentials.gid.as_raw())
+    }
+
     /// Whether it may use what belongs to `uid`.
     pub(crate) fn may_act_for(&self, uid: u32) -> bool {
         may_act_for(self.uid, uid)

@@ -70,6 +70,7 @@ pub(crate) enum Request {
         compression: Option<String>,
     },
     Zones,
+    Quota(QuotaRequest),
 }
 
 /// What the zones of a store are used for.
@@ -82,6 +83,46 @@ pub(crate) struct ZoneLines {
     pub(crate) reserved: u64,
     /// By name.
     pub(crate) figures: Vec<(String, u64)>,
+}
+
+/// What is asked about quotas.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum QuotaRequest {
+    /// Answered when everything has been counted.
+    On,
+    Off,
+    Set(QuotaOwner, LimitChanges),
+    Get(QuotaOwner),
+    Report,
+}
+
+/// Whose quota.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum QuotaOwner {
+    User(u32),
+    Group(u32),
+}
+
+/// Limits to be set, or as they are; 0: none.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct LimitChanges {
+    pub(crate) bytes_soft: Option<u64>,
+    pub(crate) bytes_hard: Option<u64>,
+    pub(crate) inodes_soft: Option<u64>,
+    pub(crate) inodes_hard: Option<u64>,
+    pub(crate) grace_seconds: Option<u64>,
+}
+
+/// What one user or group has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct QuotaRow {
+    pub(crate) owner: QuotaOwner,
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+    pub(crate) limits: LimitChanges,
+    /// Until when the soft limit may be overstepped (seconds since 1970), if it is.
+    pub(crate) bytes_until: Option<u64>,
+    pub(crate) inodes_until: Option<u64>,
 }
 
 /// What is asked about committed transactions.
@@ -392,6 +433,11 @@ pub(crate) enum Response {
         now: Duration,
         count: u64,
         lines: Vec<ObstacleLine>,
+    },
+    Quotas {
+        /// Seconds since 1970, by the clock of who answers.
+        now: u64,
+        rows: Vec<QuotaRow>,
     },
     Branches {
         /// Since 1970, by the clock of who answers.

@@ -43,6 +43,16 @@ struct Entry {
     id: u32,
 }
 
+impl Entry {
+    fn is_known_to(&self, uid: u32, gid: u32) -> bool {
+        match self.tag {
+            USER => self.id == uid,
+            GROUP => self.id == gid,
+            _ => true,
+        }
+    }
+}
+
 /// A valid list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
@@ -96,6 +106,27 @@ impl Acl {
             bytes.extend_from_slice(raw.as_bytes());
         }
         bytes.into()
+    }
+
+    /// Without the entries of users and groups other than these.
+    pub(crate) fn known_to(mut self, uid: u32, gid: u32) -> Self {
+        self.0.retain(|entry| entry.is_known_to(uid, gid));
+        self
+    }
+
+    /// With the entries of `old` that are not known to these; then with a mask, too.
+    pub(crate) fn with_unknown_of(mut self, old: Self, uid: u32, gid: u32) -> Self {
+        let hidden: Vec<Entry> = old.0.into_iter().filter(|entry| !entry.is_known_to(uid, gid)).collect();
+        if hidden.is_empty() {
+            return self;
+        }
+        if !self.0.iter().any(|entry| entry.tag == MASK) {
+            let rights = (self.permissions() >> 3) as u16 & RIGHTS;
+            self.0.push(Entry { tag: MASK, rights, id: NOBODY });
+        }
+        self.0.extend(hidden);
+        self.0.sort_by_key(|entry| entry.tag);
+        self
     }
 
     /// Whether it says no more than permission bits do.

@@ -50,6 +50,26 @@ impl AclKind {
         }
     }
 
+    /// A list as somebody sees it who knows no other user and group than these: a kernel's namespace can't say whom
+    /// else an entry is about.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotSupported` for what is no list.
+    pub fn known_to(value: &[u8], uid: u32, gid: u32) -> Result<Bytes> {
+        Ok(Acl::parse(value)?.map_or_else(Bytes::new, |acl| acl.known_to(uid, gid).encode()))
+    }
+
+    /// The list that is meant by `value` where the list so far, `old`, has been seen by [`Self::known_to`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_unknown_of(value: &[u8], old: &[u8], uid: u32, gid: u32) -> Result<Bytes> {
+        Ok(match (Acl::parse(value)?, Acl::parse(old)?) {
+            (Some(acl), Some(old)) => acl.with_unknown_of(old, uid, gid).encode(),
+            _ => Bytes::copy_from_slice(value),
+        })
+    }
+
     /// The flag of a row that has such a list.
     pub(crate) fn flag(self) -> RowFlags {
         match self {

@@ -94,3 +94,17 @@ fn permissions_and_lists_follow_each_other() {
         }
     }
 }
+
+#[test]
+fn who_knows_no_others_sees_and_keeps_their_entries_out() {
+    let entries: [Raw; 6] =
+        [(1, 7, NONE), (2, 5, 1000), (2, 6, 1001), (4, 4, NONE), (0x10, 6, NONE), (0x20, 1, NONE)];
+    let all = acl(&entries);
+    let shown = all.clone().known_to(1000, 50);
+    assert_eq!(shown, acl(&[entries[0], entries[1], entries[3], entries[4], entries[5]]));
+    assert_eq!(shown.with_unknown_of(all.clone(), 1000, 50), all);
+    let reset = acl(&MINIMAL).with_unknown_of(all, 1000, 50);
+    let expected = [(1, 6, NONE), (2, 6, 1001), (4, 4, NONE), (0x10, 4, NONE), (0x20, 0, NONE)];
+    assert_eq!(reset, acl(&expected));
+    assert_eq!(reset.permissions(), 0o640);
+}

@@ -57,7 +57,10 @@ impl FileSystem {
                 _ => return Err(FsError::Invalid("only files have a size that can be set")),
             }
         }
-        let mut guard = self.latch(caller, &setattr_wants(&node, changes))?;
+        let gate = self.gate();
+        let mut wants = setattr_wants(&node, changes);
+        wants.extend(gate.want(node.inode).filter(|_| changes.size.is_some()));
+        let mut guard = self.latch(caller, &wants)?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = plan(&header, changes, self.now());
@@ -71,7 +74,7 @@ impl FileSystem {
         if let Some(size) = changes.size {
             self.stage_resize(&mut batch, &node, &header, size, &mut patch)?;
         }
-        self.apply_to_node(batch, &node, &patch)?;
+        self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
         Ok(node.attr())
     }
 }

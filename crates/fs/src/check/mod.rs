@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use kvfs_store::{Read, Snapshot, Store};
 
-use crate::Result;
 use crate::schema::Keyspaces;
+use crate::{Result, quota};
 use rows::Rows;
 
 /// Something that contradicts something else.
@@ -53,7 +53,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    fn problem(&mut self, place: impl Into<String>, detail: impl Into<String>) {
+    pub(crate) fn problem(&mut self, place: impl Into<String>, detail: impl Into<String>) {
         self.problems.push(Problem { place: place.into(), detail: detail.into() });
     }
 }
@@ -64,8 +64,13 @@ impl CheckReport {
 /// Store errors (a checksum mismatch names its place); contradictions are no errors but in the report.
 pub fn check(store: &Arc<dyn Store>) -> Result<CheckReport> {
     let keyspaces = Keyspaces::open(&**store)?;
+    let quota_keyspace = quota::find_keyspace(&**store)?;
     let snapshot: Arc<dyn Snapshot> = store.snapshot()?;
-    check_read(&*snapshot, &keyspaces)
+    let mut report = check_read(&*snapshot, &keyspaces)?;
+    if let Some(quotas) = quota_keyspace {
+        quota::check_usage(&*snapshot, &keyspaces, quotas, &mut report)?;
+    }
+    Ok(report)
 }
 
 /// Checks what `read` sees, which does not change meanwhile.

@@ -29,14 +29,14 @@ impl FileSystem {
         self.check_writable()?;
         let node = self.pin_file(node)?;
         let name = |fields| LockName::Attributes { inode: node.inode, fields };
-        let _guard = self.latch(
-            caller,
-            &[
-                Want::exclusive(name(Fields::SIZE)),
-                Want::increment(name(Fields::TIMES)),
-                Want::exclusive(all_blocks(node.inode)),
-            ],
-        )?;
+        let gate = self.gate();
+        let mut wants = vec![
+            Want::exclusive(name(Fields::SIZE)),
+            Want::increment(name(Fields::TIMES)),
+            Want::exclusive(all_blocks(node.inode)),
+        ];
+        wants.extend(gate.want(node.inode));
+        let _guard = self.latch(caller, &wants)?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = RowPatch::modified(self.now());
@@ -59,7 +59,7 @@ impl FileSystem {
         if !keep_size && end > header.size {
             self.stage_extension(&mut batch, &node, &header, end, &mut patch)?;
         }
-        self.apply_to_node(batch, &node, &patch)?;
+        self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
         Ok(())
     }
 

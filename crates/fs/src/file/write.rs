@@ -37,8 +37,10 @@ impl FileSystem {
         if data.is_empty() {
             return Ok(Written { offset, bytes: 0, position: node.state().changed_at });
         }
-        let mut guard =
-            self.latch_to_write(caller, &attribute_wants(node.inode, flags), flags.is_writeback)?;
+        let gate = self.gate();
+        let mut wants = attribute_wants(node.inode, flags);
+        wants.extend(gate.want(node.inode));
+        let mut guard = self.latch_to_write(caller, &wants, flags.is_writeback)?;
         let offset = {
             let state = node.state();
             let at_end = match flags.append {
@@ -70,7 +72,7 @@ impl FileSystem {
         }
         let bytes = data.len() as u64;
         self.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
-        let position = self.apply_to_node(batch, &node, &patch)?;
+        let position = self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
         Ok(Written { offset, bytes, position })
     }
 

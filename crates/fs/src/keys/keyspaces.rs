@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceInfo, KeyspaceKind};
 use parking_lot::{Mutex, RwLock};
 
+use crate::quota::QUOTA_KEYSPACE;
 use crate::schema::{KEYSPACES, decode_keyspace, encode_keyspace, keyspace_key};
 use crate::{FileSystem, FsError, Result};
 
@@ -153,7 +154,7 @@ impl FileSystem {
     /// The keyspaces that are not the file system's own.
     pub(crate) fn user_keyspaces(&self) -> impl Iterator<Item = KeyspaceInfo> + use<> {
         let all = self.store.keyspaces().into_iter();
-        all.filter(|info| info.kind == KeyspaceKind::Tuple && !KEYSPACES.contains(&info.name.as_str()))
+        all.filter(|info| info.kind == KeyspaceKind::Tuple && !is_own(&info.name))
     }
 
     fn read_keyspaces(&self) -> Result<BTreeMap<String, KeyspaceEntry>> {
@@ -168,6 +169,11 @@ impl FileSystem {
         }
         Ok(known)
     }
+}
+
+/// Whether a keyspace is the file system's own.
+fn is_own(name: &str) -> bool {
+    KEYSPACES.contains(&name) || name == QUOTA_KEYSPACE
 }
 
 pub(crate) fn check_name(name: &str) -> Result<()> {

@@ -90,6 +90,7 @@ impl FileSystem {
     pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, linkable: bool) -> Result<Entry> {
         self.check_writable()?;
         let (parent, _) = self.pin_directory(parent)?;
+        let gate = self.gate();
         let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
         let (mut header, inherited) = self.new_header(caller, &parent, &new)?;
         header.nlink = 0;
@@ -100,7 +101,7 @@ impl FileSystem {
         inherited.stage(self, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
         let node = self.intern_new(header, &|| Location::Orphan, None);
-        let position = self.apply(batch)?;
+        let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
         node.state().touched(position);
         Ok(answer(&node))
     }
@@ -117,6 +118,7 @@ impl FileSystem {
             if name.starts_with(b".") && name.len() <= 2 { FsError::Exists } else { error }
         })?;
         let (parent, directory) = self.pin_directory(parent)?;
+        let gate = self.gate();
         let _guard = self.latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
@@ -150,7 +152,7 @@ impl FileSystem {
         // Nobody can know the inode before the batch is visible, and then they find this node.
         let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
         let node = self.intern_new(header, &|| parent.entry(name), part);
-        let position = self.apply(batch)?;
+        let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
         node.state().touched(position);
         parent.update(&patch, position);
         Ok((answer(&node), true))

@@ -11,7 +11,7 @@ use kvfs_store::Position;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
-use crate::schema::{Header, RowFlags};
+use crate::schema::Header;
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
 
 const SHARDS: usize = 64;
@@ -73,8 +73,7 @@ pub(crate) struct Intern<'a> {
 /// An orphan that nobody knows any more, and what it leaves elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeadOrphan {
-    pub(crate) inode: u64,
-    pub(crate) flags: RowFlags,
+    pub(crate) header: Header,
 }
 
 /// All nodes of a view.
@@ -324,7 +323,7 @@ impl NodeTable {
         match std::mem::replace(&mut state.location, Location::Root) {
             Location::Entry { parent, .. } => Some(parent),
             Location::Orphan => {
-                self.dead.lock().push(DeadOrphan { inode: node.inode, flags: state.header.flags });
+                self.dead.lock().push(DeadOrphan { header: state.header });
                 None
             }
             Location::Root | Location::Own | Location::Unnamed => None,

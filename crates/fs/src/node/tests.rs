@@ -74,7 +74,7 @@ fn moving_gives_back_the_old_parent() {
     child.relocate(Location::Orphan);
     assert!(table.get(3).is_none());
     drop(child);
-    let dead: Vec<u64> = table.take_dead(10).into_iter().map(|orphan| orphan.inode).collect();
+    let dead: Vec<u64> = table.take_dead(10).into_iter().map(|orphan| orphan.header.inode).collect();
     assert_eq!(dead, [4]);
 }
 

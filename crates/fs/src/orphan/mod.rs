@@ -7,7 +7,7 @@
 use kvfs_store::{Batch, KeyRange};
 
 use crate::node::DeadOrphan;
-use crate::schema::{Row, RowFlags, inode_key, parse_inode_key};
+use crate::schema::{Header, Row, RowFlags, inode_key, parse_inode_key};
 use crate::view::Origin;
 use crate::{FileSystem, Result};
 
@@ -27,6 +27,7 @@ impl FileSystem {
         if self.lazy_times_are_due() {
             self.write_lazy_times()?;
         }
+        self.write_quota_times()?;
         self.reap_all()
     }
 
@@ -54,13 +55,15 @@ impl FileSystem {
             }
             if let Origin::Txn(view) = &self.origin {
                 // Others may know a file that was there before; its row in `orphans` goes to the main line.
-                orphans.retain(|orphan| view.created.contains(orphan.inode));
+                orphans.retain(|orphan| view.created.contains(orphan.header.inode));
             }
+            let gate = self.gate();
             let mut batch = Batch::new();
             for orphan in &orphans {
                 self.stage_death(&mut batch, *orphan);
             }
-            if let Err(error) = self.apply(batch) {
+            let ends: Vec<Header> = orphans.iter().map(|orphan| orphan.header).collect();
+            if let Err(error) = self.apply_ends(&gate, batch, &ends) {
                 self.nodes.queue_dead(orphans);
                 return Err(error);
             }
@@ -69,7 +72,7 @@ impl FileSystem {
 
     /// Adds the end of an orphan to the batch, without reading anything.
     fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) {
-        let DeadOrphan { inode, flags } = orphan;
+        let Header { inode, flags, .. } = orphan.header;
         if flags.has(RowFlags::BLOCKS) {
             self.stage_block_deletion(batch, inode, 0, u64::MAX);
         }
@@ -86,7 +89,7 @@ impl FileSystem {
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {
             let (header, _) = Row::decode_own(parse_inode_key(key)?, bytes)?;
-            orphans.push(DeadOrphan { inode: header.inode, flags: header.flags });
+            orphans.push(DeadOrphan { header });
             cursor.next()?;
         }
         self.nodes.queue_dead(orphans);

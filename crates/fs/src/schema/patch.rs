@@ -167,6 +167,8 @@ pub(crate) struct RowPatch {
     pub(crate) mtime: Option<TimePatch>,
     pub(crate) ctime: Option<TimePatch>,
     pub(crate) content: Option<ContentPatch>,
+    /// What it changes is counted as the owner's: it does not go together with a change of owner.
+    pub(crate) is_counted: bool,
 }
 
 const MODE: u32 = 1;
@@ -181,7 +183,8 @@ const ATIME: u32 = 1 << 8;
 const MTIME: u32 = 1 << 9;
 const CTIME: u32 = 1 << 10;
 const CONTENT: u32 = 1 << 11;
-const KNOWN: u32 = (1 << 12) - 1;
+const COUNTED: u32 = 1 << 12;
+const KNOWN: u32 = (1 << 13) - 1;
 
 /// The content of a small file.
 pub(crate) const TOUCH_CONTENT: Touch = Touch { exclusive: CONTENT as u64, increment: 0 };
@@ -253,6 +256,7 @@ impl RowPatch {
             mtime: join(self.mtime, newer.mtime, |a, b| Some(a.then(b)))?,
             ctime: join(self.ctime, newer.ctime, |a, b| Some(a.then(b)))?,
             content: join(self.content.clone(), newer.content.clone(), |a, b| a.then(&b))?,
+            is_counted: self.is_counted | newer.is_counted,
         })
     }
 
@@ -289,6 +293,9 @@ impl RowPatch {
                 None => {}
             }
         }
+        if self.is_counted {
+            touch.increment |= u64::from(UID | GID);
+        }
         touch
     }
 
@@ -313,6 +320,9 @@ impl RowPatch {
         out.field(MTIME, self.mtime, Encoder::time);
         out.field(CTIME, self.ctime, Encoder::time);
         out.field(CONTENT, self.content.as_ref(), Encoder::content);
+        if self.is_counted {
+            out.fields |= COUNTED;
+        }
         out.bytes[..4].copy_from_slice(&out.fields.to_le_bytes());
         out.bytes.into()
     }
@@ -338,6 +348,7 @@ impl RowPatch {
             mtime: input.field(fields & MTIME, Decoder::time)?,
             ctime: input.field(fields & CTIME, Decoder::time)?,
             content: input.field(fields & CONTENT, Decoder::content)?,
+            is_counted: fields & COUNTED != 0,
         };
         input.0.is_empty().then_some((inode, patch))
     }

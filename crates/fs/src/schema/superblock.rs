@@ -9,6 +9,9 @@ use crate::{FsError, INLINE_LEN_LIMIT, MkfsOptions, Result};
 const MAGIC: [u8; 8] = *b"kvfs-fs\0";
 const VERSION: u32 = 1;
 
+/// Of a store that has, or had, quotas: who does not know of them must not change its files.
+const VERSION_WITH_QUOTAS: u32 = 2;
+
 /// First inode number for files; the lower ones are reserved.
 const INODE_FIRST: u64 = 16;
 
@@ -30,6 +33,8 @@ pub(crate) struct Superblock {
     pub(crate) inline_len_max: u32,
     /// Every inode number from here on is unused.
     pub(crate) inode_next: u64,
+    /// Usage is counted, or was once.
+    pub(crate) has_quotas: bool,
 }
 
 impl Superblock {
@@ -37,13 +42,13 @@ impl Superblock {
         if options.inline_len_max > INLINE_LEN_LIMIT {
             return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
         }
-        Ok(Self { inline_len_max: options.inline_len_max, inode_next: INODE_FIRST })
+        Ok(Self { inline_len_max: options.inline_len_max, inode_next: INODE_FIRST, has_quotas: false })
     }
 
     pub(crate) fn encode(self) -> Bytes {
         let raw = Raw {
             magic: MAGIC,
-            version: U32::new(VERSION),
+            version: U32::new(if self.has_quotas { VERSION_WITH_QUOTAS } else { VERSION }),
             inline_len_max: U32::new(self.inline_len_max),
             inode_next: U64::new(self.inode_next),
         };
@@ -61,12 +66,13 @@ impl Superblock {
         if raw.magic != MAGIC {
             return Err(FsError::Format("the store holds no kvfs file system; run `kvfs mkfs`".into()));
         }
-        if raw.version.get() != VERSION {
+        let has_quotas = raw.version.get() == VERSION_WITH_QUOTAS;
+        if raw.version.get() != VERSION && !has_quotas {
             return Err(FsError::Format(format!(
                 "file-system format {} is not the format {VERSION} that this kvfs knows; use a matching kvfs",
                 raw.version
             )));
         }
-        Ok(Self { inline_len_max: raw.inline_len_max.get(), inode_next: raw.inode_next.get() })
+        Ok(Self { inline_len_max: raw.inline_len_max.get(), inode_next: raw.inode_next.get(), has_quotas })
     }
 }

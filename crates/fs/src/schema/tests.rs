@@ -60,6 +60,7 @@ fn row_patch(random: &mut Random) -> RowPatch {
         mtime: random.maybe(time_patch),
         ctime: random.maybe(time_patch),
         content: random.maybe(content_patch),
+        is_counted: random.below(4) == 0,
     }
 }
 

@@ -230,8 +230,12 @@ impl FileSystem {
         let superblock = Superblock {
             inline_len_max: *inline_len_max,
             inode_next: superblock.inode_next.max(*inode_next),
+            has_quotas: superblock.has_quotas,
         };
         let mut batch = Batch::new();
+        if superblock.has_quotas {
+            self.stage_recount(&mut batch)?;
+        }
         batch.put(meta, superblock_key(), superblock.encode());
         let named = self.store.named_snapshots();
         let mut records = self.store.cursor(meta, received_keys())?;

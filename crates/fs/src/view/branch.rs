@@ -20,6 +20,7 @@ use parking_lot::RwLock;
 
 use super::txn::{Phase, TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin};
+use crate::quota::Pending;
 use crate::schema::BranchRecord;
 use crate::{FileSystem, FsError, INODE_MAX, Result};
 
@@ -64,6 +65,7 @@ impl FileSystem {
             Ok(_) => return Err(FsError::Exists),
             Err(error) => return Err(error),
         }
+        let _gate = self.gate();
         let txn = self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?;
         self.name_branch(&*txn, name, uid)?;
         drop(txn);
@@ -179,13 +181,14 @@ impl FileSystem {
             keyspaces: self.keyspaces,
             created,
             phase: RwLock::new(Phase::Open),
+            pending_usage: Pending::default(),
         };
         let fs = self.view(Origin::Txn(view), TXN_NODE_SHARE);
         fs.install_root()?;
         Ok(fs)
     }
 
-    pub(super) fn expect_main(&self) -> Result<()> {
+    pub(crate) fn expect_main(&self) -> Result<()> {
         if matches!(self.origin, Origin::Main) {
             Ok(())
         } else {

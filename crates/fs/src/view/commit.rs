@@ -91,7 +91,7 @@ impl FileSystem {
     /// says otherwise.
     ///
     /// # Errors
-    /// `Canceled`: somebody was in the way, and nothing happened. `NoSpace` and other store errors: nothing
+    /// `Canceled`: somebody was in the way, and nothing happened. `QuotaExceeded`, `NoSpace` and other store errors: nothing
     /// happened, and it can be tried again after [`Self::thaw`].
     pub fn commit(&self, durability: Durability) -> Result<Committed> {
         let view = self.committing_view()?;
@@ -107,11 +107,14 @@ impl FileSystem {
         let locks = view.lock_owner()?;
         view.txn.prepare()?;
         let set = self.write_set(view)?;
-        locks.decide().map_err(FsError::Canceled)?;
+        let gate = self.gate();
+        let charged = self.charge_commit(&gate, view, locks.traits().owner.uid != 0)?;
+        let refund = |_: &_| self.refund_commit(&gate, &charged);
+        locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
         let nodes = &view.main.nodes;
         let settling = nodes.settle();
         let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
-        let position = published?;
+        let position = published.inspect_err(|_| self.refund_commit(&gate, &charged))?;
         let brought_in = view.main.bring_in(set, position, epoch);
         drop(settling);
         *view.phase.write() = Phase::Ended;

@@ -42,6 +42,7 @@ pub(crate) use compare::Sides;
 use created::Created;
 pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
+pub(crate) use publish::each_change;
 pub use restore::Restored;
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Isolation, Position, Read, Snapshot, StoreError};
@@ -12,6 +13,7 @@ use super::TxnView;
 use super::txn::Phase;
 use crate::keys::KeyspaceTable;
 use crate::namespace::attribute_wants;
+use crate::quota::SharedQuotas;
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
 /// What all views of a file system have in common.
@@ -23,6 +25,10 @@ pub(crate) struct Shared {
     pub(crate) keyspaces: KeyspaceTable,
     /// Held from the look at a branch's name to its first checkpoint.
     pub(crate) naming_branches: Mutex<()>,
+    /// What users and groups have; the gate of [`crate::quota`].
+    pub(crate) quotas: SharedQuotas,
+    /// Whether the superblock record says so. Written with `inodes` held.
+    pub(crate) has_quotas: AtomicBool,
 }
 
 /// What a view sees and changes.

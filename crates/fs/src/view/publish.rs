@@ -196,13 +196,13 @@ impl<'m> Walk<'m> {
                 }
             }
             // Nobody on the main line knows it, and no name leads to it any more.
-            None => self.orphans.push(DeadOrphan { inode, flags: header.flags }),
+            None => self.orphans.push(DeadOrphan { header }),
         }
         Ok(())
     }
 }
 
-pub(super) fn each_change(
+pub(crate) fn each_change(
     mut changes: Box<dyn ChangeCursor>,
     mut each: impl FnMut(Change) -> Result<()>,
 ) -> Result<()> {

@@ -14,6 +14,7 @@ use super::undo::note_of;
 use super::{Created, Origin};
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
+use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, TOUCH_PARENT};
 use crate::{FileSystem, FsError, Result};
 
@@ -64,6 +65,8 @@ pub(crate) struct TxnView {
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
     pub(super) phase: RwLock<Phase>,
+    /// What it has changed of quotas.
+    pub(crate) pending_usage: Pending,
 }
 
 impl TxnView {
@@ -151,6 +154,7 @@ impl FileSystem {
     pub fn begin(self: &Arc<Self>, options: &BeginOptions) -> Result<Arc<Self>> {
         self.expect_main()?;
         self.check_writable()?;
+        let _gate = self.gate();
         let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
         txn.describe(note_of(&options.owner));
         let id = txn.id();

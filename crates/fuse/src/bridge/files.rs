@@ -34,6 +34,16 @@ impl Shared {
         }
     }
 
+    /// The list to be set: entries that the kernel side can't see stay.
+    fn meant_list(&self, caller: &Caller, node: u64, kind: AclKind, value: &[u8]) -> Result<Bytes, FsError> {
+        let Some((uid, gid)) = self.config.only_ids else { return Ok(Bytes::copy_from_slice(value)) };
+        match self.fs.getxattr(caller, NodeId(node), kind.name()) {
+            Ok(old) => AclKind::with_unknown_of(value, &old, uid, gid),
+            Err(FsError::NoAttribute) => Ok(Bytes::copy_from_slice(value)),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
         let mut out = convert::entry(entry, &self.config);
         out.node += self.base;
@@ -373,7 +383,10 @@ impl Operations for Files {
         };
         let (name, value): (Box<[u8]>, Box<[u8]>) = (name.into(), value.into());
         self.run(cx, reply, move |on, caller| match AclKind::by_name(&name) {
-            Some(kind) => on.fs.set_acl(caller, NodeId(node), kind, &value, how.clears_setgid),
+            Some(kind) => {
+                let value = on.meant_list(caller, node, kind, &value)?;
+                on.fs.set_acl(caller, NodeId(node), kind, &value, how.clears_setgid)
+            }
             None => on.fs.setxattr(caller, NodeId(node), &name, &value, mode),
         });
     }
@@ -384,7 +397,11 @@ impl Operations for Files {
         }
         let name: Box<[u8]> = name.into();
         self.run_as(Nature::default(), cx, reply, move |on, caller| {
-            xattr(on.fs.getxattr(caller, NodeId(node), &name)?, size)
+            let value = on.fs.getxattr(caller, NodeId(node), &name)?;
+            match on.config.only_ids.filter(|_| AclKind::by_name(&name).is_some()) {
+                Some((uid, gid)) => xattr(AclKind::known_to(&value, uid, gid)?, size),
+                None => xattr(value, size),
+            }
         });
     }
 

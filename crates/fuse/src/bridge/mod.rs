@@ -77,6 +77,8 @@ pub struct BridgeConfig {
     pub writeback: bool,
     /// A directory in the root that no listing shows.
     pub hidden: Option<HiddenDirectory>,
+    /// The only user and group that the kernel side knows, in namespaces of an ordinary user.
+    pub only_ids: Option<(u32, u32)>,
     /// What calls on the mount itself mean; without it they are refused.
     pub door: Option<Arc<dyn Door>>,
 }
@@ -95,6 +97,7 @@ impl Default for BridgeConfig {
             read_buffer_bytes: 1 << 20,
             writeback: false,
             hidden: None,
+            only_ids: None,
             door: None,
         }
     }
@@ -408,7 +411,9 @@ impl Shared {
         caller: &Caller,
     ) -> Result<T, Failure> {
         match operation(self, caller) {
-            Err(Failure::Fs(FsError::NoSpace)) if self.fs.reap_for_space() => operation(self, caller),
+            Err(Failure::Fs(FsError::NoSpace | FsError::QuotaExceeded)) if self.fs.reap_for_space() => {
+                operation(self, caller)
+            }
             done => done,
         }
     }

@@ -52,8 +52,22 @@ impl View {
         device: OwnedFd,
         buffers: Arc<BufferPool>,
     ) -> Result<Self, ViewError> {
+        Self::serve_to(main, fs, device, buffers, None)
+    }
+
+    /// As [`Self::serve`], where the kernel side knows only this user and group, if `only_ids` says so.
+    ///
+    /// # Errors
+    /// See [`ViewError`].
+    pub fn serve_to(
+        main: &Bridge,
+        fs: Arc<FileSystem>,
+        device: OwnedFd,
+        buffers: Arc<BufferPool>,
+        only_ids: Option<(u32, u32)>,
+    ) -> Result<Self, ViewError> {
         let transport = DeviceTransport::interruptible(device).map_err(ViewError::Descriptor)?;
-        Self::serve_on(main, fs, Box::new(transport), buffers)
+        Self::start(main, fs, Box::new(transport), buffers, only_ids)
     }
 
     /// As [`Self::serve`], on any transport that can be ended from this side.
@@ -66,6 +80,16 @@ impl View {
         transport: Box<dyn Transport>,
         buffers: Arc<BufferPool>,
     ) -> Result<Self, ViewError> {
+        Self::start(main, fs, transport, buffers, None)
+    }
+
+    fn start(
+        main: &Bridge,
+        fs: Arc<FileSystem>,
+        transport: Box<dyn Transport>,
+        buffers: Arc<BufferPool>,
+        only_ids: Option<(u32, u32)>,
+    ) -> Result<Self, ViewError> {
         let locks_reads = fs.locks_reads();
         let id = fs.txn_id().map_or(0, |id| id.0);
         let config = SessionConfig {
@@ -75,7 +99,8 @@ impl View {
             name: format!("txn{id}"),
             ..SessionConfig::default()
         };
-        let bridge = Arc::new(main.of_view(fs, view_config(main, locks_reads)).map_err(ViewError::Thread)?);
+        let bridge_config = BridgeConfig { only_ids, ..view_config(main, locks_reads) };
+        let bridge = Arc::new(main.of_view(fs, bridge_config).map_err(ViewError::Thread)?);
         let session = Session::start_with(transport, &config, Arc::clone(&bridge) as Arc<_>, buffers)?;
         bridge.attach(session.notifier());
         Ok(Self { bridge, session })

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, Device, MemoryDevice, Rng, SECTOR_BYTES};
 use kvfs_kvdb::{Db, Lost, Repaired, repair};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Position, Read, Store,
+    BLOCK_BYTES, Batch, Compression, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Position, Read, Store,
 };
 
 use super::basics::{create, open};
@@ -45,13 +45,16 @@ fn random_batch(rng: &mut Rng, spaces: [Keyspace; 2]) -> Batch {
             }
             2 | 3 => {
                 let mut data = vec![0; BLOCK_BYTES * rng.range(1, 6) as usize];
-                rng.fill(&mut data);
+                // Something in it can be packed.
+                let random = data.len() / 3;
+                rng.fill(&mut data[..random]);
                 let prefix = vec![b'f', rng.below(6) as u8];
                 batch.push(Op::PutBlocks {
                     keyspace: spaces[1],
                     prefix: prefix.into(),
                     first: rng.below(60),
                     data: data.into(),
+                    compression: if rng.chance(1, 2) { Compression::Lz4 } else { Compression::None },
                 });
             }
             _ => {

@@ -217,7 +217,10 @@ impl Transactions {
             }
             Arc::clone(&entry.view)
         };
-        let served = View::serve(&self.main.bridge, view, device, Arc::clone(&self.main.buffers));
+        // An ordinary user has mounted it in namespaces that know him alone.
+        let only_ids = (peer.uid != 0).then(|| (peer.uid, peer.gid()));
+        let served =
+            View::serve_to(&self.main.bridge, view, device, Arc::clone(&self.main.buffers), only_ids);
         let served = served.map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
         self.seat(id, Seat { view: served, point: None }).map(drop)
     }

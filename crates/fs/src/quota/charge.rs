@@ -1,0 +1,195 @@
+//! Counting what operations change, and refusing what limits forbid.
+//!
+//! Thread safety: as [`FileSystem`]. Invariant: whoever changes an inode's space under the gate holds its owner shared
+//! (among `MODE`), and says so in the row's patch: so a change of owner, which holds it exclusively, moves exactly
+//! what there is, among operations as among transactions.
+
+use std::sync::Arc;
+
+use kvfs_store::{BLOCK_BYTES, Batch, Change as StoreChange, Position};
+use kvfs_txn::{Fields, LockName, Want};
+use parking_lot::RwLockReadGuard;
+
+use super::record::{self, Part};
+use super::{QuotaKind, Quotas, Usage};
+use crate::node::Pin;
+use crate::schema::{Header, RowFlags, RowPatch};
+use crate::view::{Origin, TxnView, each_change};
+use crate::{Caller, FileSystem, FileType, FsError, Result};
+
+/// What is added to somebody's usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) kind: QuotaKind,
+    pub(crate) id: u32,
+    pub(crate) usage: Usage,
+}
+
+/// Keeps quotas from being turned on or off while an operation is under way.
+pub(crate) struct Gate<'f>(RwLockReadGuard<'f, Option<Arc<Quotas>>>);
+
+impl Gate<'_> {
+    /// Whether anything is counted.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// What an operation needs in addition that changes the space of an inode.
+    pub(crate) fn want(&self, inode: u64) -> Option<Want<'static>> {
+        self.is_on().then_some(Want::shared(LockName::Attributes { inode, fields: Fields::MODE }))
+    }
+}
+
+/// What an inode with these attributes takes.
+pub(super) fn usage_of(header: &Header) -> Usage {
+    let bytes = match header.kind {
+        FileType::Regular if header.flags.has(RowFlags::BLOCKS) => {
+            header.blocks.saturating_mul(BLOCK_BYTES as u64)
+        }
+        FileType::Regular | FileType::Symlink => header.size,
+        _ => 0,
+    };
+    Usage { bytes: i64::try_from(bytes).unwrap_or(i64::MAX), inodes: 1 }
+}
+
+/// Whose an inode with these attributes is.
+pub(super) fn payers(header: &Header) -> [(QuotaKind, u32); 2] {
+    [(QuotaKind::User, header.uid), (QuotaKind::Group, header.gid)]
+}
+
+/// What changes when an inode becomes another; `None`: it is not there.
+fn changes(before: Option<&Header>, after: Option<&Header>) -> Vec<Change> {
+    let mut changes: Vec<Change> = Vec::new();
+    let mut add = |header: &Header, sign: fn(Usage, Usage) -> Usage| {
+        for (kind, id) in payers(header) {
+            let usage = usage_of(header);
+            match changes.iter_mut().find(|change| (change.kind, change.id) == (kind, id)) {
+                Some(change) => change.usage = sign(change.usage, usage),
+                None => changes.push(Change { kind, id, usage: sign(Usage::default(), usage) }),
+            }
+        }
+    };
+    if let Some(after) = after {
+        add(after, Usage::plus);
+    }
+    if let Some(before) = before {
+        add(before, Usage::minus);
+    }
+    changes.retain(|change| change.usage != Usage::default());
+    changes
+}
+
+impl FileSystem {
+    /// To be held from before an operation takes its names until its batch is applied.
+    pub(crate) fn gate(&self) -> Gate<'_> {
+        // Never twice: who turns quotas on waits for those who have it, and new ones for him.
+        Gate(self.shared.quotas.read())
+    }
+
+    /// Applies a batch that makes an inode (`before` is `None`), ends one (`after`), or changes one.
+    ///
+    /// # Errors
+    /// `QuotaExceeded`, unless root asks; as [`Self::apply`].
+    pub(crate) fn apply_counted(
+        &self,
+        gate: &Gate<'_>,
+        caller: &Caller,
+        batch: Batch,
+        before: Option<&Header>,
+        after: Option<&Header>,
+    ) -> Result<Position> {
+        let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
+        self.apply_changes(quotas, caller.uid != 0, batch, &changes(before, after))
+    }
+
+    /// Applies a batch that ends these inodes.
+    pub(crate) fn apply_ends(&self, gate: &Gate<'_>, batch: Batch, ends: &[Header]) -> Result<Position> {
+        let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
+        let changes: Vec<Change> = ends.iter().flat_map(|header| changes(Some(header), None)).collect();
+        self.apply_changes(quotas, false, batch, &changes)
+    }
+
+    /// As [`Self::apply_to_node`], for patches that may change owner or space.
+    pub(crate) fn apply_counted_to_node(
+        &self,
+        gate: &Gate<'_>,
+        caller: &Caller,
+        mut batch: Batch,
+        node: &Pin<'_>,
+        mut patch: RowPatch,
+    ) -> Result<Position> {
+        let Some(quotas) = gate.0.as_ref() else { return self.apply_to_node(batch, node, &patch) };
+        let before = node.header();
+        let mut after = before;
+        patch.apply(&mut after);
+        let changes = changes(Some(&before), Some(&after));
+        if changes.is_empty() {
+            return self.apply_to_node(batch, node, &patch);
+        }
+        patch.is_counted = true;
+        let (keyspace, key) = node.row_address(&self.keyspaces);
+        batch.merge(keyspace, key, patch.encode(node.inode));
+        let position = self.apply_changes(quotas, caller.uid != 0, batch, &changes)?;
+        self.tell_node(node, &patch, position);
+        Ok(position)
+    }
+
+    fn apply_changes(
+        &self,
+        quotas: &Quotas,
+        is_limited: bool,
+        mut batch: Batch,
+        changes: &[Change],
+    ) -> Result<Position> {
+        for change in changes {
+            let key = record::key(change.kind, change.id, Part::Usage);
+            batch.merge(quotas.keyspace, key, record::encode_usage(change.usage));
+        }
+        let now = self.now().seconds;
+        if let Origin::Txn(view) = &self.origin {
+            if is_limited {
+                quotas.accounts.check(changes, &view.pending_usage, now)?;
+            }
+            let position = self.apply(batch)?;
+            view.pending_usage.add(changes);
+            return Ok(position);
+        }
+        quotas.accounts.charge(changes, is_limited, now)?;
+        self.apply(batch).inspect_err(|_| quotas.accounts.refund(changes))
+    }
+
+    /// The usage that a transaction's commit adds to the main line's: reserved there now, all or nothing. To be given
+    /// back to [`Self::refund_commit`] when the commit fails.
+    pub(crate) fn charge_commit(
+        &self,
+        gate: &Gate<'_>,
+        view: &TxnView,
+        is_limited: bool,
+    ) -> Result<Vec<Change>> {
+        let Some(quotas) = gate.0.as_ref() else { return Ok(Vec::new()) };
+        let mut changes = Vec::new();
+        each_change(view.txn.changes(quotas.keyspace)?, |change| {
+            let StoreChange::Merge { key, operands } = change else { return Ok(()) };
+            let Some((kind, id, Part::Usage)) = record::parse_key(&key) else { return Ok(()) };
+            let mut usage = Usage::default();
+            for operand in operands {
+                usage = usage.plus(record::decode_usage(&operand)?);
+            }
+            changes.push(Change { kind, id, usage });
+            Ok(())
+        })?;
+        quotas.accounts.charge(&changes, is_limited, self.now().seconds)?;
+        Ok(changes)
+    }
+
+    /// The commit did not take place.
+    pub(crate) fn refund_commit(&self, gate: &Gate<'_>, changes: &[Change]) {
+        if let Some(quotas) = gate.0.as_ref() {
+            quotas.accounts.refund(changes);
+        }
+    }
+}
+
+/// What refuses an operation while somebody is in the way who is to end first.
+pub(super) const OPEN: FsError =
+    FsError::Busy("transactions or branches are open, whose changes are not counted; end them first");

@@ -1,0 +1,208 @@
+//! Turning quotas on and off, and counting everything.
+//!
+//! Thread safety: as [`FileSystem`]; turning on and off take turns by the gate. Invariant: what is counted while the
+//! scan is under way is added to what the scan finds, whose snapshot was taken when counting began.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read};
+
+use super::charge::{Change, OPEN, payers, usage_of};
+use super::record::{self, ACCOUNTS, Part, key};
+use super::{QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
+use crate::check::CheckReport;
+use crate::schema::{Header, Keyspaces, ROOT_INODE, Row, Superblock, superblock_key};
+use crate::{FileSystem, Result};
+
+/// Rows between two reports of progress.
+const PROGRESS_ROWS: u64 = 10_000;
+
+type Sums = HashMap<(QuotaKind, u32), Usage>;
+
+impl FileSystem {
+    /// Turns quotas on, and counts everything; limits are looked at from then on. Others work meanwhile. `progress`
+    /// is called now and then with the number of rows that were read. Without effect where they are on.
+    ///
+    /// # Errors
+    /// `Busy` while transactions or branches are open; `ReadOnly`; store errors.
+    pub fn quota_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
+        self.expect_main()?;
+        self.check_writable()?;
+        self.begin_count(open_keyspace(&*self.store)?, true, progress)
+    }
+
+    /// `is_new`: what is open has not been counted. Branches that were made while quotas were on have been.
+    fn begin_count(&self, keyspace: Keyspace, is_new: bool, progress: &dyn Fn(u64)) -> Result<()> {
+        let (quotas, snapshot) = {
+            let mut gate = self.shared.quotas.write();
+            if gate.is_some() {
+                return Ok(());
+            }
+            let is_open = !self.transaction_infos().is_empty() || !self.store.checkpointed().is_empty();
+            if is_new && is_open {
+                return Err(OPEN);
+            }
+            let mut batch = Batch::new();
+            for kind in [QuotaKind::User, QuotaKind::Group] {
+                // Limits stay from the last time.
+                self.stage_forgetting(&mut batch, keyspace, kind)?;
+            }
+            batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
+            self.put_superblock(&mut batch, true);
+            self.store.apply(batch, Durability::Buffered)?;
+            let quotas = self.load_quotas(keyspace, false)?;
+            *gate = Some(Arc::clone(&quotas));
+            (quotas, self.store.snapshot()?)
+        };
+        self.count(&quotas, &*snapshot, progress)
+    }
+
+    /// Turns quotas off; limits are kept. Without effect where they are off.
+    ///
+    /// # Errors
+    /// `ReadOnly`; store errors.
+    pub fn quota_off(&self) -> Result<()> {
+        self.expect_main()?;
+        self.check_writable()?;
+        let mut gate = self.shared.quotas.write();
+        let Some(quotas) = gate.as_ref() else { return Ok(()) };
+        let mut batch = Batch::new();
+        batch.delete(quotas.keyspace, record::STATE_KEY);
+        self.store.apply(batch, Durability::Buffered)?;
+        *gate = None;
+        Ok(())
+    }
+
+    /// Takes up quotas that are on in the store, and counts again what was not counted to the end.
+    pub(crate) fn open_quotas(&self, keyspace: Keyspace) -> Result<()> {
+        let Some(is_counted) = state_of(&*self.store, keyspace)? else { return Ok(()) };
+        if !is_counted && !self.options.read_only {
+            return self.begin_count(keyspace, false, &|_| {});
+        }
+        *self.shared.quotas.write() = Some(self.load_quotas(keyspace, is_counted)?);
+        Ok(())
+    }
+
+    /// Has the next opening count again: what follows is not counted.
+    pub(crate) fn stage_recount(&self, batch: &mut Batch) -> Result<()> {
+        let Some(keyspace) = find_keyspace(&*self.store)? else { return Ok(()) };
+        if state_of(&*self.store, keyspace)?.is_some() {
+            batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
+        }
+        Ok(())
+    }
+
+    /// Deletes the usage of all users or groups.
+    fn stage_forgetting(&self, batch: &mut Batch, keyspace: Keyspace, kind: QuotaKind) -> Result<()> {
+        let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
+        cursor.next()?;
+        while let Some((at, _)) = cursor.entry() {
+            match record::parse_key(at) {
+                Some((of, id, Part::Usage)) if of == kind => {
+                    batch.delete(keyspace, key(kind, id, Part::Usage))
+                }
+                _ => {}
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn put_superblock(&self, batch: &mut Batch, has_quotas: bool) {
+        let free = self.shared.inodes.lock();
+        self.shared.has_quotas.store(has_quotas, Ordering::Relaxed);
+        let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next: free.end, has_quotas };
+        batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
+    }
+
+    fn count(&self, quotas: &Arc<Quotas>, read: &dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
+        let sums = count_rows(read, &self.keyspaces, progress)?;
+        let changes: Vec<Change> =
+            sums.into_iter().map(|((kind, id), usage)| Change { kind, id, usage }).collect();
+        let gate = self.shared.quotas.read();
+        if !gate.as_ref().is_some_and(|current| Arc::ptr_eq(current, quotas)) {
+            // Turned off meanwhile.
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        for change in &changes {
+            batch.merge(
+                quotas.keyspace,
+                key(change.kind, change.id, Part::Usage),
+                record::encode_usage(change.usage),
+            );
+        }
+        batch.put(quotas.keyspace, record::STATE_KEY, record::encode_state(true));
+        self.store.apply(batch, Durability::Buffered)?;
+        quotas.accounts.charge(&changes, false, self.now().seconds)?;
+        quotas.accounts.counted();
+        Ok(())
+    }
+}
+
+/// The usage of everybody, from the rows.
+fn count_rows(read: &dyn Read, keyspaces: &Keyspaces, progress: &dyn Fn(u64)) -> Result<Sums> {
+    let (mut sums, mut rows) = (Sums::new(), 0_u64);
+    for keyspace in [keyspaces.meta, keyspaces.orphans] {
+        // Below the root are the file system's own records.
+        let from = if keyspace == keyspaces.meta { ROOT_INODE.to_be_bytes().to_vec() } else { Vec::new() };
+        let mut cursor = read.cursor(keyspace, KeyRange::all())?;
+        cursor.seek(&from)?;
+        while let Some((key, bytes)) = cursor.entry() {
+            if let Row::Inode(header, _) = Row::decode(key, bytes)? {
+                add(&mut sums, &header);
+            }
+            rows += 1;
+            if rows.is_multiple_of(PROGRESS_ROWS) {
+                progress(rows);
+            }
+            cursor.next()?;
+        }
+    }
+    Ok(sums)
+}
+
+fn add(sums: &mut Sums, header: &Header) {
+    for payer in payers(header) {
+        let sum = sums.entry(payer).or_default();
+        *sum = sum.plus(usage_of(header));
+    }
+}
+
+/// Compares what is counted with what there is.
+pub(crate) fn check_usage(
+    read: &dyn Read,
+    keyspaces: &Keyspaces,
+    keyspace: Keyspace,
+    report: &mut CheckReport,
+) -> Result<()> {
+    if state_of(read, keyspace)? != Some(true) {
+        return Ok(());
+    }
+    let there_is = count_rows(read, keyspaces, &|_| {})?;
+    let mut wrong: Sums =
+        there_is.into_iter().map(|(account, usage)| (account, Usage::default().minus(usage))).collect();
+    let mut cursor = read.cursor(keyspace, KeyRange::all())?;
+    cursor.seek(ACCOUNTS.0)?;
+    while let Some((at, value)) = cursor.entry() {
+        if let Some((kind, id, Part::Usage)) = record::parse_key(at) {
+            // Both are sums: what is left in the end is what is counted, less what there is.
+            let sum = wrong.entry((kind, id)).or_default();
+            *sum = sum.plus(record::decode_usage(value)?);
+        }
+        cursor.next()?;
+    }
+    let mut wrong: Vec<_> = wrong.into_iter().filter(|(_, usage)| *usage != Usage::default()).collect();
+    wrong.sort_unstable_by_key(|(account, _)| *account);
+    for ((kind, id), Usage { bytes, inodes }) in wrong {
+        let place = format!("quota of {} {id}", kind.word());
+        let detail = format!(
+            "what is counted differs from what there is by {bytes} bytes and {inodes} inodes; `kvfs quota off` and \
+             `kvfs quota on` count again"
+        );
+        report.problem(place, detail);
+    }
+    Ok(())
+}

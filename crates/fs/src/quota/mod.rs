@@ -1,0 +1,245 @@
+//! Quotas: what users and groups have in files, and how much they may have.
+//!
+//! Purpose: every change of an inode's owner or space adds to the usage of whom it concerns, in the same batch, so that
+//! usage is exact at every position of the history, in transactions, and after a crash. Limits are looked at before
+//! the batch is applied. An inode counts from its making until its end, also while it has no name: one inode, and as
+//! bytes its blocks, or its content in the row.
+//!
+//! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until its
+//! batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The table of
+//! accounts has one lock, held for moments and with nothing else.
+//!
+//! Invariants: the usage in the table is that in the store, but for batches that are being applied; with quotas off,
+//! an operation pays for one look at the gate. Files of a store with quotas are not changed by a kvfs that does not
+//! know of them: its superblock record has another version.
+
+mod charge;
+mod count;
+mod record;
+mod table;
+
+use std::sync::Arc;
+
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store};
+use parking_lot::RwLock;
+
+use charge::Change;
+pub(crate) use count::check_usage;
+pub(crate) use record::QuotaMerge;
+pub(crate) use table::Pending;
+
+use crate::{FileSystem, FsError, Result};
+use record::{Part, key};
+use table::Accounts;
+
+/// Name of the keyspace; users' names have no control characters.
+pub(crate) const QUOTA_KEYSPACE: &str = "\u{1}quota";
+
+/// Time for which a soft limit may be overstepped, unless told otherwise (seconds): a week.
+pub const GRACE_SECONDS: u64 = 7 * 24 * 3600;
+
+/// Whose usage is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QuotaKind {
+    /// A user's.
+    User,
+    /// A group's.
+    Group,
+}
+
+impl QuotaKind {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+        }
+    }
+
+    fn letter(self) -> u8 {
+        match self {
+            Self::User => b'u',
+            Self::Group => b'g',
+        }
+    }
+
+    fn from_letter(letter: u8) -> Option<Self> {
+        match letter {
+            b'u' => Some(Self::User),
+            b'g' => Some(Self::Group),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes and inodes, or a change of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Content: blocks of 4 KiB, or the length of what is in rows.
+    pub bytes: i64,
+    /// Files, directories and all else.
+    pub inodes: i64,
+}
+
+impl Usage {
+    fn plus(self, other: Self) -> Self {
+        // Wrapping, so that changes may be folded in any grouping; sound usage never wraps.
+        Self { bytes: self.bytes.wrapping_add(other.bytes), inodes: self.inodes.wrapping_add(other.inodes) }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { bytes: self.bytes.wrapping_sub(other.bytes), inodes: self.inodes.wrapping_sub(other.inodes) }
+    }
+}
+
+/// How much somebody may have; 0: no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// More than this for no longer than the grace time.
+    pub bytes_soft: u64,
+    /// Never more than this.
+    pub bytes_hard: u64,
+    /// As for bytes.
+    pub inodes_soft: u64,
+    /// As for bytes.
+    pub inodes_hard: u64,
+    /// How long soft limits may be overstepped (seconds).
+    pub grace_seconds: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes_soft: 0, bytes_hard: 0, inodes_soft: 0, inodes_hard: 0, grace_seconds: GRACE_SECONDS }
+    }
+}
+
+impl Limits {
+    fn are_none(&self) -> bool {
+        [self.bytes_soft, self.bytes_hard, self.inodes_soft, self.inodes_hard] == [0; 4]
+    }
+}
+
+/// What there is to say of one user or group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaLine {
+    /// User or group.
+    pub kind: QuotaKind,
+    /// Which.
+    pub id: u32,
+    /// What there is.
+    pub usage: Usage,
+    /// What there may be.
+    pub limits: Limits,
+    /// Until when the soft limit of bytes may be overstepped (seconds since 1970); `None`: it is kept.
+    pub bytes_until: Option<u64>,
+    /// The same for inodes.
+    pub inodes_until: Option<u64>,
+}
+
+/// Quotas that are on.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    keyspace: Keyspace,
+    accounts: Accounts,
+}
+
+/// What all views have in common: `None` while quotas are off.
+pub(crate) type SharedQuotas = RwLock<Option<Arc<Quotas>>>;
+
+fn open_keyspace(store: &dyn Store) -> Result<Keyspace> {
+    Ok(store.open_keyspace(QUOTA_KEYSPACE, KeyspaceKind::Tuple, Some(Arc::new(QuotaMerge)))?)
+}
+
+/// Opens the keyspace of quotas where the store has them; before anything of it is read or merged.
+pub(crate) fn find_keyspace(store: &dyn Store) -> Result<Option<Keyspace>> {
+    let has_one = store.keyspaces().iter().any(|info| info.name == QUOTA_KEYSPACE);
+    if has_one { open_keyspace(store).map(Some) } else { Ok(None) }
+}
+
+/// Whether quotas are on in what `read` shows, and if so, whether everything has been counted.
+pub(crate) fn state_of(read: &dyn Read, keyspace: Keyspace) -> Result<Option<bool>> {
+    let state = read.get(keyspace, record::STATE_KEY)?;
+    state.map(|bytes| record::decode_state(&bytes)).transpose()
+}
+
+impl FileSystem {
+    /// Whether quotas are on.
+    pub fn has_quotas(&self) -> bool {
+        self.shared.quotas.read().is_some()
+    }
+
+    /// Everybody who has something, or a limit; users first, by number. Empty while quotas are off.
+    pub fn quota_report(&self) -> Vec<QuotaLine> {
+        let quotas = self.shared.quotas.read().clone();
+        quotas.map_or_else(Vec::new, |quotas| quotas.accounts.lines())
+    }
+
+    /// What there is to say of one user or group. `None` while quotas are off.
+    pub fn quota(&self, kind: QuotaKind, id: u32) -> Option<QuotaLine> {
+        let quotas = self.shared.quotas.read().clone()?;
+        Some(quotas.accounts.line(kind, id))
+    }
+
+    /// Sets limits, durably within the commit interval. Who has more already keeps it.
+    ///
+    /// # Errors
+    /// `Invalid` while quotas are off; store errors.
+    pub fn set_quota(&self, kind: QuotaKind, id: u32, limits: Limits) -> Result<()> {
+        self.expect_main()?;
+        self.check_writable()?;
+        let gate = self.shared.quotas.read();
+        let quotas = gate.as_ref().ok_or(QUOTAS_ARE_OFF)?;
+        let mut batch = Batch::new();
+        let key = key(kind, id, Part::Limits);
+        if limits.are_none() && limits.grace_seconds == GRACE_SECONDS {
+            batch.delete(quotas.keyspace, key);
+        } else {
+            batch.put(quotas.keyspace, key, record::encode_limits(&limits));
+        }
+        self.store.apply(batch, Durability::Buffered)?;
+        quotas.accounts.limit(kind, id, limits, self.now().seconds);
+        Ok(())
+    }
+
+    /// Writes since when soft limits are overstepped, where that has changed.
+    pub(crate) fn write_quota_times(&self) -> Result<()> {
+        let gate = self.shared.quotas.read();
+        let Some(quotas) = gate.as_ref().filter(|_| self.txn_view().is_none()) else { return Ok(()) };
+        let changed = quotas.accounts.changed_since();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        for &(kind, id, since) in &changed {
+            batch.put(quotas.keyspace, key(kind, id, Part::Since), record::encode_since(since));
+        }
+        self.store.apply(batch, Durability::Buffered)?;
+        quotas.accounts.wrote_since(&changed);
+        Ok(())
+    }
+
+    /// Reads all accounts.
+    fn load_quotas(&self, keyspace: Keyspace, is_counted: bool) -> Result<Arc<Quotas>> {
+        let quotas = Quotas { keyspace, accounts: Accounts::new(is_counted) };
+        let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
+        cursor.next()?;
+        while let Some((key, value)) = cursor.entry() {
+            match record::parse_key(key) {
+                Some((kind, id, Part::Usage)) => {
+                    quotas.accounts.add(&[Change { kind, id, usage: record::decode_usage(value)? }]);
+                }
+                Some((kind, id, Part::Limits)) => {
+                    quotas.accounts.limit(kind, id, record::decode_limits(value)?, 0);
+                }
+                Some((kind, id, Part::Since)) => {
+                    quotas.accounts.set_since(kind, id, record::decode_since(value)?);
+                }
+                None => {}
+            }
+            cursor.next()?;
+        }
+        Ok(Arc::new(quotas))
+    }
+}
+
+const QUOTAS_ARE_OFF: FsError = FsError::Invalid("quotas are off; turn them on first");

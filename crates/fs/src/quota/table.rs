@@ -1,0 +1,213 @@
+//! The accounts of users and groups in memory: who has how much, and whether he may have more.
+//!
+//! Thread safety: one lock, held for moments. Invariant: what was reserved is in the sums, so that several who are
+//! admitted at the same time don't overstep a hard limit together.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::charge::Change;
+use super::record::Since;
+use super::{Limits, QuotaKind, QuotaLine, Usage};
+use crate::{FsError, Result};
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    usage: Usage,
+    limits: Limits,
+    since: Since,
+    /// As it is in the store.
+    stored: Since,
+}
+
+/// All accounts.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    all: Mutex<HashMap<(QuotaKind, u32), Account>>,
+    /// Before that, limits mean nothing.
+    is_counted: AtomicBool,
+}
+
+/// What a transaction has changed so far; nobody else sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Pending(Mutex<HashMap<(QuotaKind, u32), Usage>>);
+
+/// One of the two things that are limited.
+struct Measure {
+    now: i64,
+    change: i64,
+    soft: u64,
+    hard: u64,
+}
+
+impl Account {
+    fn measures(&self, change: Usage) -> [Measure; 2] {
+        let Self { usage, limits, .. } = self;
+        let (soft, hard) = (limits.bytes_soft, limits.bytes_hard);
+        let bytes = Measure { now: usage.bytes, change: change.bytes, soft, hard };
+        let (soft, hard) = (limits.inodes_soft, limits.inodes_hard);
+        [bytes, Measure { now: usage.inodes, change: change.inodes, soft, hard }]
+    }
+
+    /// Whether the change is within the limits at `now` (seconds since 1970).
+    fn allows(&self, change: Usage, now: i64) -> bool {
+        let since = [self.since.bytes, self.since.inodes];
+        self.measures(change).iter().zip(since).all(|(measure, since)| {
+            let is_late = since != 0 && now as u64 > since.saturating_add(self.limits.grace_seconds);
+            measure.change <= 0
+                || !(measure.is_over(measure.hard) || (is_late && measure.is_over(measure.soft)))
+        })
+    }
+
+    /// Begins and ends times of grace.
+    fn keep_time(&mut self, now: i64) {
+        let [bytes, inodes] = self.measures(Usage::default());
+        for (measure, since) in [(bytes, &mut self.since.bytes), (inodes, &mut self.since.inodes)] {
+            if !measure.is_over(measure.soft) {
+                *since = 0;
+            } else if *since == 0 {
+                *since = now.max(1) as u64;
+            }
+        }
+    }
+
+    fn line(&self, kind: QuotaKind, id: u32) -> QuotaLine {
+        let until = |since: u64| (since != 0).then(|| since.saturating_add(self.limits.grace_seconds));
+        QuotaLine {
+            kind,
+            id,
+            usage: self.usage,
+            limits: self.limits,
+            bytes_until: until(self.since.bytes),
+            inodes_until: until(self.since.inodes),
+        }
+    }
+}
+
+impl Measure {
+    fn is_over(&self, limit: u64) -> bool {
+        limit != 0 && i128::from(self.now) + i128::from(self.change) > i128::from(limit)
+    }
+}
+
+impl Accounts {
+    pub(super) fn new(is_counted: bool) -> Self {
+        Self { all: Mutex::default(), is_counted: AtomicBool::new(is_counted) }
+    }
+
+    /// From now on limits count.
+    pub(super) fn counted(&self) {
+        self.is_counted.store(true, Ordering::Release);
+    }
+
+    /// Whether limits count.
+    pub(super) fn is_counted(&self) -> bool {
+        self.is_counted.load(Ordering::Acquire)
+    }
+
+    /// Whether all of it is within the limits, with what `pending` has already.
+    pub(super) fn check(&self, changes: &[Change], pending: &Pending, now: i64) -> Result<()> {
+        let (all, pending) = (self.all.lock(), pending.0.lock());
+        for change in changes {
+            let Some(account) = all.get(&(change.kind, change.id)) else { continue };
+            let more = pending.get(&(change.kind, change.id)).copied().unwrap_or_default();
+            let account = Account { usage: account.usage.plus(more), ..*account };
+            if self.is_counted() && !account.allows(change.usage, now) {
+                return Err(FsError::QuotaExceeded);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the changes; with `is_limited` all or, where a limit forbids it, none.
+    pub(super) fn charge(&self, changes: &[Change], is_limited: bool, now: i64) -> Result<()> {
+        let mut all = self.all.lock();
+        if is_limited && self.is_counted() {
+            for change in changes {
+                let account = all.get(&(change.kind, change.id));
+                if account.is_some_and(|account| !account.allows(change.usage, now)) {
+                    return Err(FsError::QuotaExceeded);
+                }
+            }
+        }
+        for change in changes {
+            let account = all.entry((change.kind, change.id)).or_default();
+            account.usage = account.usage.plus(change.usage);
+            account.keep_time(now);
+        }
+        Ok(())
+    }
+
+    /// Adds the changes, whatever the limits.
+    pub(super) fn add(&self, changes: &[Change]) {
+        let mut all = self.all.lock();
+        for change in changes {
+            let account = all.entry((change.kind, change.id)).or_default();
+            account.usage = account.usage.plus(change.usage);
+        }
+    }
+
+    /// Takes back what was charged.
+    pub(super) fn refund(&self, changes: &[Change]) {
+        let mut all = self.all.lock();
+        for change in changes {
+            let account = all.entry((change.kind, change.id)).or_default();
+            account.usage = account.usage.minus(change.usage);
+        }
+    }
+
+    pub(super) fn limit(&self, kind: QuotaKind, id: u32, limits: Limits, now: i64) {
+        let mut all = self.all.lock();
+        let account = all.entry((kind, id)).or_default();
+        account.limits = limits;
+        if now != 0 {
+            account.keep_time(now);
+        }
+    }
+
+    pub(super) fn set_since(&self, kind: QuotaKind, id: u32, since: Since) {
+        let mut all = self.all.lock();
+        let account = all.entry((kind, id)).or_default();
+        (account.since, account.stored) = (since, since);
+    }
+
+    /// Where the times of grace are others than in the store.
+    pub(super) fn changed_since(&self) -> Vec<(QuotaKind, u32, Since)> {
+        let all = self.all.lock();
+        let changed = all.iter().filter(|(_, account)| account.since != account.stored);
+        changed.map(|(&(kind, id), account)| (kind, id, account.since)).collect()
+    }
+
+    pub(super) fn wrote_since(&self, changed: &[(QuotaKind, u32, Since)]) {
+        let mut all = self.all.lock();
+        for &(kind, id, since) in changed {
+            all.entry((kind, id)).or_default().stored = since;
+        }
+    }
+
+    pub(super) fn line(&self, kind: QuotaKind, id: u32) -> QuotaLine {
+        self.all.lock().get(&(kind, id)).copied().unwrap_or_default().line(kind, id)
+    }
+
+    pub(super) fn lines(&self) -> Vec<QuotaLine> {
+        let all = self.all.lock();
+        let shown =
+            all.iter().filter(|(_, account)| account.usage != Usage::default() || !account.limits.are_none());
+        let mut lines: Vec<_> = shown.map(|(&(kind, id), account)| account.line(kind, id)).collect();
+        lines.sort_unstable_by_key(|line| (line.kind, line.id));
+        lines
+    }
+}
+
+impl Pending {
+    /// Adds the changes.
+    pub(super) fn add(&self, changes: &[Change]) {
+        let mut all = self.0.lock();
+        for change in changes {
+            let usage = all.entry((change.kind, change.id)).or_default();
+            *usage = usage.plus(change.usage);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Quotas of users and groups on a mount.
+# usage: tests/suites/quota.sh
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source-path=SCRIPTDIR/../../scripts
+. "$here/../../scripts/lib.sh"
+[ "$KVFS" != plain ] || die "quota: a plain directory has none"
+work_dir quota
+make_store quota --size 1G >/dev/null || die "mkfs failed"
+mount_store || die "mount failed"
+cd "$mnt" || die "no mount"
+no_space=6 in_use=3 me=$(id -u) group=$(id -g)
+is_root() { [ "$me" = 0 ]; }
+quota() { timeout 60 "$KVFS" quota "$@" -s "${on:-$mnt}"; }
+# Somebody who is limited: root is not.
+if is_root; then who=2001; else who=$me; fi
+as() { if is_root; then setpriv --reuid "$who" --regid "$who" --clear-groups -- "$@"; else "$@"; fi; }
+# has KIND ID FIELD
+has() { quota get "--$1" "$2" --json | python3 -c "import json,sys; print(json.load(sys.stdin)[0]['$3'])"; }
+# What find sees of a user: files beyond 4 KiB take whole blocks.
+seen() { find . -xdev -uid "$1" -printf '%b %y\n' | awk '{ n++; if ($2 == "f") b += $1 * 512 } END { print b + 0, n + 0 }'; }
+counts_what_is_there() {
+  local id
+  for id in "$me" "$who"; do
+    [ "$(has user "$id" bytes) $(has user "$id" inodes)" = "$(seen "$id")" ] || { seen "$id"; quota report; return 1; }
+  done
+}
+
+turned_on() {
+  mkdir -m 777 tree && for i in {1..300}; do head -c $((i % 7 * 4096 + 4097)) /dev/zero >"tree/$i" || return 1; done
+  ends 1 quota report && said 'quota on' || return 1
+  local id
+  id=$("$KVFS" txn begin | head -n 1) && ends "$in_use" quota on && "$KVFS" txn abort "$id" || return 1
+  quota on && quota report && counts_what_is_there && ends 0 quota on
+}
+
+follows() {
+  mkdir -m 777 theirs && as sh -ec 'for i in 1 2 3; do head -c 100000 /dev/zero >theirs/$i; mkdir theirs/d$i; done; truncate -s 50000 theirs/1; rm theirs/2' || return 1
+  if is_root; then chown "$who" tree/1 tree/2 && chgrp 3001 tree/3 && [ "$(has group 3001 inodes)" = 1 ] || return 1; fi
+  rm tree/4 && until_ok counts_what_is_there && "$KVFS" check "$mnt"
+}
+
+limited() {
+  quota set --user "$who" --bytes-hard 1M --inodes-hard 12 && quota get --user "$who" || return 1
+  ! as sh -c 'head -c 2000000 /dev/zero >theirs/large' 2>"$work/said" && said 'quota exceeded' || return 1
+  ! as sh -c 'for i in 1 2 3 4 5 6 7 8 9; do mkdir theirs/more$i || exit 1; done' 2>"$work/said" && said 'quota exceeded' || return 1
+  counts_what_is_there && [ "$(has user "$who" bytes)" -le 1048576 ] && [ "$(has user "$who" inodes)" = 12 ] || return 1
+  if is_root; then echo root >tree/root && chown "$who" tree/root || return 1; fi
+  # A removed file counts until the kernel has forgotten it.
+  as rm -r theirs/large theirs/more1 && until_ok as mkdir theirs/again 2>/dev/null
+}
+
+graced() {
+  quota set --user "$who" --bytes-hard 0 --inodes-hard 0 --bytes-soft 4K --grace 1s || return 1
+  as sh -c 'head -c 20000 /dev/zero >theirs/soft' && quota report | grep -E ' [01] s|over' || return 1
+  over() { ! as sh -c 'head -c 20000 /dev/zero >>theirs/soft' 2>/dev/null; }
+  until_ok over && quota set --user "$who" --bytes-soft 0 && as sh -c 'head -c 20000 /dev/zero >>theirs/soft'
+}
+
+in_transactions() {
+  local before
+  before=$(quota report --json) && ! "$KVFS" txn run -- sh -c 'head -c 500000 /dev/zero >tree/aborted; exit 1'
+  [ "$(quota report --json)" = "$before" ] || return 1
+  "$KVFS" txn run -- sh -c 'head -c 500000 /dev/zero >tree/committed; rm tree/5; cp tree/6 tree/copy' || return 1
+  until_ok counts_what_is_there && "$KVFS" snapshot create then && rm -r tree/?? && "$KVFS" snapshot restore then && until_ok counts_what_is_there &&
+    "$KVFS" branch create -s "$mnt" try && mkdir "$work/branch" && "$KVFS" branch mount -s "$mnt" try "$work/branch" &&
+    head -c 70000 /dev/zero >"$work/branch/tree/branched" && "$KVFS" umount "$work/branch" && "$KVFS" branch merge -s "$mnt" try && counts_what_is_there
+}
+
+killed() {
+  head -c 300000 /dev/zero >"$mnt/tree/synced" && sync "$mnt/tree/synced" && exec 3>"$mnt/tree/open" && rm "$mnt/tree/open" && head -c 50000 /dev/zero >&3
+  kill_daemon
+  exec 3>&-
+  mount_store && (cd "$mnt" && counts_what_is_there) && "$KVFS" check "$mnt"
+}
+
+not_mounted() {
+  umount_store && check_store && on=$store quota set --user "$who" --inodes-hard 100000 && on=$store quota report && on=$store quota off &&
+    ends 1 env on="$store" "$KVFS" quota report -s "$store" && on=$store quota on && [ "$(on=$store has user "$who" inodes_hard)" = 100000 ] && check_store && mount_store &&
+    (cd "$mnt" && counts_what_is_there)
+}
+
+received() {
+  "$KVFS" mkfs --size 1G "$work/target" >/dev/null && "$KVFS" quota on -s "$work/target" && "$KVFS" snapshot create -s "$mnt" sent &&
+    "$KVFS" snapshot send -s "$mnt" sent | "$KVFS" snapshot receive -s "$work/target" && "$KVFS" check "$work/target" || return 1
+  [ "$(on=$work/target has user "$me" inodes)" = "$(has user "$me" inodes)" ]
+}
+
+step "turned on over files that are there" turned_on
+step "usage follows writers, owners and removals" follows
+step "hard limits" limited
+step "soft limits and their grace time" graced
+step "transactions, restores, branches" in_transactions
+cd /
+step "kill -9" killed
+step "a store that is not mounted" not_mounted
+step "counted again after a receive" received
+umount_store && check_store >/dev/null || { say "  the store is not sound in the end"; failed=$((failed + 1)); }
+summary quota
