@@ -37,9 +37,9 @@ repairs() { umount_store && ends 0 "$KVFS" check --repair "$store" && said '^cle
 for fixture in "$fixtures"/*/; do
   name=$(basename "$fixture")
   unpack "$name" || die "$name can't be unpacked"
-  step "format $name: opened after a sudden end" mount_store "$(mount_options)" &&
-    step "format $name: holds what it held" holds_what_it_held "$name" &&
-    step "format $name: takes writes and goes back to its snapshot" takes_writes &&
-    step "format $name: nothing to repair" repairs
+  step "opened after a sudden end" mount_store "$(mount_options)" &&
+    step "holds what it held" holds_what_it_held "$name" &&
+    step "takes writes and goes back to its snapshot" takes_writes &&
+    step "nothing to repair" repairs
 done
 summary formats

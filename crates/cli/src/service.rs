@@ -97,7 +97,7 @@ impl Service {
             Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
             Request::Undo(request) => self.answer_undo(store, peer, request),
-            Request::Quota(request) => self.answer_quota(store, peer, &request),
+            Request::Quota(request) => Self::answer_quota(store, peer, &request),
             Request::Branch(request) => self.answer_branch(store, peer, request),
             Request::Sync => self.sync(store),
             Request::Compression { keyspace, compression } => {

@@ -13,12 +13,11 @@ pub fn read_around(device: &dyn Device, buf: &mut [u8], offset: u64) -> u64 {
     let mut bytes_missing = 0;
     let mut sector = AlignedBuf::zeroed(SECTOR_BYTES);
     for (place, at) in buf.chunks_mut(SECTOR_BYTES).zip((offset..).step_by(SECTOR_BYTES)) {
-        match device.read_at(sector.as_mut(), at) {
-            Ok(()) => place.copy_from_slice(&sector.as_ref()[..place.len()]),
-            Err(_) => {
-                place.fill(0);
-                bytes_missing += place.len() as u64;
-            }
+        if device.read_at(sector.as_mut(), at).is_ok() {
+            place.copy_from_slice(&sector.as_ref()[..place.len()]);
+        } else {
+            place.fill(0);
+            bytes_missing += place.len() as u64;
         }
     }
     bytes_missing

@@ -90,15 +90,15 @@ fn print(rows: &[QuotaRow], now: u64, json: bool) -> Result<()> {
         QuotaOwner::User(id) => ("user", id, find_name(&users, id).map(str::to_owned)),
         QuotaOwner::Group(id) => ("group", id, find_name(&groups, id).map(str::to_owned)),
     };
-    let mut text = String::new();
+    let mut text;
     if json {
         let list: Vec<_> = rows.iter().map(|row| as_json(row, parts(row), now)).collect();
         text = format!("{}\n", serde_json::Value::Array(list));
     } else {
-        text.push_str(&format!(
+        text = format!(
             "{:5}  {:16}  {:>9}  {:>9}  {:>9}  {:8}  {:>10}  {:>10}  {:>10}  GRACE\n",
             "", "WHO", "BYTES", "SOFT", "HARD", "GRACE", "INODES", "SOFT", "HARD"
-        ));
+        );
         for row in rows {
             let (kind, id, name) = parts(row);
             let name = name.unwrap_or_else(|| id.to_string());

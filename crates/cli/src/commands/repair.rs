@@ -40,27 +40,23 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
 
 /// The store itself, a copy of it, or what only looks as if it were repaired.
 fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
-    match &args.copy_to {
-        Some(target) => {
-            let source = open_device(store, true)?;
-            let target = copy::prepare(target)?;
-            let report = copy::fill(&source, &target).and_then(|(device, findings)| {
-                let mut report = repair(&target, device)?;
-                report.findings.splice(0..0, findings);
-                Ok(report)
-            });
-            if report.is_err() {
-                copy::remove(&target);
-            }
-            report
-        }
-        None => {
-            let device = open_device(store, args.dry_run)?;
-            let device: Arc<dyn Device> =
-                if args.dry_run { Arc::new(OverlayDevice::over(device)) } else { device };
-            repair(store, device)
-        }
+    let Some(target) = &args.copy_to else {
+        let device = open_device(store, args.dry_run)?;
+        let device: Arc<dyn Device> =
+            if args.dry_run { Arc::new(OverlayDevice::over(device)) } else { device };
+        return repair(store, device);
+    };
+    let source = open_device(store, true)?;
+    let target = copy::prepare(target)?;
+    let report = copy::fill(&source, &target).and_then(|(device, findings)| {
+        let mut report = repair(&target, device)?;
+        report.findings.splice(0..0, findings);
+        Ok(report)
+    });
+    if report.is_err() {
+        copy::remove(&target);
     }
+    report
 }
 
 fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {

@@ -43,8 +43,24 @@ pub(crate) fn write_all(args: &PagesArgs) -> Result<ExitCode> {
 
 fn completions(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "kvfs", &mut text);
+    let mut command = Cli::command();
+    clap_complete::generate(shell, &mut command, "kvfs", &mut text);
+    // The generator for bash offers what is hidden, too.
+    if shell == Shell::Bash {
+        let mut shown = String::from_utf8_lossy(&text).into_owned();
+        for long in hidden_switches(&command) {
+            shown = shown.replace(&format!(" --{long} "), " ");
+        }
+        text = shown.into_bytes();
+    }
     text
+}
+
+/// The long names of switches that help doesn't show, of a command and those below it.
+fn hidden_switches(command: &clap::Command) -> Vec<String> {
+    let own = command.get_arguments().filter(|arg| arg.is_hide_set());
+    let own = own.filter_map(|arg| arg.get_long().map(str::to_owned));
+    own.chain(command.get_subcommands().flat_map(hidden_switches)).collect()
 }
 
 fn write_below(dir: &Path, path: &str, text: &[u8]) -> Result<()> {

@@ -12,12 +12,7 @@ use crate::open::OpenStore;
 const LOGGED_ROWS: u64 = 1_000_000;
 
 impl Service {
-    pub(super) fn answer_quota(
-        &self,
-        store: &OpenStore,
-        peer: &Peer,
-        request: &QuotaRequest,
-    ) -> Result<Response> {
+    pub(super) fn answer_quota(store: &OpenStore, peer: &Peer, request: &QuotaRequest) -> Result<Response> {
         let is_change = !matches!(request, QuotaRequest::Get(_) | QuotaRequest::Report);
         if is_change && !peer.may_act_for(Peer::own().uid) {
             return Err(CliError::new(Code::Denied, "only root and the store's owner change quotas"));

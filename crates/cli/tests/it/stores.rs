@@ -131,7 +131,7 @@ fn damaged_superblocks_and_other_versions_lose_nothing() {
 
     let newer = slots.map(|slot| {
         let mut superblock = Superblock::decode(&slot).unwrap();
-        superblock.format_version += 1;
+        superblock.format_version = kvfs_kvdb::FORMAT_VERSION + 1;
         superblock.encode()
     });
     write(&newer);

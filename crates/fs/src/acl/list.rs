@@ -44,7 +44,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_known_to(&self, uid: u32, gid: u32) -> bool {
+    fn is_known_to(self, uid: u32, gid: u32) -> bool {
         match self.tag {
             USER => self.id == uid,
             GROUP => self.id == gid,

@@ -101,7 +101,7 @@ impl FileSystem {
         while let Some((at, _)) = cursor.entry() {
             match record::parse_key(at) {
                 Some((of, id, Part::Usage)) if of == kind => {
-                    batch.delete(keyspace, key(kind, id, Part::Usage))
+                    batch.delete(keyspace, key(kind, id, Part::Usage));
                 }
                 _ => {}
             }

@@ -1,6 +1,6 @@
 //! The tree: every directory has a row and one name, every name leads somewhere, and all of it hangs from the root.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use kvfs_store::ExtentKind;
 
@@ -85,13 +85,13 @@ fn one_name_each(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
 
 /// What does not hang from the root goes to `lost+found`, with all that is below it.
 fn hang_up(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
-    let mut known: HashMap<u64, ()> = HashMap::from([(ROOT_INODE, ())]);
+    let mut known = HashSet::from([ROOT_INODE]);
     let inodes: Vec<u64> = survey.directories.keys().copied().collect();
     for inode in inodes {
         let mut path = Vec::new();
         let mut at = inode;
         let loose = loop {
-            if known.contains_key(&at) {
+            if known.contains(&at) {
                 break None;
             }
             if path.contains(&at) {
@@ -119,9 +119,9 @@ fn hang_up(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
                 directory.names = vec![Name { parent: edit.lost_found.unwrap_or(ROOT_INODE), name }];
             }
             // That directory may be newer than the survey.
-            known.extend(edit.lost_found.map(|inode| (inode, ())));
+            known.extend(edit.lost_found);
         }
-        known.extend(path.into_iter().map(|inode| (inode, ())));
+        known.extend(path);
     }
     Ok(())
 }

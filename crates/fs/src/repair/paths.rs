@@ -145,7 +145,7 @@ fn problem(place: impl Into<String>, detail: impl Into<String>) -> Problem {
 /// The place of a row, for people.
 fn row_place(paths: &FilePaths, key: &[u8]) -> String {
     match Placement::parse_key(key) {
-        Some((inode, name)) if name.is_empty() => paths.of_file(inode),
+        Some((inode, b"")) => paths.of_file(inode),
         Some((parent, name)) => paths.of_name(&Name { parent, name: name.into() }),
         None => format!("record {}", key.escape_ascii()),
     }
@@ -229,7 +229,7 @@ fn plain(keys: &DamagedKeys, problems: &mut Vec<Problem>) {
     match keys.gone_max {
         Some(0) => {}
         Some(count) => {
-            problems.push(problem(place, format!("up to {count} keys from {first} to {last} are lost")))
+            problems.push(problem(place, format!("up to {count} keys from {first} to {last} are lost")));
         }
         None => problems.push(problem(place, format!("keys from {first} to {last} may be lost"))),
     }

@@ -99,9 +99,9 @@ fn superblocks_decode_and_other_formats_are_told() {
     let bytes = superblock.encode();
     assert_eq!(Superblock::decode(&bytes).unwrap(), superblock);
     let mut newer = bytes.to_vec();
-    newer[8] = 2;
+    newer[8] = 3;
     let message = Superblock::decode(&newer).unwrap_err().to_string();
-    assert!(message.contains("format 2"), "{message}");
+    assert!(message.contains("format 3"), "{message}");
     newer[0] = b'x';
     assert!(Superblock::decode(&newer).unwrap_err().to_string().contains("mkfs"));
     assert!(Superblock::decode(&bytes[1..]).is_err());

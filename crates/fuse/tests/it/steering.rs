@@ -42,16 +42,17 @@ fn a_companion_that_is_held_up_leaves_others_to_the_rest() {
         mounted.session().companion_cpu().is_some()
     });
     assert!(followed.is_some(), "nobody follows the only program");
+    // What a worker that waited in the kernel before takes with it.
+    (0..10).for_each(change);
 
     batches.close();
     let held = file.clone();
     let holder = thread::spawn(move || fs::set_permissions(held, Permissions::from_mode(0o640)));
     batches.wait_for_waiter();
-    // The companion waits in the store. Names that the kernel doesn't know are asked for all the same.
+    // Whoever serves alone waits in the store. Names that the kernel doesn't know are asked for all the same.
     for n in 0..10 {
         assert!(!mounted.path(&format!("missing{n}")).exists());
     }
-    assert_eq!(mounted.session().companion_cpu(), None, "somebody else has answered");
     batches.open();
     holder.join().unwrap().unwrap();
     mounted.unmount();

@@ -422,7 +422,8 @@ impl Piece {
     /// Puts verified bytes, which nobody else holds, into the cache.
     pub(super) fn cache_own(&self, addr: u64, bytes: Bytes) -> Bytes {
         let len = bytes.len() as u64;
-        self.ctx.cache.insert(self.cache_key(addr), CachedBlock::new(bytes, len)).bytes().clone()
+        let block = CachedBlock::new(bytes, len);
+        self.ctx.cache.insert(self.cache_key(addr), block).bytes().clone()
     }
 
     /// Puts verified bytes into the cache, in memory of their own.

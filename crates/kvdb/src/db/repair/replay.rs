@@ -38,7 +38,7 @@ struct Layers<'a> {
     flushed_seqno: Seqno,
     last_seqno: Seqno,
     active: MemTable,
-    layers: Vec<Layer>,
+    done: Vec<Layer>,
     commits: Vec<(TxnId, Seqno)>,
     findings: Vec<String>,
     /// Keyspaces that nothing else tells of.
@@ -107,7 +107,7 @@ fn tell_dropped(
         None if unknown.iter().any(|&(known, _)| known == id) => format!("recovered-{id}"),
         None => format!("number {id}"),
     };
-    let ops = || dropped.iter().flat_map(|batch| batch.ops());
+    let ops = || dropped.iter().flat_map(Batch::ops);
     repaired.dropped.extend(ops().take(NAMED_MAX).map(|op| (name(op.keyspace().0), op.clone())));
     repaired.dropped_count = ops().count() as u64;
 }
@@ -126,7 +126,7 @@ impl<'a> Layers<'a> {
             flushed_seqno: state.flushed_seqno,
             last_seqno: state.flushed_seqno,
             active: MemTable::new(Arc::clone(&ctx.accountant)),
-            layers: Vec::new(),
+            done: Vec::new(),
             commits: Vec::new(),
             findings: Vec::new(),
             unknown: Vec::new(),
@@ -146,7 +146,7 @@ impl<'a> Layers<'a> {
                 return Ok(());
             }
             self.seal(replayed.base - 1);
-            self.layers.push(Layer::Adopted { txn: commit.txn, base: replayed.base - 1 });
+            self.done.push(Layer::Adopted { txn: commit.txn, base: replayed.base - 1 });
             self.commits.push((commit.txn, self.last_seqno));
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl<'a> Layers<'a> {
         if !self.active.is_empty() {
             let fresh = MemTable::new(Arc::clone(&self.ctx.accountant));
             let table = Arc::new(std::mem::replace(&mut self.active, fresh));
-            self.layers.push(Layer::Table(table, last_seqno));
+            self.done.push(Layer::Table(table, last_seqno));
         }
     }
 
@@ -199,7 +199,7 @@ impl<'a> Layers<'a> {
             nameless(state, id, kind);
         }
         let boundaries = boundaries(state);
-        for layer in &self.layers {
+        for layer in &self.done {
             match layer {
                 Layer::Adopted { txn, base } => state.apply(&Edit::AdoptRuns { txn: *txn, base: *base })?,
                 Layer::Table(table, age) => {

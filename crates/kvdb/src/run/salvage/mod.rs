@@ -415,7 +415,7 @@ fn lost_blocks(piece: &Arc<Piece>, lost: &mut Vec<LostPart>) -> Vec<Hole> {
                     }
                     match holes.last_mut() {
                         Some(hole) if (hole.layer, hole.region, hole.end) == (at, index, block) => {
-                            hole.end += 1
+                            hole.end += 1;
                         }
                         _ => holes.push(Hole { layer: at, region: index, first: block, end: block + 1 }),
                     }
