@@ -7,7 +7,7 @@ use crate::{
 
 #[test]
 fn what_is_written_above_stays_above() {
-    let below = Arc::new(MemoryDevice::from_image(&[7; 8 * SECTOR_BYTES]));
+    let below = Arc::new(MemoryDevice::from_image(&vec![7; 8 * SECTOR_BYTES]));
     let device = OverlayDevice::over(Arc::clone(&below) as Arc<dyn Device>);
     device
         .write_at(AlignedBuf::from_slice(&[9; 2 * SECTOR_BYTES]).as_ref(), 3 * SECTOR_BYTES as u64)

@@ -127,7 +127,7 @@ fn a_soft_limit_may_be_overstepped_for_the_grace_time() {
     setup.write_at(file, 0, &[1; 8192]).unwrap();
     let until = |setup: &Setup| setup.fs.quota(ANNA.0, ANNA.1).unwrap().bytes_until;
     assert_eq!(until(&setup), Some(begun + 100));
-    setup.clock.advance(Duration::from_secs(60));
+    setup.clock.advance(Duration::from_mins(1));
     setup.housekeep().unwrap();
     setup.reopen();
     let file = setup.lookup(&setup.caller, ROOT, b"f").unwrap().node;

@@ -142,7 +142,7 @@ fn whatever_rows_and_blocks_are_lost_or_spoilt_all_else_is_there() {
         let mut random = Random::new(0x4e9a_0000 + seed);
         let mut tree = Tree::new(&mut random);
         let (mut touched, mut inodes) = (BTreeSet::new(), BTreeSet::new());
-        for _ in 0..random.below(8) + 1 {
+        for _ in 0..=random.below(8) {
             let space = ["meta", "meta", "data", "xattr"][random.below(4) as usize];
             let keys = tree.keys(space);
             let (key, value) = &keys[random.below(keys.len() as u64) as usize];
