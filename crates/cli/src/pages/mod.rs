@@ -45,15 +45,15 @@ fn completions(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
     let mut command = Cli::command();
     clap_complete::generate(shell, &mut command, "kvfs", &mut text);
-    // The generator for bash offers what is hidden, too.
-    if shell == Shell::Bash {
-        let mut shown = String::from_utf8_lossy(&text).into_owned();
-        for long in hidden_switches(&command) {
-            shown = shown.replace(&format!(" --{long} "), " ");
-        }
-        text = shown.into_bytes();
+    // The generators offer what is hidden, too.
+    let mut shown = String::from_utf8_lossy(&text).into_owned();
+    for long in hidden_switches(&command) {
+        shown = shown.replace(&format!(" --{long} "), " ");
+        let offers = [format!("--{long}["), format!("-l {long} ")];
+        let lines = shown.lines().filter(|line| !offers.iter().any(|offer| line.contains(offer)));
+        shown = lines.flat_map(|line| [line, "\n"]).collect();
     }
-    text
+    shown.into_bytes()
 }
 
 /// The long names of switches that help doesn't show, of a command and those below it.
