@@ -18,6 +18,14 @@ trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# What `cargo clippy` sets for `cargo check`, for a compilation that makes machine code as well: so the tests are
+# compiled once, and not once for clippy and once to be run.
+linted=''
+with_lints() {
+  RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ "$@"
+}
+test_all() { cargo test --workspace --locked "$@"; }
+
 run_stage() {
   case $1 in
     # The POSIX suites compile for minutes: beside the other stages, and only once per machine.
@@ -25,8 +33,8 @@ run_stage() {
       nice -n 10 tests/suites/tools.sh >"$logs/tools" 2>&1 </dev/null &
       tools=$!
       ;;
-    lint) make --no-print-directory lint ;;
-    unit) cargo test --workspace --locked --no-fail-fast ;;
+    lint) cargo fmt --all -- --check && with_lints test_all --no-run ;;
+    unit) $linted test_all --no-fail-fast ;;
     docs) make --no-print-directory docs ;;
     build) make --no-print-directory build ;;
     mount)
@@ -61,6 +69,7 @@ for stage in "${stages[@]}"; do
   printf '\n== %s\n' "$stage"
   run_stage "$stage" > >(tee "$logs/$stage") 2>&1 </dev/null
   status=$?
+  [ "$stage-$status" != lint-0 ] || linted=with_lints
   wait $! 2>/dev/null # tee has written its last line
   read -r p f s <<<"$(counts "$logs/$stage")"
   # A stage without a runner's summary counts as one; one that ended badly counts as a failure in any case.

@@ -151,6 +151,28 @@ def on_the_main_line():
 within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (by_ioctl, by_setxattr)] + [on_the_main_line])
 '
 }
+empty_ones() {
+  # What has changed nothing is ended by the worker itself, beside commits that wait for it.
+  py '
+def empty(n):
+    for i in range(2000):
+        txn = begin(flags=n % 2)
+        assert commit(txn, 1)[0] == 0 and (i % 50 or commit(txn, 1)[0] == errno.ENOENT)
+def held(n):
+    for i in range(20):
+        txn = begin()
+        open(f"{view(txn)}/held{n}", "a").write("x")
+        empty_one = begin()
+        threading.Thread(target=lambda: open(f"{mnt}/held{n}", "a").write("y"), daemon=True).start()
+        assert commit(empty_one, 1)[0] == 0 and commit(txn, i % 2)[0] in (0, errno.ECANCELED)
+        abort(txn)
+start = time.monotonic()
+empty(0)
+print(f"# begin and commit of an empty one: {(time.monotonic() - start) / 2000 * 1e6:.0f} us")
+within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (empty, held)])
+assert xget("list") == ""
+'
+}
 in_a_view() {
   "$KVFS" txn run -- python3 -c "from calls import *
 fails(errno.EINVAL, xset, 'begin', ''); fails(errno.ENODATA, xget, 'list'); fails(errno.ENOTTY, begin)"
@@ -162,6 +184,7 @@ step "begin, commit and abort by setxattr" by_setxattr
 step "a conflict says why" conflicts
 step "as another user" as_another_user
 step "commits by all ways at once, one worker" side_by_side
+step "empty ones, at once, one worker" empty_ones
 step "not in a view" in_a_view
 cd / || exit
 step "unmounts" umount_store

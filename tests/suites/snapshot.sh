@@ -73,6 +73,16 @@ restored() {
   ends 0 snap diff again && ends 0 snap restore again && snap delete again
 }
 # A program that goes on while everything under it is put back.
+restored_in_part() {
+  mkdir -p part/a/deep part/b && echo old >part/a/deep/file && echo old >part/b/file && echo old >part/gone && snap create parts || return 1
+  echo new >part/a/deep/file && echo new >part/b/file && rm part/gone && echo x >part/a/added && exec 6<part/a/added || return 1
+  ends 0 snap restore --dry-run parts /part/a && said '^~ /part/a/deep/file' && ! said '/part/b' || return 1
+  ends 0 snap restore parts part/a /part/gone && [ "$(cat part/a/deep/file part/b/file part/gone)" = $'old\nnew\nold' ] &&
+    [ ! -e part/a/added ] && [ "$(cat <&6)" = x ] || return 1
+  mv part/a/deep part/b/ && ends "$failed_code" snap restore parts part/a && said 'restore both' && [ -e part/b/deep/file ] &&
+    ends 0 snap restore parts part/a part/b && [ "$(cat part/a/deep/file part/b/file)" = $'old\nold' ] && [ ! -e part/b/deep ] || return 1
+  ends "$failed_code" snap restore parts part/nothing && said 'not in the snapshot' && snap delete parts && rm -r part
+}
 restored_under_load() {
   rm -rf load && mkdir -p load/logs && snap create quiet || return 1
   (cd load && while [ ! -e "$work/stop" ]; do echo line >>"$work/../$(basename "$work")/outside.log"; ls >/dev/null; done) &
@@ -145,6 +155,7 @@ killed() {
 step "names, lists, errors" named
 step "what differs, in paths and keys" compared
 step "restored in place, with files open" restored
+step "restored in part" restored_in_part
 step "restored under a program that goes on" restored_under_load
 step "a conflict: 75, and nothing happened" conflicts
 step "dirty pages of mappings, when asked for" mapped

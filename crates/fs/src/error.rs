@@ -91,13 +91,16 @@ pub enum FsError {
     Canceled(Doom),
     /// A branch can't be merged: what it changed was changed on the main line, too, or the tree would not stay
     /// one. Nothing was changed, and the branch is as it was (ECANCELED).
-    #[error("the branch can't be merged: {}{}", .conflicts.join("; "), if *.are_more { "; and more" } else { "" })]
+    #[error("the branch can't be merged: {}{}", .conflicts.join("; "), and_more(*.more))]
     MergeRefused {
         /// What is in the way, with paths or keys.
         conflicts: Vec<String>,
-        /// There are others.
-        are_more: bool,
+        /// Changes beyond those that are in the way, too.
+        more: u64,
     },
+    /// A part of a snapshot can't be restored alone (EINVAL). Nothing was changed.
+    #[error("not restored: {0}")]
+    NotRestored(String),
     /// The transaction was committed and is visible, but syncing it failed: whether it survives a power cut
     /// shows at the next open (EIO).
     #[error("committed, but it may not survive a power cut: {0}")]
@@ -144,6 +147,11 @@ impl From<Refused> for FsError {
     }
 }
 
+/// What a list of conflicts ends with.
+fn and_more(count: u64) -> String {
+    if count == 0 { String::new() } else { format!("; and {count} more changes") }
+}
+
 impl FsError {
     /// The Linux errno for this error. [`FsError::Parked`] must not reach a user; it maps to EAGAIN.
     pub fn errno(&self) -> i32 {
@@ -157,7 +165,7 @@ impl FsError {
             Self::NameTooLong { .. } => errno::ENAMETOOLONG,
             Self::TooManyLinks => errno::EMLINK,
             Self::FileTooLarge => errno::EFBIG,
-            Self::Invalid(_) | Self::Format(_) => errno::EINVAL,
+            Self::Invalid(_) | Self::NotRestored(_) | Self::Format(_) => errno::EINVAL,
             Self::NotPermitted(_) => errno::EPERM,
             Self::AccessDenied(_) => errno::EACCES,
             Self::QuotaExceeded => errno::EDQUOT,

@@ -154,14 +154,18 @@ pub(crate) enum SnapshotCommand {
     /// Take a stream of `send` into a store that is not mounted, wholly or not at all
     #[command(after_help = RECEIVE_EXAMPLES)]
     Receive(ReceiveArgs),
-    /// Bring all files and keys back to a snapshot, in one transaction, with files open
+    /// Bring all files and keys back to a snapshot, or some files, in one transaction, with files open
     #[command(after_help = "Examples:\n  kvfs snapshot restore --dry-run before-upgrade\n  \
-        kvfs snapshot restore before-upgrade\n\n\
+        kvfs snapshot restore before-upgrade\n  \
+        kvfs snapshot restore monday /docs/report.txt /music    only these, and what is below them\n\n\
         Who has a file open that is removed keeps it. Exit code 75: somebody changed the same\n\
         files meanwhile; nothing happened, and trying again makes sense.")]
     Restore {
         /// Name
         name: String,
+        /// Only these files and directories, as `snapshot diff` shows them: from the root of the store
+        #[arg(value_name = "PATH")]
+        paths: Vec<String>,
         /// Only show what would change
         #[arg(long)]
         dry_run: bool,

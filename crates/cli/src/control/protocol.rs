@@ -229,8 +229,10 @@ pub(crate) enum SnapshotRequest {
         from: u64,
         limit: u64,
     },
+    /// Everything, or what these paths lead to, from the root of the store.
     Restore {
         name: String,
+        paths: Vec<String>,
     },
     /// About the stream from one snapshot (no name: from nothing) to another.
     Send {

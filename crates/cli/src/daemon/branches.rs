@@ -2,7 +2,8 @@
 //! user has chosen.
 //!
 //! Thread safety: all methods are `&self`, for threads that may block. The lock is held across a checkpoint, a mount
-//! and an unmount: they take turns, and nothing that serves requests takes it.
+//! and an unmount: they take turns, and nothing that serves requests takes it. It is not held while somebody's
+//! directory is looked at, which may lie on a file system that does not answer.
 //!
 //! Invariants: a mounted branch is checkpointed every [`CHECKPOINT_PERIOD`] while it is written to, and before its
 //! view is given up, whoever unmounts it.
@@ -127,15 +128,39 @@ impl Branches {
 
     /// Mounts a branch on an empty directory.
     pub(crate) fn mount(&self, name: &str, dir: &Path) -> Result<()> {
+        Self::admit(&mut self.state.lock(), name)?;
+        self.check_free(dir)?;
         let mut state = self.state.lock();
+        Self::admit(&mut state, name)?;
+        let uid = self.main.fs.branch(name)?.uid;
+        let fs = self.main.fs.open_branch(name)?;
+        let options = view_options(&self.main.mount, &self.store);
+        let (point, device) = mount::mount(dir, &options).map_err(|error| explain_mount(&error))?;
+        let view = View::serve(&self.main.bridge, Arc::clone(&fs), device, Arc::clone(&self.main.buffers))
+            .map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
+        let operations = fs.txn_stats().unwrap_or_default().operations;
+        let saved = (self.clock.monotonic(), operations);
+        state.mounted.insert(name.to_owned(), Mounted { uid, fs, view, point, saved });
+        self.changed.notify_all();
+        tracing::info!(name, dir = %dir.display(), "branch mounted");
+        Ok(())
+    }
+
+    /// Whether this branch may be mounted now.
+    fn admit(state: &mut State, name: &str) -> Result<()> {
         if state.is_closed {
             return Err(CliError::new(Code::NotMounted, "the store is being unmounted"));
         }
-        Self::collect(&mut state);
+        Self::collect(state);
         if let Some(mounted) = state.mounted.get(name) {
             let dir = mounted.point.path().display();
             return Err(CliError::new(Code::InUse, format!("branch \"{name}\" is mounted on {dir} already")));
         }
+        Ok(())
+    }
+
+    /// Whether something can be mounted there. As slow as the file system that it lies on.
+    fn check_free(&self, dir: &Path) -> Result<()> {
         if dir.starts_with(self.store.path()) {
             let message = format!("{} lies inside the store; mount somewhere else", dir.display());
             return Err(CliError::new(Code::MountPoint, message));
@@ -149,17 +174,6 @@ impl Branches {
             let message = format!("{} is not empty; choose an empty directory", dir.display());
             return Err(CliError::new(Code::MountPoint, message));
         }
-        let uid = self.main.fs.branch(name)?.uid;
-        let fs = self.main.fs.open_branch(name)?;
-        let options = view_options(&self.main.mount, &self.store);
-        let (point, device) = mount::mount(dir, &options).map_err(|error| explain_mount(&error))?;
-        let view = View::serve(&self.main.bridge, Arc::clone(&fs), device, Arc::clone(&self.main.buffers))
-            .map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
-        let operations = fs.txn_stats().unwrap_or_default().operations;
-        let saved = (self.clock.monotonic(), operations);
-        state.mounted.insert(name.to_owned(), Mounted { uid, fs, view, point, saved });
-        self.changed.notify_all();
-        tracing::info!(name, dir = %dir.display(), "branch mounted");
         Ok(())
     }
 
@@ -177,13 +191,16 @@ impl Branches {
 
     /// Somebody has unmounted `dir`: what was there is checkpointed when this returns.
     pub(crate) fn settle(&self, dir: &Path) -> Result<()> {
-        let mut state = self.state.lock();
-        let name = state.mounted.iter().find(|(_, mounted)| mounted.point.path() == dir);
-        let Some(name) = name.map(|(name, _)| name.clone()) else { return Ok(()) };
-        // Else it was mounted once more on top, or detached where others see it still.
-        if mount::state(dir) != mount::PointState::Free {
+        let find = |state: &State| {
+            let mut mounted = state.mounted.iter();
+            mounted.find(|(_, mounted)| mounted.point.path() == dir).map(|(name, _)| name.clone())
+        };
+        if find(&self.state.lock()).is_none() || mount::state(dir) != mount::PointState::Free {
+            // Something was mounted once more on top, or it was detached where others see it still.
             return Ok(());
         }
+        let mut state = self.state.lock();
+        let Some(name) = find(&state) else { return Ok(()) };
         let Some(mounted) = state.mounted.remove(&name) else { return Ok(()) };
         mounted.point.forget();
         mounted.end(&name)

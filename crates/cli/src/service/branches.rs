@@ -137,8 +137,8 @@ fn explain(name: &str, error: FsError) -> CliError {
             Code::Failed,
             format!("there is no branch \"{name}\"; `kvfs branch list` shows them"),
         ),
-        FsError::MergeRefused { conflicts, are_more } => {
-            let more = if are_more { "\n  and more" } else { "" };
+        FsError::MergeRefused { conflicts, more } => {
+            let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
             let message = format!("branch \"{name}\" was not merged:\n  {}{more}", conflicts.join("\n  "));
             CliError::new(Code::Conflict, message)
         }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kvfs_fs::transfer::StreamId;
-use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, Owner, Restored, TxnId};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Restored, TxnId};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
 
@@ -65,11 +66,16 @@ impl Service {
             SnapshotRequest::SendFrames { stream, offset } => {
                 self.send_frames(store, peer, StreamId(stream), offset)
             }
-            SnapshotRequest::Restore { name } => {
+            SnapshotRequest::Restore { name, paths } => {
                 let then = store.view_at(Some(&name))?;
+                let paths: Vec<Bytes> = paths.into_iter().map(Bytes::from).collect();
+                let work = |view: &FileSystem| match &paths[..] {
+                    [] => view.restore(&then),
+                    paths => view.restore_paths(&then, paths),
+                };
                 let (txn, restored) = match self.transactions() {
-                    Ok(transactions) => transactions.restore(peer, &name, &then)?,
-                    Err(_) => store.restore(peer, &name, &then)?,
+                    Ok(transactions) => transactions.restore(peer, &name, work)?,
+                    Err(_) => store.restore(peer, &name, work)?,
                 };
                 tracing::info!(name, %txn, "snapshot restored");
                 let Restored { names, inodes, keys } = restored;
@@ -90,9 +96,14 @@ impl OpenStore {
     }
 
     /// Restores where no kernel has to hear of it.
-    fn restore(&self, peer: &Peer, name: &str, then: &FileSystem) -> Result<(TxnId, Restored)> {
+    fn restore(
+        &self,
+        peer: &Peer,
+        name: &str,
+        work: impl FnOnce(&FileSystem) -> Result<Restored, FsError>,
+    ) -> Result<(TxnId, Restored)> {
         let view = self.fs.begin(&restoring(peer, name))?;
-        let restored = view.restore(then)?;
+        let restored = work(&view)?;
         view.freeze()?;
         view.commit_plan()?;
         view.commit(Durability::Synced)?.durable?;
@@ -112,11 +123,16 @@ pub(crate) fn restoring(peer: &Peer, name: &str) -> BeginOptions {
 }
 
 impl Transactions {
-    /// Restores the snapshot that `then` shows, in a transaction of its own.
-    fn restore(&self, peer: &Peer, name: &str, then: &FileSystem) -> Result<(TxnId, Restored)> {
+    /// Does the `work` of a restore in a transaction of its own.
+    fn restore(
+        &self,
+        peer: &Peer,
+        name: &str,
+        work: impl FnOnce(&FileSystem) -> Result<Restored, FsError>,
+    ) -> Result<(TxnId, Restored)> {
         let mut restored = Restored::default();
         let id = self.carry_out(&restoring(peer, name), |view| {
-            restored = view.restore(then)?;
+            restored = work(view)?;
             Ok(())
         });
         let id = id.map_err(|error| match error.code {

@@ -48,7 +48,8 @@ struct Merge<'f> {
     /// Directories that were there before the branch, and where it has moved them.
     moved: BTreeMap<u64, u64>,
     conflicts: Vec<String>,
-    are_more: bool,
+    /// Conflicts beyond those, which are counted only.
+    more: u64,
 }
 
 type Wants = Vec<(LockNameBuf, Mode)>;
@@ -81,14 +82,14 @@ impl FileSystem {
         let Origin::Txn(view) = &self.origin else { return Err(FsError::Invalid("not a branch")) };
         let owner: &LockOwner = view.lock_owner()?;
         let mut merge =
-            Merge { fs: self, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), are_more: false };
+            Merge { fs: self, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
         progress::stage("locking what the branch has changed", Unit::Items, 0);
         merge.claim_all()?;
         progress::stage("looking for what is in the way", Unit::Items, 0);
         merge.validate_all()?;
         merge.validate_tree()?;
-        let Merge { conflicts, are_more, .. } = merge;
-        if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, are_more }) }
+        let Merge { conflicts, more, .. } = merge;
+        if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, more }) }
     }
 }
 
@@ -240,9 +241,8 @@ impl Merge<'_> {
                 let records = [records_of(&change, touch)];
                 if let Some(changed) = self.view.txn.changed_since_snapshot(keyspace, &records)? {
                     let name = self.view.name_of(&changed);
-                    if places.insert(name.to_string()) {
-                        let why = self.describe_change(&name)?;
-                        self.note(why);
+                    if self.is_full() || places.insert(name.to_string()) {
+                        self.note(|merge| merge.describe_change(&name))?;
                     }
                 }
                 Ok(())
@@ -251,12 +251,24 @@ impl Merge<'_> {
         Ok(())
     }
 
-    fn note(&mut self, conflict: String) {
-        if self.conflicts.len() < CONFLICTS_MAX {
-            self.conflicts.push(conflict);
+    /// There are as many as a refusal names.
+    fn is_full(&self) -> bool {
+        self.conflicts.len() >= CONFLICTS_MAX
+    }
+
+    fn note(&mut self, describe: impl FnOnce(&Self) -> Result<String>) -> Result<()> {
+        if self.is_full() {
+            self.more += 1;
         } else {
-            self.are_more = true;
+            let conflict = describe(self)?;
+            self.conflicts.push(conflict);
         }
+        Ok(())
+    }
+
+    fn path_of(&self, directory: u64) -> Result<String> {
+        let path = Paths::new(self.fs).path(&(directory, Bytes::new()))?;
+        Ok(String::from_utf8_lossy(&path).into_owned())
     }
 
     fn describe_change(&self, name: &LockNameBuf) -> Result<String> {
@@ -285,17 +297,16 @@ impl Merge<'_> {
             let mut at = target;
             while at != ROOT_INODE {
                 if !seen.insert(at) {
-                    let mut paths = Paths::new(self.fs);
-                    let path = paths.path(&(directory, Bytes::new()))?;
-                    let path = String::from_utf8_lossy(&path).into_owned();
-                    self.note(format!("{path} would be inside of itself, as directories were moved outside"));
+                    self.note(|merge| {
+                        let path = merge.path_of(directory)?;
+                        Ok(format!("{path} would be inside of itself, as directories were moved outside"))
+                    })?;
                     break;
                 }
                 let Some(above) = self.parent_after(at)? else {
-                    let mut paths = Paths::new(self.fs);
-                    let path = paths.path(&(directory, Bytes::new()))?;
-                    let path = String::from_utf8_lossy(&path).into_owned();
-                    self.note(format!("what {path} was moved into is gone"));
+                    self.note(|merge| {
+                        Ok(format!("what {} was moved into is gone", merge.path_of(directory)?))
+                    })?;
                     break;
                 };
                 at = above;

@@ -210,11 +210,6 @@ impl FileSystem {
         self.txn_view().map(|view| view.txn.stats())
     }
 
-    /// Whether this transaction has changed anything so far; false outside of one.
-    pub fn has_written(&self) -> bool {
-        self.txn_stats().is_some_and(|stats| stats.operations > 0)
-    }
-
     pub(crate) fn txn_view(&self) -> Option<&TxnView> {
         match &self.origin {
             Origin::Txn(view) => Some(view),

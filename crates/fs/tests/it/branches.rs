@@ -285,12 +285,28 @@ fn a_refusal_names_all_paths_and_keys() {
     act_all(&main, "write d/e/f c; chmod d/g 600");
     put(&main, b"outside");
     let refused = finish(&main, view, "b");
-    let Err(FsError::MergeRefused { conflicts, are_more: false }) = refused else { panic!("{refused:?}") };
+    let Err(FsError::MergeRefused { conflicts, more: 0 }) = refused else { panic!("{refused:?}") };
     let all = conflicts.join("\n");
     for part in ["/d/e/f ", "/d/g ", "\"song\" of keyspace tags"] {
         assert!(all.contains(part), "{part} is not in {all}");
     }
     assert_eq!(conflicts.len(), 3, "{all}");
+}
+
+#[test]
+fn a_refusal_of_very_many_conflicts_names_a_hundred_and_counts_the_rest() {
+    let main = Setup::new(1000);
+    let touch = |on: &Setup| (0..150).for_each(|n| act_all(on, &format!("write f{n} x")));
+    touch(&main);
+    let view = branch(&main, "b");
+    touch(&view);
+    touch(&main);
+    let refused = finish(&main, view, "b");
+    let Err(error @ FsError::MergeRefused { .. }) = refused else { panic!("{refused:?}") };
+    let text = error.to_string();
+    let FsError::MergeRefused { conflicts, more } = error else { return };
+    assert!(conflicts.len() == 100 && more >= 50, "{} and {more}", conflicts.len());
+    assert!(text.ends_with(&format!("; and {more} more changes")), "{text}");
 }
 
 #[test]

@@ -22,5 +22,6 @@ mod snapshots;
 mod threads;
 mod transfer;
 mod undo;
+mod unwritten;
 mod user_locks;
 mod views;

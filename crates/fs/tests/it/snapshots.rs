@@ -319,3 +319,85 @@ fn a_restore_in_the_way_of_somebody_is_canceled() {
     let refused = main.fs.restore(&then.fs);
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
+
+fn restore_paths(main: &Setup, name: &str, paths: &[&str]) -> Result<Restored> {
+    let then = view_of(main, name);
+    let txn = begin(main, Isolation::Snapshot);
+    let paths: Vec<Bytes> = paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
+    let restored = txn.fs.restore_paths(&then.fs, &paths)?;
+    commit(&txn.fs)?;
+    Ok(restored)
+}
+
+/// Random changes, a snapshot, more changes; then each directory of the root is brought back, or refused.
+#[test]
+fn a_restored_part_is_as_it_was_and_the_rest_as_it_is() {
+    let (mut restored, mut refused) = (0, 0);
+    for seed in 1..=60 {
+        let mut driver = Driver::new(Setup::new(if seed % 2 == 0 { 100 } else { 4096 }), seed, 20_000);
+        driver.run(120);
+        driver.setup.store.create_snapshot("then").unwrap();
+        let before = tree(&view_of(&driver.setup, "then")).0;
+        driver.run(40);
+        let tops = before.keys().filter(|path| path.matches('/').count() == 1 && path.len() > 1);
+        for top in tops {
+            let is_inside = |path: &str| path == top || path.starts_with(&format!("{top}/"));
+            let (now, _) = tree(&driver.setup);
+            match restore_paths(&driver.setup, "then", &[top]) {
+                Ok(_) => restored += 1,
+                Err(FsError::NotRestored(_)) => {
+                    refused += 1;
+                    assert_eq!(tree(&driver.setup).0, now, "seed {seed}: {top} was refused");
+                    continue;
+                }
+                Err(error) => panic!("seed {seed}: {top}: {error}"),
+            }
+            let (after, _) = tree(&driver.setup);
+            // Links have names elsewhere, which count, and which share their content.
+            let is_single = |path: &str| {
+                [&before, &now, &after].iter().all(|tree| {
+                    tree.get(path).is_none_or(|seen| seen.kind == FileType::Directory || seen.nlink == 1)
+                })
+            };
+            for path in before.keys().chain(now.keys()).chain(after.keys()).filter(|path| is_single(path)) {
+                let expected = if is_inside(path) { before.get(path) } else { now.get(path) };
+                if path == "/" {
+                    continue;
+                }
+                assert_eq!(after.get(path), expected, "seed {seed}: {path} after restoring {top}");
+            }
+            driver.setup.assert_sound(&format!("seed {seed}, {top}"));
+        }
+    }
+    println!("{restored} restored, {refused} refused");
+    assert!(restored > 50 && refused > 0, "{restored} restored, {refused} refused");
+}
+
+#[test]
+fn a_part_that_something_was_moved_out_of_or_into_is_refused() {
+    let main = Setup::new(100);
+    let (a, b) = (main.dir(ROOT, "a"), main.dir(ROOT, "b"));
+    let inner = main.dir(a, "inner");
+    main.write_at(main.file(inner, "f"), 0, b"old").unwrap();
+    main.store.create_snapshot("then").unwrap();
+    rename(&main, (a, "inner"), (b, "inner"));
+    let seen = tree(&main).0;
+    for (paths, why) in [
+        (&["/a"][..], "out of"),
+        (&["/b"], "into"),
+        (&["/a/inner/f"], "is gone or another one"),
+        (&["/a/nothing"], "is not in the snapshot"),
+        (&["/"], "is everything"),
+        (&["b", "a/.."], "upwards"),
+    ] {
+        let refused = restore_paths(&main, "then", paths);
+        let Err(FsError::NotRestored(text)) = &refused else { panic!("{paths:?}: {refused:?}") };
+        let why = if why == "out of" { "linked here from what" } else { why };
+        assert!(text.contains(why), "{paths:?}: {text}");
+        assert_eq!(tree(&main).0, seen);
+    }
+    restore_paths(&main, "then", &["a", "b/"]).unwrap();
+    assert_eq!(main.read_all(main.lookup(&main.caller, inner, b"f").unwrap().node), b"old");
+    assert!(!tree(&main).0.contains_key("/b/inner"));
+    main.assert_sound("after both");
+}

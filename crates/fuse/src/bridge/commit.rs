@@ -45,6 +45,15 @@ impl Bridge {
         own: Option<&Self>,
         durability: Durability,
     ) -> Result<Position, FsError> {
+        // Who has changed nothing and has no kernel side has nothing to tell the kernel, and waits for nobody.
+        if own.is_none()
+            && let Some(position) = view.commit_unwritten()
+        {
+            if durability == Durability::Synced {
+                self.files.shared.fs.sync(position)?;
+            }
+            return Ok(position);
+        }
         view.freeze()?;
         let done = self.commit_frozen(view, own, durability);
         if done.is_err() {
@@ -62,9 +71,7 @@ impl Bridge {
         if let Some(own) = own {
             own.write_back()?;
         }
-        // Who has changed nothing and has no kernel side has nothing to tell the kernel, and waits for nobody.
-        let is_silent = own.is_none() && !view.has_written();
-        let _turn = (!is_silent).then(|| self.files.shared.commits.lock());
+        let _turn = self.files.shared.commits.lock();
         let plan = view.commit_plan()?;
         self.drive_out(view, plan.contents);
         let committed = view.commit(durability)?;

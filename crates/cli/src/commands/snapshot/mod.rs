@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::txn::print_changes;
 use crate::args::{SnapshotArgs, SnapshotCommand};
-use crate::control::{Request, Response, SnapshotLine, SnapshotRequest};
+use crate::control::{ChangeLine, Request, Response, SnapshotLine, SnapshotRequest};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::units::{date_time, human_duration};
@@ -38,13 +38,15 @@ fn answer(endpoint: &mut Endpoint, command: &SnapshotCommand) -> Result<()> {
         SnapshotCommand::Delete { name } => done(endpoint, SnapshotRequest::Delete { name: name.clone() }),
         SnapshotCommand::List { json } => list(endpoint, *json),
         SnapshotCommand::Diff { before, after, stat, json } => {
-            diff(endpoint, Some(before), after.as_ref(), *stat, *json)
+            diff(endpoint, (Some(before), after.as_ref()), &[], *stat, *json)
         }
         // Seen from now, the snapshot is what comes.
-        SnapshotCommand::Restore { name, dry_run: true, json } => {
-            diff(endpoint, None, Some(name), false, *json)
+        SnapshotCommand::Restore { name, paths, dry_run: true, json } => {
+            diff(endpoint, (None, Some(name)), paths, false, *json)
         }
-        SnapshotCommand::Restore { name, dry_run: false, json } => restore(endpoint, name, *json),
+        SnapshotCommand::Restore { name, paths, dry_run: false, json } => {
+            restore(endpoint, name, paths, *json)
+        }
         SnapshotCommand::Send(args) => send::run(endpoint, args),
         SnapshotCommand::Receive(_) => Err(CliError::new(Code::Usage, "a store receives by itself")),
     }
@@ -89,26 +91,45 @@ fn as_json(line: &SnapshotLine) -> serde_json::Value {
     })
 }
 
+/// Prints what leads from one side to the other (`None`: now); with `paths` only what is at and below them.
 fn diff(
     endpoint: &mut Endpoint,
-    before: Option<&String>,
-    after: Option<&String>,
+    (before, after): (Option<&String>, Option<&String>),
+    paths: &[String],
     stat: bool,
     json: bool,
 ) -> Result<()> {
-    print_changes(stat, json, |from, limit| {
-        let (before, after) = (before.cloned(), after.cloned());
-        match ask(endpoint, SnapshotRequest::Diff { before, after, from, limit })? {
-            Response::Diff { lines, more } => Ok((lines, more)),
-            _ => Err(Endpoint::confused()),
+    let mut from = 0;
+    print_changes(stat, json, |_, limit| {
+        loop {
+            let (before, after) = (before.cloned(), after.cloned());
+            let request = SnapshotRequest::Diff { before, after, from, limit };
+            let Response::Diff { mut lines, more } = ask(endpoint, request)? else {
+                return Err(Endpoint::confused());
+            };
+            from += lines.len() as u64;
+            let is_end = !more || lines.is_empty();
+            lines.retain(|line| paths.is_empty() || paths.iter().any(|path| is_below(line, path)));
+            if is_end || !lines.is_empty() {
+                return Ok((lines, !is_end));
+            }
         }
     })
 }
 
-fn restore(endpoint: &mut Endpoint, name: &str, json: bool) -> Result<()> {
-    let Response::Restored { txn, names, inodes, keys } =
-        ask(endpoint, SnapshotRequest::Restore { name: name.to_owned() })?
-    else {
+/// Whether a change is about what `path` leads to, or is below it.
+fn is_below(line: &ChangeLine, path: &str) -> bool {
+    let path = path.trim_matches('/').as_bytes();
+    let below = |place: &[u8]| {
+        let rest = place.strip_prefix(b"/").and_then(|place| place.strip_prefix(path));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    };
+    line.kind != "key" && (below(&line.place) || line.from.as_deref().is_some_and(below))
+}
+
+fn restore(endpoint: &mut Endpoint, name: &str, paths: &[String], json: bool) -> Result<()> {
+    let request = SnapshotRequest::Restore { name: name.to_owned(), paths: paths.to_vec() };
+    let Response::Restored { txn, names, inodes, keys } = ask(endpoint, request)? else {
         return Err(Endpoint::confused());
     };
     let line = if json {

@@ -104,6 +104,11 @@ impl Transactions {
         })
     }
 
+    /// Commits what is done without waiting. Where it says no, the ordinary commit tells why.
+    fn ends_at_once(&self, peer: &Peer, id: u64) -> bool {
+        self.commit_unwritten(peer, id).unwrap_or(false)
+    }
+
     /// How a transaction is, and why, if it is doomed.
     fn state_at_door(&self, peer: &Peer, id: u64) -> Result<(TxnState, String), Errno> {
         match Self::of(&self.state.lock(), peer, id) {
@@ -169,6 +174,9 @@ impl ToTransactions {
         let (call, transactions) = (Call::from_bytes(argument).ok_or(Errno::INVAL)?, self.transactions()?);
         let peer = Peer::of_mount(who.uid, who.pid);
         Ok(match command {
+            ioctl::TXN_COMMIT if call.asynchronous && transactions.ends_at_once(&peer, call.id) => {
+                Answer::Now(Ok(told(0, &call)))
+            }
             ioctl::TXN_COMMIT => Answer::Later(Box::new(move || Ok(commit(&transactions, &peer, &call)))),
             ioctl::TXN_VIEW => Answer::Later(Box::new(move || view(&transactions, &peer, &call))),
             ioctl::TXN_ABORT => Answer::Now(abort(&transactions, &peer, &call)),
@@ -247,6 +255,9 @@ fn set<'w>(
                 (Some("async"), None) => false,
                 _ => return Err(Errno::INVAL),
             };
+            if !is_durable && transactions.ends_at_once(&peer, id) {
+                return Ok(Answer::Now(Ok(())));
+            }
             let transactions = Arc::clone(transactions);
             Ok(Answer::Later(Box::new(move || {
                 transactions.commit_at_door(&peer, id, is_durable).map_err(|(errno, _)| errno)

@@ -11,6 +11,7 @@
 mod clock;
 mod door;
 mod entry;
+mod keeping;
 mod keys;
 mod locks;
 
@@ -277,24 +278,7 @@ impl Transactions {
         let own = seat.as_ref().map(|seat| seat.view.bridge());
         let done = self.main.bridge.commit(&view, own, durability);
         let stays = matches!(&done, Err(error) if !is_over(error)) && view.doom().is_none();
-        let mut state = self.state.lock();
-        let is_deserted = state.open.get(&id).is_some_and(|entry| entry.is_deserted);
-        if stays && !is_deserted {
-            if let Some(entry) = state.open.get_mut(&id) {
-                entry.busy = None;
-                entry.seat = seat;
-            }
-        } else {
-            state.open.remove(&id);
-            if done.is_err() {
-                view.abort();
-            }
-            if let Some(seat) = seat {
-                state.take_down(id, seat);
-            }
-        }
-        self.changed.notify_all();
-        drop(state);
+        self.give_back(id, &view, seat, stays);
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
             Err(FsError::Canceled(doom)) => {
@@ -303,6 +287,15 @@ impl Transactions {
             Err(error) => tracing::warn!(id, %error, "transaction not committed"),
         }
         Ok((view, done))
+    }
+
+    /// Commits, not durably, what has changed nothing and has no kernel side: that waits for nobody. False: it is not
+    /// such a one, and nothing happened.
+    fn commit_unwritten(&self, peer: &Peer, id: u64) -> Result<bool, Refusal> {
+        let (view, seat) = self.take(peer, id, "committing")?;
+        let is_committed = seat.is_none() && view.commit_unwritten().is_some();
+        self.give_back(id, &view, seat, !is_committed);
+        Ok(is_committed)
     }
 
     /// Whether the kernel keeps dirty pages of ordinary writes.
@@ -425,46 +418,6 @@ impl Transactions {
         }
     }
 
-    /// Makes every open transaction a branch `txn-ID`, with the dirty pages of its view. Returns their names. Does
-    /// nothing when one of them can't become one.
-    pub(crate) fn keep_all(&self) -> Result<Vec<String>> {
-        let serializable =
-            self.state.lock().open.iter().find(|(_, entry)| entry.serializable).map(|(id, _)| *id);
-        if let Some(id) = serializable {
-            let message = format!(
-                "transaction {id} is serializable: nothing would protect what it has read; commit or abort it first"
-            );
-            return Err(CliError::new(Code::InUse, message));
-        }
-        let mut kept = Vec::new();
-        loop {
-            let next = {
-                let mut state = self.state.lock();
-                let mut free = state.open.iter().filter(|(_, entry)| entry.busy.is_none());
-                let next = free.next().map(|(&id, entry)| (id, entry.owner.uid));
-                next.and_then(|(id, uid)| Some((id, uid, Self::take_entry(&mut state, id, "being kept")?)))
-            };
-            let Some((id, uid, (view, seat))) = next else { return Ok(kept) };
-            let name = format!("txn-{id}");
-            let own = seat.as_ref().map(|seat| seat.view.bridge());
-            let done = own.map_or(Ok(()), Bridge::write_back);
-            let done = done.and_then(|()| view.freeze()).and_then(|()| view.keep_as_branch(&name, uid));
-            if let Err(error) = done {
-                view.thaw();
-                if let Some(entry) = self.state.lock().open.get_mut(&id) {
-                    entry.busy = None;
-                    entry.seat = seat;
-                }
-                self.changed.notify_all();
-                let message = format!("transaction {id} can't be kept as a branch: {error}");
-                return Err(CliError::new(CliError::from(error).code, message));
-            }
-            tracing::info!(id, name, "transaction kept as a branch");
-            self.drop_taken(id, &view, seat, None);
-            kept.push(name);
-        }
-    }
-
     /// Refuses new ones, aborts the open ones, and waits until nothing is left of them.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
@@ -527,6 +480,24 @@ impl Transactions {
         let entry = state.open.get_mut(&id).filter(|entry| entry.busy.is_none())?;
         entry.busy = Some(what);
         Some((Arc::clone(&entry.view), entry.seat.take()))
+    }
+
+    /// The end of what [`Self::take`] began: the transaction `stays` open, unless whom it is tied to has gone meanwhile;
+    /// else nothing is left of it.
+    fn give_back(&self, id: u64, view: &FileSystem, seat: Option<Seat>, stays: bool) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.open.get_mut(&id).filter(|entry| stays && !entry.is_deserted) {
+            entry.busy = None;
+            entry.seat = seat;
+        } else {
+            state.open.remove(&id);
+            // Without effect on what has been committed.
+            view.abort();
+            if let Some(seat) = seat {
+                state.take_down(id, seat);
+            }
+        }
+        self.changed.notify_all();
     }
 
     fn abort_by_daemon(&self, id: u64) {

@@ -19,11 +19,13 @@
 mod content;
 mod names;
 mod plan;
+mod scope;
 
 pub(super) use plan::{Plan, Target};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyDifference, KeyRange};
 
@@ -32,6 +34,7 @@ use super::compare::{Place, Sides};
 use crate::node::Pin;
 use crate::{Entry, FileSystem, FsError, Result, Timestamp, settled};
 use names::Staging;
+use scope::Scope;
 
 /// What a restore changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,7 +82,7 @@ pub(super) fn take_back<'f>(
     alone: Alone,
     plan: Plan,
 ) -> Result<Restored> {
-    Restore::carry_out(sides, target, Some(alone), plan)
+    Restore::carry_out(sides, target, Some(alone), plan, true)
 }
 
 impl FileSystem {
@@ -92,11 +95,27 @@ impl FileSystem {
     /// `Canceled`: somebody else was in the way. `NoSpace`: there is none for what comes back. Whoever
     /// gets an error aborts the transaction.
     pub fn restore(&self, then: &Self) -> Result<Restored> {
+        let sides = self.sides_to_restore(then)?;
+        Restore::carry_out(sides, self, None, Plan::new(sides)?, true)
+    }
+
+    /// As [`FileSystem::restore`], but only what `paths` lead to, from the root on, with all below it; nothing else
+    /// changes, and no key. A file with names elsewhere is one file. O(what was written since, names below the paths).
+    ///
+    /// # Errors
+    /// As [`FileSystem::restore`]; [`FsError::NotRestored`]: a path is not in the snapshot, or what is there can't be
+    /// brought back alone.
+    pub fn restore_paths(&self, then: &Self, paths: &[Bytes]) -> Result<Restored> {
+        let sides = self.sides_to_restore(then)?;
+        let plan = Plan::within(sides, &Scope::new(sides, paths)?)?;
+        Restore::carry_out(sides, self, None, plan, false)
+    }
+
+    fn sides_to_restore<'f>(&'f self, then: &'f Self) -> Result<Sides<'f>> {
         if !matches!(self.origin, Origin::Txn(_)) || !matches!(then.origin, Origin::Snapshot(_)) {
             return Err(FsError::Invalid("a snapshot is restored in a transaction"));
         }
-        let sides = Sides { before: then, after: self };
-        Restore::carry_out(sides, self, None, Plan::new(sides)?)
+        Ok(Sides { before: then, after: self })
     }
 }
 
@@ -106,6 +125,7 @@ impl<'f> Restore<'f> {
         target: &'f FileSystem,
         alone: Option<Alone>,
         plan: Plan,
+        with_keys: bool,
     ) -> Result<Restored> {
         let mut restore = Restore {
             sides,
@@ -129,7 +149,9 @@ impl<'f> Restore<'f> {
         restore.remove_staging()?;
         restore.set_files()?;
         restore.set_directories()?;
-        restore.set_keys()?;
+        if with_keys {
+            restore.set_keys()?;
+        }
         Ok(restore.done)
     }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use kvfs_store::KeyDifference;
 
 use super::super::compare::{Place, Sides};
+use super::scope::Scope;
 use crate::schema::{Placement, Row};
 use crate::{FileType, Result};
 
@@ -47,13 +48,33 @@ pub(in crate::view) struct Plan {
 
 impl Plan {
     pub(in crate::view) fn new(sides: Sides<'_>) -> Result<Self> {
+        let mut plan = Self::of_rows(sides)?;
+        plan.complete();
+        Ok(plan)
+    }
+
+    /// Only what is inside of `scope`. The directories above stay as they are.
+    pub(super) fn within(sides: Sides<'_>, scope: &Scope) -> Result<Self> {
+        let mut plan = Self::of_rows(sides)?;
+        plan.names = scope.pick(std::mem::take(&mut plan.names))?;
+        plan.touched.retain(|&inode, place| scope.has_inode(inode, place));
+        plan.complete();
+        plan.directories.retain(|&directory| scope.has_directory(directory));
+        Ok(plan)
+    }
+
+    fn of_rows(sides: Sides<'_>) -> Result<Self> {
         let mut plan = Self::default();
         sides.each_touched_row(|touched| plan.take(touched))?;
-        for change in &plan.names {
-            plan.named_then.extend(change.then.map(|then| then.inode));
-            plan.directories.insert(change.place.0);
-        }
         Ok(plan)
+    }
+
+    /// What follows from the names.
+    fn complete(&mut self) {
+        for change in &self.names {
+            self.named_then.extend(change.then.map(|then| then.inode));
+            self.directories.insert(change.place.0);
+        }
     }
 
     fn take(&mut self, touched: KeyDifference) -> Result<()> {
