@@ -89,7 +89,7 @@ impl FileSystem {
     pub(crate) fn stage_recount(&self, batch: &mut Batch) -> Result<()> {
         let Some(keyspace) = find_keyspace(&*self.store)? else { return Ok(()) };
         if state_of(&*self.store, keyspace)?.is_some() {
-            batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
+            forget_count(batch, keyspace);
         }
         Ok(())
     }
@@ -140,6 +140,11 @@ impl FileSystem {
         quotas.accounts.counted();
         Ok(())
     }
+}
+
+/// Has the next opening count again where quotas are on.
+pub(crate) fn forget_count(batch: &mut Batch, keyspace: Keyspace) {
+    batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
 }
 
 /// The usage of everybody, from the rows.

@@ -25,7 +25,7 @@ use parking_lot::RwLock;
 
 use charge::Change;
 pub(crate) use charge::refund_commit;
-pub(crate) use count::check_usage;
+pub(crate) use count::{check_usage, forget_count};
 pub(crate) use record::QuotaMerge;
 pub(crate) use table::Pending;
 

@@ -20,9 +20,10 @@ mod survey;
 use std::sync::Arc;
 
 use kvfs_store::clock::Clock;
-use kvfs_store::{Durability, KeyspaceKind, Store, TxnOptions};
+use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, Txn, TxnOptions};
 
-use crate::check::{self, Problem};
+use crate::check::{self, CheckReport, Problem};
+use crate::quota;
 use crate::schema::Keyspaces;
 use crate::{Result, Timestamp};
 pub use paths::{DamagedKeys, describe};
@@ -60,6 +61,7 @@ pub fn open_keyspaces(store: &Arc<dyn Store>) -> Result<()> {
 /// Store errors, also where the store itself is damaged still; no space. Nothing has changed then.
 pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport> {
     let keyspaces = Keyspaces::open(&**store)?;
+    let quotas = quota::find_keyspace(&**store)?;
     let txn = store.begin(TxnOptions::default())?;
     let now: Timestamp = clock.wall().into();
     let mut edit = edit::Edit::new(&*txn, keyspaces, now);
@@ -68,6 +70,7 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
         .and_then(|()| content::repair(&mut edit))
         .and_then(|()| counters::repair(&mut edit))
         .and_then(|()| edit.finish())
+        .and_then(|report| recount(&*txn, &keyspaces, quotas, report))
         .and_then(|report| Ok((report, check::check_read(&*txn, &keyspaces)?.problems)));
     let (report, left) = match repaired {
         Ok(done) => done,
@@ -82,4 +85,24 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
         txn.commit(Durability::Synced)?;
     }
     Ok(RepairReport { left, ..report })
+}
+
+/// Where what is counted for quotas does not fit any more, the next mount counts anew.
+fn recount(
+    txn: &dyn Txn,
+    keyspaces: &Keyspaces,
+    quotas: Option<Keyspace>,
+    mut report: RepairReport,
+) -> Result<RepairReport> {
+    let Some(keyspace) = quotas else { return Ok(report) };
+    let mut usage = CheckReport::default();
+    quota::check_usage(txn, keyspaces, keyspace, &mut usage)?;
+    if !usage.problems.is_empty() {
+        let mut batch = Batch::new();
+        quota::forget_count(&mut batch, keyspace);
+        txn.apply(batch)?;
+        let detail = "the next mount counts anew".to_owned();
+        report.fixed.push(Problem { place: "quotas".to_owned(), detail });
+    }
+    Ok(report)
 }
