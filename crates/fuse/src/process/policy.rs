@@ -19,9 +19,17 @@ pub(crate) fn policy() -> i32 {
 /// # Errors
 /// Going back from [`IDLE`] needs `CAP_SYS_NICE`, or a `RLIMIT_NICE` that allows it.
 pub(crate) fn set_policy(policy: i32) -> io::Result<()> {
+    set_policy_of(0, policy)
+}
+
+/// As [`set_policy`], for a thread of this process; 0: the caller.
+///
+/// # Errors
+/// As there; or the thread is gone.
+pub(crate) fn set_policy_of(tid: i32, policy: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the structure lives during the call, which only reads it; 0 is the caller.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+    // SAFETY: the structure lives during the call, which only reads it.
+    match unsafe { libc::sched_setscheduler(tid, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -15,16 +15,17 @@
 //! by others on its CPU, or has nothing to do, all workers take requests after two periods at the latest; where
 //! nothing can be found out it is as if there was no steering.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, Opcode, ReadIn};
 use crate::dispatch::courtesy;
 use crate::process::cpu_of_thread;
+use crate::process::policy::{NORMAL, set_policy_of};
 
 /// The companion, among the workers.
 const COMPANION: usize = 0;
@@ -84,6 +85,8 @@ pub(super) struct Steering {
     cpu: AtomicU32,
     /// Requests that the companion took, roughly: it alone counts.
     taken: AtomicU64,
+    /// The companion's thread; 0: not there yet.
+    companion: AtomicI32,
     /// Whether one of those who stand by watches.
     is_watched: Mutex<bool>,
     freed: Condvar,
@@ -101,6 +104,7 @@ impl Steering {
             votes: Mutex::default(),
             cpu: AtomicU32::new(ANYWHERE),
             taken: AtomicU64::new(0),
+            companion: AtomicI32::new(0),
             is_watched: Mutex::default(),
             freed: Condvar::new(),
         })
@@ -136,6 +140,17 @@ impl Steering {
         self.wake();
     }
 
+    /// Takes the companion out of the idle class, in case it is stuck there on a busy CPU: it may hold something of the
+    /// kernel's that others of this process wait for.
+    fn rescue(&self) {
+        let tid = self.companion.load(Ordering::Relaxed);
+        if tid != 0
+            && let Err(error) = set_policy_of(tid, NORMAL)
+        {
+            tracing::debug!(%error, "the companion could not be taken out of the idle class");
+        }
+    }
+
     fn wake(&self) {
         // Under the lock: who has looked before is waiting by now.
         let _lock = self.is_watched.lock();
@@ -161,6 +176,7 @@ impl Steering {
             if now == taken {
                 *is_watched = false;
                 drop(is_watched);
+                self.rescue();
                 return self.free();
             }
             taken = now;
@@ -186,6 +202,9 @@ impl<'a> Helm<'a> {
         // A kernel with more CPUs than fit into the set refuses.
         let home = sched_getaffinity(None).ok()?;
         let is_companion = index == COMPANION;
+        if is_companion {
+            steering.companion.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+        }
         Some(Self { steering, is_companion, home, at: ANYWHERE, requests: 0, bytes: 0 })
     }
 
