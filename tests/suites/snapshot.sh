@@ -78,7 +78,7 @@ restored_in_part() {
   echo new >part/a/deep/file && echo new >part/b/file && rm part/gone && echo x >part/a/added && exec 6<part/a/added || return 1
   ends 0 snap restore --dry-run parts /part/a && said '^~ /part/a/deep/file' && ! said '/part/b' || return 1
   ends 0 snap restore parts part/a /part/gone && [ "$(cat part/a/deep/file part/b/file part/gone)" = $'old\nnew\nold' ] &&
-    [ ! -e part/a/added ] && [ "$(cat <&6)" = x ] || return 1
+    [ ! -e part/a/added ] && [ "$(cat <&6)" = x ] && exec 6<&- || return 1
   mv part/a/deep part/b/ && ends "$failed_code" snap restore parts part/a && said 'restore both' && [ -e part/b/deep/file ] &&
     ends 0 snap restore parts part/a part/b && [ "$(cat part/a/deep/file part/b/file)" = $'old\nold' ] && [ ! -e part/b/deep ] || return 1
   ends "$failed_code" snap restore parts part/nothing && said 'not in the snapshot' && snap delete parts && rm -r part
