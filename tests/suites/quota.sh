@@ -18,12 +18,18 @@ if is_root; then who=2001; else who=$me; fi
 as() { if is_root; then setpriv --reuid "$who" --regid "$who" --clear-groups -- "$@"; else "$@"; fi; }
 # has KIND ID FIELD
 has() { quota get "--$1" "$2" --json | python3 -c "import json,sys; print(json.load(sys.stdin)[0]['$3'])"; }
-# What find sees of a user: files beyond 4 KiB take whole blocks.
-seen() { find . -xdev -uid "$1" -printf '%b %y\n' | awk '{ n++; if ($2 == "f") b += $1 * 512 } END { print b + 0, n + 0 }'; }
+# What find sees of a user: least bytes, most bytes, inodes. Files beyond 4 KiB take whole blocks, what is in a row its length.
+seen() {
+  find . -xdev -uid "$1" -printf '%b %y %s\n' |
+    awk '{ n++; if ($2 == "f") { most += $1 * 512; least += $3 > 4096 ? $1 * 512 : $3 } } END { print least + 0, most + 0, n + 0 }'
+}
 counts_what_is_there() {
-  local id
+  local id bytes least most inodes
   for id in "$me" "$who"; do
-    [ "$(has user "$id" bytes) $(has user "$id" inodes)" = "$(seen "$id")" ] || { seen "$id"; quota report; return 1; }
+    bytes=$(has user "$id" bytes)
+    read -r least most inodes <<<"$(seen "$id")"
+    [ "$least" -le "$bytes" ] && [ "$bytes" -le "$most" ] && [ "$(has user "$id" inodes)" = "$inodes" ] ||
+      { seen "$id"; quota report; return 1; }
   done
 }
 
