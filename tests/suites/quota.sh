@@ -52,7 +52,7 @@ limited() {
   ! as sh -c 'head -c 2000000 /dev/zero >theirs/large' 2>"$work/said" && said 'quota exceeded' || return 1
   ! as sh -c 'for i in 1 2 3 4 5 6 7 8 9; do mkdir theirs/more$i || exit 1; done' 2>"$work/said" && said 'quota exceeded' || return 1
   counts_what_is_there && [ "$(has user "$who" bytes)" -le 1048576 ] && [ "$(has user "$who" inodes)" = 12 ] || return 1
-  if is_root; then echo root >tree/root && chown "$who" tree/root || return 1; fi
+  if is_root; then head -c 5000 /dev/zero >tree/root && chown "$who" tree/root || return 1; fi
   # A removed file counts until the kernel has forgotten it.
   as rm -r theirs/large theirs/more1 && until_ok as mkdir theirs/again 2>/dev/null
 }

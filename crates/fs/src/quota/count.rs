@@ -81,7 +81,14 @@ impl FileSystem {
         if !is_counted && !self.options.read_only {
             return self.begin_count(keyspace, false, &|_| {});
         }
-        *self.shared.quotas.write() = Some(self.load_quotas(keyspace, is_counted)?);
+        let quotas = self.load_quotas(keyspace, is_counted)?;
+        if !is_counted {
+            // Where nothing can be written, it is at least known.
+            for ((kind, id), usage) in count_rows(&*self.store, &self.keyspaces, &|_| {})? {
+                quotas.accounts.add(&[Change { kind, id, usage }]);
+            }
+        }
+        *self.shared.quotas.write() = Some(quotas);
         Ok(())
     }
 

@@ -226,6 +226,8 @@ impl FileSystem {
         cursor.next()?;
         while let Some((key, value)) = cursor.entry() {
             match record::parse_key(key) {
+                // What was not counted to the end says nothing.
+                Some((_, _, Part::Usage)) if !is_counted => {}
                 Some((kind, id, Part::Usage)) => {
                     quotas.accounts.add(&[Change { kind, id, usage: record::decode_usage(value)? }]);
                 }

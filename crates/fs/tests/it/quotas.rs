@@ -409,3 +409,21 @@ fn a_store_with_quotas_says_so_to_those_who_do_not_know_them() {
     }
     assert_eq!(version(), 2);
 }
+
+#[test]
+fn a_store_that_can_only_be_read_shows_what_was_not_counted_to_the_end() {
+    let mut setup = Setup::new(100);
+    on(&setup);
+    let file = setup.file(ROOT, "f");
+    setup.write_at(file, 0, &[1; 50]).unwrap();
+    let quotas = setup.store.open_keyspace("\u{1}quota", kvfs_store::KeyspaceKind::Tuple, None).unwrap();
+    let mut batch = kvfs_store::Batch::new();
+    batch.put(quotas, &b"state"[..], [1, 0, 0, 0, 0, 0, 0, 0].to_vec());
+    setup.store.apply(batch, kvfs_store::Durability::Buffered).unwrap();
+    for read_only in [true, false] {
+        setup.options.read_only = read_only;
+        setup.reopen();
+        assert_eq!(has(&setup, ANNA), (50, 1), "read-only: {read_only}");
+    }
+    setup.assert_sound("counted again");
+}
