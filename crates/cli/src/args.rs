@@ -165,7 +165,7 @@ pub(crate) struct MountArgs {
     /// Ceiling for memory, such as 512M (default: a quarter of RAM, at most 2G)
     #[arg(long, value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
-    /// Threads that serve requests (default: one for each processor, at most 8)
+    /// Threads that serve requests (default: two for each processor, 8 to 16)
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: Option<u16>,
     /// Size limit when --create makes the store

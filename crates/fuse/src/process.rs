@@ -53,6 +53,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_thread_that_waits_for_another_has_slept() {
+        let before = policy::sleeps_of_thread();
+        assert_eq!(policy::sleeps_of_thread(), before, "asking is no sleep");
+        let (to_other, asked) = std::sync::mpsc::sync_channel::<()>(0);
+        let (answer, answered) = std::sync::mpsc::sync_channel(0);
+        std::thread::scope(|scope| {
+            scope.spawn(move || asked.into_iter().try_for_each(|()| answer.send(())));
+            // One answer may be there already when it is looked for; not each of a hundred.
+            for _ in 0..100 {
+                to_other.send(()).expect("the other lives");
+                answered.recv().expect("an answer");
+            }
+            drop(to_other);
+        });
+        assert!(policy::sleeps_of_thread() > before);
+    }
+
+    #[test]
     fn the_cpu_of_a_thread_is_found_whatever_its_name() {
         let fields: Vec<_> = (3..=52).map(|n| n.to_string()).collect();
         assert_eq!(cpu_in_stat(&format!("12 (a) b) {}\n", fields.join(" "))), Some(39));

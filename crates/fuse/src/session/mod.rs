@@ -50,7 +50,8 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             init: InitConfig::default(),
-            workers: thread::available_parallelism().map_or(2, usize::from).clamp(1, 8),
+            // A worker that reads from the disk waits for it: there are more of them than CPUs.
+            workers: thread::available_parallelism().map_or(8, |cpus| 2 * cpus.get()).clamp(8, 16),
             clone_device: true,
             steers: true,
             parked_max: 1 << 16,
@@ -131,7 +132,8 @@ impl Session {
             config.init.write_bytes_max as usize,
             (config.idle_buffer_bytes_max / config.init.write_bytes_max.max(1) as usize).max(workers + 6),
         );
-        pool.warm(workers + 2);
+        // One request in the making for each CPU, and a few for the store.
+        pool.warm(workers / 2 + 2);
         Self::start_with(transport, config, operations, pool)
     }
 
@@ -337,7 +339,7 @@ impl Shared {
         let mut idle: Option<RequestBuffer> = None;
         loop {
             let mut buffer = idle.take().unwrap_or_else(|| self.pool.take());
-            if let Some(helm) = &helm {
+            if let Some(helm) = &mut helm {
                 helm.stand_by();
             }
             let len = match channel.transport.receive(buffer.space()) {

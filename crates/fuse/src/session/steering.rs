@@ -5,8 +5,9 @@
 //! machine many times as long (docs/decisions/steering.md has the figures). While samples say that one program
 //! asks, one worker, the *companion*, goes to the program's CPU and alone takes requests; there, request and reply are
 //! two switches of context, and its replies leave the program where it is (`dispatch::courtesy`). Large requests
-//! are better served beside the program, and several programs on several CPUs by whoever is free: then all
-//! workers take requests, and go where the scheduler sends them.
+//! are better served beside the program, requests that wait for the disk by as many workers as there are of them,
+//! and several programs on several CPUs by whoever is free: then all workers take requests, and go where the
+//! scheduler sends them.
 //!
 //! Thread safety: [`Steering`] is shared by the workers of a session; each has a [`Helm`] of its own. The companion
 //! looks at a few atomics per request; every [`SAMPLE_REQUESTS`] it finds out where its caller runs, which is the
@@ -25,7 +26,7 @@ use zerocopy::FromBytes;
 use crate::abi::{InHeader, Opcode, ReadIn};
 use crate::dispatch::courtesy;
 use crate::process::cpu_of_thread;
-use crate::process::policy::{NORMAL, set_policy_of};
+use crate::process::policy::{NORMAL, set_policy_of, sleeps_of_thread};
 
 /// The companion, among the workers.
 const COMPANION: usize = 0;
@@ -66,8 +67,8 @@ impl Votes {
         self.place()
     }
 
-    /// Counts a sample of large requests.
-    fn count_large(&mut self) -> u32 {
+    /// Counts a sample that speaks for all workers: of large requests, or of one that slept in the store.
+    fn count_against(&mut self) -> u32 {
         self.agreeing = self.agreeing.saturating_sub(CONTRADICTION);
         self.place()
     }
@@ -119,12 +120,12 @@ impl Steering {
         self.cpu.load(Ordering::Relaxed)
     }
 
-    fn count(&self, tid: u32, is_large: bool) {
+    fn count(&self, sample: &Sample, has_slept: bool) {
         // Somebody else counts just now: one sample less.
         let Some(mut votes) = self.votes.try_lock() else { return };
-        let place = match cpu_of_thread(tid) {
-            Some(cpu) if !is_large => votes.count(tid, cpu),
-            _ => votes.count_large(),
+        let place = match sample.cpu {
+            Some(cpu) if !has_slept => votes.count(sample.tid, cpu),
+            _ => votes.count_against(),
         };
         let before = self.cpu.swap(place, Ordering::Relaxed);
         drop(votes);
@@ -185,6 +186,16 @@ impl Steering {
     }
 }
 
+/// One request that is looked at more closely.
+struct Sample {
+    /// Who asks.
+    tid: u32,
+    /// Where it runs; `None`: it is gone, or its requests are large.
+    cpu: Option<u32>,
+    /// How often this worker had slept when it took the request.
+    sleeps: u64,
+}
+
 /// One worker's part.
 pub(super) struct Helm<'a> {
     steering: &'a Steering,
@@ -194,6 +205,8 @@ pub(super) struct Helm<'a> {
     at: u32,
     requests: u32,
     bytes: u64,
+    /// The request that is being served, if it is a sample.
+    sample: Option<Sample>,
 }
 
 impl<'a> Helm<'a> {
@@ -205,11 +218,14 @@ impl<'a> Helm<'a> {
         if is_companion {
             steering.companion.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         }
-        Some(Self { steering, is_companion, home, at: ANYWHERE, requests: 0, bytes: 0 })
+        Some(Self { steering, is_companion, home, at: ANYWHERE, requests: 0, bytes: 0, sample: None })
     }
 
     /// Called before a request is waited for: workers other than the companion don't, while it serves alone.
-    pub(super) fn stand_by(&self) {
+    pub(super) fn stand_by(&mut self) {
+        if let Some(sample) = self.sample.take() {
+            self.steering.count(&sample, sleeps_of_thread() != sample.sleeps);
+        }
         if !self.is_companion && self.steering.cpu() != ANYWHERE {
             self.steering.stand_by();
         }
@@ -226,7 +242,8 @@ impl<'a> Helm<'a> {
         self.bytes += data_bytes(header, args);
         if self.requests == SAMPLE_REQUESTS {
             let is_large = self.bytes >= LARGE_BYTES * u64::from(self.requests);
-            self.steering.count(header.pid, is_large);
+            let cpu = if is_large { None } else { cpu_of_thread(header.pid) };
+            self.sample = Some(Sample { tid: header.pid, cpu, sleeps: sleeps_of_thread() });
             (self.requests, self.bytes) = (0, 0);
         }
         if self.is_companion {
@@ -312,11 +329,21 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_leave_the_workers_free() {
+    fn large_requests_and_those_that_wait_for_the_disk_leave_the_workers_free() {
         let mut votes = Votes::default();
         vote(&mut votes, &[(7, 1); 20]);
-        let places: Vec<_> = (0..3).map(|_| votes.count_large()).collect();
+        let places: Vec<_> = (0..3).map(|_| votes.count_against()).collect();
         assert_eq!(places, [1, 1, ANYWHERE]);
+    }
+
+    #[test]
+    fn one_that_waits_for_the_disk_now_and_then_is_followed() {
+        let mut votes = Votes::default();
+        for _ in 0..20 {
+            vote(&mut votes, &[(7, 1); 9]);
+            votes.count_against();
+        }
+        assert_eq!(votes.place(), 1);
     }
 
     #[test]
