@@ -6,26 +6,20 @@
 
 mod aged;
 mod bindfs;
-mod btrfs;
 mod disk;
-mod ext4;
 mod floor;
 mod fuse;
 mod gocryptfs;
 mod kvfs;
 mod overlay;
-mod xfs;
 
 pub(crate) use aged::Aged;
 pub(crate) use bindfs::BINDFS;
-pub(crate) use btrfs::BTRFS;
-pub(crate) use disk::{Device, Disk, Kind};
-pub(crate) use ext4::EXT4;
+pub(crate) use disk::{BTRFS, Device, Disk, EXT4, Kind, XFS};
 pub(crate) use floor::Floor;
 pub(crate) use gocryptfs::GOCRYPTFS;
 pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
 pub(crate) use overlay::{Overlay, OverlayKind};
-pub(crate) use xfs::XFS;
 
 use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
@@ -51,8 +45,15 @@ pub(crate) trait Target {
     /// Where it is mounted.
     fn dir(&self) -> &Path;
 
+    /// Mounts what was unmounted.
+    fn mount(&mut self) -> Result<()>;
+
     /// Unmounts, drops the kernel's caches and mounts again.
-    fn make_cold(&mut self) -> Result<()>;
+    fn make_cold(&mut self) -> Result<()> {
+        self.unmount()?;
+        host::drop_caches()?;
+        self.mount()
+    }
 
     /// Unmounts and ends the daemon.
     fn unmount(&mut self) -> Result<()>;

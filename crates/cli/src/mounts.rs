@@ -1,9 +1,8 @@
 //! Which kvfs mount a path lies on, read from the kernel's mount table.
 
-use std::ffi::OsString;
-use std::fs;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use kvfs_fuse::mount::{self, MOUNT_TABLE, Mount};
 
 use crate::error::{CliError, Code, Result};
 
@@ -30,9 +29,8 @@ pub(crate) fn list() -> Result<Vec<MountedStore>> {
 }
 
 fn list_all() -> Result<Vec<MountedStore>> {
-    let table = Path::new("/proc/self/mountinfo");
-    let text = fs::read(table).map_err(|error| CliError::io("read", table, &error))?;
-    Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
+    let table = mount::table().map_err(|error| CliError::io("read", MOUNT_TABLE.as_ref(), &error))?;
+    Ok(table.into_iter().filter_map(of_ours).collect())
 }
 
 /// `path` without symbolic links and dots, also when its last part is missing or a dead mount.
@@ -68,58 +66,27 @@ pub(crate) fn of_store(store: &Path) -> Result<Option<PathBuf>> {
     Ok(list()?.into_iter().find(|mount| mount.store == store).map(|mount| mount.dir))
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the dash ends the optional fields.
-fn parse_line(line: &[u8]) -> Option<MountedStore> {
-    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
-    let dash = fields.iter().position(|&f| f == b"-")?;
-    let (dir, kind, source) = (fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
-    let is_view = kind.strip_prefix(b"fuse.") == Some(VIEW_SUBTYPE.as_bytes());
-    let options = String::from_utf8_lossy(fields.get(5)?).into_owned();
-    (is_view || *kind == FS_TYPE.as_bytes()).then(|| MountedStore {
-        dir: unescape(dir),
-        store: unescape(source),
-        options,
-        is_view,
-    })
-}
-
-/// The kernel writes blanks and backslashes as three octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, tail)) = rest.split_first() {
-        let digits = tail.get(..3).filter(|_| byte == b'\\').unwrap_or_default();
-        let octal =
-            digits.iter().try_fold(0u32, |n, d| (d & !7 == b'0').then(|| n * 8 + u32::from(d - b'0')));
-        if let Some(value) = octal.filter(|_| !digits.is_empty()) {
-            out.push(value as u8);
-            rest = &tail[3..];
-        } else {
-            out.push(byte);
-            rest = tail;
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
+/// The mount, if it is one of ours.
+fn of_ours(Mount { point, fs_type, source, options }: Mount) -> Option<MountedStore> {
+    let is_view = fs_type.strip_prefix("fuse.") == Some(VIEW_SUBTYPE);
+    (is_view || fs_type == FS_TYPE).then_some(MountedStore { dir: point, store: source, options, is_view })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt;
+    use std::fs;
 
     use super::*;
 
     #[test]
-    fn finds_our_mounts_and_unescapes_them() {
-        let line =
-            b"91 29 0:52 / /home/me/my\\040mnt rw,nosuid shared:7 - fuse.kvfs /home/me/st\\134ore rw,user_id=0";
-        let mount = parse_line(line).expect("is ours");
-        assert_eq!(mount.dir, Path::new("/home/me/my mnt"));
-        assert_eq!(mount.store.as_os_str().as_bytes(), b"/home/me/st\\ore");
-        assert!(mount.options == "rw,nosuid" && !mount.is_view);
-        let view = parse_line(b"92 29 0:53 / /mnt rw - fuse.kvfs-txn /store rw").expect("is ours");
-        assert!(view.is_view);
-        assert_eq!(parse_line(b"36 35 98:0 / / rw - ext4 /dev/root rw"), None);
-        assert_eq!(parse_line(b""), None);
+    fn our_mounts_are_known_by_their_type() {
+        let of = |fs_type: &str| {
+            let (fs_type, options) = (fs_type.to_owned(), "rw".to_owned());
+            of_ours(Mount { point: "/mnt".into(), fs_type, source: "/store".into(), options })
+        };
+        assert!(of("fuse.kvfs").is_some_and(|mount| !mount.is_view && mount.store == Path::new("/store")));
+        assert!(of("fuse.kvfs-txn").is_some_and(|mount| mount.is_view));
+        assert_eq!(of("ext4"), None);
     }
 
     #[test]

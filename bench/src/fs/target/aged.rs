@@ -175,6 +175,10 @@ impl Target for Aged {
         self.inner.dir()
     }
 
+    fn mount(&mut self) -> Result<()> {
+        self.inner.mount()
+    }
+
     fn make_cold(&mut self) -> Result<()> {
         self.inner.make_cold()
     }
@@ -197,6 +201,10 @@ impl Target for Aged {
 
     fn memory_limit_bytes(&self) -> Option<u64> {
         self.inner.memory_limit_bytes()
+    }
+
+    fn set_memory(&mut self, memory_bytes: Option<u64>) {
+        self.inner.set_memory(memory_bytes);
     }
 
     fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {

@@ -20,6 +20,29 @@ pub(crate) struct Kind {
     pub(crate) mount_options: &'static str,
 }
 
+pub(crate) const EXT4: Kind = Kind {
+    name: "ext4",
+    durability: "data=ordered, commit interval 5 s",
+    mkfs: "mkfs.ext4",
+    mkfs_args: &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"],
+    mount_options: "nodiscard",
+};
+
+pub(crate) const XFS: Kind = Kind {
+    name: "xfs",
+    durability: "metadata log, written at the latest after 30 s",
+    mkfs: "mkfs.xfs",
+    mkfs_args: &["-q", "-f", "-K"],
+    mount_options: "nodiscard",
+};
+
+pub(crate) const BTRFS: Kind = Kind {
+    name: "btrfs",
+    durability: "copy on write, commit interval 30 s",
+    mkfs: "mkfs.btrfs",
+    ..XFS
+};
+
 /// A device that several file systems are made on, one at a time.
 pub(crate) struct Device {
     attached: Loop,
@@ -56,13 +79,6 @@ impl Disk {
         fs::create_dir(&dir)?;
         Ok(Self { kind, dir, device })
     }
-
-    pub(super) fn mount(&self) -> Result<()> {
-        let Kind { name, mount_options, .. } = self.kind;
-        let options = ["-t", name, "-o", mount_options, self.device.path()].map(OsStr::new);
-        host::run("mount", &[options.as_slice(), &[self.dir.as_os_str()]].concat())?;
-        Ok(())
-    }
 }
 
 impl Target for Disk {
@@ -85,10 +101,11 @@ impl Target for Disk {
         &self.dir
     }
 
-    fn make_cold(&mut self) -> Result<()> {
-        self.unmount()?;
-        host::drop_caches()?;
-        self.mount()
+    fn mount(&mut self) -> Result<()> {
+        let Kind { name, mount_options, .. } = self.kind;
+        let options = ["-t", name, "-o", mount_options, self.device.path()].map(OsStr::new);
+        host::run("mount", &[options.as_slice(), &[self.dir.as_os_str()]].concat())?;
+        Ok(())
     }
 
     fn unmount(&mut self) -> Result<()> {

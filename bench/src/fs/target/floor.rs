@@ -40,6 +40,10 @@ impl Target for Floor {
 
     fn mount_fresh(&mut self) -> Result<()> {
         self.unmount()?;
+        self.mount()
+    }
+
+    fn mount(&mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.arg(&self.dir);
         self.daemon = Some(Daemon::start(command, &self.dir, &self.log)?);

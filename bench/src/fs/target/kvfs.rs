@@ -92,17 +92,6 @@ impl Kvfs {
         }
         Ok(())
     }
-
-    fn mount(&mut self) -> Result<()> {
-        let mut command = Command::new(&self.options.program);
-        command.args(["mount", "--foreground"]);
-        if let Some(memory_bytes) = self.memory_bytes.or(self.options.memory_bytes) {
-            command.args(["--memory", &memory_bytes.to_string()]);
-        }
-        command.args(&self.options.mount_args).arg(&self.store).arg(&self.dir);
-        self.daemon = Some(Daemon::start(command, &self.dir, &self.log)?);
-        Ok(())
-    }
 }
 
 impl Target for Kvfs {
@@ -130,10 +119,15 @@ impl Target for Kvfs {
         &self.dir
     }
 
-    fn make_cold(&mut self) -> Result<()> {
-        self.unmount()?;
-        host::drop_caches()?;
-        self.mount()
+    fn mount(&mut self) -> Result<()> {
+        let mut command = Command::new(&self.options.program);
+        command.args(["mount", "--foreground"]);
+        if let Some(memory_bytes) = self.memory_bytes.or(self.options.memory_bytes) {
+            command.args(["--memory", &memory_bytes.to_string()]);
+        }
+        command.args(&self.options.mount_args).arg(&self.store).arg(&self.dir);
+        self.daemon = Some(Daemon::start(command, &self.dir, &self.log)?);
+        Ok(())
     }
 
     fn unmount(&mut self) -> Result<()> {

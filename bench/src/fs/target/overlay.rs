@@ -74,9 +74,7 @@ impl Target for Overlay {
         &self.dir
     }
 
-    fn make_cold(&mut self) -> Result<()> {
-        self.unmount()?;
-        host::drop_caches()?;
+    fn mount(&mut self) -> Result<()> {
         self.lower.mount()?;
         self.serve()
     }

@@ -136,8 +136,7 @@ impl Branches {
         let fs = self.main.fs.open_branch(name)?;
         let options = view_options(&self.main.mount, &self.store);
         let (point, device) = mount::mount(dir, &options).map_err(|error| explain_mount(&error))?;
-        let view = View::serve(&self.main.bridge, Arc::clone(&fs), device, Arc::clone(&self.main.buffers))
-            .map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
+        let view = self.main.serve(Arc::clone(&fs), device, None)?;
         let operations = fs.txn_stats().unwrap_or_default().operations;
         let saved = (self.clock.monotonic(), operations);
         state.mounted.insert(name.to_owned(), Mounted { uid, fs, view, point, saved });

@@ -166,7 +166,8 @@ fn run_session(
     let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
         .map_err(|error| failed("serve", &error))?;
     bridge.attach(session.notifier());
-    let main = MainLine { fs: Arc::clone(fs), bridge, buffers: session.buffers(), mount: plan.mount.clone() };
+    let (buffers, mount) = (session.buffers(), plan.mount.clone());
+    let main = MainLine { fs: Arc::clone(fs), bridge, buffers, steers: plan.steers, mount };
     let branches = Branches::new(main.clone(), store.clone())?;
     let transactions = Transactions::new(main, store.clone(), &branches)?;
     service.serve_transactions(&transactions, &branches);

@@ -18,17 +18,20 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     match mount::state(dir) {
         PointState::Free => {}
         PointState::Stale => return unfit("is a mount whose daemon has died, and could not be detached"),
-        PointState::Mounted { fs_type, source } if fs_type == mounts::FS_TYPE => {
-            if Path::new(&source) == plan.store {
+        PointState::Mounted(found) if found.fs_type == mounts::FS_TYPE => {
+            let source = found.source.display();
+            if found.source == plan.store {
                 let message = format!("{source} is mounted on {} already", dir.display());
                 return Err(CliError::new(Code::InUse, message));
             }
             return unfit(&format!("is a mount point already: the store {source} is mounted there"));
         }
-        PointState::Mounted { .. } if plan.nonempty => {}
-        PointState::Mounted { fs_type, source } => {
+        PointState::Mounted(_) if plan.nonempty => {}
+        PointState::Mounted(found) => {
             return unfit(&format!(
-                "is a mount point already ({fs_type} from {source}); -o nonempty mounts over it"
+                "is a mount point already ({} from {}); -o nonempty mounts over it",
+                found.fs_type,
+                found.source.display()
             ));
         }
     }

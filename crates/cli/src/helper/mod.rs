@@ -32,6 +32,20 @@ Examples:
 STORE is the directory of a store, also of one on a block device. All options of `kvfs mount -o` work,
 among them memory=SIZE, workers=N and create. The command returns when the mount is ready.";
 
+/// What mount(8) and umount(8) both say.
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Say what is done
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Keep out of /etc/mtab, as always
+    #[arg(short = 'n')]
+    no_mtab: bool,
+    /// Type of the file system
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<String>,
+}
+
 /// Mount a kvfs store; mount(8) calls this
 #[derive(Debug, Parser)]
 #[command(name = MOUNT, version, disable_version_flag = true, after_help = FSTAB, max_term_width = 100)]
@@ -50,27 +64,19 @@ struct MountHelper {
     /// Check everything that can be checked, and don't mount
     #[arg(short = 'f')]
     fake: bool,
-    /// Say what is done
-    #[arg(short = 'v')]
-    verbose: bool,
-    /// Keep the mount out of /etc/mtab, as always
-    #[arg(short = 'n')]
-    no_mtab: bool,
     /// As -o ro
     #[arg(short = 'r')]
     read_only: bool,
     /// As -o rw
     #[arg(short = 'w')]
     writable: bool,
-    /// Type of the file system
-    #[arg(short = 't', value_name = "TYPE")]
-    kind: Option<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Unmount a kvfs store, and wait until everything is written; umount(8) calls this
 #[derive(Debug, Parser)]
 #[command(name = UMOUNT, version, disable_version_flag = true, max_term_width = 100)]
-#[expect(clippy::struct_excessive_bools, reason = "switches of a command")]
 struct UmountHelper {
     /// The mount point
     dir: PathBuf,
@@ -80,18 +86,11 @@ struct UmountHelper {
     /// Abort open transactions
     #[arg(short = 'f')]
     force: bool,
-    /// Say what is done
-    #[arg(short = 'v')]
-    verbose: bool,
-    /// Keep out of /etc/mtab, as always
-    #[arg(short = 'n')]
-    no_mtab: bool,
     /// For other file systems: mount read-only when it can't be unmounted
     #[arg(short = 'r')]
     read_only: bool,
-    /// Type of the file system
-    #[arg(short = 't', value_name = "TYPE")]
-    kind: Option<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// For the manual.
@@ -149,7 +148,7 @@ impl MountHelper {
             let message = "a kvfs mount does not change its options; unmount it and mount it again";
             return Err(CliError::new(Code::Usage, message));
         }
-        if self.verbose {
+        if self.common.verbose {
             eprintln!("{MOUNT}: {} on {} ({})", self.store.display(), self.dir.display(), options.join(","));
         }
         let mut words: Vec<OsString> = vec!["mount".into()];
@@ -166,7 +165,7 @@ impl MountHelper {
 
 impl UmountHelper {
     fn umount(self) -> Call {
-        if self.verbose {
+        if self.common.verbose {
             eprintln!("{UMOUNT}: {}", self.dir.display());
         }
         let mut words: Vec<OsString> = vec!["umount".into()];

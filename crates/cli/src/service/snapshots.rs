@@ -15,6 +15,9 @@ use crate::daemon::Transactions;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
+/// What a restore does in its transaction.
+type Work<'a> = &'a dyn Fn(&FileSystem) -> Result<Restored, FsError>;
+
 /// A restore that somebody's transaction is in the way of gives way, rather than wait for people.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -69,7 +72,7 @@ impl Service {
             SnapshotRequest::Restore { name, paths } => {
                 let then = store.view_at(Some(&name))?;
                 let paths: Vec<Bytes> = paths.into_iter().map(Bytes::from).collect();
-                let work = |view: &FileSystem| match &paths[..] {
+                let work: Work<'_> = &|view| match &paths[..] {
                     [] => view.restore(&then),
                     paths => view.restore_paths(&then, paths),
                 };
@@ -96,12 +99,7 @@ impl OpenStore {
     }
 
     /// Restores where no kernel has to hear of it.
-    fn restore(
-        &self,
-        peer: &Peer,
-        name: &str,
-        work: impl FnOnce(&FileSystem) -> Result<Restored, FsError>,
-    ) -> Result<(TxnId, Restored)> {
+    fn restore(&self, peer: &Peer, name: &str, work: Work<'_>) -> Result<(TxnId, Restored)> {
         let view = self.fs.begin(&restoring(peer, name))?;
         let restored = work(&view)?;
         view.freeze()?;
@@ -124,12 +122,7 @@ pub(crate) fn restoring(peer: &Peer, name: &str) -> BeginOptions {
 
 impl Transactions {
     /// Does the `work` of a restore in a transaction of its own.
-    fn restore(
-        &self,
-        peer: &Peer,
-        name: &str,
-        work: impl FnOnce(&FileSystem) -> Result<Restored, FsError>,
-    ) -> Result<(TxnId, Restored)> {
+    fn restore(&self, peer: &Peer, name: &str, work: Work<'_>) -> Result<(TxnId, Restored)> {
         let mut restored = Restored::default();
         let id = self.carry_out(&restoring(peer, name), |view| {
             restored = work(view)?;

@@ -6,7 +6,7 @@ use crate::node::{DirectoryPart, Intern, Location, Pin};
 use kvfs_txn::{Fields, LockName, Want};
 
 use crate::schema::{Placement, Row};
-use crate::{Caller, Entry, FileSystem, FsError, NAME_LEN_MAX, NodeId, Result};
+use crate::{Caller, Entry, FileSystem, FileType, FsError, NAME_LEN_MAX, NodeId, Result};
 
 /// Counts a lookup and describes the node.
 pub(super) fn answer(node: &Pin<'_>) -> Entry {
@@ -36,7 +36,7 @@ impl FileSystem {
         let (parent, _) = self.pin_directory(parent)?;
         let node = match name {
             b"." => parent,
-            b".." => self.directory_by_inode(parent.header().parent)?,
+            b".." => self.by_own_row(parent.header().parent)?,
             _ => {
                 self.lock_read(caller, &[Want::shared(LockName::Entry { directory: parent.inode, name })])?;
                 self.resolve(&parent, name)?
@@ -53,33 +53,11 @@ impl FileSystem {
         self.reap_when_many();
     }
 
-    /// A directory by its number, where its name isn't known: what is above it stands in its row.
-    pub(crate) fn directory_by_inode(&self, inode: u64) -> Result<Pin<'_>> {
+    /// A node that has a row of its own (a directory, a file with several names) by its number alone. What is above a
+    /// directory stands in that row.
+    pub(crate) fn by_own_row(&self, inode: u64) -> Result<Pin<'_>> {
         let placement = Placement::own_subtree(inode);
-        loop {
-            if let Some(known) = self.nodes.get(inode) {
-                return Ok(known);
-            }
-            let epoch = self.nodes.epoch();
-            let bytes =
-                self.read_view().get(self.keyspaces.meta, &placement.own_key())?.ok_or(FsError::NotFound)?;
-            let (header, _) = Row::decode_own(inode, &bytes)?;
-            let intern = Intern {
-                header,
-                location: &|| Location::Unnamed,
-                directory: Some(Box::new(DirectoryPart::new(placement.clone()))),
-                content: &[],
-                changed_at: self.position(),
-            };
-            if let Some(pin) = self.nodes.intern(intern, Some(epoch)) {
-                return Ok(pin);
-            }
-        }
-    }
-
-    /// A file that has a row of its own by its number.
-    pub(crate) fn linked_by_inode(&self, inode: u64) -> Result<Pin<'_>> {
-        let key = Placement::own_subtree(inode).own_key();
+        let key = placement.own_key();
         loop {
             if let Some(known) = self.nodes.get(inode) {
                 return Ok(known);
@@ -87,9 +65,13 @@ impl FileSystem {
             let epoch = self.nodes.epoch();
             let bytes = self.read_view().get(self.keyspaces.meta, &key)?.ok_or(FsError::NotFound)?;
             let (header, content) = Row::decode_own(inode, &bytes)?;
-            let location = || Location::Own;
             let changed_at = self.position();
-            let intern = Intern { header, location: &location, directory: None, content, changed_at };
+            let intern = if header.kind == FileType::Directory {
+                let directory = Some(Box::new(DirectoryPart::new(placement.clone())));
+                Intern { header, location: &|| Location::Unnamed, directory, content: &[], changed_at }
+            } else {
+                Intern { header, location: &|| Location::Own, directory: None, content, changed_at }
+            };
             if let Some(pin) = self.nodes.intern(intern, Some(epoch)) {
                 return Ok(pin);
             }

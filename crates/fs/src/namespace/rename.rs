@@ -222,7 +222,7 @@ impl FileSystem {
             return Err(FsError::NotFound);
         }
         while header.inode != ROOT_INODE {
-            let above = self.directory_by_inode(header.parent)?;
+            let above = self.by_own_row(header.parent)?;
             if above.is_orphan() {
                 return Err(FsError::NotFound);
             }

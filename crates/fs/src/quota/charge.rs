@@ -155,11 +155,11 @@ impl FileSystem {
             return Ok(position);
         }
         quotas.accounts.charge(changes, is_limited, now)?;
-        self.apply(batch).inspect_err(|_| quotas.accounts.refund(changes))
+        self.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
     /// The usage that a transaction's commit adds to the main line's: reserved there now, all or nothing. To be given
-    /// back to [`refund_commit`] when the commit fails.
+    /// back to [`Self::refund_commit`] when the commit fails.
     pub(crate) fn charge_commit(
         &self,
         gate: &Gate<'_>,
@@ -181,12 +181,12 @@ impl FileSystem {
         quotas.accounts.charge(&changes, is_limited, self.now().seconds)?;
         Ok(changes)
     }
-}
 
-/// The commit did not take place.
-pub(crate) fn refund_commit(gate: &Gate<'_>, changes: &[Change]) {
-    if let Some(quotas) = gate.0.as_ref() {
-        quotas.accounts.refund(changes);
+    /// The commit did not take place.
+    pub(crate) fn refund_commit(&self, gate: &Gate<'_>, changes: &[Change]) {
+        if let Some(quotas) = gate.0.as_ref() {
+            quotas.accounts.refund(changes, self.now().seconds);
+        }
     }
 }
 

@@ -143,8 +143,8 @@ impl FileSystem {
         }
         batch.put(quotas.keyspace, record::STATE_KEY, record::encode_state(true));
         self.store.apply(batch, Durability::Buffered)?;
-        quotas.accounts.charge(&changes, false, self.now().seconds)?;
-        quotas.accounts.counted();
+        quotas.accounts.add(&changes);
+        quotas.accounts.counted(self.now().seconds);
         Ok(())
     }
 }

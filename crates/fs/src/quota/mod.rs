@@ -24,7 +24,6 @@ use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Stor
 use parking_lot::RwLock;
 
 use charge::Change;
-pub(crate) use charge::refund_commit;
 pub(crate) use count::{check_usage, forget_count};
 pub(crate) use record::QuotaMerge;
 pub(crate) use table::Pending;

@@ -26,7 +26,7 @@ struct Account {
 #[derive(Debug)]
 pub(super) struct Accounts {
     all: Mutex<HashMap<(QuotaKind, u32), Account>>,
-    /// Before that, limits mean nothing.
+    /// Before that, limits mean nothing, and times of grace stand still: what is known of usage is a part of it.
     is_counted: AtomicBool,
 }
 
@@ -97,9 +97,11 @@ impl Accounts {
         Self { all: Mutex::default(), is_counted: AtomicBool::new(is_counted) }
     }
 
-    /// From now on limits count.
-    pub(super) fn counted(&self) {
+    /// From now on limits count, and times of grace run.
+    pub(super) fn counted(&self, now: i64) {
+        let mut all = self.all.lock();
         self.is_counted.store(true, Ordering::Release);
+        all.values_mut().for_each(|account| account.keep_time(now));
     }
 
     /// Whether limits count.
@@ -135,7 +137,9 @@ impl Accounts {
         for change in changes {
             let account = all.entry((change.kind, change.id)).or_default();
             account.usage = account.usage.plus(change.usage);
-            account.keep_time(now);
+            if self.is_counted() {
+                account.keep_time(now);
+            }
         }
         Ok(())
     }
@@ -149,12 +153,15 @@ impl Accounts {
         }
     }
 
-    /// Takes back what was charged.
-    pub(super) fn refund(&self, changes: &[Change]) {
+    /// Takes back what was charged, and a time of grace that began with it.
+    pub(super) fn refund(&self, changes: &[Change], now: i64) {
         let mut all = self.all.lock();
         for change in changes {
             let account = all.entry((change.kind, change.id)).or_default();
             account.usage = account.usage.minus(change.usage);
+            if self.is_counted() {
+                account.keep_time(now);
+            }
         }
     }
 
@@ -162,7 +169,7 @@ impl Accounts {
         let mut all = self.all.lock();
         let account = all.entry((kind, id)).or_default();
         account.limits = limits;
-        if now != 0 {
+        if now != 0 && self.is_counted() {
             account.keep_time(now);
         }
     }
@@ -211,3 +218,6 @@ impl Pending {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

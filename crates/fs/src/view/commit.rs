@@ -12,7 +12,6 @@ use kvfs_store::{Durability, Position};
 
 use super::TxnView;
 use super::txn::Phase;
-use crate::quota::refund_commit;
 use crate::{FileSystem, FsError, NodeId, Result};
 
 /// What the front end does before the commit point.
@@ -110,12 +109,12 @@ impl FileSystem {
         let set = self.write_set(view)?;
         let gate = self.gate();
         let charged = self.charge_commit(&gate, view, locks.traits().owner.uid != 0)?;
-        let refund = |_: &_| refund_commit(&gate, &charged);
+        let refund = |_: &_| self.refund_commit(&gate, &charged);
         locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
         let nodes = &view.main.nodes;
         let settling = nodes.settle();
         let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
-        let position = published.inspect_err(|_| refund_commit(&gate, &charged))?;
+        let position = published.inspect_err(|_| self.refund_commit(&gate, &charged))?;
         let brought_in = view.main.bring_in(set, position, epoch);
         drop(settling);
         *view.phase.write() = Phase::Ended;

@@ -160,7 +160,7 @@ impl<'m> Walk<'m> {
     }
 
     fn place(&self, directory: u64, name: &[u8]) -> Result<Location> {
-        Ok(self.main.directory_by_inode(directory)?.entry(name))
+        Ok(self.main.by_own_row(directory)?.entry(name))
     }
 
     fn replace(&self, node: &Pin<'_>, header: &Header) {

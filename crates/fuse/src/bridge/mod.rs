@@ -48,7 +48,7 @@ pub use door::{Answer, Door, Visitor};
 use files::Listing;
 pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
-pub use view::{View, ViewError};
+pub use view::{View, ViewError, ViewOptions};
 use writers::{Place, Writers};
 
 /// How the bridge answers.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::{Bridge, BridgeConfig, init_config};
 use crate::session::{InitConfig, Readdirplus, Session, SessionConfig, SessionError};
-use crate::transport::{BufferPool, DeviceTransport, Transport};
+use crate::transport::{BufferPool, DeviceTransport};
 
 /// Threads that take requests of one view: a parked request leaves them free, and most transactions have
 /// one busy process at a time.
@@ -40,9 +40,20 @@ pub struct View {
     session: Session,
 }
 
+/// How a view is served.
+#[derive(Clone)]
+pub struct ViewOptions {
+    /// Where request buffers come from.
+    pub buffers: Arc<BufferPool>,
+    /// Whether a worker follows the program that asks; see [`SessionConfig::steers`].
+    pub steers: bool,
+    /// The only user and group that the kernel side knows; see [`BridgeConfig::only_ids`].
+    pub only_ids: Option<(u32, u32)>,
+}
+
 impl View {
     /// Serves `fs`, a transaction of the bridge `main`, on the connection of `device`, which somebody has just
-    /// mounted, here or in a namespace of his own. Request buffers come from `buffers`.
+    /// mounted, here or in a namespace of his own.
     ///
     /// # Errors
     /// See [`ViewError`].
@@ -50,58 +61,15 @@ impl View {
         main: &Bridge,
         fs: Arc<FileSystem>,
         device: OwnedFd,
-        buffers: Arc<BufferPool>,
-    ) -> Result<Self, ViewError> {
-        Self::serve_to(main, fs, device, buffers, None)
-    }
-
-    /// As [`Self::serve`], where the kernel side knows only this user and group, if `only_ids` says so.
-    ///
-    /// # Errors
-    /// See [`ViewError`].
-    pub fn serve_to(
-        main: &Bridge,
-        fs: Arc<FileSystem>,
-        device: OwnedFd,
-        buffers: Arc<BufferPool>,
-        only_ids: Option<(u32, u32)>,
+        options: ViewOptions,
     ) -> Result<Self, ViewError> {
         let transport = DeviceTransport::interruptible(device).map_err(ViewError::Descriptor)?;
-        Self::start(main, fs, Box::new(transport), buffers, only_ids)
-    }
-
-    /// As [`Self::serve`], on any transport that can be ended from this side.
-    ///
-    /// # Errors
-    /// See [`ViewError`].
-    pub fn serve_on(
-        main: &Bridge,
-        fs: Arc<FileSystem>,
-        transport: Box<dyn Transport>,
-        buffers: Arc<BufferPool>,
-    ) -> Result<Self, ViewError> {
-        Self::start(main, fs, transport, buffers, None)
-    }
-
-    fn start(
-        main: &Bridge,
-        fs: Arc<FileSystem>,
-        transport: Box<dyn Transport>,
-        buffers: Arc<BufferPool>,
-        only_ids: Option<(u32, u32)>,
-    ) -> Result<Self, ViewError> {
-        let locks_reads = fs.locks_reads();
-        let id = fs.txn_id().map_or(0, |id| id.0);
-        let config = SessionConfig {
-            init: view_init_config(locks_reads, fs.has_acls()),
-            workers: WORKERS,
-            clone_device: false,
-            name: format!("txn{id}"),
-            ..SessionConfig::default()
-        };
-        let bridge_config = BridgeConfig { only_ids, ..view_config(main, locks_reads) };
+        let ViewOptions { buffers, steers, only_ids } = options;
+        let config = session_config(&fs, steers);
+        let bridge_config = bridge_config(main, fs.locks_reads(), only_ids);
         let bridge = Arc::new(main.of_view(fs, bridge_config).map_err(ViewError::Thread)?);
-        let session = Session::start_with(transport, &config, Arc::clone(&bridge) as Arc<_>, buffers)?;
+        let operations = Arc::clone(&bridge) as Arc<_>;
+        let session = Session::start_with(Box::new(transport), &config, operations, buffers)?;
         bridge.attach(session.notifier());
         Ok(Self { bridge, session })
     }
@@ -127,21 +95,28 @@ impl View {
     }
 }
 
-/// What to negotiate for a view. Where reads are locked, a listing must not look at each file.
-fn view_init_config(locks_reads: bool, has_acls: bool) -> InitConfig {
-    let readdirplus = if locks_reads { Readdirplus::Off } else { Readdirplus::Always };
-    InitConfig { readdirplus, posix_acl: has_acls, dont_mask: has_acls, ..init_config() }
+/// How the session of a view runs. Where reads are locked, a listing must not look at each file.
+fn session_config(fs: &FileSystem, steers: bool) -> SessionConfig {
+    let id = fs.txn_id().map_or(0, |id| id.0);
+    let has_acls = fs.has_acls();
+    let readdirplus = if fs.locks_reads() { Readdirplus::Off } else { Readdirplus::Always };
+    SessionConfig {
+        init: InitConfig { readdirplus, posix_acl: has_acls, dont_mask: has_acls, ..init_config() },
+        workers: WORKERS,
+        clone_device: false,
+        steers,
+        name: format!("txn{id}"),
+        ..SessionConfig::default()
+    }
 }
 
-/// Attributes of directories tell of all their entries: where reads are locked, only whoever asks for them
-/// locks that. What is hidden on the main line is hidden here, too.
-fn view_config(main: &Bridge, locks_reads: bool) -> BridgeConfig {
+/// As on the main line, but that this kernel side writes through. Attributes of directories tell of all their entries:
+/// where reads are locked, only whoever asks for them locks that.
+fn bridge_config(main: &Bridge, locks_reads: bool, only_ids: Option<(u32, u32)>) -> BridgeConfig {
     let of_main = &main.files.shared.config;
-    let config = BridgeConfig {
-        hidden: of_main.hidden.clone(),
-        door: of_main.door.clone(),
-        ..BridgeConfig::default()
-    };
-    let directory_attr_timeout = if locks_reads { Duration::ZERO } else { config.directory_attr_timeout };
-    BridgeConfig { directory_attr_timeout, ..config }
+    let directory_attr_timeout = if locks_reads { Duration::ZERO } else { of_main.directory_attr_timeout };
+    BridgeConfig { directory_attr_timeout, writeback: false, only_ids, ..of_main.clone() }
 }
+
+#[cfg(test)]
+mod tests;

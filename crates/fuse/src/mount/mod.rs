@@ -20,7 +20,7 @@ use rustix::process::geteuid;
 
 pub use error::MountError;
 pub use options::{AtimeMode, MountOptions};
-pub use table::{PointState, set_read_ahead, state};
+pub use table::{MOUNT_TABLE, Mount, PointState, set_read_ahead, state, table};
 
 /// How a mount point is detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,24 +1,78 @@
 //! What is mounted where.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+
+/// Where the kernel shows it.
+pub const MOUNT_TABLE: &str = "/proc/self/mountinfo";
+
+/// One mount that this process can see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where.
+    pub point: PathBuf,
+    /// For instance `fuse.kvfs`.
+    pub fs_type: String,
+    /// What was mounted.
+    pub source: PathBuf,
+    /// Options of this mount, separated by commas.
+    pub options: String,
+}
+
+/// The mount table, oldest mount first. Asks nothing of the file systems in it.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn table() -> io::Result<Vec<Mount>> {
+    let text = fs::read(MOUNT_TABLE)?;
+    Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the dash ends the optional fields.
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+    let dash = fields.iter().position(|&f| f == b"-")?;
+    let text = |at: usize| Some(String::from_utf8_lossy(fields.get(at)?).into_owned());
+    Some(Mount {
+        point: unescape(fields.get(4)?),
+        fs_type: text(dash + 1)?,
+        source: unescape(fields.get(dash + 2)?),
+        options: text(5)?,
+    })
+}
+
+/// The kernel writes blanks and backslashes as three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let digits = tail.get(..3).filter(|_| byte == b'\\').unwrap_or_default();
+        let octal =
+            digits.iter().try_fold(0u32, |n, d| (d & !7 == b'0').then(|| n * 8 + u32::from(d - b'0')));
+        if let Some(value) = octal.filter(|_| !digits.is_empty()) {
+            out.push(value as u8);
+            rest = &tail[3..];
+        } else {
+            out.push(byte);
+            rest = tail;
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
 
 /// What a directory is, as far as mounting is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PointState {
     /// Not a mount point (or not there).
     Free,
-    /// A mount point; its file system type and source.
-    Mounted {
-        /// For instance `fuse.kvfs`.
-        fs_type: String,
-        /// What was mounted.
-        source: String,
-    },
+    /// A mount point; what is on top of it.
+    Mounted(Mount),
     /// A FUSE mount whose daemon has died.
     Stale,
 }
@@ -31,33 +85,9 @@ pub fn state(point: &Path) -> PointState {
         return PointState::Stale;
     }
     let Ok(path) = point.canonicalize() else { return PointState::Free };
-    let Ok(table) = fs::read("/proc/self/mountinfo") else { return PointState::Free };
-    let table = String::from_utf8_lossy(&table);
-    let mounted = table.lines().rev().find_map(|line| {
-        let (head, tail) = line.split_once(" - ")?;
-        let on = unescape(head.split(' ').nth(4)?);
-        if on != path.to_string_lossy() {
-            return None;
-        }
-        let mut fields = tail.split(' ');
-        Some(PointState::Mounted { fs_type: fields.next()?.to_owned(), source: unescape(fields.next()?) })
-    });
-    mounted.unwrap_or(PointState::Free)
-}
-
-/// Undoes the octal escapes of mountinfo.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = (first == b'\\')
-            .then(|| tail.get(..3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(octal.unwrap_or(first));
-        rest = if octal.is_some() { &tail[3..] } else { tail };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let Ok(table) = table() else { return PointState::Free };
+    let on_top = table.into_iter().rev().find(|mount| mount.point == path);
+    on_top.map_or(PointState::Free, PointState::Mounted)
 }
 
 /// Raises (or lowers) how far the kernel reads ahead on the mount at `point`. FUSE itself can't ask for more
@@ -76,16 +106,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn octal_escapes() {
-        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
-        assert_eq!(unescape("/a\\"), "/a\\");
+    fn lines_are_taken_apart_and_unescaped() {
+        let line =
+            b"91 29 0:52 / /home/me/my\\040mnt rw,nosuid shared:7 - fuse.kvfs /home/me/st\\134ore rw,user_id=0";
+        let mount = parse_line(line).expect("is a line");
+        assert_eq!(mount.point, Path::new("/home/me/my mnt"));
+        assert_eq!(mount.source, Path::new("/home/me/st\\ore"));
+        assert_eq!((&*mount.fs_type, &*mount.options), ("fuse.kvfs", "rw,nosuid"));
+        assert_eq!(parse_line(b""), None);
+    }
+
+    #[test]
+    fn names_that_are_no_text_stay_apart() {
+        let point = |name: &[u8]| parse_line(&[b"1 2 0:5 / /", name, b" rw - ext4 dev rw"].concat());
+        let (one, other) = (point(b"\xff").expect("is a line"), point(b"\xfe").expect("is a line"));
+        assert_ne!(one.point, other.point);
+        assert_eq!(unescape(b"/a\\"), Path::new("/a\\"));
+        assert_eq!(unescape(b"/a\\9x"), Path::new("/a\\9x"));
     }
 
     #[test]
     fn the_root_is_mounted_and_a_plain_directory_is_not() {
-        assert!(
-            matches!(state(Path::new("/proc")), PointState::Mounted { fs_type, .. } if fs_type == "proc")
-        );
+        assert!(matches!(state(Path::new("/proc")), PointState::Mounted(mount) if mount.fs_type == "proc"));
         assert_eq!(state(Path::new("/proc/self")), PointState::Free);
         assert_eq!(state(Path::new("/nowhere/at/all")), PointState::Free);
     }

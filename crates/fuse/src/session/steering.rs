@@ -101,14 +101,18 @@ impl Steering {
         if workers < 2 || cpus < 2 || !courtesy::is_possible() {
             return None;
         }
-        Some(Self {
+        Some(Self::new())
+    }
+
+    fn new() -> Self {
+        Self {
             votes: Mutex::default(),
             cpu: AtomicU32::new(ANYWHERE),
             taken: AtomicU64::new(0),
             companion: AtomicI32::new(0),
             is_watched: Mutex::default(),
             freed: Condvar::new(),
-        })
+        }
     }
 
     /// Where the companion serves alone.
@@ -161,12 +165,13 @@ impl Steering {
     /// Waits as long as the companion serves alone.
     fn stand_by(&self) {
         let mut is_watched = self.is_watched.lock();
-        if *is_watched {
-            while self.cpu() != ANYWHERE {
-                self.freed.wait(&mut is_watched);
+        while *is_watched {
+            if self.cpu() == ANYWHERE {
+                return;
             }
-            return;
+            self.freed.wait(&mut is_watched);
         }
+        // The one who watched may have gone while the companion began anew: then it is for this one to do.
         *is_watched = true;
         let mut taken = self.taken.load(Ordering::Relaxed);
         while self.cpu() != ANYWHERE {
@@ -270,6 +275,8 @@ impl Drop for Helm<'_> {
     /// The connection has ended: those who stand by have to see it.
     fn drop(&mut self) {
         if self.is_companion {
+            // The number may soon be another thread's.
+            self.steering.companion.store(0, Ordering::Relaxed);
             self.steering.free();
         }
     }
@@ -344,6 +351,23 @@ mod tests {
             votes.count_against();
         }
         assert_eq!(votes.place(), 1);
+    }
+
+    #[test]
+    fn when_the_one_who_watched_has_gone_another_one_watches() {
+        let steering = Steering::new();
+        steering.cpu.store(0, Ordering::Relaxed);
+        *steering.is_watched.lock() = true;
+        std::thread::scope(|scope| {
+            scope.spawn(|| steering.stand_by());
+            while steering.freed.notify_all() == 0 {
+                std::thread::yield_now();
+            }
+            // It waits. The companion was stopped, and begins again before it can look.
+            *steering.is_watched.lock() = false;
+            steering.wake();
+        });
+        assert_eq!(steering.companion_cpu(), None, "nobody is served, so all are to serve");
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn a_busy_mount_is_not_unmounted_cleanly() {
     let open = File::open(mounted.path("plain")).unwrap();
     let error = mounted.point.unmount(Unmount::Clean).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
-    assert!(matches!(state(&mounted.dir), PointState::Mounted { fs_type, .. } if fs_type == "fuse.kvfs"));
+    assert!(matches!(state(&mounted.dir), PointState::Mounted(mount) if mount.fs_type == "fuse.kvfs"));
     mounted.point.unmount(Unmount::CleanOrLazy).unwrap();
     assert_eq!(state(&mounted.dir), PointState::Free);
     assert_eq!(open.metadata().unwrap().len(), 0, "whoever has a file open goes on");

@@ -230,15 +230,15 @@ impl PrivateWrites {
         std::mem::take(&mut self.runs)
     }
 
-    /// The edits by which the manifest learns of runs that it does not know yet, and a mark for
-    /// [`Self::note_prepared`].
-    pub fn unprepared(&self) -> (Vec<Edit>, usize) {
+    /// The edits by which the manifest learns of runs that it does not know yet.
+    pub fn unprepared(&self) -> &[Edit] {
         self.runs.unprepared()
     }
 
-    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint with that snapshot.
-    pub fn note_prepared(&mut self, mark: usize, checkpoint: Option<SnapshotPin>) {
-        self.runs.note_prepared(mark, checkpoint);
+    /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint with that snapshot; nothing was spilled
+    /// since.
+    pub fn note_prepared(&mut self, checkpoint: Option<SnapshotPin>) {
+        self.runs.note_prepared(checkpoint);
     }
 
     /// Whether an earlier spill failed, and left what it was to write.

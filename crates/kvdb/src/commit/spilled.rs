@@ -6,8 +6,8 @@
 //!
 //! Thread safety: values; readers share them by clones that cost one reference.
 //!
-//! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; what the
-//! manifest has not been told of is at the end of `edits`.
+//! Invariants: runs of a keyspace are newest first; for each key the seqnos descend along them; `edits` is what the
+//! manifest has not been told of.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ impl Spill {
 #[derive(Clone, Default)]
 pub struct PrivateRuns {
     by_keyspace: Arc<BTreeMap<u32, Vec<Arc<Run>>>>,
-    /// What leads the manifest from nothing (or from a checkpoint) to these runs, and how much of it has been
-    /// told.
+    /// What leads the manifest from what it knows to these runs.
     edits: Arc<Vec<Edit>>,
-    prepared: usize,
+    /// It knows some of them.
+    is_prepared: bool,
     /// The manifest knows the transaction as a checkpointed one, with this snapshot. Who holds the runs may be the
     /// last one to hold it: while the manifest names the checkpoint, a crash may bring it back.
     checkpoint: Option<Arc<SnapshotPin>>,
@@ -78,7 +78,7 @@ impl PrivateRuns {
 
     /// Whether the manifest knows any of them.
     pub fn is_prepared(&self) -> bool {
-        self.prepared > 0 || self.checkpoint.is_some()
+        self.is_prepared || self.checkpoint.is_some()
     }
 
     /// The runs of a keyspace, newest first.
@@ -135,12 +135,13 @@ impl PrivateRuns {
         }
     }
 
-    pub(super) fn unprepared(&self) -> (Vec<Edit>, usize) {
-        (self.edits[self.prepared..].to_vec(), self.edits.len())
+    pub(super) fn unprepared(&self) -> &[Edit] {
+        &self.edits
     }
 
-    pub(super) fn note_prepared(&mut self, mark: usize, checkpoint: Option<SnapshotPin>) {
-        self.prepared = mark;
+    pub(super) fn note_prepared(&mut self, checkpoint: Option<SnapshotPin>) {
+        self.is_prepared |= !self.edits.is_empty();
+        self.edits = Arc::default();
         if let Some(snapshot) = checkpoint {
             self.checkpoint = Some(Arc::new(snapshot));
         }

@@ -19,15 +19,14 @@ use parking_lot::Mutex;
 use super::adopted::RunsByKeyspace;
 use super::inner::Inner;
 use super::keyspaces::Keyspaces;
-use crate::commit::{PRIVATE, PrivateRuns, SnapshotPin, SnapshotTracker};
+use crate::commit::{PRIVATE, PrivateRuns, SnapshotTracker};
 use crate::run::RunContext;
 use crate::version::{CheckpointState, ManifestState, Run, RunState};
 
-/// What a transaction goes back to when nobody holds it any more.
+/// What a transaction goes back to when nobody holds it any more. The runs keep its snapshot pinned.
 #[derive(Clone)]
 pub(crate) struct Saved {
     pub(crate) state: CheckpointState,
-    pub(crate) pin: SnapshotPin,
     pub(crate) runs: PrivateRuns,
 }
 
@@ -71,9 +70,8 @@ impl Checkpoints {
             }
             let prepared = state.prepared.get(&txn).map_or(&[][..], |runs| runs);
             let runs = open_runs(prepared, PRIVATE, ctx, keyspaces)?;
-            let pin = tracker.pin(seqno);
-            let runs = PrivateRuns::restored(runs, PRIVATE + checkpoint.operations, pin.clone());
-            let saved = Saved { state: checkpoint.clone(), pin, runs };
+            let runs = PrivateRuns::restored(runs, PRIVATE + checkpoint.operations, tracker.pin(seqno));
+            let saved = Saved { state: checkpoint.clone(), runs };
             by_id.insert(txn, (saved, false));
         }
         Ok(Self { by_id: Mutex::new(by_id) })
@@ -165,7 +163,7 @@ impl Inner {
     /// manifest has forgotten it, too: until then the runs hold the snapshot.
     pub(crate) fn end_checkpoint(&self, id: TxnId) {
         let Some(saved) = self.checkpoints.remove(id) else { return };
-        let seqno = saved.pin.seqno();
+        let seqno = saved.state.snapshot;
         drop(saved);
         self.deleted_positions.lock().push(seqno);
         self.work.ring();

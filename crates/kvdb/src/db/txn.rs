@@ -59,7 +59,6 @@ pub(crate) struct DbTxn {
 /// What the manifest is to learn of private runs.
 struct Save {
     edits: Vec<Edit>,
-    mark: usize,
     /// What is a checkpoint then.
     checkpoint: Option<CheckpointState>,
 }
@@ -82,7 +81,8 @@ impl DbTxn {
         let stats = saved.stats();
         let writes = PrivateWrites::restored(accountant, saved.runs, stats);
         inner.transactions.note_resumed(id);
-        let live = Live { pin: saved.pin, writes, note: Bytes::new() };
+        // The checkpoint's own pin has kept what is seen there.
+        let live = Live { pin: inner.snapshots.pin(saved.state.snapshot), writes, note: Bytes::new() };
         Ok(Self::listed(Self::new(inner, id, saved.state.isolation, live, true)))
     }
 
@@ -283,10 +283,10 @@ impl DbTxn {
     /// What the manifest does not know of the runs; nothing is sealed. What a checkpointed transaction prepares
     /// is its next checkpoint.
     fn plan_save(&self, live: &Live, owner: Option<&[u8]>) -> Save {
-        let (mut edits, mark) = live.writes.unprepared();
+        let mut edits = live.writes.unprepared().to_vec();
         let former = self.inner.checkpoints.get(self.id);
         if owner.is_none() && (former.is_none() || edits.is_empty()) {
-            return Save { edits, mark, checkpoint: None };
+            return Save { edits, checkpoint: None };
         }
         let stats = live.writes.stats_spilled();
         let now = || self.inner.clock.wall().as_nanos() as u64;
@@ -304,7 +304,7 @@ impl DbTxn {
             },
         };
         edits.push(Edit::Checkpoint { txn: self.id, checkpoint: checkpoint.clone() });
-        Save { edits, mark, checkpoint: Some(checkpoint) }
+        Save { edits, checkpoint: Some(checkpoint) }
     }
 
     fn tell(&self, save: &Save) -> Result<()> {
@@ -317,9 +317,9 @@ impl DbTxn {
 
     fn note_saved(&self, live: &mut Live, save: Save) {
         let snapshot = save.checkpoint.is_some().then(|| live.pin.clone());
-        live.writes.note_prepared(save.mark, snapshot);
+        live.writes.note_prepared(snapshot);
         if let Some(state) = save.checkpoint {
-            let saved = Saved { state, pin: live.pin.clone(), runs: live.writes.runs().checkpointed() };
+            let saved = Saved { state, runs: live.writes.runs().checkpointed() };
             self.inner.checkpoints.set(self.id, saved);
             self.is_checkpointed.store(true, Ordering::Release);
         }

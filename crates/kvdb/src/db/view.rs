@@ -105,20 +105,6 @@ impl View {
         self.active.bytes() + sealed.sum::<u64>()
     }
 
-    /// Lets every layer add what it knows, until one decides.
-    pub(crate) fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
-        for layer in self.layers(keyspace) {
-            match layer {
-                Layer::Table(table) => table.lookup(keyspace, lookup),
-                Layer::Run(run) => run.lookup(lookup)?,
-            }
-            if lookup.is_decided() {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
     /// The layers above the run of this age and number.
     fn layers_above(&self, keyspace: u32, place: (Seqno, RunId)) -> impl Iterator<Item = Layer<'_>> {
         let is_above = move |layer: &Layer<'_>| match layer {
@@ -128,6 +114,11 @@ impl View {
         self.layers(keyspace).filter(is_above)
     }
 
+    /// Lets every layer add what it knows, until one decides.
+    pub(crate) fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
+        lookup_in(self.layers(keyspace), keyspace, lookup)
+    }
+
     /// As [`Self::lookup`], but only what lies above a run counts.
     pub(crate) fn lookup_above(
         &self,
@@ -135,16 +126,12 @@ impl View {
         lookup: &mut Lookup<'_>,
         place: (Seqno, RunId),
     ) -> Result<()> {
-        for layer in self.layers_above(keyspace, place) {
-            match layer {
-                Layer::Table(table) => table.lookup(keyspace, lookup),
-                Layer::Run(run) => run.lookup(lookup)?,
-            }
-            if lookup.is_decided() {
-                return Ok(());
-            }
-        }
-        Ok(())
+        lookup_in(self.layers_above(keyspace, place), keyspace, lookup)
+    }
+
+    /// Lets every layer decide blocks, until all are decided.
+    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
+        fill_in(self.layers(keyspace), keyspace, fill)
     }
 
     /// As [`Self::fill`], but only what lies above a run counts.
@@ -154,27 +141,7 @@ impl View {
         fill: &mut BlockFill<'_>,
         place: (Seqno, RunId),
     ) -> Result<()> {
-        for layer in self.layers_above(keyspace, place) {
-            match layer {
-                Layer::Table(table) => table.fill(keyspace, fill),
-                Layer::Run(run) => run.fill(fill)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets every layer decide blocks, until all are decided.
-    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
-        for layer in self.layers(keyspace) {
-            match layer {
-                Layer::Table(table) => table.fill(keyspace, fill),
-                Layer::Run(run) => run.fill(fill)?,
-            }
-            if fill.is_complete() {
-                return Ok(());
-            }
-        }
-        Ok(())
+        fill_in(self.layers_above(keyspace, place), keyspace, fill)
     }
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
@@ -217,6 +184,40 @@ impl View {
         };
         self.layers(keyspace).map(source).collect()
     }
+}
+
+fn lookup_in<'a>(
+    layers: impl Iterator<Item = Layer<'a>>,
+    keyspace: u32,
+    lookup: &mut Lookup<'_>,
+) -> Result<()> {
+    for layer in layers {
+        match layer {
+            Layer::Table(table) => table.lookup(keyspace, lookup),
+            Layer::Run(run) => run.lookup(lookup)?,
+        }
+        if lookup.is_decided() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn fill_in<'a>(
+    layers: impl Iterator<Item = Layer<'a>>,
+    keyspace: u32,
+    fill: &mut BlockFill<'_>,
+) -> Result<()> {
+    for layer in layers {
+        match layer {
+            Layer::Table(table) => table.fill(keyspace, fill),
+            Layer::Run(run) => run.fill(fill)?,
+        }
+        if fill.is_complete() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// A memtable as a cursor wants it.

@@ -1,6 +1,7 @@
 //! Writing, reading, reopening and merging in small configurations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,8 @@ use kvfs_device::{Device, MemoryDevice};
 use kvfs_kvdb::{Background, CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, ManualClock};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Read, Store,
+    BLOCK_BYTES, Batch, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, MergeFunction,
+    Read, Result, Store, StoreError,
 };
 
 const ZONE_BYTES: u32 = 256 << 10;
@@ -49,6 +51,49 @@ pub(crate) fn get(db: &Db, keyspace: Keyspace, key: &str) -> Option<String> {
     value.map(|value| String::from_utf8_lossy(&value).into_owned())
 }
 
+pub(crate) fn rows(db: &Db) -> Keyspace {
+    db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens")
+}
+
+pub(crate) fn data(db: &Db) -> Keyspace {
+    db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens")
+}
+
+pub(crate) fn stat(db: &Db, name: &str) -> u64 {
+    db.stats().into_iter().find(|(n, _)| n == name).map(|(_, value)| value).expect("is there")
+}
+
+/// Appends, unless it is to refuse.
+#[derive(Default)]
+pub(crate) struct Append {
+    pub(crate) refuses: AtomicBool,
+}
+
+impl Append {
+    pub(crate) fn refusing() -> Arc<Self> {
+        Arc::new(Self { refuses: true.into() })
+    }
+
+    /// The rows, with this as their merge function.
+    pub(crate) fn rows(self: &Arc<Self>, db: &Db) -> Keyspace {
+        let merge = Arc::clone(self) as Arc<dyn MergeFunction>;
+        db.open_keyspace("rows", KeyspaceKind::Tuple, Some(merge)).expect("opens")
+    }
+}
+
+impl MergeFunction for Append {
+    fn resolve(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(StoreError::corrupt("an operand", "refused"));
+        }
+        Ok(Some([base.unwrap_or_default(), &operands.concat()].concat().into()))
+    }
+
+    fn fold(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Bytes> {
+        None
+    }
+}
+
 fn scan(db: &Db, keyspace: Keyspace) -> Vec<String> {
     let mut cursor = db.cursor(keyspace, KeyRange::all()).expect("opens");
     let mut keys = Vec::new();
@@ -67,7 +112,7 @@ fn block(fill: u8) -> Vec<u8> {
 fn what_was_written_is_there_after_reopen_from_journal_and_from_runs() {
     let device = make(200);
     let db = open(&device, |_| {});
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = rows(&db);
     put(&db, rows, "a", "1");
     put(&db, rows, "b", "2");
     let last = db.position();
@@ -75,7 +120,7 @@ fn what_was_written_is_there_after_reopen_from_journal_and_from_runs() {
     drop(db);
 
     let db = open(&device, |_| {});
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = crate::basics::rows(&db);
     assert_eq!(db.position(), last, "replayed");
     assert_eq!(get(&db, rows, "a").as_deref(), Some("1"));
     db.flush().expect("flushes");
@@ -84,7 +129,7 @@ fn what_was_written_is_there_after_reopen_from_journal_and_from_runs() {
     drop(db);
 
     let db = open(&device, |_| {});
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = crate::basics::rows(&db);
     assert_eq!(db.position(), last);
     assert_eq!(scan(&db, rows), ["a", "b"]);
     assert!(db.check().expect("checks").findings.is_empty());
@@ -99,7 +144,7 @@ fn deletes_and_overwrites_survive_merging_at_every_threshold() {
             options.merge.class_runs = 2;
             options.merge.piece_bytes = 64 << 10;
         });
-        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        let rows = rows(&db);
         for round in 0..6 {
             for i in 0..500 {
                 put(&db, rows, &format!("key{:05}", i * 7 + round), &format!("value{round}").repeat(20));
@@ -129,7 +174,7 @@ fn blocks_read_back_with_holes_overwrites_and_range_deletes() {
     for stitch_bytes_min in [0, 32 << 10, u64::MAX] {
         let device = make(400);
         let db = open(&device, |options| options.merge.stitch_bytes_min = stitch_bytes_min);
-        let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+        let data = data(&db);
         let write = |first: u64, fills: &[u8]| {
             let mut batch = Batch::new();
             batch.put_blocks(
@@ -191,7 +236,7 @@ fn blocks_read_back_with_holes_overwrites_and_range_deletes() {
 fn a_snapshot_keeps_its_answers_through_flush_and_merge() {
     let device = make(200);
     let db = open(&device, |_| {});
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = rows(&db);
     put(&db, rows, "k", "old");
     let snapshot = db.snapshot().expect("pins");
     put(&db, rows, "k", "new");
@@ -207,7 +252,7 @@ fn a_snapshot_keeps_its_answers_through_flush_and_merge() {
 fn space_comes_back_after_deleting_on_a_full_store() {
     let device = make(80);
     let db = open(&device, |_| {});
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let data = data(&db);
     for round in 0..3 {
         let mut written = 0;
         loop {
@@ -215,7 +260,7 @@ fn space_comes_back_after_deleting_on_a_full_store() {
             batch.put_blocks(data, Bytes::from_static(b"f"), written, vec![round as u8; 16 * BLOCK_BYTES]);
             match db.apply(batch, Durability::Buffered) {
                 Ok(_) => written += 16,
-                Err(kvfs_store::StoreError::Full) => break,
+                Err(StoreError::Full) => break,
                 Err(error) => panic!("round {round}: {error}"),
             }
         }
@@ -230,7 +275,7 @@ fn space_comes_back_after_deleting_on_a_full_store() {
 fn background_threads_keep_up_and_stop() {
     let device = make(2000);
     let db = open(&device, |options| options.background = Background::Threads);
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = rows(&db);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let db = &db;
@@ -251,7 +296,7 @@ fn a_group_that_is_wholly_in_runs_makes_room_for_the_next_batch() {
     let device = make(200);
     for background in [Background::Manual, Background::Threads] {
         let db = open(&device, |options| options.background = background);
-        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        let rows = rows(&db);
         for round in 0..3_u8 {
             // More than half of the journal's area, flushed while the journal's group is still open.
             let mut batch = Batch::new();
@@ -269,12 +314,12 @@ fn a_group_that_is_wholly_in_runs_makes_room_for_the_next_batch() {
 fn a_closed_store_refuses_writes_and_still_reads() {
     let device = make(200);
     let db = open(&device, |options| options.background = Background::Threads);
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = rows(&db);
     put(&db, rows, "k", "v");
     db.close().expect("closes");
     let mut batch = Batch::new();
     batch.put(rows, &b"k"[..], &b"w"[..]);
-    assert!(matches!(db.apply(batch, Durability::Buffered), Err(kvfs_store::StoreError::Failed { .. })));
+    assert!(matches!(db.apply(batch, Durability::Buffered), Err(StoreError::Failed { .. })));
     assert_eq!(get(&db, rows, "k").as_deref(), Some("v"));
 }
 
@@ -282,7 +327,7 @@ fn a_closed_store_refuses_writes_and_still_reads() {
 fn the_last_block_numbers_survive_flush_and_merge() {
     let device = make(64);
     let db = open(&device, |_| {});
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let data = data(&db);
     for fill in 1..=3 {
         let mut batch = Batch::new();
         batch.put_blocks(data, b"file".to_vec(), u64::MAX - 1, block(fill));
@@ -302,7 +347,7 @@ fn opening_again_and_again_takes_no_new_zones() {
     let mut available = Vec::new();
     for round in 0..20 {
         let db = open(&device, |_| {});
-        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        let rows = rows(&db);
         put(&db, rows, &format!("key {round}"), "value");
         db.close().expect("closes");
         available.push(free(&db));
@@ -315,7 +360,7 @@ fn opening_again_and_again_takes_no_new_zones() {
 fn a_full_store_with_threads_refuses_and_takes_deletions_without_hanging() {
     let device = make(48);
     let db = open(&device, |options| options.background = Background::Threads);
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let data = data(&db);
     let mut files = 0_u64;
     let fill = |file: u64| {
         let mut batch = Batch::new();

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode, Device, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Read, Records, Result,
-    Store, StoreError, Touch, Txn, TxnId, TxnOptions, TxnOutcome,
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, Read, Records, Store, Touch, Txn, TxnId, TxnOptions,
+    TxnOutcome,
 };
 
-use crate::basics::{create, open, put};
+use crate::basics::{Append, create, data, open, put, rows};
 
 const ZONES: u64 = 300;
 const ZONE_BYTES: u64 = 256 << 10;
@@ -21,8 +20,7 @@ const ZONE_BYTES: u64 = 256 << 10;
 type Content = (BTreeMap<String, String>, BTreeMap<u64, u8>);
 
 fn keyspaces(db: &Db) -> (Keyspace, Keyspace) {
-    let open = |name, kind| db.open_keyspace(name, kind, None).expect("opens");
-    (open("rows", KeyspaceKind::Tuple), open("data", KeyspaceKind::Block))
+    (rows(db), data(db))
 }
 
 fn content(read: &dyn Read, (rows, data): (Keyspace, Keyspace)) -> Content {
@@ -403,29 +401,12 @@ fn a_commit_that_a_crash_takes_back_leaves_the_checkpoint_with_its_snapshot() {
     assert!(txn.changed_since_snapshot(rows, &gone).expect("looks").is_some());
 }
 
-/// Appends, and refuses to at first.
-struct Append(AtomicBool);
-
-impl MergeFunction for Append {
-    fn resolve(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
-        if !self.0.load(Ordering::Relaxed) {
-            return Err(StoreError::corrupt("an operand", "refused"));
-        }
-        Ok(Some([base.unwrap_or_default(), &operands.concat()].concat().into()))
-    }
-
-    fn fold(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Bytes> {
-        None
-    }
-}
-
 #[test]
 fn a_checkpoint_after_one_that_failed_holds_what_came_in_between() {
     let device = crate::basics::make(ZONES);
     let db = open(&device, |_| {});
-    let append = Arc::new(Append(AtomicBool::new(false)));
-    let merge = Some(Arc::clone(&append) as Arc<dyn MergeFunction>);
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, merge).expect("opens");
+    let append = Append::refusing();
+    let rows = append.rows(&db);
     let txn = db.begin(TxnOptions::default()).expect("begins");
     let mut batch = Batch::new();
     batch.put(rows, "first", "a");
@@ -435,7 +416,7 @@ fn a_checkpoint_after_one_that_failed_holds_what_came_in_between() {
     let mut batch = Batch::new();
     batch.put(rows, "later", "c");
     txn.apply(batch).expect("applies");
-    append.0.store(true, Ordering::Relaxed);
+    append.refuses.store(false, Ordering::Relaxed);
     txn.checkpoint(b"").expect("is checkpointed");
     let id = txn.id();
     drop(txn);

@@ -1,13 +1,9 @@
 //! Named snapshots of the engine: reopening, and the space that they hold and give back.
 
 use kvfs_kvdb::Db;
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store, StoreError};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, Read, Store, StoreError};
 
-use crate::basics::{get, make, open, put};
-
-fn stat(db: &Db, name: &str) -> u64 {
-    db.stats().into_iter().find(|(found, _)| found == name).map_or(0, |(_, value)| value)
-}
+use crate::basics::{data, get, make, open, put, rows, stat};
 
 /// Writes `files` files of 256 KiB, and as many rows.
 fn write_files(db: &Db, rows: Keyspace, data: Keyspace, files: u64, fill: u8) {
@@ -25,7 +21,7 @@ fn write_files(db: &Db, rows: Keyspace, data: Keyspace, files: u64, fill: u8) {
 fn named_snapshots_survive_reopening_in_runs_and_in_the_journal() {
     let device = make(200);
     let db = open(&device, |_| {});
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let rows = rows(&db);
     put(&db, rows, "key", "1");
     let first = db.create_snapshot("first").expect("creates");
     put(&db, rows, "key", "2");
@@ -39,7 +35,7 @@ fn named_snapshots_survive_reopening_in_runs_and_in_the_journal() {
     drop(db);
     for round in 0..3 {
         let db = open(&device, |_| {});
-        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+        let rows = crate::basics::rows(&db);
         assert_eq!(db.named_snapshots(), [first.clone(), second.clone()], "round {round}");
         for (name, value) in [("first", "1"), ("second", "3")] {
             let snapshot = db.open_snapshot(name).expect("opens");
@@ -72,8 +68,8 @@ fn the_space_of_a_deleted_snapshot_comes_back() {
     for stitch_bytes_min in [0, 32 << 10, u64::MAX] {
         let device = make(400);
         let db = open(&device, |options| options.merge.stitch_bytes_min = stitch_bytes_min);
-        let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
-        let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+        let rows = rows(&db);
+        let data = data(&db);
         write_files(&db, rows, data, 40, 1);
         db.reclaim().expect("reclaims");
         let (live_once, free_once) = (stat(&db, "zones.live_bytes"), stat(&db, "zones.free"));

@@ -7,21 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kvfs_device::{CountingDevice, CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, KeyspaceKind, Position, Read, Records,
-    Store, StoreError, Txn, TxnOptions, TxnOutcome,
+    BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, Position, Read, Records, Store,
+    StoreError, Txn, TxnOptions, TxnOutcome,
 };
 
-use crate::basics::{get, open, put};
+use crate::basics::{data, get, open, put, rows, stat};
 
 const ZONE_BYTES: u64 = 256 << 10;
-
-fn rows(db: &Db) -> Keyspace {
-    db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens")
-}
-
-fn data(db: &Db) -> Keyspace {
-    db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens")
-}
 
 fn begin(db: &Db, isolation: Isolation) -> Arc<dyn Txn> {
     db.begin(TxnOptions { isolation }).expect("begins")
@@ -31,10 +23,6 @@ fn apply(txn: &dyn Txn, fill: impl FnOnce(&mut Batch)) -> Result<(), StoreError>
     let mut batch = Batch::new();
     fill(&mut batch);
     txn.apply(batch)
-}
-
-fn stat(db: &Db, name: &str) -> u64 {
-    db.stats().into_iter().find(|(n, _)| n == name).map(|(_, value)| value).expect("is there")
 }
 
 /// A store in which every batch of a transaction but the last one is spilled.

@@ -4,16 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use kvfs_device::{Device, MemoryDevice, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    Batch, Durability, Isolation, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Read, Result, Store,
-    StoreError, Txn, TxnOptions, TxnOutcome,
+    Batch, Durability, Isolation, KeyRange, Keyspace, Read, Result, Store, StoreError, Txn, TxnOptions,
+    TxnOutcome,
 };
 use parking_lot::{Condvar, Mutex};
 
-use crate::basics::{create, make, open, put};
+use crate::basics::{Append, create, make, open, put, rows};
 
 /// Stops chosen calls until told to go on; a write may be done and yet fail.
 #[derive(Default)]
@@ -96,10 +95,6 @@ fn gated(zones: u64) -> (Arc<Gate>, Arc<dyn Device>) {
     let device: Arc<dyn Device> = Arc::new(GateDevice { inner, gate: Arc::clone(&gate) });
     create(&device, zones);
     (gate, device)
-}
-
-fn rows(db: &Db) -> Keyspace {
-    db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("new")
 }
 
 fn begin(db: &Db) -> Arc<dyn Txn> {
@@ -262,32 +257,12 @@ fn a_cursor_over_many_spilled_runs_stays_within_the_memory() {
     assert!(after <= MEMORY_BYTES + (1 << 20), "{after} bytes, {before} before the scan");
 }
 
-/// Refuses the operand `?`.
-struct Append;
-
-impl MergeFunction for Append {
-    fn resolve(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
-        let mut value = base.map(<[u8]>::to_vec).unwrap_or_default();
-        for &operand in operands {
-            if operand == b"?" {
-                return Err(StoreError::corrupt("operand", "unknown"));
-            }
-            value.extend_from_slice(operand);
-        }
-        Ok(Some(value.into()))
-    }
-
-    fn fold(&self, _key: &[u8], _older: &[u8], _newer: &[u8]) -> Option<Bytes> {
-        None
-    }
-}
-
 /// What one transaction can't spill is no matter of others.
 #[test]
 fn an_operand_that_one_transaction_can_not_fold_stops_no_other() {
     let device = make(400);
     let db = open(&device, |options| options.private_bytes = 150_000);
-    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, Some(Arc::new(Append))).unwrap();
+    let rows = Append::refusing().rows(&db);
     let (bad, good) = (begin(&db), begin(&db));
     let mut batch = Batch::new();
     batch.put(rows, "k", vec![1; 60_000]);

@@ -5,15 +5,11 @@ use std::sync::Arc;
 use kvfs_device::{CrashDevice, CrashMode, Device};
 use kvfs_kvdb::{Db, Options};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, KeyspaceKind, Position, Read, Records,
-    Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
+    BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, Position, Read, Records, Store,
+    StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
-use crate::basics::{get, make, open, put};
-
-fn rows(db: &Db) -> Keyspace {
-    db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens")
-}
+use crate::basics::{data, get, make, open, put, rows};
 
 fn begin(db: &Db) -> Arc<dyn Txn> {
     db.begin(TxnOptions::default()).expect("begins")
@@ -154,7 +150,7 @@ fn conflicts_are_found_in_runs_however_they_were_merged() {
     let device = make(200);
     let db = open(&device, |options| options.merge.stitch_bytes_min = 0);
     let keyspace = rows(&db);
-    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let data = data(&db);
     for key in 0..2000 {
         put(&db, keyspace, &format!("k{key:05}"), &"old".repeat(20));
     }

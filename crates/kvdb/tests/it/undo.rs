@@ -8,26 +8,11 @@ use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode, Device};
 use kvfs_kvdb::{Background, Db, Options};
 use kvfs_store::clock::ManualClock;
-use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, MergeFunction, Read, Result, Store,
-    StoreError, TxnId, TxnOptions,
-};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyRange, Read, Store, StoreError, TxnId, TxnOptions};
 
-use crate::basics::{create, get, make, open, put};
+use crate::basics::{Append, create, data, get, make, open, put, rows, stat};
 
 const ZONE_BYTES: u64 = 256 << 10;
-
-fn rows(db: &Db) -> Keyspace {
-    db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens")
-}
-
-fn data(db: &Db) -> Keyspace {
-    db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens")
-}
-
-fn stat(db: &Db, name: &str) -> u64 {
-    db.stats().into_iter().find(|(n, _)| n == name).map(|(_, value)| value).expect("is there")
-}
 
 fn keeping(count: usize) -> impl Fn(&mut Options) {
     move |options| options.undo_count = count
@@ -276,18 +261,6 @@ fn a_full_store_gives_up_what_it_keeps() {
     assert!(db.check().expect("checks").findings.is_empty());
 }
 
-struct Append;
-
-impl MergeFunction for Append {
-    fn resolve(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Bytes>> {
-        Ok(Some([base.unwrap_or_default(), &operands.concat()].concat().into()))
-    }
-
-    fn fold(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Bytes> {
-        None
-    }
-}
-
 #[test]
 fn what_cannot_be_measured_when_it_is_too_old_goes_all_the_same_with_its_name() {
     let device = make(200);
@@ -298,9 +271,9 @@ fn what_cannot_be_measured_when_it_is_too_old_goes_all_the_same_with_its_name() 
         let clock = Arc::new(ManualClock::at(Duration::from_secs(seconds)));
         Db::open(Arc::clone(&device), options, clock).expect("opens")
     };
-    let appending = |db: &Db| db.open_keyspace("rows", KeyspaceKind::Tuple, Some(Arc::new(Append)));
+    let append = Arc::new(Append::default());
     let db = at(1, 3600);
-    let rows = appending(&db).expect("opens");
+    let rows = append.rows(&db);
     put(&db, rows, "key", "base");
     db.flush().expect("flushes");
     let mut batch = Batch::new();
@@ -315,7 +288,7 @@ fn what_cannot_be_measured_when_it_is_too_old_goes_all_the_same_with_its_name() 
     db.close().expect("closes");
     // Had the manifest kept the name, a longer age would bring it back, after merges that knew nothing of it.
     let db = at(10_001, 1_000_000);
-    let rows = appending(&db).expect("opens");
+    let rows = append.rows(&db);
     assert!(db.undo_points().is_empty());
     assert!(matches!(db.open_undo(id).map(drop), Err(StoreError::NotKept(_))));
     assert_eq!(db.get(rows, b"key").expect("reads").as_deref(), Some(&b"set"[..]));

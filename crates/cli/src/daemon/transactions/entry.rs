@@ -15,8 +15,11 @@ use kvfs_fuse::mount::{self, MountPoint, Unmount};
 use super::{MainLine, view_options};
 use crate::control::TxnLine;
 use crate::daemon::explain_mount;
-use crate::error::{CliError, Code, Result};
+use crate::error::{CliError, Result};
 use crate::store_dir::StoreDir;
+
+/// A connection that a transaction is tied to: its number, and a handle to cut it, if that is for us to do.
+pub(super) type Line = (u64, Option<UnixStream>);
 
 pub(super) struct Entry {
     pub(super) view: Arc<FileSystem>,
@@ -24,8 +27,7 @@ pub(super) struct Entry {
     pub(super) serializable: bool,
     /// By the registry's clock.
     pub(super) begun: Duration,
-    /// The connection that it is tied to: its number, and a handle to cut it, if that is for us to do.
-    pub(super) line: Option<(u64, Option<UnixStream>)>,
+    pub(super) line: Option<Line>,
     /// That connection has ended while somebody was busy with the transaction.
     pub(super) is_deserted: bool,
     pub(super) seat: Option<Seat>,
@@ -88,9 +90,7 @@ impl Seat {
             .map_err(|error| CliError::io("make", &dir, &error))?;
         let options = view_options(&main.mount, store);
         let (point, device) = mount::mount(&dir, &options).map_err(|error| explain_mount(&error))?;
-        let view = View::serve(&main.bridge, view, device, Arc::clone(&main.buffers))
-            .map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
-        Ok(Self { view, point: Some(point) })
+        Ok(Self { view: main.serve(view, device, None)?, point: Some(point) })
     }
 
     /// Where the daemon has mounted it; else empty.

@@ -16,13 +16,14 @@ mod keys;
 mod locks;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
-use kvfs_fuse::bridge::{Bridge, View};
+use kvfs_fuse::bridge::{Bridge, View, ViewOptions};
 use kvfs_fuse::mount::MountOptions;
 use kvfs_fuse::transport::BufferPool;
 use kvfs_store::clock::{Clock, SystemClock};
@@ -34,7 +35,7 @@ use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
 pub(crate) use door::door;
-use entry::{Entry, Seat};
+use entry::{Entry, Line, Seat};
 
 /// Most transactions that a user other than root has open at a time.
 const OPEN_PER_USER_MAX: usize = 1000;
@@ -49,6 +50,7 @@ pub(crate) struct MainLine {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) bridge: Arc<Bridge>,
     pub(crate) buffers: Arc<BufferPool>,
+    pub(crate) steers: bool,
     pub(crate) mount: MountOptions,
 }
 
@@ -59,6 +61,18 @@ impl MainLine {
             return Err(CliError::new(Code::Usage, NO_FILES));
         }
         Ok(())
+    }
+
+    /// Serves `view` on the connection of `device`. The kernel side knows `only_ids` alone, if there are any.
+    pub(crate) fn serve(
+        &self,
+        view: Arc<FileSystem>,
+        device: OwnedFd,
+        only_ids: Option<(u32, u32)>,
+    ) -> Result<View> {
+        let options = ViewOptions { buffers: Arc::clone(&self.buffers), steers: self.steers, only_ids };
+        let served = View::serve(&self.bridge, view, device, options);
+        served.map_err(|error| CliError::new(Code::Failed, error.to_string()))
     }
 }
 
@@ -185,17 +199,27 @@ impl Transactions {
             None
         };
         self.check_count(peer.uid)?;
-        let view = self.main.fs.begin(&options)?;
-        let id = view.txn_id().map_or(0, |id| id.0);
+        self.enter(&options, line, None).map(|(id, _)| id.0)
+    }
+
+    /// Begins a transaction that is tied to `line` and what somebody does at once, if there are any.
+    fn enter(
+        &self,
+        options: &BeginOptions,
+        line: Option<Line>,
+        busy: Option<&'static str>,
+    ) -> Result<(TxnId, Arc<FileSystem>)> {
+        let view = self.main.fs.begin(options)?;
+        let id = view.txn_id().unwrap_or(TxnId(0));
         let entry = Entry {
             view: Arc::clone(&view),
-            owner: options.owner,
-            serializable: begin.serializable,
+            owner: options.owner.clone(),
+            serializable: options.isolation == Isolation::Serializable,
             begun: self.clock.monotonic(),
             line,
             is_deserted: false,
             seat: None,
-            busy: None,
+            busy,
         };
         let mut state = self.state.lock();
         if state.is_closed {
@@ -203,13 +227,13 @@ impl Transactions {
             view.abort();
             return Err(closing());
         }
-        state.open.insert(id, entry);
+        state.open.insert(id.0, entry);
         self.changed.notify_all();
-        Ok(id)
+        Ok((id, view))
     }
 
     /// Serves the view on the connection of `device`, which its owner has mounted for himself.
-    pub(crate) fn attach(&self, peer: &Peer, id: u64, device: std::os::fd::OwnedFd) -> Result<()> {
+    pub(crate) fn attach(&self, peer: &Peer, id: u64, device: OwnedFd) -> Result<()> {
         let view = {
             let state = self.state.lock();
             let entry = Self::of(&state, peer, id)?;
@@ -220,10 +244,8 @@ impl Transactions {
         };
         // An ordinary user has mounted it in namespaces that know him alone.
         let only_ids = (peer.uid != 0).then(|| (peer.uid, peer.gid()));
-        let served =
-            View::serve_to(&self.main.bridge, view, device, Arc::clone(&self.main.buffers), only_ids);
-        let served = served.map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
-        self.seat(id, Seat { view: served, point: None }).map(drop)
+        let view = self.main.serve(view, device, only_ids)?;
+        self.seat(id, Seat { view, point: None }).map(drop)
     }
 
     /// Gives the transaction its kernel side; it may have ended meanwhile.
@@ -315,26 +337,7 @@ impl Transactions {
         work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
     ) -> Result<TxnId> {
         self.main.check_files()?;
-        let view = self.main.fs.begin(options)?;
-        let id = view.txn_id().unwrap_or(TxnId(0));
-        let entry = Entry {
-            view: Arc::clone(&view),
-            owner: options.owner.clone(),
-            serializable: options.isolation == Isolation::Serializable,
-            begun: self.clock.monotonic(),
-            line: None,
-            is_deserted: false,
-            seat: None,
-            busy: Some("at work"),
-        };
-        {
-            let mut state = self.state.lock();
-            if state.is_closed {
-                return Err(closing());
-            }
-            state.open.insert(id.0, entry);
-            self.changed.notify_all();
-        }
+        let (id, view) = self.enter(options, None, Some("at work"))?;
         let worked = work(&view);
         let done = worked.and_then(|()| self.main.bridge.commit(&view, None, Durability::Synced));
         view.abort();

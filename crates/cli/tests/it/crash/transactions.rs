@@ -16,7 +16,7 @@ use std::thread;
 use bytes::Bytes;
 use kvfs_device::{CrashMode, PowerCut, Rng};
 use kvfs_fs::{BeginOptions, Caller, FileSystem, FsError, KeyspaceOwner, Owner};
-use kvfs_fuse::bridge::View;
+use kvfs_fuse::bridge::{View, ViewOptions};
 use kvfs_fuse::mount::{MountOptions, Unmount, mount};
 use kvfs_store::{Durability, Isolation, Keyspace};
 
@@ -107,8 +107,8 @@ impl Scene<'_> {
         let view = self.running.fs.begin(&options)?;
         let at = self.world.dir(&format!("view{thread}"));
         let (point, device) = mount(Path::new(&at), &MountOptions::default())?;
-        let buffers = self.running.session.buffers();
-        let served = View::serve(&self.running.bridge, Arc::clone(&view), device, buffers)?;
+        let options = ViewOptions { buffers: self.running.session.buffers(), steers: true, only_ids: None };
+        let served = View::serve(&self.running.bridge, Arc::clone(&view), device, options)?;
         let done = self.work_and_commit(name, thread, rng, (&view, &served), Path::new(&at));
         if !matches!(done, Ok(Fate::Done | Fate::Synced)) {
             view.abort();

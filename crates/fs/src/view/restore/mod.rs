@@ -173,18 +173,10 @@ impl<'f> Restore<'f> {
         Ok(inode)
     }
 
-    /// Makes a directory that exists known, and keeps it so.
-    fn know_directory(&mut self, inode: u64) -> Result<u64> {
-        if !self.pins.contains_key(&inode) {
-            self.pins.insert(inode, self.now().directory_by_inode(inode)?);
-        }
-        Ok(inode)
-    }
-
     /// Makes what has a row of its own known, and keeps it so.
-    fn know_linked(&mut self, inode: u64) -> Result<u64> {
+    fn know_own(&mut self, inode: u64) -> Result<u64> {
         if !self.pins.contains_key(&inode) {
-            self.pins.insert(inode, self.now().linked_by_inode(inode)?);
+            self.pins.insert(inode, self.now().by_own_row(inode)?);
         }
         Ok(inode)
     }
@@ -233,9 +225,9 @@ impl<'f> Restore<'f> {
     /// Pins the file at its place now. False: another one is there.
     fn know_file(&mut self, inode: u64, place: &Place) -> Result<bool> {
         if place.1.is_empty() {
-            self.know_linked(inode)?;
+            self.know_own(inode)?;
         } else if !self.pins.contains_key(&inode) {
-            let parent = self.know_directory(self.counterpart(place.0))?;
+            let parent = self.know_own(self.counterpart(place.0))?;
             let pin = self.now().resolve(&self.pins[&parent], &place.1)?;
             if pin.inode != inode {
                 return Ok(false);

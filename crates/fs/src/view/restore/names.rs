@@ -69,7 +69,7 @@ impl Restore<'_> {
             }
         }
         for (place, target) in &wrong {
-            let directory = NodeId(self.know_directory(place.0)?);
+            let directory = NodeId(self.know_own(place.0)?);
             let is_directory = target.kind == FileType::Directory;
             if self.plan.is_kept(*target) && self.staged.insert(target.inode) {
                 let staging = NodeId(self.staging()?);
@@ -110,7 +110,7 @@ impl Restore<'_> {
 
     fn put(&mut self, place: &Place, target: Target) -> Result<()> {
         let parent = self.counterpart(place.0);
-        let parent = NodeId(self.know_directory(parent)?);
+        let parent = NodeId(self.know_own(parent)?);
         let name = &place.1;
         if self.staged.contains(&target.inode) && self.placed.insert(target.inode) {
             let from = NodeId(self.staging()?);
@@ -127,7 +127,7 @@ impl Restore<'_> {
         if target.kind != FileType::Directory {
             let other = self.counterpart(target.inode);
             if other != target.inode || self.now().has_own_row(other)? {
-                let file = NodeId(self.know_linked(other)?);
+                let file = NodeId(self.know_own(other)?);
                 let entry = settled(|caller| self.now().link(caller, file, parent, name))?;
                 self.adopt(entry)?;
                 return Ok(());
@@ -179,7 +179,7 @@ impl Restore<'_> {
                 best = best.min((depths.of(change.place.0)?, change.place.0));
             }
         }
-        let parent = NodeId(self.know_directory(best.1)?);
+        let parent = NodeId(self.know_own(best.1)?);
         let mut number = 0_u32;
         let (name, entry) = loop {
             let name = Bytes::from(format!(".restoring-{number}"));
@@ -216,7 +216,7 @@ impl Restore<'_> {
             if !self.now().has_own_row(inode)? {
                 continue;
             }
-            self.know_directory(inode)?;
+            self.know_own(inode)?;
             if inode == then {
                 self.set_xattrs(inode, &header)?;
             }
