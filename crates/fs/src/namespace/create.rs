@@ -100,8 +100,10 @@ impl FileSystem {
         let mut batch = Batch::new();
         inherited.stage(self, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
-        let node = self.intern_new(header, &|| Location::Orphan, None);
+        // An orphan only when there is one: who drops an orphan's node has it reaped.
+        let node = self.intern_new(header, &|| Location::Own, None);
         let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
+        node.relocate(Location::Orphan);
         node.state().touched(position);
         Ok(answer(&node))
     }
