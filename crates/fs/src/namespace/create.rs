@@ -9,7 +9,8 @@ use crate::acl::Inherited;
 use crate::node::{DirectoryPart, Intern, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::{
-    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, SYMLINK_LEN_MAX, Timestamp,
+    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Project, Result, SYMLINK_LEN_MAX,
+    Timestamp,
 };
 
 const S_ISGID: u32 = 0o2000;
@@ -175,8 +176,8 @@ impl FileSystem {
         }
     }
 
-    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory; and the lists that it
-    /// inherits.
+    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory, the project that
+    /// one hands down; and the lists that it inherits.
     fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<(Header, Inherited)> {
         let now: Timestamp = self.now();
         let inherited = self.inherited(caller, parent, new.kind, new.mode & MODE_BITS)?;
@@ -201,7 +202,7 @@ impl FileSystem {
             header.nlink = 2;
             header.parent = parent.inode;
         }
-        Ok((header, inherited))
+        Ok((header.with_project(Project::of_new(&above, new.kind)), inherited))
     }
 
     /// The target of a symbolic link. Never parks.
