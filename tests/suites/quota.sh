@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Quotas of users and groups on a mount.
+# Quotas of users, groups and projects on a mount.
 # usage: tests/suites/quota.sh
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -74,11 +74,52 @@ in_transactions() {
     head -c 70000 /dev/zero >"$work/branch/tree/branched" && "$KVFS" umount "$work/branch" && "$KVFS" branch merge -s "$mnt" try && counts_what_is_there
 }
 
+# project PATH
+project() { "$KVFS" quota project get "$1"; }
+counts_tree() { [ "$(has project "$1" inodes)" = "$(find "$2" | wc -l)" ]; }
+
+projects() {
+  mkdir -p p1/sub p2 && head -c 50000 /dev/zero >p1/sub/file && ln -s sub/file p1/link && mkfifo p1/fifo && mkdir p2/d || return 1
+  "$KVFS" quota project set p1 42 && "$KVFS" quota project set p2 43 && mkdir p1/sub/new && echo x >p1/sub/new/file || return 1
+  local path
+  for path in p1 p1/link p1/fifo p1/sub/file p1/sub/new p1/sub/new/file; do [ "$(project $path)" = 42 ] || return 1; done
+  [ "$(project tree)" = 0 ] && counts_tree 42 p1 && [ "$("$KVFS" quota project list -s . --json | grep -o '/p[12]' | xargs)" = "/p1 /p2" ] || return 1
+  # Into the other tree it is a copy.
+  ! ln p1/sub/file p2/file 2>"$work/said" && said 'ross-device' || return 1
+  mv p1/sub/file p2/file && mv p1/sub/new p2/d/new && [ "$(project p2/file)" = 43 ] && [ "$(project p2/d/new/file)" = 43 ] || return 1
+  until_ok counts_tree 42 p1 && until_ok counts_tree 43 p2 && mv p2/d tree/moved-out && [ "$(project tree/moved-out)" = 43 ] && mv tree/moved-out p2/d || return 1
+  python3 - p2/file <<'EOF' || return 1
+import fcntl, os, struct, sys
+GET, SET, FLAGS = 0x801C581F, 0x401C5820, 0x80086601
+with open(sys.argv[1]) as file, open(os.path.dirname(sys.argv[1])) as directory:
+    words = list(struct.unpack("5I8x", fcntl.ioctl(file, GET, bytes(28))))
+    assert words[3] == 43 and words[0] & 0x200 == 0, words
+    fcntl.ioctl(file, SET, struct.pack("5I8x", *words[:3], 44, 0))
+    assert struct.unpack("5I8x", fcntl.ioctl(file, GET, bytes(28)))[3] == 44
+    assert struct.unpack("5I8x", fcntl.ioctl(directory, GET, bytes(28)))[0] & 0x200
+    assert struct.unpack("I", fcntl.ioctl(directory, FLAGS, bytes(8))[:4])[0] & 0x20000000
+EOF
+  [ "$(project p2/file)" = 44 ] && [ "$(has project 44 inodes)" = 1 ] && rm p2/file || return 1
+  if command -v lsattr >/dev/null; then lsattr -pd p1 | grep -qw 42 && chattr -p 43 p2/d/new/file || return 1; fi
+  if is_root; then ! as "$KVFS" quota project set theirs 42 2>/dev/null || return 1; fi
+  "$KVFS" txn run -- sh -c 'echo x >p1/committed && mkdir p1/more' && counts_tree 42 p1 && [ "$(project p1/more)" = 42 ]
+}
+
+limited_tree() {
+  quota set --project 42 --bytes-hard 1M --inodes-hard 20 && quota get --project 42 && quota report | grep -q '^project  42' || return 1
+  [ "$(df -B1 --output=size p1/sub | tail -n 1 | xargs)" = 1048576 ] && [ "$(df --output=itotal p1 | tail -n 1 | xargs)" = 20 ] || return 1
+  [ "$(df -B1 --output=size tree | tail -n 1 | xargs)" -gt 1048576 ] && head -c 2000000 /dev/zero >tree/large || return 1
+  ! cp tree/large p1/large 2>"$work/said" && said 'o space left' && [ "$(has project 42 bytes)" -le 1048576 ] || return 1
+  [ "$(df --output=avail p1 | tail -n 1 | xargs)" -le 128 ] && rm p1/large || return 1
+  until_ok cp tree/1 p1/again 2>/dev/null && ! mv tree/large p1/large 2>/dev/null && [ -s tree/large ] && rm -f tree/large p1/large && "$KVFS" check "$mnt"
+}
+
 killed() {
   head -c 300000 /dev/zero >"$mnt/tree/synced" && sync "$mnt/tree/synced" && exec 3>"$mnt/tree/open" && rm "$mnt/tree/open" && head -c 50000 /dev/zero >&3
+  echo x >"$mnt/p1/killed" && sync "$mnt/p1/killed" && "$KVFS" quota project set "$mnt/p1/sub" 45
   kill_daemon
   exec 3>&-
-  mount_store && (cd "$mnt" && counts_what_is_there) && "$KVFS" check "$mnt"
+  mount_store && (cd "$mnt" && counts_what_is_there && [ "$(project p1/killed)" = 42 ]) && "$KVFS" check "$mnt"
 }
 
 not_mounted() {
@@ -90,7 +131,7 @@ not_mounted() {
 received() {
   "$KVFS" mkfs --size 1G "$work/target" >/dev/null && "$KVFS" quota on -s "$work/target" && "$KVFS" snapshot create -s "$mnt" sent &&
     "$KVFS" snapshot send -s "$mnt" sent | "$KVFS" snapshot receive -s "$work/target" && "$KVFS" check "$work/target" || return 1
-  [ "$(on=$work/target has user "$me" inodes)" = "$(has user "$me" inodes)" ]
+  [ "$(on=$work/target has user "$me" inodes)" = "$(has user "$me" inodes)" ] && [ "$(on=$work/target has project 42 inodes)" = "$(has project 42 inodes)" ]
 }
 
 step "turned on over files that are there" turned_on
@@ -98,6 +139,8 @@ step "usage follows writers, owners and removals" follows
 step "hard limits" limited
 step "soft limits and their grace time" graced
 step "transactions, restores, branches" in_transactions
+step "projects" projects
+step "limits of projects" limited_tree
 cd /
 step "kill -9" killed
 step "a store that is not mounted" not_mounted

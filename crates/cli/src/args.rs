@@ -15,7 +15,7 @@ use crate::units::{parse_mode, parse_owner, parse_size};
 pub(crate) use branch::{BranchArgs, BranchCommand};
 pub(crate) use front::{CompletionsArgs, PagesArgs, SyncArgs};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
-pub(crate) use quota::{QuotaArgs, QuotaCommand, QuotaOf};
+pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 

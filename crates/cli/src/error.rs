@@ -100,7 +100,7 @@ impl From<FsError> for CliError {
     fn from(error: FsError) -> Self {
         let code = match &error {
             FsError::Canceled(_) | FsError::MergeRefused { .. } => Code::Conflict,
-            FsError::NoSpace | FsError::QuotaExceeded => Code::NoSpace,
+            FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull => Code::NoSpace,
             FsError::Busy(_) => Code::InUse,
             FsError::Corrupt { .. } => Code::Damaged,
             FsError::Store(cause) => return Self::from((**cause).clone()),

@@ -60,6 +60,12 @@ pub enum FsError {
     /// A limit of the owner's or the group's quota forbids it (EDQUOT).
     #[error("the quota is exceeded")]
     QuotaExceeded,
+    /// A limit of the project's quota forbids it (ENOSPC: `df` shows the limit as the size there).
+    #[error("the project's quota is exceeded")]
+    ProjectFull,
+    /// The directory's tree belongs to another project: what is to come into it has to be copied (EXDEV).
+    #[error("the directory belongs to another project")]
+    OtherProject,
     /// Something else has to end first (EBUSY).
     #[error("{0}")]
     Busy(&'static str),
@@ -169,6 +175,7 @@ impl FsError {
             Self::NotPermitted(_) => errno::EPERM,
             Self::AccessDenied(_) => errno::EACCES,
             Self::QuotaExceeded => errno::EDQUOT,
+            Self::OtherProject => errno::EXDEV,
             Self::Busy(_) => errno::EBUSY,
             Self::NoAttribute => errno::ENODATA,
             Self::AttributeTooLarge { .. } => errno::E2BIG,
@@ -177,7 +184,7 @@ impl FsError {
             Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
             Self::Canceled(_) | Self::MergeRefused { .. } => errno::ECANCELED,
             Self::ReadOnly => errno::EROFS,
-            Self::NoSpace => errno::ENOSPC,
+            Self::NoSpace | Self::ProjectFull => errno::ENOSPC,
             Self::Corrupt { .. } | Self::CommittedOnly(_) => errno::EIO,
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,
@@ -210,6 +217,7 @@ mod errno {
     pub(super) const EACCES: i32 = 13;
     pub(super) const EBUSY: i32 = 16;
     pub(super) const EEXIST: i32 = 17;
+    pub(super) const EXDEV: i32 = 18;
     pub(super) const ENOTDIR: i32 = 20;
     pub(super) const EISDIR: i32 = 21;
     pub(super) const EINVAL: i32 = 22;

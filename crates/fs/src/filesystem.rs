@@ -117,6 +117,7 @@ impl FileSystem {
                 naming_branches: Mutex::default(),
                 quotas: SharedQuotas::default(),
                 has_quotas: AtomicBool::new(superblock.has_quotas),
+                has_projects: AtomicBool::new(superblock.has_projects),
             }),
             origin: Origin::Main,
             lost: OnceLock::new(),
@@ -313,6 +314,17 @@ impl FileSystem {
         Ok(inode)
     }
 
+    /// The superblock record as it is now. `Shared::inodes` is locked until the batch is applied.
+    pub(crate) fn stage_superblock(&self, batch: &mut Batch, inode_next: u64) {
+        let superblock = Superblock {
+            inline_len_max: self.inline_len_max,
+            inode_next,
+            has_quotas: self.shared.has_quotas.load(Ordering::Relaxed),
+            has_projects: self.shared.has_projects.load(Ordering::Relaxed),
+        };
+        batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
+    }
+
     /// The reservation reaches the store before any number of it does, and what survives a crash is a
     /// prefix of the history: so no number is given out twice.
     fn allocate_group(&self) -> Result<Range<u64>> {
@@ -322,10 +334,8 @@ impl FileSystem {
             if inode_next > INODE_MAX {
                 return Err(FsError::NoSpace);
             }
-            let has_quotas = self.shared.has_quotas.load(Ordering::Relaxed);
-            let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next, has_quotas };
             let mut batch = Batch::new();
-            batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
+            self.stage_superblock(&mut batch, inode_next);
             // On the main line also for a transaction, which may come to nothing.
             self.store.apply(batch, Durability::Buffered)?;
             free.end = inode_next;

@@ -39,7 +39,7 @@ pub use kvfs_txn::{
     Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket, TxnInfo,
     WaiterInfo,
 };
-pub use quota::{GRACE_SECONDS, Limits, QuotaKind, QuotaLine, Usage};
+pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Usage};
 pub use schema::KEYSPACES;
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
@@ -51,7 +51,7 @@ pub use view::{
     BeginOptions, BranchInfo, CommitPlan, Committed, DiffKind, Difference, Invalidations, Obstacle, Owner,
     Restored, TakenBack, owner_of_note,
 };
-pub use xattr::COMPRESSION_ATTRIBUTE;
+pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

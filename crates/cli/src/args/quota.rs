@@ -12,15 +12,31 @@ Examples:
   kvfs quota on -s ~/mnt                   count what everybody has; others work meanwhile
   kvfs quota set --user anna --bytes-soft 10G --bytes-hard 12G --grace 3d
   kvfs quota set --group staff --inodes-hard 1000000
+  kvfs quota project set ~/mnt/web 42      the tree is counted for project 42 from now on
+  kvfs quota set --project 42 --bytes-hard 20G
   kvfs quota get --user anna
   kvfs quota report
   kvfs quota off                           limits are kept for the next time
 
 Who has more than his soft limit for longer than the grace time, or would have more than his
 hard limit, gets EDQUOT. Root is counted and not limited. Keys don't count.
+Limits of projects keep root, too; what passes them gets ENOSPC, and df in the tree shows them.
 With -s STORE all of it works on a store that is not mounted, too.";
 
-/// Quotas of users and groups.
+const PROJECT_EXAMPLES: &str = "\
+Examples:
+  kvfs quota project set ~/mnt/web 42      ~/mnt/web and all below it, and what is made in it later
+  kvfs quota project set ~/mnt/web web     the number is in /etc/projid: web:42
+  kvfs quota set --project web --bytes-hard 20G
+  df -h ~/mnt/web                          20G in all
+  kvfs quota project list                  which trees there are
+  kvfs quota project clear ~/mnt/web
+
+Files get the project of their directory when they are made. Into a tree nothing of another project is
+moved or linked (EXDEV): mv copies then. What is moved out keeps its project. Trees can be given to
+projects whether or not quotas are on. chattr -p, lsattr -p and xfs_quota know these projects, too.";
+
+/// Quotas of users, groups and projects (trees).
 #[derive(Debug, Args)]
 #[command(after_help = QUOTA_EXAMPLES)]
 pub(crate) struct QuotaArgs {
@@ -42,6 +58,9 @@ pub(crate) struct QuotaOf {
     /// Name or number of a group
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<String>,
+    /// Number of a project, or its name in /etc/projid
+    #[arg(long, value_name = "PROJECT")]
+    pub(crate) project: Option<String>,
 }
 
 /// Subcommands.
@@ -86,9 +105,45 @@ pub(crate) enum QuotaCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Give trees to projects, whose usage is counted and limited
+    #[command(subcommand, after_help = PROJECT_EXAMPLES)]
+    Project(ProjectCommand),
     /// Everybody who has something, or a limit
     #[command(after_help = "Examples:\n  kvfs quota report\n  kvfs quota report --json")]
     Report {
+        /// For machines
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Subcommands of `kvfs quota project`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProjectCommand {
+    /// Give a directory, all below it, and what is made in it later, to a project
+    #[command(after_help = "Example:\n  kvfs quota project set ~/mnt/web 42")]
+    Set {
+        /// Directory (or file) on a mount
+        path: PathBuf,
+        /// Number of the project, or its name in /etc/projid
+        project: String,
+    },
+    /// Take a directory and all below it from its project
+    #[command(after_help = "Example:\n  kvfs quota project clear ~/mnt/web")]
+    Clear {
+        /// Directory (or file) on a mount
+        path: PathBuf,
+    },
+    /// Which project files and directories belong to
+    #[command(after_help = "Example:\n  kvfs quota project get ~/mnt/web/index.html")]
+    Get {
+        /// Files or directories on a mount
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// The trees of projects; reads all that the store knows of its files
+    #[command(after_help = "Examples:\n  kvfs quota project list -s ~/mnt\n  kvfs quota project list --json")]
+    List {
         /// For machines
         #[arg(long)]
         json: bool,

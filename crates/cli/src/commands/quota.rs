@@ -1,23 +1,31 @@
 //! `kvfs quota`.
 
+mod project;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{QuotaArgs, QuotaCommand, QuotaOf};
+use crate::args::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 use crate::control::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::units::human_bytes;
 
 pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode> {
-    let only_reads = matches!(args.command, QuotaCommand::Get { .. } | QuotaCommand::Report { .. });
-    let request = request(&args.command)?;
+    let only_reads = matches!(
+        args.command,
+        QuotaCommand::Get { .. } | QuotaCommand::Report { .. } | QuotaCommand::Project(_)
+    );
+    let Some(request) = request(&args.command)? else { return Ok(ExitCode::SUCCESS) };
     let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
     let done = endpoint.call(&Request::Quota(request)).and_then(|response| match (response, &args.command) {
         (Response::Done, _) => Ok(()),
         (Response::Quotas { now, rows }, QuotaCommand::Get { json, .. } | QuotaCommand::Report { json }) => {
             print(&rows, now, *json)
+        }
+        (Response::ProjectTrees(trees), QuotaCommand::Project(ProjectCommand::List { json })) => {
+            project::print(&trees, *json)
         }
         _ => Err(Endpoint::confused()),
     });
@@ -26,13 +34,15 @@ pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(command: &QuotaCommand) -> Result<QuotaRequest> {
-    Ok(match command {
+/// What the store is asked; `None`: it was done by calls on the mount.
+fn request(command: &QuotaCommand) -> Result<Option<QuotaRequest>> {
+    Ok(Some(match command {
         QuotaCommand::On => QuotaRequest::On,
         QuotaCommand::Off => QuotaRequest::Off,
         QuotaCommand::Set { of, bytes_soft, bytes_hard, inodes_soft, inodes_hard, grace } => {
-            let owner = owner(of)?
-                .ok_or_else(|| CliError::new(Code::Usage, "whose limits? give --user or --group"))?;
+            let owner = owner(of)?.ok_or_else(|| {
+                CliError::new(Code::Usage, "whose limits? give --user, --group or --project")
+            })?;
             let changes = LimitChanges {
                 bytes_soft: *bytes_soft,
                 bytes_hard: *bytes_hard,
@@ -47,48 +57,69 @@ fn request(command: &QuotaCommand) -> Result<QuotaRequest> {
             QuotaRequest::Get(owner(of)?.unwrap_or(own))
         }
         QuotaCommand::Report { .. } => QuotaRequest::Report,
-    })
+        QuotaCommand::Project(ProjectCommand::List { .. }) => QuotaRequest::ProjectTrees,
+        QuotaCommand::Project(command) => return project::run(command).map(|()| None),
+    }))
 }
 
 fn owner(of: &QuotaOf) -> Result<Option<QuotaOwner>> {
-    Ok(match (&of.user, &of.group) {
-        (Some(user), _) => Some(QuotaOwner::User(number(user, Path::new("/etc/passwd"), "user")?)),
-        (_, Some(group)) => Some(QuotaOwner::Group(number(group, Path::new("/etc/group"), "group")?)),
-        (None, None) => None,
+    Ok(match (&of.user, &of.group, &of.project) {
+        (Some(user), ..) => Some(QuotaOwner::User(number(user, &USERS)?)),
+        (_, Some(group), _) => Some(QuotaOwner::Group(number(group, &GROUPS)?)),
+        (.., Some(project)) => Some(QuotaOwner::Project(number(project, &PROJECTS)?)),
+        (None, None, None) => None,
     })
 }
 
-/// The number of a user or group: itself, or what `table` says of the name.
-fn number(name: &str, table: &Path, what: &str) -> Result<u32> {
+/// A file that has names and numbers in lines of fields between colons; the name is the first.
+struct Table {
+    path: &'static str,
+    what: &'static str,
+    /// Fields between name and number.
+    skipped: usize,
+}
+
+const USERS: Table = Table { path: "/etc/passwd", what: "user", skipped: 1 };
+const GROUPS: Table = Table { path: "/etc/group", what: "group", skipped: 1 };
+const PROJECTS: Table = Table { path: "/etc/projid", what: "project", skipped: 0 };
+
+/// The number of a user, group or project: itself, or what `table` says of the name.
+fn number(name: &str, table: &Table) -> Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let text = std::fs::read_to_string(table).map_err(|error| CliError::io("read", table, &error))?;
-    find_number(&text, name).ok_or_else(|| {
-        let table = table.display();
-        CliError::new(Code::Usage, format!("no {what} \"{name}\" in {table}; give the number"))
-    })
+    let Table { path, what, skipped } = *table;
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text.map_err(|error| CliError::io("read", Path::new(path), &error))?,
+    };
+    find_number(&text, name, skipped)
+        .ok_or_else(|| CliError::new(Code::Usage, format!("no {what} \"{name}\" in {path}; give the number")))
 }
 
-fn find_number(table: &str, name: &str) -> Option<u32> {
+fn find_number(table: &str, name: &str, skipped: usize) -> Option<u32> {
     let mut lines = table.lines().map(|line| line.split(':'));
-    lines.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?)
+    lines.find_map(|mut fields| (fields.next()? == name).then(|| fields.nth(skipped)?.trim().parse().ok())?)
 }
 
-fn find_name(table: &str, number: u32) -> Option<&str> {
+fn find_name(table: &str, number: u32, skipped: usize) -> Option<&str> {
     table.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(number)).then_some(name)
+        (fields.nth(skipped)?.trim().parse() == Ok(number)).then_some(name)
     })
 }
 
 fn print(rows: &[QuotaRow], now: u64, json: bool) -> Result<()> {
-    let table = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let (users, groups) = (table("/etc/passwd"), table("/etc/group"));
-    let parts = |row: &QuotaRow| match row.owner {
-        QuotaOwner::User(id) => ("user", id, find_name(&users, id).map(str::to_owned)),
-        QuotaOwner::Group(id) => ("group", id, find_name(&groups, id).map(str::to_owned)),
+    let names =
+        [USERS, GROUPS, PROJECTS].map(|table| std::fs::read_to_string(table.path).unwrap_or_default());
+    let parts = |row: &QuotaRow| {
+        let (text, table, id) = match row.owner {
+            QuotaOwner::User(id) => (&names[0], USERS, id),
+            QuotaOwner::Group(id) => (&names[1], GROUPS, id),
+            QuotaOwner::Project(id) => (&names[2], PROJECTS, id),
+        };
+        (table.what, id, find_name(text, id, table.skipped).map(str::to_owned))
     };
     let mut text;
     if json {
@@ -96,7 +127,7 @@ fn print(rows: &[QuotaRow], now: u64, json: bool) -> Result<()> {
         text = format!("{}\n", serde_json::Value::Array(list));
     } else {
         text = format!(
-            "{:5}  {:16}  {:>9}  {:>9}  {:>9}  {:8}  {:>10}  {:>10}  {:>10}  GRACE\n",
+            "{:7}  {:16}  {:>9}  {:>9}  {:>9}  {:8}  {:>10}  {:>10}  {:>10}  GRACE\n",
             "", "WHO", "BYTES", "SOFT", "HARD", "GRACE", "INODES", "SOFT", "HARD"
         );
         for row in rows {
@@ -107,7 +138,7 @@ fn print(rows: &[QuotaRow], now: u64, json: bool) -> Result<()> {
             let count =
                 |limit: Option<u64>| limit.filter(|&limit| limit > 0).map_or("-".into(), |n| n.to_string());
             let line = format!(
-                "{kind:5}  {name:16}  {:>9}  {:>9}  {:>9}  {:8}  {:>10}  {:>10}  {:>10}  {}",
+                "{kind:7}  {name:16}  {:>9}  {:>9}  {:>9}  {:8}  {:>10}  {:>10}  {:>10}  {}",
                 human_bytes(row.bytes),
                 size(bytes_soft),
                 size(bytes_hard),
@@ -160,10 +191,15 @@ mod tests {
     #[test]
     fn names_and_numbers_are_found_in_tables() {
         let table = "root:x:0:0::/root:/bin/sh\nanna:x:1000:1000::/home/anna:/bin/sh\nbroken\n";
-        assert_eq!(find_number(table, "anna"), Some(1000));
-        assert_eq!(find_number(table, "x"), None);
-        assert_eq!(find_name(table, 0), Some("root"));
-        assert_eq!(find_name(table, 7), None);
-        assert_eq!(number("17", Path::new("/nowhere"), "user").ok(), Some(17));
+        assert_eq!(find_number(table, "anna", 1), Some(1000));
+        assert_eq!(find_number(table, "x", 1), None);
+        assert_eq!(find_name(table, 0, 1), Some("root"));
+        assert_eq!(find_name(table, 7, 1), None);
+        let projects = "web:42\nlogs:7\n";
+        assert_eq!(find_number(projects, "logs", 0), Some(7));
+        assert_eq!(find_name(projects, 42, 0), Some("web"));
+        let nowhere = Table { path: "/nowhere", ..PROJECTS };
+        assert_eq!(number("17", &nowhere).ok(), Some(17));
+        assert!(number("web", &nowhere).is_err());
     }
 }

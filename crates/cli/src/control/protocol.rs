@@ -94,6 +94,8 @@ pub(crate) enum QuotaRequest {
     Set(QuotaOwner, LimitChanges),
     Get(QuotaOwner),
     Report,
+    /// Which directories belong to projects.
+    ProjectTrees,
 }
 
 /// Whose quota.
@@ -101,6 +103,7 @@ pub(crate) enum QuotaRequest {
 pub(crate) enum QuotaOwner {
     User(u32),
     Group(u32),
+    Project(u32),
 }
 
 /// Limits to be set, or as they are; 0: none.
@@ -113,7 +116,7 @@ pub(crate) struct LimitChanges {
     pub(crate) grace_seconds: Option<u64>,
 }
 
-/// What one user or group has.
+/// What one user, group or project has.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct QuotaRow {
     pub(crate) owner: QuotaOwner,
@@ -462,6 +465,8 @@ pub(crate) enum Response {
     },
     /// As it is now.
     Compression(String),
+    /// Number and path of each tree, as raw bytes.
+    ProjectTrees(Vec<(u32, Vec<u8>)>),
 }
 
 impl From<Step> for Response {

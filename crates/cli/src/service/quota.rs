@@ -13,7 +13,7 @@ const LOGGED_ROWS: u64 = 1_000_000;
 
 impl Service {
     pub(super) fn answer_quota(store: &OpenStore, peer: &Peer, request: &QuotaRequest) -> Result<Response> {
-        let is_change = !matches!(request, QuotaRequest::Get(_) | QuotaRequest::Report);
+        let is_change = matches!(request, QuotaRequest::On | QuotaRequest::Off | QuotaRequest::Set(..));
         if is_change && !peer.may_act_for(Peer::own().uid) {
             return Err(CliError::new(Code::Denied, "only root and the store's owner change quotas"));
         }
@@ -44,6 +44,7 @@ impl Service {
             }
             QuotaRequest::Report if !store.fs.has_quotas() => Err(are_off()),
             QuotaRequest::Report => Ok(rows(&store.fs.quota_report())),
+            QuotaRequest::ProjectTrees => Ok(Response::ProjectTrees(store.fs.project_trees()?)),
         }
     }
 }
@@ -56,6 +57,7 @@ fn of(owner: QuotaOwner) -> (QuotaKind, u32) {
     match owner {
         QuotaOwner::User(id) => (QuotaKind::User, id),
         QuotaOwner::Group(id) => (QuotaKind::Group, id),
+        QuotaOwner::Project(id) => (QuotaKind::Project, id),
     }
 }
 
@@ -74,6 +76,7 @@ fn rows(lines: &[QuotaLine]) -> Response {
         owner: match line.kind {
             QuotaKind::User => QuotaOwner::User(line.id),
             QuotaKind::Group => QuotaOwner::Group(line.id),
+            QuotaKind::Project => QuotaOwner::Project(line.id),
         },
         bytes: line.usage.bytes.max(0) as u64,
         inodes: line.usage.inodes.max(0) as u64,

@@ -9,7 +9,8 @@ use crate::acl::Inherited;
 use crate::node::{DirectoryPart, Intern, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::{
-    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, SYMLINK_LEN_MAX, Timestamp,
+    Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Project, Result, SYMLINK_LEN_MAX,
+    Timestamp,
 };
 
 const S_ISGID: u32 = 0o2000;
@@ -100,8 +101,10 @@ impl FileSystem {
         let mut batch = Batch::new();
         inherited.stage(self, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
-        let node = self.intern_new(header, &|| Location::Orphan, None);
+        // An orphan only when there is one: who drops an orphan's node has it reaped.
+        let node = self.intern_new(header, &|| Location::Own, None);
         let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
+        node.relocate(Location::Orphan);
         node.state().touched(position);
         Ok(answer(&node))
     }
@@ -173,8 +176,8 @@ impl FileSystem {
         }
     }
 
-    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory; and the lists that it
-    /// inherits.
+    /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory, the project that
+    /// one hands down; and the lists that it inherits.
     fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<(Header, Inherited)> {
         let now: Timestamp = self.now();
         let inherited = self.inherited(caller, parent, new.kind, new.mode & MODE_BITS)?;
@@ -199,7 +202,7 @@ impl FileSystem {
             header.nlink = 2;
             header.parent = parent.inode;
         }
-        Ok((header, inherited))
+        Ok((header.with_project(Project::of_new(&above, new.kind)), inherited))
     }
 
     /// The target of a symbolic link. Never parks.

@@ -6,6 +6,7 @@ use kvfs_txn::{LockName, Want};
 use super::lookup::answer;
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{Location, Pin};
+use crate::quota::expect_same_project;
 use crate::schema::{Placement, Row, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
 use crate::view::Names;
 use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp};
@@ -25,7 +26,8 @@ impl FileSystem {
     /// own subtree, where it stays. One batch.
     ///
     /// # Errors
-    /// `Exists`, `NotPermitted` for directories, `NotFound` for orphans that can't be linked, `TooManyLinks`, …
+    /// `Exists`, `NotPermitted` for directories, `NotFound` for orphans that can't be linked, `OtherProject`,
+    /// `TooManyLinks`, …
     pub fn link(&self, caller: &Caller, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         check_name(new_name)?;
         self.check_writable()?;
@@ -46,6 +48,9 @@ impl FileSystem {
         }
         if node.header().nlink >= LINK_MAX {
             return Err(FsError::TooManyLinks);
+        }
+        if !self.restores() {
+            expect_same_project(&parent.header(), &node.header())?;
         }
         let now = self.now();
         let mut batch = Batch::new();

@@ -10,6 +10,7 @@ use kvfs_txn::{Fields, LockName, Want};
 use super::remove::{finish_removal, removal_wants};
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{DirectoryPart, Node, Pin};
+use crate::quota::expect_same_project;
 use crate::schema::{Header, ROOT_INODE, Row, RowPatch, encode_row};
 use crate::view::Names;
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp};
@@ -52,7 +53,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
-    /// into itself), …
+    /// into itself), `OtherProject`, …
     pub fn rename(
         &self,
         caller: &Caller,
@@ -80,6 +81,12 @@ impl FileSystem {
             return Ok(());
         }
         self.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
+        if parent != new_parent && !self.restores() {
+            expect_same_project(&target_pin.header(), &moving.node.header())?;
+            if let (RenameMode::Exchange, Some(other)) = (mode, &replaced) {
+                expect_same_project(&source_pin.header(), &other.node.header())?;
+            }
+        }
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
             (_, replaced) => self.move_over(&source, &target, &moving, replaced.as_ref()),

@@ -1,7 +1,7 @@
 //! Counting what operations change, and refusing what limits forbid.
 //!
 //! Thread safety: as [`FileSystem`]. Invariant: whoever changes an inode's space under the gate holds its owner shared
-//! (among `MODE`), and says so in the row's patch: so a change of owner, which holds it exclusively, moves exactly
+//! (among `MODE`), and says so in the row's patch: so a change of owner or project, which holds it exclusively, moves exactly
 //! what there is, among operations as among transactions.
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use kvfs_txn::{Fields, LockName, Want};
 use parking_lot::RwLockReadGuard;
 
 use super::record::{self, Part};
+use super::table::Heed;
 use super::{QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{Header, RowFlags, RowPatch};
@@ -53,8 +54,9 @@ pub(super) fn usage_of(header: &Header) -> Usage {
 }
 
 /// Whose an inode with these attributes is.
-pub(super) fn payers(header: &Header) -> [(QuotaKind, u32); 2] {
-    [(QuotaKind::User, header.uid), (QuotaKind::Group, header.gid)]
+pub(super) fn payers(header: &Header) -> impl Iterator<Item = (QuotaKind, u32)> + use<> {
+    let project = (header.project != 0).then_some((QuotaKind::Project, header.project));
+    [(QuotaKind::User, header.uid), (QuotaKind::Group, header.gid)].into_iter().chain(project)
 }
 
 /// What changes when an inode becomes another; `None`: it is not there.
@@ -89,7 +91,7 @@ impl FileSystem {
     /// Applies a batch that makes an inode (`before` is `None`), ends one (`after`), or changes one.
     ///
     /// # Errors
-    /// `QuotaExceeded`, unless root asks; as [`Self::apply`].
+    /// `QuotaExceeded`, unless root asks; `ProjectFull`; as [`Self::apply`].
     pub(crate) fn apply_counted(
         &self,
         gate: &Gate<'_>,
@@ -99,14 +101,14 @@ impl FileSystem {
         after: Option<&Header>,
     ) -> Result<Position> {
         let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
-        self.apply_changes(quotas, caller.uid != 0, batch, &changes(before, after))
+        self.apply_changes(quotas, self.heed(caller.uid), batch, &changes(before, after))
     }
 
     /// Applies a batch that ends these inodes.
     pub(crate) fn apply_ends(&self, gate: &Gate<'_>, batch: Batch, ends: &[Header]) -> Result<Position> {
         let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
         let changes: Vec<Change> = ends.iter().flat_map(|header| changes(Some(header), None)).collect();
-        self.apply_changes(quotas, false, batch, &changes)
+        self.apply_changes(quotas, Heed::NOTHING, batch, &changes)
     }
 
     /// As [`Self::apply_to_node`], for patches that may change owner or space.
@@ -114,6 +116,23 @@ impl FileSystem {
         &self,
         gate: &Gate<'_>,
         caller: &Caller,
+        batch: Batch,
+        node: &Pin<'_>,
+        patch: RowPatch,
+    ) -> Result<Position> {
+        self.apply_heeding(gate, self.heed(caller.uid), batch, node, patch)
+    }
+
+    /// The limits that `uid` is kept by. Root is no exception for projects: their limits are those of a place, such as
+    /// a container's. A restore brings back what was there.
+    pub(super) fn heed(&self, uid: u32) -> Heed {
+        Heed { owners: uid != 0, projects: !self.restores() }
+    }
+
+    pub(super) fn apply_heeding(
+        &self,
+        gate: &Gate<'_>,
+        heed: Heed,
         mut batch: Batch,
         node: &Pin<'_>,
         mut patch: RowPatch,
@@ -129,7 +148,7 @@ impl FileSystem {
         patch.is_counted = true;
         let (keyspace, key) = node.row_address(&self.keyspaces);
         batch.merge(keyspace, key, patch.encode(node.inode));
-        let position = self.apply_changes(quotas, caller.uid != 0, batch, &changes)?;
+        let position = self.apply_changes(quotas, heed, batch, &changes)?;
         self.tell_node(node, &patch, position);
         Ok(position)
     }
@@ -137,7 +156,7 @@ impl FileSystem {
     fn apply_changes(
         &self,
         quotas: &Quotas,
-        is_limited: bool,
+        heed: Heed,
         mut batch: Batch,
         changes: &[Change],
     ) -> Result<Position> {
@@ -147,25 +166,18 @@ impl FileSystem {
         }
         let now = self.now().seconds;
         if let Origin::Txn(view) = &self.origin {
-            if is_limited {
-                quotas.accounts.check(changes, &view.pending_usage, now)?;
-            }
+            quotas.accounts.check(changes, &view.pending_usage, heed, now)?;
             let position = self.apply(batch)?;
             view.pending_usage.add(changes);
             return Ok(position);
         }
-        quotas.accounts.charge(changes, is_limited, now)?;
+        quotas.accounts.charge(changes, heed, now)?;
         self.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
-    /// The usage that a transaction's commit adds to the main line's: reserved there now, all or nothing. To be given
-    /// back to [`Self::refund_commit`] when the commit fails.
-    pub(crate) fn charge_commit(
-        &self,
-        gate: &Gate<'_>,
-        view: &TxnView,
-        is_limited: bool,
-    ) -> Result<Vec<Change>> {
+    /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or nothing. To
+    /// be given back to [`Self::refund_commit`] when the commit fails.
+    pub(crate) fn charge_commit(&self, gate: &Gate<'_>, view: &TxnView, uid: u32) -> Result<Vec<Change>> {
         let Some(quotas) = gate.0.as_ref() else { return Ok(Vec::new()) };
         let mut changes = Vec::new();
         each_change(view.txn.changes(quotas.keyspace)?, |change| {
@@ -178,7 +190,7 @@ impl FileSystem {
             changes.push(Change { kind, id, usage });
             Ok(())
         })?;
-        quotas.accounts.charge(&changes, is_limited, self.now().seconds)?;
+        quotas.accounts.charge(&changes, self.heed(uid), self.now().seconds)?;
         Ok(changes)
     }
 

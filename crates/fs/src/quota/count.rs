@@ -7,13 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read};
 
 use super::charge::{Change, OPEN, payers, usage_of};
 use super::record::{self, ACCOUNTS, Part, key};
 use super::{QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
 use crate::check::CheckReport;
-use crate::schema::{Header, Keyspaces, ROOT_INODE, Row, Superblock, superblock_key};
+use crate::schema::{Header, Keyspaces, ROOT_INODE, Row};
 use crate::{FileSystem, Result};
 
 /// Rows between two reports of progress.
@@ -45,13 +46,17 @@ impl FileSystem {
                 return Err(OPEN);
             }
             let mut batch = Batch::new();
-            for kind in [QuotaKind::User, QuotaKind::Group] {
+            for kind in [QuotaKind::User, QuotaKind::Group, QuotaKind::Project] {
                 // Limits stay from the last time.
                 self.stage_forgetting(&mut batch, keyspace, kind)?;
             }
             batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
-            self.put_superblock(&mut batch, true);
-            self.store.apply(batch, Durability::Buffered)?;
+            {
+                let free = self.shared.inodes.lock();
+                self.shared.has_quotas.store(true, Ordering::Relaxed);
+                self.stage_superblock(&mut batch, free.end);
+                self.store.apply(batch, Durability::Buffered)?;
+            }
             let quotas = self.load_quotas(keyspace, false)?;
             *gate = Some(Arc::clone(&quotas));
             (quotas, self.store.snapshot()?)
@@ -101,7 +106,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Deletes the usage of all users or groups.
+    /// Deletes the usage of all of a kind.
     fn stage_forgetting(&self, batch: &mut Batch, keyspace: Keyspace, kind: QuotaKind) -> Result<()> {
         let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
         cursor.next()?;
@@ -115,13 +120,6 @@ impl FileSystem {
             cursor.next()?;
         }
         Ok(())
-    }
-
-    fn put_superblock(&self, batch: &mut Batch, has_quotas: bool) {
-        let free = self.shared.inodes.lock();
-        self.shared.has_quotas.store(has_quotas, Ordering::Relaxed);
-        let superblock = Superblock { inline_len_max: self.inline_len_max, inode_next: free.end, has_quotas };
-        batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
     }
 
     fn count(&self, quotas: &Arc<Quotas>, read: &dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
@@ -155,8 +153,21 @@ pub(crate) fn forget_count(batch: &mut Batch, keyspace: Keyspace) {
 }
 
 /// The usage of everybody, from the rows.
-fn count_rows(read: &dyn Read, keyspaces: &Keyspaces, progress: &dyn Fn(u64)) -> Result<Sums> {
-    let (mut sums, mut rows) = (Sums::new(), 0_u64);
+fn count_rows(read: &dyn Read, keyspaces: &Keyspaces, report: &dyn Fn(u64)) -> Result<Sums> {
+    let mut sums = Sums::new();
+    progress::stage("counting", Unit::Items, 0);
+    each_header(read, keyspaces, report, |header| add(&mut sums, header))?;
+    Ok(sums)
+}
+
+/// Calls `each` for every inode, and `report` now and then with the number of rows that were read.
+pub(super) fn each_header(
+    read: &dyn Read,
+    keyspaces: &Keyspaces,
+    report: &dyn Fn(u64),
+    mut each: impl FnMut(&Header),
+) -> Result<()> {
+    let mut rows = 0_u64;
     for keyspace in [keyspaces.meta, keyspaces.orphans] {
         // Below the root are the file system's own records.
         let from = if keyspace == keyspaces.meta { ROOT_INODE.to_be_bytes().to_vec() } else { Vec::new() };
@@ -164,16 +175,17 @@ fn count_rows(read: &dyn Read, keyspaces: &Keyspaces, progress: &dyn Fn(u64)) ->
         cursor.seek(&from)?;
         while let Some((key, bytes)) = cursor.entry() {
             if let Row::Inode(header, _) = Row::decode(key, bytes)? {
-                add(&mut sums, &header);
+                each(&header);
             }
             rows += 1;
             if rows.is_multiple_of(PROGRESS_ROWS) {
-                progress(rows);
+                progress::advance(PROGRESS_ROWS);
+                report(rows);
             }
             cursor.next()?;
         }
     }
-    Ok(sums)
+    Ok(())
 }
 
 fn add(sums: &mut Sums, header: &Header) {

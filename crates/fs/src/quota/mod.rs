@@ -1,9 +1,9 @@
-//! Quotas: what users and groups have in files, and how much they may have.
+//! Quotas: what users, groups and projects have in files, and how much they may have.
 //!
 //! Purpose: every change of an inode's owner or space adds to the usage of whom it concerns, in the same batch, so that
 //! usage is exact at every position of the history, in transactions, and after a crash. Limits are looked at before
 //! the batch is applied. An inode counts from its making until its end, also while it has no name: one inode, and as
-//! bytes its blocks, or its content in the row.
+//! bytes its blocks, or its content in the row. What has a project counts for it, too.
 //!
 //! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until its
 //! batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The table of
@@ -15,6 +15,7 @@
 
 mod charge;
 mod count;
+mod project;
 mod record;
 mod table;
 
@@ -25,6 +26,8 @@ use parking_lot::RwLock;
 
 use charge::Change;
 pub(crate) use count::{check_usage, forget_count};
+pub use project::Project;
+pub(crate) use project::expect_same_project;
 pub(crate) use record::QuotaMerge;
 pub(crate) use table::Pending;
 
@@ -45,6 +48,8 @@ pub enum QuotaKind {
     User,
     /// A group's.
     Group,
+    /// That of a project: of the trees that it is given to.
+    Project,
 }
 
 impl QuotaKind {
@@ -53,6 +58,7 @@ impl QuotaKind {
         match self {
             Self::User => "user",
             Self::Group => "group",
+            Self::Project => "project",
         }
     }
 
@@ -60,6 +66,7 @@ impl QuotaKind {
         match self {
             Self::User => b'u',
             Self::Group => b'g',
+            Self::Project => b'p',
         }
     }
 
@@ -67,6 +74,7 @@ impl QuotaKind {
         match letter {
             b'u' => Some(Self::User),
             b'g' => Some(Self::Group),
+            b'p' => Some(Self::Project),
             _ => None,
         }
     }
@@ -119,10 +127,10 @@ impl Limits {
     }
 }
 
-/// What there is to say of one user or group.
+/// What there is to say of one user, group or project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaLine {
-    /// User or group.
+    /// Of what kind.
     pub kind: QuotaKind,
     /// Which.
     pub id: u32,
@@ -174,7 +182,7 @@ impl FileSystem {
         quotas.map_or_else(Vec::new, |quotas| quotas.accounts.lines())
     }
 
-    /// What there is to say of one user or group. `None` while quotas are off.
+    /// What there is to say of one user, group or project. `None` while quotas are off.
     pub fn quota(&self, kind: QuotaKind, id: u32) -> Option<QuotaLine> {
         let quotas = self.shared.quotas.read().clone()?;
         Some(quotas.accounts.line(kind, id))
@@ -183,10 +191,13 @@ impl FileSystem {
     /// Sets limits, durably within the commit interval. Who has more already keeps it.
     ///
     /// # Errors
-    /// `Invalid` while quotas are off; store errors.
+    /// `Invalid` while quotas are off, and for project 0, which is none; store errors.
     pub fn set_quota(&self, kind: QuotaKind, id: u32, limits: Limits) -> Result<()> {
         self.expect_main()?;
         self.check_writable()?;
+        if (kind, id) == (QuotaKind::Project, 0) {
+            return Err(FsError::Invalid("project 0 is none"));
+        }
         let gate = self.shared.quotas.read();
         let quotas = gate.as_ref().ok_or(QUOTAS_ARE_OFF)?;
         let mut batch = Batch::new();

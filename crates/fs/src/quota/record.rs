@@ -1,4 +1,4 @@
-//! What is stored of quotas: usage, limits, and since when a soft limit is overstepped; for each user and group.
+//! What is stored of quotas: usage, limits, and since when a soft limit is overstepped; for each user, group and project.
 //!
 //! Thread safety: plain values. Invariant: usage is only ever added to, so that changes commute.
 
@@ -62,7 +62,7 @@ const _: () = assert!(size_of::<RawUsage>() == 16 && size_of::<RawLimits>() == 4
 /// The key of the record that says whether everything has been counted.
 pub(super) const STATE_KEY: &[u8] = b"state";
 
-/// Lowest and highest keys of all that is about users and groups.
+/// Lowest and highest keys of all that is about users, groups and projects.
 pub(super) const ACCOUNTS: (&[u8], &[u8]) = (b"g", b"v");
 
 pub(super) fn key(kind: QuotaKind, id: u32, part: Part) -> Bytes {

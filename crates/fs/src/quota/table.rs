@@ -1,4 +1,4 @@
-//! The accounts of users and groups in memory: who has how much, and whether he may have more.
+//! The accounts of users, groups and projects in memory: who has how much, and whether he may have more.
 //!
 //! Thread safety: one lock, held for moments. Invariant: what was reserved is in the sums, so that several who are
 //! admitted at the same time don't overstep a hard limit together.
@@ -33,6 +33,33 @@ pub(super) struct Accounts {
 /// What a transaction has changed so far; nobody else sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(Mutex<HashMap<(QuotaKind, u32), Usage>>);
+
+/// Whose limits are heeded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heed {
+    /// Those of users and groups.
+    pub(super) owners: bool,
+    pub(super) projects: bool,
+}
+
+impl Heed {
+    pub(super) const NOTHING: Self = Self { owners: false, projects: false };
+
+    fn is_of(self, kind: QuotaKind) -> bool {
+        match kind {
+            QuotaKind::User | QuotaKind::Group => self.owners,
+            QuotaKind::Project => self.projects,
+        }
+    }
+}
+
+/// What somebody is told who would pass a limit.
+fn refusal(kind: QuotaKind) -> FsError {
+    match kind {
+        QuotaKind::User | QuotaKind::Group => FsError::QuotaExceeded,
+        QuotaKind::Project => FsError::ProjectFull,
+    }
+}
 
 /// One of the two things that are limited.
 struct Measure {
@@ -110,27 +137,27 @@ impl Accounts {
     }
 
     /// Whether all of it is within the limits, with what `pending` has already.
-    pub(super) fn check(&self, changes: &[Change], pending: &Pending, now: i64) -> Result<()> {
+    pub(super) fn check(&self, changes: &[Change], pending: &Pending, heed: Heed, now: i64) -> Result<()> {
         let (all, pending) = (self.all.lock(), pending.0.lock());
-        for change in changes {
+        for change in changes.iter().filter(|change| heed.is_of(change.kind)) {
             let Some(account) = all.get(&(change.kind, change.id)) else { continue };
             let more = pending.get(&(change.kind, change.id)).copied().unwrap_or_default();
             let account = Account { usage: account.usage.plus(more), ..*account };
             if self.is_counted() && !account.allows(change.usage, now) {
-                return Err(FsError::QuotaExceeded);
+                return Err(refusal(change.kind));
             }
         }
         Ok(())
     }
 
-    /// Adds the changes; with `is_limited` all or, where a limit forbids it, none.
-    pub(super) fn charge(&self, changes: &[Change], is_limited: bool, now: i64) -> Result<()> {
+    /// Adds the changes; all or, where a limit that is heeded forbids it, none.
+    pub(super) fn charge(&self, changes: &[Change], heed: Heed, now: i64) -> Result<()> {
         let mut all = self.all.lock();
-        if is_limited && self.is_counted() {
-            for change in changes {
+        if self.is_counted() {
+            for change in changes.iter().filter(|change| heed.is_of(change.kind)) {
                 let account = all.get(&(change.kind, change.id));
                 if account.is_some_and(|account| !account.allows(change.usage, now)) {
-                    return Err(FsError::QuotaExceeded);
+                    return Err(refusal(change.kind));
                 }
             }
         }
@@ -209,6 +236,11 @@ impl Accounts {
 }
 
 impl Pending {
+    /// What it has changed of one.
+    pub(super) fn of(&self, kind: QuotaKind, id: u32) -> Usage {
+        self.0.lock().get(&(kind, id)).copied().unwrap_or_default()
+    }
+
     /// Adds the changes.
     pub(super) fn add(&self, changes: &[Change]) {
         let mut all = self.0.lock();

@@ -167,8 +167,9 @@ pub(crate) struct RowPatch {
     pub(crate) mtime: Option<TimePatch>,
     pub(crate) ctime: Option<TimePatch>,
     pub(crate) content: Option<ContentPatch>,
-    /// What it changes is counted as the owner's: it does not go together with a change of owner.
+    /// What it changes is counted as the owner's: it does not go together with a change of owner or project.
     pub(crate) is_counted: bool,
+    pub(crate) project: Option<u32>,
 }
 
 const MODE: u32 = 1;
@@ -184,7 +185,8 @@ const MTIME: u32 = 1 << 9;
 const CTIME: u32 = 1 << 10;
 const CONTENT: u32 = 1 << 11;
 const COUNTED: u32 = 1 << 12;
-const KNOWN: u32 = (1 << 13) - 1;
+const PROJECT: u32 = 1 << 13;
+const KNOWN: u32 = (1 << 14) - 1;
 
 /// The content of a small file.
 pub(crate) const TOUCH_CONTENT: Touch = Touch { exclusive: CONTENT as u64, increment: 0 };
@@ -222,6 +224,7 @@ impl RowPatch {
         }
         header.uid = self.uid.unwrap_or(header.uid);
         header.gid = self.gid.unwrap_or(header.gid);
+        header.project = self.project.unwrap_or(header.project);
         header.nlink = header.nlink.wrapping_add_signed(self.nlink_add.unwrap_or(0));
         if let Some(change) = self.size {
             change.apply(&mut header.size);
@@ -257,6 +260,7 @@ impl RowPatch {
             ctime: join(self.ctime, newer.ctime, |a, b| Some(a.then(b)))?,
             content: join(self.content.clone(), newer.content.clone(), |a, b| a.then(&b))?,
             is_counted: self.is_counted | newer.is_counted,
+            project: newer.project.or(self.project),
         })
     }
 
@@ -277,6 +281,8 @@ impl RowPatch {
         exclusive(GID, self.gid.is_some());
         exclusive(PARENT, self.parent.is_some());
         exclusive(CONTENT, self.content.is_some());
+        // Entries that come into a directory get its project: they don't go together with a change of it.
+        exclusive(PROJECT | SIZE, self.project.is_some());
         exclusive(ATIME, matches!(self.atime, Some(TimePatch::Set(_))));
         let entries_are_counted = matches!(self.size, Some(NumberPatch::Add(_)));
         let commuting = [
@@ -294,7 +300,7 @@ impl RowPatch {
             }
         }
         if self.is_counted {
-            touch.increment |= u64::from(UID | GID);
+            touch.increment |= u64::from(UID | GID | PROJECT);
         }
         touch
     }
@@ -323,6 +329,7 @@ impl RowPatch {
         if self.is_counted {
             out.fields |= COUNTED;
         }
+        out.field(PROJECT, self.project, Encoder::u32);
         out.bytes[..4].copy_from_slice(&out.fields.to_le_bytes());
         out.bytes.into()
     }
@@ -349,6 +356,7 @@ impl RowPatch {
             ctime: input.field(fields & CTIME, Decoder::time)?,
             content: input.field(fields & CONTENT, Decoder::content)?,
             is_counted: fields & COUNTED != 0,
+            project: input.field(fields & PROJECT, Decoder::u32)?,
         };
         input.0.is_empty().then_some((inode, patch))
     }

@@ -11,7 +11,7 @@ use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Placement;
-use crate::{Attr, FileType, FsError, Result, Timestamp};
+use crate::{Attr, FileType, FsError, Project, Result, Timestamp};
 
 /// Tag of a row with attributes. The numbers carry the row format's version: a new layout gets a new tag.
 const TAG_INODE: u8 = 0x11;
@@ -40,6 +40,8 @@ impl RowFlags {
     pub(crate) const ACCESS_ACL: Self = Self(16);
     /// A directory with a list that it hands down.
     pub(crate) const DEFAULT_ACL: Self = Self(32);
+    /// A directory that hands its project down to what is made in it.
+    pub(crate) const HANDS_PROJECT_DOWN: Self = Self(64);
 
     /// The upper byte says how content is to be stored, and in a directory that of new files.
     pub(crate) const COMPRESSION: Self = Self(0xff00);
@@ -147,8 +149,10 @@ pub(crate) struct Header {
     pub(crate) gid: u32,
     /// Number of names; for directories 2 + number of subdirectories.
     pub(crate) nlink: u32,
-    /// Device number.
+    /// Device number; 0 but for devices, in whose place others have their project.
     pub(crate) rdev: u32,
+    /// Project that it is counted for; 0: none.
+    pub(crate) project: u32,
     /// Bytes; for directories the number of entries.
     pub(crate) size: u64,
     /// Blocks present, of 4 KiB. Without [`RowFlags::SPARSE`] it follows from the size.
@@ -180,6 +184,7 @@ impl Header {
             gid: 0,
             nlink: 1,
             rdev: 0,
+            project: 0,
             size: 0,
             blocks: 0,
             parent: 0,
@@ -219,7 +224,25 @@ impl Header {
         }
     }
 
+    /// What it is counted for, and hands down.
+    pub(crate) fn project(&self) -> Project {
+        Project { id: self.project, hands_down: self.flags.has(RowFlags::HANDS_PROJECT_DOWN) }
+    }
+
+    /// The same with another project.
+    pub(crate) fn with_project(mut self, project: Project) -> Self {
+        let flag = if project.hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
+        self.flags = self.flags.without(RowFlags::HANDS_PROJECT_DOWN) | flag;
+        self.project = project.id;
+        self
+    }
+
     fn raw(&self) -> RawHeader {
+        // A row has no field of its own for the project: only devices have a number, and they have no blocks.
+        let (rdev, blocks) = match self.kind {
+            FileType::CharDevice | FileType::BlockDevice => (self.rdev, u64::from(self.project)),
+            _ => (self.project, self.blocks),
+        };
         RawHeader {
             tag: TAG_INODE,
             kind: self.kind as u8,
@@ -228,10 +251,10 @@ impl Header {
             uid: U32::new(self.uid),
             gid: U32::new(self.gid),
             nlink: U32::new(self.nlink),
-            rdev: U32::new(self.rdev),
+            rdev: U32::new(rdev),
             inode: U64::new(self.inode),
             size: U64::new(self.size),
-            blocks: U64::new(self.blocks),
+            blocks: U64::new(blocks),
             parent: U64::new(self.parent),
             atime: self.atime.into(),
             mtime: self.mtime.into(),
@@ -241,17 +264,23 @@ impl Header {
     }
 
     fn from_raw(raw: &RawHeader) -> Option<Self> {
+        let kind = FileType::from_d_type(raw.kind)?;
+        let (rdev, project, blocks) = match kind {
+            FileType::CharDevice | FileType::BlockDevice => (raw.rdev.get(), raw.blocks.get() as u32, 0),
+            _ => (0, raw.rdev.get(), raw.blocks.get()),
+        };
         Some(Self {
             inode: raw.inode.get(),
-            kind: FileType::from_d_type(raw.kind)?,
+            kind,
             flags: RowFlags(raw.flags.get()),
             mode: raw.mode.get(),
             uid: raw.uid.get(),
             gid: raw.gid.get(),
             nlink: raw.nlink.get(),
-            rdev: raw.rdev.get(),
+            rdev,
+            project,
             size: raw.size.get(),
-            blocks: raw.blocks.get(),
+            blocks,
             parent: raw.parent.get(),
             atime: raw.atime.into(),
             mtime: raw.mtime.into(),

@@ -12,6 +12,9 @@ const VERSION: u32 = 1;
 /// Of a store that has, or had, quotas: who does not know of them must not change its files.
 const VERSION_WITH_QUOTAS: u32 = 2;
 
+/// Of a store that has, or had, projects, which are counted and handed down; it may have quotas, too.
+const VERSION_WITH_PROJECTS: u32 = 3;
+
 /// First inode number for files; the lower ones are reserved.
 const INODE_FIRST: u64 = 16;
 
@@ -33,8 +36,10 @@ pub(crate) struct Superblock {
     pub(crate) inline_len_max: u32,
     /// Every inode number from here on is unused.
     pub(crate) inode_next: u64,
-    /// Usage is counted, or was once.
+    /// Usage is counted, or was once, or may have been.
     pub(crate) has_quotas: bool,
+    /// Something has a project, or had one.
+    pub(crate) has_projects: bool,
 }
 
 impl Superblock {
@@ -42,13 +47,19 @@ impl Superblock {
         if options.inline_len_max > INLINE_LEN_LIMIT {
             return Err(FsError::Invalid("the inline threshold is at most 65536 bytes"));
         }
-        Ok(Self { inline_len_max: options.inline_len_max, inode_next: INODE_FIRST, has_quotas: false })
+        let (inline_len_max, inode_next) = (options.inline_len_max, INODE_FIRST);
+        Ok(Self { inline_len_max, inode_next, has_quotas: false, has_projects: false })
     }
 
     pub(crate) fn encode(self) -> Bytes {
+        let version = match (self.has_projects, self.has_quotas) {
+            (true, _) => VERSION_WITH_PROJECTS,
+            (false, true) => VERSION_WITH_QUOTAS,
+            (false, false) => VERSION,
+        };
         let raw = Raw {
             magic: MAGIC,
-            version: U32::new(if self.has_quotas { VERSION_WITH_QUOTAS } else { VERSION }),
+            version: U32::new(version),
             inline_len_max: U32::new(self.inline_len_max),
             inode_next: U64::new(self.inode_next),
         };
@@ -66,13 +77,17 @@ impl Superblock {
         if raw.magic != MAGIC {
             return Err(FsError::Format("the store holds no kvfs file system; run `kvfs mkfs`".into()));
         }
-        let has_quotas = raw.version.get() == VERSION_WITH_QUOTAS;
-        if raw.version.get() != VERSION && !has_quotas {
-            return Err(FsError::Format(format!(
-                "file-system format {} is not the format {VERSION} that this kvfs knows; use a matching kvfs",
-                raw.version
-            )));
-        }
-        Ok(Self { inline_len_max: raw.inline_len_max.get(), inode_next: raw.inode_next.get(), has_quotas })
+        let (has_quotas, has_projects) = match raw.version.get() {
+            VERSION => (false, false),
+            VERSION_WITH_QUOTAS => (true, false),
+            VERSION_WITH_PROJECTS => (true, true),
+            version => {
+                return Err(FsError::Format(format!(
+                    "file-system format {version} is not the format {VERSION} that this kvfs knows; use a matching kvfs"
+                )));
+            }
+        };
+        let (inline_len_max, inode_next) = (raw.inline_len_max.get(), raw.inode_next.get());
+        Ok(Self { inline_len_max, inode_next, has_quotas, has_projects })
     }
 }

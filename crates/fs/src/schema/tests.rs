@@ -61,6 +61,7 @@ fn row_patch(random: &mut Random) -> RowPatch {
         ctime: random.maybe(time_patch),
         content: random.maybe(content_patch),
         is_counted: random.below(4) == 0,
+        project: random.maybe(|random| random.below(9) as u32),
     }
 }
 
@@ -99,9 +100,9 @@ fn superblocks_decode_and_other_formats_are_told() {
     let bytes = superblock.encode();
     assert_eq!(Superblock::decode(&bytes).unwrap(), superblock);
     let mut newer = bytes.to_vec();
-    newer[8] = 3;
+    newer[8] = 4;
     let message = Superblock::decode(&newer).unwrap_err().to_string();
-    assert!(message.contains("format 3"), "{message}");
+    assert!(message.contains("format 4"), "{message}");
     newer[0] = b'x';
     assert!(Superblock::decode(&newer).unwrap_err().to_string().contains("mkfs"));
     assert!(Superblock::decode(&bytes[1..]).is_err());

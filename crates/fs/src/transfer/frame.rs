@@ -26,6 +26,9 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 2 << 20;
 /// Of the file system's rows; another layout of rows is another number.
 const ROWS_VERSION: u32 = 1;
 
+/// Of rows that may have projects.
+const ROWS_VERSION_WITH_PROJECTS: u32 = 2;
+
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawPrologue {
@@ -221,6 +224,8 @@ pub struct Begin {
     pub inline_len_max: u32,
     /// Every inode number from here on is unused in it.
     pub inode_next: u64,
+    /// Rows may have projects.
+    pub has_projects: bool,
 }
 
 impl Begin {
@@ -233,8 +238,9 @@ impl Begin {
         let from = self.from.as_ref();
         let from_name = from.map_or("", |(_, name)| name);
         let nothing = SnapshotId { store: [0; 16], position: 0, created: 0 };
+        let rows_version = if self.has_projects { ROWS_VERSION_WITH_PROJECTS } else { ROWS_VERSION };
         let raw = RawBegin {
-            rows_version: ROWS_VERSION.into(),
+            rows_version: rows_version.into(),
             inline_len_max: self.inline_len_max.into(),
             inode_next: self.inode_next.into(),
             to: raw_id(&self.to.0),
@@ -249,7 +255,12 @@ impl Begin {
     pub(super) fn decode(payload: &[u8]) -> Option<Self> {
         let (raw, names) = RawBegin::ref_from_prefix(payload).ok()?;
         let (to_name, from_name) = names.split_at_checked(raw.to_name_len.get() as usize)?;
-        if raw.rows_version != ROWS_VERSION || from_name.len() != raw.from_name_len.get() as usize {
+        let has_projects = match raw.rows_version.get() {
+            ROWS_VERSION => false,
+            ROWS_VERSION_WITH_PROJECTS => true,
+            _ => return None,
+        };
+        if from_name.len() != raw.from_name_len.get() as usize {
             return None;
         }
         let name = |bytes: &[u8]| {
@@ -264,7 +275,7 @@ impl Begin {
         let to = (id_of(&raw.to), name(to_name)?);
         let (inline_len_max, inode_next) = (raw.inline_len_max.get(), raw.inode_next.get());
         let is_sane = inline_len_max <= crate::INLINE_LEN_LIMIT && inode_next <= crate::INODE_MAX;
-        is_sane.then_some(Self { to, from, inline_len_max, inode_next })
+        is_sane.then_some(Self { to, from, inline_len_max, inode_next, has_projects })
     }
 }
 

@@ -220,7 +220,7 @@ impl FileSystem {
 
     /// The file system's own records as they are after the commit.
     fn stage_own_records(&self, receipt: &Receipt) -> Result<()> {
-        let Begin { to: (id, name), inline_len_max, inode_next, .. } = &receipt.begin;
+        let Begin { to: (id, name), inline_len_max, inode_next, has_projects, .. } = &receipt.begin;
         let meta = self.keyspaces.meta;
         let superblock = self.store.get(meta, &superblock_key())?;
         let superblock =
@@ -231,6 +231,7 @@ impl FileSystem {
             inline_len_max: *inline_len_max,
             inode_next: superblock.inode_next.max(*inode_next),
             has_quotas: superblock.has_quotas,
+            has_projects: superblock.has_projects || *has_projects,
         };
         let mut batch = Batch::new();
         if superblock.has_quotas {

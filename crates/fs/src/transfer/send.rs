@@ -44,6 +44,7 @@ impl FileSystem {
             from: from_id,
             inline_len_max: superblock.inline_len_max,
             inode_next: superblock.inode_next,
+            has_projects: superblock.has_projects,
         };
         let from_view = from.map(|(_, (_, view))| view);
         let mut heads = VecDeque::from([(FrameKind::Begin, begin.encode())]);

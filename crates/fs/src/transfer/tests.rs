@@ -35,6 +35,7 @@ fn begin(from: bool) -> Begin {
         from: from.then(|| (id(1), "öne".into())),
         inline_len_max: 4096,
         inode_next: INODE_NEXT,
+        has_projects: from,
     }
 }
 

@@ -11,6 +11,7 @@
 //! * inodes of a branch from its record's `inode_from` on were made in it: the number was not reserved when its
 //!   snapshot was taken, and is given once.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -182,6 +183,7 @@ impl FileSystem {
             created,
             phase: RwLock::new(Phase::Open),
             pending_usage: Pending::default(),
+            restores: AtomicBool::new(false),
         };
         let fs = self.view(Origin::Txn(view), TXN_NODE_SHARE);
         fs.install_root()?;

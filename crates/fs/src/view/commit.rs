@@ -91,7 +91,7 @@ impl FileSystem {
     /// says otherwise.
     ///
     /// # Errors
-    /// `Canceled`: somebody was in the way, and nothing happened. `QuotaExceeded`, `NoSpace` and other store errors: nothing
+    /// `Canceled`: somebody was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store errors: nothing
     /// happened, and it can be tried again after [`Self::thaw`].
     pub fn commit(&self, durability: Durability) -> Result<Committed> {
         let view = self.committing_view()?;
@@ -108,7 +108,7 @@ impl FileSystem {
         view.txn.prepare()?;
         let set = self.write_set(view)?;
         let gate = self.gate();
-        let charged = self.charge_commit(&gate, view, locks.traits().owner.uid != 0)?;
+        let charged = self.charge_commit(&gate, view, locks.traits().owner.uid)?;
         let refund = |_: &_| self.refund_commit(&gate, &charged);
         locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
         let nodes = &view.main.nodes;

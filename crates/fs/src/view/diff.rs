@@ -85,7 +85,7 @@ struct Names {
 }
 
 /// Paths of directories on one side, found once.
-pub(super) struct Paths<'f> {
+pub(crate) struct Paths<'f> {
     fs: &'f FileSystem,
     known: HashMap<u64, Vec<u8>>,
 }
@@ -287,7 +287,7 @@ fn key_line(keyspace: &str, key: &[u8], before: Option<&Bytes>, after: Option<&B
 /// Whether somebody would see another file. Directories change with their entries, which are listed.
 fn differ(before: &Found, after: &Found) -> bool {
     let (Some(before), Some(after)) = (before.header, after.header) else { return false };
-    let rights = |header: &Header| (header.mode, header.uid, header.gid);
+    let rights = |header: &Header| (header.mode, header.uid, header.gid, header.project());
     let content = |header: &Header| (header.size, header.mtime);
     rights(&before) != rights(&after)
         || (after.kind != FileType::Directory && content(&before) != content(&after))
@@ -299,12 +299,12 @@ fn difference(kind: DiffKind, found: &Found, place: Vec<u8>, from: Option<Vec<u8
 }
 
 impl<'f> Paths<'f> {
-    pub(super) fn new(fs: &'f FileSystem) -> Self {
+    pub(crate) fn new(fs: &'f FileSystem) -> Self {
         Self { fs, known: HashMap::new() }
     }
 
     /// Path of a name; with the empty name, of the directory itself.
-    pub(super) fn path(&mut self, (directory, name): &Place) -> Result<Vec<u8>> {
+    pub(crate) fn path(&mut self, (directory, name): &Place) -> Result<Vec<u8>> {
         let directory = self.directory(*directory)?;
         if name.is_empty() {
             return Ok(if directory.is_empty() { b"/".to_vec() } else { directory });

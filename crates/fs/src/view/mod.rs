@@ -40,6 +40,7 @@ pub use branch::BranchInfo;
 pub use commit::{CommitPlan, Committed, Invalidations};
 pub(crate) use compare::Sides;
 use created::Created;
+pub(crate) use diff::Paths;
 pub use diff::{DiffKind, Difference};
 pub(crate) use origin::{Names, Origin, Shared};
 pub(crate) use publish::each_change;

@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) quotas: SharedQuotas,
     /// Whether the superblock record says so. Written with `inodes` held.
     pub(crate) has_quotas: AtomicBool,
+    /// The same of projects.
+    pub(crate) has_projects: AtomicBool,
 }
 
 /// What a view sees and changes.

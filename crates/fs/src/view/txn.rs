@@ -1,5 +1,6 @@
 //! The view of a transaction: beginning, freezing, giving up.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub(crate) struct TxnView {
     pub(super) phase: RwLock<Phase>,
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
+    /// It brings back what was: no limit and no border of a project keeps it.
+    pub(super) restores: AtomicBool,
 }
 
 impl TxnView {
@@ -208,6 +211,11 @@ impl FileSystem {
     /// Sizes of the transaction.
     pub fn txn_stats(&self) -> Option<TxnStats> {
         self.txn_view().map(|view| view.txn.stats())
+    }
+
+    /// Whether this is the view of a restore.
+    pub(crate) fn restores(&self) -> bool {
+        self.txn_view().is_some_and(|view| view.restores.load(Ordering::Relaxed))
     }
 
     pub(crate) fn txn_view(&self) -> Option<&TxnView> {

@@ -1,13 +1,13 @@
 //! Extended attributes: one record each, under inode and name.
 //!
-//! One name is none of them: [`COMPRESSION_ATTRIBUTE`] stands for a property of the row.
+//! Two names are none of them: [`COMPRESSION_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`] stand for properties of the row.
 //!
 //! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
 //! nobody sets cost no store access.
 
 mod property;
 
-pub use property::COMPRESSION_ATTRIBUTE;
+pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 
 use bytes::Bytes;
 use kvfs_store::{Batch, KeyRange};
@@ -62,6 +62,9 @@ impl FileSystem {
         if name == COMPRESSION_ATTRIBUTE {
             return self.compression_of(caller, &node);
         }
+        if name == PROJECT_ATTRIBUTE {
+            return self.project_text(caller, &node);
+        }
         let flag = self.check_got(&node, name)?;
         self.lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
@@ -101,6 +104,9 @@ impl FileSystem {
         let node = self.pin_node(node)?;
         if name == COMPRESSION_ATTRIBUTE {
             return self.set_compression_of(caller, &node, value, mode);
+        }
+        if name == PROJECT_ATTRIBUTE {
+            return self.set_project_text(caller, &node, value, mode);
         }
         check_name(name)?;
         if value.len() > XATTR_LEN_MAX {
@@ -165,6 +171,9 @@ impl FileSystem {
         let node = self.pin_node(node)?;
         if name == COMPRESSION_ATTRIBUTE {
             return self.set_compression_of(caller, &node, b"none", XattrMode::Set);
+        }
+        if name == PROJECT_ATTRIBUTE {
+            return self.set_project_text(caller, &node, b"0", XattrMode::Set);
         }
         check_name(name)?;
         self.lock_read(caller, &read_wants(node.inode))?;

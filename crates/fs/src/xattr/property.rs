@@ -1,4 +1,5 @@
-//! How content is stored, as an attribute that is not listed: tools that copy attributes leave it alone.
+//! How content is stored, and which project it counts for, as attributes that are not listed: tools that copy
+//! attributes leave them alone.
 //!
 //! New files and directories take it over from their directory, and keep it wherever they are moved. What is
 //! there already stays as it is until it is written again.
@@ -9,10 +10,22 @@ use kvfs_store::{Batch, Compression};
 use super::{read_wants, wants};
 use crate::node::{Node, Pin};
 use crate::schema::{RowFlags, RowPatch};
-use crate::{Caller, FileSystem, FileType, FsError, Result, XattrMode};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, Project, Result, XattrMode};
 
 /// Its name. Its value is `none`, `lz4`, or `zstd:` with a level.
 pub const COMPRESSION_ATTRIBUTE: &[u8] = b"kvfs.compression";
+
+/// Its name. Its value is the number of a project, 0 for none, in decimal digits; of a directory that does not hand its
+/// project down, followed by ` alone`.
+pub const PROJECT_ATTRIBUTE: &[u8] = b"kvfs.project";
+
+const ALONE: &str = " alone";
+
+fn parse_project(value: &[u8]) -> Option<Project> {
+    let text = std::str::from_utf8(value).ok()?.trim_end();
+    let (digits, hands_down) = text.strip_suffix(ALONE).map_or((text, true), |digits| (digits, false));
+    Some(Project { id: digits.parse().ok()?, hands_down })
+}
 
 fn has_content(node: &Node) -> Result<()> {
     if matches!(node.kind, FileType::Directory | FileType::Regular) {
@@ -22,6 +35,26 @@ fn has_content(node: &Node) -> Result<()> {
 }
 
 impl FileSystem {
+    pub(super) fn project_text(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
+        let Project { id, hands_down } = self.project(caller, NodeId(node.inode))?;
+        let is_alone = id != 0 && !hands_down && node.kind == FileType::Directory;
+        Ok(format!("{id}{}", if is_alone { ALONE } else { "" }).into())
+    }
+
+    pub(super) fn set_project_text(
+        &self,
+        caller: &Caller,
+        node: &Pin<'_>,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        if mode == XattrMode::Create {
+            return Err(FsError::Exists);
+        }
+        let project = parse_project(value).ok_or(FsError::Invalid("a project is a number below 2^32"))?;
+        self.set_project(caller, NodeId(node.inode), project)
+    }
+
     pub(super) fn compression_of(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         has_content(node)?;
         self.lock_read(caller, &read_wants(node.inode))?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Append, Attr, FallocateMode, FileType, NodeId, RenameMode, Result, SeekKind, SetAttr, SetTime, Timestamp,
-    WriteFlags, XattrMode,
+    Append, Attr, FallocateMode, FileType, NodeId, Project, RenameMode, Result, SeekKind, SetAttr, SetTime,
+    Timestamp, WriteFlags, XattrMode,
 };
 
 use crate::reference::{Inode, Outcome, ROOT, Reference};
@@ -345,6 +345,13 @@ impl Driver {
 
     fn xattr(&mut self) {
         let (inode, node) = self.any();
+        if self.random.one_in(3) {
+            let project = Project { id: self.random.below(3) as u32, hands_down: self.random.one_in(2) };
+            let real = self.setup.set_project(&self.setup.caller, node, project);
+            let expected = self.reference.set_project(inode, project);
+            self.same("set_project", real, expected);
+            return self.compare_node(inode, node, "set_project");
+        }
         let name = if self.random.one_in(2) { &b"user.a"[..] } else { b"trusted.b" };
         let caller = self.setup.caller.clone();
         if self.random.one_in(3) {
@@ -417,6 +424,10 @@ impl Driver {
         assert_eq!(attr.mode, expected.mode, "{context}: mode");
         assert_eq!(attr.nlink, expected.nlink, "{context}: link count");
         assert_eq!((attr.uid, attr.gid), (expected.uid, expected.gid), "{context}: owner");
+        // Of what is listed, nobody may know the node any more.
+        if let Ok(project) = self.setup.project(&self.setup.caller, NodeId(attr.inode)) {
+            assert_eq!(project, expected.project, "{context}: project");
+        }
         assert_eq!(attr.rdev, expected.rdev, "{context}: device");
         assert_eq!(attr.size, expected.size(), "{context}: size");
         assert_eq!(attr.atime, expected.atime, "{context}: atime");

@@ -13,6 +13,7 @@ mod histories;
 mod interleaved;
 mod keys;
 mod prefix;
+mod projects;
 mod quotas;
 mod random;
 mod reference;

@@ -118,6 +118,19 @@ fn hard_limits_refuse_and_leave_no_trace() {
 }
 
 #[test]
+fn a_refused_unnamed_file_is_not_counted_at_its_end() {
+    let setup = Setup::new(100);
+    on(&setup);
+    setup.file(ROOT, "f");
+    limit(&setup, ANNA, |limits| limits.inodes_hard = 1);
+    let refused = setup.tmpfile(&setup.caller, ROOT, 0o600, true).map(drop);
+    assert!(matches!(refused, Err(FsError::QuotaExceeded)), "{refused:?}");
+    setup.housekeep().unwrap();
+    assert_eq!(has(&setup, ANNA), (0, 1));
+    setup.assert_sound("refused");
+}
+
+#[test]
 fn a_soft_limit_may_be_overstepped_for_the_grace_time() {
     let mut setup = Setup::new(100);
     let file = setup.file(ROOT, "f");

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use kvfs_fs::{FallocateMode, FileType, RenameMode, SetAttr, SetTime, Timestamp, XattrMode};
+use kvfs_fs::{FallocateMode, FileType, Project, RenameMode, SetAttr, SetTime, Timestamp, XattrMode};
 
 pub(crate) type Outcome<T> = Result<T, i32>;
 
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EEXIST: i32 = 17;
+pub(crate) const EXDEV: i32 = 18;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EISDIR: i32 = 21;
 pub(crate) const EINVAL: i32 = 22;
@@ -25,6 +26,7 @@ pub(crate) struct Inode {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) rdev: u32,
+    pub(crate) project: Project,
     /// Content, or target.
     pub(crate) content: Vec<u8>,
     pub(crate) entries: BTreeMap<Vec<u8>, usize>,
@@ -74,6 +76,7 @@ impl Reference {
             uid: self.uid,
             gid: self.gid,
             rdev: 0,
+            project: Project::default(),
             content: Vec::new(),
             entries: BTreeMap::new(),
             parent,
@@ -101,6 +104,31 @@ impl Reference {
         self.inodes[inode].ctime = self.now.max(self.inodes[inode].ctime);
     }
 
+    /// What something new in a directory gets.
+    fn inherit(&mut self, inode: usize, parent: usize) {
+        let above = self.inodes[parent].project;
+        if above.hands_down {
+            let hands_down = self.inodes[inode].is_directory();
+            self.inodes[inode].project = Project { hands_down, ..above };
+        }
+    }
+
+    /// Whether something may come into a directory.
+    fn admits(&self, directory: usize, coming: usize) -> Outcome<()> {
+        let Project { id, hands_down } = self.inodes[directory].project;
+        if hands_down && id != self.inodes[coming].project.id { Err(EXDEV) } else { Ok(()) }
+    }
+
+    pub(crate) fn set_project(&mut self, inode: usize, project: Project) -> Outcome<()> {
+        let hands_down = project.hands_down && project.id != 0 && self.inodes[inode].is_directory();
+        let project = Project { hands_down, ..project };
+        if self.inodes[inode].project != project {
+            self.inodes[inode].project = project;
+            self.touch_ctime(inode);
+        }
+        Ok(())
+    }
+
     pub(crate) fn lookup(&self, parent: usize, name: &[u8]) -> Outcome<usize> {
         self.directory(parent)?.entries.get(name).copied().ok_or(ENOENT)
     }
@@ -125,6 +153,7 @@ impl Reference {
         let inode = self.add(kind, mode, parent);
         self.inodes[inode].rdev = rdev;
         self.inodes[inode].content = target.to_vec();
+        self.inherit(inode, parent);
         if above_mode & 0o2000 != 0 {
             self.inodes[inode].gid = above_gid;
             if kind == FileType::Directory {
@@ -143,6 +172,7 @@ impl Reference {
         let inode = self.add(FileType::Regular, mode, parent);
         self.inodes[inode].nlink = 0;
         self.inodes[inode].linkable = linkable;
+        self.inherit(inode, parent);
         if above_mode & 0o2000 != 0 {
             self.inodes[inode].gid = above_gid;
         }
@@ -220,11 +250,20 @@ impl Reference {
         if parent != new_parent && moves_up(self, moving, new_parent) {
             return Err(EINVAL);
         }
-        if mode == RenameMode::Exchange {
-            let Some(other) = other else { return Err(ENOENT) };
-            if parent != new_parent && moves_up(self, other, parent) {
-                return Err(EINVAL);
+        let exchanged = other.filter(|_| mode == RenameMode::Exchange);
+        if let Some(other) = exchanged
+            && parent != new_parent
+            && moves_up(self, other, parent)
+        {
+            return Err(EINVAL);
+        }
+        if parent != new_parent {
+            self.admits(new_parent, moving)?;
+            if let Some(other) = exchanged {
+                self.admits(parent, other)?;
             }
+        }
+        if let Some(other) = exchanged {
             self.place(parent, name, other);
         } else {
             if let Some(other) = other {
@@ -262,6 +301,7 @@ impl Reference {
         if above.entries.contains_key(name) {
             return Err(EEXIST);
         }
+        self.admits(parent, inode)?;
         if self.inodes[inode].nlink == 0 && !self.inodes[inode].linkable {
             return Err(ENOENT);
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Attr, DiffKind, Difference, FileSystem, FileType, FsError, NodeId, RenameMode, Restored, Result, SetAttr,
-    SetTime, Timestamp, XattrMode,
+    Attr, DiffKind, Difference, FileSystem, FileType, FsError, NodeId, Project, RenameMode, Restored, Result,
+    SetAttr, SetTime, Timestamp, XattrMode,
 };
 use kvfs_kvdb::db::Background;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind};
@@ -25,6 +25,7 @@ pub(crate) struct Seen {
     mode: u32,
     owner: (u32, u32),
     rdev: u32,
+    project: Project,
     pub(crate) nlink: u32,
     pub(crate) size: u64,
     pub(crate) mtime: Timestamp,
@@ -52,6 +53,7 @@ fn see(view: &Setup, path: &str, attr: &Attr, firsts: &mut BTreeMap<u64, String>
         mode: attr.mode,
         owner: (attr.uid, attr.gid),
         rdev: attr.rdev,
+        project: view.project(&view.caller, node).unwrap(),
         nlink: attr.nlink,
         size: attr.size,
         mtime: attr.mtime,

@@ -3,10 +3,13 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use kvfs_fs::{AclKind, Append, Attr, Caller, DirEntry, Fill, FsError, NodeId, WriteFlags};
+use kvfs_fs::{
+    AclKind, Append, Attr, Caller, DirEntry, Fill, FsError, NodeId, PROJECT_ATTRIBUTE, WriteFlags,
+};
 use rustix::io::Errno;
 
 use super::commit::everything_of;
+use super::flags::may_change_projects;
 use super::{Failure, Files, Nature, Shared, caller, convert, errno::errno};
 use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
@@ -361,8 +364,8 @@ impl Operations for Files {
         self.run(cx, reply.map(), move |on, caller| on.list(caller, NodeId(node), args));
     }
 
-    fn statfs(&self, _cx: &RequestContext, _node: u64, reply: Reply<Statfs>) {
-        reply.ok(convert::statfs(&self.shared.fs.statfs()));
+    fn statfs(&self, _cx: &RequestContext, node: u64, reply: Reply<Statfs>) {
+        reply.ok(convert::statfs(&self.shared.fs.statfs_at(NodeId(node))));
     }
 
     fn setxattr(
@@ -376,6 +379,9 @@ impl Operations for Files {
     ) {
         if !self.shared.config.xattrs {
             return reply.error(Errno::NOSYS);
+        }
+        if name == PROJECT_ATTRIBUTE && !may_change_projects(cx) {
+            return reply.error(Errno::PERM);
         }
         let mode = match convert::xattr_mode(how.flags) {
             Ok(mode) => mode,
@@ -417,6 +423,9 @@ impl Operations for Files {
     fn removexattr(&self, cx: &RequestContext, node: u64, name: &[u8], reply: Reply<()>) {
         if !self.shared.config.xattrs {
             return reply.error(Errno::NOSYS);
+        }
+        if name == PROJECT_ATTRIBUTE && !may_change_projects(cx) {
+            return reply.error(Errno::PERM);
         }
         let name: Box<[u8]> = name.into();
         self.run(cx, reply, move |on, caller| on.fs.removexattr(caller, NodeId(node), &name));

@@ -18,6 +18,7 @@ mod crew;
 mod door;
 mod errno;
 mod files;
+mod flags;
 mod hidden;
 mod ids;
 mod route;
@@ -36,8 +37,8 @@ use rustix::io::Errno;
 
 use crate::abi::notify::PRUNE;
 use crate::dispatch::{
-    Attributes, Copied, Created, Data, Entry, ExtendedAttributes, Offset, Payload, Reply, RequestContext,
-    Written, Xattr,
+    Attributes, Copied, Created, Data, Entry, ExtendedAttributes, Ioctl, Offset, Payload, Reply,
+    RequestContext, Written, Xattr,
 };
 use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
@@ -231,6 +232,7 @@ impl Counted for Written {}
 impl Counted for Copied {}
 impl Counted for Offset {}
 impl Counted for Xattr {}
+impl Counted for Ioctl {}
 
 impl Bridge {
     /// A bridge to `fs`, with its background threads.
@@ -411,7 +413,9 @@ impl Shared {
         caller: &Caller,
     ) -> Result<T, Failure> {
         match operation(self, caller) {
-            Err(Failure::Fs(FsError::NoSpace | FsError::QuotaExceeded)) if self.fs.reap_for_space() => {
+            Err(Failure::Fs(FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull))
+                if self.fs.reap_for_space() =>
+            {
                 operation(self, caller)
             }
             done => done,

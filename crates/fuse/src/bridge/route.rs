@@ -10,6 +10,7 @@ use bytes::Bytes;
 use kvfs_fs::NodeId;
 use rustix::io::Errno;
 
+use super::flags::FlagCall;
 use super::hidden::Hidden;
 use super::ids::{self, Place};
 use super::{Bridge, Files};
@@ -290,7 +291,10 @@ impl Operations for Bridge {
     }
 
     fn statfs(&self, cx: &RequestContext, node: u64, reply: Reply<Statfs>) {
-        self.files.statfs(cx, node, reply);
+        match self.at(node) {
+            At::Files(of, inode) => of.statfs(cx, inode, reply),
+            At::Hidden(_) | At::Gone => self.files.statfs(cx, NodeId::ROOT.0, reply),
+        }
     }
 
     fn setxattr(
@@ -337,7 +341,14 @@ impl Operations for Bridge {
     }
 
     fn ioctl(&self, cx: &RequestContext, node: u64, args: IoctlArgs, data: &[u8], reply: Reply<Ioctl>) {
-        self.ioctl_at_door(cx, node, args, data, reply);
+        let Some(call) = FlagCall::of(args.command) else {
+            return self.ioctl_at_door(cx, node, args, data, reply);
+        };
+        match self.at(node) {
+            At::Files(of, inode) => of.inode_flags(cx, inode, call, args.out_size, data, reply),
+            At::Hidden(_) => reply.error(Errno::NOTTY),
+            At::Gone => reply.error(Errno::STALE),
+        }
     }
 
     fn fallocate(&self, cx: &RequestContext, node: u64, args: FallocateArgs, reply: Reply<()>) {

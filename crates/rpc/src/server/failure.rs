@@ -104,7 +104,7 @@ fn code_of(error: &FsError) -> Code {
         FsError::NotPermitted(_) | FsError::AccessDenied(_) => Code::PermissionDenied,
         FsError::NotSupported(_) => Code::Unimplemented,
         FsError::ViewEnded(_) | FsError::Stale(_) | FsError::ReadOnly => Code::FailedPrecondition,
-        FsError::NoSpace | FsError::QuotaExceeded => Code::ResourceExhausted,
+        FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull => Code::ResourceExhausted,
         FsError::Corrupt { .. } => Code::DataLoss,
         FsError::Store(cause) => code_of_store(cause),
         _ => Code::Internal,

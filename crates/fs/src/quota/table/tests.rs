@@ -3,6 +3,8 @@ use crate::quota::GRACE_SECONDS;
 
 const USER: (QuotaKind, u32) = (QuotaKind::User, 7);
 
+const EVERYTHING: Heed = Heed { owners: true, projects: true };
+
 /// A user who may have 100 bytes for long.
 fn accounts(is_counted: bool) -> Accounts {
     let accounts = Accounts::new(is_counted);
@@ -21,12 +23,12 @@ fn until(accounts: &Accounts) -> Option<u64> {
 #[test]
 fn what_is_given_back_leaves_no_time_of_grace() {
     let accounts = accounts(true);
-    accounts.charge(&change(200), true, 1000).expect("is within the hard limit");
+    accounts.charge(&change(200), EVERYTHING, 1000).expect("is within the hard limit");
     assert_eq!(until(&accounts), Some(1000 + GRACE_SECONDS));
     accounts.refund(&change(200), 1001);
     assert_eq!(until(&accounts), None);
     let late = 1002 + GRACE_SECONDS as i64;
-    accounts.charge(&change(200), true, late).expect("the time of grace begins now");
+    accounts.charge(&change(200), EVERYTHING, late).expect("the time of grace begins now");
 }
 
 #[test]
@@ -34,12 +36,12 @@ fn counting_again_begins_no_new_time_of_grace() {
     let accounts = accounts(false);
     accounts.set_since(USER.0, USER.1, Since { bytes: 500, inodes: 0 });
     // Somebody writes while the rest is counted.
-    accounts.charge(&change(10), true, 1000).expect("is not counted yet");
-    accounts.charge(&change(200), false, 1001).expect("is what was found");
+    accounts.charge(&change(10), EVERYTHING, 1000).expect("is not counted yet");
+    accounts.charge(&change(200), Heed::NOTHING, 1001).expect("is what was found");
     accounts.counted(1001);
     assert_eq!(until(&accounts), Some(500 + GRACE_SECONDS));
     assert!(matches!(
-        accounts.charge(&change(1), true, 501 + GRACE_SECONDS as i64),
+        accounts.charge(&change(1), EVERYTHING, 501 + GRACE_SECONDS as i64),
         Err(FsError::QuotaExceeded)
     ));
 }

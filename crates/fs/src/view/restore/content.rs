@@ -173,9 +173,12 @@ impl Restore<'_> {
         settled(|caller| self.now().setattr(caller, NodeId(inode), changes)).map(drop)
     }
 
-    /// Sets what differs of owner, mode and times. An access time alone is no difference.
+    /// Sets what differs of project, owner, mode and times. An access time alone is no difference.
     pub(super) fn set_attributes(&self, inode: u64, then: &Header) -> Result<()> {
         let now = self.header_now(inode)?;
+        if now.project() != then.project() {
+            settled(|caller| self.now().set_project(caller, NodeId(inode), then.project()))?;
+        }
         let owner = (now.uid, now.gid) != (then.uid, then.gid);
         if !owner && (now.mode, now.mtime) == (then.mode, then.mtime) {
             return Ok(());
@@ -259,6 +262,6 @@ fn joined(then: &Header, after: &Header, now: &Header) -> Header {
         mode: pick(then.mode, after.mode, now.mode),
         uid: pick(then.uid, after.uid, now.uid),
         gid: pick(then.gid, after.gid, now.gid),
-        ..*then
+        ..then.with_project(pick(then.project(), after.project(), now.project()))
     }
 }

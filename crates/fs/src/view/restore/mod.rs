@@ -24,6 +24,7 @@ mod scope;
 pub(super) use plan::{Plan, Target};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
@@ -127,6 +128,9 @@ impl<'f> Restore<'f> {
         plan: Plan,
         with_keys: bool,
     ) -> Result<Restored> {
+        if let Some(view) = target.txn_view() {
+            view.restores.store(true, Ordering::Relaxed);
+        }
         let mut restore = Restore {
             sides,
             target,

@@ -17,7 +17,7 @@ use super::super::diff::{DiffKind, Difference, Paths};
 use super::super::restore::{Alone, Plan, Target};
 use super::Obstacle;
 use crate::schema::{Header, Placement, ROOT_INODE, RowFlags, inode_key};
-use crate::{FileSystem, FileType, Result};
+use crate::{FileSystem, FileType, Project, Result};
 
 /// Obstacles for which it is found out who is behind them: people read the first few.
 const ASCRIBED_MAX: usize = 64;
@@ -348,12 +348,14 @@ fn inode_of(target: Option<Target>) -> Option<u64> {
     target.map(|target| target.inode)
 }
 
-fn rights(header: &Header) -> (u32, u32, u32) {
-    (header.mode, header.uid, header.gid)
+fn rights(header: &Header) -> (u32, u32, u32, Project) {
+    (header.mode, header.uid, header.gid, header.project())
 }
 
-/// Whether the mode, the owner or the group was changed, and changed again.
+/// Whether the mode, the owner, the group or the project was changed, and changed again.
 fn rights_of_both(then: &Header, after: &Header, now: &Header) -> bool {
     let both = |of: fn(&Header) -> u32| of(then) != of(after) && of(after) != of(now);
-    both(|header| header.mode) || both(|header| header.uid) || both(|header| header.gid)
+    let owners = both(|header| header.mode) || both(|header| header.uid) || both(|header| header.gid);
+    let project = Header::project;
+    owners || (project(then) != project(after) && project(after) != project(now))
 }

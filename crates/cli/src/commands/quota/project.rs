@@ -1,0 +1,127 @@
+//! `kvfs quota project`: which trees belong to projects.
+//!
+//! As other properties, projects are set by a call on each path, so that transactions and branches mean for them what
+//! they mean for content. From the top down: what is made or moved below a directory that has its project gets it, or is
+//! refused, so that nothing is missed that others do meanwhile.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use kvfs_fs::PROJECT_ATTRIBUTE;
+use kvfs_store::progress::Unit;
+use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
+use rustix::io::Errno;
+
+use super::{PROJECTS, find_name, number};
+use crate::args::ProjectCommand;
+use crate::error::{CliError, Code, Result};
+use crate::progress::Bar;
+
+/// Longest value of the attribute (bytes).
+const VALUE_LEN_MAX: usize = 64;
+
+/// Everything but the list, which the store makes.
+pub(super) fn run(command: &ProjectCommand) -> Result<()> {
+    match command {
+        ProjectCommand::Set { path, project } => match number(project, &PROJECTS)? {
+            0 => Err(CliError::new(
+                Code::Usage,
+                "project 0 is none; `kvfs quota project clear` takes one away",
+            )),
+            id => give(path, id),
+        },
+        ProjectCommand::Clear { path } => give(path, 0),
+        ProjectCommand::Get { paths } => paths.iter().try_for_each(|path| show(path, paths.len() > 1)),
+        ProjectCommand::List { .. } => Ok(()),
+    }
+}
+
+fn show(path: &Path, with_path: bool) -> Result<()> {
+    let mut value = [0; VALUE_LEN_MAX];
+    let len = lgetxattr(path, PROJECT_ATTRIBUTE, &mut value[..])
+        .map_err(|error| explain("read the project of", path, error))?;
+    let value = String::from_utf8_lossy(&value[..len]);
+    if with_path { say(&format!("{}: {value}\n", path.display())) } else { say(&format!("{value}\n")) }
+}
+
+/// Gives the project to `top` and all below it on the same mount.
+fn give(top: &Path, id: u32) -> Result<()> {
+    let bar = Bar::new("giving files to the project");
+    let value = id.to_string();
+    let metadata =
+        |path: &Path| path.symlink_metadata().map_err(|error| CliError::io("look at", path, &error));
+    let mount = metadata(top)?.dev();
+    let mut done = 0;
+    let mut set = |path: &Path| {
+        done += 1;
+        bar.show("giving files to the project", Unit::Items, done, 0);
+        lsetxattr(path, PROJECT_ATTRIBUTE, value.as_bytes(), XattrFlags::empty())
+    };
+    set(top).map_err(|error| explain("change the project of", top, error))?;
+    if !metadata(top)?.is_dir() {
+        return Ok(());
+    }
+    let mut directories = vec![top.to_owned()];
+    while let Some(directory) = directories.pop() {
+        let entries = match std::fs::read_dir(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            entries => entries.map_err(|error| CliError::io("list", &directory, &error))?,
+        };
+        for entry in entries {
+            let path = entry.map_err(|error| CliError::io("list", &directory, &error))?.path();
+            let found = match path.symlink_metadata() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                found => found.map_err(|error| CliError::io("look at", &path, &error))?,
+            };
+            if found.dev() != mount {
+                continue;
+            }
+            match set(&path) {
+                // Others work meanwhile.
+                Err(Errno::NOENT) => continue,
+                done => done.map_err(|error| explain("change the project of", &path, error))?,
+            }
+            if found.is_dir() {
+                directories.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The trees, as the store has found them.
+pub(super) fn print(trees: &[(u32, Vec<u8>)], json: bool) -> Result<()> {
+    let names = std::fs::read_to_string(PROJECTS.path).unwrap_or_default();
+    let name = |id| find_name(&names, id, PROJECTS.skipped);
+    if json {
+        let line = |(id, path): &(u32, Vec<u8>)| {
+            let path = String::from_utf8_lossy(path);
+            serde_json::json!({ "id": id, "name": name(*id), "directory": path })
+        };
+        return say(&format!("{}\n", serde_json::Value::Array(trees.iter().map(line).collect())));
+    }
+    let head = format!("{:>10}  {:16}  DIRECTORY\n", "PROJECT", "NAME");
+    let line = |(id, path): &(u32, Vec<u8>)| {
+        format!("{id:>10}  {:16}  {}\n", name(*id).unwrap_or("-"), path.escape_ascii())
+    };
+    say(&(head + &trees.iter().map(line).collect::<String>()))
+}
+
+fn say(text: &str) -> Result<()> {
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_err(|error| CliError::io("write", Path::new("standard output"), &error))
+}
+
+fn explain(what: &str, path: &Path, error: Errno) -> CliError {
+    match error {
+        Errno::OPNOTSUPP | Errno::NODATA => {
+            let message = format!("{} has no project: is it on kvfs?", path.display());
+            CliError::new(Code::NotMounted, message)
+        }
+        Errno::PERM => {
+            CliError::new(Code::Denied, "only root and the store's owner give files to projects".to_owned())
+        }
+        error => CliError::io(what, path, &error.into()),
+    }
+}
