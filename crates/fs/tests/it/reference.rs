@@ -120,7 +120,7 @@ impl Reference {
     }
 
     pub(crate) fn set_project(&mut self, inode: usize, project: Project) -> Outcome<()> {
-        let hands_down = project.hands_down && project.id != 0 && self.inodes[inode].is_directory();
+        let hands_down = project.hands_down && self.inodes[inode].is_directory();
         let project = Project { hands_down, ..project };
         if self.inodes[inode].project != project {
             self.inodes[inode].project = project;
