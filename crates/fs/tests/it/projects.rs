@@ -248,7 +248,7 @@ fn a_transaction_heeds_projects_and_counts_at_its_commit() {
     view.write_at(file, 0, &[1; 12288]).unwrap();
     assert_eq!((id_of(&view, file), has(&main, 7)), (7, (0, 1)));
     assert_eq!((view.statfs_at(top).blocks_free, main.statfs_at(top).blocks_free), (1, 4));
-    assert!(matches!(view.write_at(file, 0, &[1; 16385]), Err(FsError::ProjectFull)));
+    assert!(matches!(view.write_at(file, 0, &vec![1; 16385]), Err(FsError::ProjectFull)));
     let other = main.file(top, "other");
     main.write_at(other, 0, &[1; 8192]).unwrap();
     assert!(matches!(commit(&view.fs).map(drop), Err(FsError::ProjectFull)));
