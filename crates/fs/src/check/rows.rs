@@ -46,6 +46,8 @@ pub(super) struct Rows {
     linked: BTreeMap<u64, Linked>,
     inodes: Vec<u64>,
     inode_next: u64,
+    /// The superblock record says that there may be projects.
+    has_projects: bool,
 }
 
 impl Rows {
@@ -57,7 +59,10 @@ impl Rows {
     ) -> Result<Self> {
         let mut rows = Self::default();
         match read.get(keyspaces.meta, &superblock_key())? {
-            Some(bytes) => rows.inode_next = Superblock::decode(&bytes)?.inode_next,
+            Some(bytes) => {
+                let superblock = Superblock::decode(&bytes)?;
+                (rows.inode_next, rows.has_projects) = (superblock.inode_next, superblock.has_projects);
+            }
             None => report.problem("file system", "there is no superblock record"),
         }
         progress::stage("comparing names", Unit::Items, 0);
@@ -172,6 +177,9 @@ impl Rows {
         self.inodes.push(header.inode);
         if header.inode >= self.inode_next {
             report.problem(place, format!("inode {} was never given out", header.inode));
+        }
+        if header.project != 0 && !self.has_projects {
+            report.problem(place, "it has a project, and the superblock record says that nothing has one");
         }
         if header.flags.has(RowFlags::DEFAULT_ACL) && header.kind != FileType::Directory {
             report.problem(place, "it says that it hands an access-control list down, and is no directory");

@@ -85,7 +85,8 @@ impl FileSystem {
     pub fn set_project(&self, caller: &Caller, node: NodeId, project: Project) -> Result<()> {
         self.check_writable()?;
         let node = self.pin_node(node)?;
-        let hands_down = project.hands_down && project.id != 0 && node.kind == FileType::Directory;
+        // Also project 0: `chattr` sets the flag before the number.
+        let hands_down = project.hands_down && node.kind == FileType::Directory;
         let project = Project { hands_down, ..project };
         let gate = self.gate();
         let _guard = self.latch(caller, &wants(&node))?;
@@ -133,7 +134,7 @@ impl FileSystem {
         let mut trees = Vec::new();
         for (&inode, &(id, parent)) in &directories {
             let is_below = parent != inode && directories.get(&parent).is_some_and(|&(above, _)| above == id);
-            if !is_below {
+            if id != 0 && !is_below {
                 trees.push((id, paths.path(&(inode, Bytes::new()))?));
             }
         }

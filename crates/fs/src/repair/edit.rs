@@ -26,12 +26,14 @@ pub(super) struct Edit<'a> {
     pub(super) lost_found: Option<u64>,
     /// Where new inode numbers begin.
     pub(super) inode_next: u64,
+    /// Something has a project.
+    pub(super) has_projects: bool,
 }
 
 impl<'a> Edit<'a> {
     pub(super) fn new(txn: &'a dyn Txn, keyspaces: Keyspaces, now: Timestamp) -> Self {
         let (batch, report) = (Batch::new(), RepairReport::default());
-        Self { txn, keyspaces, now, batch, report, lost_found: None, inode_next: 0 }
+        Self { txn, keyspaces, now, batch, report, lost_found: None, inode_next: 0, has_projects: false }
     }
 
     pub(super) fn fixed(&mut self, place: impl Into<String>, detail: impl Into<String>) {

@@ -85,6 +85,11 @@ fn reserve_inodes(edit: &mut Edit<'_>, highest: u64) -> Result<()> {
             Superblock { inode_next: 0, ..Superblock::new(&MkfsOptions::default())? }
         }
     };
+    if edit.has_projects && !superblock.has_projects {
+        edit.fixed("file system", "its superblock record did not tell of projects");
+        superblock.has_projects = true;
+        edit.put(meta, superblock_key(), superblock.encode())?;
+    }
     edit.inode_next = superblock.inode_next.max(highest + 1).max(16);
     if edit.inode_next != superblock.inode_next {
         if superblock.inode_next > 0 {
@@ -113,6 +118,7 @@ fn meta_row(edit: &mut Edit<'_>, key: &[u8], value: &[u8]) -> Result<Option<u64>
             Ok(None)
         }
         Row::Inode(mut header, content) => {
+            edit.has_projects |= header.project != 0;
             let is_changed = settle(&mut header, content.len() as u64, !is_own);
             if is_changed {
                 edit.fixed(place(), "its counters did not fit its content");
@@ -161,6 +167,7 @@ fn orphan_row(edit: &mut Edit<'_>, key: &[u8], value: &[u8]) -> Result<Option<u6
     let orphans = edit.keyspaces.orphans;
     match Row::parse(value) {
         Some(Row::Inode(header, content)) if inode_key(header.inode) == key => {
+            edit.has_projects |= header.project != 0;
             let mut settled = header;
             let is_changed = settle(&mut settled, content.len() as u64, false);
             settled.nlink = 0;

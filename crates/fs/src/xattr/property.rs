@@ -24,7 +24,8 @@ const ALONE: &str = " alone";
 fn parse_project(value: &[u8]) -> Option<Project> {
     let text = std::str::from_utf8(value).ok()?.trim_end();
     let (digits, hands_down) = text.strip_suffix(ALONE).map_or((text, true), |digits| (digits, false));
-    Some(Project { id: digits.parse().ok()?, hands_down })
+    let id = digits.parse().ok()?;
+    Some(Project { id, hands_down: hands_down && id != 0 })
 }
 
 fn has_content(node: &Node) -> Result<()> {

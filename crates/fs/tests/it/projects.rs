@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{
     Caller, FileType, FsError, Limits, MountOptions, NodeId, PROJECT_ATTRIBUTE, Project, QuotaKind,
-    RenameMode, Result, SetAttr, TakenBack, WriteFlags, XattrMode,
+    RenameMode, Result, SetAttr, TakenBack, WriteFlags, XattrMode, repair,
 };
 use kvfs_kvdb::db::Background;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{Isolation, Store};
+use kvfs_store::{Batch, Durability, Isolation, Store};
 
 use crate::engine;
 use crate::setup::{Random, Setup};
@@ -98,6 +98,8 @@ fn what_is_made_in_a_tree_gets_its_project() {
     // A directory may belong to a project that it does not hand down.
     setup.set_project(&setup.caller, inner, Project { id: 8, hands_down: false }).unwrap();
     assert_eq!(id_of(&setup, setup.file(inner, "plain")), 0);
+    give(&setup, inner, 0);
+    assert_eq!(setup.fs.project_trees().unwrap(), [(7, b"/top".to_vec())]);
     give(&setup, inner, 9);
     assert_eq!(setup.fs.project_trees().unwrap(), [(7, b"/top".to_vec()), (9, b"/top/inner".to_vec())]);
     setup.assert_sound("in trees");
@@ -246,7 +248,7 @@ fn a_transaction_heeds_projects_and_counts_at_its_commit() {
     view.write_at(file, 0, &[1; 12288]).unwrap();
     assert_eq!((id_of(&view, file), has(&main, 7)), (7, (0, 1)));
     assert_eq!((view.statfs_at(top).blocks_free, main.statfs_at(top).blocks_free), (1, 4));
-    assert!(matches!(view.write_at(file, 0, &[1; 16385]), Err(FsError::ProjectFull)));
+    assert!(matches!(view.write_at(file, 0, &vec![1; 16385]), Err(FsError::ProjectFull)));
     let other = main.file(top, "other");
     main.write_at(other, 0, &[1; 8192]).unwrap();
     assert!(matches!(commit(&view.fs).map(drop), Err(FsError::ProjectFull)));
@@ -357,6 +359,60 @@ fn is_as_before(main: &mut Setup, before: [(i64, i64); 2]) {
     assert_eq!((id_of(main, one), id_of(main, look(main, one, "f"))), (1, 1));
     assert_eq!((id_of(main, two), id_of(main, look(main, one, "g"))), (2, 1));
     main.assert_sound("as before");
+}
+
+#[test]
+fn branches_count_for_projects_when_they_are_merged() {
+    let main = Setup::new(100);
+    on(&main);
+    let (top, other) = (tree(&main, "top", 7), main.dir(ROOT, "other"));
+    let finish = |view: Setup| {
+        view.checkpoint_branch().unwrap();
+        drop(view);
+        commit(&*main.fs.begin_merge("try", 1)?).map(drop)
+    };
+    let branch = || {
+        main.fs.create_branch("try", 1000).unwrap();
+        main.through(main.fs.open_branch("try").unwrap(), main.options)
+    };
+    let view = branch();
+    let file = view.file(look(&view, ROOT, "top"), "f");
+    view.write_at(file, 0, &[1; 5000]).unwrap();
+    let inner = view.dir(look(&view, ROOT, "other"), "inner");
+    give(&view, inner, 8);
+    view.file(inner, "g");
+    finish(view).unwrap();
+    assert_eq!((has(&main, 7), has(&main, 8)), ((8192, 2), (0, 2)));
+    // What came into a directory whose project has changed meanwhile is in the way.
+    for main_gives in [true, false] {
+        let view = branch();
+        let (giver, maker) = if main_gives { (&main, &view) } else { (&view, &main) };
+        give(giver, look(giver, ROOT, "other"), 9 + u32::from(main_gives));
+        maker.file(look(maker, ROOT, "other"), if main_gives { "here" } else { "there" });
+        let refused = finish(view);
+        assert!(matches!(refused, Err(FsError::MergeRefused { .. })), "{refused:?}");
+        main.fs.delete_branch("try").unwrap();
+    }
+    assert_eq!((id_of(&main, top), id_of(&main, other)), (7, 10));
+    main.assert_sound("merged");
+}
+
+#[test]
+fn a_repair_knows_of_projects() {
+    let mut setup = Setup::new(100);
+    let top = tree(&setup, "top", 7);
+    setup.file(top, "f");
+    let meta = setup.store.open_keyspace("meta", kvfs_store::KeyspaceKind::Tuple, None).unwrap();
+    let mut batch = Batch::new();
+    batch.delete(meta, [&[0; 9][..], b"superblock"].concat());
+    setup.store.apply(batch, Durability::Buffered).unwrap();
+    let report = repair::repair(&setup.store, &*setup.clock).unwrap();
+    assert!(report.left.is_empty(), "{report:?}");
+    assert_eq!(version(&*setup.store), 3);
+    setup.reopen();
+    on(&setup);
+    assert_eq!(has(&setup, 7), (0, 2));
+    setup.assert_sound("repaired");
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    BeginOptions, Caller, FileSystem, FsError, GRACE_SECONDS, Limits, MountOptions, NodeId, Owner, QuotaKind,
-    Result, SetAttr, WriteFlags, check, settled,
+    BeginOptions, Caller, FileSystem, FsError, GRACE_SECONDS, Limits, MountOptions, NodeId, Owner, Project,
+    QuotaKind, Result, SetAttr, WriteFlags, check, settled,
 };
 use kvfs_kvdb::db::Background;
 use kvfs_store::{Isolation, Store};
@@ -371,7 +371,11 @@ fn some_changes(fs: &Arc<FileSystem>, files: &[NodeId], random: &mut Random, num
         if fs.txn_id().is_some() {
             settled(|caller| fs.lookup(caller, ROOT, format!("f{index}").as_bytes()))?;
         }
-        match random.below(4) {
+        match random.below(5) {
+            4 => {
+                let project = Project { id: random.below(3) as u32, hands_down: false };
+                settled(|caller| fs.set_project(caller, file, project))?;
+            }
             0 => {
                 let change = SetAttr { uid: Some(random.below(3) as u32), ..SetAttr::default() };
                 settled(|caller| fs.setattr(caller, file, &change))?;

@@ -119,14 +119,13 @@ impl Reference {
         if hands_down && id != self.inodes[coming].project.id { Err(EXDEV) } else { Ok(()) }
     }
 
-    pub(crate) fn set_project(&mut self, inode: usize, project: Project) -> Outcome<()> {
-        let hands_down = project.hands_down && project.id != 0 && self.inodes[inode].is_directory();
+    pub(crate) fn set_project(&mut self, inode: usize, project: Project) {
+        let hands_down = project.hands_down && self.inodes[inode].is_directory();
         let project = Project { hands_down, ..project };
         if self.inodes[inode].project != project {
             self.inodes[inode].project = project;
             self.touch_ctime(inode);
         }
-        Ok(())
     }
 
     pub(crate) fn lookup(&self, parent: usize, name: &[u8]) -> Outcome<usize> {
