@@ -13,16 +13,15 @@ use crate::units::human_bytes;
 pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode> {
     let only_reads = matches!(args.command, QuotaCommand::Get { .. } | QuotaCommand::Report { .. });
     let request = request(&args.command)?;
-    let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
-    let done = endpoint.call(&Request::Quota(request)).and_then(|response| match (response, &args.command) {
-        (Response::Done, _) => Ok(()),
+    let request = Request::Quota(request);
+    let answer = Endpoint::with(args.store.as_deref(), only_reads, |endpoint| endpoint.call(&request))?;
+    match (answer, &args.command) {
+        (Response::Done, _) => {}
         (Response::Quotas { now, rows }, QuotaCommand::Get { json, .. } | QuotaCommand::Report { json }) => {
-            print(&rows, now, *json)
+            print(&rows, now, *json)?;
         }
-        _ => Err(Endpoint::confused()),
-    });
-    let closed = endpoint.close();
-    done.and(closed)?;
+        _ => return Err(Endpoint::confused()),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
