@@ -26,19 +26,27 @@ mkfifo "$mnt/tree/pipe" && chmod 4751 "$mnt/tree/small"
 setfattr -n user.note -v "an attribute" "$mnt/tree/small"
 for i in $(seq 1 300); do echo "file $i" >"$mnt/many/file-$i"; done
 for i in $(seq 1 40); do (cd "$mnt" && "$KVFS" kv put tags "key-$i" "value-$i"); done
+# Packed data, and what has come with it.
+mkdir -p "$mnt/packed/lz4" "$mnt/shared"
+"$KVFS" set "$mnt/packed" compression=zstd:3 && "$KVFS" set "$mnt/packed/lz4" compression=lz4
+seq 1 60000 >"$mnt/packed/large" && seq 1 30000 >"$mnt/packed/lz4/large" && head -c 20000 /dev/zero >"$mnt/packed/zeros"
+setfacl -m u:12345:rw,d:g:54321:rx "$mnt/shared" && echo inherited >"$mnt/shared/file"
+chown 12345:54321 "$mnt/shared/file" && "$KVFS" quota on -s "$mnt" && "$KVFS" quota set -s "$mnt" --user 12345 --bytes-hard 1M
+(cd "$mnt" && "$KVFS" kv put packed key "$(seq 1 2000)" && "$KVFS" set --keyspace packed compression=lz4)
 (cd "$mnt" && "$KVFS" snapshot create first)
 umount_store
 mount_store "$(mount_options)"
 
 # What the journal has: the daemon is killed.
 cd "$mnt"
+seq 7 200 | dd of=packed/large bs=1 seek=50000 conv=notrunc status=none && seq 1 9000 >packed/new
 rm -r many/file-1* && mv tree/deep/er tree/moved && echo more >>tree/large && : >tree/small
 "$KVFS" kv del tags key-1 && "$KVFS" kv put tags key-2 changed
 "$KVFS" txn run -- sh -c 'echo whole >tree/by-transaction; kvfs=1; exit 0'
 if "$KVFS" branch --help >/dev/null 2>&1; then "$KVFS" branch create aside; fi
 sync tree/large
 picture . >"$work/picture"
-"$KVFS" kv scan tags --json >"$work/keys"
+keys >"$work/keys"
 picture .kvfs/snapshots/first >"$work/snapshot"
 cd /
 kill_daemon || true # its status is that of the signal

@@ -20,7 +20,7 @@ same() { diff -u "$1" "$2" | head -n 40; cmp -s "$1" "$2"; }
 holds_what_it_held() (
   cd "$mnt" || exit 1
   picture . >"$work/picture" && same "$fixtures/$1/picture" "$work/picture" &&
-    "$KVFS" kv scan tags --json >"$work/keys" && same "$fixtures/$1/keys" "$work/keys" &&
+    keys >"$work/keys" && same "$fixtures/$1/keys" "$work/keys" &&
     picture .kvfs/snapshots/first >"$work/snapshot" && same "$fixtures/$1/snapshot" "$work/snapshot"
 )
 write() (

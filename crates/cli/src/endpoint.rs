@@ -47,11 +47,20 @@ enum Via {
 }
 
 impl Endpoint {
-    /// The store at `target` (a store, or any path on a mount; default: the current directory). Close it.
-    pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
+    /// Does `work` with the store at `target` (a store, or any path on a mount; default: the current directory), and
+    /// closes it, whatever comes of the work.
+    pub(crate) fn with<T>(
+        target: Option<&Path>,
+        read_only: bool,
+        work: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let (store, _) = find_store(target)?;
         let via = Via::reach(&store, read_only)?;
-        Ok(Self { store, read_only, via })
+        let mut endpoint = Self { store, read_only, via };
+        let done = work(&mut endpoint);
+        let closed = endpoint.close();
+        let done = done?;
+        closed.map(|()| done)
     }
 
     /// Answers one request; a failure becomes an error. When the store is unmounted meanwhile, it is opened.
@@ -80,7 +89,7 @@ impl Endpoint {
     }
 
     /// Closes the store, if this process opened it.
-    pub(crate) fn close(self) -> Result<()> {
+    fn close(self) -> Result<()> {
         match self.via {
             Via::Local(service) => Bar::new("closing the store").watch(|| service.close()),
             Via::Daemon(_) | Via::Gone => Ok(()),

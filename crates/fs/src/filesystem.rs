@@ -1,5 +1,6 @@
 //! The file system: opening, and what all operations share.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -277,14 +278,27 @@ impl FileSystem {
         node: &Pin<'_>,
         patch: &RowPatch,
     ) -> Result<Position> {
-        let (keyspace, key) = node.row_address(&self.keyspaces);
-        let atime = self.lazy_time_for(node, patch);
-        let with_atime = atime.map(|atime| RowPatch { atime: Some(TimePatch::Max(atime)), ..patch.clone() });
-        let patch = with_atime.as_ref().unwrap_or(patch);
-        batch.merge(keyspace, key, patch.encode(node.inode));
+        let patch = self.stage_patch(&mut batch, node, patch);
         let position = self.apply(batch)?;
-        self.tell_node(node, patch, position);
+        self.tell_node(node, &patch, position);
         Ok(position)
+    }
+
+    /// Adds the patch of the node's row to the batch, and with it the access time that waits, if one does. Returns what
+    /// the node is to be told.
+    pub(crate) fn stage_patch<'p>(
+        &self,
+        batch: &mut Batch,
+        node: &Pin<'_>,
+        patch: &'p RowPatch,
+    ) -> Cow<'p, RowPatch> {
+        let patch = match self.lazy_time_for(node, patch) {
+            Some(atime) => Cow::Owned(RowPatch { atime: Some(TimePatch::Max(atime)), ..patch.clone() }),
+            None => Cow::Borrowed(patch),
+        };
+        let (keyspace, key) = node.row_address(&self.keyspaces);
+        batch.merge(keyspace, key, patch.encode(node.inode));
+        patch
     }
 
     /// Tells the node of a patch that was applied.

@@ -1,5 +1,6 @@
 //! Arguments of `kvfs get` and `kvfs set`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -42,7 +43,7 @@ pub(crate) struct GetArgs {
 pub(crate) struct SetArgs {
     /// Files or directories on a mount, then PROPERTY=VALUE
     #[arg(required = true, value_name = "PATH|PROPERTY=VALUE")]
-    pub(crate) words: Vec<String>,
+    pub(crate) words: Vec<OsString>,
     /// A keyspace instead
     #[arg(long, value_name = "NAME")]
     pub(crate) keyspace: Option<String>,
@@ -58,13 +59,44 @@ impl SetArgs {
     /// Words that make no sense, for people.
     pub(crate) fn parse(&self) -> Result<(Setting, Vec<PathBuf>), String> {
         let (last, paths) = self.words.split_last().ok_or("nothing to set")?;
-        let value = last.strip_prefix("compression=");
-        let value = value.ok_or_else(|| format!("{last:?} is no property; try compression=lz4"))?;
+        let value = last.to_str().and_then(|last| last.strip_prefix("compression="));
+        let value = value
+            .ok_or_else(|| format!("{:?} is no property; try compression=lz4", last.to_string_lossy()))?;
         let compression = value.parse().map_err(|error| format!("{error}"))?;
         match (paths, &self.keyspace) {
             ([], None) => Err("name a file or directory on a mount, or a --keyspace".to_owned()),
             ([_, ..], Some(_)) => Err("a --keyspace is not in a directory".to_owned()),
             _ => Ok((Setting { compression }, paths.iter().map(PathBuf::from).collect())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    fn set(words: &[&[u8]], keyspace: Option<&str>) -> Result<(Setting, Vec<PathBuf>), String> {
+        let words = words.iter().map(|word| OsString::from_vec(word.to_vec())).collect();
+        SetArgs { words, keyspace: keyspace.map(str::to_owned), store: None }.parse()
+    }
+
+    #[test]
+    fn a_property_is_set_on_paths_that_are_no_text() {
+        let (Setting { compression }, paths) =
+            set(&[b"a\xff", b"compression=lz4"], None).expect("makes sense");
+        assert_eq!(
+            (compression, paths),
+            (Compression::Lz4, vec![OsString::from_vec(b"a\xff".to_vec()).into()])
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_told() {
+        assert!(set(&[b"dir", b"\xff"], None).is_err_and(|message| message.contains("no property")));
+        assert!(set(&[b"compression=lz4"], None).is_err_and(|message| message.contains("--keyspace")));
+        assert!(set(&[b"dir", b"compression=lz4"], Some("tags")).is_err());
+        assert!(set(&[b"compression=lz4"], Some("tags")).is_ok());
     }
 }

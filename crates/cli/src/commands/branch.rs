@@ -15,10 +15,7 @@ use crate::units::{date_time, human_bytes};
 pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
     // Also a comparison opens the branch.
     let only_reads = matches!(args.command, BranchCommand::List { .. });
-    let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
-    let done = answer(&mut endpoint, &args.command);
-    let closed = endpoint.close();
-    done.and(closed)?;
+    Endpoint::with(args.store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,11 +12,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     if args.repair {
         return super::repair::run(args);
     }
-    let mut endpoint = Endpoint::open(Some(&args.target), true)?;
-    let Response::Checked { findings, counts } = endpoint.call(&Request::Check)? else {
-        return Err(Endpoint::confused());
-    };
-    endpoint.close()?;
+    let answer = Endpoint::with(Some(&args.target), true, |endpoint| endpoint.call(&Request::Check))?;
+    let Response::Checked { findings, counts } = answer else { return Err(Endpoint::confused()) };
     if args.json {
         let counts: serde_json::Map<_, _> =
             counts.into_iter().map(|(name, value)| (name, value.into())).collect();

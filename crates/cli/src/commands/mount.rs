@@ -43,8 +43,10 @@ pub(crate) fn run(args: &MountArgs, words: &[OsString]) -> Result<ExitCode> {
 /// Whether the arguments of a mount make sense; nothing is mounted.
 pub(crate) fn check(command: &Command) -> Result<ExitCode> {
     let Command::Mount(args) = command else { return Ok(ExitCode::SUCCESS) };
-    plan(args)?;
-    StoreDir::open(&args.store)?;
+    let plan = plan(args)?;
+    if !plan.create || StoreDir::is_occupied(&plan.store) {
+        StoreDir::open(&plan.store)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,7 +178,11 @@ mod tests {
     use super::*;
 
     fn planned(options: &[&str]) -> Result<Plan> {
-        plan(&MountArgs {
+        plan(&args(options))
+    }
+
+    fn args(options: &[&str]) -> MountArgs {
+        MountArgs {
             store: PathBuf::from("/store"),
             dir: PathBuf::from("/mnt"),
             create: false,
@@ -187,7 +193,7 @@ mod tests {
             size: None,
             sloppy: options.contains(&"sloppy"),
             in_background: false,
-        })
+        }
     }
 
     #[test]
@@ -218,6 +224,16 @@ mod tests {
         assert_eq!(plan.open.memory.bytes(), 512 << 20);
         assert_eq!((plan.workers, plan.size, plan.create), (Some(3), Some(2 << 30), true));
         assert!(planned(&["sloppy", "sparkle"]).is_ok(), "mount -s passes over what is not known");
+    }
+
+    #[test]
+    fn a_mount_that_is_only_checked_needs_no_store_that_it_would_make() {
+        let checked = |options: &[&str]| {
+            let store = PathBuf::from("/nowhere/at/all");
+            check(&Command::Mount(MountArgs { store, ..args(options) }))
+        };
+        assert!(checked(&["create"]).is_ok());
+        assert!(checked(&[]).is_err());
     }
 
     #[test]

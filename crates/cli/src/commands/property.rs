@@ -55,15 +55,11 @@ pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
 
 /// Sets the compression of a keyspace, or asks for it.
 fn ask(store: Option<&Path>, keyspace: &str, compression: Option<Compression>) -> Result<String> {
-    let mut endpoint = Endpoint::open(store, compression.is_none())?;
     let request = Request::Compression {
         keyspace: keyspace.to_owned(),
         compression: compression.map(|compression| compression.to_string()),
     };
-    let answer = endpoint.call(&request);
-    let closed = endpoint.close();
-    let answer = answer?;
-    closed?;
+    let answer = Endpoint::with(store, compression.is_none(), |endpoint| endpoint.call(&request))?;
     let Response::Compression(value) = answer else { return Err(Endpoint::confused()) };
     Ok(value)
 }

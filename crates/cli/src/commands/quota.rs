@@ -18,19 +18,18 @@ pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode> {
         QuotaCommand::Get { .. } | QuotaCommand::Report { .. } | QuotaCommand::Project(_)
     );
     let Some(request) = request(&args.command)? else { return Ok(ExitCode::SUCCESS) };
-    let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
-    let done = endpoint.call(&Request::Quota(request)).and_then(|response| match (response, &args.command) {
-        (Response::Done, _) => Ok(()),
+    let request = Request::Quota(request);
+    let answer = Endpoint::with(args.store.as_deref(), only_reads, |endpoint| endpoint.call(&request))?;
+    match (answer, &args.command) {
+        (Response::Done, _) => {}
         (Response::Quotas { now, rows }, QuotaCommand::Get { json, .. } | QuotaCommand::Report { json }) => {
-            print(&rows, now, *json)
+            print(&rows, now, *json)?;
         }
         (Response::ProjectTrees(trees), QuotaCommand::Project(ProjectCommand::List { json })) => {
-            project::print(&trees, *json)
+            project::print(&trees, *json)?;
         }
-        _ => Err(Endpoint::confused()),
-    });
-    let closed = endpoint.close();
-    done.and(closed)?;
+        _ => return Err(Endpoint::confused()),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

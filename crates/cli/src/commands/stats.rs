@@ -9,15 +9,14 @@ use crate::error::Result;
 use crate::report::{stats as report, zones};
 
 pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
-    let mut endpoint = Endpoint::open(Some(&args.target), true)?;
-    if args.zones {
-        let Response::Zones(map) = endpoint.call(&Request::Zones)? else { return Err(Endpoint::confused()) };
-        endpoint.close()?;
-        print!("{}", if args.json { zones::as_json(&map) } else { zones::as_text(&map) });
-        return Ok(ExitCode::SUCCESS);
-    }
-    let Response::Stats(stats) = endpoint.call(&Request::Stats)? else { return Err(Endpoint::confused()) };
-    endpoint.close()?;
-    print!("{}", if args.json { report::as_json(&stats) } else { report::as_text(&stats) });
+    let request = if args.zones { Request::Zones } else { Request::Stats };
+    let text = match Endpoint::with(Some(&args.target), true, |endpoint| endpoint.call(&request))? {
+        Response::Zones(map) if args.json => zones::as_json(&map),
+        Response::Zones(map) => zones::as_text(&map),
+        Response::Stats(stats) if args.json => report::as_json(&stats),
+        Response::Stats(stats) => report::as_text(&stats),
+        _ => return Err(Endpoint::confused()),
+    };
+    print!("{text}");
     Ok(ExitCode::SUCCESS)
 }

@@ -16,11 +16,8 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
         let _bar = Bar::new("waiting for the kernel to hand over pages");
         hand_over_pages(&mounted.dir);
     }
-    let mut endpoint = Endpoint::open(args.target.as_deref(), false)?;
-    let Response::Synced { branches } = endpoint.call(&Request::Sync)? else {
-        return Err(Endpoint::confused());
-    };
-    endpoint.close()?;
+    let answer = Endpoint::with(args.target.as_deref(), false, |endpoint| endpoint.call(&Request::Sync))?;
+    let Response::Synced { branches } = answer else { return Err(Endpoint::confused()) };
     if let Some(view) = mounted.filter(|mounted| mounted.is_view)
         && !branches.iter().any(|dir| dir == view.dir.as_os_str().as_bytes())
     {

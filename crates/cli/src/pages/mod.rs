@@ -70,3 +70,23 @@ fn write_below(dir: &Path, path: &str, text: &[u8]) -> Result<()> {
     }
     fs::write(&path, text).map_err(|error| CliError::io("write", &path, &error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are taken out of the completions by name alone.
+    #[test]
+    fn no_switch_that_is_shown_has_the_name_of_a_hidden_one() {
+        fn shown(command: &clap::Command, longs: &mut Vec<String>) {
+            let own = command.get_arguments().filter(|arg| !arg.is_hide_set());
+            longs.extend(own.filter_map(|arg| arg.get_long().map(str::to_owned)));
+            command.get_subcommands().for_each(|below| shown(below, longs));
+        }
+        let command = Cli::command();
+        let (hidden, mut longs) = (hidden_switches(&command), Vec::new());
+        shown(&command, &mut longs);
+        assert!(!hidden.is_empty() && longs.len() > hidden.len());
+        assert!(hidden.iter().all(|long| !longs.contains(long)), "{hidden:?}");
+    }
+}

@@ -4,9 +4,9 @@
 //! within about a second ([`FileSystem::housekeep`]), or when enough came together. With
 //! [`crate::MountOptions::lazytime`] it follows with the next change of the inode, at an fsync, a sync of everything,
 //! or after a day. A crash loses at most what waits. (Times of change travel in the batch that changes the inode
-//! anyway: to keep those back would save nothing, and what compares snapshots finds changed files by their rows.) So reading takes no names that anybody else could wait for; only the writer of the batch
-//! holds the times of the inodes in it, under increment, so that it can't undo a time that somebody sets
-//! meanwhile.
+//! anyway: to keep those back would save nothing, and what compares snapshots finds changed files by their rows.)
+//! So reading takes no names that anybody else could wait for; only the writer of the batch holds the times of the
+//! inodes in it, under increment, so that it can't undo a time that somebody sets meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;

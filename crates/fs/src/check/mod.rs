@@ -7,6 +7,7 @@
 //! Thread safety: only reads. Memory: about 40 bytes for each file, more for directories.
 
 mod content;
+mod path;
 mod rows;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use kvfs_store::{Read, Snapshot, Store};
 
 use crate::schema::Keyspaces;
 use crate::{Result, quota};
+pub(crate) use path::{or_root, path_of};
 use rows::Rows;
 
 /// Something that contradicts something else.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{KeyRange, Read};
 
-use super::CheckReport;
+use super::{CheckReport, or_root, path_of};
 use crate::schema::{
     Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_keyspace, decode_received,
     decode_receiving, inode_key, is_keyspace_key, parse_received_key, receiving_key, superblock_key,
@@ -290,22 +290,7 @@ impl Rows {
 
     /// Path of a directory, for people.
     fn path(&self, inode: u64) -> String {
-        let mut names = Vec::new();
-        let mut at = inode;
-        while at != ROOT_INODE {
-            match self.directories.get(&at).and_then(|directory| directory.names.first()) {
-                Some((parent, name)) if names.len() < self.directories.len() => {
-                    names.push(name.escape_ascii().to_string());
-                    at = *parent;
-                }
-                _ => {
-                    names.push(format!("(inode {at})"));
-                    break;
-                }
-            }
-        }
-        names.push(String::new());
-        names.reverse();
-        if names.len() == 1 { "/".into() } else { names.join("/") }
+        let above = |at| self.directories.get(&at)?.names.first().map(|(parent, name)| (*parent, &name[..]));
+        or_root(path_of(inode, self.directories.len(), above))
     }
 }

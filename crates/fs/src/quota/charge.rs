@@ -146,8 +146,7 @@ impl FileSystem {
             return self.apply_to_node(batch, node, &patch);
         }
         patch.is_counted = true;
-        let (keyspace, key) = node.row_address(&self.keyspaces);
-        batch.merge(keyspace, key, patch.encode(node.inode));
+        let patch = self.stage_patch(&mut batch, node, &patch);
         let position = self.apply_changes(quotas, heed, batch, &changes)?;
         self.tell_node(node, &patch, position);
         Ok(position)

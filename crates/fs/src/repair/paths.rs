@@ -8,7 +8,7 @@ use kvfs_store::{BLOCK_BYTES, KeyRange, Read, Store, TxnId};
 
 use super::survey::Name;
 use crate::Result;
-use crate::check::Problem;
+use crate::check::{Problem, path_of};
 use crate::schema::{Keyspaces, Placement, ROOT_INODE, Row};
 
 /// Names and keys that one damaged place lists; of more only the number is told.
@@ -65,23 +65,8 @@ impl FilePaths {
     }
 
     pub(super) fn of_directory(&self, inode: u64) -> String {
-        let mut names = Vec::new();
-        let mut at = inode;
-        while at != ROOT_INODE {
-            match self.directories.get(&at) {
-                Some(name) if names.len() <= self.directories.len() => {
-                    names.push(name.name.escape_ascii().to_string());
-                    at = name.parent;
-                }
-                _ => {
-                    names.push(format!("(directory inode {at})"));
-                    break;
-                }
-            }
-        }
-        names.push(String::new());
-        names.reverse();
-        names.join("/")
+        let above = |at| self.directories.get(&at).map(|name| (name.parent, &*name.name));
+        path_of(inode, self.directories.len() + 1, above)
     }
 
     pub(super) fn of_name(&self, name: &Name) -> String {

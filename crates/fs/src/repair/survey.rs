@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::edit::Edit;
+use crate::check::{or_root, path_of};
 use crate::schema::{Header, ROOT_INODE, Row};
 use crate::{FileType, Result};
 
@@ -76,28 +77,16 @@ impl Survey {
 
     /// Path of a directory, for people.
     pub(super) fn path(&self, inode: u64) -> String {
-        let mut names = Vec::new();
-        let mut at = inode;
-        while at != ROOT_INODE {
-            match self.directories.get(&at).and_then(|directory| directory.names.first()) {
-                Some(name) if names.len() < self.directories.len() => {
-                    names.push(name.name.escape_ascii().to_string());
-                    at = name.parent;
-                }
-                _ => {
-                    names.push(format!("(inode {at})"));
-                    break;
-                }
-            }
-        }
-        names.push(String::new());
-        names.reverse();
-        if names.len() == 1 { "/".into() } else { names.join("/") }
+        or_root(self.path_to(inode))
     }
 
     /// Path of a name, for people.
     pub(super) fn path_of(&self, name: &Name) -> String {
-        let above = self.path(name.parent);
-        format!("{}/{}", if above == "/" { "" } else { &above }, name.name.escape_ascii())
+        format!("{}/{}", self.path_to(name.parent), name.name.escape_ascii())
+    }
+
+    fn path_to(&self, inode: u64) -> String {
+        let above = |at| self.directories.get(&at)?.names.first().map(|name| (name.parent, &*name.name));
+        path_of(inode, self.directories.len(), above)
     }
 }

@@ -267,6 +267,21 @@ fn lazy_access_times_are_written_with_the_next_change_a_sync_or_after_a_day() {
 }
 
 #[test]
+fn lazy_access_times_are_written_with_changes_that_quotas_count() {
+    let options = MountOptions { lazytime: true, atime: AtimePolicy::Strict, ..MountOptions::default() };
+    let setup = Setup::with(Arc::new(ModelStore::new()), 4096, options);
+    setup.quota_on(&|_| {}).unwrap();
+    let file = setup.file(ROOT, "f");
+    setup.write_at(file, 0, b"content").unwrap();
+    setup.clock.advance(Duration::from_secs(10));
+    setup.read_all(file);
+    let seen = setup.getattr(&setup.caller, file).unwrap().atime;
+    assert!(atime_in_the_store(&setup, b"f") < seen, "it is kept back");
+    setup.write_at(file, 0, b"longer content").unwrap();
+    assert_eq!(atime_in_the_store(&setup, b"f"), seen);
+}
+
+#[test]
 fn lazy_access_times_wait_in_bounded_memory() {
     let options = MountOptions {
         lazytime: true,

@@ -23,10 +23,7 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     }
     let only_reads =
         matches!(args.command, List { .. } | Diff { .. } | Restore { dry_run: true, .. } | Send(_));
-    let mut endpoint = Endpoint::open(args.store.as_deref(), only_reads)?;
-    let done = answer(&mut endpoint, &args.command);
-    let closed = endpoint.close();
-    done.and(closed)?;
+    Endpoint::with(args.store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command))?;
     Ok(ExitCode::SUCCESS)
 }
 
