@@ -2,8 +2,9 @@
 //!
 //! Thread safety: all methods take `&self` and are lock-free.
 //!
-//! Invariants: what is charged is discharged, by the guard or explicitly; the block cache lives from
-//! what the other pools leave, but never has less than its floor, so that reading always works.
+//! Invariants: what is charged is discharged, by the guard or explicitly; indexes and filters have a share of what
+//! memtables leave; the block cache lives from what the other pools leave. Neither has ever less than its floor, so
+//! that reading always works.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +16,9 @@ pub enum Pool {
     Memtable,
     /// Verified blocks of runs.
     BlockCache,
-    /// Sparse indexes and tombstones of the open pieces.
+    /// Sparse indexes of the open pieces that are in memory, and their range tombstones.
     Index,
-    /// Quotient filters of the open pieces.
+    /// Quotient filters of the open pieces that are in memory.
     Filter,
     /// Nodes of the file system.
     Nodes,
@@ -45,6 +46,10 @@ impl Pool {
 
 /// Share of the ceiling that the block cache keeps whatever the others use: one in this many parts.
 const CACHE_FLOOR_DIVISOR: u64 = 16;
+/// Share of what the memtables leave that indexes and filters may take: one in this many parts.
+const INDEX_SHARE_DIVISOR: u64 = 2;
+/// As [`CACHE_FLOOR_DIVISOR`], for indexes and filters.
+const INDEX_FLOOR_DIVISOR: u64 = 16;
 
 #[derive(Debug, Default)]
 struct PoolUse {
@@ -122,6 +127,13 @@ impl Accountant {
     /// What is left under the ceiling (bytes).
     pub fn bytes_free(&self) -> u64 {
         self.bytes_ceiling().saturating_sub(self.used_total())
+    }
+
+    /// What indexes and filters together may hold now (bytes): half of what memtables leave, or the floor.
+    pub fn index_budget(&self) -> u64 {
+        let ceiling = self.bytes_ceiling();
+        let left = ceiling.saturating_sub(self.used(Pool::Memtable));
+        (left / INDEX_SHARE_DIVISOR).max(ceiling / INDEX_FLOOR_DIVISOR)
     }
 
     /// What the block cache may hold now (bytes): the ceiling less the other pools, or the floor.

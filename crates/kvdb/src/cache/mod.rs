@@ -1,4 +1,4 @@
-//! The block cache and the memory accountant.
+//! The block cache, the pages of metadata, and the memory accountant.
 //!
 //! Purpose: keeps verified blocks of runs in memory over a device that is read past the kernel's
 //! cache. What it may hold is what the other pools of the [`Accountant`] leave.
@@ -10,11 +10,14 @@
 
 mod eviction;
 mod memory;
+mod pages;
 #[cfg(test)]
 mod tests;
 
 pub use eviction::{Eviction, Policy};
 pub use memory::{Accountant, Charge, Pool};
+pub(crate) use pages::{Loaded, Page, PageRef};
+pub use pages::{Pages, PagesStats};
 
 use std::collections::HashMap;
 use std::sync::Arc;

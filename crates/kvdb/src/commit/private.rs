@@ -103,11 +103,14 @@ impl OwnWrites {
     }
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
-    pub fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Option<u64> {
+    ///
+    /// # Errors
+    /// I/O errors and corruption of an index.
+    pub fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
         let limit = self.limit;
-        let in_tables = self.tables().filter_map(|table| table.next_block(keyspace, prefix, from, limit));
-        let in_runs = self.runs(keyspace).iter().filter_map(|run| run.next_block(prefix, from, limit));
-        in_tables.chain(in_runs).min()
+        let in_tables = self.tables().map(|table| Ok(table.next_block(keyspace, prefix, from, limit)));
+        let in_runs = self.runs(keyspace).iter().map(|run| run.next_block(prefix, from, limit));
+        in_tables.chain(in_runs).try_fold(None, |least, next| Ok(least.into_iter().chain(next?).min()))
     }
 }
 

@@ -18,19 +18,32 @@ use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
 use crate::format::{Layer, Region, SeqnoSpan};
 use crate::iter::surviving_tombstones;
 use crate::memtable::{TombstoneSet, block_key, first_block_at_or_after};
-use crate::run::Piece;
+use crate::run::{Index, Piece};
 use crate::version::Run;
 
 /// A packed unit of fewer blocks gains from being packed together with its neighbours.
 const VERBATIM_BLOCKS_MIN: u32 = 16;
 
-/// Where a span's blocks are: a region of an input.
+/// Which region of which input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Source {
+struct Place {
     input: usize,
     piece: usize,
     layer: usize,
     region: usize,
+}
+
+/// Where a span's blocks are, and the index that says so: it stays in memory while anything of it is under way.
+#[derive(Clone)]
+struct Source {
+    place: Place,
+    index: Index,
+}
+
+impl Source {
+    fn region(&self) -> Region<'_> {
+        self.index.layers()[self.place.layer].region(self.place.region)
+    }
 }
 
 /// Consecutive blocks of one region on their way to one layer.
@@ -65,8 +78,8 @@ struct Group {
 
 impl Group {
     /// Whether its last move goes on with `block` of the same region.
-    fn goes_on(&self, source: Source, block: u64) -> bool {
-        self.moves.last().is_some_and(|last| last.source == source && last.first + last.count() == block)
+    fn goes_on(&self, place: Place, block: u64) -> bool {
+        self.moves.last().is_some_and(|last| last.source.place == place && last.first + last.count() == block)
     }
 }
 
@@ -74,8 +87,8 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let tombstones = job.tombstones();
     let survivors = surviving_tombstones(&tombstones, &job.rules);
     let hiding = BlockTombstones(&tombstones);
-    let sources = sources(job);
-    let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &job.rules.boundaries });
+    let sources = sources(job)?;
+    let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &job.rules.boundaries })?;
     let mut mover = Mover {
         job,
         output: Output::new(job.spec.clone(), survivors, sink),
@@ -84,39 +97,82 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         reader: CopyReader::new(Arc::clone(&job.spec.ctx), job.inputs.len()),
     };
     for interval in sweep {
-        mover.take(&interval)?;
+        mover.take(&interval?)?;
     }
     mover.flush_groups()?;
     mover.output.finish()
 }
 
 /// One sorted walk for each layer of each input.
-fn sources(job: &MergeJob) -> Vec<impl Iterator<Item = Span<Source>>> {
-    let layers = |run: &Run| run.pieces.iter().map(|piece| piece.layers().len()).max().unwrap_or(0);
-    job.inputs
-        .iter()
-        .enumerate()
-        .flat_map(|(input, run)| (0..layers(run)).map(move |layer| layer_spans(input, run, layer)))
-        .collect()
+fn sources(job: &MergeJob) -> Result<Vec<LayerWalk<'_>>> {
+    let mut walks = Vec::new();
+    for (input, run) in job.inputs.iter().enumerate() {
+        let mut layers = 0;
+        for piece in &run.pieces {
+            layers = layers.max(piece.layer_count()?);
+        }
+        walks.extend(
+            (0..layers).map(|layer| LayerWalk::new(run, Place { input, piece: 0, layer, region: 0 })),
+        );
+    }
+    Ok(walks)
 }
 
-/// The spans of one layer of one input, at or above the input's bound.
-fn layer_spans(input: usize, run: &Arc<Run>, layer: usize) -> impl Iterator<Item = Span<Source>> {
-    run.pieces.iter().enumerate().flat_map(move |(piece_number, piece)| {
-        let regions = piece.layers().get(layer).into_iter().flat_map(Layer::regions);
-        regions.enumerate().flat_map(move |(region_number, region)| {
-            let source = Source { input, piece: piece_number, layer, region: region_number };
-            region_spans(region, &run.lower_bound, source)
-        })
-    })
+/// The spans of one layer of one input, at or above the input's bound. Has the index of one piece in memory.
+struct LayerWalk<'a> {
+    run: &'a Run,
+    /// The region that comes next.
+    next: Place,
+    index: Option<Index>,
+    /// Those that are left of the region before it.
+    spans: std::vec::IntoIter<Span<Source>>,
+}
+
+impl<'a> LayerWalk<'a> {
+    fn new(run: &'a Run, next: Place) -> Self {
+        Self { run, next, index: None, spans: Vec::new().into_iter() }
+    }
+
+    /// Goes on to the next region, or piece; says whether there is one.
+    fn advance(&mut self) -> Result<bool> {
+        let Some(piece) = self.run.pieces.get(self.next.piece) else { return Ok(false) };
+        let index = match &self.index {
+            Some(index) => index,
+            None => self.index.insert(piece.index()?),
+        };
+        let regions = index.layers().get(self.next.layer).map_or(0, Layer::len);
+        if self.next.region < regions {
+            let source = Source { place: self.next, index: index.clone() };
+            let spans: Vec<_> = region_spans(source.region(), &self.run.lower_bound, &source).collect();
+            self.spans = spans.into_iter();
+            self.next.region += 1;
+        } else {
+            self.index = None;
+            self.next = Place { piece: self.next.piece + 1, region: 0, ..self.next };
+        }
+        Ok(true)
+    }
+}
+
+impl Iterator for LayerWalk<'_> {
+    type Item = Result<Span<Source>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(span) = self.spans.next() {
+                return Some(Ok(span));
+            }
+            match self.advance() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
 }
 
 /// A region cut where its seqno changes, without what lies below `bound`.
-fn region_spans<'a>(
-    region: Region<'a>,
-    bound: &[u8],
-    source: Source,
-) -> impl Iterator<Item = Span<Source>> + use<'a> {
+fn region_spans(region: Region<'_>, bound: &[u8], source: &Source) -> impl Iterator<Item = Span<Source>> {
     let end = region.end();
     let from =
         first_block_at_or_after(region.prefix, bound).map_or(end, |floor| floor.clamp(region.first, end));
@@ -125,7 +181,7 @@ fn region_spans<'a>(
         first,
         count: u64::from(span.count),
         seqno: span.seqno,
-        source,
+        source: source.clone(),
     })
 }
 
@@ -141,12 +197,8 @@ struct Mover<'a> {
 }
 
 impl Mover<'_> {
-    fn piece(&self, source: Source) -> &Arc<Piece> {
-        &self.job.inputs[source.input].pieces[source.piece]
-    }
-
-    fn region(&self, source: Source) -> Region<'_> {
-        self.piece(source).layers()[source.layer].region(source.region)
+    fn piece(&self, place: Place) -> &Arc<Piece> {
+        &self.job.inputs[place.input].pieces[place.piece]
     }
 
     fn take(&mut self, interval: &Interval<Source>) -> Result<()> {
@@ -155,18 +207,25 @@ impl Mover<'_> {
             self.flush_groups()?;
             self.output.writer_at(&block_key(&interval.prefix, interval.first))?;
         }
-        for (layer, &(seqno, source)) in interval.kept.iter().enumerate() {
-            self.add(layer, interval, seqno, source)?;
+        for (layer, (seqno, source)) in interval.kept.iter().enumerate() {
+            self.add(layer, interval, *seqno, source)?;
         }
         Ok(())
     }
 
-    fn add(&mut self, layer: usize, interval: &Interval<Source>, seqno: Seqno, source: Source) -> Result<()> {
-        let region = self.region(source);
+    fn add(
+        &mut self,
+        layer: usize,
+        interval: &Interval<Source>,
+        seqno: Seqno,
+        source: &Source,
+    ) -> Result<()> {
+        let region = source.region();
         let addr = region.addr_of(interval.first);
         let mut bytes = interval.count * BLOCK_BYTES as u64;
         if let Some(unit) = &region.unit {
-            let goes_on = self.groups.get(&layer).is_some_and(|group| group.goes_on(source, interval.first));
+            let goes_on =
+                self.groups.get(&layer).is_some_and(|group| group.goes_on(source.place, interval.first));
             bytes = if goes_on { 0 } else { unit.stored_len().into() };
         }
         let is_apart = |group: &Group| bytes > 0 && group.end != addr;
@@ -175,11 +234,13 @@ impl Mover<'_> {
         }
         let group = self.groups.entry(layer).or_default();
         match group.moves.last_mut() {
-            Some(last) if last.source == source && last.first + last.count() == interval.first => {
+            Some(last)
+                if last.source.place == source.place && last.first + last.count() == interval.first =>
+            {
                 last.push(interval.count, seqno);
             }
             _ => group.moves.push(Move {
-                source,
+                source: source.clone(),
                 first: interval.first,
                 seqnos: vec![SeqnoSpan { count: interval.count as u32, seqno }],
             }),
@@ -203,14 +264,14 @@ impl Mover<'_> {
         self.pending_bytes -= group.bytes;
         let never = self.job.options.stitch_bytes_min == u64::MAX;
         for moving in group.moves {
-            let part = self.region(moving.source).part(moving.first, moving.count() as u32, &moving.seqnos);
+            let part = moving.source.region().part(moving.first, moving.count() as u32, &moving.seqnos);
             let is_worth_it = !is_remnant(&part) || self.job.options.stitch_bytes_min == 0;
             if group.stitching && is_worth_it && !never && !self.job.victims.contain(part.extent()) {
-                let piece = Arc::clone(self.piece(moving.source));
-                let source = moving.source;
+                let place = moving.source.place;
+                let piece = Arc::clone(self.piece(place));
                 let writer = self.output.writer();
                 let count = moving.count() as u32;
-                writer.stitch_region(layer, &piece, source.layer, source.region, moving.first, count)?;
+                writer.stitch_region(layer, &piece, place.layer, place.region, moving.first, count)?;
             } else {
                 self.copy(layer, &moving)?;
             }
@@ -219,9 +280,9 @@ impl Mover<'_> {
     }
 
     fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
-        let piece = Arc::clone(self.piece(moving.source));
-        let region = piece.layers()[moving.source.layer].region(moving.source.region);
+        let region = moving.source.region();
         if region.unit.is_some() {
+            let piece = Arc::clone(self.piece(moving.source.place));
             return self.copy_unit(layer, moving, &piece, &region);
         }
         let mut first = moving.first;
@@ -231,7 +292,7 @@ impl Mover<'_> {
                 let at = region.addr_of(first);
                 let blocks = left.min(CopyReader::BLOCKS_MAX);
                 let crcs = &region.crcs[(first - region.first) as usize..][..blocks as usize];
-                let data = self.reader.read(moving.source.input, at, crcs)?;
+                let data = self.reader.read(moving.source.place.input, at, crcs)?;
                 let span = SeqnoSpan { count: blocks as u32, seqno };
                 self.output.writer().add_blocks(
                     layer,
@@ -252,7 +313,7 @@ impl Mover<'_> {
     /// neighbours.
     fn copy_unit(&mut self, layer: usize, moving: &Move, piece: &Piece, region: &Region<'_>) -> Result<()> {
         let extent = region.extent();
-        let stored = self.reader.stored(moving.source.input, extent)?;
+        let stored = self.reader.stored(moving.source.place.input, extent)?;
         let count = moving.count();
         let is_large = region.count >= VERBATIM_BLOCKS_MIN;
         if is_large && region.is_whole_unit() && count == u64::from(region.count) {

@@ -10,7 +10,7 @@
 //! tombstone ends.
 
 use bytes::Bytes;
-use kvfs_store::Seqno;
+use kvfs_store::{Result, Seqno};
 
 use crate::format::cmp_block_keys;
 use crate::memtable::{block_key, first_block_at_or_after};
@@ -63,7 +63,8 @@ impl Stripes<'_> {
     }
 }
 
-/// The sweep. Each source is ordered by key and does not overlap itself.
+/// The sweep. Each source is ordered by key and does not overlap itself. After the first error of a source nothing
+/// that comes counts.
 pub(crate) struct Sweep<'a, S, I> {
     sources: Vec<I>,
     heads: Vec<Option<Span<S>>>,
@@ -71,10 +72,10 @@ pub(crate) struct Sweep<'a, S, I> {
     stripes: Stripes<'a>,
 }
 
-impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
-    pub(crate) fn new(mut sources: Vec<I>, hiding: &'a dyn Hiding, stripes: Stripes<'a>) -> Self {
-        let heads = sources.iter_mut().map(Iterator::next).collect();
-        Self { sources, heads, hiding, stripes }
+impl<'a, S: Clone, I: Iterator<Item = Result<Span<S>>>> Sweep<'a, S, I> {
+    pub(crate) fn new(mut sources: Vec<I>, hiding: &'a dyn Hiding, stripes: Stripes<'a>) -> Result<Self> {
+        let heads = sources.iter_mut().map(|source| source.next().transpose()).collect::<Result<_>>()?;
+        Ok(Self { sources, heads, hiding, stripes })
     }
 
     /// The smallest position that any source still has.
@@ -101,7 +102,7 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
     }
 
     /// Takes the blocks before `end` off the sources that have some; returns what they held.
-    fn take_until(&mut self, prefix: &Bytes, first: u64, end: u64) -> Vec<(Seqno, S)> {
+    fn take_until(&mut self, prefix: &Bytes, first: u64, end: u64) -> Result<Vec<(Seqno, S)>> {
         let mut versions = Vec::new();
         for (head, source) in self.heads.iter_mut().zip(&mut self.sources) {
             let Some(span) = head.as_mut().filter(|span| span.prefix == *prefix && span.first == first)
@@ -111,14 +112,14 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
             versions.push((span.seqno, span.source.clone()));
             let taken = end - first;
             if span.count == taken {
-                *head = source.next();
+                *head = source.next().transpose()?;
             } else {
                 span.first += taken;
                 span.count -= taken;
             }
         }
         versions.sort_by_key(|&(seqno, _)| std::cmp::Reverse(seqno));
-        versions
+        Ok(versions)
     }
 
     /// Drops what no snapshot can see.
@@ -139,17 +140,20 @@ impl<'a, S: Clone, I: Iterator<Item = Span<S>>> Sweep<'a, S, I> {
     }
 }
 
-impl<S: Clone, I: Iterator<Item = Span<S>>> Iterator for Sweep<'_, S, I> {
-    type Item = Interval<S>;
+impl<S: Clone, I: Iterator<Item = Result<Span<S>>>> Iterator for Sweep<'_, S, I> {
+    type Item = Result<Interval<S>>;
 
-    fn next(&mut self) -> Option<Interval<S>> {
+    fn next(&mut self) -> Option<Result<Interval<S>>> {
         loop {
             let (prefix, first) = self.least()?;
             let end = self.interval_end(&prefix, first);
-            let versions = self.take_until(&prefix, first, end);
+            let versions = match self.take_until(&prefix, first, end) {
+                Ok(versions) => versions,
+                Err(error) => return Some(Err(error)),
+            };
             let kept = self.keep_visible(&prefix, first, versions);
             if !kept.is_empty() {
-                return Some(Interval { prefix, first, count: end - first, kept });
+                return Some(Ok(Interval { prefix, first, count: end - first, kept }));
             }
         }
     }
@@ -182,15 +186,15 @@ mod tests {
         tombstones: Vec<(u64, u64, Seqno)>,
         boundaries: &[Seqno],
     ) -> String {
-        let sources = sources.into_iter().map(Vec::into_iter).collect();
+        let sources = sources.into_iter().map(|spans| spans.into_iter().map(Ok)).collect();
         let hiding = Ranges(tombstones);
-        let sweep = Sweep::new(sources, &hiding, Stripes { boundaries });
+        let sweep = Sweep::new(sources, &hiding, Stripes { boundaries }).expect("nothing fails");
         let show = |i: Interval<char>| {
             let kept: Vec<String> = i.kept.iter().map(|(seqno, source)| format!("{source}{seqno}")).collect();
             let kept = kept.concat();
             format!("{}+{}:{kept}", i.first, i.count)
         };
-        sweep.map(show).collect::<Vec<_>>().join(" ")
+        sweep.map(|interval| show(interval.expect("nothing fails"))).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -211,10 +215,11 @@ mod tests {
             seqno: 2,
             source: 'l',
         };
-        let sources = vec![vec![short(0, 10)].into_iter(), vec![long].into_iter()];
+        let sources = vec![vec![Ok(short(0, 10))].into_iter(), vec![Ok(long)].into_iter()];
         let hiding = Ranges(Vec::new());
-        let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &[] });
-        let order: Vec<_> = sweep.map(|i| (i.prefix.len(), i.first, i.count)).collect();
+        let sweep = Sweep::new(sources, &hiding, Stripes { boundaries: &[] }).expect("nothing fails");
+        let order: Vec<_> =
+            sweep.map(|i| i.expect("nothing fails")).map(|i| (i.prefix.len(), i.first, i.count)).collect();
         assert_eq!(order, [(0, 0, 4), (8, 7, 2), (0, 4, 6)]);
     }
 

@@ -4,7 +4,10 @@
 //! of its range, and it holds nothing that the merge could drop. Isolated blocks that lie one behind
 //! the other on the device and together reach the stitching threshold move without being read
 //! (thesis 3.2).
+//!
+//! The indexes are walked side by side, so that one of each input is in memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,65 +18,129 @@ use super::output::{Output, Sink, Totals};
 use crate::format::TupleEntry;
 use crate::iter::{CompactionIter, MergingIter, run_records, surviving_tombstones};
 use crate::memtable::TombstoneSet;
-use crate::run::{Access, Piece};
+use crate::run::{Access, Index, Piece};
+use crate::version::Run;
 
-/// One tuple block of one input.
-struct Block<'a> {
-    piece: &'a Arc<Piece>,
-    /// Number in the piece's index.
+/// One tuple block of one input, and the index that it is in.
+struct Block {
+    piece: Arc<Piece>,
+    index: Index,
+    /// Number in the index.
     number: usize,
-    entry: &'a TupleEntry,
     isolated: bool,
 }
 
-/// Consecutive blocks of one piece that are stitched.
-struct Stretch {
-    blocks: std::ops::Range<usize>,
+impl Block {
+    fn entry(&self) -> &TupleEntry {
+        &self.index.tuple_entries()[self.number]
+    }
 }
 
 pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
-    let tombstones = job.tombstones();
-    let blocks = isolated_blocks(job, &tombstones);
-    let stretches = stretches(job, &blocks);
+    let tombstones = Arc::new(job.tombstones());
     let survivors = surviving_tombstones(&tombstones, &job.rules);
     let mut output = Output::new(job.spec.clone(), survivors, sink);
-    let mut copier = Copier::new(job, tombstones);
-    for stretch in &stretches {
-        let first = &blocks[stretch.blocks.start];
-        copier.copy_until(Some(&first.entry.first_key), &mut output)?;
-        for block in &blocks[stretch.blocks.clone()] {
-            let writer = output.writer_at(&block.entry.first_key)?;
-            writer.stitch_tuples(block.piece, block.number..block.number + 1)?;
+    let mut copier = Copier::new(job, Arc::clone(&tombstones));
+    if job.options.stitch_bytes_min < u64::MAX {
+        let blocks = Blocks::new(job, &tombstones);
+        let mut stretches = Stretches { blocks, bytes_min: job.options.stitch_bytes_min, open: None };
+        while let Some(stretch) = stretches.next()? {
+            copier.copy_until(Some(&stretch.first_key), &mut output)?;
+            stretch.stitch(&mut output)?;
+            copier.skip_to_after(&stretch.last_key);
         }
-        copier.skip_to_after(&blocks[stretch.blocks.end - 1].entry.last_key);
     }
     copier.copy_until(None, &mut output)?;
     output.finish()
 }
 
-/// All blocks of the inputs by first key, each marked isolated or not.
-fn isolated_blocks<'a>(job: &'a MergeJob, tombstones: &TombstoneSet) -> Vec<Block<'a>> {
-    let mut blocks = Vec::new();
-    for run in &job.inputs {
-        for piece in &run.pieces {
-            for (number, entry) in piece.tuple_entries().iter().enumerate() {
-                if entry.last_key >= run.lower_bound {
-                    let isolated = entry.first_key >= run.lower_bound && may_stitch(job, entry, tombstones);
-                    blocks.push(Block { piece, number, entry, isolated });
-                }
+/// The blocks of one input that count, in key order. Has the index of one piece in memory.
+struct Walk<'a> {
+    run: &'a Run,
+    piece: usize,
+    index: Option<Index>,
+    /// The block that comes next.
+    number: usize,
+}
+
+impl<'a> Walk<'a> {
+    fn new(run: &'a Run) -> Self {
+        Self { run, piece: run.piece_at(&run.lower_bound), index: None, number: 0 }
+    }
+
+    /// The next block, and its index.
+    fn peek(&mut self) -> Result<Option<(&Index, &TupleEntry)>> {
+        while let Some(piece) = self.run.pieces.get(self.piece) {
+            let index = match self.index.take() {
+                Some(index) => index,
+                None => piece.index()?,
+            };
+            let rest = index.tuple_entries().get(self.number..).unwrap_or_default();
+            if let Some(skipped) = rest.iter().position(|entry| entry.last_key >= self.run.lower_bound) {
+                self.number += skipped;
+                let index = &*self.index.insert(index);
+                return Ok(Some((index, &index.tuple_entries()[self.number])));
+            }
+            self.piece += 1;
+            self.number = 0;
+        }
+        Ok(None)
+    }
+}
+
+/// All blocks of the inputs by first key, each found isolated or not.
+struct Blocks<'a> {
+    job: &'a MergeJob,
+    tombstones: &'a TombstoneSet,
+    walks: Vec<Walk<'a>>,
+    /// The greatest key of those that were given.
+    greatest: Option<Vec<u8>>,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(job: &'a MergeJob, tombstones: &'a TombstoneSet) -> Self {
+        let walks = job.inputs.iter().map(|run| Walk::new(run)).collect();
+        Self { job, tombstones, walks, greatest: None }
+    }
+
+    /// The walk whose next block has the smallest first key, the first of those.
+    fn least(&mut self) -> Result<Option<usize>> {
+        let mut least: Option<(usize, &TupleEntry)> = None;
+        for (at, walk) in self.walks.iter_mut().enumerate() {
+            let Some((_, entry)) = walk.peek()? else { continue };
+            if least.is_none_or(|(_, other)| entry.first_key < other.first_key) {
+                least = Some((at, entry));
             }
         }
+        Ok(least.map(|(at, _)| at))
     }
-    blocks.sort_by(|a, b| a.entry.first_key.cmp(&b.entry.first_key));
-    let mut greatest: Option<&[u8]> = None;
-    for i in 0..blocks.len() {
-        let (first, last) = (&blocks[i].entry.first_key, &blocks[i].entry.last_key);
-        let meets_before = greatest.is_some_and(|greatest| greatest >= &first[..]);
-        let meets_after = blocks.get(i + 1).is_some_and(|next| next.entry.first_key <= last);
-        greatest = greatest.max(Some(&last[..]));
-        blocks[i].isolated &= !meets_before && !meets_after;
+
+    fn next(&mut self) -> Result<Option<Block>> {
+        let Some(at) = self.least()? else { return Ok(None) };
+        let walk = &mut self.walks[at];
+        let Some((index, _)) = walk.peek()? else { return Ok(None) };
+        let index = index.clone();
+        let piece = Arc::clone(&walk.run.pieces[walk.piece]);
+        let (lower_bound, number) = (&walk.run.lower_bound, walk.number);
+        walk.number += 1;
+        let mut block = Block { piece, index, number, isolated: false };
+        let (first, last) = (&block.entry().first_key, &block.entry().last_key);
+        let greatest = self.greatest.as_deref();
+        let meets_before = greatest.is_some_and(|greatest| *greatest >= first[..]);
+        let may_move = first >= lower_bound && may_stitch(self.job, block.entry(), self.tombstones);
+        if greatest < Some(&last[..]) {
+            self.greatest = Some(last.to_vec());
+        }
+        block.isolated = may_move && !meets_before && !self.meets_next(&block)?;
+        Ok(Some(block))
     }
-    blocks
+
+    /// Whether the block that comes next begins within `block`.
+    fn meets_next(&mut self, block: &Block) -> Result<bool> {
+        let Some(at) = self.least()? else { return Ok(false) };
+        let next = self.walks[at].peek()?;
+        Ok(next.is_some_and(|(_, next)| next.first_key <= block.entry().last_key))
+    }
 }
 
 /// Whether nothing in the block itself speaks against stitching.
@@ -88,34 +155,82 @@ fn may_stitch(job: &MergeJob, entry: &TupleEntry, tombstones: &TombstoneSet) -> 
     !droppable && !job.victims.contain(entry.extent) && !tombstones.overlaps(&entry.first_key, Some(&after))
 }
 
-/// The stretches of isolated blocks that are long enough.
-fn stretches(job: &MergeJob, blocks: &[Block<'_>]) -> Vec<Stretch> {
-    if job.options.stitch_bytes_min == u64::MAX {
-        return Vec::new();
-    }
-    let mut stretches = Vec::new();
-    let mut start = 0;
-    while start < blocks.len() {
-        let mut end = start;
-        let mut bytes = 0;
-        while end < blocks.len()
-            && blocks[end].isolated
-            && (end == start || follows(&blocks[end - 1], &blocks[end]))
-        {
-            bytes += u64::from(blocks[end].entry.extent.len);
-            end += 1;
-        }
-        if end > start && bytes >= job.options.stitch_bytes_min {
-            stretches.push(Stretch { blocks: start..end });
-        }
-        start = end.max(start + 1);
-    }
-    stretches
+/// Isolated blocks that lie one behind the other on the device.
+struct Stretch {
+    /// Blocks of one piece that are neighbours in its index.
+    parts: Vec<(Arc<Piece>, Range<usize>)>,
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
+    bytes: u64,
+    /// Device address behind the last one.
+    end: u64,
 }
 
-/// Whether `b` lies directly behind `a` on the device.
-fn follows(a: &Block<'_>, b: &Block<'_>) -> bool {
-    a.entry.extent.addr + u64::from(a.entry.extent.len) == b.entry.extent.addr
+impl Stretch {
+    fn of(block: &Block) -> Self {
+        let entry = block.entry();
+        Self {
+            parts: vec![(Arc::clone(&block.piece), block.number..block.number + 1)],
+            first_key: entry.first_key.to_vec(),
+            last_key: entry.last_key.to_vec(),
+            bytes: entry.extent.len.into(),
+            end: entry.extent.addr + u64::from(entry.extent.len),
+        }
+    }
+
+    /// Takes `block` in, if it lies directly behind.
+    fn take(&mut self, block: &Block) -> bool {
+        let entry = block.entry();
+        if self.end != entry.extent.addr {
+            return false;
+        }
+        match self.parts.last_mut() {
+            Some((piece, blocks)) if Arc::ptr_eq(piece, &block.piece) && blocks.end == block.number => {
+                blocks.end += 1;
+            }
+            _ => self.parts.push((Arc::clone(&block.piece), block.number..block.number + 1)),
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(&entry.last_key);
+        self.bytes += u64::from(entry.extent.len);
+        self.end += u64::from(entry.extent.len);
+        true
+    }
+
+    fn stitch(&self, output: &mut Output<'_>) -> Result<()> {
+        for (piece, blocks) in &self.parts {
+            let index = piece.index()?;
+            for number in blocks.clone() {
+                let writer = output.writer_at(&index.tuple_entries()[number].first_key)?;
+                writer.stitch_tuples(piece, number..number + 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The stretches that are long enough, in key order.
+struct Stretches<'a> {
+    blocks: Blocks<'a>,
+    bytes_min: u64,
+    open: Option<Stretch>,
+}
+
+impl Stretches<'_> {
+    fn next(&mut self) -> Result<Option<Stretch>> {
+        loop {
+            let block = self.blocks.next()?;
+            let ended = match block.as_ref().filter(|block| block.isolated) {
+                Some(block) if self.open.as_mut().is_some_and(|open| open.take(block)) => None,
+                Some(block) => self.open.replace(Stretch::of(block)),
+                None => self.open.take(),
+            };
+            let long = ended.filter(|stretch| stretch.bytes >= self.bytes_min);
+            if long.is_some() || block.is_none() {
+                return Ok(long);
+            }
+        }
+    }
 }
 
 /// Copies what is not stitched, from stretch to stretch.
@@ -127,11 +242,11 @@ struct Copier {
 }
 
 impl Copier {
-    fn new(job: &MergeJob, tombstones: TombstoneSet) -> Self {
+    fn new(job: &MergeJob, tombstones: Arc<TombstoneSet>) -> Self {
         let access = Access::Crowded { walks: job.inputs.len() };
         let sources = job.inputs.iter().map(|run| run_records(run, access)).collect();
         let merging = Box::new(MergingIter::new(sources));
-        let records = CompactionIter::new(merging, [Arc::new(tombstones)], job.rules.clone());
+        let records = CompactionIter::new(merging, [tombstones], job.rules.clone());
         Self { records, resume: None, started: false }
     }
 

@@ -132,7 +132,7 @@ impl Inner {
         let zones = self.ctx.zones.space();
         let journal = self.journal.as_ref();
         let logged = journal.map(Journal::stats).unwrap_or_default();
-        let cached = self.ctx.cache.stats();
+        let (cached, paged) = (self.ctx.cache.stats(), self.ctx.pages.stats());
         let mut stats = self.counters.list();
         let manifest_bytes = self.ledger.lock().manifest.bytes_written();
         for (name, value) in self.amplification(&stats, logged.bytes_written + manifest_bytes).list() {
@@ -161,6 +161,10 @@ impl Inner {
         add("cache.misses", cached.misses);
         add("cache.evictions", cached.evictions);
         add("cache.bytes", self.ctx.cache.bytes());
+        add("index.loads", paged.loads);
+        add("index.evictions", paged.evictions);
+        add("index.bytes", self.ctx.pages.bytes());
+        add("index.share_bytes", self.ctx.accountant.index_budget());
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
         add("memory.used_bytes", self.ctx.accountant.used_total());
         add("memory.peak_bytes", self.ctx.accountant.peak_total());

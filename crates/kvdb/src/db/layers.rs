@@ -95,7 +95,7 @@ impl Layers {
     }
 
     fn next_data(&self, keyspace: u32, prefix: &[u8], mut from: u64) -> Result<Option<Extent>> {
-        while let Some(candidate) = self.next_block(keyspace, prefix, from) {
+        while let Some(candidate) = self.next_block(keyspace, prefix, from)? {
             let states = self.presence(keyspace, prefix, candidate)?;
             if let Some(start) = states.iter().position(|&state| state == BlockState::Data) {
                 let count = states[start..].iter().take_while(|&&state| state == BlockState::Data).count();
@@ -127,9 +127,12 @@ impl Layers {
     }
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
-    fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Option<u64> {
-        let own = self.own.as_ref().and_then(|own| own.next_block(keyspace, prefix, from));
-        own.into_iter().chain(self.view.next_block(keyspace, prefix, from, self.seqno)).min()
+    fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
+        let own = match &self.own {
+            Some(own) => own.next_block(keyspace, prefix, from)?,
+            None => None,
+        };
+        Ok(own.into_iter().chain(self.view.next_block(keyspace, prefix, from, self.seqno)?).min())
     }
 
     fn presence(&self, keyspace: u32, prefix: &[u8], first: u64) -> Result<Vec<BlockState>> {

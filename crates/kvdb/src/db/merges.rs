@@ -164,8 +164,12 @@ impl Inner {
     fn merge_everything(&self, victims: &Victims) -> Result<()> {
         let view = self.view();
         for (keyspace, runs) in view.version.keyspaces() {
-            let several = runs.len() > 1 || runs.iter().any(|run| run.has_garbage());
-            if several || victims.any() {
+            let is_worth_it = match runs {
+                [] => false,
+                [alone] => victims.any() || alone.has_garbage()?,
+                _ => true,
+            };
+            if is_worth_it {
                 self.merge_runs(keyspace, runs, &[], victims.clone(), Budget::Reserve)?;
             }
         }

@@ -110,6 +110,7 @@ impl Db {
     pub fn set_memory_bytes(&self, bytes: u64) {
         let ctx = &self.inner.ctx;
         ctx.accountant.set_bytes_ceiling(bytes);
+        ctx.pages.shrink();
         ctx.cache.shrink_to(ctx.accountant.cache_budget());
     }
 }

@@ -27,7 +27,7 @@ use super::signals::Bell;
 use super::transactions::Transactions;
 use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
-use crate::cache::{Accountant, BlockCache};
+use crate::cache::{Accountant, BlockCache, Pages};
 use crate::commit::{Publisher, SnapshotTracker};
 use crate::format::{FORMAT_VERSION, FORMAT_VERSION_PLAIN, Superblock, ZoneId};
 use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCommit};
@@ -120,6 +120,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         device: Arc::clone(&device),
         zones,
         cache: BlockCache::new(Arc::clone(&accountant), options.cache_policy),
+        pages: Pages::new(Arc::clone(&accountant)),
         windows: Windows::new(Arc::clone(&accountant)),
         accountant,
         options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },

@@ -145,12 +145,20 @@ impl View {
     }
 
     /// The smallest block at or after `from` that any layer holds, deleted ones included.
-    pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+    pub(crate) fn next_block(
+        &self,
+        keyspace: u32,
+        prefix: &[u8],
+        from: u64,
+        snapshot: Seqno,
+    ) -> Result<Option<u64>> {
         let in_layer = |layer| match layer {
-            Layer::Table(table) => MemTable::next_block(table, keyspace, prefix, from, snapshot),
+            Layer::Table(table) => Ok(MemTable::next_block(table, keyspace, prefix, from, snapshot)),
             Layer::Run(run) => run.next_block(prefix, from, snapshot),
         };
-        self.layers(keyspace).filter_map(in_layer).min()
+        self.layers(keyspace)
+            .map(in_layer)
+            .try_fold(None, |least, next| Ok(least.into_iter().chain(next?).min()))
     }
 
     /// Lets every layer look for a change, until one has found it. Layers that hold nothing newer are passed

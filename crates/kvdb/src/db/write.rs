@@ -264,8 +264,9 @@ impl Inner {
             version: Arc::clone(&view.version),
         });
         drop(order);
-        // The cache evicts by itself only when something is put in: while nobody reads, growing memtables
-        // would come on top of a full one.
+        // The caches evict by themselves only when something is put in: while nobody reads, growing memtables
+        // would come on top of full ones.
+        self.ctx.pages.shrink();
         self.ctx.cache.shrink_to(self.ctx.accountant.cache_budget());
         self.work.ring();
     }

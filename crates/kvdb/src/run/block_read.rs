@@ -44,7 +44,8 @@ impl Piece {
         for (range, _) in &mut covered {
             range.start = range.start.max(start).min(range.end);
         }
-        for layer in self.layers() {
+        let index = self.glance()?;
+        for layer in index.layers() {
             let mut found = Vec::new();
             let mut at = start;
             while let Some(range) = fill.next_undecided(at) {
@@ -71,7 +72,10 @@ impl Piece {
 
     /// The smallest block at or after `from` of `prefix` that has a version at or below `snapshot`.
     /// Ignores range tombstones. O(log regions), more only past regions that are too new.
-    pub fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+    ///
+    /// # Errors
+    /// I/O errors and corruption of the index.
+    pub fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Result<Option<u64>> {
         let in_layer = |layer: &Layer| {
             (layer.find(prefix, from)..layer.len())
                 .map(|index| layer.region(index))
@@ -83,7 +87,7 @@ impl Piece {
                     spans.find(|(_, span)| span.seqno <= snapshot).map(|(block, _)| block)
                 })
         };
-        self.layers().iter().filter_map(in_layer).min()
+        Ok(self.glance()?.layers().iter().filter_map(in_layer).min())
     }
 
     /// Reads and verifies the blocks `first .. first + count` of a region, whatever hides them, into
@@ -106,7 +110,8 @@ impl Piece {
         if buf.len() < bytes {
             *buf = AlignedBuf::zeroed(bytes);
         }
-        let region = self.layers()[layer].region(region);
+        let index = self.index()?;
+        let region = index.layers()[layer].region(region);
         self.read_verified(&region, first, &mut buf.as_mut()[..bytes])
     }
 

@@ -19,7 +19,8 @@ impl Piece {
         }
         search.add_tombstones(self.tombstones(), bound);
         search.begin_sequence();
-        let entries = self.tuple_entries();
+        let index = self.index()?;
+        let entries = index.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *search.start(bound));
         for entry in &entries[first..] {
             if search.is_beyond(&entry.first_key) {
@@ -29,7 +30,7 @@ impl Piece {
                 self.find_changed_records(entry, search, bound)?;
             }
         }
-        for layer in self.layers() {
+        for layer in index.layers() {
             find_changed_blocks(layer, search, bound);
         }
         Ok(())

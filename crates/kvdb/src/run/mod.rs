@@ -5,7 +5,8 @@
 //! (KVFS thesis, 3.2: VT-tree); a [`Piece`] answers lookups, fills and scans from it.
 //!
 //! A tuple piece is a list of tuple blocks; a block piece is a list of layers of regions, raw 4 KiB
-//! blocks in long contiguous stretches. The sparse index of both is held in memory.
+//! blocks in long contiguous stretches. The sparse index of both, and the filters of tuple pieces, are in memory
+//! while they are used and there is room for them ([`crate::cache::Pages`]).
 //!
 //! Thread safety: a [`Piece`] is shared by `Arc` and read by many threads; writers and iterators
 //! belong to one thread.
@@ -21,7 +22,10 @@ mod block_read;
 mod block_writer;
 mod changed;
 mod filter;
+mod filtering;
 mod held;
+mod index;
+mod meta_read;
 mod newer;
 mod piece;
 mod read_ahead;
@@ -37,6 +41,7 @@ mod windows;
 mod writer;
 
 pub(crate) use filter::fingerprint;
+pub(crate) use index::Index;
 pub use piece::Piece;
 pub use salvage::LostPart;
 pub use windows::Windows;
@@ -46,7 +51,7 @@ use std::sync::Arc;
 
 use kvfs_device::Device;
 
-use crate::cache::{Accountant, BlockCache};
+use crate::cache::{Accountant, BlockCache, Pages};
 use crate::format::ZoneId;
 use crate::zone::Zones;
 
@@ -85,6 +90,8 @@ pub struct RunContext {
     pub zones: Arc<Zones>,
     /// Verified blocks.
     pub cache: Arc<BlockCache>,
+    /// Indexes and filters.
+    pub pages: Arc<Pages>,
     /// What was read ahead.
     pub windows: Windows,
     /// Memory.

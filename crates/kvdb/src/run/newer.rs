@@ -18,15 +18,20 @@ impl Piece {
             return Ok(());
         }
         search.visit_tombstones(self.tombstones(), bound);
-        self.find_newer_tuple(search, bound)?;
-        for layer in self.layers() {
+        let index = self.index()?;
+        self.find_newer_tuple(index.tuple_entries(), search, bound)?;
+        for layer in index.layers() {
             find_newer_block(layer, search, bound)?;
         }
         Ok(())
     }
 
-    fn find_newer_tuple(&self, search: &mut NewerSearch<'_>, bound: &[u8]) -> Result<()> {
-        let entries = self.tuple_entries();
+    fn find_newer_tuple(
+        &self,
+        entries: &[TupleEntry],
+        search: &mut NewerSearch<'_>,
+        bound: &[u8],
+    ) -> Result<()> {
         let first = entries.partition_point(|entry| entry.last_key[..] < *search.start(bound));
         let mut filter = search.one_key().map(<[u8]>::to_vec);
         for entry in &entries[first..] {
@@ -36,7 +41,7 @@ impl Piece {
             if !search.concerns(entry.seqno_max) {
                 continue;
             }
-            if filter.take().is_some_and(|key| !self.may_contain(&key)) {
+            if filter.take().is_some_and(|key| !self.passes_filter(&key)) {
                 break;
             }
             self.find_newer_record(entry, search, bound)?;

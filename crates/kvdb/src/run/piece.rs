@@ -1,81 +1,24 @@
-//! An open piece: its index in memory, its place on the device.
+//! An open piece: what is always known of it, its metadata on demand, its place on the device.
 //!
-//! Thread safety: shared by `Arc`; immutable but for the filter, which is loaded at first use.
+//! Thread safety: shared by `Arc`; immutable but for what is loaded and evicted. Who needs the index gets a guard,
+//! and keeps it for as long as it is needed.
 //! Invariant: owns the references on its zones that its descriptor lists.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use kvfs_device::AlignedBuf;
-use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno, StoreError};
 
 use super::filter::Filter;
+use super::filtering::FilterWish;
+use super::index::{Content, Facts, Index};
+use super::meta_read::{Front, MetaReader, place};
 use super::read_ahead::ReadAhead;
 use super::{Access, RunContext, block_iter, tuple_iter};
-use crate::cache::{CacheKey, CachedBlock, Charge, Pool};
-use crate::format::{
-    DecodeError, Fingerprints, Layer, PieceDesc, PieceMetaHeader, RecordIter, SECTOR_BYTES, TupleEntry,
-    crc32c, decode_fingerprints, decode_layers, decode_tombstones, decode_tuples,
-};
-use crate::memtable::{BlockFill, Lookup, RangeTombstone, TombstoneSet, split_block_key};
-
-/// Metadata up to this length is read in one request when a piece is opened (bytes).
-const META_READ_BYTES: usize = 64 << 10;
-
-/// The sparse index.
-#[derive(Clone)]
-pub(super) enum Content {
-    Tuples(Vec<TupleEntry>),
-    Blocks(Vec<Layer>),
-}
-
-impl Content {
-    /// From the section of the metadata.
-    pub(super) fn decode(kind: KeyspaceKind, section: &[u8]) -> Result<Self, DecodeError> {
-        match kind {
-            KeyspaceKind::Tuple => decode_tuples(section).map(Self::Tuples),
-            KeyspaceKind::Block => decode_layers(section).map(Self::Blocks),
-        }
-    }
-
-    fn rebase(&mut self, base: Seqno) {
-        match self {
-            Self::Tuples(entries) => entries.iter_mut().for_each(|entry| entry.rebase(base)),
-            Self::Blocks(layers) => layers.iter_mut().for_each(|layer| layer.rebase(base)),
-        }
-    }
-
-    /// Bytes of the data before it was packed.
-    fn raw_bytes(&self) -> u64 {
-        match self {
-            Self::Tuples(entries) => {
-                let raw = |entry: &TupleEntry| match entry.packed {
-                    Some(_) => u64::from(entry.bytes).next_multiple_of(SECTOR_BYTES),
-                    None => entry.extent.len.into(),
-                };
-                entries.iter().map(raw).sum()
-            }
-            Self::Blocks(layers) => layers.iter().map(|layer| layer.blocks() * SECTOR_BYTES).sum(),
-        }
-    }
-
-    fn memory_bytes(&self) -> usize {
-        match self {
-            Self::Tuples(entries) => entries
-                .iter()
-                .map(|entry| size_of::<TupleEntry>() + entry.first_key.len() + entry.last_key.len())
-                .sum(),
-            Self::Blocks(layers) => layers.iter().map(Layer::memory_bytes).sum(),
-        }
-    }
-}
-
-/// The range tombstones in the section of the metadata.
-pub(super) fn tombstones_of(section: &[u8]) -> Result<TombstoneSet, DecodeError> {
-    let list = decode_tombstones(section)?;
-    Ok(TombstoneSet::new(list.into_iter().map(|(start, end, seqno)| RangeTombstone { start, end, seqno })))
-}
+use crate::cache::{CacheKey, CachedBlock, Charge, Page, PageRef, Pool};
+use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, RecordIter, crc32c};
+use crate::memtable::{BlockFill, Lookup, TombstoneSet};
 
 /// What a piece consists of besides its descriptor.
 pub(super) struct Parts {
@@ -86,51 +29,49 @@ pub(super) struct Parts {
     pub(super) tombstones: TombstoneSet,
 }
 
-impl Parts {
-    fn rebase(&mut self, base: Seqno) {
-        if base != 0 {
-            self.content.rebase(base);
-            self.tombstones.rebase(base);
-        }
-    }
-}
-
-struct LoadedFilter {
-    filter: Option<Filter>,
-    _charge: Charge,
+/// Where the index of a piece that is put together can be had from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// From its metadata, whenever it is needed.
+    Device,
+    /// Only from memory: its metadata is damaged.
+    Memory,
 }
 
 /// An immutable table: the unit that runs are made of, and that merges install and drop.
 ///
 /// The seqnos on the device, and those of the descriptor, count from the piece's *base*; everything else here
-/// has it in it.
+/// has it in it. Range tombstones and a few facts are always in memory; index and filter are [pages](crate::cache).
 pub struct Piece {
     ctx: Arc<RunContext>,
     desc: PieceDesc,
     base: Seqno,
     keyspace: u32,
     kind: KeyspaceKind,
-    header: PieceMetaHeader,
-    content: Content,
+    /// Known once any metadata was read.
+    header: OnceLock<PieceMetaHeader>,
+    /// Known once the index was in memory.
+    facts: OnceLock<Facts>,
+    index: Page<Content>,
     tombstones: Arc<TombstoneSet>,
-    /// Shared with the same piece on another base.
-    filter: Arc<OnceLock<LoadedFilter>>,
+    /// Shared with the same piece on another base. `None` in it: more keys than a filter can tell apart.
+    pub(super) filter: Arc<Page<Option<Filter>>>,
+    pub(super) filter_wish: FilterWish,
     /// Generation of each zone in `desc.zones`; fixed while the piece lives.
     generations: Vec<u32>,
     read_ahead: ReadAhead,
-    raw_bytes: u64,
-    _index_charge: Charge,
+    _tombstones_charge: Charge,
 }
 
 impl Piece {
     /// Opens a piece that the manifest knows, and counts its seqnos from `base` on: reads and verifies its
-    /// index and range tombstones.
+    /// range tombstones, if it has any, and, as long as all indexes fit their share of memory, its index.
     ///
     /// Takes over the references on the zones that `Zones::restore` made for `desc`, and gives them
     /// back when dropped; when this fails, they stay.
     ///
     /// # Errors
-    /// I/O errors; corruption of the metadata.
+    /// I/O errors; corruption of the metadata that was read.
     pub fn open(
         ctx: Arc<RunContext>,
         keyspace: u32,
@@ -138,28 +79,27 @@ impl Piece {
         desc: &PieceDesc,
         base: Seqno,
     ) -> Result<Arc<Self>> {
-        let meta = MetaReader { ctx: &ctx, keyspace, desc };
-        let mut blob = meta.read(0, META_READ_BYTES.min(desc.meta_len as usize))?;
-        let header = PieceMetaHeader::decode(&blob, keyspace, desc.id.0, desc.meta_len, desc.meta_crc)
-            .map_err(|error| meta.corrupt("header", error))?;
-        let index_end = PieceMetaHeader::BYTES + header.index.len();
-        let tombstones_end = index_end + header.tombstones.len();
-        if tombstones_end > blob.len() {
-            blob = meta.read(0, tombstones_end)?;
+        let is_ample = ctx.pages.is_ample();
+        let (mut header, mut content, mut tombstones) = (None, None, TombstoneSet::new([]));
+        if is_ample || desc.tombstones > 0 {
+            let meta = MetaReader { ctx: &ctx, keyspace, kind, desc };
+            let front = meta.front()?;
+            tombstones = meta.tombstones(&front)?;
+            if is_ample {
+                content = Some(meta.index(&front)?);
+            }
+            header = Some(front.header);
         }
-        let index = &blob[PieceMetaHeader::BYTES..index_end];
-        if !header.index.matches(index) {
-            return Err(meta.corrupt("index", DecodeError("checksum does not match")));
+        tombstones.rebase(base);
+        let filter = Arc::new(Page::new(&ctx.pages, Pool::Filter));
+        let piece = Self::assemble(ctx, (keyspace, kind), desc.clone(), base, tombstones, filter);
+        if let Some(header) = header {
+            piece.header.get_or_init(|| header);
         }
-        let tombstones = &blob[index_end..tombstones_end];
-        if !header.tombstones.matches(tombstones) {
-            return Err(meta.corrupt("range tombstones", DecodeError("checksum does not match")));
+        if let Some(content) = content {
+            piece.put_index(content, Source::Device);
         }
-        let content = Content::decode(kind, index).map_err(|error| meta.corrupt("index", error))?;
-        let tombstones =
-            tombstones_of(tombstones).map_err(|error| meta.corrupt("range tombstones", error))?;
-        let parts = Parts { keyspace, kind, header, content, tombstones };
-        Ok(Self::new(ctx, desc.clone(), base, parts, None))
+        Ok(Arc::new(piece))
     }
 
     /// Puts a piece together, which owns the references of `desc.zones` from here on. The seqnos in `parts`
@@ -168,59 +108,152 @@ impl Piece {
         ctx: Arc<RunContext>,
         desc: PieceDesc,
         base: Seqno,
-        mut parts: Parts,
+        parts: Parts,
         fingerprints: Option<Fingerprints>,
+        source: Source,
     ) -> Arc<Self> {
-        parts.rebase(base);
-        let piece = Self::assemble(ctx, desc, base, parts, Arc::default());
+        let Parts { keyspace, kind, header, content, mut tombstones } = parts;
+        tombstones.rebase(base);
+        let filter = Arc::new(Page::new(&ctx.pages, Pool::Filter));
+        let piece = Self::assemble(ctx, (keyspace, kind), desc, base, tombstones, filter);
+        piece.header.get_or_init(|| header);
+        piece.put_index(content, source);
         if let Some(fingerprints) = fingerprints {
-            piece.filter.get_or_init(|| piece.build_filter(fingerprints));
+            piece.put_filter(fingerprints);
         }
         Arc::new(piece)
     }
 
-    /// The same piece with its seqnos counted from `base` on, with references of its own. No I/O; O(index).
+    /// The same piece with its seqnos counted from `base` on, with references of its own. No I/O; O(index) if that is
+    /// in memory.
     pub(crate) fn rebased(&self, base: Seqno) -> Arc<Self> {
         for zone_use in &self.desc.zones {
             self.ctx.zones.retain_use(zone_use);
         }
-        let mut parts = Parts {
-            keyspace: self.keyspace,
-            kind: self.kind,
-            header: self.header,
-            content: self.content.clone(),
-            tombstones: (*self.tombstones).clone(),
-        };
-        parts.rebase(base.wrapping_sub(self.base));
+        let by = base.wrapping_sub(self.base);
+        let mut tombstones = (*self.tombstones).clone();
+        tombstones.rebase(by);
         let (ctx, filter) = (Arc::clone(&self.ctx), Arc::clone(&self.filter));
-        Arc::new(Self::assemble(ctx, self.desc.clone(), base, parts, filter))
+        let whose = (self.keyspace, self.kind);
+        let piece = Self::assemble(ctx, whose, self.desc.clone(), base, tombstones, filter);
+        if let Some(header) = self.header.get() {
+            piece.header.get_or_init(|| *header);
+        }
+        if let Some(facts) = self.facts.get() {
+            piece.facts.get_or_init(|| *facts);
+        }
+        if let Some(index) = self.index.peek() {
+            let mut content = (*index).clone();
+            content.rebase(by);
+            let bytes = content.memory_bytes();
+            piece.index.put(content, bytes);
+        }
+        Arc::new(piece)
     }
 
     fn assemble(
         ctx: Arc<RunContext>,
+        (keyspace, kind): (u32, KeyspaceKind),
         desc: PieceDesc,
         base: Seqno,
-        parts: Parts,
-        filter: Arc<OnceLock<LoadedFilter>>,
+        tombstones: TombstoneSet,
+        filter: Arc<Page<Option<Filter>>>,
     ) -> Self {
-        let Parts { keyspace, kind, header, content, tombstones } = parts;
-        let index_bytes = tombstones.bytes() + content.memory_bytes();
         let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
         Self {
             read_ahead: ReadAhead::new(ctx.windows.new_owner()),
-            raw_bytes: content.raw_bytes(),
-            _index_charge: ctx.accountant.guard(Pool::Index, index_bytes as u64),
+            _tombstones_charge: ctx.accountant.guard(Pool::Index, tombstones.bytes() as u64),
+            index: Page::new(&ctx.pages, Pool::Index),
             ctx,
             desc,
             base,
             keyspace,
             kind,
-            header,
-            content,
+            header: OnceLock::new(),
+            facts: OnceLock::new(),
             tombstones: Arc::new(tombstones),
             filter,
+            filter_wish: FilterWish::default(),
             generations,
         }
+    }
+
+    /// Puts in what was just read or made, with its seqnos as they are on the device.
+    fn put_index(&self, mut content: Content, source: Source) {
+        self.facts.get_or_init(|| Facts::of(&content));
+        content.rebase(self.base);
+        let bytes = content.memory_bytes();
+        match source {
+            Source::Device => self.index.put(content, bytes),
+            Source::Memory => self.index.pin(content, bytes),
+        }
+    }
+
+    fn load_index(&self) -> Result<(Content, usize)> {
+        let meta = self.meta();
+        let mut content = meta.index(&self.front()?)?;
+        self.facts.get_or_init(|| Facts::of(&content));
+        content.rebase(self.base);
+        let bytes = content.memory_bytes();
+        Ok((content, bytes))
+    }
+
+    fn meta(&self) -> MetaReader<'_> {
+        MetaReader { ctx: &self.ctx, keyspace: self.keyspace, kind: self.kind, desc: &self.desc }
+    }
+
+    /// The header, read if it is not known yet.
+    fn front(&self) -> Result<Front> {
+        if let Some(header) = self.header.get() {
+            return Ok(Front::known(*header));
+        }
+        let front = self.meta().front()?;
+        self.header.get_or_init(|| front.header);
+        Ok(front)
+    }
+
+    /// The sparse index for one look-up, read and verified if it is not in memory.
+    pub(super) fn glance(&self) -> Result<PageRef<Content>> {
+        self.index.get(|| self.load_index())
+    }
+
+    /// The sparse index, read and verified if it is not in memory; it stays there with the result.
+    ///
+    /// # Errors
+    /// I/O errors and corruption of the metadata.
+    pub(crate) fn index(&self) -> Result<Index> {
+        Ok(Index::new(self.glance()?.keep()))
+    }
+
+    fn facts(&self) -> Result<Facts> {
+        if let Some(facts) = self.facts.get() {
+            return Ok(*facts);
+        }
+        let index = self.glance()?;
+        Ok(*self.facts.get_or_init(|| Facts::of(&index)))
+    }
+
+    /// Number of layers of a block piece. Reads the index if that has never been in memory.
+    ///
+    /// # Errors
+    /// As [`Piece::index`].
+    pub(crate) fn layer_count(&self) -> Result<usize> {
+        Ok(self.facts()?.layers)
+    }
+
+    /// Whether a merge of the piece alone, with nothing older below, may drop something. Reads the index if that has
+    /// never been in memory.
+    ///
+    /// # Errors
+    /// As [`Piece::index`].
+    pub(crate) fn has_garbage(&self) -> Result<bool> {
+        Ok(self.desc.tombstones > 0 || self.facts()?.is_droppable)
+    }
+
+    /// The key fingerprints of each tuple block, read from the device.
+    pub(super) fn fingerprints(&self) -> Result<Fingerprints> {
+        let blocks = self.facts()?.blocks;
+        self.meta().fingerprints(&self.front()?, blocks)
     }
 
     /// What the manifest knows of the piece.
@@ -253,91 +286,15 @@ impl Piece {
         &self.tombstones
     }
 
-    /// Whether a merge of the piece alone, with nothing older below, may drop something.
-    pub(crate) fn has_garbage(&self) -> bool {
-        const DROPPABLE: u8 = TupleEntry::HAS_VERSIONS | TupleEntry::HAS_DELETES | TupleEntry::HAS_MERGES;
-        let in_content = match &self.content {
-            Content::Tuples(entries) => entries.iter().any(|entry| entry.flags & DROPPABLE != 0),
-            Content::Blocks(layers) => layers.len() > 1,
-        };
-        in_content || self.desc.tombstones > 0
-    }
-
-    /// The sparse index of a tuple piece, in key order; empty for a block piece.
-    pub fn tuple_entries(&self) -> &[TupleEntry] {
-        match &self.content {
-            Content::Tuples(entries) => entries,
-            Content::Blocks(_) => &[],
-        }
-    }
-
-    /// The layers of a block piece, where a lower one has the newer version of a block; empty for a
-    /// tuple piece.
-    pub fn layers(&self) -> &[Layer] {
-        match &self.content {
-            Content::Tuples(_) => &[],
-            Content::Blocks(layers) => layers,
-        }
-    }
-
-    /// Whether there may be a record with `key`: exact for blocks, whose index is in memory; for
-    /// tuples the filter says yes to very few absent keys. Ignores range tombstones.
-    ///
-    /// The first call on an opened piece reads the filter; if that fails, the answer is yes, and the
-    /// failure is logged.
-    pub fn may_contain(&self, key: &[u8]) -> bool {
-        if let Content::Blocks(layers) = &self.content {
-            return split_block_key(key).is_some_and(|(prefix, block)| {
-                layers.iter().any(|layer| {
-                    let index = layer.find(prefix, block);
-                    index < layer.len() && {
-                        let region = layer.region(index);
-                        region.prefix[..] == *prefix && region.first <= block
-                    }
-                })
-            });
-        }
-        let loaded = self.filter.get_or_init(|| match self.fingerprints() {
-            Ok(fingerprints) => self.build_filter(fingerprints),
-            Err(error) => {
-                tracing::error!(%error, "a filter can't be read; lookups in its piece go on without it");
-                LoadedFilter { filter: None, _charge: self.ctx.accountant.guard(Pool::Filter, 0) }
-            }
-        });
-        loaded.filter.as_ref().is_none_or(|filter| filter.may_contain(key))
-    }
-
-    fn build_filter(&self, fingerprints: Fingerprints) -> LoadedFilter {
-        let filter = match self.kind {
-            KeyspaceKind::Tuple => Filter::build(fingerprints.values),
-            KeyspaceKind::Block => None,
-        };
-        let bytes = filter.as_ref().map_or(0, Filter::memory_bytes);
-        LoadedFilter { filter, _charge: self.ctx.accountant.guard(Pool::Filter, bytes as u64) }
-    }
-
-    /// The key fingerprints of each tuple block, read from the device.
-    pub(super) fn fingerprints(&self) -> Result<Fingerprints> {
-        let meta = MetaReader { ctx: &self.ctx, keyspace: self.keyspace, desc: &self.desc };
-        let section = &self.header.fingerprints;
-        let from = PieceMetaHeader::BYTES + self.header.index.len() + self.header.tombstones.len();
-        let bytes = meta.read(from, section.len())?;
-        if !section.matches(&bytes) {
-            return Err(meta.corrupt("fingerprints", DecodeError("checksum does not match")));
-        }
-        decode_fingerprints(&bytes, self.tuple_entries().len())
-            .map_err(|error| meta.corrupt("fingerprints", error))
-    }
-
     /// Looks for a key: hands its versions, newest first, to `lookup` until that is decided, and
     /// lets the range tombstones decide the rest. At most one read in the usual case.
     ///
     /// # Errors
     /// I/O errors and corruption.
     pub fn lookup(&self, lookup: &mut Lookup<'_>) -> Result<()> {
-        match &self.content {
-            Content::Tuples(entries) => self.lookup_tuple(entries, lookup),
-            Content::Blocks(layers) => self.lookup_block(layers, lookup),
+        match self.kind {
+            KeyspaceKind::Tuple => self.lookup_tuple(lookup),
+            KeyspaceKind::Block => self.lookup_block(self.glance()?.layers(), lookup),
         }
     }
 
@@ -366,16 +323,24 @@ impl Piece {
     /// # Errors
     /// I/O errors, and the first corruption.
     pub fn verify(self: &Arc<Self>) -> Result<u64> {
-        self.fingerprints()?;
-        match &self.content {
-            Content::Tuples(_) => self.verify_tuples(),
-            Content::Blocks(layers) => self.verify_blocks(layers),
+        let (meta, index) = (self.meta(), self.index()?);
+        let front = meta.front()?;
+        meta.index(&front)?;
+        meta.tombstones(&front)?;
+        meta.fingerprints(&front, index.tuple_entries().len())?;
+        match self.kind {
+            KeyspaceKind::Tuple => self.verify_tuples(),
+            KeyspaceKind::Block => self.verify_blocks(index.layers()),
         }
     }
 
-    /// What the data would take if nothing were packed (bytes).
+    /// What the data would take if nothing were packed (bytes); of a tuple piece whose index has not been in memory
+    /// since it was opened, what they take.
     pub fn raw_bytes(&self) -> u64 {
-        self.raw_bytes
+        match self.kind {
+            KeyspaceKind::Block => self.desc.records * BLOCK_BYTES as u64,
+            KeyspaceKind::Tuple => self.facts.get().map_or(self.desc.data_bytes, |facts| facts.raw_bytes),
+        }
     }
 
     pub(super) fn read_ahead(&self) -> &ReadAhead {
@@ -448,50 +413,6 @@ impl std::fmt::Debug for Piece {
             .field("keyspace", &self.keyspace)
             .field("desc", &self.desc)
             .finish_non_exhaustive()
-    }
-}
-
-fn place(what: &str, desc: &PieceDesc, keyspace: u32, addr: u64) -> String {
-    format!("{what} of piece {} of keyspace {keyspace} at device address {addr:#x}", desc.id.0)
-}
-
-/// Reads parts of a metadata blob, which may lie in several extents.
-struct MetaReader<'a> {
-    ctx: &'a RunContext,
-    keyspace: u32,
-    desc: &'a PieceDesc,
-}
-
-impl MetaReader<'_> {
-    /// Bytes `from .. from + len` of the blob.
-    fn read(&self, from: usize, len: usize) -> Result<Vec<u8>> {
-        let sector = SECTOR_BYTES as usize;
-        let (mut out, mut extent_from) = (Vec::with_capacity(len), 0_usize);
-        for extent in &self.desc.meta {
-            let extent_end = extent_from + extent.len as usize;
-            let (low, high) = (from.max(extent_from), (from + len).min(extent_end));
-            if low < high {
-                let skipped = (low - extent_from) / sector * sector;
-                let addr = extent.addr + skipped as u64;
-                let mut buf = AlignedBuf::zeroed(high - extent_from - skipped);
-                self.ctx.device.read_at(buf.as_mut(), addr).map_err(|error| {
-                    let place = place("metadata", self.desc, self.keyspace, addr);
-                    StoreError::io(format!("reading {place}"), error)
-                })?;
-                let start = low - extent_from - skipped;
-                out.extend_from_slice(&buf.as_ref()[start..start + high - low]);
-            }
-            extent_from = extent_end;
-        }
-        if out.len() < len {
-            return Err(self.corrupt("metadata", DecodeError("its extents are shorter than its length")));
-        }
-        Ok(out)
-    }
-
-    fn corrupt(&self, what: &str, error: DecodeError) -> StoreError {
-        let addr = self.desc.meta.first().map_or(0, |extent| extent.addr);
-        error.at(place(&format!("metadata ({what})"), self.desc, self.keyspace, addr))
     }
 }
 

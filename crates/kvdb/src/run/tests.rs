@@ -10,7 +10,7 @@ use kvfs_device::{Device, FaultDevice, MemoryDevice};
 use kvfs_store::{KeyspaceKind, Seqno};
 
 use super::{Piece, PieceWriter, RunContext, RunOptions, Windows};
-use crate::cache::{Accountant, BlockCache, Policy};
+use crate::cache::{Accountant, BlockCache, Pages, Policy};
 use crate::format::{PieceId, RecordKind, ZoneId};
 use crate::zone::{Budget, Stream, Zones};
 
@@ -37,7 +37,8 @@ impl Rig {
         let accountant = Accountant::new(64 << 20);
         let cache = BlockCache::new(Arc::clone(&accountant), Policy::default());
         let windows = Windows::new(Arc::clone(&accountant));
-        Arc::new(RunContext { device, zones, cache, windows, accountant, options })
+        let pages = Pages::new(Arc::clone(&accountant));
+        Arc::new(RunContext { device, zones, cache, pages, windows, accountant, options })
     }
 
     fn writer(&self, kind: KeyspaceKind, id: u64) -> PieceWriter {

@@ -8,14 +8,17 @@ use kvfs_device::AlignedBuf;
 use kvfs_store::{Result, Seqno};
 
 use super::Access;
+use super::index::Index;
 use super::piece::Piece;
 use super::read_ahead::Direction;
 use crate::cache::{Charge, Pool};
-use crate::format::{RecordIter, RecordRef, TupleCursor};
+use crate::format::{RecordIter, RecordRef, TupleCursor, TupleEntry};
 
 /// Stands on a record of one of the blocks, or nowhere.
 pub(super) struct TupleIter {
     piece: Arc<Piece>,
+    /// Held from the first step on.
+    held: Option<Index>,
     reader: BlockReader,
     /// The block that `cursor` stands in.
     index: usize,
@@ -24,7 +27,15 @@ pub(super) struct TupleIter {
 
 impl TupleIter {
     pub(super) fn new(piece: Arc<Piece>, access: Access) -> Self {
-        Self { reader: BlockReader::new(&piece, access), piece, index: 0, cursor: None }
+        Self { reader: BlockReader::new(&piece, access), piece, held: None, index: 0, cursor: None }
+    }
+
+    /// The index, which stays in memory with the walk.
+    fn held(&mut self) -> Result<Index> {
+        match &self.held {
+            Some(index) => Ok(index.clone()),
+            None => Ok(self.held.insert(self.piece.index()?).clone()),
+        }
     }
 
     fn nowhere(&mut self) {
@@ -34,19 +45,19 @@ impl TupleIter {
     /// Puts the cursor into the block at `index` and moves it there.
     fn enter(
         &mut self,
+        entries: &[TupleEntry],
         index: usize,
         go: impl FnOnce(&mut TupleCursor) -> Result<(), crate::format::DecodeError>,
     ) -> Result<()> {
         let old = self.cursor.take();
-        let bytes = self.reader.block(&self.piece, index)?;
-        let shift = self.piece.tuple_entries()[index].shift;
+        let bytes = self.reader.block(&self.piece, entries, index)?;
+        let shift = entries[index].shift;
         let moved = match old {
             Some(mut cursor) => cursor.reset(bytes, shift).map(|()| cursor),
             None => TupleCursor::new(bytes, shift),
         };
         let moved = moved.and_then(|mut cursor| go(&mut cursor).map(|()| cursor));
-        let entry = &self.piece.tuple_entries()[index];
-        self.cursor = Some(moved.map_err(|error| self.piece.malformed_block(entry, error))?);
+        self.cursor = Some(moved.map_err(|error| self.piece.malformed_block(&entries[index], error))?);
         self.index = index;
         Ok(())
     }
@@ -56,9 +67,23 @@ impl TupleIter {
     }
 
     /// Moves to the last record of the blocks before `index`.
-    fn last_before(&mut self, index: usize) -> Result<()> {
+    fn last_before(&mut self, entries: &[TupleEntry], index: usize) -> Result<()> {
         for index in (0..index).rev() {
-            self.enter(index, TupleCursor::last)?;
+            self.enter(entries, index, TupleCursor::last)?;
+            if self.is_somewhere() {
+                return Ok(());
+            }
+        }
+        self.nowhere();
+        Ok(())
+    }
+
+    /// Moves to the first record of the blocks from `index` on.
+    fn first_from(&mut self, index: usize) -> Result<()> {
+        let held = self.held()?;
+        let entries = held.tuple_entries();
+        for index in index..entries.len() {
+            self.enter(entries, index, TupleCursor::first)?;
             if self.is_somewhere() {
                 return Ok(());
             }
@@ -75,7 +100,8 @@ impl TupleIter {
         let Some(cursor) = &mut self.cursor else { return Ok(false) };
         if let Err(error) = go(cursor) {
             self.nowhere();
-            return Err(self.piece.malformed_block(&self.piece.tuple_entries()[self.index], error));
+            let index = self.held()?;
+            return Err(self.piece.malformed_block(&index.tuple_entries()[self.index], error));
         }
         Ok(cursor.record().is_some())
     }
@@ -83,11 +109,12 @@ impl TupleIter {
 
 impl RecordIter for TupleIter {
     fn seek(&mut self, key: &[u8], seqno: Seqno) -> Result<()> {
-        let entries = self.piece.tuple_entries();
+        let held = self.held()?;
+        let entries = held.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *key);
         for index in first..entries.len() {
             // Older versions of the key, or the next key, may be in a following block.
-            self.enter(index, |cursor| cursor.seek(key, seqno))?;
+            self.enter(entries, index, |cursor| cursor.seek(key, seqno))?;
             if self.is_somewhere() {
                 return Ok(());
             }
@@ -97,51 +124,40 @@ impl RecordIter for TupleIter {
     }
 
     fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        let entries = self.piece.tuple_entries();
+        let held = self.held()?;
+        let entries = held.tuple_entries();
         let index = entries.partition_point(|entry| entry.last_key[..] < *key);
         if entries.get(index).is_some_and(|entry| entry.first_key[..] < *key) {
-            self.enter(index, |cursor| cursor.seek_before(key))?;
+            self.enter(entries, index, |cursor| cursor.seek_before(key))?;
             if self.is_somewhere() {
                 return Ok(());
             }
         }
-        self.last_before(index)
+        self.last_before(entries, index)
     }
 
     fn first(&mut self) -> Result<()> {
-        for index in 0..self.piece.tuple_entries().len() {
-            self.enter(index, TupleCursor::first)?;
-            if self.is_somewhere() {
-                return Ok(());
-            }
-        }
-        self.nowhere();
-        Ok(())
+        self.first_from(0)
     }
 
     fn last(&mut self) -> Result<()> {
-        self.last_before(self.piece.tuple_entries().len())
+        let held = self.held()?;
+        self.last_before(held.tuple_entries(), held.tuple_entries().len())
     }
 
     fn next(&mut self) -> Result<()> {
         if !self.is_somewhere() || self.step(TupleCursor::next)? {
             return Ok(());
         }
-        for index in self.index + 1..self.piece.tuple_entries().len() {
-            self.enter(index, TupleCursor::first)?;
-            if self.is_somewhere() {
-                return Ok(());
-            }
-        }
-        self.nowhere();
-        Ok(())
+        self.first_from(self.index + 1)
     }
 
     fn prev(&mut self) -> Result<()> {
         if !self.is_somewhere() || self.step(TupleCursor::prev)? {
             return Ok(());
         }
-        self.last_before(self.index)
+        let held = self.held()?;
+        self.last_before(held.tuple_entries(), self.index)
     }
 
     fn record(&self) -> Option<RecordRef<'_>> {
@@ -175,26 +191,26 @@ impl BlockReader {
     }
 
     /// The verified bytes of the block at `index`.
-    fn block(&mut self, piece: &Piece, index: usize) -> Result<Bytes> {
+    fn block(&mut self, piece: &Piece, entries: &[TupleEntry], index: usize) -> Result<Bytes> {
         let direction = match self.last.replace(index) {
             Some(last) if index < last => Direction::Backward,
             _ => Direction::Forward,
         };
         if self.access == Access::Random {
-            return piece.tuple_block(&piece.tuple_entries()[index], direction);
+            return piece.tuple_block(&entries[index], direction);
         }
         if !self.window_blocks.contains(&index) {
             let bytes_max = self.access.bytes_ahead(&piece.ctx().options);
-            let blocks = neighbours(piece, index, direction, bytes_max);
-            self.read_window(piece, blocks)?;
+            let blocks = neighbours(entries, index, direction, bytes_max);
+            self.read_window(piece, entries, blocks)?;
         }
-        self.window_block(piece, index)
+        self.window_block(piece, entries, index)
     }
 
-    fn read_window(&mut self, piece: &Piece, blocks: Range<usize>) -> Result<()> {
+    fn read_window(&mut self, piece: &Piece, entries: &[TupleEntry], blocks: Range<usize>) -> Result<()> {
         self.window = Bytes::new();
         self.window_blocks = 0..0;
-        let entries = &piece.tuple_entries()[blocks.clone()];
+        let entries = &entries[blocks.clone()];
         let bytes: usize = entries.iter().map(|entry| entry.extent.len as usize).sum();
         self.charge.resize(bytes as u64);
         let mut buf = AlignedBuf::zeroed(bytes);
@@ -204,8 +220,7 @@ impl BlockReader {
         Ok(())
     }
 
-    fn window_block(&self, piece: &Piece, index: usize) -> Result<Bytes> {
-        let entries = piece.tuple_entries();
+    fn window_block(&self, piece: &Piece, entries: &[TupleEntry], index: usize) -> Result<Bytes> {
         let entry = &entries[index];
         let start = (entry.extent.addr - entries[self.window_blocks.start].extent.addr) as usize;
         let block = self.window.slice(start..start + entry.extent.len as usize);
@@ -218,8 +233,7 @@ impl BlockReader {
 }
 
 /// The blocks around `index`, in the direction of the walk, that one request of `bytes_max` can read.
-fn neighbours(piece: &Piece, index: usize, direction: Direction, bytes_max: usize) -> Range<usize> {
-    let entries = piece.tuple_entries();
+fn neighbours(entries: &[TupleEntry], index: usize, direction: Direction, bytes_max: usize) -> Range<usize> {
     let are_adjacent = |left: usize| {
         let (left, right) = (entries[left].extent, entries[left + 1].extent);
         left.addr + u64::from(left.len) == right.addr

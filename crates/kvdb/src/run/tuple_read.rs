@@ -14,18 +14,26 @@ use crate::format::{DecodeError, PackedBlock, TupleBlock, TupleCursor, TupleEntr
 use crate::memtable::Lookup;
 
 impl Piece {
-    pub(super) fn lookup_tuple(&self, entries: &[TupleEntry], lookup: &mut Lookup<'_>) -> Result<()> {
+    pub(super) fn lookup_tuple(&self, lookup: &mut Lookup<'_>) -> Result<()> {
         let (key, snapshot) = (lookup.key(), lookup.snapshot());
         let tombstone = self.tombstones().covering(key, snapshot);
+        let filtered = self.resident_filter_says(key);
+        if filtered == Some(false) {
+            // Not even the index is needed.
+            lookup.end_layer(tombstone);
+            return Ok(());
+        }
+        let index = self.glance()?;
+        let entries = index.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *key);
         // The versions of a key may go on in the next blocks.
         let candidates = entries[first..].iter().take_while(|entry| entry.first_key[..] <= *key);
-        let mut is_filtered = true;
+        let mut must_ask = filtered.is_none();
         for entry in candidates {
-            if is_filtered && !self.may_contain(key) {
+            if must_ask && !self.passes_filter(key) {
                 break;
             }
-            is_filtered = false;
+            must_ask = false;
             let block = self.tuple_block(entry, Direction::Forward)?;
             let malformed = |error| self.malformed_block(entry, error);
             let mut cursor = TupleCursor::new(block, entry.shift).map_err(malformed)?;
@@ -116,7 +124,7 @@ impl Piece {
                 (&key[..], std::cmp::Reverse(*seqno)) < (record.key, std::cmp::Reverse(record.seqno))
             });
             if !in_order {
-                let addr = self.tuple_entries().first().map_or(0, |entry| entry.extent.addr);
+                let addr = self.index()?.tuple_entries().first().map_or(0, |entry| entry.extent.addr);
                 return Err(self.corrupt("tuples", addr, "records are not in order"));
             }
             last = Some((record.key.to_vec(), record.seqno));

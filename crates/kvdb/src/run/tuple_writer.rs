@@ -11,6 +11,7 @@ use kvfs_store::{Compression, Result, Seqno, StoreError};
 use super::RunContext;
 use super::filter::fingerprint;
 use super::held::Held;
+use super::index::Index;
 use super::piece::Piece;
 use super::writer::Target;
 use crate::cache::{Charge, Pool};
@@ -244,6 +245,7 @@ impl TupleOutput {
         &mut self,
         (target, held): (&Target, &mut Held),
         source: &Piece,
+        index: &Index,
         range: Range<usize>,
     ) -> Result<u64> {
         self.end_block(target, held)?;
@@ -257,7 +259,7 @@ impl TupleOutput {
             }
         };
         let mut bytes = 0;
-        for (index, entry) in range.clone().zip(&source.tuple_entries()[range]) {
+        for (number, entry) in range.clone().zip(&index.tuple_entries()[range]) {
             held.retain(entry.extent);
             bytes += u64::from(entry.extent.len);
             let mut entry = TupleEntry {
@@ -272,7 +274,7 @@ impl TupleOutput {
                 entry.flags |= TupleEntry::HAS_VERSIONS;
             }
             self.entries.push(entry);
-            self.fingerprints.values.extend_from_slice(fingerprints.of_block(index));
+            self.fingerprints.values.extend_from_slice(fingerprints.of_block(number));
             self.fingerprints.end_block();
         }
         Ok(bytes)

@@ -14,7 +14,8 @@ use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, Seqno, StoreErr
 use super::RunContext;
 use super::block_writer::LayerOutput;
 use super::held::Held;
-use super::piece::{Content, Parts, Piece};
+use super::index::Content;
+use super::piece::{Parts, Piece, Source};
 use super::tuple_writer::TupleOutput;
 use crate::cache::{Charge, Pool};
 use crate::format::{
@@ -239,26 +240,28 @@ impl PieceWriter {
     }
 
     /// Takes over the blocks `entries` of the index of `source`, in place of their records. Their
-    /// data is not read, but the fingerprints of `source` are, once per writer.
+    /// data is not read, but the fingerprints of `source` are, once per writer, and its index, unless somebody holds it.
     ///
     /// # Errors
-    /// I/O errors and corruption of the fingerprints; `Full`, since the block that is being built
+    /// I/O errors and corruption of the index or the fingerprints; `Full`, since the block that is being built
     /// ends here.
     pub fn stitch_tuples(&mut self, source: &Arc<Piece>, entries: Range<usize>) -> Result<()> {
         debug_assert!(self.kind == KeyspaceKind::Tuple && self.base == 0);
-        let stitched = &source.tuple_entries()[entries.clone()];
-        for entry in stitched {
+        let index = source.index()?;
+        for entry in &index.tuple_entries()[entries.clone()] {
             self.bounds.add_seqnos(entry.seqno_min, entry.seqno_max);
             self.records += u64::from(entry.records);
         }
-        self.bytes_referenced += self.tuples.stitch((&self.target, &mut self.held), source, entries)?;
+        self.bytes_referenced +=
+            self.tuples.stitch((&self.target, &mut self.held), source, &index, entries)?;
         Ok(())
     }
 
     /// Takes over the blocks `first .. first + count` of a region of `source`, without reading them.
     ///
     /// # Errors
-    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
+    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here; those of reading the index
+    /// of `source`.
     ///
     /// # Panics
     /// When the blocks do not all lie in the region.
@@ -272,7 +275,8 @@ impl PieceWriter {
         count: u32,
     ) -> Result<()> {
         debug_assert!(self.kind == KeyspaceKind::Block && self.base == 0);
-        let whole = source.layers()[layer_source].region(region);
+        let index = source.index()?;
+        let whole = index.layers()[layer_source].region(region);
         assert!(
             whole.first <= first && count > 0 && first + u64::from(count) <= whole.end(),
             "blocks {first} and {} more lie in the region",
@@ -390,7 +394,7 @@ impl PieceWriter {
         let Self { target, held, kind, base, .. } = self;
         let desc = PieceDesc { zones: held.into_uses(), ..desc };
         let parts = Parts { keyspace: target.keyspace, kind, header, content, tombstones };
-        let piece = Piece::new(target.ctx, desc.clone(), base, parts, Some(fingerprints));
+        let piece = Piece::new(target.ctx, desc.clone(), base, parts, Some(fingerprints), Source::Device);
         Ok((desc, piece))
     }
 

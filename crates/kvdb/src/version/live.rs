@@ -69,9 +69,16 @@ impl Run {
 
     /// Whether a merge of the run alone may drop something: tombstones, versions that only a snapshot saw,
     /// or keys below the bound.
-    pub(crate) fn has_garbage(&self) -> bool {
-        let trimmed = self.pieces.first().is_some_and(|piece| piece.desc().first_key < self.lower_bound);
-        trimmed || self.pieces.iter().any(|piece| piece.has_garbage())
+    pub(crate) fn has_garbage(&self) -> Result<bool> {
+        if self.pieces.first().is_some_and(|piece| piece.desc().first_key < self.lower_bound) {
+            return Ok(true);
+        }
+        for piece in &self.pieces {
+            if piece.has_garbage()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The first piece that may hold keys at or above `key`, by number.
@@ -134,23 +141,24 @@ impl Run {
     }
 
     /// The smallest block at or after `from` that the run holds under `prefix`, tombstones ignored.
-    pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+    pub(crate) fn next_block(&self, prefix: &[u8], from: u64, snapshot: Seqno) -> Result<Option<u64>> {
         let mut from = from;
         let mut key = block_key(prefix, from);
         if key[..] < self.lower_bound[..] {
-            from = first_block_at_or_after(prefix, &self.lower_bound)?;
+            let Some(first) = first_block_at_or_after(prefix, &self.lower_bound) else { return Ok(None) };
+            from = first;
             key = block_key(prefix, from);
         }
         for piece in &self.pieces[self.piece_at(&key)..] {
-            if let Some(block) = piece.next_block(prefix, from, snapshot) {
-                return Some(block);
+            if let Some(block) = piece.next_block(prefix, from, snapshot)? {
+                return Ok(Some(block));
             }
             let next = &piece.desc().last_key;
             if !next.starts_with(prefix) && next[..] > *prefix {
-                return None;
+                return Ok(None);
             }
         }
-        None
+        Ok(None)
     }
 
     /// The range tombstones at or above the bound.

@@ -2,6 +2,7 @@
 
 mod basics;
 mod checkpoints;
+mod paging;
 mod repair;
 mod snapshots;
 mod spilled;

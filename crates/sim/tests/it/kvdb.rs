@@ -173,6 +173,47 @@ fn like_the_model_with_little_memory() {
     check(800, &Kvdb::with(|e| e.options.memory_bytes = 128 * KIB));
 }
 
+/// Every index and filter is read anew each time it is needed.
+#[test]
+fn like_the_model_when_no_index_stays_in_memory() {
+    for stitch_bytes_min in [0, 32 * KIB] {
+        check(
+            860,
+            &Kvdb::with(|e| {
+                e.options.memory_bytes = KIB;
+                e.options.merge.piece_bytes = 16 * KIB;
+                e.options.merge.class_bytes_min = 4 * KIB;
+                e.options.merge.stitch_bytes_min = stitch_bytes_min;
+            }),
+        );
+    }
+}
+
+#[test]
+fn like_the_model_when_some_indexes_of_spilled_transactions_stay_in_memory() {
+    for seed in seeds(870, 2) {
+        let engine = Kvdb::with(|e| {
+            e.options.private_bytes = 1;
+            e.options.memory_bytes = 16 * KIB;
+            e.options.merge.piece_bytes = 16 * KIB;
+        });
+        check_with(&engine, &transactional(), seed);
+    }
+}
+
+#[test]
+fn survives_crashes_faults_and_flips_when_no_index_stays_in_memory() {
+    let engine = Kvdb { options: Options { memory_bytes: KIB, ..eventful().options }, ..eventful() };
+    for seed in seeds(50, 1) {
+        let swept = assert_survives_crashes(&engine, &CrashSweep::of_steps(40), seed);
+        assert!(swept.events > 20, "{swept:?}");
+        let outcomes = assert_survives_faults(&engine, &FaultSweep::of_steps(20), seed);
+        assert!(outcomes.stopped > 0, "{outcomes:?}");
+        let flips = assert_notices_flips(&engine, 60, 100, seed);
+        assert!(flips.noticed > 0, "{flips:?}");
+    }
+}
+
 #[test]
 fn like_the_model_with_the_other_cache_policies() {
     for policy in [Policy::Lru, Policy::Arc] {

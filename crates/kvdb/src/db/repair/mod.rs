@@ -24,7 +24,7 @@ use kvfs_store::{Compression, KeyspaceKind, Op, Result, Seqno, StoreError};
 pub use lost::{Lost, LostKeys};
 
 use super::options::Options;
-use crate::cache::{Accountant, BlockCache, Policy};
+use crate::cache::{Accountant, BlockCache, Pages, Policy};
 use crate::format::{PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
 use crate::run::{Piece, RunContext, RunOptions, Windows, salvage};
 use crate::version::{Edit, KeyspaceState, Manifest, ManifestState, RunId, salvage as manifest_salvage};
@@ -115,6 +115,7 @@ fn context(device: &Arc<dyn Device>, superblock: &Superblock) -> Arc<RunContext>
             superblock.first_data_zone(),
         ),
         cache: BlockCache::new(Arc::clone(&accountant), Policy::default()),
+        pages: Pages::new(Arc::clone(&accountant)),
         windows: Windows::new(Arc::clone(&accountant)),
         accountant,
         options: RunOptions::default(),

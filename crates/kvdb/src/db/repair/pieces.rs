@@ -82,7 +82,7 @@ impl<'a> Repair<'a> {
                 }
             }
         }
-        let claimed = self.claimed();
+        let claimed = if headless.is_empty() { HashSet::new() } else { self.claimed()? };
         for (keyspace, txn, id) in headless {
             let Some((_, name, kind)) = names.iter().find(|(id, ..)| *id == keyspace) else { continue };
             let owner = Owner { keyspace, name, kind: *kind, txn };
@@ -199,9 +199,12 @@ impl<'a> Repair<'a> {
     }
 
     /// Where blocks lie that some index names.
-    fn claimed(&self) -> HashSet<u64> {
-        let entries = self.kept.iter().flat_map(|piece| piece.tuple_entries());
-        entries.map(|entry| entry.extent.addr).collect()
+    fn claimed(&self) -> Result<HashSet<u64>> {
+        let mut claimed = HashSet::new();
+        for piece in &self.kept {
+            claimed.extend(piece.index()?.tuple_entries().iter().map(|entry| entry.extent.addr));
+        }
+        Ok(claimed)
     }
 }
 

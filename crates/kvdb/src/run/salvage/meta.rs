@@ -11,7 +11,8 @@ use super::scan::{Scan, for_each_sector};
 use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, decode_fingerprints};
 use crate::memtable::TombstoneSet;
 use crate::run::RunContext;
-use crate::run::piece::{Content, tombstones_of};
+use crate::run::index::Content;
+use crate::run::meta_read::tombstones_of;
 
 /// What could be found of a piece's metadata.
 pub(super) struct FoundMeta {

@@ -19,7 +19,8 @@ use bytes::Bytes;
 use kvfs_device::{AlignedBuf, read_around};
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno};
 
-use super::piece::{Content, Parts, Piece, is_intact};
+use super::index::{Content, Index};
+use super::piece::{Parts, Piece, Source, is_intact};
 use super::{PieceWriter, RunContext};
 use crate::format::{
     Extent, Fingerprints, Layer, PieceDesc, PieceId, PieceMetaHeader, Region, Section, TupleEntry, ZoneId,
@@ -87,7 +88,8 @@ pub(crate) fn salvage(
     }
     let tombstones = tombstones.unwrap_or_else(|| TombstoneSet::new([]));
     let parts = Parts { keyspace, kind, header, content, tombstones };
-    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None);
+    let source = if is_whole { Source::Device } else { Source::Memory };
+    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None, source);
     let mended = mend(&piece, fingerprints, is_whole, &mut lost, id)?;
     Ok(match mended {
         Mended::NotNeeded => Salvaged::Sound(piece),
@@ -138,7 +140,7 @@ pub(crate) fn rebuild(
         content: Content::Tuples(entries),
         tombstones: tombstones.unwrap_or_else(|| TombstoneSet::new([])),
     };
-    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None);
+    let piece = Piece::new(Arc::clone(ctx), desc.clone(), 0, parts, None, Source::Memory);
     Ok(match mend(&piece, Some(fingerprints), false, &mut lost, id)? {
         Mended::Piece(new) => Salvaged::Mended { piece: Some(new), lost, old: Some(piece) },
         Mended::NotNeeded | Mended::Nothing => nothing(),
@@ -264,8 +266,9 @@ fn mend(
     id: &mut dyn FnMut() -> PieceId,
 ) -> Result<Mended> {
     let lost_before = lost.len();
-    let tuples = good_tuples(piece, fingerprints.as_ref(), lost);
-    let holes = lost_blocks(piece, lost);
+    let index = piece.index()?;
+    let tuples = good_tuples(piece, &index, fingerprints.as_ref(), lost);
+    let holes = lost_blocks(piece, &index, lost);
     if is_whole && lost.len() == lost_before && tuples.fingerprints.is_none() && lost.is_empty() {
         return Ok(Mended::NotNeeded);
     }
@@ -284,7 +287,7 @@ fn mend(
     for tombstone in piece.tombstones().list() {
         writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);
     }
-    stitch_around(piece, &holes, &mut writer)?;
+    stitch_around(piece, &index, &holes, &mut writer)?;
     if writer.is_empty() {
         return Ok(Mended::Nothing);
     }
@@ -300,14 +303,19 @@ struct GoodTuples {
     fingerprints: Option<Fingerprints>,
 }
 
-fn good_tuples(piece: &Arc<Piece>, known: Option<&Fingerprints>, lost: &mut Vec<LostPart>) -> GoodTuples {
-    let entries = piece.tuple_entries();
+fn good_tuples(
+    piece: &Arc<Piece>,
+    index: &Index,
+    known: Option<&Fingerprints>,
+    lost: &mut Vec<LostPart>,
+) -> GoodTuples {
+    let entries = index.tuple_entries();
     let mut made =
         known.is_none().then(Fingerprints::default).filter(|_| piece.kind() == KeyspaceKind::Tuple);
     let mut good: Vec<std::ops::Range<usize>> = Vec::new();
     let mut window = Window::default();
     for (index, entry) in entries.iter().enumerate() {
-        let stored = window.block(piece, index);
+        let stored = window.block(piece, &entries[index..]);
         let block = match &entry.packed {
             Some(packed) => piece.unpack_block(entry, packed, &stored).ok(),
             None => piece.verify_tuple_block(entry, &stored).ok().map(|len| stored.slice(..len)),
@@ -362,9 +370,8 @@ struct Window {
 }
 
 impl Window {
-    /// The bytes at the place of the block, whatever they are.
-    fn block(&mut self, piece: &Piece, index: usize) -> Bytes {
-        let entries = &piece.tuple_entries()[index..];
+    /// The bytes at the place of the first block of `entries`, whatever they are.
+    fn block(&mut self, piece: &Piece, entries: &[TupleEntry]) -> Bytes {
         let (addr, len) = (entries[0].extent.addr, entries[0].extent.len as usize);
         let start = addr.wrapping_sub(self.addr);
         if start.saturating_add(len as u64) > self.bytes.len() as u64 {
@@ -393,10 +400,11 @@ struct Hole {
     end: u64,
 }
 
-fn lost_blocks(piece: &Arc<Piece>, lost: &mut Vec<LostPart>) -> Vec<Hole> {
+fn lost_blocks(piece: &Arc<Piece>, index: &Index, lost: &mut Vec<LostPart>) -> Vec<Hole> {
+    let layers = index.layers();
     let mut holes: Vec<Hole> = Vec::new();
     let mut buf = AlignedBuf::zeroed(READ_BYTES);
-    for (at, layer) in piece.layers().iter().enumerate() {
+    for (at, layer) in layers.iter().enumerate() {
         for (index, region) in layer.regions().enumerate() {
             if region.unit.is_some() {
                 if !is_good_unit(piece, &region) {
@@ -425,7 +433,7 @@ fn lost_blocks(piece: &Arc<Piece>, lost: &mut Vec<LostPart>) -> Vec<Hole> {
         }
     }
     for hole in &holes {
-        let region = piece.layers()[hole.layer].region(hole.region);
+        let region = layers[hole.layer].region(hole.region);
         let seqnos = || region.spans(hole.first, hole.end).map(|(_, span)| span.seqno);
         lost.push(LostPart {
             first: block_key(region.prefix, hole.first).into(),
@@ -446,9 +454,9 @@ fn is_good_unit(piece: &Piece, region: &Region<'_>) -> bool {
 }
 
 /// Takes over all blocks of a block piece but the lost ones, which hide what is older.
-fn stitch_around(piece: &Arc<Piece>, holes: &[Hole], writer: &mut PieceWriter) -> Result<()> {
+fn stitch_around(piece: &Arc<Piece>, index: &Index, holes: &[Hole], writer: &mut PieceWriter) -> Result<()> {
     let mut holes = holes.iter().peekable();
-    for (at, layer) in piece.layers().iter().enumerate() {
+    for (at, layer) in index.layers().iter().enumerate() {
         for (index, region) in layer.regions().enumerate() {
             let mut from = region.first;
             while let Some(hole) = holes.next_if(|hole| (hole.layer, hole.region) == (at, index)) {

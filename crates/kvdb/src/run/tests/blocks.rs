@@ -172,13 +172,13 @@ fn check_points(seed: u64, piece: &Piece, model: &Model, tombstones: &Tombstones
             (BlockState::Unknown, _) => Outcome::Pending,
         };
         assert!(*lookup.outcome() == wanted, "seed {seed}: block {block} of {prefix:?} at {snapshot}");
-        assert_eq!(piece.may_contain(&key), model.contains_key(&(prefix.to_vec(), block)));
+        assert_eq!(piece.may_contain(&key).expect("readable"), model.contains_key(&(prefix.to_vec(), block)));
         let next = model
             .range((prefix.to_vec(), block)..=(prefix.to_vec(), u64::MAX))
             .find(|(_, versions)| versions.iter().any(|(seqno, _)| *seqno <= snapshot))
             .map(|(key, _)| key.1);
         assert_eq!(
-            piece.next_block(prefix, block, snapshot),
+            piece.next_block(prefix, block, snapshot).expect("readable"),
             next,
             "seed {seed}: from {block} at {snapshot}"
         );
@@ -267,7 +267,7 @@ fn stitched_regions_read_like_copied_ones() {
         let mut writer = rig.writer(KeyspaceKind::Block, 2);
         let mut kept = Model::new();
         let mut buf = AlignedBuf::zeroed(0);
-        for (layer, regions) in source.layers().iter().enumerate() {
+        for (layer, regions) in source.index().expect("readable").layers().iter().enumerate() {
             for (index, region) in regions.regions().enumerate() {
                 // A part at the front, or all, is kept; one way or the other.
                 let count = rng.range(1, u64::from(region.count) + 1) as u32;
@@ -313,7 +313,7 @@ fn a_large_file_is_few_regions_and_one_read() {
         writer.add_blocks(0, b"f", index as u64 * 32, &spans, &[part], Compression::None).expect("space");
     }
     let (_, piece) = writer.finish().expect("space");
-    assert_eq!(piece.layers()[0].len(), 1, "adjacent writes are one region");
+    assert_eq!(piece.index().expect("readable").layers()[0].len(), 1, "adjacent writes are one region");
     let mut buf = AlignedBuf::zeroed(1 << 20);
     let reads_before = rig.device.counts().of(Call::Read);
     let mut fill = BlockFill::new(b"f", 100, Seqno::MAX, buf.as_mut());
@@ -346,8 +346,8 @@ fn prefixes_of_any_length_keep_key_order() {
     piece.fill(&mut fill).expect("readable");
     assert!(fill.is_complete());
     assert!(buf[BLOCK_BYTES..2 * BLOCK_BYTES] == data[3][..]);
-    assert_eq!(piece.next_block(b"p", 1, 10), Some(1));
-    assert_eq!(piece.next_block(long, 0, 10), Some(7));
+    assert_eq!(piece.next_block(b"p", 1, 10).expect("readable"), Some(1));
+    assert_eq!(piece.next_block(long, 0, 10).expect("readable"), Some(7));
     let mut iter = piece.iter(Access::Random);
     iter.first().expect("readable");
     for (prefix, block) in blocks {

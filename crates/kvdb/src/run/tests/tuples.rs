@@ -176,7 +176,7 @@ fn index_entries_describe_their_blocks() {
     let piece = write(&rig, 1, &records, &[]);
     let mut at = 0;
     let mut zone_bytes = 0;
-    for entry in piece.tuple_entries() {
+    for entry in piece.index().expect("readable").tuple_entries() {
         let block = &records[at..at + entry.records as usize];
         at += block.len();
         assert_eq!(entry.first_key, block[0].0);
@@ -213,7 +213,7 @@ fn stitched_pieces_read_like_copied_ones() {
         // Some blocks are stitched, some copied, some left out.
         let mut writer = rig.writer(KeyspaceKind::Tuple, 2);
         let (mut kept, mut at, mut stitched) = (Vec::new(), 0, 0);
-        for (index, entry) in source.tuple_entries().iter().enumerate() {
+        for (index, entry) in source.index().expect("readable").tuple_entries().iter().enumerate() {
             let block = &records[at..at + entry.records as usize];
             at += block.len();
             match rng.below(3) {
@@ -237,7 +237,7 @@ fn stitched_pieces_read_like_copied_ones() {
             check_walks(seed, &piece, &kept, Access::Random, &mut rng);
             check_walks(seed, &piece, &kept, Access::Sequential, &mut rng);
             check_lookups(seed, &piece, &kept, &[], &mut rng);
-            assert!(kept.iter().all(|record| piece.may_contain(&record.0)), "seed {seed}");
+            assert!(kept.iter().all(|record| piece.may_contain(&record.0).expect("readable")), "seed {seed}");
         }
         assert_eq!(rig.bytes_live(), 0, "seed {seed}");
     }
@@ -257,24 +257,27 @@ fn filters_stay_precise_through_stitching() {
     let mut writer = rig.writer(KeyspaceKind::Tuple, 9);
     for source in &sources {
         // Only the first half of each is kept: the rest must not linger in the filter.
-        writer.stitch_tuples(source, 0..source.tuple_entries().len() / 2).expect("space");
+        let index = source.index().expect("readable");
+        let half = index.tuple_entries().len() / 2;
+        writer.stitch_tuples(source, 0..half).expect("space");
     }
     let (_, piece) = writer.finish().expect("space");
     let piece = rig.reopen(&piece);
     let mut kept = 0;
     for source in &sources {
-        let last = &source.tuple_entries()[source.tuple_entries().len() / 2 - 1].last_key;
+        let index = source.index().expect("readable");
+        let last = &index.tuple_entries()[index.tuple_entries().len() / 2 - 1].last_key;
         for n in 0..40_000_u64 {
             let is_kept = n % 2 == 0 && source.desc().first_key[..] <= key(n)[..] && key(n)[..] <= last[..];
             if is_kept {
                 kept += 1;
-                assert!(piece.may_contain(&key(n)), "no false negatives: {n}");
+                assert!(piece.may_contain(&key(n)).expect("readable"), "no false negatives: {n}");
             }
         }
     }
     assert_eq!(kept, piece.desc().records);
     let absent = 100_000..200_000_u64;
-    let positives = absent.filter(|n| piece.may_contain(&key(*n))).count();
+    let positives = absent.filter(|n| piece.may_contain(&key(*n)).expect("readable")).count();
     assert!(positives < 20, "{positives} of 100000 absent keys pass");
 }
 
@@ -324,7 +327,7 @@ fn scans_read_ahead() {
         .map(|n| (n.to_be_bytes().to_vec(), n + 1, RecordKind::Put, vec![n as u8; 100]))
         .collect();
     let piece = write(&rig, 1, &records, &[]);
-    let blocks = piece.tuple_entries().len() as u64;
+    let blocks = piece.index().expect("readable").tuple_entries().len() as u64;
     let walk = |access, forward: bool| {
         let reads_before = rig.device.counts().of(Call::Read);
         let mut iter = piece.iter(access);
