@@ -21,9 +21,11 @@ use super::counters::Counters;
 use super::health::Health;
 use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
+use super::merges::{MergePace, Registry};
 use super::named::Named;
-use super::options::{CreateOptions, Options};
+use super::options::{Background, CreateOptions, Options};
 use super::signals::Bell;
+use super::stalls::Stalls;
 use super::transactions::Transactions;
 use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
@@ -39,6 +41,9 @@ use crate::zone::Zones;
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
 /// some data.
 const ZONES_MIN: u64 = 12;
+
+/// The journal has room for so many memtables: those that there may be, and what grouping takes.
+const TABLES_IN_JOURNAL: u64 = 5;
 
 impl Db {
     /// Makes an empty store on `device`. Whatever was there is lost.
@@ -85,6 +90,7 @@ impl Db {
     pub fn open(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let inner = Arc::new(open_inner(device, options, clock)?);
         inner.update_debt();
+        inner.pace.note_sealed(inner.view().sealed.len());
         let threads = Threads::start(&inner)?;
         // A replay may have left sealed memtables behind.
         inner.work.ring();
@@ -152,6 +158,14 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
     let undo_max = (options.undo_count, options.undo_age);
     let undo = Undo::restore(undo_max, &state.undo, undo, &snapshots, last_seqno)?;
+    let has_threads = options.background == Background::Threads;
+    let merge_threads = if has_threads { options.merge_threads() } else { 1 };
+    let pace = MergePace::new(Arc::clone(&clock), has_threads, options.merge_bytes_per_second);
+    let pace = Arc::new(pace);
+    // A journal that is full stops writers until a table is flushed: so the tables that wait must fit it.
+    let area_bytes = journal.as_ref().filter(|_| has_threads).map(Journal::area_bytes);
+    let table_bytes = area_bytes.map_or(u64::MAX, |bytes| bytes / TABLES_IN_JOURNAL);
+    let table_bytes = table_bytes.min(options.memtable_bytes);
     Ok(Inner {
         uuid,
         options,
@@ -172,12 +186,16 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         view: RwLock::new(Arc::new(view)),
         next_id,
         flushing: Mutex::new(()),
-        merging: Mutex::new(()),
+        merging: Registry::new(merge_threads),
+        pace,
+        admission: Mutex::default(),
+        table_bytes,
+        stalls: Stalls::default(),
         making_keyspace: Mutex::new(()),
         naming: Mutex::new(()),
         work: Bell::default(),
         progress: Bell::default(),
-        commit_timer: Bell::default(),
+        timer: Bell::default(),
         stopping: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
