@@ -26,6 +26,9 @@ use crate::zone::Budget;
 /// Longest wait for one step of background progress before looking again.
 const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 
+/// See [`Inner::compaction_bytes_full`]: in full memtables.
+const TABLES_UNMERGED: u64 = 64;
+
 /// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next one.
 const DELAY_MIN: Duration = Duration::from_micros(200);
 
@@ -181,9 +184,9 @@ impl Inner {
         }
     }
 
-    /// Debt of merges at which writers pay the full price (bytes).
+    /// Debt of merges that makes the full price (bytes). A burst of half of it is written at full speed.
     fn compaction_bytes_full(&self) -> u64 {
-        self.options.memtable_bytes * 16
+        self.options.memtable_bytes * TABLES_UNMERGED
     }
 
     /// Recomputes what throttling goes by.

@@ -79,8 +79,8 @@ struct Install<'a> {
     inner: &'a Inner,
     merge: &'a Merge,
     age: u64,
-    /// It ends early when somebody wants all runs to himself.
-    gives_way: bool,
+    /// With one, it ends early when somebody wants all runs to himself.
+    pace: Option<Arc<dyn Pace>>,
     added: bool,
     stopped: bool,
 }
@@ -89,6 +89,10 @@ impl Sink for Install<'_> {
     fn piece(&mut self, piece: Option<Arc<Piece>>, bound: Option<&Bytes>) -> Result<()> {
         let (keyspace, run) = (self.merge.keyspace, self.merge.output);
         let mut edits = Vec::new();
+        if let Some(pace) = &self.pace {
+            // One that only stitches has spent nothing so far, but its flushes of the device are in the way, too.
+            pace.spend(0);
+        }
         if let Some(piece) = &piece {
             self.inner.flush_device("a merge's output")?;
             if !self.added {
@@ -120,7 +124,7 @@ impl Sink for Install<'_> {
 
 impl Install<'_> {
     fn is_to_stop(&self) -> bool {
-        self.inner.stopping.load(Ordering::Acquire) || (self.gives_way && self.inner.merging.is_wanted())
+        self.inner.stopping.load(Ordering::Acquire) || (self.pace.is_some() && self.inner.merging.is_wanted())
     }
 }
 
@@ -159,8 +163,7 @@ impl Inner {
         })
     }
 
-    /// Of the keyspace that owes most; among equals the smallest. And whether it is large: a small merge makes one
-    /// piece.
+    /// Of the keyspace that owes most; among equals the smallest. And whether it is large.
     fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<(Merge, bool)>> {
         let view = self.view();
         let mut urgent: Option<Urgent> = None;
@@ -187,8 +190,9 @@ impl Inner {
         }))
     }
 
+    /// More than K full memtables come to, twice over: those merges must go on whatever else is merged.
     fn is_large(&self, bytes: u64) -> bool {
-        bytes > self.options.merge.piece_bytes
+        bytes > self.options.merge.class_runs.max(2) as u64 * self.table_bytes * 2
     }
 
     /// Of `inputs`; `older` are the runs of the keyspace behind them.
@@ -202,9 +206,8 @@ impl Inner {
         let Some(newest) = merge.inputs.first() else { return Ok(true) };
         let start = self.clock.monotonic();
         let meta = self.keyspaces.get(merge.keyspace)?;
-        let gives_way = terms.pace.is_some();
         let mut spec = self.output_spec(merge.keyspace, &meta, false, terms.budget);
-        spec.pace = terms.pace;
+        spec.pace.clone_from(&terms.pace);
         let job = MergeJob {
             spec,
             inputs: merge.inputs.clone(),
@@ -217,7 +220,7 @@ impl Inner {
             victims: terms.victims,
         };
         let age = newest.age;
-        let mut install = Install { inner: self, merge, age, gives_way, added: false, stopped: false };
+        let mut install = Install { inner: self, merge, age, pace: terms.pace, added: false, stopped: false };
         let result = job.run(&mut install);
         if install.stopped {
             return Ok(false);

@@ -156,16 +156,9 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
     let view = View { active: Arc::new(active), sealed, version };
     let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
-    let undo_max = (options.undo_count, options.undo_age);
-    let undo = Undo::restore(undo_max, &state.undo, undo, &snapshots, last_seqno)?;
-    let has_threads = options.background == Background::Threads;
-    let merge_threads = if has_threads { options.merge_threads() } else { 1 };
-    let pace = MergePace::new(Arc::clone(&clock), has_threads, options.merge_bytes_per_second);
-    let pace = Arc::new(pace);
-    // A journal that is full stops writers until a table is flushed: so the tables that wait must fit it.
-    let area_bytes = journal.as_ref().filter(|_| has_threads).map(Journal::area_bytes);
-    let table_bytes = area_bytes.map_or(u64::MAX, |bytes| bytes / TABLES_IN_JOURNAL);
-    let table_bytes = table_bytes.min(options.memtable_bytes);
+    let undo = Undo::restore(&options, &state.undo, undo, &snapshots, last_seqno)?;
+    let table_bytes = table_bytes(&options, journal.as_ref());
+    let (merging, pace) = merging(&options, &clock);
     Ok(Inner {
         uuid,
         options,
@@ -186,7 +179,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         view: RwLock::new(Arc::new(view)),
         next_id,
         flushing: Mutex::new(()),
-        merging: Registry::new(merge_threads),
+        merging,
         pace,
         admission: Mutex::default(),
         table_bytes,
@@ -204,6 +197,24 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         deleted_positions: Mutex::default(),
         packs: AtomicBool::new(packs),
     })
+}
+
+/// The size at which a memtable is sealed. A journal that is full stops writers until a table is flushed: so the
+/// tables that wait must fit it.
+fn table_bytes(options: &Options, journal: Option<&Journal>) -> u64 {
+    match journal {
+        Some(journal) if options.background == Background::Threads => {
+            options.memtable_bytes.min(journal.area_bytes() / TABLES_IN_JOURNAL)
+        }
+        _ => options.memtable_bytes,
+    }
+}
+
+fn merging(options: &Options, clock: &Arc<dyn Clock>) -> (Registry, Arc<MergePace>) {
+    let has_threads = options.background == Background::Threads;
+    let threads = if has_threads { options.merge_threads() } else { 1 };
+    let pace = MergePace::new(Arc::clone(clock), has_threads, options.merge_bytes_per_second);
+    (Registry::new(threads), Arc::new(pace))
 }
 
 /// Forgets prepared runs of transactions that were neither committed nor checkpointed, and then frees their

@@ -19,8 +19,8 @@ const TABLES_FREE: f64 = 2.0;
 /// The most that a byte costs, in times of its flush: writers almost stand when memory ends.
 const PRICE_MAX: f64 = 8.0;
 
-/// The most that a byte costs because of merges: these can wait when they must.
-const COMPACTION_PRICE_MAX: f64 = 4.0;
+/// The most that a byte costs because of merges: what is not merged makes reads slower, and nothing fail.
+const COMPACTION_PRICE_MAX: f64 = 2.0;
 
 /// What flushes are taken to get through before the first one was measured (bytes each second).
 const FLUSH_RATE_UNKNOWN: u64 = 100 << 20;
@@ -98,7 +98,7 @@ mod tests {
         let costs: Vec<_> = (0..100).map(|i| cost(MIB, debt(0, i * 10 * MIB))).collect();
         assert!(costs.is_sorted());
         assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
-        assert_eq!(costs[99], Duration::from_millis(40));
+        assert_eq!(costs[99], Duration::from_millis(20));
     }
 
     #[test]

@@ -386,10 +386,7 @@ fn who_needs_all_runs_waits_for_the_next_piece_of_a_merge_and_not_for_its_end() 
 
 #[test]
 fn the_keyspace_that_owes_most_is_merged_first_and_among_equals_the_smallest() {
-    let mut options = options();
-    // None of the merges is a large one.
-    options.merge.piece_bytes = 64 << 20;
-    let db = Db::open(memory(), options, Arc::new(ManualClock::default())).expect("opens");
+    let db = open();
     let keyspaces = ["even", "odd", "deep"].map(|name| {
         db.open_keyspace(name, KeyspaceKind::Block, None).expect("opens");
         db.open_keyspace(&format!("{name} rows"), KeyspaceKind::Tuple, None).expect("opens")
