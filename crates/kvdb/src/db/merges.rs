@@ -34,7 +34,7 @@ mod registry;
 
 pub(crate) use pace::MergePace;
 pub(crate) use registry::Registry;
-use registry::{Busy, Claim};
+use registry::{Busy, Claim, Exclusive};
 
 /// A zone with less live data than this share is emptied when space is short.
 const VICTIM_LIVE_PERCENT: u64 = 60;
@@ -48,6 +48,13 @@ struct Merge {
     bottom: bool,
     /// The run that they become.
     output: RunId,
+}
+
+impl Merge {
+    /// All that it has to claim.
+    fn runs(&self) -> Vec<RunId> {
+        self.inputs.iter().map(|run| run.id).chain([self.output]).collect()
+    }
 }
 
 /// A merge that is due.
@@ -158,7 +165,7 @@ impl Inner {
             // Under the lock of the claims, so that whoever has given his runs back has also installed what
             // became of them.
             let Some((merge, is_large)) = self.most_urgent(busy)? else { return Ok(None) };
-            let runs = merge.inputs.iter().map(|run| run.id).chain([merge.output]).collect();
+            let runs = merge.runs();
             Ok(Some((merge, runs, is_large)))
         })
     }
@@ -240,21 +247,8 @@ impl Inner {
     /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Waits for
     /// nobody but the merges under way, which end at their next piece.
     pub(crate) fn reclaim(&self) -> Result<()> {
-        self.reclaim_with(None)
-    }
-
-    /// As [`Inner::reclaim`], giving way as merges do; ends early when somebody else wants all runs.
-    pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
-        self.reclaim_with(Some(&self.pace()))
-    }
-
-    fn reclaim_with(&self, pace: Option<&Arc<dyn Pace>>) -> Result<()> {
-        let mark = self.counters.batches();
-        full_is_false(self.tend_undo())?;
-        self.seal_if(|active| active.bytes() > 0);
-        // Without space for a flush the merges still may make some.
-        let is_flushed = full_is_false(self.flush_all())?;
-        let result = self.reclaim_alone(mark, pace);
+        let (mark, is_flushed) = self.begin_reclaim()?;
+        let result = self.reclaim_alone(mark);
         self.work.ring();
         if !is_flushed && full_is_false(result.clone()).is_ok() {
             full_is_false(self.flush_all())?;
@@ -262,31 +256,55 @@ impl Inner {
         result
     }
 
-    /// The part for which no merge may be under way. `mark`: applied batches that it knows of.
-    fn reclaim_alone(&self, mark: u64, pace: Option<&Arc<dyn Pace>>) -> Result<()> {
-        let passes = self.merging.passes();
+    /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
+    /// beside it. Ends early when somebody wants all runs to himself.
+    pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
+        let (mark, _) = self.begin_reclaim()?;
+        let mut result = self.merge_each(&Victims::default());
+        if let Ok(true) = result {
+            result = self.merge_each(&self.victims());
+        }
+        if !matches!(result, Ok(false)) {
+            self.reclaimed_at.store(mark, Ordering::Release);
+        }
+        result.map(drop)
+    }
+
+    /// Applied batches that a pass which begins now knows of; false: there was no space to flush them all.
+    fn begin_reclaim(&self) -> Result<(u64, bool)> {
+        let mark = self.counters.batches();
+        full_is_false(self.tend_undo())?;
+        self.seal_if(|active| active.bytes() > 0);
+        // Without space for a flush the merges still may make some.
+        Ok((mark, full_is_false(self.flush_all())?))
+    }
+
+    /// Waits until no merge is under way.
+    fn claim_all(&self) -> Exclusive<'_> {
         let mut hurry = None;
-        let alone = self.merging.exclusive(|| hurry = Some(self.pace.hurry()));
-        drop(hurry);
+        self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
+    }
+
+    /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
+    fn reclaim_alone(&self, mark: u64) -> Result<()> {
+        let passes = self.merging.passes();
+        let alone = self.claim_all();
         if alone.is_needless(passes) {
             return Ok(());
         }
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
-        let mut result = self.merge_everything(&Victims::default(), pace);
-        if let Ok(true) = result {
-            result = self.merge_everything(&self.victims(), pace);
+        let mut result = self.merge_everything(&Victims::default());
+        if result.is_ok() {
+            result = self.merge_everything(&self.victims());
         }
-        // One that ended early is to be tried again.
-        if !matches!(result, Ok(false)) {
-            self.reclaimed_at.store(mark, Ordering::Release);
-        }
-        if let Ok(true) = result {
+        self.reclaimed_at.store(mark, Ordering::Release);
+        if result.is_ok() {
             alone.complete();
         }
         drop(alone);
         let after = self.ctx.zones.free_bytes(Budget::Ordinary);
         tracing::info!(bytes_before = before, bytes_after = after, "reclaimed space");
-        result.map(drop)
+        result
     }
 
     /// Flushes every sealed memtable.
@@ -295,18 +313,38 @@ impl Inner {
         Ok(())
     }
 
-    /// False when it ended early.
-    fn merge_everything(&self, victims: &Victims, pace: Option<&Arc<dyn Pace>>) -> Result<bool> {
+    /// Merges all runs of each keyspace. The caller has all of them.
+    fn merge_everything(&self, victims: &Victims) -> Result<()> {
         let view = self.view();
         for (keyspace, runs) in view.version.keyspaces() {
-            let several = runs.len() > 1 || runs.iter().any(|run| run.has_garbage());
-            if several || (victims.any() && !runs.is_empty()) {
+            if is_worth_it(runs, victims) && !self.stopping.load(Ordering::Acquire) {
                 let merge = self.merge_of(keyspace, runs, &[]);
-                let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace: pace.cloned() };
-                if !self.run_merge(&merge, terms)? {
-                    return Ok(false);
-                }
+                let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace: None };
+                self.run_merge(&merge, terms)?;
             }
+        }
+        Ok(())
+    }
+
+    /// As [`Inner::merge_everything`], with a claim for each keyspace. False when it ended early.
+    fn merge_each(&self, victims: &Victims) -> Result<bool> {
+        let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
+        for keyspace in keyspaces {
+            if !is_worth_it(self.view().version.runs(keyspace), victims) {
+                continue;
+            }
+            let alone = self.claim_all();
+            let view = self.view();
+            let runs = view.version.runs(keyspace);
+            let merge = self.merge_of(keyspace, runs, &[]);
+            let claim = alone.narrow(merge.runs());
+            self.work.ring();
+            let pace = Some(self.pace());
+            let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace };
+            if !self.run_merge(&merge, terms)? {
+                return Ok(false);
+            }
+            drop(claim);
         }
         Ok(true)
     }
@@ -329,6 +367,11 @@ pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
         Err(StoreError::Full) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a merge of all runs of a keyspace may free anything.
+fn is_worth_it(runs: &[Arc<Run>], victims: &Victims) -> bool {
+    runs.len() > 1 || runs.iter().any(|run| run.has_garbage()) || (victims.any() && !runs.is_empty())
 }
 
 /// Whether `run` holds keys between the first and the last key of `inputs`.

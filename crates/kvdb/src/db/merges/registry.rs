@@ -2,7 +2,7 @@
 //!
 //! Thread safety: shared by reference; one lock, held while a merge is chosen, never during its work.
 //!
-//! Invariants: no run is in two claims, as input or as output. While somebody holds [`Exclusive`] there is no
+//! Invariants: no run is in two claims, as input or as output. While somebody holds [`Exclusive`] nobody else has a
 //! claim; while somebody waits for it no new claim is made, so those that are there end, and he gets it.
 
 use std::collections::BTreeSet;
@@ -25,6 +25,15 @@ struct State {
     /// How often somebody has got all runs to himself, and which of these passes was the last to do all its work.
     passes: u64,
     pass_complete: u64,
+}
+
+impl State {
+    fn take(&mut self, runs: &[RunId], is_large: bool) {
+        debug_assert!(runs.iter().all(|run| !self.busy.contains(run)), "a run belongs to one merge");
+        self.busy.extend(runs);
+        self.claims += 1;
+        self.claims_large += usize::from(is_large);
+    }
 }
 
 /// See the module.
@@ -61,7 +70,14 @@ pub(super) struct Exclusive<'a> {
     pass: u64,
 }
 
-impl Exclusive<'_> {
+impl<'a> Exclusive<'a> {
+    /// Goes on with a claim of these runs alone, for a large merge.
+    pub(super) fn narrow(self, runs: Vec<RunId>) -> Claim<'a> {
+        // `self` is dropped behind the lock: until then nobody claims anything.
+        self.registry.state.lock().take(&runs, true);
+        Claim { registry: self.registry, runs, is_large: true }
+    }
+
     /// The holder has gone over all runs.
     pub(super) fn complete(&self) {
         self.registry.state.lock().pass_complete = self.pass;
@@ -94,10 +110,7 @@ impl Registry {
         let Some((chosen, runs, is_large)) = choose(&Busy { runs: &state.busy, large_may_begin })? else {
             return Ok(None);
         };
-        debug_assert!(runs.iter().all(|run| !state.busy.contains(run)), "a run belongs to one merge");
-        state.busy.extend(&runs);
-        state.claims += 1;
-        state.claims_large += usize::from(is_large);
+        state.take(&runs, is_large);
         drop(state);
         Ok(Some((chosen, Claim { registry: self, runs, is_large })))
     }
@@ -215,6 +228,17 @@ mod tests {
         });
         assert!(claim(&registry, &[2], false).is_some());
         assert_eq!(registry.passes(), 1);
+    }
+
+    #[test]
+    fn who_has_all_runs_may_go_on_with_some() {
+        let registry = Registry::new(2);
+        let claimed = registry.exclusive(|| ()).narrow(vec![RunId(1), RunId(2)]);
+        assert!(claim(&registry, &[2], false).is_none());
+        assert!(claim(&registry, &[3], true).is_none(), "it counts as a large one");
+        assert!(claim(&registry, &[3], false).is_some());
+        drop(claimed);
+        assert!(claim(&registry, &[1, 2], true).is_some());
     }
 
     #[test]

@@ -136,11 +136,11 @@ fn compare(db: &Db, rows: Keyspace, model: &Model) -> Result<(), String> {
 fn claim(inner: &Inner, rows: Keyspace, range: std::ops::Range<usize>) -> (Merge, Claim<'_>) {
     let claimed = inner.merging.claim(|busy| {
         let view = inner.view();
-        let runs: &[Arc<Run>] = view.version.runs(rows.0);
-        let merge = inner.merge_of(rows.0, &runs[range.clone()], &runs[range.end..]);
+        let all: &[Arc<Run>] = view.version.runs(rows.0);
+        let merge = inner.merge_of(rows.0, &all[range.clone()], &all[range.end..]);
         assert!(!merge.inputs.iter().any(|run| busy.contains(run.id)));
-        let ids = merge.inputs.iter().map(|run| run.id).chain([merge.output]).collect();
-        Ok(Some((merge, ids, false)))
+        let runs = merge.runs();
+        Ok(Some((merge, runs, false)))
     });
     claimed.expect("looks").expect("nobody has all runs")
 }
@@ -452,4 +452,33 @@ fn threads_merge_flush_reclaim_and_write_together() {
     compare_all(&db);
     db.close().expect("closes");
     compare_all(&open_on(device));
+}
+
+#[test]
+fn clearing_up_at_leisure_leaves_new_runs_to_others() {
+    let (db, barrier) = (open(), Barrier::default());
+    let (rows, mut model) = four_runs(&db, 8);
+    std::thread::scope(|scope| {
+        let alone = db.inner.merging.exclusive(|| ());
+        let merge = db.inner.merge_of(rows.0, db.inner.view().version.runs(rows.0), &[]);
+        let held = alone.narrow(merge.runs());
+        let clearing = {
+            let (db, barrier) = (&db, barrier.clone());
+            scope.spawn(move || {
+                let outcome = db.inner.run_merge(&merge, terms(barrier));
+                drop(held);
+                outcome
+            })
+        };
+        barrier.wait_reached();
+        let mut rng = Rng::new(9);
+        (0..2).for_each(|_| change_and_flush(&db, rows, &mut model, &mut rng));
+        assert!(db.inner.merge_once().expect("merges the new ones"));
+        barrier.open();
+        assert!(clearing.join().expect("ends").expect("merges"));
+    });
+    assert_eq!(db.inner.view().version.runs(rows.0).len(), 2);
+    db.inner.reclaim_at_leisure().expect("merges all");
+    assert_eq!(db.inner.view().version.runs(rows.0).len(), 1);
+    compare(&db, rows, &model).expect("the same");
 }
