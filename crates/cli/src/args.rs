@@ -138,6 +138,8 @@ Options for -o, separated by commas:
                                             fsync or sync, the unmount, or for a day
   nobtime                                   no birth times: statx is answered by the kernel alone
   memory=SIZE workers=N size=SIZE create    as the switches of these names, for /etc/fstab
+  io_limit=SIZE                             merges read and write at most so much each second, such
+                                            as 50M; writers slow down when it is too little
 
 Examples:
   kvfs mount ~/store ~/mnt

@@ -105,6 +105,8 @@ pub(crate) struct OpenOptions {
     pub(crate) no_acls: bool,
     /// How many committed transactions can be taken back, and how long; `None`: what is kept stays.
     pub(crate) undo: Option<(usize, Duration)>,
+    /// Merges read and write at most so many bytes each second; `None`: any.
+    pub(crate) io_limit: Option<u64>,
 }
 
 /// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
@@ -119,7 +121,8 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenOptions { memory, read_only, no_acls, atime, lazytime, commit_interval, undo } = *options;
+        let OpenOptions { memory, read_only, no_acls, atime, lazytime, commit_interval, undo, io_limit } =
+            *options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -127,6 +130,7 @@ impl OpenStore {
         if let Some(interval) = commit_interval {
             engine.commit_interval = interval;
         }
+        engine.merge_bytes_per_second = io_limit.unwrap_or(0);
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
         let undo = (engine.undo_count, engine.undo_age);
         let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;

@@ -25,6 +25,9 @@ const UNDO_AGE: Duration = Duration::from_hours(1);
 /// Each one that is kept is two more positions of which merges keep the versions.
 const UNDO_COUNT_MAX: usize = 1000;
 
+/// Less would not even keep up with an idle store (bytes each second).
+const IO_LIMIT_MIN: u64 = 64 << 10;
+
 /// More threads than this help nobody.
 const WORKERS_MAX: u16 = 256;
 
@@ -86,6 +89,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
             lazytime: ours.lazytime,
             commit_interval: ours.commit_interval,
             undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
+            io_limit: ours.io_limit,
         },
         mount,
     })
@@ -108,6 +112,7 @@ struct Ours {
     size: Option<u64>,
     memory: Option<u64>,
     workers: Option<u16>,
+    io_limit: Option<u64>,
 }
 
 impl Ours {
@@ -130,6 +135,7 @@ impl Ours {
             Some(("size", size)) => self.size = Some(parse_bytes(option, size)?),
             Some(("memory", size)) => self.memory = Some(parse_bytes(option, size)?),
             Some(("workers", count)) => self.workers = Some(parse_workers(count)?),
+            Some(("io_limit", size)) => self.io_limit = parse_io_limit(option, size)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -148,6 +154,16 @@ fn parse_commit(text: &str) -> Result<Duration> {
 
 fn parse_bytes(option: &str, text: &str) -> Result<u64> {
     parse_size(text).map_err(|error| CliError::new(Code::Usage, format!("{option}: {error}")))
+}
+
+/// 0: none.
+fn parse_io_limit(option: &str, text: &str) -> Result<Option<u64>> {
+    let bytes = parse_bytes(option, text)?;
+    if (1..IO_LIMIT_MIN).contains(&bytes) {
+        let least = format!("{option}: at least {} KiB each second, or 0 for no limit", IO_LIMIT_MIN >> 10);
+        return Err(CliError::new(Code::Usage, least));
+    }
+    Ok(Some(bytes).filter(|&bytes| bytes > 0))
 }
 
 fn parse_workers(text: &str) -> Result<u16> {
@@ -212,6 +228,10 @@ mod tests {
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
         assert!(!plan.open.no_acls && planned(&["noacl"]).expect("is valid").open.no_acls);
+        let limits = [("io_limit=50M", Some(50 << 20)), ("io_limit=0", None), ("rw", None)];
+        for (option, limit) in limits {
+            assert_eq!(planned(&[option]).expect("is valid").open.io_limit, limit);
+        }
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
         assert_eq!(plan.open.undo, Some((0, Duration::from_mins(30))));
     }
@@ -254,6 +274,8 @@ mod tests {
             "memory=1M",
             "workers=0",
             "size=",
+            "io_limit=x",
+            "io_limit=1K",
         ] {
             let error = planned(&[wrong]).expect_err("is refused");
             assert_eq!(error.code, Code::Usage, "{wrong}");

@@ -94,7 +94,7 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         output: Output::new(job.spec.clone(), survivors, sink),
         groups: BTreeMap::new(),
         pending_bytes: 0,
-        reader: CopyReader::new(Arc::clone(&job.spec.ctx), job.inputs.len()),
+        reader: CopyReader::new(&job.spec, job.inputs.len()),
     };
     for interval in sweep {
         mover.take(&interval?)?;
@@ -274,6 +274,7 @@ impl Mover<'_> {
                 writer.stitch_region(layer, &piece, place.layer, place.region, moving.first, count)?;
             } else {
                 self.copy(layer, &moving)?;
+                self.output.give_way();
             }
         }
         Ok(())

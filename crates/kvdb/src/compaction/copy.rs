@@ -8,6 +8,9 @@ use std::sync::Arc;
 use kvfs_device::AlignedBuf;
 use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 
+use super::output::OutputSpec;
+use super::pace::Meter;
+use crate::cache::{Charge, Pool};
 use crate::format::{Extent, crc32c};
 use crate::run::RunContext;
 
@@ -15,6 +18,7 @@ use crate::run::RunContext;
 struct Window {
     addr: u64,
     buf: AlignedBuf,
+    _charge: Charge,
 }
 
 impl Window {
@@ -29,6 +33,7 @@ pub(super) struct CopyReader {
     windows: BTreeMap<usize, Window>,
     /// What is read at once when an input is walked in small steps (bytes).
     window_bytes: u64,
+    meter: Meter,
 }
 
 impl CopyReader {
@@ -37,16 +42,20 @@ impl CopyReader {
 
     /// Size of a window, unless there are many (bytes).
     const WINDOW_BYTES: u64 = 512 << 10;
-    /// All windows together (bytes), but for their least size.
+    /// All windows of a merge together (bytes), if memory allows, but for their least size.
     const WINDOWS_BYTES: u64 = 8 << 20;
+    /// Share of the block cache's budget that they may take: one in this many parts. Several merges run at once.
+    const BUDGET_DIVISOR: u64 = 32;
     /// Less is not worth a request (bytes).
     const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
     /// A reader of so many inputs.
-    pub(super) fn new(ctx: Arc<RunContext>, inputs: usize) -> Self {
-        let share = Self::WINDOWS_BYTES / inputs.max(1) as u64;
+    pub(super) fn new(spec: &OutputSpec, inputs: usize) -> Self {
+        let ctx = Arc::clone(&spec.ctx);
+        let windows_bytes = Self::WINDOWS_BYTES.min(ctx.accountant.cache_budget() / Self::BUDGET_DIVISOR);
+        let share = windows_bytes / inputs.max(1) as u64;
         let window_bytes = share.clamp(Self::WINDOW_BYTES_MIN, Self::WINDOW_BYTES);
-        Self { ctx, windows: BTreeMap::new(), window_bytes }
+        Self { ctx, windows: BTreeMap::new(), window_bytes, meter: Meter::new(spec.pace.clone()) }
     }
 
     /// The consecutive blocks at device address `addr`, one for each checksum.
@@ -76,16 +85,18 @@ impl CopyReader {
         Ok(&window.buf.as_ref()[(addr - window.addr) as usize..][..len])
     }
 
-    fn load(&self, addr: u64, len: u64) -> Result<Window> {
+    fn load(&mut self, addr: u64, len: u64) -> Result<Window> {
         // Nothing is read beyond the zone: what follows may be in use by somebody else.
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zone_end = (addr / zone_bytes + 1) * zone_bytes;
         let wanted = len.max(self.window_bytes).min(zone_end - addr).max(len);
+        self.meter.add(wanted);
+        let charge = self.ctx.accountant.guard(Pool::Io, wanted);
         let mut buf = AlignedBuf::zeroed(wanted as usize);
         let result = self.ctx.device.read_at(buf.as_mut(), addr);
         result.map_err(|error| {
             StoreError::io(format!("reading {wanted} bytes at device byte {addr} for a merge"), error)
         })?;
-        Ok(Window { addr, buf })
+        Ok(Window { addr, buf, _charge: charge })
     }
 }

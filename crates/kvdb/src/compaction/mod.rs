@@ -4,7 +4,8 @@
 //! copy as little as possible: regions that meet nothing in the other inputs are *stitched* into
 //! the output (thesis 3.2).
 //!
-//! Thread safety: a merge runs on one thread; several may run at once on disjoint keyspaces.
+//! Thread safety: a merge runs on one thread; several may run at once, on disjoint sets of runs (`db/merges` sees to
+//! that).
 //!
 //! Invariants: only runs that are neighbours in age are merged; output is installed piece by piece,
 //! in key order, together with the trimmed lower bounds of the inputs, so that at every moment each
@@ -14,12 +15,14 @@ mod blocks;
 mod copy;
 mod job;
 mod output;
+mod pace;
 pub(crate) mod picker;
 mod sweep;
 mod tuples;
 
 pub(crate) use job::{MergeJob, Victims};
 pub(crate) use output::{Output, OutputSpec, Sink, Totals};
+pub(crate) use pace::Pace;
 
 /// How runs are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, Seqno};
 
+use super::pace::{Meter, Pace};
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
 use crate::run::{Packing, Piece, PieceWriter, RunContext};
@@ -35,6 +36,8 @@ pub(crate) struct OutputSpec {
     pub(crate) packing: Packing,
     /// Where numbers for pieces come from.
     pub(crate) next_id: Arc<AtomicU64>,
+    /// Where the work gives way to others; `None`: nowhere.
+    pub(crate) pace: Option<Arc<dyn Pace>>,
 }
 
 /// What an output came to.
@@ -53,13 +56,18 @@ pub(crate) struct Output<'a> {
     writer: PieceWriter,
     sink: &'a mut dyn Sink,
     totals: Totals,
+    meter: Meter,
+    /// Written bytes that the meter knows of.
+    bytes_metered: u64,
 }
 
 impl<'a> Output<'a> {
     /// `tombstones` are those that must live on; they are dealt out to the pieces.
     pub(crate) fn new(spec: OutputSpec, tombstones: TombstoneSet, sink: &'a mut dyn Sink) -> Self {
         let writer = Self::new_writer(&spec);
-        Self { spec, tombstones, low: Bytes::new(), writer, sink, totals: Totals::default() }
+        let meter = Meter::new(spec.pace.clone());
+        let (low, totals) = (Bytes::new(), Totals::default());
+        Self { spec, tombstones, low, writer, sink, totals, meter, bytes_metered: 0 }
     }
 
     fn new_writer(spec: &OutputSpec) -> PieceWriter {
@@ -77,6 +85,13 @@ impl<'a> Output<'a> {
             self.cut(key)?;
         }
         Ok(&mut self.writer)
+    }
+
+    /// Gives way, if what was written since the last time is worth it.
+    pub(crate) fn give_way(&mut self) {
+        let bytes_written = self.totals.bytes_written + self.writer.bytes_written();
+        self.meter.add(bytes_written - self.bytes_metered);
+        self.bytes_metered = bytes_written;
     }
 
     /// What the open piece holds so far, stitched or written (bytes).

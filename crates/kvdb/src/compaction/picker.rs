@@ -1,7 +1,8 @@
 //! Which runs to merge next: pure decisions over sizes.
 //!
 //! Size classes grow by the factor K. Runs are given newest first; a pick is a range of neighbours,
-//! because only then do the seqno ranges of the remaining runs stay apart.
+//! because only then do the seqno ranges of the remaining runs stay apart. A run that is being merged is
+//! *busy*: its size is `None`, and it separates its neighbours.
 
 use std::ops::Range;
 
@@ -24,18 +25,22 @@ pub(crate) fn class_of(bytes: u64, options: &MergeOptions) -> u32 {
     class
 }
 
-/// The next merge of a keyspace whose runs have these sizes (bytes, newest first), if one is due.
+/// The next merge of a keyspace whose runs have these sizes (bytes, newest first; `None`: busy), if one is due.
 ///
 /// The smallest class that holds K neighbouring runs is merged. For tuples the oldest run joins
 /// when it is at most K times the rest, so that most rows sit in one run (lazy levelling); blocks
 /// stay tiered, because their merges mostly stitch.
-pub(crate) fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions) -> Option<Range<usize>> {
+pub(crate) fn pick(
+    run_bytes: &[Option<u64>],
+    kind: KeyspaceKind,
+    options: &MergeOptions,
+) -> Option<Range<usize>> {
     let due = options.class_runs.max(2);
-    let class_max = run_bytes.iter().map(|&bytes| class_of(bytes, options)).max()?;
+    let class_max = run_bytes.iter().flatten().map(|&bytes| class_of(bytes, options)).max()?;
     let range = (0..=class_max).find_map(|class| neighbours_up_to(run_bytes, class, due, options))?;
     if kind == KeyspaceKind::Tuple && range.end + 1 == run_bytes.len() {
-        let sum: u64 = run_bytes[range.clone()].iter().sum();
-        if run_bytes[range.end] <= sum.saturating_mul(due as u64) {
+        let sum: u64 = run_bytes[range.clone()].iter().flatten().sum();
+        if run_bytes[range.end].is_some_and(|oldest| oldest <= sum.saturating_mul(due as u64)) {
             return Some(range.start..run_bytes.len());
         }
     }
@@ -44,14 +49,15 @@ pub(crate) fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions
 
 /// The newest stretch of at least `due` neighbours whose class is at most `class`.
 fn neighbours_up_to(
-    run_bytes: &[u64],
+    run_bytes: &[Option<u64>],
     class: u32,
     due: usize,
     options: &MergeOptions,
 ) -> Option<Range<usize>> {
     let mut start = 0;
     for end in 0..=run_bytes.len() {
-        if end == run_bytes.len() || class_of(run_bytes[end], options) > class {
+        let goes_on = run_bytes.get(end).copied().flatten();
+        if goes_on.is_none_or(|bytes| class_of(bytes, options) > class) {
             if end - start >= due {
                 return Some(start..end);
             }
@@ -80,6 +86,21 @@ mod tests {
 
     const OPTIONS: MergeOptions =
         MergeOptions { stitch_bytes_min: 0, class_runs: 4, piece_bytes: 1, class_bytes_min: 10 };
+
+    fn pick(run_bytes: &[u64], kind: KeyspaceKind, options: &MergeOptions) -> Option<Range<usize>> {
+        let run_bytes: Vec<_> = run_bytes.iter().map(|&bytes| Some(bytes)).collect();
+        super::pick(&run_bytes, kind, options)
+    }
+
+    #[test]
+    fn busy_runs_separate_their_neighbours() {
+        let [small, busy] = [Some(1), None];
+        let picked = |run_bytes: &[Option<u64>]| super::pick(run_bytes, KeyspaceKind::Tuple, &OPTIONS);
+        assert_eq!(picked(&[small, small, busy, small, small]), None);
+        assert_eq!(picked(&[busy, busy, small, small, small, small]), Some(2..6));
+        assert_eq!(picked(&[small, small, small, small, busy]), Some(0..4), "the oldest can't join");
+        assert_eq!(picked(&[busy, busy]), None);
+    }
 
     #[test]
     fn classes_grow_by_k() {

@@ -15,7 +15,8 @@ use kvfs_store::Result;
 
 use super::job::MergeJob;
 use super::output::{Output, Sink, Totals};
-use crate::format::TupleEntry;
+use super::pace::PacedRecords;
+use crate::format::{RecordIter, TupleEntry};
 use crate::iter::{CompactionIter, MergingIter, run_records, surviving_tombstones};
 use crate::memtable::TombstoneSet;
 use crate::run::{Access, Index, Piece};
@@ -244,7 +245,10 @@ struct Copier {
 impl Copier {
     fn new(job: &MergeJob, tombstones: Arc<TombstoneSet>) -> Self {
         let access = Access::Crowded { walks: job.inputs.len() };
-        let sources = job.inputs.iter().map(|run| run_records(run, access)).collect();
+        let paced = |run: &Arc<Run>| -> Box<dyn RecordIter> {
+            Box::new(PacedRecords::new(run, run_records(run, access), job.spec.pace.clone()))
+        };
+        let sources = job.inputs.iter().map(paced).collect();
         let merging = Box::new(MergingIter::new(sources));
         let records = CompactionIter::new(merging, [tombstones], job.rules.clone());
         Self { records, resume: None, started: false }
@@ -268,6 +272,7 @@ impl Copier {
             let writer =
                 if record.key == last_key { output.writer() } else { output.writer_at(&record.key)? };
             writer.add(&record.key, record.seqno, record.kind, &record.value)?;
+            output.give_way();
             last_key = record.key;
         }
         Ok(())

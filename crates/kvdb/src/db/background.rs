@@ -1,5 +1,5 @@
-//! The threads of a store: one syncs the journal at each commit interval, one flushes memtables, one
-//! merges. They talk to writers through two bells and end when told to.
+//! The threads of a store: one syncs the journal at each commit interval, one flushes memtables, a few
+//! merge. They talk to writers through two bells and end when told to.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,13 +34,18 @@ impl Threads {
         if inner.options.background == Background::Manual || inner.options.read_only {
             return Ok(threads);
         }
-        for (name, body) in [
-            ("kvfs-commit", commit_loop as fn(&Inner)),
-            ("kvfs-flush", flush_loop),
-            ("kvfs-merge", merge_loop),
-        ] {
+        let mut bodies = vec![
+            ("kvfs-commit".to_owned(), commit_loop as fn(&Inner)),
+            ("kvfs-flush".to_owned(), flush_loop),
+            ("kvfs-merge".to_owned(), merge_and_tend_loop),
+        ];
+        bodies.extend(
+            (2..=inner.options.merge_threads())
+                .map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Inner))),
+        );
+        for (name, body) in bodies {
             let shared = Arc::clone(inner);
-            match std::thread::Builder::new().name(name.into()).spawn(move || body(&shared)) {
+            match std::thread::Builder::new().name(name.clone()).spawn(move || body(&shared)) {
                 Ok(handle) => threads.handles.lock().push(handle),
                 Err(error) => {
                     threads.stop(inner);
@@ -56,7 +61,8 @@ impl Threads {
         inner.stopping.store(true, Ordering::Release);
         inner.work.ring();
         inner.progress.ring();
-        inner.commit_timer.ring();
+        inner.timer.ring();
+        inner.pace.stop();
         for handle in std::mem::take(&mut *self.handles.lock()) {
             if handle.join().is_err() {
                 tracing::error!("a background thread of the store panicked");
@@ -90,16 +96,32 @@ fn flush_loop(inner: &Inner) {
 
 fn merge_loop(inner: &Inner) {
     work_loop(inner, "compaction", || {
+        let merged = inner.merge_once();
+        if matches!(merged, Err(StoreError::Full)) {
+            inner.back_off();
+            return Ok(false);
+        }
+        merged
+    });
+}
+
+/// As [`merge_loop`], and what only one of these threads does.
+fn merge_and_tend_loop(inner: &Inner) {
+    work_loop(inner, "compaction", || {
         full_is_false(inner.tend_undo())?;
-        match inner.merge_once() {
+        let merged = inner.merge_once();
+        match &merged {
             Ok(true) => return Ok(true),
             // No space for this merge: reclaiming may go further, since it may take the reserve.
             Ok(false) | Err(StoreError::Full) => {}
-            Err(error) => return Err(error),
+            Err(_) => return merged,
         }
         // A deleted snapshot's garbage lies where merges may not come by for long.
         if (inner.has_cleared_snapshot() || inner.space_is_short()) && inner.reclaim_wanted() {
-            inner.reclaim()?;
+            inner.reclaim_at_leisure()?;
+        }
+        if merged.is_err() {
+            inner.back_off();
         }
         Ok(false)
     });
@@ -109,11 +131,11 @@ fn commit_loop(inner: &Inner) {
     let mut synced = inner.position();
     loop {
         // Nobody rings this bell but `stop`: it is a timer that can be ended.
-        let seen = inner.commit_timer.rings();
+        let seen = inner.timer.rings();
         if inner.stopping.load(Ordering::Acquire) {
             return;
         }
-        inner.commit_timer.wait_after(seen, inner.options.commit_interval);
+        inner.timer.wait_after(seen, inner.options.commit_interval);
         let position = inner.position();
         if position > synced {
             match inner.sync(position) {
@@ -125,6 +147,14 @@ fn commit_loop(inner: &Inner) {
 }
 
 impl Inner {
+    /// After a merge that found no space: a new one now would do the same work in vain.
+    fn back_off(&self) {
+        let seen = self.timer.rings();
+        if !self.stopping.load(Ordering::Acquire) {
+            self.timer.wait_after(seen, ERROR_WAIT);
+        }
+    }
+
     /// Less than an eighth of the capacity is left for ordinary writes.
     fn space_is_short(&self) -> bool {
         let zones = &self.ctx.zones;

@@ -138,7 +138,12 @@ impl Inner {
         for (name, value) in self.amplification(&stats, logged.bytes_written + manifest_bytes).list() {
             stats.push((name.to_owned(), value));
         }
+        stats.extend(self.stalls.list());
         let mut add = |name: &str, value: u64| stats.push((name.to_owned(), value));
+        for (name, value) in self.pace.list() {
+            add(name, value);
+        }
+        add("merge.running", self.merging.claims() as u64);
         add("journal.batches", logged.batches);
         add("journal.groups", logged.groups);
         add("journal.flushes", logged.flushes);

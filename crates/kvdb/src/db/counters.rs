@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use kvfs_store::Batch;
+use parking_lot::Mutex;
 
 use crate::compaction::Totals;
 
@@ -22,6 +23,9 @@ pub(crate) struct Counters {
     /// What they would be if nothing was packed: what the memtables gave up.
     flush_raw_bytes: AtomicU64,
     flush_us: AtomicU64,
+    flush_recent: Mutex<Recent>,
+    /// See [`Counters::flush_rate`].
+    flush_rate: AtomicU64,
     merges: AtomicU64,
     merge_bytes_written: AtomicU64,
     merge_bytes_stitched: AtomicU64,
@@ -59,6 +63,8 @@ impl Counters {
         self.flush_bytes.fetch_add(bytes, Relaxed);
         self.flush_raw_bytes.fetch_add(raw_bytes, Relaxed);
         self.flush_us.fetch_add(took.as_micros() as u64, Relaxed);
+        let rate = self.flush_recent.lock().add(raw_bytes, took);
+        self.flush_rate.store(rate, Relaxed);
     }
 
     pub(crate) fn note_merge_output(&self, totals: Totals) {
@@ -76,14 +82,9 @@ impl Counters {
         self.batches.load(Relaxed)
     }
 
-    /// What flushes have got through on average (bytes each second, before packing); 0 before the first.
+    /// What flushes have lately got through (bytes each second, before packing); 0 before the first.
     pub(crate) fn flush_rate(&self) -> u64 {
-        let us = self.flush_us.load(Relaxed);
-        if us == 0 {
-            0
-        } else {
-            (u128::from(self.flush_raw_bytes.load(Relaxed)) * 1_000_000 / u128::from(us)) as u64
-        }
+        self.flush_rate.load(Relaxed)
     }
 
     /// Names and values.
@@ -107,6 +108,27 @@ impl Counters {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.load(Relaxed)))
         .collect()
+    }
+}
+
+/// The last few flushes, by bytes: many small ones don't hide what a large one takes.
+#[derive(Debug, Default)]
+struct Recent {
+    bytes: f64,
+    seconds: f64,
+}
+
+impl Recent {
+    /// So much counts.
+    const BYTES: f64 = (256 << 20) as f64;
+
+    /// Returns the rate with this one (bytes each second).
+    fn add(&mut self, bytes: u64, took: Duration) -> u64 {
+        self.bytes += bytes as f64;
+        self.seconds += took.as_secs_f64();
+        let share = (Self::BYTES / self.bytes.max(1.0)).min(1.0);
+        (self.bytes, self.seconds) = (self.bytes * share, self.seconds * share);
+        if self.seconds > 0.0 { (self.bytes / self.seconds) as u64 } else { 0 }
     }
 }
 
@@ -143,7 +165,20 @@ impl Amplification {
 
 #[cfg(test)]
 mod tests {
-    use super::Amplification;
+    use super::*;
+
+    #[test]
+    fn the_rate_of_flushes_is_that_of_the_last_ones() {
+        let mut recent = Recent::default();
+        let mut add = |mib: u64, ms| recent.add(mib << 20, Duration::from_millis(ms)) >> 20;
+        assert_eq!(add(64, 1000), 64);
+        assert_eq!(add(64, 3000), 32);
+        assert!((30..32).contains(&add(0, 100)), "a small one counts little");
+        for _ in 0..40 {
+            add(64, 500);
+        }
+        assert!((126..=128).contains(&add(64, 500)), "what is long ago does not count");
+    }
 
     #[test]
     fn amplification_is_in_hundredths_and_left_out_where_nothing_was_done() {

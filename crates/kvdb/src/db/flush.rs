@@ -55,6 +55,7 @@ impl Inner {
             }
         });
         self.flush_is_full.store(matches!(flushed, Err(StoreError::Full)), Ordering::Release);
+        self.pace.note_stuck(flushed.is_err());
         let (bytes, raw_bytes) = flushed?;
         if bytes > 0 {
             self.counters.note_flush(bytes, raw_bytes, self.clock.monotonic().saturating_sub(start));
@@ -149,6 +150,7 @@ impl Inner {
             piece_bytes: self.options.merge.piece_bytes,
             packing: self.packing(meta),
             next_id: Arc::clone(&self.next_id),
+            pace: None,
         }
     }
 

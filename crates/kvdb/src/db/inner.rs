@@ -1,8 +1,8 @@
 //! The state of an open store, shared by its callers and its background threads.
 //!
-//! Lock order: transaction → ids of transactions → order → ledger → view; naming → ledger. No lock is held across
-//! a wait for background work; the ledger lock is held across the manifest's write and flush, because edits must
-//! reach it in one order, and the naming lock across the sync before them.
+//! Lock order: transaction → ids of transactions → order → ledger → view; naming → ledger; claims of merges → view.
+//! No lock is held across a wait for background work; the ledger lock is held across the manifest's write and flush,
+//! because edits must reach it in one order, and the naming lock across the sync before them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,9 +16,12 @@ use super::counters::Counters;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
+use super::merges::{MergePace, Registry};
 use super::named::Named;
 use super::options::Options;
 use super::signals::Bell;
+use super::stalls::Stalls;
+use super::timeline::Timeline;
 use super::transactions::Transactions;
 use super::undo::Undo;
 use super::view::View;
@@ -61,19 +64,26 @@ pub(crate) struct Inner {
     pub(crate) transactions: Transactions,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) counters: Counters,
+    pub(crate) stalls: Stalls,
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) view: RwLock<Arc<View>>,
     pub(crate) next_id: Arc<AtomicU64>,
-    /// One flush, and one merge, at a time.
+    /// One flush at a time.
     pub(crate) flushing: Mutex<()>,
-    pub(crate) merging: Mutex<()>,
+    /// Which runs are being merged, and where merges give way.
+    pub(crate) merging: Registry,
+    pub(crate) pace: Arc<MergePace>,
+    /// The rate of writers that are held back.
+    pub(crate) admission: Mutex<Timeline>,
+    /// A memtable is sealed when it has grown to this: the option, unless the journal is too short for it.
+    pub(crate) table_bytes: u64,
     pub(crate) making_keyspace: Mutex<()>,
     pub(crate) naming: Mutex<()>,
     /// Rung when there is something to do, and when something was done.
     pub(crate) work: Bell,
     pub(crate) progress: Bell,
-    pub(crate) commit_timer: Bell,
+    pub(crate) timer: Bell,
     pub(crate) stopping: AtomicBool,
     /// Set by `close`: nothing new comes in, while what is there is written out.
     pub(crate) closed: AtomicBool,
@@ -99,6 +109,7 @@ impl Inner {
         let mut view = self.view.write();
         let next = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, next);
+        self.pace.note_sealed(view.sealed.len());
         drop(view);
         // The last reference to pieces may go here: outside the lock.
         drop(old);

@@ -1,8 +1,21 @@
 //! Which merges run, and how their output comes in: piece by piece.
 //!
+//! Thread safety: several merges run at once. Each has claimed its inputs and its output ([`Registry`]), so no two
+//! of them know a common run. What goes over all runs ([`Inner::reclaim`]) waits until no merge is under way.
+//!
 //! Crash order for each piece: its data → device flush → one manifest edit that adds the piece and
-//! trims the inputs below its upper bound.
+//! trims the inputs below its upper bound. Such edits of two merges may come in any order and number, since they
+//! speak of different runs: each of them leaves every key in one run of its merge, and the runs in their order by
+//! age, because the output has the age of its newest input and lies where its inputs lay. So whatever prefix of the
+//! manifest a crash leaves, it is a store in which some merges have come further than others.
+//!
+//! What a merge decides at its beginning stays true while others run. Its inputs are neighbours; new runs come on
+//! top of all, or in the place of other claimed neighbours. `bottom` asks whether anything older meets the
+//! inputs: other merges move older data among older runs, never up or down past the inputs. Positions that are
+//! pinned later are above all that is in runs.
 
+use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,30 +23,83 @@ use bytes::Bytes;
 use kvfs_store::{Result, StoreError};
 
 use super::inner::Inner;
-use crate::compaction::{MergeJob, Sink, Victims, picker};
+use crate::compaction::{MergeJob, Pace, Sink, Victims, picker};
 use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
 use crate::zone::{Budget, ZoneState};
 
+mod pace;
+mod registry;
+
+pub(crate) use pace::MergePace;
+pub(crate) use registry::Registry;
+use registry::{Busy, Claim, Exclusive};
+
 /// A zone with less live data than this share is emptied when space is short.
 const VICTIM_LIVE_PERCENT: u64 = 60;
+
+/// A merge of neighbours in one keyspace.
+struct Merge {
+    keyspace: u32,
+    /// Newest first.
+    inputs: Vec<Arc<Run>>,
+    /// Nothing older meets them.
+    bottom: bool,
+    /// The run that they become.
+    output: RunId,
+}
+
+impl Merge {
+    /// All that it has to claim.
+    fn runs(&self) -> Vec<RunId> {
+        self.inputs.iter().map(|run| run.id).chain([self.output]).collect()
+    }
+}
+
+/// A merge that is due.
+struct Urgent {
+    keyspace: u32,
+    range: Range<usize>,
+    /// Of its inputs.
+    bytes: u64,
+    /// Of the keyspace, without what is being merged.
+    debt_bytes: u64,
+}
+
+impl Urgent {
+    fn comes_before(&self, other: &Self) -> bool {
+        (self.debt_bytes, Reverse(self.bytes)) > (other.debt_bytes, Reverse(other.bytes))
+    }
+}
+
+/// On whose behalf a merge runs.
+struct Terms {
+    victims: Victims,
+    budget: Budget,
+    /// `None`: somebody waits for it.
+    pace: Option<Arc<dyn Pace>>,
+}
 
 /// Takes over the output of one merge.
 struct Install<'a> {
     inner: &'a Inner,
-    keyspace: u32,
-    run: RunId,
+    merge: &'a Merge,
     age: u64,
-    inputs: &'a [Arc<Run>],
+    /// With one, it ends early when somebody wants all runs to himself.
+    pace: Option<Arc<dyn Pace>>,
     added: bool,
     stopped: bool,
 }
 
 impl Sink for Install<'_> {
     fn piece(&mut self, piece: Option<Arc<Piece>>, bound: Option<&Bytes>) -> Result<()> {
-        let (keyspace, run) = (self.keyspace, self.run);
+        let (keyspace, run) = (self.merge.keyspace, self.merge.output);
         let mut edits = Vec::new();
+        if let Some(pace) = &self.pace {
+            // One that only stitches has spent nothing so far, but its flushes of the device are in the way, too.
+            pace.spend(0);
+        }
         if let Some(piece) = &piece {
             self.inner.flush_device("a merge's output")?;
             if !self.added {
@@ -42,7 +108,7 @@ impl Sink for Install<'_> {
             }
             edits.push(Edit::AddPiece { keyspace, run, piece: piece.desc().clone() });
         }
-        for input in self.inputs {
+        for input in &self.merge.inputs {
             match bound {
                 Some(bound) if *bound > input.lower_bound => {
                     edits.push(Edit::TrimRun { keyspace, run: input.id, lower_bound: bound.clone() });
@@ -54,8 +120,8 @@ impl Sink for Install<'_> {
         }
         let fresh: Vec<Arc<Piece>> = piece.into_iter().collect();
         self.inner.install(edits, &[keyspace], &fresh, |view| view)?;
-        if bound.is_some() && self.inner.stopping.load(Ordering::Acquire) {
-            // What is installed stays; the rest is merged after the next open.
+        if bound.is_some() && self.is_to_stop() {
+            // What is installed stays; the rest is merged by whoever comes next.
             self.stopped = true;
             return Err(stopped());
         }
@@ -63,59 +129,105 @@ impl Sink for Install<'_> {
     }
 }
 
-/// The internal error that ends a merge early at shutdown; never leaves this module.
+impl Install<'_> {
+    fn is_to_stop(&self) -> bool {
+        self.inner.stopping.load(Ordering::Acquire) || (self.pace.is_some() && self.inner.merging.is_wanted())
+    }
+}
+
+/// The internal error that ends a merge early; never leaves this module.
 fn stopped() -> StoreError {
-    StoreError::Unsupported("merging while the store closes")
+    StoreError::Unsupported("merging while others wait for its end")
 }
 
 impl Inner {
-    /// Runs the most urgent merge; false when none is due.
+    /// Runs the most urgent merge that meets no other one under way; false when none is due, or when it ended
+    /// early because somebody wants all runs to himself.
     pub(crate) fn merge_once(&self) -> Result<bool> {
-        let _one_at_a_time = self.merging.lock();
         self.check_writable()?;
-        let view = self.view();
-        for (keyspace, runs) in view.version.keyspaces() {
-            let kind = self.keyspaces.kind(keyspace)?;
-            let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
-            if let Some(range) = picker::pick(&bytes, kind, &self.options.merge) {
-                return self.merge_runs(
-                    keyspace,
-                    &runs[range.clone()],
-                    &runs[range.end..],
-                    Victims::default(),
-                    // The reserve belongs to flushes, deletions and reclaiming.
-                    Budget::Ordinary,
-                );
-            }
-        }
-        Ok(false)
+        let Some((merge, claim)) = self.claim_merge()? else { return Ok(false) };
+        // There may be another one for another thread.
+        self.work.ring();
+        // The reserve belongs to flushes, deletions and reclaiming.
+        let (victims, budget) = (Victims::default(), Budget::Ordinary);
+        let done = self.run_merge(&merge, Terms { victims, budget, pace: Some(self.pace()) });
+        drop(claim);
+        done
     }
 
-    /// Merges `inputs`; `older` are the runs of the keyspace behind them.
-    fn merge_runs(
-        &self,
-        keyspace: u32,
-        inputs: &[Arc<Run>],
-        older: &[Arc<Run>],
-        victims: Victims,
-        budget: Budget,
-    ) -> Result<bool> {
-        let Some(newest) = inputs.first() else { return Ok(false) };
+    fn pace(&self) -> Arc<dyn Pace> {
+        Arc::clone(&self.pace) as Arc<dyn Pace>
+    }
+
+    /// The most urgent merge, whose runs are the caller's until he drops the claim.
+    fn claim_merge(&self) -> Result<Option<(Merge, Claim<'_>)>> {
+        self.merging.claim(|busy| {
+            // Under the lock of the claims, so that whoever has given his runs back has also installed what
+            // became of them.
+            let Some((merge, is_large)) = self.most_urgent(busy)? else { return Ok(None) };
+            let runs = merge.runs();
+            Ok(Some((merge, runs, is_large)))
+        })
+    }
+
+    /// Of the keyspace that owes most; among equals the smallest. And whether it is large.
+    fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<(Merge, bool)>> {
+        let view = self.view();
+        let mut urgent: Option<Urgent> = None;
+        for (keyspace, runs) in view.version.keyspaces() {
+            let kind = self.keyspaces.kind(keyspace)?;
+            let free = |run: &Arc<Run>| (!busy.contains(run.id)).then(|| run.data_bytes());
+            let run_bytes: Vec<Option<u64>> = runs.iter().map(free).collect();
+            let Some(range) = picker::pick(&run_bytes, kind, &self.options.merge) else { continue };
+            let bytes = run_bytes[range.clone()].iter().flatten().sum();
+            if !busy.large_may_begin && self.is_large(bytes) {
+                continue;
+            }
+            let free_bytes: Vec<u64> = run_bytes.into_iter().flatten().collect();
+            let debt_bytes = picker::debt_bytes(&free_bytes, &self.options.merge);
+            let found = Urgent { keyspace, range, bytes, debt_bytes };
+            if urgent.as_ref().is_none_or(|most| found.comes_before(most)) {
+                urgent = Some(found);
+            }
+        }
+        Ok(urgent.map(|Urgent { keyspace, range, bytes, .. }| {
+            let runs = view.version.runs(keyspace);
+            let merge = self.merge_of(keyspace, &runs[range.clone()], &runs[range.end..]);
+            (merge, self.is_large(bytes))
+        }))
+    }
+
+    /// More than K full memtables come to, twice over: those merges must go on whatever else is merged.
+    fn is_large(&self, bytes: u64) -> bool {
+        bytes > self.options.merge.class_runs.max(2) as u64 * self.table_bytes * 2
+    }
+
+    /// Of `inputs`; `older` are the runs of the keyspace behind them.
+    fn merge_of(&self, keyspace: u32, inputs: &[Arc<Run>], older: &[Arc<Run>]) -> Merge {
+        let bottom = !older.iter().any(|run| overlap(run, inputs));
+        Merge { keyspace, inputs: inputs.to_vec(), bottom, output: self.new_run_id() }
+    }
+
+    /// False when it ended early. The caller has claimed the runs, or all.
+    fn run_merge(&self, merge: &Merge, terms: Terms) -> Result<bool> {
+        let Some(newest) = merge.inputs.first() else { return Ok(true) };
         let start = self.clock.monotonic();
-        let meta = self.keyspaces.get(keyspace)?;
+        let meta = self.keyspaces.get(merge.keyspace)?;
+        let mut spec = self.output_spec(merge.keyspace, &meta, false, terms.budget);
+        spec.pace.clone_from(&terms.pace);
         let job = MergeJob {
-            spec: self.output_spec(keyspace, &meta, false, budget),
-            inputs: inputs.to_vec(),
+            spec,
+            inputs: merge.inputs.clone(),
             rules: KeepRules {
                 boundaries: self.snapshots.boundaries(),
-                bottom: !older.iter().any(|run| overlap(run, inputs)),
+                bottom: merge.bottom,
                 merger: meta.merger.clone(),
             },
             options: self.options.merge,
-            victims,
+            victims: terms.victims,
         };
-        let (run, age) = (self.new_run_id(), newest.age);
-        let mut install = Install { inner: self, keyspace, run, age, inputs, added: false, stopped: false };
+        let age = newest.age;
+        let mut install = Install { inner: self, merge, age, pace: terms.pace, added: false, stopped: false };
         let result = job.run(&mut install);
         if install.stopped {
             return Ok(false);
@@ -132,24 +244,64 @@ impl Inner {
     }
 
     /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs
-    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied.
+    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Waits for
+    /// nobody but the merges under way, which end at their next piece.
     pub(crate) fn reclaim(&self) -> Result<()> {
+        let (mark, is_flushed) = self.begin_reclaim()?;
+        let result = self.reclaim_alone(mark);
+        self.work.ring();
+        if !is_flushed && full_is_false(result.clone()).is_ok() {
+            full_is_false(self.flush_all())?;
+        }
+        result
+    }
+
+    /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
+    /// beside it. Ends early when somebody wants all runs to himself.
+    pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
+        let (mark, _) = self.begin_reclaim()?;
+        let mut result = self.merge_each(&Victims::default());
+        if let Ok(true) = result {
+            result = self.merge_each(&self.victims());
+        }
+        if !matches!(result, Ok(false)) {
+            self.reclaimed_at.store(mark, Ordering::Release);
+        }
+        result.map(drop)
+    }
+
+    /// Applied batches that a pass which begins now knows of; false: there was no space to flush them all.
+    fn begin_reclaim(&self) -> Result<(u64, bool)> {
         let mark = self.counters.batches();
         full_is_false(self.tend_undo())?;
         self.seal_if(|active| active.bytes() > 0);
         // Without space for a flush the merges still may make some.
-        let is_flushed = full_is_false(self.flush_all())?;
-        let one_at_a_time = self.merging.lock();
+        Ok((mark, full_is_false(self.flush_all())?))
+    }
+
+    /// Waits until no merge is under way.
+    fn claim_all(&self) -> Exclusive<'_> {
+        let mut hurry = None;
+        self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
+    }
+
+    /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
+    fn reclaim_alone(&self, mark: u64) -> Result<()> {
+        let passes = self.merging.passes();
+        let alone = self.claim_all();
+        if alone.is_needless(passes) {
+            return Ok(());
+        }
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
         let mut result = self.merge_everything(&Victims::default());
         if result.is_ok() {
             result = self.merge_everything(&self.victims());
         }
-        drop(one_at_a_time);
-        if !is_flushed && full_is_false(result.clone()).is_ok() {
-            full_is_false(self.flush_all())?;
-        }
         self.reclaimed_at.store(mark, Ordering::Release);
+        if result.is_ok() {
+            alone.complete();
+        }
+        drop(alone);
         let after = self.ctx.zones.free_bytes(Budget::Ordinary);
         tracing::info!(bytes_before = before, bytes_after = after, "reclaimed space");
         result
@@ -161,19 +313,40 @@ impl Inner {
         Ok(())
     }
 
+    /// Merges all runs of each keyspace. The caller has all of them.
     fn merge_everything(&self, victims: &Victims) -> Result<()> {
         let view = self.view();
         for (keyspace, runs) in view.version.keyspaces() {
-            let is_worth_it = match runs {
-                [] => false,
-                [alone] => victims.any() || alone.has_garbage()?,
-                _ => true,
-            };
-            if is_worth_it {
-                self.merge_runs(keyspace, runs, &[], victims.clone(), Budget::Reserve)?;
+            if is_worth_it(runs, victims)? && !self.stopping.load(Ordering::Acquire) {
+                let merge = self.merge_of(keyspace, runs, &[]);
+                let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace: None };
+                self.run_merge(&merge, terms)?;
             }
         }
         Ok(())
+    }
+
+    /// As [`Inner::merge_everything`], with a claim for each keyspace. False when it ended early.
+    fn merge_each(&self, victims: &Victims) -> Result<bool> {
+        let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
+        for keyspace in keyspaces {
+            if !is_worth_it(self.view().version.runs(keyspace), victims)? {
+                continue;
+            }
+            let alone = self.claim_all();
+            let view = self.view();
+            let runs = view.version.runs(keyspace);
+            let merge = self.merge_of(keyspace, runs, &[]);
+            let claim = alone.narrow(merge.runs());
+            self.work.ring();
+            let pace = Some(self.pace());
+            let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace };
+            if !self.run_merge(&merge, terms)? {
+                return Ok(false);
+            }
+            drop(claim);
+        }
+        Ok(true)
     }
 
     /// The zones that are worth emptying: at least three of them become at most two.
@@ -193,6 +366,15 @@ pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
         Ok(()) => Ok(true),
         Err(StoreError::Full) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether a merge of all runs of a keyspace may free anything.
+fn is_worth_it(runs: &[Arc<Run>], victims: &Victims) -> Result<bool> {
+    match runs {
+        [] => Ok(false),
+        [alone] => Ok(victims.any() || alone.has_garbage()?),
+        _ => Ok(true),
     }
 }
 

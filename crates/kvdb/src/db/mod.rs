@@ -3,6 +3,7 @@
 //! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
 //! `write`, `flush`, `merges`, `open`.
 
+mod admission;
 mod adopted;
 mod background;
 mod changed;
@@ -23,7 +24,9 @@ mod read;
 mod repair;
 mod signals;
 mod spill;
+mod stalls;
 mod throttle;
+mod timeline;
 mod transactions;
 mod txn;
 mod undo;

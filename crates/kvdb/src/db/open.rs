@@ -21,9 +21,11 @@ use super::counters::Counters;
 use super::health::Health;
 use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
+use super::merges::{MergePace, Registry};
 use super::named::Named;
-use super::options::{CreateOptions, Options};
+use super::options::{Background, CreateOptions, Options};
 use super::signals::Bell;
+use super::stalls::Stalls;
 use super::transactions::Transactions;
 use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
@@ -39,6 +41,9 @@ use crate::zone::Zones;
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
 /// some data.
 const ZONES_MIN: u64 = 12;
+
+/// The journal has room for so many memtables: those that there may be, and what grouping takes.
+const TABLES_IN_JOURNAL: u64 = 5;
 
 impl Db {
     /// Makes an empty store on `device`. Whatever was there is lost.
@@ -85,6 +90,7 @@ impl Db {
     pub fn open(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let inner = Arc::new(open_inner(device, options, clock)?);
         inner.update_debt();
+        inner.pace.note_sealed(inner.view().sealed.len());
         let threads = Threads::start(&inner)?;
         // A replay may have left sealed memtables behind.
         inner.work.ring();
@@ -151,8 +157,9 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let next_id = Arc::new(AtomicU64::new(state.next_id.max(1)));
     let view = View { active: Arc::new(active), sealed, version };
     let named = Named::restore(&state.snapshots, &snapshots, last_seqno)?;
-    let undo_max = (options.undo_count, options.undo_age);
-    let undo = Undo::restore(undo_max, &state.undo, undo, &snapshots, last_seqno)?;
+    let undo = Undo::restore(&options, &state.undo, undo, &snapshots, last_seqno)?;
+    let table_bytes = table_bytes(&options, journal.as_ref());
+    let (merging, pace) = merging(&options, &clock);
     Ok(Inner {
         uuid,
         options,
@@ -173,12 +180,16 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         view: RwLock::new(Arc::new(view)),
         next_id,
         flushing: Mutex::new(()),
-        merging: Mutex::new(()),
+        merging,
+        pace,
+        admission: Mutex::default(),
+        table_bytes,
+        stalls: Stalls::default(),
         making_keyspace: Mutex::new(()),
         naming: Mutex::new(()),
         work: Bell::default(),
         progress: Bell::default(),
-        commit_timer: Bell::default(),
+        timer: Bell::default(),
         stopping: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
@@ -187,6 +198,24 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         deleted_positions: Mutex::default(),
         packs: AtomicBool::new(packs),
     })
+}
+
+/// The size at which a memtable is sealed. A journal that is full stops writers until a table is flushed: so the
+/// tables that wait must fit it.
+fn table_bytes(options: &Options, journal: Option<&Journal>) -> u64 {
+    match journal {
+        Some(journal) if options.background == Background::Threads => {
+            options.memtable_bytes.min(journal.area_bytes() / TABLES_IN_JOURNAL)
+        }
+        _ => options.memtable_bytes,
+    }
+}
+
+fn merging(options: &Options, clock: &Arc<dyn Clock>) -> (Registry, Arc<MergePace>) {
+    let has_threads = options.background == Background::Threads;
+    let threads = if has_threads { options.merge_threads() } else { 1 };
+    let pace = MergePace::new(Arc::clone(clock), has_threads, options.merge_bytes_per_second);
+    (Registry::new(threads), Arc::new(pace))
 }
 
 /// Forgets prepared runs of transactions that were neither committed nor checkpointed, and then frees their

@@ -73,6 +73,12 @@ pub struct Options {
     pub undo_age: Duration,
     /// How runs are merged.
     pub merge: MergeOptions,
+    /// Merges that run at once; 0: half as many as there are CPUs, at least 2, at most 4. With more than one, one
+    /// of them is kept for small merges.
+    pub merge_threads: usize,
+    /// Merges read and write at most so many bytes each second, all together; 0: any. Nobody who waits for a merge is
+    /// held up by this.
+    pub merge_bytes_per_second: u64,
     /// Threads or none.
     pub background: Background,
     /// How a keyspace is to be stored that is made now, unless it is told otherwise.
@@ -81,6 +87,11 @@ pub struct Options {
     pub read_only: bool,
 }
 
+/// On two CPUs, too: the second thread does only what is small, and would else wait behind what is large.
+const MERGE_THREADS_MIN: usize = 2;
+/// More would take the device and the CPUs from those who wait for them.
+const MERGE_THREADS_MAX: usize = 4;
+
 impl Default for Options {
     fn default() -> Self {
         Self::with_memory(1 << 30)
@@ -88,6 +99,15 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Threads that merge.
+    pub(crate) fn merge_threads(&self) -> usize {
+        if self.merge_threads > 0 {
+            return self.merge_threads;
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        (cpus / 2).clamp(MERGE_THREADS_MIN, MERGE_THREADS_MAX)
+    }
+
     /// Defaults under a memory ceiling: the active and all sealed memtables together take at most a
     /// quarter of it, what transactions have written an eighth, the rest is cache, index and filters.
     pub fn with_memory(memory_bytes: u64) -> Self {
@@ -102,6 +122,8 @@ impl Options {
             undo_count: 0,
             undo_age: Duration::MAX,
             merge: MergeOptions::default(),
+            merge_threads: 0,
+            merge_bytes_per_second: 0,
             background: Background::Threads,
             compression: Compression::None,
             read_only: false,

@@ -16,6 +16,7 @@ use kvfs_store::{Position, Result, StoreError, TxnId};
 use super::adopted::CommittedRuns;
 use super::flush::write_table;
 use super::inner::{Inner, Order};
+use super::stalls::Held;
 use super::view::{Sealed, SealedLayer, View};
 use crate::commit::{PRIVATE, PrivateRuns, Spill};
 use crate::iter::KeepRules;
@@ -105,7 +106,8 @@ impl Inner {
         operations: u64,
         runs: &PrivateRuns,
     ) -> Result<Position> {
-        self.wait_for_room()?;
+        let mut held = Held::default();
+        self.wait_for_layer(&mut held)?;
         let CommitMark { txn, note } = mark.clone();
         let commit = SpilledCommit { txn, note, operations, runs: runs.ids() };
         let journal = self.journal()?;
@@ -127,11 +129,12 @@ impl Inner {
                 }
                 Err(AppendError::AreaFull) => {
                     drop(order);
-                    self.make_journal_space()?;
+                    self.make_journal_space(&mut held)?;
                 }
                 Err(AppendError::Store(error)) => return self.health.observe(Err(error)),
             }
         };
+        self.note_held(&held);
         let (layer, older, sealed) = layer;
         let last = sealed.last_seqno;
         let committing = layer.begin();

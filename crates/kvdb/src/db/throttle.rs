@@ -2,21 +2,36 @@
 //!
 //! Hard stalls come from ignoring the debt until it hits a limit. Here each byte that is written
 //! while memtables or runs pile up pays a share of what it costs the background threads, so the rate
-//! of writers glides to the rate of the disk. Pure arithmetic, no clock, no lock.
+//! of writers glides to the rate of the disk; and more than that, before the limit is reached. Pure arithmetic, no
+//! clock, no lock.
 
 use std::time::Duration;
 
-/// Sealed memtables at which a writer waits for a flush: the bound on memory.
+/// Sealed memtables beyond which there are no more: the bound on memory, with the active one.
 pub(crate) const SEALED_MAX: usize = 3;
 
 /// One delay never exceeds this, so that an interactive caller is slowed, not stopped.
-pub(crate) const DELAY_MAX: Duration = Duration::from_millis(50);
+pub(crate) const DELAY_MAX: Duration = Duration::from_millis(100);
+
+/// Unflushed tables that cost nothing: one is being flushed while the next one fills.
+const TABLES_FREE: f64 = 2.0;
+
+/// The most that a byte costs, in times of its flush: writers almost stand when memory ends.
+const PRICE_MAX: f64 = 8.0;
+
+/// The most that a byte costs because of merges: what is not merged makes reads slower, and nothing fail.
+const COMPACTION_PRICE_MAX: f64 = 2.0;
+
+/// What flushes are taken to get through before the first one was measured (bytes each second).
+const FLUSH_RATE_UNKNOWN: u64 = 100 << 20;
 
 /// What piles up.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Debt {
-    /// Memtables that wait for their flush.
-    pub(crate) sealed: usize,
+    /// In the active memtable, and those that wait for their flush.
+    pub(crate) unflushed_bytes: u64,
+    /// Size of a full one.
+    pub(crate) table_bytes: u64,
     /// Bytes of runs beyond K in their size class.
     pub(crate) compaction_bytes: u64,
     /// Compaction debt from which on writers pay the full price (bytes).
@@ -25,18 +40,27 @@ pub(crate) struct Debt {
     pub(crate) flush_rate: u64,
 }
 
-/// The delay for a writer that adds `bytes`.
-pub(crate) fn delay(bytes: u64, debt: Debt) -> Duration {
-    if debt.flush_rate == 0 {
-        return Duration::ZERO;
-    }
-    // The first sealed table is normal: it is being flushed while the next one fills.
-    let flush_share = debt.sealed.saturating_sub(1) as f64 / (SEALED_MAX - 1) as f64;
+/// Whether writers pay for a debt of merges. (Below half of what makes the full price they don't.)
+pub(crate) fn is_charged(compaction_bytes: u64, compaction_bytes_full: u64) -> bool {
+    compaction_bytes > compaction_bytes_full / 2
+}
+
+/// What a byte costs, in times of its flush.
+fn price(debt: Debt) -> f64 {
+    // Between two and three tables up to the rate of flushes, in the fourth far below it.
+    let tables = debt.unflushed_bytes as f64 / debt.table_bytes.max(1) as f64;
+    let over = (tables - TABLES_FREE).max(0.0);
+    let flush_price = if over <= 1.0 { over } else { 1.0 + (over - 1.0) * (PRICE_MAX - 1.0) };
     let over = debt.compaction_bytes.saturating_sub(debt.compaction_bytes_full / 2);
-    let compaction_share = (over as f64 / debt.compaction_bytes_full.max(1) as f64).min(1.0);
-    let share = flush_share.min(1.0).max(compaction_share);
-    let seconds = bytes as f64 / debt.flush_rate as f64 * share;
-    Duration::from_secs_f64(seconds.min(DELAY_MAX.as_secs_f64()))
+    let compaction_price = over as f64 / debt.compaction_bytes_full.max(1) as f64;
+    flush_price.min(PRICE_MAX).max(compaction_price.min(COMPACTION_PRICE_MAX))
+}
+
+/// How much time of all writers together one that adds `bytes` takes.
+pub(crate) fn cost(bytes: u64, debt: Debt) -> Duration {
+    let flush_rate = if debt.flush_rate == 0 { FLUSH_RATE_UNKNOWN } else { debt.flush_rate };
+    let seconds = bytes as f64 / flush_rate as f64 * price(debt);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -45,29 +69,65 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn debt(sealed: usize, compaction_bytes: u64) -> Debt {
-        Debt { sealed, compaction_bytes, compaction_bytes_full: 100 * MIB, flush_rate: 100 * MIB }
+    fn debt(tables_percent: u64, compaction_bytes: u64) -> Debt {
+        Debt {
+            unflushed_bytes: tables_percent * 64 * MIB / 100,
+            table_bytes: 64 * MIB,
+            compaction_bytes,
+            compaction_bytes_full: 100 * MIB,
+            flush_rate: 100 * MIB,
+        }
     }
 
     #[test]
-    fn no_debt_no_delay() {
-        assert_eq!(delay(MIB, debt(0, 0)), Duration::ZERO);
-        assert_eq!(delay(MIB, debt(1, 40 * MIB)), Duration::ZERO);
-        assert_eq!(delay(MIB, Debt { flush_rate: 0, ..debt(3, u64::MAX) }), Duration::ZERO);
+    fn no_debt_no_cost() {
+        assert_eq!(cost(MIB, debt(0, 0)), Duration::ZERO);
+        assert_eq!(cost(MIB, debt(200, 40 * MIB)), Duration::ZERO);
+        assert_eq!(cost(MIB, Debt { flush_rate: 0, ..debt(300, 0) }), Duration::from_millis(10), "a guess");
+        assert!(!is_charged(50 * MIB, 100 * MIB) && is_charged(60 * MIB, 100 * MIB));
     }
 
     #[test]
-    fn the_delay_grows_with_the_debt_without_a_cliff() {
-        let delays: Vec<_> = (0..=SEALED_MAX).map(|sealed| delay(MIB, debt(sealed, 0))).collect();
-        assert!(delays.is_sorted());
-        assert_eq!(delays[SEALED_MAX], Duration::from_millis(10), "the full price of 1 MiB at 100 MiB/s");
-        let delays: Vec<_> = (0..20).map(|i| delay(MIB, debt(0, i * 10 * MIB))).collect();
-        assert!(delays.is_sorted());
-        assert!(delays.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
+    fn the_cost_grows_with_the_debt_without_a_cliff() {
+        let costs: Vec<_> = (0..=420).map(|percent| cost(MIB, debt(percent, 0))).collect();
+        assert!(costs.is_sorted());
+        assert_eq!(costs[300], Duration::from_millis(10), "the rate of flushes: 1 MiB at 100 MiB/s");
+        assert_eq!(costs[400], Duration::from_millis(80));
+        assert_eq!(costs[420], costs[400]);
+        assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
+        let costs: Vec<_> = (0..100).map(|i| cost(MIB, debt(0, i * 10 * MIB))).collect();
+        assert!(costs.is_sorted());
+        assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
+        assert_eq!(costs[99], Duration::from_millis(20));
     }
 
     #[test]
-    fn one_delay_is_bounded() {
-        assert_eq!(delay(u64::MAX, debt(SEALED_MAX, u64::MAX)), DELAY_MAX);
+    fn absurd_debts_cost_no_more_than_time_holds() {
+        assert_eq!(cost(u64::MAX, Debt { flush_rate: 1, ..debt(400, u64::MAX) }), Duration::MAX);
+    }
+
+    /// Writers that would go on at once, flushes of one table at a time: the fourth table never fills, unless flushes
+    /// become several times slower than they were.
+    #[test]
+    fn writers_settle_below_the_limit_of_memory() {
+        for slowdown in [1.0, 0.5, 0.25] {
+            let table = (64 * MIB) as f64;
+            let (rate, step_bytes) = ((100 * MIB) as f64 * slowdown, 64 << 10);
+            let (mut unflushed, mut flushed, mut most) = (0.0_f64, 0.0, 0.0_f64);
+            for _ in 0..200_000 {
+                let debt = Debt { unflushed_bytes: unflushed as u64, ..debt(0, 0) };
+                // Writing itself takes time, too: 400 MiB each second.
+                let seconds = cost(step_bytes, debt).as_secs_f64() + step_bytes as f64 / (400 * MIB) as f64;
+                unflushed += step_bytes as f64;
+                most = most.max(unflushed);
+                if unflushed >= table {
+                    flushed += seconds * rate;
+                }
+                if flushed >= table {
+                    (unflushed, flushed) = (unflushed - table, 0.0);
+                }
+            }
+            assert!(most < 4.0 * table, "{most} bytes at {slowdown} of the usual rate");
+        }
     }
 }

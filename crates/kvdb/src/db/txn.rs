@@ -24,6 +24,7 @@ use super::checkpoints::Saved;
 use super::inner::Inner;
 use super::layers::Layers;
 use super::read::ReadAt;
+use super::stalls::Held;
 use crate::commit::{PRIVATE, PrivateWrites, SnapshotPin, Spill};
 use crate::journal::{CommitMark, CommitNote};
 use crate::memtable::{MemTable, Merger, NewerSearch};
@@ -434,7 +435,10 @@ impl Txn for DbTxn {
         if self.isolation == Isolation::Snapshot && !self.is_resumed {
             self.find_conflict(&batch)?;
         }
-        self.inner.admit_space(&batch)?;
+        let mut held = Held::default();
+        let admitted = self.inner.admit_space(&batch, &mut held);
+        self.inner.note_held(&held);
+        admitted?;
         self.make_room(&batch)?;
         let kinds = self.inner.keyspaces.kinds_of(&batch)?;
         self.with(|live| {
@@ -471,7 +475,7 @@ impl Txn for DbTxn {
             return self.inner.wait_to_commit(bytes);
         }
         self.prepare_spilled(None)?;
-        self.inner.wait_to_commit(0)
+        self.inner.wait_to_commit_runs()
     }
 
     fn checkpoint(&self, owner: &[u8]) -> Result<()> {

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use super::changed::find_window;
 use super::inner::{Inner, NEVER_RECLAIMED};
 use super::layers::Layers;
+use super::options::Options;
 use crate::commit::{SnapshotPin, SnapshotTracker};
 use crate::journal::CommitMark;
 use crate::memtable::split_block_key;
@@ -109,12 +110,13 @@ impl State {
 impl Undo {
     /// As the manifest and the journal tell. Merges have not begun; the newest seqno is `last`.
     pub(crate) fn restore(
-        (count_max, age_max): (usize, Duration),
+        options: &Options,
         saved: &BTreeMap<Seqno, UndoState>,
         replayed: Vec<(Seqno, UndoState)>,
         tracker: &SnapshotTracker,
         last: Seqno,
     ) -> Result<Self> {
+        let (count_max, age_max) = (options.undo_count, options.undo_age);
         let mut state = State::default();
         for (&after, undo) in saved {
             if after > last {

@@ -5,22 +5,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use kvfs_store::{Batch, Durability, Op, Position, Result, StoreError};
+use kvfs_store::{Batch, Durability, Position, Result, StoreError};
 
+use super::admission::budget_of;
 use super::inner::Inner;
-use super::merges::full_is_false;
-use super::options::Background;
-use super::throttle::{self, Debt, SEALED_MAX};
+use super::stalls::Held;
+use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
-use crate::compaction::picker;
 use crate::journal::{AppendError, CommitMark};
 use crate::memtable::MemTable;
-use crate::zone::Budget;
-
-/// Longest wait for one step of background progress before looking again.
-const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 
 impl Inner {
     pub(crate) fn apply(&self, batch: &Batch, durability: Durability) -> Result<Position> {
@@ -30,8 +24,10 @@ impl Inner {
         if batch.is_empty() {
             return Ok(self.position());
         }
-        self.admit(batch)?;
-        let last = self.apply_admitted(batch, None)?;
+        let mut held = Held::default();
+        let applied = self.admit(batch, &mut held).and_then(|()| self.apply_admitted(batch, None, &mut held));
+        self.note_held(&held);
+        let last = applied?;
         self.finish_write(last, durability)?;
         Ok(last)
     }
@@ -39,23 +35,36 @@ impl Inner {
     /// Makes `batch` the commit of a transaction, whose space is spoken for. Nothing has happened when this fails, but
     /// for [`StoreError::Failed`].
     pub(crate) fn commit_batch(&self, batch: &Batch, mark: &CommitMark) -> Result<Position> {
-        self.admit_bytes(0, budget_of(batch))?;
-        self.wait_for_room()?;
-        self.apply_admitted(batch, Some(mark))
+        let mut held = Held::default();
+        let admitted = self.admit_bytes(0, budget_of(batch), &mut held);
+        let admitted = admitted.and_then(|()| self.wait_for_room(&mut held));
+        let applied = admitted.and_then(|()| self.apply_admitted(batch, Some(mark), &mut held));
+        self.note_held(&held);
+        applied
     }
 
     /// Waits as long as a commit of so many bytes has to, so that [`Inner::commit_batch`] need not: others wait
     /// for that.
     pub(crate) fn wait_to_commit(&self, payload_bytes: u64) -> Result<()> {
-        self.wait_for_room()?;
-        self.pay_debt(payload_bytes);
-        self.wait_for_room()
+        let mut held = Held::default();
+        self.pay_debt(payload_bytes, &mut held);
+        let waited = self.wait_for_room(&mut held);
+        self.note_held(&held);
+        waited
+    }
+
+    /// As [`Inner::wait_to_commit`], for [`Inner::commit_runs`].
+    pub(crate) fn wait_to_commit_runs(&self) -> Result<()> {
+        let mut held = Held::default();
+        let waited = self.wait_for_layer(&mut held);
+        self.note_held(&held);
+        waited
     }
 
     /// What follows a write at `last`: rotation, and the sync if there is to be one.
     pub(crate) fn finish_write(&self, last: Position, durability: Durability) -> Result<()> {
-        if self.view().active.bytes() >= self.options.memtable_bytes {
-            self.seal_if(|active| active.bytes() >= self.options.memtable_bytes);
+        if self.is_to_be_sealed() {
+            self.seal_if(|_| self.is_to_be_sealed());
         }
         if durability == Durability::Synced {
             self.sync(last)?;
@@ -63,8 +72,14 @@ impl Inner {
         Ok(())
     }
 
+    /// A table is full, and there is room for another one; else it takes in a little more, at a high price.
+    fn is_to_be_sealed(&self) -> bool {
+        let view = self.view();
+        view.active.bytes() >= self.table_bytes && view.sealed.len() < SEALED_MAX
+    }
+
     /// Orders, journals, inserts and publishes; the batch is visible when this returns.
-    fn apply_admitted(&self, batch: &Batch, mark: Option<&CommitMark>) -> Result<Position> {
+    fn apply_admitted(&self, batch: &Batch, mark: Option<&CommitMark>, held: &mut Held) -> Result<Position> {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
@@ -84,7 +99,7 @@ impl Inner {
                 }
                 Err(AppendError::AreaFull) => {
                     drop(order);
-                    self.make_journal_space()?;
+                    self.make_journal_space(held)?;
                 }
                 Err(AppendError::Store(error)) => return self.health.observe(Err(error)),
             }
@@ -130,123 +145,6 @@ impl Inner {
         self.health.check()
     }
 
-    /// Waits until the batch may come in: space for its own flush, room in memory, its share of the
-    /// debt paid.
-    fn admit(&self, batch: &Batch) -> Result<()> {
-        self.allow_wishes(batch)?;
-        self.admit_space(batch)?;
-        self.wait_for_room()?;
-        self.pay_debt(batch.payload_bytes() as u64);
-        Ok(())
-    }
-
-    pub(crate) fn admit_space(&self, batch: &Batch) -> Result<()> {
-        self.admit_bytes(batch.payload_bytes() as u64, budget_of(batch))
-    }
-
-    /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
-    fn admit_bytes(&self, bytes: u64, budget: Budget) -> Result<()> {
-        if self.has_space(bytes, budget) {
-            return Ok(());
-        }
-        // Deleted data takes space until a merge drops it: reclaim before saying "full".
-        if self.reclaim_wanted() {
-            // A pass that ran out of space half-way may have freed enough.
-            full_is_false(self.reclaim())?;
-            if self.has_space(bytes, budget) {
-                return Ok(());
-            }
-        }
-        // What was there before a transaction is worth less than what comes now.
-        if self.give_up_undo()? {
-            full_is_false(self.reclaim())?;
-            if self.has_space(bytes, budget) {
-                return Ok(());
-            }
-        }
-        Err(StoreError::Full)
-    }
-
-    fn has_space(&self, bytes: u64, budget: Budget) -> bool {
-        let unflushed = self.view().memtable_bytes() + self.transactions.bytes_private();
-        // Rounded-up sectors, indexes and filters of the future runs.
-        let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
-        self.ctx.zones.free_bytes(budget) >= needed
-    }
-
-    pub(crate) fn wait_for_room(&self) -> Result<()> {
-        loop {
-            let seen = self.progress.rings();
-            if self.view().sealed.len() < SEALED_MAX {
-                return Ok(());
-            }
-            self.health.check()?;
-            match self.options.background {
-                Background::Manual => {
-                    self.flush_oldest()?;
-                }
-                Background::Threads => {
-                    self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
-                    self.check_flush_space()?;
-                }
-            }
-        }
-    }
-
-    /// `Full` when flushes find no space and reclaiming does not help: waiting would not end.
-    fn check_flush_space(&self) -> Result<()> {
-        if !self.flush_is_full.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        full_is_false(self.reclaim())?;
-        if self.flush_is_full.load(Ordering::Acquire) && self.give_up_undo()? {
-            full_is_false(self.reclaim())?;
-        }
-        if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
-    }
-
-    fn pay_debt(&self, payload_bytes: u64) {
-        if self.options.background == Background::Manual {
-            return;
-        }
-        let debt = Debt {
-            sealed: self.view().sealed.len(),
-            compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
-            compaction_bytes_full: self.options.memtable_bytes * 16,
-            flush_rate: self.counters.flush_rate(),
-        };
-        let delay = throttle::delay(payload_bytes, debt);
-        // Below the resolution of a timed wait a delay would cost more than it asks for.
-        if delay >= Duration::from_micros(200) {
-            self.counters.note_delay(delay);
-            let seen = self.progress.rings();
-            self.progress.wait_after(seen, delay);
-        }
-    }
-
-    /// Seals and flushes until the journal has retired something.
-    pub(crate) fn make_journal_space(&self) -> Result<()> {
-        self.health.check()?;
-        let seen = self.progress.rings();
-        let journal = self.journal()?;
-        let tail = journal.tail();
-        // Also an empty table, when all others are in runs: a tail that was taken while a group was open lies
-        // before that group, and nothing else would ever move it on.
-        let is_behind = || self.view().sealed.is_empty() && journal.tail() < journal.head();
-        self.seal_if(|active| active.bytes() > 0 || is_behind());
-        match self.options.background {
-            Background::Manual => self.flush_oldest().map(drop),
-            Background::Threads => {
-                self.work.ring();
-                if journal.tail() == tail {
-                    self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
-                    self.check_flush_space()?;
-                }
-                Ok(())
-            }
-        }
-    }
-
     /// Makes the active memtable a sealed one when `wanted` says so under the order lock.
     pub(crate) fn seal_if(&self, wanted: impl Fn(&MemTable) -> bool) {
         let Some(journal) = &self.journal else { return };
@@ -270,23 +168,4 @@ impl Inner {
         self.ctx.cache.shrink_to(self.ctx.accountant.cache_budget());
         self.work.ring();
     }
-
-    /// Recomputes what throttling goes by.
-    pub(crate) fn update_debt(&self) {
-        let view = self.view();
-        let debt = view.version.keyspaces().map(|(_, runs)| {
-            let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
-            picker::debt_bytes(&bytes, &self.options.merge)
-        });
-        self.compaction_debt_bytes.store(debt.sum(), Ordering::Relaxed);
-    }
-}
-
-/// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
-const DELETING_BYTES_MAX: usize = 64 << 10;
-
-/// Deleting may dip into the reserve: it must work on a full store.
-fn budget_of(batch: &Batch) -> Budget {
-    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    if deletes && batch.payload_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
 }

@@ -218,6 +218,7 @@ impl<'a> Layers<'a> {
                             budget: Budget::Reserve,
                             piece_bytes: options.merge.piece_bytes,
                             next_id: Arc::clone(next_id),
+                            pace: None,
                         };
                         // Without the function operands stay as they are.
                         let merger = Merger::new(Arc::clone(&meta.name), None);

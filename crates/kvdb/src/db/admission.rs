@@ -1,0 +1,215 @@
+//! What a write waits for before it comes in: space for its own flush, room in memory and journal, its share of the
+//! debt.
+//!
+//! Thread safety: no lock is held during a wait, but for those of a transaction that commits. The time line of held
+//! writers is locked for a few instructions, and only when there is a debt.
+//!
+//! Invariants: the active and the sealed memtables together stay below [`SEALED_MAX`] + 1 tables, but for what the
+//! writes under way add. A writer is slowed down before it is stopped: while the last table fills, each byte costs
+//! more and more of what its flush costs, so that the flush under way ends first. What still may hold a writer
+//! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
+//! that is full before a table is, and a full store, where it reclaims space itself.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kvfs_store::{Batch, Op, Result, StoreError};
+
+use super::inner::Inner;
+use super::merges::full_is_false;
+use super::options::Background;
+use super::stalls::Held;
+use super::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
+use crate::compaction::picker;
+use crate::zone::Budget;
+
+/// Longest wait for one step of background progress before looking again.
+const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// See [`Inner::compaction_bytes_full`]: in full memtables.
+const TABLES_UNMERGED: u64 = 64;
+
+/// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next one.
+const DELAY_MIN: Duration = Duration::from_micros(200);
+
+impl Inner {
+    /// Waits until the batch may come in.
+    pub(crate) fn admit(&self, batch: &Batch, held: &mut Held) -> Result<()> {
+        self.allow_wishes(batch)?;
+        self.admit_space(batch, held)?;
+        self.wait_for_room(held)?;
+        self.pay_debt(batch.payload_bytes() as u64, held);
+        Ok(())
+    }
+
+    pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
+        self.admit_bytes(batch.payload_bytes() as u64, budget_of(batch), held)
+    }
+
+    /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
+    pub(crate) fn admit_bytes(&self, bytes: u64, budget: Budget, held: &mut Held) -> Result<()> {
+        if self.has_space(bytes, budget) {
+            return Ok(());
+        }
+        self.hold(held, || self.make_space(bytes, budget))
+    }
+
+    fn make_space(&self, bytes: u64, budget: Budget) -> Result<()> {
+        // Deleted data takes space until a merge drops it: reclaim before saying "full".
+        if self.reclaim_wanted() {
+            // A pass that ran out of space half-way may have freed enough.
+            full_is_false(self.reclaim())?;
+            if self.has_space(bytes, budget) {
+                return Ok(());
+            }
+        }
+        // What was there before a transaction is worth less than what comes now.
+        if self.give_up_undo()? {
+            full_is_false(self.reclaim())?;
+            if self.has_space(bytes, budget) {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Full)
+    }
+
+    fn has_space(&self, bytes: u64, budget: Budget) -> bool {
+        let unflushed = self.view().memtable_bytes() + self.transactions.bytes_private();
+        // Rounded-up sectors, indexes and filters of the future runs.
+        let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
+        self.ctx.zones.free_bytes(budget) >= needed
+    }
+
+    /// Waits until memory has room for a batch: in the active table, or for another one.
+    pub(crate) fn wait_for_room(&self, held: &mut Held) -> Result<()> {
+        let waits = self.options.background == Background::Threads;
+        self.wait_until(held, || {
+            let view = self.view();
+            view.sealed.len() < SEALED_MAX || (waits && view.active.bytes() < self.table_bytes)
+        })
+    }
+
+    /// Waits until memory has room for another sealed layer.
+    pub(crate) fn wait_for_layer(&self, held: &mut Held) -> Result<()> {
+        self.wait_until(held, || self.view().sealed.len() < SEALED_MAX)
+    }
+
+    fn wait_until(&self, held: &mut Held, has_room: impl Fn() -> bool) -> Result<()> {
+        if has_room() {
+            return Ok(());
+        }
+        self.hold(held, || {
+            loop {
+                let seen = self.progress.rings();
+                if has_room() {
+                    return Ok(());
+                }
+                self.health.check()?;
+                match self.options.background {
+                    Background::Manual => {
+                        self.flush_oldest()?;
+                    }
+                    Background::Threads => {
+                        self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                        self.check_flush_space()?;
+                    }
+                }
+            }
+        })
+    }
+
+    /// `Full` when flushes find no space and reclaiming does not help: waiting would not end.
+    fn check_flush_space(&self) -> Result<()> {
+        if !self.flush_is_full.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        full_is_false(self.reclaim())?;
+        if self.flush_is_full.load(Ordering::Acquire) && self.give_up_undo()? {
+            full_is_false(self.reclaim())?;
+        }
+        if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
+    }
+
+    /// Waits for what the background threads have to do for so many bytes, when they are behind.
+    pub(crate) fn pay_debt(&self, payload_bytes: u64, held: &mut Held) {
+        if self.options.background == Background::Manual {
+            return;
+        }
+        let debt = Debt {
+            unflushed_bytes: self.view().memtable_bytes(),
+            table_bytes: self.table_bytes,
+            compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
+            compaction_bytes_full: self.compaction_bytes_full(),
+            flush_rate: self.counters.flush_rate(),
+        };
+        let cost = throttle::cost(payload_bytes, debt);
+        if cost.is_zero() {
+            return;
+        }
+        let now = self.clock.monotonic();
+        let delay = self.admission.lock().take(now, cost, Duration::ZERO, DELAY_MAX);
+        if delay >= DELAY_MIN {
+            self.counters.note_delay(delay);
+            self.hold(held, || {
+                let seen = self.progress.rings();
+                self.progress.wait_after(seen, delay);
+            });
+        }
+    }
+
+    /// Seals and flushes until the journal has retired something.
+    pub(crate) fn make_journal_space(&self, held: &mut Held) -> Result<()> {
+        self.hold(held, || self.retire_journal())
+    }
+
+    fn retire_journal(&self) -> Result<()> {
+        self.health.check()?;
+        let seen = self.progress.rings();
+        let journal = self.journal()?;
+        let tail = journal.tail();
+        // Also an empty table, when all others are in runs: a tail that was taken while a group was open lies
+        // before that group, and nothing else would ever move it on.
+        let is_behind = || self.view().sealed.is_empty() && journal.tail() < journal.head();
+        self.seal_if(|active| active.bytes() > 0 || is_behind());
+        match self.options.background {
+            Background::Manual => self.flush_oldest().map(drop),
+            Background::Threads => {
+                self.work.ring();
+                if journal.tail() == tail {
+                    self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+                    self.check_flush_space()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Debt of merges that makes the full price (bytes). A burst of half of it is written at full speed.
+    fn compaction_bytes_full(&self) -> u64 {
+        self.options.memtable_bytes * TABLES_UNMERGED
+    }
+
+    /// Recomputes what throttling goes by.
+    pub(crate) fn update_debt(&self) {
+        let view = self.view();
+        let debt = view.version.keyspaces().map(|(_, runs)| {
+            let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
+            picker::debt_bytes(&bytes, &self.options.merge)
+        });
+        let debt = debt.sum();
+        self.compaction_debt_bytes.store(debt, Ordering::Relaxed);
+        self.pace.note_behind(throttle::is_charged(debt, self.compaction_bytes_full()));
+    }
+}
+
+/// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
+const DELETING_BYTES_MAX: usize = 64 << 10;
+
+/// Deleting may dip into the reserve: it must work on a full store.
+pub(crate) fn budget_of(batch: &Batch) -> Budget {
+    let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
+    if deletes && batch.payload_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
+}
+
+#[cfg(test)]
+mod tests;
