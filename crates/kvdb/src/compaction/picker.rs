@@ -47,6 +47,22 @@ pub(crate) fn pick(
     Some(range)
 }
 
+/// As [`pick`], for a merge that may take no more than `bytes_max`: K neighbours of the smallest class that is due.
+pub(crate) fn pick_small(
+    run_bytes: &[Option<u64>],
+    bytes_max: u64,
+    options: &MergeOptions,
+) -> Option<Range<usize>> {
+    let due = options.class_runs.max(2);
+    let class_max = run_bytes.iter().flatten().map(|&bytes| class_of(bytes, options)).max()?;
+    let stretch = (0..=class_max).find_map(|class| neighbours_up_to(run_bytes, class, due, options))?;
+    // The oldest ones first, so that the newest wait for their like.
+    let mut starts = (stretch.start..=stretch.end - due).rev();
+    let start =
+        starts.find(|&start| run_bytes[start..start + due].iter().flatten().sum::<u64>() <= bytes_max)?;
+    Some(start..start + due)
+}
+
 /// The newest stretch of at least `due` neighbours whose class is at most `class`.
 fn neighbours_up_to(
     run_bytes: &[Option<u64>],
@@ -100,6 +116,18 @@ mod tests {
         assert_eq!(picked(&[busy, busy, small, small, small, small]), Some(2..6));
         assert_eq!(picked(&[small, small, small, small, busy]), Some(0..4), "the oldest can't join");
         assert_eq!(picked(&[busy, busy]), None);
+    }
+
+    #[test]
+    fn what_piles_up_beside_a_large_merge_is_merged_in_small_steps() {
+        let picked = |run_bytes: &[Option<u64>], bytes_max| pick_small(run_bytes, bytes_max, &OPTIONS);
+        let [small, other, busy] = [Some(5), Some(6), None];
+        let piled = [[small; 9].as_slice(), &[busy]].concat();
+        assert_eq!(super::pick(&piled, KeyspaceKind::Block, &OPTIONS), Some(0..9));
+        assert_eq!(picked(&piled, 20), Some(5..9), "K of them, the oldest first");
+        assert_eq!(picked(&[small, small, small, small, other], 20), Some(0..4));
+        assert_eq!(picked(&piled, 19), None, "even K are too much");
+        assert_eq!(picked(&[small, small, small, busy], 20), None, "none is due");
     }
 
     #[test]

@@ -63,6 +63,13 @@ impl Inner {
                 return Ok(());
             }
         }
+        // Merges under way hold what they have written and not yet brought in.
+        if self.merging.claims() > 0 {
+            self.end_merges();
+            if self.has_space(bytes, budget) {
+                return Ok(());
+            }
+        }
         // What was there before a transaction is worth less than what comes now.
         if self.give_up_undo()? {
             full_is_false(self.reclaim())?;
@@ -151,8 +158,9 @@ impl Inner {
         if delay >= DELAY_MIN {
             self.counters.note_delay(delay);
             self.hold(held, || {
-                let seen = self.progress.rings();
-                self.progress.wait_after(seen, delay);
+                // Not the bell of progress: whatever ends first would let all go on who have been slowed down.
+                let seen = self.timer.rings();
+                self.timer.wait_after(seen, delay);
             });
         }
     }
@@ -191,6 +199,8 @@ impl Inner {
 
     /// Recomputes what throttling goes by.
     pub(crate) fn update_debt(&self) {
+        // One at a time, so that what is kept at last is of the newest view.
+        let _one = self.debt_update.lock();
         let view = self.view();
         let debt = view.version.keyspaces().map(|(_, runs)| {
             let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();

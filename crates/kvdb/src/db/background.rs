@@ -37,12 +37,9 @@ impl Threads {
         let mut bodies = vec![
             ("kvfs-commit".to_owned(), commit_loop as fn(&Inner)),
             ("kvfs-flush".to_owned(), flush_loop),
-            ("kvfs-merge".to_owned(), merge_and_tend_loop),
         ];
-        bodies.extend(
-            (2..=inner.options.merge_threads())
-                .map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Inner))),
-        );
+        let merging = 1..=inner.options.merge_threads();
+        bodies.extend(merging.map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Inner))));
         for (name, body) in bodies {
             let shared = Arc::clone(inner);
             match std::thread::Builder::new().name(name.clone()).spawn(move || body(&shared)) {
@@ -96,35 +93,33 @@ fn flush_loop(inner: &Inner) {
 
 fn merge_loop(inner: &Inner) {
     work_loop(inner, "compaction", || {
-        let merged = inner.merge_once();
-        if matches!(merged, Err(StoreError::Full)) {
-            inner.back_off();
-            return Ok(false);
+        // One of these threads is enough for this, whichever has the time.
+        if let Some(_tending) = inner.tending.try_lock() {
+            full_is_false(inner.tend_undo())?;
         }
-        merged
-    });
-}
-
-/// As [`merge_loop`], and what only one of these threads does.
-fn merge_and_tend_loop(inner: &Inner) {
-    work_loop(inner, "compaction", || {
-        full_is_false(inner.tend_undo())?;
         let merged = inner.merge_once();
         match &merged {
             Ok(true) => return Ok(true),
             // No space for this merge: reclaiming may go further, since it may take the reserve.
             Ok(false) | Err(StoreError::Full) => {}
-            Err(_) => return merged,
+            Err(_) => {
+                inner.back_off();
+                return merged;
+            }
         }
-        // A deleted snapshot's garbage lies where merges may not come by for long.
-        if (inner.has_cleared_snapshot() || inner.space_is_short()) && inner.reclaim_wanted() {
-            inner.reclaim_at_leisure()?;
-        }
-        if merged.is_err() {
+        if !full_is_false(clear_up(inner, merged.is_err()))? || merged.is_err() {
             inner.back_off();
         }
         Ok(false)
     });
+}
+
+/// A deleted snapshot's garbage lies where merges may not come by for long. Those under way come first, but when there
+/// is no space for any.
+fn clear_up(inner: &Inner, is_full: bool) -> Result<()> {
+    let Some(_tending) = inner.tending.try_lock() else { return Ok(()) };
+    let is_due = (inner.has_cleared_snapshot() || inner.space_is_short()) && inner.reclaim_wanted();
+    if is_due && (is_full || inner.merging.claims() == 0) { inner.reclaim_at_leisure() } else { Ok(()) }
 }
 
 fn commit_loop(inner: &Inner) {

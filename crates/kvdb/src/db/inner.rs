@@ -84,6 +84,10 @@ pub(crate) struct Inner {
     pub(crate) work: Bell,
     pub(crate) progress: Bell,
     pub(crate) timer: Bell,
+    /// Held by the merge thread that looks after undo and space just now.
+    pub(crate) tending: Mutex<()>,
+    /// Held while the debt is computed and kept.
+    pub(crate) debt_update: Mutex<()>,
     pub(crate) stopping: AtomicBool,
     /// Set by `close`: nothing new comes in, while what is there is written out.
     pub(crate) closed: AtomicBool,

@@ -178,11 +178,15 @@ impl Inner {
             let kind = self.keyspaces.kind(keyspace)?;
             let free = |run: &Arc<Run>| (!busy.contains(run.id)).then(|| run.data_bytes());
             let run_bytes: Vec<Option<u64>> = runs.iter().map(free).collect();
-            let Some(range) = picker::pick(&run_bytes, kind, &self.options.merge) else { continue };
-            let bytes = run_bytes[range.clone()].iter().flatten().sum();
-            if !busy.large_may_begin && self.is_large(bytes) {
-                continue;
+            let bytes_of = |range: &Range<usize>| -> u64 { run_bytes[range.clone()].iter().flatten().sum() };
+            let Some(mut range) = picker::pick(&run_bytes, kind, &self.options.merge) else { continue };
+            if !busy.large_may_begin && bytes_of(&range) > self.small_bytes_max() {
+                // What has piled up beside a large merge must not wait for its end.
+                let small = picker::pick_small(&run_bytes, self.small_bytes_max(), &self.options.merge);
+                let Some(small) = small else { continue };
+                range = small;
             }
+            let bytes = bytes_of(&range);
             let free_bytes: Vec<u64> = run_bytes.into_iter().flatten().collect();
             let debt_bytes = picker::debt_bytes(&free_bytes, &self.options.merge);
             let found = Urgent { keyspace, range, bytes, debt_bytes };
@@ -193,13 +197,13 @@ impl Inner {
         Ok(urgent.map(|Urgent { keyspace, range, bytes, .. }| {
             let runs = view.version.runs(keyspace);
             let merge = self.merge_of(keyspace, &runs[range.clone()], &runs[range.end..]);
-            (merge, self.is_large(bytes))
+            (merge, bytes > self.small_bytes_max())
         }))
     }
 
-    /// More than K full memtables come to, twice over: those merges must go on whatever else is merged.
-    fn is_large(&self, bytes: u64) -> bool {
-        bytes > self.options.merge.class_runs.max(2) as u64 * self.table_bytes * 2
+    /// What K full memtables come to, twice over: merges of no more must go on whatever else is merged.
+    fn small_bytes_max(&self) -> u64 {
+        self.options.merge.class_runs.max(2) as u64 * self.table_bytes * 2
     }
 
     /// Of `inputs`; `older` are the runs of the keyspace behind them.
@@ -277,6 +281,11 @@ impl Inner {
         self.seal_if(|active| active.bytes() > 0);
         // Without space for a flush the merges still may make some.
         Ok((mark, full_is_false(self.flush_all())?))
+    }
+
+    /// Waits until the merges under way have ended, at their next piece, and have given back what they hold.
+    pub(crate) fn end_merges(&self) {
+        drop(self.claim_all());
     }
 
     /// Waits until no merge is under way.

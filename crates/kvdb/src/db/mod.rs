@@ -83,7 +83,7 @@ impl Db {
         self.inner.flush_all()
     }
 
-    /// Runs merges until none is due.
+    /// Runs merges until none is due that is not under way.
     ///
     /// # Errors
     /// I/O errors, sticky; `Full`.

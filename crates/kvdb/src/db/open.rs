@@ -190,6 +190,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         work: Bell::default(),
         progress: Bell::default(),
         timer: Bell::default(),
+        tending: Mutex::default(),
+        debt_update: Mutex::default(),
         stopping: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
