@@ -4,15 +4,33 @@ use std::fmt::Write;
 
 use crate::units::human_value;
 
-/// For people: names and rounded values.
+/// Counters of this name are a histogram.
+const HISTOGRAM: &str = "write.stalls_ms.";
+
+/// Longest bar of a histogram (columns).
+const BAR_LEN: u64 = 40;
+
+/// For people: names and rounded values, and a histogram as bars.
 pub(crate) fn as_text(stats: &[(String, u64)]) -> String {
     let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let buckets = stats.iter().filter(|(name, _)| name.starts_with(HISTOGRAM));
+    let bar_max = buckets.map(|&(_, value)| value).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in stats {
         // Writing to a string never fails.
-        let _ = writeln!(text, "{name:width$}  {}", human_value(name, *value));
+        let value_text = human_value(name, *value);
+        let _ = match bar(name, *value, bar_max) {
+            Some(bar) => writeln!(text, "{name:width$}  {value_text:<9} {bar}"),
+            None => writeln!(text, "{name:width$}  {value_text}"),
+        };
     }
     text
+}
+
+/// `None`: the counter has none.
+fn bar(name: &str, value: u64, value_max: u64) -> Option<String> {
+    let columns = (value * BAR_LEN).div_ceil(value_max.max(1));
+    name.starts_with(HISTOGRAM).then(|| "#".repeat(columns as usize))
 }
 
 /// One object with exact numbers, and a line break.
@@ -35,6 +53,17 @@ pub(crate) fn as_prometheus(stats: &[(String, u64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stalls_are_shown_as_bars() {
+        let stats = [("write.stalls_ms.below_0001", 80), ("write.stalls_ms.below_0256", 1), ("zones", 3)];
+        let text = as_text(&stats.map(|(name, value)| (name.to_owned(), value)));
+        let lines: Vec<&str> = text.lines().collect();
+        let full = "#".repeat(40);
+        assert_eq!(lines[0], format!("write.stalls_ms.below_0001  80        {full}"));
+        assert_eq!(lines[1], "write.stalls_ms.below_0256  1         #");
+        assert!(lines[2].ends_with(" 3"));
+    }
 
     #[test]
     fn three_forms_of_the_same_numbers() {

@@ -11,13 +11,13 @@ use std::time::Duration;
 pub(crate) const SEALED_MAX: usize = 3;
 
 /// One delay never exceeds this, so that an interactive caller is slowed, not stopped.
-pub(crate) const DELAY_MAX: Duration = Duration::from_millis(100);
+pub(crate) const DELAY_MAX: Duration = Duration::from_millis(150);
 
 /// Unflushed tables that cost nothing: one is being flushed while the next one fills.
 const TABLES_FREE: f64 = 2.0;
 
 /// The most that a byte costs, in times of its flush: writers almost stand when memory ends.
-const PRICE_MAX: f64 = 8.0;
+const PRICE_MAX: f64 = 32.0;
 
 /// The most that a byte costs because of merges: what is not merged makes reads slower, and nothing fail.
 const COMPACTION_PRICE_MAX: f64 = 2.0;
@@ -50,7 +50,8 @@ fn price(debt: Debt) -> f64 {
     // Between two and three tables up to the rate of flushes, in the fourth far below it.
     let tables = debt.unflushed_bytes as f64 / debt.table_bytes.max(1) as f64;
     let over = (tables - TABLES_FREE).max(0.0);
-    let flush_price = if over <= 1.0 { over } else { 1.0 + (over - 1.0) * (PRICE_MAX - 1.0) };
+    let steep = (over - 1.0).max(0.0);
+    let flush_price = over.min(1.0) + steep * steep * (PRICE_MAX - 1.0);
     let over = debt.compaction_bytes.saturating_sub(debt.compaction_bytes_full / 2);
     let compaction_price = over as f64 / debt.compaction_bytes_full.max(1) as f64;
     flush_price.min(PRICE_MAX).max(compaction_price.min(COMPACTION_PRICE_MAX))
@@ -92,9 +93,10 @@ mod tests {
         let costs: Vec<_> = (0..=420).map(|percent| cost(MIB, debt(percent, 0))).collect();
         assert!(costs.is_sorted());
         assert_eq!(costs[300], Duration::from_millis(10), "the rate of flushes: 1 MiB at 100 MiB/s");
-        assert_eq!(costs[400], Duration::from_millis(80));
+        assert_eq!(costs[350], Duration::from_micros(87_500));
+        assert_eq!(costs[400], Duration::from_millis(320));
         assert_eq!(costs[420], costs[400]);
-        assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
+        assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(7)));
         let costs: Vec<_> = (0..100).map(|i| cost(MIB, debt(0, i * 10 * MIB))).collect();
         assert!(costs.is_sorted());
         assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
@@ -107,10 +109,10 @@ mod tests {
     }
 
     /// Writers that would go on at once, flushes of one table at a time: the fourth table never fills, unless flushes
-    /// become several times slower than they were.
+    /// become ten times slower than they were.
     #[test]
     fn writers_settle_below_the_limit_of_memory() {
-        for slowdown in [1.0, 0.5, 0.25] {
+        for slowdown in [1.0, 0.5, 0.2, 0.1] {
             let table = (64 * MIB) as f64;
             let (rate, step_bytes) = ((100 * MIB) as f64 * slowdown, 64 << 10);
             let (mut unflushed, mut flushed, mut most) = (0.0_f64, 0.0, 0.0_f64);
