@@ -1,6 +1,8 @@
 //! Quotas: usage is exact whatever is done, in transactions and over crashes; limits are heeded.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use kvfs_fs::{
     QuotaKind, Result, SetAttr, WriteFlags, check, settled,
 };
 use kvfs_kvdb::db::Background;
+use kvfs_store::progress::{self, Step};
 use kvfs_store::{Isolation, Store};
 
 use crate::driver::Driver;
@@ -265,7 +268,11 @@ fn what_is_done_during_the_count_is_counted_once() {
         main.unlink(&main.caller, ROOT, format!("f{}", during.get()).as_bytes()).unwrap();
         main.housekeep().unwrap();
     };
-    main.fs.quota_on(&work).unwrap();
+    let steps = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&steps);
+    let watcher = move |step: Step| seen.borrow_mut().push((step.stage, step.done));
+    progress::watched(watcher, || main.fs.quota_on(&work)).unwrap();
+    assert_eq!(steps.borrow()[..4], [0, 10_000, 20_000, 30_000].map(|done| ("counting", done)));
     number += during.get();
     assert!(number >= 3, "{number}");
     assert_eq!(has(&main, ANNA), (0, 30_000));
