@@ -31,7 +31,12 @@ impl FileSystem {
     pub fn quota_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
         self.expect_main()?;
         self.check_writable()?;
-        self.begin_count(open_keyspace(&*self.store)?, true, progress)
+        self.begin_count(open_keyspace(&*self.store)?, true, progress).inspect_err(|_| {
+            // What was counted in part says nothing, and who turns them on once more has everything counted.
+            if let Err(error) = self.quota_off() {
+                tracing::warn!(%error, "quotas stay on, and are counted at the next mount");
+            }
+        })
     }
 
     /// `is_new`: what is open has not been counted. Branches that were made while quotas were on have been.

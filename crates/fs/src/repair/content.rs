@@ -11,7 +11,7 @@ use super::edit::Edit;
 use super::paths::FilePaths;
 use crate::acl::{Acl, AclKind, PERMISSIONS};
 use crate::schema::{Header, Row, RowFlags, block_prefix, inode_key};
-use crate::{FileType, Result};
+use crate::{FILE_SIZE_MAX, FileType, INODE_MAX, Result};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -71,6 +71,9 @@ pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
             fixes.insert(inode, fix);
         }
     }
+    // Numbers that rows knew, and the superblock record did not: nobody is to get one of them anew.
+    let numbers = found.keys().rev().find(|&&inode| inode < INODE_MAX);
+    edit.inode_next = edit.inode_next.max(numbers.map_or(0, |inode| inode + 1));
     let is_owned = |inode: &u64| owners.get(inode).is_some_and(|owner| owner.flags.has(RowFlags::BLOCKS));
     for (&inode, blocks) in found.iter().filter(|(inode, _)| !is_owned(inode)) {
         adopt_blocks(edit, inode, *blocks, owners.contains_key(&inode))?;
@@ -85,7 +88,7 @@ fn count_blocks(edit: &mut Edit<'_>, owners: &BTreeMap<u64, Owner>) -> Result<BT
     let mut found: BTreeMap<u64, Blocks> = BTreeMap::new();
     edit.for_each("reading content", data, |edit, key, value| {
         let Some((inode, block)) = split(key) else {
-            edit.lost(format!("block {}", key.escape_ascii()), "its key is no inode and block number");
+            edit.lost(format!("block {}", key.escape_ascii()), "its key is no inode and block of a file");
             return edit.delete(data, Bytes::copy_from_slice(key));
         };
         let blocks = found.entry(inode).or_default();
@@ -104,9 +107,11 @@ fn count_blocks(edit: &mut Edit<'_>, owners: &BTreeMap<u64, Owner>) -> Result<BT
     Ok(found)
 }
 
+/// Inode and number of a block. `None`: no file has such a block.
 fn split(key: &[u8]) -> Option<(u64, u64)> {
     let (inode, block) = key.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*inode), u64::from_be_bytes(block.try_into().ok()?)))
+    let block = u64::from_be_bytes(block.try_into().ok()?);
+    (block <= FILE_SIZE_MAX / BLOCK).then_some((u64::from_be_bytes(*inode), block))
 }
 
 /// Makes row and blocks of a file agree; ranges of bytes that are missing go to `holes`.
@@ -165,14 +170,14 @@ fn missing(edit: &Edit<'_>, inode: u64, end: u64) -> Result<Vec<(u64, u64)>> {
 
 /// Blocks without an owner become a file in `lost+found`.
 fn adopt_blocks(edit: &mut Edit<'_>, inode: u64, blocks: Blocks, is_taken: bool) -> Result<()> {
-    let owner = if is_taken || inode < 16 { edit.new_inode() } else { inode };
+    let owner = if is_taken || !(16..INODE_MAX).contains(&inode) { edit.new_inode() } else { inode };
     if owner != inode {
         move_blocks(edit, inode, owner)?;
     }
     // Its row was not there when `beyond` was counted, unless it has one of another kind.
     let count = blocks.count + blocks.beyond;
     let end = last_block(edit, owner)?;
-    let header = edit.blank_file(owner, count, end * BLOCK);
+    let header = edit.blank_file(owner, count, end.saturating_mul(BLOCK).min(FILE_SIZE_MAX));
     edit.put_own_row(&header)?;
     let place = edit.adopt(owner, FileType::Regular)?;
     let of = if is_taken {

@@ -20,6 +20,7 @@ pub(super) struct Edit<'a> {
     pub(super) txn: &'a dyn Txn,
     pub(super) keyspaces: Keyspaces,
     pub(super) now: Timestamp,
+    pub(super) has_quotas: bool,
     batch: Batch,
     report: RepairReport,
     /// The directory that takes what has no name, once it is needed.
@@ -31,9 +32,19 @@ pub(super) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    pub(super) fn new(txn: &'a dyn Txn, keyspaces: Keyspaces, now: Timestamp) -> Self {
+    pub(super) fn new(txn: &'a dyn Txn, keyspaces: Keyspaces, now: Timestamp, has_quotas: bool) -> Self {
         let (batch, report) = (Batch::new(), RepairReport::default());
-        Self { txn, keyspaces, now, batch, report, lost_found: None, inode_next: 0, has_projects: false }
+        Self {
+            txn,
+            keyspaces,
+            now,
+            has_quotas,
+            batch,
+            report,
+            lost_found: None,
+            inode_next: 0,
+            has_projects: false,
+        }
     }
 
     pub(super) fn fixed(&mut self, place: impl Into<String>, detail: impl Into<String>) {

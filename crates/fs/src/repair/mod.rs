@@ -64,7 +64,11 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
     let quotas = quota::find_keyspace(&**store)?;
     let txn = store.begin(TxnOptions::default())?;
     let now: Timestamp = clock.wall().into();
-    let mut edit = edit::Edit::new(&*txn, keyspaces, now);
+    let has_quotas = match quotas {
+        Some(keyspace) => quota::state_of(&*txn, keyspace)?.is_some(),
+        None => false,
+    };
+    let mut edit = edit::Edit::new(&*txn, keyspaces, now, has_quotas);
     let repaired = rows::repair(&mut edit)
         .and_then(|()| names::repair(&mut edit))
         .and_then(|()| content::repair(&mut edit))

@@ -82,7 +82,8 @@ fn reserve_inodes(edit: &mut Edit<'_>, highest: u64) -> Result<()> {
         }
         Some(Err(_)) | None => {
             edit.fixed("file system", "its superblock record was lost; made anew");
-            Superblock { inode_next: 0, ..Superblock::new(&MkfsOptions::default())? }
+            let has_quotas = edit.has_quotas;
+            Superblock { inode_next: 0, has_quotas, ..Superblock::new(&MkfsOptions::default())? }
         }
     };
     if edit.has_projects && !superblock.has_projects {

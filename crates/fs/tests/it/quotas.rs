@@ -13,7 +13,7 @@ use kvfs_fs::{
 };
 use kvfs_kvdb::db::Background;
 use kvfs_store::progress::{self, Step};
-use kvfs_store::{Isolation, Store};
+use kvfs_store::{Batch, Durability, Isolation, Store};
 
 use crate::driver::Driver;
 use crate::engine;
@@ -47,6 +47,26 @@ fn limit(setup: &Setup, (kind, id): (QuotaKind, u32), change: impl FnOnce(&mut L
 
 fn as_root(setup: &Setup) -> Caller {
     Caller { uid: 0, gid: 0, ..setup.caller.clone() }
+}
+
+#[test]
+fn turned_on_again_after_a_failure_they_count_again() {
+    let setup = Setup::new(100);
+    setup.file(ROOT, "f");
+    let meta = setup.store.open_keyspace("meta", kvfs_store::KeyspaceKind::Tuple, None).unwrap();
+    let stray = [&99_u64.to_be_bytes()[..], b"stray"].concat();
+    let change = |fill: &dyn Fn(&mut Batch)| {
+        let mut batch = Batch::new();
+        fill(&mut batch);
+        setup.store.apply(batch, Durability::Buffered).unwrap();
+    };
+    change(&|batch| batch.put(meta, stray.clone(), "no row"));
+    setup.quota_on(&|_| {}).unwrap_err();
+    assert!(!setup.has_quotas(), "nothing was counted");
+    change(&|batch| batch.delete(meta, stray.clone()));
+    on(&setup);
+    assert_eq!(has(&setup, ANNA), (0, 1));
+    setup.assert_sound("counted");
 }
 
 #[test]
@@ -285,9 +305,9 @@ fn the_checker_finds_wrong_counts() {
     on(&setup);
     let file = setup.file(ROOT, "f");
     let meta = setup.store.open_keyspace("meta", kvfs_store::KeyspaceKind::Tuple, None).unwrap();
-    let mut batch = kvfs_store::Batch::new();
+    let mut batch = Batch::new();
     batch.delete(meta, [&ROOT.0.to_be_bytes()[..], &[0], b"f"].concat());
-    setup.store.apply(batch, kvfs_store::Durability::Buffered).unwrap();
+    setup.store.apply(batch, Durability::Buffered).unwrap();
     let report = check::check(&setup.store).unwrap();
     let text = report.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     assert!(
@@ -441,9 +461,9 @@ fn a_store_that_can_only_be_read_shows_what_was_not_counted_to_the_end() {
     let file = setup.file(ROOT, "f");
     setup.write_at(file, 0, &[1; 50]).unwrap();
     let quotas = setup.store.open_keyspace("\u{1}quota", kvfs_store::KeyspaceKind::Tuple, None).unwrap();
-    let mut batch = kvfs_store::Batch::new();
+    let mut batch = Batch::new();
     batch.put(quotas, &b"state"[..], [1, 0, 0, 0, 0, 0, 0, 0].to_vec());
-    setup.store.apply(batch, kvfs_store::Durability::Buffered).unwrap();
+    setup.store.apply(batch, Durability::Buffered).unwrap();
     for read_only in [true, false] {
         setup.options.read_only = read_only;
         setup.reopen();

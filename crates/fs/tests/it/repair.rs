@@ -256,6 +256,20 @@ fn lost_blocks_are_holes_and_a_lost_end_makes_the_file_shorter() {
 }
 
 #[test]
+fn a_block_that_no_file_can_have_is_dropped() {
+    let mut tree = Tree::new(&mut Random::new(7));
+    let data = tree.keyspace("data");
+    let prefix = 5000_u64.to_be_bytes().to_vec();
+    tree.apply(|batch| {
+        batch.put_blocks(data, prefix.clone(), 3, vec![1; 4096]);
+        batch.put_blocks(data, prefix, 1 << 60, vec![2; 4096]);
+    });
+    let report = tree.repair("a block far behind");
+    assert!(has(&report.lost, "its key is no inode and block of a file"), "{report:?}");
+    assert!(has(&report.fixed, "1 blocks of a file whose row is lost (inode 5000)"), "{report:?}");
+}
+
+#[test]
 fn the_root_and_the_superblock_record_are_made_anew() {
     let mut tree = Tree::new(&mut Random::new(5));
     let meta = tree.keyspace("meta");
@@ -268,6 +282,19 @@ fn the_root_and_the_superblock_record_are_made_anew() {
     for known in &tree.files {
         assert_eq!(tree.content(&known.path).as_ref(), Some(&known.content));
     }
+}
+
+#[test]
+fn a_superblock_record_that_is_made_anew_says_that_there_are_quotas() {
+    let mut tree = Tree::new(&mut Random::new(8));
+    tree.setup.quota_on(&|_| {}).unwrap();
+    let meta = tree.keyspace("meta");
+    let superblock = |tree: &Tree| tree.setup.store.get(meta, &row_key(0, "superblock")).unwrap().unwrap();
+    let version = |tree: &Tree| u32::from_le_bytes(superblock(tree)[8..12].try_into().unwrap());
+    let before = version(&tree);
+    tree.apply(|batch| batch.delete(meta, row_key(0, "superblock")));
+    tree.repair("no superblock record");
+    assert_eq!((before, version(&tree)), (2, 2), "a program that knows no quotas refuses it");
 }
 
 #[test]
