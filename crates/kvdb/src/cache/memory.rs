@@ -131,9 +131,13 @@ impl Accountant {
 
     /// What indexes and filters together may hold now (bytes): half of what memtables leave, or the floor.
     pub fn index_budget(&self) -> u64 {
-        let ceiling = self.bytes_ceiling();
-        let left = ceiling.saturating_sub(self.used(Pool::Memtable));
-        (left / INDEX_SHARE_DIVISOR).max(ceiling / INDEX_FLOOR_DIVISOR)
+        let left = self.bytes_ceiling().saturating_sub(self.used(Pool::Memtable));
+        (left / INDEX_SHARE_DIVISOR).max(self.index_floor())
+    }
+
+    /// What those of them that can be read again may hold in any case (bytes).
+    pub fn index_floor(&self) -> u64 {
+        self.bytes_ceiling() / INDEX_FLOOR_DIVISOR
     }
 
     /// What the block cache may hold now (bytes): the ceiling less the other pools, or the floor.

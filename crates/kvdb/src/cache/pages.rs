@@ -11,7 +11,8 @@
 //!
 //! Invariants: a value never changes, and stays as long as anybody holds it, whether its page is evicted or not;
 //! while it lives it is counted, once, and nobody reads it a second time. So what is in use is at most the share and
-//! what is held at the moment.
+//! what is held at the moment. What can't go (range tombstones, what is held) takes room from the pages down to their
+//! floor, not further, and the page that was asked for last stays: else each look-up would read an index anew.
 
 #[cfg(test)]
 mod tests;
@@ -179,36 +180,58 @@ impl<T: Send + Sync + 'static> Page<T> {
 
     fn enter(&self, loaded: &Arc<Loaded<T>>) {
         self.state.resident.store(Some(Arc::clone(loaded)));
-        let state = Arc::clone(&self.state) as Arc<dyn Evictable>;
-        self.pages.clock.lock().resident.insert(self.id, state);
+        let page = Arc::clone(&self.state) as Arc<dyn Evictable>;
+        let replaced = self.pages.clock.lock().insert(self.id, Entry { page, bytes: loaded._charge.bytes() });
+        drop(replaced);
     }
 }
 
 impl<T> Drop for Page<T> {
     fn drop(&mut self) {
         // What was taken out lets the value go outside of the lock.
-        let taken = self.pages.clock.lock().resident.remove(&self.id);
+        let taken = self.pages.clock.lock().remove(self.id);
         drop(taken);
     }
+}
+
+/// A page in memory that may go.
+struct Entry {
+    page: Arc<dyn Evictable>,
+    bytes: u64,
 }
 
 /// Those in memory, by number; the hand stands on the one that it looked at last.
 #[derive(Default)]
 struct Clock {
-    resident: BTreeMap<u64, Arc<dyn Evictable>>,
+    resident: BTreeMap<u64, Entry>,
+    /// Of all entries.
+    bytes: u64,
     hand: u64,
 }
 
 impl Clock {
-    /// Takes out the next page that is not wanted. `None`: all are held. O(pages in memory).
-    fn victim(&mut self) -> Option<Arc<dyn Evictable>> {
+    fn insert(&mut self, id: u64, entry: Entry) -> Option<Entry> {
+        let replaced = self.remove(id);
+        self.bytes += entry.bytes;
+        self.resident.insert(id, entry);
+        replaced
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let removed = self.resident.remove(&id);
+        self.bytes -= removed.as_ref().map_or(0, |entry| entry.bytes);
+        removed
+    }
+
+    /// Takes out the next page that is not wanted and not `newest`. `None`: all are held. O(pages in memory).
+    fn victim(&mut self, newest: Option<u64>) -> Option<Entry> {
         for _ in 0..2 * self.resident.len() {
             let behind = (Bound::Excluded(self.hand), Bound::Unbounded);
             let next = self.resident.range(behind).next().or_else(|| self.resident.first_key_value());
-            let (&id, page) = next?;
+            let (&id, entry) = next?;
             self.hand = id;
-            if !page.is_wanted() {
-                return self.resident.remove(&id);
+            if newest != Some(id) && !entry.page.is_wanted() {
+                return self.remove(id);
             }
         }
         None
@@ -273,14 +296,17 @@ impl Pages {
         }
     }
 
-    /// As [`Pages::shrink`]; what is left of `newest`, for which nothing else makes room, goes with its last holder.
+    /// As [`Pages::shrink`], for the page `newest`, which stays.
     fn make_room(&self, newest: Option<u64>) {
         while self.bytes() > self.accountant.index_budget() {
             let mut clock = self.clock.lock();
-            let victim = clock.victim().or_else(|| clock.resident.remove(&newest?));
+            if clock.bytes <= self.accountant.index_floor() {
+                return;
+            }
+            let victim = clock.victim(newest);
             drop(clock);
             let Some(victim) = victim else { return };
-            victim.evict();
+            victim.page.evict();
             self.evictions.fetch_add(1, Ordering::Relaxed);
         }
     }

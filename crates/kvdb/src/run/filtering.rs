@@ -85,7 +85,11 @@ impl Piece {
         if !self.filter_wish.is_due(worth, || self.ctx().pages.has_room(filter_bytes)) {
             return None;
         }
-        let loaded = self.filter.get(|| Ok(self.build_filter(self.fingerprints()?)));
+        let loaded = self.filter.get(|| {
+            let built = self.build_filter(self.fingerprints()?);
+            self.ctx().make_room_for(built.1);
+            Ok(built)
+        });
         self.filter_wish.note_read(loaded.is_err());
         loaded
             .inspect_err(|error| {

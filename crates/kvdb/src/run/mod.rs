@@ -101,6 +101,12 @@ pub struct RunContext {
 }
 
 impl RunContext {
+    /// The block cache lives from what others leave, but learns of it only when a block comes in: so whoever reads an
+    /// index or a filter of so many bytes tells it.
+    fn make_room_for(&self, bytes: usize) {
+        self.cache.shrink_to(self.accountant.cache_budget().saturating_sub(bytes as u64));
+    }
+
     /// The zone of a device address, and the offset in it.
     fn zone_offset(&self, addr: u64) -> (ZoneId, u32) {
         let zone_bytes = u64::from(self.zones.zone_bytes());

@@ -195,6 +195,7 @@ impl Piece {
         self.facts.get_or_init(|| Facts::of(&content));
         content.rebase(self.base);
         let bytes = content.memory_bytes();
+        self.ctx.make_room_for(bytes);
         Ok((content, bytes))
     }
 

@@ -92,6 +92,35 @@ fn what_is_pinned_stays() {
 }
 
 #[test]
+fn what_cannot_go_leaves_the_others_their_floor() {
+    let (accountant, pages) = pages(256 * KIB);
+    let pinned = page(&pages);
+    pinned.pin(9, 400 * KIB);
+    let all: Vec<Page<u64>> = (0..16).map(|_| page(&pages)).collect();
+    for _ in 0..3 {
+        for (at, page) in all.iter().enumerate() {
+            assert_eq!(*page.get(|| Ok((at as u64, KIB))).expect("loads"), at as u64);
+        }
+    }
+    assert_eq!(accountant.index_floor(), 16 * KIB as u64);
+    assert_eq!(pages.stats(), PagesStats { loads: 16, evictions: 0 });
+}
+
+#[test]
+fn a_page_larger_than_the_floor_stays_until_another_is_asked_for() {
+    let (_accountant, pages) = pages(16 * KIB);
+    let pinned = page(&pages);
+    pinned.pin(9, 32 * KIB);
+    let (first, second) = (page(&pages), page(&pages));
+    for _ in 0..3 {
+        assert_eq!(*first.get(|| Ok((1, 2 * KIB))).expect("loads"), 1);
+    }
+    assert_eq!(pages.stats().loads, 1);
+    assert_eq!(*second.get(|| Ok((2, 2 * KIB))).expect("loads"), 2);
+    assert_eq!(pages.stats(), PagesStats { loads: 2, evictions: 1 });
+}
+
+#[test]
 fn one_of_many_reads_and_nobody_waits_for_another_page() {
     let (_accountant, pages) = pages(64 * KIB);
     let (page, other) = (page(&pages), page(&pages));
