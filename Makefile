@@ -55,18 +55,22 @@ torture: build ## transactions, the long form: beside other work, beyond memory,
 BENCH_OUT   := target/bench-report
 BENCH_FLOOR := target/release/examples/floor
 
-# $(call bench_all,NAME,SIZES,RUNS): one JSON file and one page.
+# $(call bench_all,NAME,SIZES,RUNS): file systems, then engines, into one JSON file and one page.
 define bench_all
 	@scripts/setup.sh bench
 	@cargo build --release --locked -p kvfs-fuse --example floor
-	@cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../$(BENCH_FLOOR) \
-		--sizes $(2) --runs $(3) --json ../$(BENCH_OUT)/$(1).json --plots ../$(BENCH_OUT)/$(1) $(BENCH)
+	@status=0; \
+	(cd bench && cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --floor ../$(BENCH_FLOOR) \
+		--sizes $(2) --runs $(3) --json ../$(BENCH_OUT)/$(1).json --plots ../$(BENCH_OUT)/$(1) $(BENCH)) || status=$$?; \
+	(cd bench/engines && cargo run --release --locked -- --sizes $(2) --runs $(3) \
+		--json ../../$(BENCH_OUT)/$(1).json --resume --plots ../../$(BENCH_OUT)/$(1) $(BENCH_ENGINES)) || status=$$?; \
+	exit $$status
 endef
 
 bench-quick: build ## the whole table in small sizes, once: ten minutes; root
 	$(call bench_all,quick,quick,1)
 
-bench: build ## kvfs beside other file systems, judged by its goals: hours; root, an idle machine
+bench: build ## kvfs beside other file systems and engines, judged by its goals: hours; root, an idle machine
 	$(call bench_all,full,full,3)
 
 bench-aged: build ## kvfs and ext4, fresh and written over ten times at 85 % full; root, an idle machine
