@@ -54,7 +54,9 @@ impl Engine for Lmdb {
 
     fn scan(&mut self, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         let txn = self.env.read_txn()?;
-        let range = (Bound::Included(from), Bound::<&[u8]>::Unbounded);
+        // An empty key is refused.
+        let first = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
+        let range = (first, Bound::<&[u8]>::Unbounded);
         for pair in self.db.range(&txn, &range)? {
             let (key, value) = pair?;
             if !visit(key, value) {

@@ -31,7 +31,7 @@ use super::memory::{Accountant, Charge, Pool};
 /// A value in memory, and its place in the books.
 pub(crate) struct Loaded<T> {
     value: T,
-    _charge: Charge,
+    charge: Charge,
 }
 
 impl<T> Deref for Loaded<T> {
@@ -175,13 +175,13 @@ impl<T: Send + Sync + 'static> Page<T> {
     }
 
     fn charged(&self, value: T, bytes: usize) -> Arc<Loaded<T>> {
-        Arc::new(Loaded { value, _charge: self.pages.accountant.guard(self.pool, bytes as u64) })
+        Arc::new(Loaded { value, charge: self.pages.accountant.guard(self.pool, bytes as u64) })
     }
 
     fn enter(&self, loaded: &Arc<Loaded<T>>) {
         self.state.resident.store(Some(Arc::clone(loaded)));
         let page = Arc::clone(&self.state) as Arc<dyn Evictable>;
-        let replaced = self.pages.clock.lock().insert(self.id, Entry { page, bytes: loaded._charge.bytes() });
+        let replaced = self.pages.clock.lock().insert(self.id, Entry { page, bytes: loaded.charge.bytes() });
         drop(replaced);
     }
 }

@@ -121,16 +121,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     }
     zones.restore(state.zone_uses())?;
 
-    let accountant = Accountant::new(options.memory_bytes);
-    let ctx = Arc::new(RunContext {
-        device: Arc::clone(&device),
-        zones,
-        cache: BlockCache::new(Arc::clone(&accountant), options.cache_policy),
-        pages: Pages::new(Arc::clone(&accountant)),
-        windows: Windows::new(Arc::clone(&accountant)),
-        accountant,
-        options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },
-    });
+    let ctx = run_context(&device, zones, &options);
     let version = Arc::new(Version::open(&state, &ctx)?);
     let keyspaces = Keyspaces::default();
     for (&id, keyspace) in &state.keyspaces {
@@ -199,6 +190,19 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
         deleted_positions: Mutex::default(),
         packs: AtomicBool::new(packs),
+    })
+}
+
+fn run_context(device: &Arc<dyn Device>, zones: Arc<Zones>, options: &Options) -> Arc<RunContext> {
+    let accountant = Accountant::new(options.memory_bytes);
+    Arc::new(RunContext {
+        device: Arc::clone(device),
+        zones,
+        cache: BlockCache::new(Arc::clone(&accountant), options.cache_policy),
+        pages: Pages::new(Arc::clone(&accountant)),
+        windows: Windows::new(Arc::clone(&accountant)),
+        accountant,
+        options: RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() },
     })
 }
 
