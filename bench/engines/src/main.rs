@@ -189,7 +189,7 @@ fn be_child(args: &Args, name: &str) -> Result<()> {
     let sizes = args.sizes.sizes();
     let dir = WorkDir::new(&args.work)?;
     // As much again for the program itself and the page cache it cannot do without.
-    let cgroup = MemoryCgroup::new(2 * sizes.memory_bytes + (32 << 20))?;
+    let cgroup = MemoryCgroup::new(2 * sizes.memory_bytes + (64 << 20))?;
     cgroup.enter()?;
     let mut report = |sample: Sample| {
         let mut output = std::io::stdout().lock();
