@@ -18,6 +18,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use workload::{Bench, Sizes};
 
+/// What kvfs uses: memtables come and go in bursts, which the C library's allocator keeps.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measure the engine of kvfs beside RocksDB, fjall, SurrealKV and LMDB. Run it as root on an idle machine.
 #[derive(Parser)]
 #[command(
@@ -166,6 +170,8 @@ fn run_child(args: &Args, kind: &Kind, run: u32, results: &mut Results) -> Resul
     let mut child = Command::new(std::env::current_exe()?)
         .args(["--child", kind.name, "--run", &run.to_string(), "--sizes", args.sizes.name(), "--work"])
         .arg(&args.work)
+        // As the daemon has it: what is free goes back after so many milliseconds.
+        .env("MIMALLOC_PURGE_DELAY", "10")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
