@@ -31,6 +31,7 @@ use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 
+use crate::allocator;
 use crate::commands::mkfs::make_store;
 use crate::control::{Response, Server};
 use crate::error::{CliError, Code, Result};
@@ -76,6 +77,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     std::env::set_current_dir("/").map_err(|error| CliError::io("go to", "/".as_ref(), &error))?;
     log::start(&store, log)?;
     protect_process();
+    allocator::keep_for_reuse(plan.open.memory.bytes());
     // Before other threads start, so that none of them is interrupted.
     let signals = Signals::catch()?;
 

@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use kvfs_kvdb::Db;
 
+use crate::allocator;
 use crate::open::Memory;
 
-/// How often it is looked at. Longer than the allocator keeps freed memory, so that a step sees what the one
-/// before it did.
+/// How often it is looked at.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The resident set is kept between seven eighths and fifteen sixteenths of the ceiling.
@@ -43,11 +43,17 @@ impl Reserve {
         Self { memory, bytes: memory.reserve_bytes() }
     }
 
+    /// The greatest resident set with which nothing has to give way (bytes).
+    fn resident_max(&self) -> u64 {
+        let ceiling = self.memory.bytes();
+        ceiling - ceiling / ROOM_DIVISOR_MIN
+    }
+
     /// Takes in a measurement. What is too much goes at once: of what a cache gives up, fragments keep a part.
     fn step(&mut self, resident: u64) {
         let ceiling = self.memory.bytes();
         let bounds = self.memory.reserve_bounds();
-        let resident_max = ceiling - ceiling / ROOM_DIVISOR_MIN;
+        let resident_max = self.resident_max();
         let bytes = if resident > resident_max {
             self.bytes.saturating_add(resident - resident_max)
         } else if resident < ceiling - ceiling / ROOM_DIVISOR_MAX {
@@ -92,7 +98,7 @@ fn keep(db: &Db, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
     while !stopping.load(Ordering::Acquire) {
         thread::park_timeout(PERIOD);
         let before = reserve.bytes;
-        match resident_bytes(statm) {
+        match resident_for_good(statm, reserve.resident_max()) {
             Ok(resident) => reserve.step(resident),
             Err(error) => tracing::debug!(%error, "the resident set is not known"),
         }
@@ -100,6 +106,17 @@ fn keep(db: &Db, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
             db.set_memory_bytes(reserve.memory.engine_bytes(reserve.bytes));
         }
     }
+}
+
+/// The resident set (bytes). Above `resident_max` the allocator first gives back what it keeps for reuse: else each step
+/// would take from the caches what the one before it has set free already.
+fn resident_for_good(statm: &File, resident_max: u64) -> io::Result<u64> {
+    let resident = resident_bytes(statm)?;
+    if resident <= resident_max {
+        return Ok(resident);
+    }
+    allocator::give_back_now();
+    resident_bytes(statm)
 }
 
 /// The second number of `/proc/self/statm`: resident pages.

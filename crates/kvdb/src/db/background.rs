@@ -1,5 +1,5 @@
-//! The threads of a store: one syncs the journal at each commit interval, one flushes memtables, a few
-//! merge. They talk to writers through two bells and end when told to.
+//! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one flushes
+//! memtables, a few merge. They talk to writers through bells and end when told to.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +36,7 @@ impl Threads {
         }
         let mut bodies = vec![
             ("kvfs-commit".to_owned(), commit_loop as fn(&Inner)),
+            ("kvfs-journal".to_owned(), journal_loop),
             ("kvfs-flush".to_owned(), flush_loop),
         ];
         let merging = 1..=inner.options.merge_threads();
@@ -59,6 +60,7 @@ impl Threads {
         inner.work.ring();
         inner.progress.ring();
         inner.timer.ring();
+        inner.journal_due.ring();
         inner.pace.stop();
         for handle in std::mem::take(&mut *self.handles.lock()) {
             if handle.join().is_err() {
@@ -138,6 +140,18 @@ fn commit_loop(inner: &Inner) {
                 Err(error) => tracing::error!(%error, "periodic sync failed"),
             }
         }
+    }
+}
+
+/// Writes groups that have grown long, so that writers, who hold the order lock, need not.
+fn journal_loop(inner: &Inner) {
+    loop {
+        let seen = inner.journal_due.rings();
+        if inner.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        inner.journal_due.wait_after(seen, IDLE_WAIT_MAX);
+        inner.write_journal();
     }
 }
 

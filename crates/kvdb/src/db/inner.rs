@@ -84,6 +84,8 @@ pub(crate) struct Inner {
     pub(crate) work: Bell,
     pub(crate) progress: Bell,
     pub(crate) timer: Bell,
+    /// Rung when the journal's open group should be written.
+    pub(crate) journal_due: Bell,
     /// Held by the merge thread that looks after undo and space just now.
     pub(crate) tending: Mutex<()>,
     /// Held while the debt is computed and kept.

@@ -181,6 +181,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         work: Bell::default(),
         progress: Bell::default(),
         timer: Bell::default(),
+        journal_due: Bell::default(),
         tending: Mutex::default(),
         debt_update: Mutex::default(),
         stopping: AtomicBool::new(false),

@@ -20,7 +20,7 @@ use super::stalls::Held;
 use super::view::{Sealed, SealedLayer, View};
 use crate::commit::{PRIVATE, PrivateRuns, Spill};
 use crate::iter::KeepRules;
-use crate::journal::{AppendError, CommitMark, Lsn, SpilledCommit};
+use crate::journal::{AppendError, Appended, CommitMark, Lsn, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::Piece;
 use crate::version::Edit;
@@ -115,7 +115,7 @@ impl Inner {
             let mut order = self.order.lock();
             let base = order.next_seqno;
             match journal.append_spilled(base, &commit) {
-                Ok(lsn) => {
+                Ok(Appended { lsn, .. }) => {
                     let layer = CommittedRuns::new(txn, base - 1, runs.checkpoint().cloned());
                     let layer = Arc::new(layer);
                     let ticket = self.publisher.begin(base, operations);

@@ -10,10 +10,11 @@ use kvfs_store::{Batch, Durability, Position, Result, StoreError};
 
 use super::admission::budget_of;
 use super::inner::Inner;
+use super::options::Background;
 use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
-use crate::journal::{AppendError, CommitMark};
+use crate::journal::{AppendError, Appended, CommitMark, Journal};
 use crate::memtable::MemTable;
 
 impl Inner {
@@ -83,7 +84,7 @@ impl Inner {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
-        let (base, table, ticket, order) = loop {
+        let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
             let base = order.next_seqno;
             let appended = match mark {
@@ -91,11 +92,11 @@ impl Inner {
                 None => journal.append(base, batch),
             };
             match appended {
-                Ok(_) => {
+                Ok(Appended { is_due, .. }) => {
                     order.next_seqno += count;
                     let table = Arc::clone(&self.view().active);
                     let ticket = self.publisher.begin(base, count);
-                    break (base, table, ticket, order);
+                    break (base, table, ticket, is_due, order);
                 }
                 Err(AppendError::AreaFull) => {
                     drop(order);
@@ -117,7 +118,25 @@ impl Inner {
         }
         drop(writing);
         self.counters.note_write(batch);
+        if is_due {
+            self.write_journal_soon();
+        }
         Ok(Position(last))
+    }
+
+    /// Has the journal's open group written by the thread for that, so that no writer waits for it. A failure is
+    /// sticky, and no business of this batch, which nobody has asked to be durable.
+    fn write_journal_soon(&self) {
+        match self.options.background {
+            Background::Threads => self.journal_due.ring(),
+            Background::Manual => self.write_journal(),
+        }
+    }
+
+    /// Writes the journal's open group. The health of the store keeps a failure.
+    pub(crate) fn write_journal(&self) {
+        let written = self.journal().and_then(Journal::write_out);
+        self.health.observe(written).ok();
     }
 
     pub(crate) fn sync(&self, position: Position) -> Result<()> {

@@ -15,9 +15,9 @@ use super::codec::{Entry, encode, encoded_len_max};
 use super::group::Group;
 use super::header::{HEADER_BYTES, group_len};
 use super::monitor::{Monitor, Signal, Wake};
-use super::{AppendError, JournalArea, JournalStats, Lsn};
+use super::{AppendError, Appended, JournalArea, JournalStats, Lsn};
 
-/// An open group of this length is written at once, unless a write is under way.
+/// An open group of this length is due to be written, unless a write is under way.
 const WRITE_LEN: usize = 1 << 20;
 /// An open group of this length makes appending wait for the write that is under way.
 const WAIT_LEN: usize = 8 << 20;
@@ -33,6 +33,8 @@ pub(super) struct State {
     durable: (Seqno, u64),
     is_writing: bool,
     is_flushing: bool,
+    /// Where the group begins that was last said to be due: said once.
+    said_due: Option<u64>,
     /// Who waits for the end of a flush, and what each wants to be durable.
     waiters: Vec<(Seqno, Arc<dyn Signal>)>,
     failed: Option<Arc<str>>,
@@ -50,6 +52,7 @@ impl State {
             durable: (seqno, head.0),
             is_writing: false,
             is_flushing: false,
+            said_due: None,
             waiters: Vec::new(),
             failed: None,
             stats: JournalStats::default(),
@@ -105,6 +108,12 @@ impl State {
         woken
     }
 
+    /// Whether the open group has become due just now.
+    fn becomes_due(&mut self) -> bool {
+        let is_due = self.open.len() >= WRITE_LEN && !self.is_writing;
+        is_due && self.said_due.replace(self.open.lsn) != Some(self.open.lsn)
+    }
+
     fn fail(&mut self, what: &str, error: &std::io::Error) {
         tracing::error!(%error, "{what} failed; the journal takes nothing more");
         self.failed.get_or_insert_with(|| format!("{what} failed: {error}").into());
@@ -138,7 +147,7 @@ impl<M: Monitor<State>> Log<M> {
         read(&self.state.lock())
     }
 
-    pub(super) fn append(&self, base: Seqno, entry: Entry<'_>) -> Result<Lsn, AppendError> {
+    pub(super) fn append(&self, base: Seqno, entry: Entry<'_>) -> Result<Appended, AppendError> {
         let len_max = encoded_len_max(entry);
         let alone = group_len((HEADER_BYTES + len_max) as u64);
         if alone > self.area.len {
@@ -170,10 +179,7 @@ impl<M: Monitor<State>> Log<M> {
         state.open.batches += 1;
         state.stats.batches += 1;
         state.appended = base + entry.operations().max(1) - 1;
-        if state.open.len() >= WRITE_LEN && !state.is_writing {
-            self.write_open(state).check()?;
-        }
-        Ok(lsn)
+        Ok(Appended { lsn, is_due: state.becomes_due() })
     }
 
     pub(super) fn write_out(&self) -> Result<()> {

@@ -82,6 +82,16 @@ impl JournalArea {
     }
 }
 
+/// A batch that was appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Where the open group begins that took it.
+    pub lsn: Lsn,
+    /// That group has just passed 1 MiB: somebody should call [`Journal::write_out`] soon. Said once per group, to
+    /// nobody while a write is under way. Who appends need not wait for it: from 8 MiB on appending waits itself.
+    pub is_due: bool,
+}
+
 /// Why a batch was not appended.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
@@ -168,13 +178,12 @@ impl Journal {
         recovery::replay(device, area, epoch, tail, replay)
     }
 
-    /// Appends `batch`, whose first operation has seqno `base`, to the open group; returns where
-    /// that group begins. Call it in seqno order. Costs one copy of the payload; writes the group
-    /// out (without flush) when it has passed 1 MiB and no other write is under way.
+    /// Appends `batch`, whose first operation has seqno `base`, to the open group. Call it in
+    /// seqno order. Costs one copy of the payload; waits for a write when the group has passed 8 MiB.
     ///
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
-    pub fn append(&self, base: Seqno, batch: &Batch) -> Result<Lsn, AppendError> {
+    pub fn append(&self, base: Seqno, batch: &Batch) -> Result<Appended, AppendError> {
         self.log.append(base, Entry::Batch(batch, None))
     }
 
@@ -182,7 +191,12 @@ impl Journal {
     ///
     /// # Errors
     /// As [`Journal::append`].
-    pub fn append_commit(&self, base: Seqno, batch: &Batch, mark: &CommitMark) -> Result<Lsn, AppendError> {
+    pub fn append_commit(
+        &self,
+        base: Seqno,
+        batch: &Batch,
+        mark: &CommitMark,
+    ) -> Result<Appended, AppendError> {
         self.log.append(base, Entry::Batch(batch, Some(mark)))
     }
 
@@ -190,7 +204,7 @@ impl Journal {
     ///
     /// # Errors
     /// As [`Journal::append`].
-    pub fn append_spilled(&self, base: Seqno, commit: &SpilledCommit) -> Result<Lsn, AppendError> {
+    pub fn append_spilled(&self, base: Seqno, commit: &SpilledCommit) -> Result<Appended, AppendError> {
         self.log.append(base, Entry::Spilled(commit))
     }
 

@@ -11,7 +11,9 @@ use kvfs_store::{Batch, Keyspace, NOTE_LEN_MAX, Result, Seqno, StoreError, TxnId
 
 use super::codec::Entry;
 use super::header::{HEADER_BYTES, Header};
-use super::{AppendError, CommitMark, CommitNote, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec};
+use super::{
+    AppendError, Appended, CommitMark, CommitNote, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec,
+};
 use crate::format::Decoder;
 
 const AREA: JournalArea = JournalArea { addr: 64 << 10, len: 128 << 10, salt: 0x5eed };
@@ -74,7 +76,7 @@ fn is_corrupt<T>(result: &Result<T>) -> bool {
 /// Appends `count` batches of one small value each from seqno `from` on, each in a group of its own.
 fn append_groups(journal: &Journal, from: Seqno, count: u64) -> Vec<Lsn> {
     let append = |seqno: Seqno| {
-        let lsn = journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap();
+        let lsn = journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap().lsn;
         journal.write_out().unwrap();
         lsn
     };
@@ -237,10 +239,28 @@ fn what_was_synced_is_replayed_and_appending_goes_on_behind_it() {
     let (journal, replayed) = open(&device, 2, Lsn(0)).unwrap();
     assert_eq!(replayed.into_iter().map(|found| found.batch).collect::<Vec<_>>(), batches);
     assert_eq!((journal.head(), journal.durable_seqno()), (head, seqno - 1));
-    assert_eq!(journal.append(seqno, &put(b"more")).unwrap(), head);
+    assert_eq!(journal.append(seqno, &put(b"more")).unwrap().lsn, head);
     journal.sync(seqno).unwrap();
     let (_, replayed) = open(&device, 3, Lsn(0)).unwrap();
     assert_eq!(replayed.last().map(|found| (found.base, found.lsn)), Some((seqno, head)));
+}
+
+#[test]
+fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
+    let area = JournalArea { len: 32 << 20, ..AREA };
+    let device = Arc::new(MemoryDevice::new(area.addr + area.len));
+    let journal = Journal::open(device, area, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+    let due = |seqnos: std::ops::RangeInclusive<u64>| -> Vec<u64> {
+        let append = |seqno: &u64| journal.append(*seqno, &put(&[7; 300_000])).unwrap().is_due;
+        seqnos.filter(append).collect()
+    };
+    assert_eq!(due(1..=10), [4]);
+    assert_eq!(journal.stats().groups, 0);
+    journal.write_out().unwrap();
+    assert_eq!(due(11..=20), [14]);
+    // Nobody came: who appends the batch that would make the group too long writes it.
+    assert_eq!(due(21..=41), [41]);
+    assert_eq!(journal.stats().groups, 2);
 }
 
 #[test]
@@ -252,11 +272,12 @@ fn a_batch_larger_than_a_chunk_survives() {
     Rng::new(1).fill(&mut data);
     let mut batch = Batch::new();
     batch.put_blocks(KEYSPACE, &b"prefix"[..], 5, data);
-    // Three laps: each batch is written out by its size alone, and wraps somewhere.
+    // Three laps: each batch is due by its size alone, and wraps somewhere.
     let mut tail = Lsn(0);
     for seqno in 1..=8 {
-        let lsn = journal.append(seqno, &batch).unwrap();
-        assert_eq!(journal.stats().groups, seqno);
+        let Appended { lsn, is_due } = journal.append(seqno, &batch).unwrap();
+        assert!(is_due);
+        journal.write_out().unwrap();
         journal.retire(lsn);
         tail = lsn;
     }
@@ -274,7 +295,7 @@ fn a_torn_group_ends_the_log_at_every_sector() {
     let device = new_device();
     let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
     append_groups(&journal, 1, 2);
-    let torn = journal.append(3, &put(&[7; 10_000])).unwrap();
+    let torn = journal.append(3, &put(&[7; 10_000])).unwrap().lsn;
     let before = device.fork();
     journal.write_out().unwrap();
     let len = (journal.head().0 - torn.0) as usize;
@@ -399,7 +420,7 @@ fn a_full_area_says_so_until_it_is_retired() {
     let batch = put(&vec![1; 30_000]);
     let mut seqno = 1;
     let lsns: Vec<_> = std::iter::from_fn(|| {
-        let lsn = journal.append(seqno, &batch).ok()?;
+        let lsn = journal.append(seqno, &batch).ok()?.lsn;
         seqno += 1;
         Some(lsn)
     })
