@@ -251,7 +251,7 @@ fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
     let journal = Journal::open(device, area, 1, Lsn(0), &mut |_| Ok(())).unwrap();
     let due = |seqnos: std::ops::RangeInclusive<u64>| -> Vec<u64> {
-        let append = |seqno: &u64| journal.append(*seqno, &put(&[7; 300_000])).unwrap().is_due;
+        let append = |seqno: &u64| journal.append(*seqno, &put(&vec![7; 300_000])).unwrap().is_due;
         seqnos.filter(append).collect()
     };
     assert_eq!(due(1..=10), [4]);
