@@ -15,7 +15,7 @@ use crate::format::{Crc32c, Sink};
 /// Size of a chunk, and so of a device write (bytes).
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Spare chunks that are kept; more are given back after a large group.
-const SPARE_CHUNKS_MAX: usize = 10;
+const SPARE_CHUNKS_MAX: usize = 6;
 
 /// Batches that go to the device together.
 pub(super) struct Group {

@@ -20,7 +20,7 @@ use super::{AppendError, Appended, JournalArea, JournalStats, Lsn};
 /// An open group of this length is due to be written, unless a write is under way.
 const WRITE_LEN: usize = 1 << 20;
 /// An open group of this length makes appending wait for the write that is under way.
-const WAIT_LEN: usize = 8 << 20;
+const WAIT_LEN: usize = 4 << 20;
 
 /// What the lock protects.
 pub(super) struct State {

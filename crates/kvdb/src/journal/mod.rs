@@ -88,7 +88,7 @@ pub struct Appended {
     /// Where the open group begins that took it.
     pub lsn: Lsn,
     /// That group has just passed 1 MiB: somebody should call [`Journal::write_out`] soon. Said once per group, to
-    /// nobody while a write is under way. Who appends need not wait for it: from 8 MiB on appending waits itself.
+    /// nobody while a write is under way. Who appends need not wait for it: from 4 MiB on appending waits itself.
     pub is_due: bool,
 }
 
@@ -179,7 +179,7 @@ impl Journal {
     }
 
     /// Appends `batch`, whose first operation has seqno `base`, to the open group. Call it in
-    /// seqno order. Costs one copy of the payload; waits for a write when the group has passed 8 MiB.
+    /// seqno order. Costs one copy of the payload; waits for a write when the group has passed 4 MiB.
     ///
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.

@@ -259,7 +259,7 @@ fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
     journal.write_out().unwrap();
     assert_eq!(due(11..=20), [14]);
     // Nobody came: who appends the batch that would make the group too long writes it.
-    assert_eq!(due(21..=41), [41]);
+    assert_eq!(due(21..=27), [27]);
     assert_eq!(journal.stats().groups, 2);
 }
 
