@@ -10,7 +10,7 @@ work_dir quota
 make_store quota --size 1G >/dev/null || die "mkfs failed"
 mount_store || die "mount failed"
 cd "$mnt" || die "no mount"
-no_space=6 in_use=3 me=$(id -u) group=$(id -g)
+no_space=6 denied=7 in_use=3 me=$(id -u) group=$(id -g)
 is_root() { [ "$me" = 0 ]; }
 quota() { timeout 60 "$KVFS" quota "$@" -s "${on:-$mnt}"; }
 # Somebody who is limited: root is not.
@@ -45,6 +45,16 @@ follows() {
   mkdir -m 777 theirs && as sh -ec 'for i in 1 2 3; do head -c 100000 /dev/zero >theirs/$i; mkdir theirs/d$i; done; truncate -s 50000 theirs/1; rm theirs/2' || return 1
   if is_root; then chown "$who" tree/1 tree/2 && chgrp 3001 tree/3 && [ "$(has group 3001 inodes)" = 1 ] || return 1; fi
   rm tree/4 && until_ok counts_what_is_there && "$KVFS" check "$mnt"
+}
+
+# Who is not root sees what is said of himself and his groups.
+seen_by_others() {
+  is_root || return 0
+  local all
+  all=$(as "$KVFS" quota report -s "$mnt") && grep -q "^user *$who " <<<"$all" && ! grep -E '^user *(root|0) |^project' <<<"$all" || return 1
+  as "$KVFS" quota get -s "$mnt" && as "$KVFS" quota get --group "$who" -s "$mnt" || return 1
+  for of in --user=0 --group=3001 --project=42; do ends "$denied" as "$KVFS" quota get "$of" -s "$mnt" || return 1; done
+  ends "$denied" as "$KVFS" quota project list -s "$mnt"
 }
 
 limited() {
@@ -141,6 +151,7 @@ step "soft limits and their grace time" graced
 step "transactions, restores, branches" in_transactions
 step "projects" projects
 step "limits of projects" limited_tree
+step "who sees what" seen_by_others
 cd /
 step "kill -9" killed
 step "a store that is not mounted" not_mounted

@@ -208,7 +208,11 @@ impl FileSystem {
     /// Store errors.
     pub fn sync_target_all(&self) -> Result<Position> {
         if !self.options.read_only {
-            self.write_lazy_times()?;
+            match self.write_lazy_times() {
+                // They wait until there is room again, and what was written is to be durable all the same.
+                Ok(()) | Err(FsError::NoSpace) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(self.position())
     }

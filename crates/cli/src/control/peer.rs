@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use kvfs_rpc::server::peer_groups;
 use rustix::net::sockopt::socket_peercred;
 
 use super::descriptor;
@@ -63,6 +64,12 @@ impl Peer {
     pub(crate) fn gid(&self) -> u32 {
         let credentials = self.stream.as_ref().and_then(|stream| socket_peercred(stream).ok());
         credentials.map_or(u32::MAX, |credentials| credentials.gid.as_raw())
+    }
+
+    /// Whether it is of the group. Where there is no connection that tells, it is of none.
+    pub(crate) fn is_of_group(&self, gid: u32) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        self.gid() == gid || peer_groups(stream).is_ok_and(|groups| groups.contains(&gid))
     }
 
     /// Whether it may use what belongs to `uid`.

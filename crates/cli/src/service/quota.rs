@@ -13,10 +13,7 @@ const LOGGED_ROWS: u64 = 1_000_000;
 
 impl Service {
     pub(super) fn answer_quota(store: &OpenStore, peer: &Peer, request: &QuotaRequest) -> Result<Response> {
-        let is_change = matches!(request, QuotaRequest::On | QuotaRequest::Off | QuotaRequest::Set(..));
-        if is_change && !peer.may_act_for(Peer::own().uid) {
-            return Err(CliError::new(Code::Denied, "only root and the store's owner change quotas"));
-        }
+        expect_allowed(peer, request)?;
         match request {
             QuotaRequest::On => {
                 store.fs.quota_on(&|rows| {
@@ -34,8 +31,10 @@ impl Service {
             }
             QuotaRequest::Set(owner, changes) => {
                 let (kind, id) = of(*owner);
-                let line = store.fs.quota(kind, id).ok_or_else(are_off)?;
-                store.fs.set_quota(kind, id, changed(line.limits, changes))?;
+                if !store.fs.has_quotas() {
+                    return Err(are_off());
+                }
+                store.fs.change_quota(kind, id, |limits| changed(limits, changes))?;
                 Ok(Response::Done)
             }
             QuotaRequest::Get(owner) => {
@@ -43,10 +42,44 @@ impl Service {
                 Ok(rows(&[store.fs.quota(kind, id).ok_or_else(are_off)?]))
             }
             QuotaRequest::Report if !store.fs.has_quotas() => Err(are_off()),
-            QuotaRequest::Report => Ok(rows(&store.fs.quota_report())),
+            QuotaRequest::Report => {
+                let mut lines = store.fs.quota_report();
+                lines.retain(|line| may_see(peer, line.kind, line.id));
+                Ok(rows(&lines))
+            }
             QuotaRequest::ProjectTrees => Ok(Response::ProjectTrees(store.fs.project_trees()?)),
         }
     }
+}
+
+/// As quotactl(2) has it: who is neither root nor the store's owner sees what is said of himself and of his groups.
+fn may_see(peer: &Peer, kind: QuotaKind, id: u32) -> bool {
+    peer.may_act_for(Peer::own().uid)
+        || match kind {
+            QuotaKind::User => peer.uid == id,
+            QuotaKind::Group => peer.is_of_group(id),
+            QuotaKind::Project => false,
+        }
+}
+
+fn expect_allowed(peer: &Peer, request: &QuotaRequest) -> Result<()> {
+    let is_allowed = match request {
+        // A report leaves out what is not for everybody.
+        QuotaRequest::Report => true,
+        QuotaRequest::Get(owner) => {
+            let (kind, id) = of(*owner);
+            may_see(peer, kind, id)
+        }
+        QuotaRequest::On | QuotaRequest::Off | QuotaRequest::Set(..) | QuotaRequest::ProjectTrees => {
+            peer.may_act_for(Peer::own().uid)
+        }
+    };
+    let denied = match request {
+        QuotaRequest::Get(_) => "only root and the store's owner see other people's quotas",
+        QuotaRequest::ProjectTrees => "only root and the store's owner list the trees of projects",
+        _ => "only root and the store's owner change quotas",
+    };
+    if is_allowed { Ok(()) } else { Err(CliError::new(Code::Denied, denied)) }
 }
 
 fn are_off() -> CliError {

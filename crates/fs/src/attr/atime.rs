@@ -46,10 +46,8 @@ struct Pending {
 }
 
 impl Pending {
-    fn add(&mut self, node: Arc<Node>, now: Duration) {
-        if self.nodes.is_empty() {
-            self.since = now;
-        }
+    fn add(&mut self, node: Arc<Node>, since: Duration) {
+        self.since = if self.nodes.is_empty() { since } else { self.since.min(since) };
         self.nodes.push(node);
     }
 }
@@ -87,7 +85,8 @@ impl FileSystem {
         let full = {
             let mut pending = self.lazy_times.pending.lock();
             pending.add(Arc::clone(node), self.shared.clock.monotonic());
-            pending.nodes.len() >= self.pending_max()
+            // Not at each node beyond: those that could not be written the last time would be tried each time.
+            pending.nodes.len().is_multiple_of(self.pending_max())
         };
         if full && let Err(error) = self.write_lazy_times() {
             tracing::warn!(%error, "access times were not written");
@@ -95,8 +94,12 @@ impl FileSystem {
     }
 
     fn pending_max(&self) -> usize {
-        let lazy = (self.options.node_bytes_max / NODE_BYTES_EACH) as usize;
-        if self.options.lazytime { lazy.max(PENDING_MAX) } else { PENDING_MAX }
+        if self.options.lazytime { self.waiting_max() } else { PENDING_MAX }
+    }
+
+    /// Nodes that may wait at all, when their times can't be written: they can't leave the table.
+    fn waiting_max(&self) -> usize {
+        ((self.options.node_bytes_max / NODE_BYTES_EACH) as usize).max(PENDING_MAX)
     }
 
     /// Whether the access times that wait have waited long enough.
@@ -126,19 +129,20 @@ impl FileSystem {
         self.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
-    /// Writes the access times that wait, save those of inodes whose times somebody is setting.
+    /// Writes the access times that wait, save those of inodes whose times somebody is setting. What could not be
+    /// written waits on.
     pub(crate) fn write_lazy_times(&self) -> Result<()> {
-        let nodes = std::mem::take(&mut self.lazy_times.pending.lock().nodes);
+        let Pending { nodes, since } = std::mem::take(&mut *self.lazy_times.pending.lock());
         if nodes.is_empty() {
             return Ok(());
         }
         let caller = Caller::default();
         let (mut batch, mut guards) = (Batch::new(), Vec::with_capacity(nodes.len()));
-        let (mut written, mut kept) = (Vec::with_capacity(nodes.len()), Vec::new());
+        let (mut staged, mut kept, mut done) = (Vec::with_capacity(nodes.len()), Vec::new(), Vec::new());
         for node in nodes {
             if !node.state().is_atime_pending {
                 // It has been written with something else.
-                written.push(node);
+                done.push(node);
                 continue;
             }
             let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
@@ -155,18 +159,34 @@ impl FileSystem {
             let patch = RowPatch { atime: Some(TimePatch::Max(atime)), ..RowPatch::default() };
             let (keyspace, key) = node.row_address(&self.keyspaces);
             batch.merge(keyspace, key, patch.encode(node.inode));
-            written.push(node);
+            staged.push(node);
         }
         let result = if batch.is_empty() { Ok(()) } else { self.apply(batch).map(drop) };
-        drop(guards);
-        if !kept.is_empty() {
-            let now = self.shared.clock.monotonic();
-            let mut pending = self.lazy_times.pending.lock();
-            kept.drain(..).for_each(|node| pending.add(node, now));
+        for node in staged {
+            let is_queued_anew = result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
+            if is_queued_anew { done.push(node) } else { kept.push(node) }
         }
-        for node in written {
+        drop(guards);
+        // What the store refused is due at once.
+        let since = if result.is_ok() { self.shared.clock.monotonic() } else { since };
+        done.extend(self.keep_waiting(kept, since));
+        for node in done {
             self.nodes.release(&node, 1);
         }
         result
+    }
+
+    /// Queues again what could not be written, as far as memory allows. Returns the rest, whose times are lost.
+    fn keep_waiting(&self, mut kept: Vec<Arc<Node>>, since: Duration) -> Vec<Arc<Node>> {
+        if kept.is_empty() {
+            return kept;
+        }
+        let mut pending = self.lazy_times.pending.lock();
+        let room = self.waiting_max().saturating_sub(pending.nodes.len()).min(kept.len());
+        let lost = kept.split_off(room);
+        kept.into_iter().for_each(|node| pending.add(node, since));
+        drop(pending);
+        lost.iter().for_each(|node| node.state().is_atime_pending = false);
+        lost
     }
 }

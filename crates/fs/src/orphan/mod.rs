@@ -24,11 +24,10 @@ impl FileSystem {
         if self.options.read_only {
             return Ok(());
         }
-        if self.lazy_times_are_due() {
-            self.write_lazy_times()?;
-        }
-        self.write_quota_times()?;
-        self.reap_all()
+        // One failure keeps nothing else from being done: what is reaped makes room.
+        let times = if self.lazy_times_are_due() { self.write_lazy_times() } else { Ok(()) };
+        let quota_times = self.write_quota_times();
+        self.reap_all().and(times).and(quota_times)
     }
 
     /// Reaps what is queued, because space is short. True: there was something, so an operation that failed

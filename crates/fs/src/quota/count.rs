@@ -200,14 +200,23 @@ fn add(sums: &mut Sums, header: &Header) {
     }
 }
 
-/// Compares what is counted with what there is.
+/// Looks at every record, and compares what is counted with what there is.
 pub(crate) fn check_usage(
     read: &dyn Read,
     keyspaces: &Keyspaces,
     keyspace: Keyspace,
     report: &mut CheckReport,
 ) -> Result<()> {
-    if state_of(read, keyspace)? != Some(true) {
+    let problems_before = report.problems.len();
+    let mut cursor = read.cursor(keyspace, KeyRange::all())?;
+    cursor.next()?;
+    while let Some((at, value)) = cursor.entry() {
+        if let Some(spoilt) = record::spoilt(at, value) {
+            report.problem(spoilt.to_string(), "it says nothing that is known".to_owned());
+        }
+        cursor.next()?;
+    }
+    if report.problems.len() > problems_before || state_of(read, keyspace)? != Some(true) {
         return Ok(());
     }
     let there_is = count_rows(read, keyspaces, &|_| {})?;

@@ -7,7 +7,7 @@
 //!
 //! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until its
 //! batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The table of
-//! accounts has one lock, held for moments and with nothing else.
+//! accounts has one lock, held for moments and with nothing else. Who sets limits takes turns.
 //!
 //! Invariants: the usage in the table is that in the store, but for batches that are being applied; with quotas off,
 //! an operation pays for one look at the gate. Files of a store with quotas are not changed by a kvfs that does not
@@ -22,13 +22,13 @@ mod table;
 use std::sync::Arc;
 
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use charge::Change;
 pub(crate) use count::{check_usage, forget_count};
 pub use project::Project;
 pub(crate) use project::expect_same_project;
-pub(crate) use record::QuotaMerge;
+pub(crate) use record::{QuotaMerge, Spoilt, spoilt};
 pub(crate) use table::Pending;
 
 use crate::{FileSystem, FsError, Result};
@@ -149,6 +149,8 @@ pub struct QuotaLine {
 pub(crate) struct Quotas {
     keyspace: Keyspace,
     accounts: Accounts,
+    /// Who sets limits holds it, so that the store and the table agree on who was last.
+    setting: Mutex<()>,
 }
 
 /// What all views have in common: `None` while quotas are off.
@@ -168,6 +170,11 @@ pub(crate) fn find_keyspace(store: &dyn Store) -> Result<Option<Keyspace>> {
 pub(crate) fn state_of(read: &dyn Read, keyspace: Keyspace) -> Result<Option<bool>> {
     let state = read.get(keyspace, record::STATE_KEY)?;
     state.map(|bytes| record::decode_state(&bytes)).transpose()
+}
+
+/// Whether quotas are on in what `read` shows, whatever else can be said of them.
+pub(crate) fn are_on(read: &dyn Read, keyspace: Keyspace) -> Result<bool> {
+    Ok(read.get(keyspace, record::STATE_KEY)?.is_some())
 }
 
 impl FileSystem {
@@ -193,6 +200,19 @@ impl FileSystem {
     /// # Errors
     /// `Invalid` while quotas are off, and for project 0, which is none; store errors.
     pub fn set_quota(&self, kind: QuotaKind, id: u32, limits: Limits) -> Result<()> {
+        self.change_quota(kind, id, |_| limits)
+    }
+
+    /// As [`Self::set_quota`], with what `change` makes of the limits that there are: nobody else changes any meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn change_quota(
+        &self,
+        kind: QuotaKind,
+        id: u32,
+        change: impl FnOnce(Limits) -> Limits,
+    ) -> Result<()> {
         self.expect_main()?;
         self.check_writable()?;
         if (kind, id) == (QuotaKind::Project, 0) {
@@ -200,6 +220,8 @@ impl FileSystem {
         }
         let gate = self.shared.quotas.read();
         let quotas = gate.as_ref().ok_or(QUOTAS_ARE_OFF)?;
+        let _turn = quotas.setting.lock();
+        let limits = change(quotas.accounts.line(kind, id).limits);
         let mut batch = Batch::new();
         let key = key(kind, id, Part::Limits);
         if limits.are_none() && limits.grace_seconds == GRACE_SECONDS {
@@ -231,7 +253,8 @@ impl FileSystem {
 
     /// Reads all accounts.
     fn load_quotas(&self, keyspace: Keyspace, is_counted: bool) -> Result<Arc<Quotas>> {
-        let quotas = Quotas { keyspace, accounts: Accounts::new(is_counted) };
+        let accounts = Accounts::new(is_counted);
+        let quotas = Quotas { keyspace, accounts, setting: Mutex::default() };
         let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
         cursor.next()?;
         while let Some((key, value)) = cursor.entry() {

@@ -2,6 +2,8 @@
 //!
 //! Thread safety: plain values. Invariant: usage is only ever added to, so that changes commute.
 
+use std::fmt;
+
 use bytes::Bytes;
 use kvfs_store::{MergeFunction, StoreError, Touch};
 use zerocopy::little_endian::{I64, U32, U64};
@@ -147,6 +149,42 @@ pub(super) fn decode_state(bytes: &[u8]) -> Result<bool> {
     match <[U32; 2]>::read_from_bytes(bytes).map(|words| words.map(U32::get)) {
         Ok([VERSION, state @ 0..=1]) => Ok(state == 1),
         _ => Err(corrupt("state")),
+    }
+}
+
+/// What of quotas a record is about that says nothing that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spoilt {
+    /// Whether everything has been counted.
+    State,
+    Usage(QuotaKind, u32),
+    Limits(QuotaKind, u32),
+    /// Since when limits are overstepped.
+    Since(QuotaKind, u32),
+}
+
+impl fmt::Display for Spoilt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, kind, id) = match self {
+            Self::State => return write!(f, "state of quotas"),
+            Self::Usage(kind, id) => ("usage", kind, id),
+            Self::Limits(kind, id) => ("limits", kind, id),
+            Self::Since(kind, id) => ("times of grace", kind, id),
+        };
+        write!(f, "{what} of {} {id}", kind.word())
+    }
+}
+
+/// Looks whether a record can be decoded; `None`: it can, or is none of ours.
+pub(crate) fn spoilt(key: &[u8], value: &[u8]) -> Option<Spoilt> {
+    if key == STATE_KEY {
+        return decode_state(value).is_err().then_some(Spoilt::State);
+    }
+    let (kind, id, part) = parse_key(key)?;
+    match part {
+        Part::Usage => decode_usage(value).is_err().then_some(Spoilt::Usage(kind, id)),
+        Part::Limits => decode_limits(value).is_err().then_some(Spoilt::Limits(kind, id)),
+        Part::Since => decode_since(value).is_err().then_some(Spoilt::Since(kind, id)),
     }
 }
 

@@ -14,6 +14,7 @@ mod edit;
 mod found;
 mod names;
 mod paths;
+mod quotas;
 mod rows;
 mod survey;
 
@@ -65,7 +66,7 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
     let txn = store.begin(TxnOptions::default())?;
     let now: Timestamp = clock.wall().into();
     let has_quotas = match quotas {
-        Some(keyspace) => quota::state_of(&*txn, keyspace)?.is_some(),
+        Some(keyspace) => quota::are_on(&*txn, keyspace)?,
         None => false,
     };
     let mut edit = edit::Edit::new(&*txn, keyspaces, now, has_quotas);
@@ -73,6 +74,7 @@ pub fn repair(store: &Arc<dyn Store>, clock: &dyn Clock) -> Result<RepairReport>
         .and_then(|()| names::repair(&mut edit))
         .and_then(|()| content::repair(&mut edit))
         .and_then(|()| counters::repair(&mut edit))
+        .and_then(|()| quotas::repair(&mut edit, quotas))
         .and_then(|()| edit.finish())
         .and_then(|report| recount(&*txn, &keyspaces, quotas, report))
         .and_then(|report| Ok((report, check::check_read(&*txn, &keyspaces)?.problems)));

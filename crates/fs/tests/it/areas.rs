@@ -282,6 +282,34 @@ fn lazy_access_times_are_written_with_changes_that_quotas_count() {
 }
 
 #[test]
+fn access_times_that_could_not_be_written_are_written_later() {
+    let bytes_max = 100_000;
+    let store: Arc<dyn Store> = Arc::new(ModelStore::with_capacity_bytes(bytes_max));
+    let options = MountOptions { atime: AtimePolicy::Strict, ..MountOptions::default() };
+    let setup = Setup::with(Arc::clone(&store), 4096, options);
+    let file = setup.file(ROOT, "f");
+    setup.write_at(file, 0, b"content").unwrap();
+    let filler = store.open_keyspace("filler", KeyspaceKind::Tuple, None).unwrap();
+    let mut batch = Batch::new();
+    batch.put(filler, "k", vec![1; store.space().available_bytes as usize - 1]);
+    store.apply(batch, Durability::Buffered).unwrap();
+    setup.clock.advance(Duration::from_secs(10));
+    setup.read_all(file);
+    let seen = setup.getattr(&setup.caller, file).unwrap().atime;
+    assert!(matches!(setup.housekeep(), Err(FsError::NoSpace)), "there is no room for the time");
+    setup.sync_target_all().expect("which keeps nothing else from becoming durable");
+    let mut batch = Batch::new();
+    batch.delete(filler, "k");
+    store.apply(batch, Durability::Buffered).unwrap();
+    assert!(atime_in_the_store(&setup, b"f") < seen);
+    setup.housekeep().unwrap();
+    assert_eq!(atime_in_the_store(&setup, b"f"), seen);
+    // It is out of the queue: nothing keeps the node any more.
+    setup.forget(file, 1);
+    assert_eq!(setup.node_stats().nodes, 1, "only the root");
+}
+
+#[test]
 fn lazy_access_times_wait_in_bounded_memory() {
     let options = MountOptions {
         lazytime: true,

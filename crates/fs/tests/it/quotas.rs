@@ -70,6 +70,27 @@ fn turned_on_again_after_a_failure_they_count_again() {
 }
 
 #[test]
+fn changes_of_limits_at_the_same_time_all_count() {
+    let setup = Setup::new(100);
+    on(&setup);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let more = |limits: Limits| Limits { inodes_hard: limits.inodes_hard + 1, ..limits };
+                    setup.fs.change_quota(ANNA.0, ANNA.1, more).unwrap();
+                }
+            });
+        }
+    });
+    let hard = |setup: &Setup| setup.quota(ANNA.0, ANNA.1).unwrap().limits.inodes_hard;
+    assert_eq!(hard(&setup), 800);
+    let mut setup = setup;
+    setup.reopen();
+    assert_eq!(hard(&setup), 800, "as the table had it");
+}
+
+#[test]
 fn usage_follows_content_owners_and_the_end_of_files() {
     let setup = Setup::new(100);
     on(&setup);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::repair::{DamagedKeys, RepairReport, describe, repair};
-use kvfs_fs::{NodeId, XattrMode, check};
+use kvfs_fs::{Limits, NodeId, QuotaKind, Usage, XattrMode, check};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Store};
 
 use crate::setup::{Random, Setup};
@@ -295,6 +295,31 @@ fn a_superblock_record_that_is_made_anew_says_that_there_are_quotas() {
     tree.apply(|batch| batch.delete(meta, row_key(0, "superblock")));
     tree.repair("no superblock record");
     assert_eq!((before, version(&tree)), (2, 2), "a program that knows no quotas refuses it");
+}
+
+#[test]
+fn records_of_quotas_that_say_nothing_are_taken_away_and_counted_anew() {
+    let limits = Limits { inodes_hard: 1000, ..Limits::default() };
+    let account = |part: u8| [&b"u"[..], &7_u32.to_be_bytes(), &[part]].concat();
+    let records: [(&str, Vec<u8>); 4] =
+        [("state", b"state".to_vec()), ("usage", account(0)), ("limits", account(1)), ("times", account(2))];
+    for (what, key) in records {
+        let mut tree = Tree::new(&mut Random::new(9));
+        tree.setup.quota_on(&|_| {}).unwrap();
+        tree.setup.set_quota(QuotaKind::User, 1000, limits).unwrap();
+        let quotas = tree.keyspace("\u{1}quota");
+        tree.apply(|batch| batch.put(quotas, key.clone(), "nonsense!"));
+        let damage = check::check(&tree.setup.store).unwrap();
+        assert_eq!(damage.problems.len(), 1, "{what}: {damage:?}");
+        let report = tree.repair(what);
+        assert_eq!(report.lost.len(), usize::from(what == "limits"), "{what}: {report:?}");
+        assert_eq!(report.fixed.len(), usize::from(what != "limits"), "{what}: {report:?}");
+        // With the usage.
+        tree.setup.assert_sound(what);
+        let line = |id| tree.setup.quota(QuotaKind::User, id).unwrap();
+        assert_eq!(line(1000).limits, limits, "{what}: others keep theirs");
+        assert_eq!((line(7).limits, line(7).usage), (Limits::default(), Usage::default()), "{what}");
+    }
 }
 
 #[test]

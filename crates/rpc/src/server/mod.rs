@@ -29,6 +29,7 @@ mod users;
 
 pub use failure::TxnError;
 pub use peer::Peer;
+pub use peer_groups::peer_groups;
 pub use transactions::{Begin, Transactions, TxnLine};
 
 use std::io;

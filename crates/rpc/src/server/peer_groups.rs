@@ -10,8 +10,11 @@ const GROUPS_FIRST: usize = 32;
 /// As many as Linux allows.
 const GROUPS_MAX: usize = 65536;
 
-/// The supplementary groups of whoever connected.
-pub(super) fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
+/// The supplementary groups of whoever connected to a socket of the system.
+///
+/// # Errors
+/// The descriptor is no such socket, or is not connected.
+pub fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
     let descriptor = socket.as_fd().as_raw_fd();
     let mut groups = vec![0_u32; GROUPS_FIRST];
     loop {
