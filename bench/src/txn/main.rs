@@ -3,6 +3,7 @@
 //! The experiments are those of the KVFS thesis (figures 4.1 to 4.3, 4.6 to 4.8) in sizes for one machine of today, and
 //! what its authors left for later: group commit. Everything is made below `--work` and removed at the end.
 
+mod clients;
 mod ends;
 mod library;
 mod plots;

@@ -1,0 +1,34 @@
+//! Tests of who waits for whom before a flush.
+
+use std::time::Duration;
+
+use crate::journal::patience::{HASTY_FLUSHES, Patience, WAIT_MAX};
+
+const US: Duration = Duration::from_micros(1);
+
+#[test]
+fn a_flush_waits_for_those_that_the_last_one_let_go_for_as_long_as_that_took() {
+    let mut patience = Patience::default();
+    assert_eq!(patience.wait(1, Duration::ZERO), None, "nobody is known");
+    patience.note_flush(1000 * US, 100 * US, 1, 0);
+    assert_eq!(patience.wait(1, 1001 * US), None, "a lone client");
+    patience.note_flush(2000 * US, 100 * US, 1, 15);
+    assert_eq!(patience.wait(15, 2001 * US), Some(99 * US));
+    assert_eq!(patience.wait(16, 2001 * US), None, "all are there");
+    assert_eq!(patience.wait(15, 2100 * US), None, "they had their time");
+    patience.note_flush(3000 * US, Duration::from_secs(2), 16, 0);
+    assert_eq!(patience.wait(1, 3000 * US), Some(WAIT_MAX), "the device may have stood still");
+}
+
+#[test]
+fn after_a_wait_in_vain_many_flushes_wait_for_nobody() {
+    let mut patience = Patience::default();
+    patience.note_flush(Duration::ZERO, 100 * US, 2, 2);
+    assert!(patience.wait(2, US).is_some());
+    patience.note_vain();
+    for _ in 0..HASTY_FLUSHES {
+        assert_eq!(patience.wait(2, US), None);
+        patience.note_flush(Duration::ZERO, 100 * US, 2, 2);
+    }
+    assert!(patience.wait(2, US).is_some());
+}
