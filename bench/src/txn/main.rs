@@ -22,6 +22,10 @@ use kvfs_bench::summary::Summary;
 use kvfs_bench::{host, interrupt};
 use serde::Serialize;
 
+/// What the program has: many threads that write at once meet in the C library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measure transactions in the engine and on a mount.
 #[derive(Parser)]
 #[command(

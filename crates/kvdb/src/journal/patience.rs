@@ -6,11 +6,13 @@
 //!
 //! Thread safety: a value, behind the journal's lock.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Flushes that wait for nobody, after one that waited in vain: clients whose work takes longer than a flush lose a
-/// thirtieth, not half.
-pub(super) const HASTY_FLUSHES: u32 = 32;
+/// Flushes that wait for nobody after one that waited in vain: so many at first, and twice as many each time, up to the
+/// last number. One client that was held up costs little; those whose work takes longer than a flush lose a sixtieth,
+/// not half.
+pub(super) const HASTY_FLUSHES: RangeInclusive<u32> = 4..=64;
 /// The longest wait.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(4);
 
@@ -23,12 +25,18 @@ pub(super) struct Patience {
     until: Duration,
     /// So many flushes from now on wait for nobody.
     hasty: u32,
+    /// How many it were after the last wait in vain; 0: all came since.
+    hasty_last: u32,
 }
 
 impl Patience {
     /// A flush that took so long has ended `now`; so many clients were `served`, so many wait for the next one.
     pub(super) fn note_flush(&mut self, now: Duration, took: Duration, served: u32, waiting: u32) {
-        self.hasty = self.hasty.saturating_sub(1);
+        if self.hasty > 0 {
+            self.hasty -= 1;
+        } else if served >= self.expected {
+            self.hasty_last = 0;
+        }
         self.expected = served + waiting;
         self.until = now + took.min(WAIT_MAX);
     }
@@ -43,6 +51,7 @@ impl Patience {
 
     /// They waited, and not all came.
     pub(super) fn note_vain(&mut self) {
-        self.hasty = HASTY_FLUSHES;
+        self.hasty_last = (2 * self.hasty_last).clamp(*HASTY_FLUSHES.start(), *HASTY_FLUSHES.end());
+        self.hasty = self.hasty_last;
     }
 }

@@ -20,15 +20,29 @@ fn a_flush_waits_for_those_that_the_last_one_let_go_for_as_long_as_that_took() {
     assert_eq!(patience.wait(1, 3000 * US), Some(WAIT_MAX), "the device may have stood still");
 }
 
+/// Flushes of 4 clients until the next one that waits.
+fn count_hasty(patience: &mut Patience) -> u32 {
+    let mut count = 0;
+    while patience.wait(2, US).is_none() {
+        patience.note_flush(Duration::ZERO, 100 * US, 2, 2);
+        count += 1;
+    }
+    count
+}
+
 #[test]
-fn after_a_wait_in_vain_many_flushes_wait_for_nobody() {
+fn after_waits_in_vain_ever_more_flushes_wait_for_nobody() {
     let mut patience = Patience::default();
     patience.note_flush(Duration::ZERO, 100 * US, 2, 2);
+    let mut after_vain = || {
+        patience.note_vain();
+        count_hasty(&mut patience)
+    };
+    let counts = [(); 7].map(|()| after_vain());
+    assert_eq!(counts, [4, 8, 16, 32, 64, 64, 64]);
+    assert_eq!((counts[0], counts[6]), (*HASTY_FLUSHES.start(), *HASTY_FLUSHES.end()));
+    patience.note_flush(Duration::ZERO, 100 * US, 4, 0);
     assert!(patience.wait(2, US).is_some());
     patience.note_vain();
-    for _ in 0..HASTY_FLUSHES {
-        assert_eq!(patience.wait(2, US), None);
-        patience.note_flush(Duration::ZERO, 100 * US, 2, 2);
-    }
-    assert!(patience.wait(2, US).is_some());
+    assert_eq!(count_hasty(&mut patience), 4, "all had come");
 }
