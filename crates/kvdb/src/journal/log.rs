@@ -70,6 +70,8 @@ pub(super) struct State {
     /// Everything up to here has been flushed.
     durable: (Seqno, u64),
     is_writing: bool,
+    /// Threads that wait until nobody writes.
+    writers_waiting: u32,
     /// Somebody leads; he may still be waiting for another one's write.
     is_led: bool,
     flight: Option<Flight>,
@@ -90,6 +92,7 @@ impl State {
             written: (seqno, head.0),
             durable: (seqno, head.0),
             is_writing: false,
+            writers_waiting: 0,
             is_led: false,
             flight: None,
             gathering: Clients::default(),
@@ -158,7 +161,7 @@ impl State {
         if !self.is_led {
             self.gathering.is_timed = false;
             if wake == Wake::TimeOver {
-                self.patience.note_vain();
+                self.patience.note_time_over(self.gathering.count);
             }
         }
     }
@@ -310,7 +313,9 @@ impl<M: Monitor<State>> Log<M> {
 
     fn wait_for_writer<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
         while state.is_writing {
+            state.writers_waiting += 1;
             state = self.state.wait(state);
+            state.writers_waiting -= 1;
         }
         state
     }
@@ -341,7 +346,9 @@ impl<M: Monitor<State>> Log<M> {
                 state.gathering.open(Wake::Look);
             }
         }
-        self.state.notify_all();
+        if state.writers_waiting > 0 {
+            self.state.notify_all();
+        }
         state
     }
 

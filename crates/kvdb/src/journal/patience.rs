@@ -25,7 +25,7 @@ pub(super) struct Patience {
     until: Duration,
     /// So many flushes from now on wait for nobody.
     hasty: u32,
-    /// How many it were after the last wait in vain; 0: all came since.
+    /// How many it were after the last wait in vain; 0: all have come since.
     hasty_last: u32,
 }
 
@@ -49,8 +49,13 @@ impl Patience {
         self.until.checked_sub(now).filter(|time| !time.is_zero())
     }
 
-    /// They waited, and not all came.
-    pub(super) fn note_vain(&mut self) {
+    /// So many had gathered when their time was over.
+    pub(super) fn note_time_over(&mut self, gathered: u32) {
+        self.until = Duration::ZERO;
+        // With most of them there it was worth the wait.
+        if 4 * u64::from(gathered) >= 3 * u64::from(self.expected) {
+            return;
+        }
         self.hasty_last = (2 * self.hasty_last).clamp(*HASTY_FLUSHES.start(), *HASTY_FLUSHES.end());
         self.hasty = self.hasty_last;
     }

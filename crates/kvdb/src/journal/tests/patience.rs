@@ -35,7 +35,7 @@ fn after_waits_in_vain_ever_more_flushes_wait_for_nobody() {
     let mut patience = Patience::default();
     patience.note_flush(Duration::ZERO, 100 * US, 2, 2);
     let mut after_vain = || {
-        patience.note_vain();
+        patience.note_time_over(2);
         count_hasty(&mut patience)
     };
     let counts = [(); 7].map(|()| after_vain());
@@ -43,6 +43,8 @@ fn after_waits_in_vain_ever_more_flushes_wait_for_nobody() {
     assert_eq!((counts[0], counts[6]), (*HASTY_FLUSHES.start(), *HASTY_FLUSHES.end()));
     patience.note_flush(Duration::ZERO, 100 * US, 4, 0);
     assert!(patience.wait(2, US).is_some());
-    patience.note_vain();
-    assert_eq!(count_hasty(&mut patience), 4, "all had come");
+    patience.note_time_over(3);
+    assert_eq!(count_hasty(&mut patience), 1, "three of four were worth it: only they do not wait again");
+    patience.note_time_over(2);
+    assert_eq!(count_hasty(&mut patience), 4, "all had come since");
 }
