@@ -284,7 +284,9 @@ fn clients_that_come_back_share_a_flush_in_every_interleaving() {
                 log.sync(seqno).unwrap();
             })
         });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         let stats = log.read(State::stats);
         assert_eq!((stats.groups, stats.flushes), (1, 1));
     }
