@@ -3,6 +3,7 @@
 //! The experiments are those of the KVFS thesis (figures 4.1 to 4.3, 4.6 to 4.8) in sizes for one machine of today, and
 //! what its authors left for later: group commit. Everything is made below `--work` and removed at the end.
 
+mod clients;
 mod ends;
 mod library;
 mod plots;
@@ -20,6 +21,10 @@ use clap::Parser;
 use kvfs_bench::summary::Summary;
 use kvfs_bench::{host, interrupt};
 use serde::Serialize;
+
+/// What the program has: many threads that write at once meet in the C library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Measure transactions in the engine and on a mount.
 #[derive(Parser)]

@@ -15,7 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use kvfs_bench::source;
 
-use crate::{Experiment, Goal, ends, project};
+use crate::{Experiment, Goal, clients, ends, project};
 
 /// A store and its mount.
 pub(crate) struct Mount {
@@ -128,6 +128,7 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
     ];
     let mut all = Vec::new();
     all.extend(ends::experiments(&mount, quick));
+    all.extend(clients::experiments(&mount, quick));
     let in_mount = Rc::clone(&mount);
     all.push(Experiment {
         name: "kvfs txn run -- true".into(),

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fmt};
 
 use kvfs_store::{Result, Seqno, StoreError};
 
-use super::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use super::sync::{AtomicU64, Condvar, Mutex, Ordering, SPINS};
 
 #[derive(Debug, Default)]
 struct State {
@@ -103,6 +103,17 @@ impl Ticket<'_> {
         let publisher = self.publisher;
         let mut state = publisher.state.lock();
         publisher.finish(&mut state, self.first, self.last);
+        if publisher.visible.load(Ordering::Relaxed) < self.last {
+            // Those before this one are about to finish, on other CPUs: sooner than a thread is woken.
+            drop(state);
+            for _ in 0..SPINS {
+                if publisher.visible.load(Ordering::Acquire) >= self.last {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            state = publisher.state.lock();
+        }
         while publisher.visible.load(Ordering::Relaxed) < self.last {
             if let Some(given_up) = state.given_up.filter(|&given_up| given_up < self.first) {
                 let reason = format!("the commit at seqno {given_up} was given up half-way");

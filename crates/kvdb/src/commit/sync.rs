@@ -4,6 +4,9 @@ pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) use parking_lot::{Mutex, MutexGuard};
 
+/// How often a thread looks before it sleeps: some microseconds.
+pub(super) const SPINS: u32 = 100;
+
 /// A condition variable whose wait takes and returns the guard.
 #[derive(Debug, Default)]
 pub(super) struct Condvar(parking_lot::Condvar);

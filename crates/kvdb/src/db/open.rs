@@ -135,7 +135,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         Journal::replay(device.as_ref(), area, next_epoch, tail, &mut feed)?;
         None
     } else {
-        Some(Journal::open(device, area, next_epoch, tail, &mut feed)?)
+        Some(Journal::open(device, area, next_epoch, tail, Arc::clone(&clock), &mut feed)?)
     };
     let Replay { active, sealed, last_seqno, commits, undo, active_from, .. } = replay;
     if !options.read_only {

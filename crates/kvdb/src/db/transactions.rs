@@ -8,6 +8,7 @@
 //! I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -19,10 +20,13 @@ use super::txn::DbTxn;
 use crate::commit::PrivateRuns;
 use crate::version::{COMMITTED_MAX, Edit};
 
-/// Ids that one edit of the manifest reserves.
-const IDS_RESERVED: u64 = 1024;
+/// Ids that one edit of the manifest reserves: at first, and at most. All who begin wait for it, so a store in which
+/// many do reserves more.
+const IDS_RESERVED: Range<u64> = 1 << 10..1 << 16;
 
 struct Ids {
+    /// The first one of this opening.
+    first: u64,
     next: u64,
     /// Ids below are reserved.
     end: u64,
@@ -88,7 +92,7 @@ impl Transactions {
         }
         let next = next_id.max(1);
         Self {
-            ids: Mutex::new(Ids { next, end: next, is_closed: false }),
+            ids: Mutex::new(Ids { first: next, next, end: next, is_closed: false }),
             known: Mutex::new(known),
             live: Mutex::default(),
             kept: Mutex::default(),
@@ -230,7 +234,7 @@ impl Inner {
             return Err(StoreError::Failed { reason: "the store was closed".into() });
         }
         if ids.next == ids.end {
-            let end = ids.end + IDS_RESERVED;
+            let end = ids.end + (ids.next - ids.first).clamp(IDS_RESERVED.start, IDS_RESERVED.end);
             self.install(vec![Edit::NextTxn(end)], &[], &[], |view| view)?;
             ids.end = end;
         }

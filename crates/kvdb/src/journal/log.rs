@@ -2,25 +2,63 @@
 //!
 //! Two roles, each held by one thread at a time and neither with the lock held during I/O. The
 //! *writer* takes the open group and writes it. The *leader* of a sync writes the open group and
-//! then flushes; threads that come meanwhile collect in the next group and find their work done, or
-//! one of them leads next. A writer may work while a flush is under way: the flush then counts only
-//! for what had been written before it began.
+//! then flushes; threads that come meanwhile gather for the next flush, which one of them leads. A
+//! writer may work while a flush is under way: the flush then counts only for what had been written
+//! before it began. Whether those who have gathered wait for more says [`Patience`]; then the last
+//! one leads, or the first one when the time is over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_device::Device;
+use kvfs_store::clock::Clock;
 use kvfs_store::{Result, Seqno, StoreError};
 
 use super::codec::{Entry, encode, encoded_len_max};
+use super::gate::{Gate, Wake};
 use super::group::Group;
 use super::header::{HEADER_BYTES, group_len};
-use super::monitor::{Monitor, Signal, Wake};
+use super::monitor::Monitor;
+use super::patience::Patience;
 use super::{AppendError, Appended, JournalArea, JournalStats, Lsn};
 
 /// An open group of this length is due to be written, unless a write is under way.
 const WRITE_LEN: usize = 1 << 20;
 /// An open group of this length makes appending wait for the write that is under way.
 const WAIT_LEN: usize = 4 << 20;
+
+/// Who waits for the end of the same flush.
+#[derive(Default)]
+struct Clients {
+    /// Those who have come; some may be on their way to the gate.
+    count: u32,
+    /// Somebody waits at the gate whose time is limited.
+    is_timed: bool,
+    /// Only where somebody has to wait.
+    gate: Option<Arc<dyn Gate>>,
+}
+
+impl Clients {
+    fn open(&self, wake: Wake) {
+        if let Some(gate) = &self.gate {
+            gate.open(wake);
+        }
+    }
+}
+
+/// A flush that is led.
+struct Flight {
+    /// Everything up to here is durable when it ends well.
+    seqno: Seqno,
+    clients: Clients,
+}
+
+/// What a client does next.
+enum Turn {
+    Lead,
+    /// For so long at most.
+    Wait(Option<Duration>),
+}
 
 /// What the lock protects.
 pub(super) struct State {
@@ -32,11 +70,16 @@ pub(super) struct State {
     /// Everything up to here has been flushed.
     durable: (Seqno, u64),
     is_writing: bool,
-    is_flushing: bool,
     /// Where the group begins that was last said to be due: said once.
     said_due: Option<u64>,
-    /// Who waits for the end of a flush, and what each wants to be durable.
-    waiters: Vec<(Seqno, Arc<dyn Signal>)>,
+    /// Threads that wait until nobody writes.
+    writers_waiting: u32,
+    /// Somebody leads; he may still be waiting for another one's write.
+    is_led: bool,
+    flight: Option<Flight>,
+    /// For the flush after that: what they want to be durable is behind its end.
+    gathering: Clients,
+    pub(super) patience: Patience,
     failed: Option<Arc<str>>,
     stats: JournalStats,
 }
@@ -51,9 +94,12 @@ impl State {
             written: (seqno, head.0),
             durable: (seqno, head.0),
             is_writing: false,
-            is_flushing: false,
             said_due: None,
-            waiters: Vec::new(),
+            writers_waiting: 0,
+            is_led: false,
+            flight: None,
+            gathering: Clients::default(),
+            patience: Patience::default(),
             failed: None,
             stats: JournalStats::default(),
         }
@@ -90,22 +136,37 @@ impl State {
         }
     }
 
-    /// Those who have nothing more to wait for, and one who leads next. After a failure everybody.
-    fn take_woken(&mut self) -> Vec<(Arc<dyn Signal>, Wake)> {
-        let (durable, mut looks_max) = (self.durable.0, if self.failed.is_some() { usize::MAX } else { 1 });
-        let mut woken = Vec::new();
-        self.waiters.retain(|(seqno, signal)| {
-            let wake = if *seqno <= durable { Wake::Done } else { Wake::Look };
-            if wake == Wake::Look {
-                if looks_max == 0 {
-                    return true;
-                }
-                looks_max -= 1;
+    /// Those who wait with one that wants `seqno` to be durable, which it is not.
+    fn clients_of(&mut self, seqno: Seqno) -> &mut Clients {
+        match &mut self.flight {
+            Some(flight) if seqno <= flight.seqno => &mut flight.clients,
+            _ => &mut self.gathering,
+        }
+    }
+
+    fn turn(&mut self, now: impl FnOnce() -> Duration) -> Turn {
+        if self.is_led {
+            return Turn::Wait(None);
+        }
+        match self.patience.wait(self.gathering.count, now()) {
+            None => Turn::Lead,
+            Some(_) if self.gathering.is_timed => Turn::Wait(None),
+            Some(time) => {
+                self.gathering.is_timed = true;
+                Turn::Wait(Some(time))
             }
-            woken.push((Arc::clone(signal), wake));
-            false
-        });
-        woken
+        }
+    }
+
+    /// A client looks again that had waited for others.
+    fn note_waited(&mut self, wake: Wake) {
+        // Else the others have come, and it waits with them.
+        if !self.is_led {
+            self.gathering.is_timed = false;
+            if wake == Wake::TimeOver {
+                self.patience.note_time_over(self.gathering.count);
+            }
+        }
     }
 
     /// Whether the open group has become due just now.
@@ -120,23 +181,24 @@ impl State {
     }
 }
 
-fn give(woken: &[(Arc<dyn Signal>, Wake)]) {
-    for (signal, wake) in woken {
-        signal.give(*wake);
-    }
-}
-
 /// The journal without recovery, over any monitor.
 pub(super) struct Log<M> {
     device: Arc<dyn Device>,
     area: JournalArea,
     epoch: u64,
+    clock: Arc<dyn Clock>,
     state: M,
 }
 
 impl<M: Monitor<State>> Log<M> {
-    pub(super) fn new(device: Arc<dyn Device>, area: JournalArea, epoch: u64, state: State) -> Self {
-        Self { device, area, epoch, state: M::new(state) }
+    pub(super) fn new(
+        device: Arc<dyn Device>,
+        area: JournalArea,
+        epoch: u64,
+        clock: Arc<dyn Clock>,
+        state: State,
+    ) -> Self {
+        Self { device, area, epoch, clock, state: M::new(state) }
     }
 
     pub(super) fn area(&self) -> JournalArea {
@@ -189,28 +251,39 @@ impl<M: Monitor<State>> Log<M> {
     pub(super) fn sync(&self, seqno: Seqno) -> Result<()> {
         let mut state = self.state.lock();
         let seqno = seqno.min(state.appended);
+        if state.durable.0 < seqno {
+            state.check()?;
+            state.clients_of(seqno).count += 1;
+        }
         loop {
             if state.durable.0 >= seqno {
                 return Ok(());
             }
             state.check()?;
-            if state.is_flushing {
-                let signal = M::signal();
-                state.waiters.push((seqno, Arc::clone(&signal)));
-                drop(state);
-                if signal.wait() == Wake::Done {
-                    return Ok(());
-                }
-                state = self.state.lock();
-            } else {
+            let Turn::Wait(at_most) = state.turn(|| self.clock.monotonic()) else {
                 state = self.lead(state);
+                continue;
+            };
+            let gate = Arc::clone(state.clients_of(seqno).gate.get_or_insert_with(M::gate));
+            drop(state);
+            let wake = gate.wait(at_most);
+            if wake == Wake::Done {
+                return Ok(());
+            }
+            state = self.state.lock();
+            if at_most.is_some() {
+                state.note_waited(wake);
             }
         }
     }
 
     /// Writes the open group and flushes, for everybody who appended before the write began.
     fn lead<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
-        state.is_flushing = true;
+        let begun = self.clock.monotonic();
+        state.is_led = true;
+        state = self.wait_for_writer(state);
+        let clients = std::mem::take(&mut state.gathering);
+        state.flight = Some(Flight { seqno: state.appended, clients });
         state = self.write_open(state);
         if state.failed.is_none() {
             let target = state.written;
@@ -225,18 +298,37 @@ impl<M: Monitor<State>> Log<M> {
                 Err(error) => state.fail("flushing the journal", &error),
             }
         }
-        state.is_flushing = false;
-        let woken = state.take_woken();
-        drop(state);
-        give(&woken);
+        self.land(state, begun);
         self.state.lock()
     }
 
-    /// Waits until no other thread writes, then writes the open group, if it holds anything.
-    fn write_open<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
-        while state.is_writing {
-            state = self.state.wait(state);
+    /// Ends the flight that began then.
+    fn land<'a>(&'a self, mut state: M::Guard<'a>, begun: Duration) {
+        state.is_led = false;
+        let Some(Flight { seqno, clients }) = state.flight.take() else { return };
+        let (now, waiting) = (self.clock.monotonic(), state.gathering.count);
+        state.patience.note_flush(now, now.saturating_sub(begun), clients.count, waiting);
+        let wake = if state.durable.0 >= seqno { Wake::Done } else { Wake::Look };
+        let (next, has_failed) = (state.gathering.gate.clone(), state.failed.is_some());
+        drop(state);
+        if let Some(gate) = next {
+            if has_failed { gate.open(Wake::Look) } else { gate.call_one() }
         }
+        clients.open(wake);
+    }
+
+    fn wait_for_writer<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
+        while state.is_writing {
+            state.writers_waiting += 1;
+            state = self.state.wait(state);
+            state.writers_waiting -= 1;
+        }
+        state
+    }
+
+    /// Waits until no other thread writes, then writes the open group, if it holds anything.
+    fn write_open<'a>(&'a self, state: M::Guard<'a>) -> M::Guard<'a> {
+        let mut state = self.wait_for_writer(state);
         if state.open.is_empty() || state.failed.is_some() {
             return state;
         }
@@ -257,10 +349,12 @@ impl<M: Monitor<State>> Log<M> {
             Err(error) => {
                 state.fail(&format!("writing the journal at position {}", group.lsn), &error);
                 // Who was to lead next may not come to it now.
-                give(&state.take_woken());
+                state.gathering.open(Wake::Look);
             }
         }
-        self.state.notify_all();
+        if state.writers_waiting > 0 {
+            self.state.notify_all();
+        }
         state
     }
 

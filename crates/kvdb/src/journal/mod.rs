@@ -18,23 +18,26 @@
 //! * after a failed write or flush every append and sync fails until the store is opened again.
 
 mod codec;
+mod gate;
 mod group;
 mod header;
 mod log;
 mod monitor;
+mod patience;
 mod recovery;
 pub(crate) mod salvage;
 
 use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device};
+use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Result, Seqno, StoreError};
 
 use crate::format::Superblock;
 use codec::Entry;
 pub use codec::{CommitMark, CommitNote, SpilledCommit};
 use log::{Log, State};
-use monitor::Parking;
+use monitor::Waking;
 pub use recovery::{Recovered, Replayed};
 
 /// A place in the journal's endless stream (bytes from its beginning).
@@ -118,7 +121,7 @@ pub struct JournalStats {
 
 /// An open journal.
 pub struct Journal {
-    log: Log<Parking<State>>,
+    log: Log<Waking<State>>,
 }
 
 /// Zeros are written in pieces of so many bytes.
@@ -146,7 +149,8 @@ impl Journal {
 
     /// Replays the journal from `tail` and opens it for appending behind what was found. `epoch` is
     /// the number of this opening, already durable in the superblock. What was replayed is durable
-    /// when this returns, and what a crash left behind its end is wiped.
+    /// when this returns, and what a crash left behind its end is wiped. `clock` tells how long
+    /// flushes take.
     ///
     /// # Errors
     /// I/O errors; `Corrupt` when a group that had been flushed is damaged; errors of `replay`.
@@ -155,12 +159,13 @@ impl Journal {
         area: JournalArea,
         epoch: u64,
         tail: Lsn,
+        clock: Arc<dyn Clock>,
         replay: &mut dyn FnMut(Replayed) -> Result<()>,
     ) -> Result<Self> {
         let recovered = recovery::replay(device.as_ref(), area, epoch, tail, replay)?;
         recovery::wipe_remains(device.as_ref(), area, &recovered)?;
         let state = State::new(tail, recovered.head, recovered.last_seqno);
-        Ok(Self { log: Log::new(device, area, epoch, state) })
+        Ok(Self { log: Log::new(device, area, epoch, clock, state) })
     }
 
     /// As [`Journal::open`], but only reads: for stores that are opened read-only, and for checks.

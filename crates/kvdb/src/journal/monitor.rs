@@ -1,10 +1,11 @@
-//! A lock with a condition, and signals to single threads, as a seam: group commit runs over `parking_lot` in
-//! production, and over a scheduler that explores interleavings in tests.
+//! A lock with a condition as a seam: group commit runs over the standard library's in production, and over a
+//! scheduler that explores interleavings in tests.
 
 use std::ops::DerefMut;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use super::gate::{Gate, Pass};
 
 /// A mutex over `T` with one condition variable.
 pub(super) trait Monitor<T>: Send + Sync {
@@ -17,58 +18,22 @@ pub(super) trait Monitor<T>: Send + Sync {
     fn lock(&self) -> Self::Guard<'_>;
     /// Unlocks, waits for a notification (or for nothing), and locks again.
     fn wait<'a>(&'a self, guard: Self::Guard<'a>) -> Self::Guard<'a>;
+    /// As [`Self::wait`], for so much time; says whether that is over.
+    fn wait_at_most<'a>(&'a self, guard: Self::Guard<'a>, time: Duration) -> (Self::Guard<'a>, bool);
+    fn notify_one(&self);
     fn notify_all(&self);
-    /// A signal for one thread, which waits for it without the lock.
-    fn signal() -> Arc<dyn Signal>;
+    /// A new gate over a monitor of this kind.
+    fn gate() -> Arc<dyn Gate>;
 }
 
-/// Given once, to one thread. A thread that waits for its own signal need not take the lock of all others
-/// after it has been woken, one after the other.
-pub(super) trait Signal: Send + Sync {
-    /// Returns when the signal was given, and what with it.
-    fn wait(&self) -> Wake;
-    fn give(&self, wake: Wake);
-}
-
-/// Why a thread is woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wake {
-    /// What it waits for has happened.
-    Done,
-    /// It should look again.
-    Look,
-}
-
-#[derive(Default)]
-struct ParkingSignal {
-    wake: Mutex<Option<Wake>>,
-    given: Condvar,
-}
-
-impl Signal for ParkingSignal {
-    fn wait(&self) -> Wake {
-        let mut wake = self.wake.lock();
-        loop {
-            if let Some(wake) = *wake {
-                return wake;
-            }
-            self.given.wait(&mut wake);
-        }
-    }
-
-    fn give(&self, wake: Wake) {
-        *self.wake.lock() = Some(wake);
-        self.given.notify_one();
-    }
-}
-
-/// The monitor of production.
-pub(super) struct Parking<T> {
+/// The monitor of production. Its `notify_all` wakes all threads by one call; that of `parking_lot` wakes one, and each
+/// wakes the next.
+pub(super) struct Waking<T> {
     value: Mutex<T>,
     changed: Condvar,
 }
 
-impl<T: Send> Monitor<T> for Parking<T> {
+impl<T: Send> Monitor<T> for Waking<T> {
     type Guard<'a>
         = MutexGuard<'a, T>
     where
@@ -79,19 +44,27 @@ impl<T: Send> Monitor<T> for Parking<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, T> {
-        self.value.lock()
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&'a self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.changed.wait(&mut guard);
-        guard
+    fn wait<'a>(&'a self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_at_most<'a>(&'a self, guard: MutexGuard<'a, T>, time: Duration) -> (MutexGuard<'a, T>, bool) {
+        let (guard, timeout) = self.changed.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner);
+        (guard, timeout.timed_out())
+    }
+
+    fn notify_one(&self) {
+        self.changed.notify_one();
     }
 
     fn notify_all(&self) {
         self.changed.notify_all();
     }
 
-    fn signal() -> Arc<dyn Signal> {
-        Arc::new(ParkingSignal::default())
+    fn gate() -> Arc<dyn Gate> {
+        Arc::new(Waking::<Pass>::new(Pass::default()))
     }
 }

@@ -2,11 +2,13 @@
 
 mod commit;
 mod crash;
+mod patience;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
+use kvfs_store::clock::{Clock, ManualClock};
 use kvfs_store::{Batch, Keyspace, NOTE_LEN_MAX, Result, Seqno, StoreError, TxnId};
 
 use super::codec::Entry;
@@ -54,6 +56,11 @@ fn put(value: &[u8]) -> Batch {
     batch
 }
 
+/// No time passes.
+fn still() -> Arc<dyn Clock> {
+    Arc::new(ManualClock::default())
+}
+
 fn new_device() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BYTES));
     Journal::create(device.as_ref(), AREA).unwrap();
@@ -62,7 +69,7 @@ fn new_device() -> Arc<MemoryDevice> {
 
 fn open(device: &Arc<MemoryDevice>, epoch: u64, tail: Lsn) -> Result<(Journal, Vec<Replayed>)> {
     let mut replayed = Vec::new();
-    let journal = Journal::open(device.clone(), AREA, epoch, tail, &mut |batch| {
+    let journal = Journal::open(device.clone(), AREA, epoch, tail, still(), &mut |batch| {
         replayed.push(batch);
         Ok(())
     })?;
@@ -249,7 +256,7 @@ fn what_was_synced_is_replayed_and_appending_goes_on_behind_it() {
 fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
     let area = JournalArea { len: 32 << 20, ..AREA };
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
-    let journal = Journal::open(device, area, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device, area, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
     let due = |seqnos: std::ops::RangeInclusive<u64>| -> Vec<u64> {
         let append = |seqno: &u64| journal.append(*seqno, &put(&vec![7; 300_000])).unwrap().is_due;
         seqnos.filter(append).collect()
@@ -267,7 +274,7 @@ fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
 fn a_batch_larger_than_a_chunk_survives() {
     let area = JournalArea { len: 8 << 20, ..AREA };
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
-    let journal = Journal::open(device.clone(), area, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device.clone(), area, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
     let mut data = vec![0; 3 << 20];
     Rng::new(1).fill(&mut data);
     let mut batch = Batch::new();
@@ -450,7 +457,7 @@ fn a_full_area_says_so_until_it_is_retired() {
 fn a_failed_write_or_flush_is_sticky() {
     for call in [Call::Write, Call::Flush] {
         let device = Arc::new(FaultDevice::new(new_device()));
-        let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+        let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
         journal.append(1, &put(b"a")).unwrap();
         journal.sync(1).unwrap();
         journal.append(2, &put(b"b")).unwrap();

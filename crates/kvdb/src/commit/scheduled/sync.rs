@@ -3,6 +3,9 @@
 pub(super) use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{LockResult, MutexGuard, PoisonError};
 
+/// Both ways: seen at the first look, and not.
+pub(super) const SPINS: u32 = 1;
+
 fn ignore_poison<T>(result: LockResult<T>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,12 +3,14 @@
 
 use std::io;
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::*;
+use crate::journal::gate::{Gate, Pass};
 use crate::journal::log::{Log, State};
-use crate::journal::monitor::{Monitor, Signal, Wake};
+use crate::journal::monitor::Monitor;
 
 /// A device whose flushes wait until the gate is open.
 struct GateDevice {
@@ -57,7 +59,7 @@ impl Device for GateDevice {
 fn syncs_that_come_during_a_flush_share_the_next_one() {
     let device =
         Arc::new(GateDevice { inner: new_device(), gate: Mutex::new((0, true)), changed: Condvar::new() });
-    let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
     device.change(|gate| *gate = (0, false));
     journal.append(1, &put(b"first")).unwrap();
     thread::scope(|scope| {
@@ -77,13 +79,13 @@ fn syncs_that_come_during_a_flush_share_the_next_one() {
     assert_eq!(journal.durable_seqno(), 9);
 }
 
-/// The monitor that lets shuttle choose who runs.
-struct Explored<T> {
+/// The monitor that lets shuttle choose who runs, and, where `TIME_PASSES`, whose time is over.
+struct Explored<T, const TIME_PASSES: bool> {
     value: shuttle::sync::Mutex<T>,
     changed: shuttle::sync::Condvar,
 }
 
-impl<T: Send> Monitor<T> for Explored<T> {
+impl<T: Send, const TIME_PASSES: bool> Monitor<T> for Explored<T, TIME_PASSES> {
     type Guard<'a>
         = shuttle::sync::MutexGuard<'a, T>
     where
@@ -98,34 +100,31 @@ impl<T: Send> Monitor<T> for Explored<T> {
     fn wait<'a>(&'a self, guard: shuttle::sync::MutexGuard<'a, T>) -> shuttle::sync::MutexGuard<'a, T> {
         self.changed.wait(guard).unwrap()
     }
+    fn wait_at_most<'a>(&'a self, guard: Self::Guard<'a>, _: Duration) -> (Self::Guard<'a>, bool) {
+        if !TIME_PASSES {
+            return (Monitor::wait(self, guard), false);
+        }
+        drop(guard);
+        shuttle::thread::yield_now();
+        let is_over = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
+        (self.lock(), is_over)
+    }
+    fn notify_one(&self) {
+        self.changed.notify_one();
+    }
     fn notify_all(&self) {
         self.changed.notify_all();
     }
-    fn signal() -> Arc<dyn Signal> {
-        Arc::new(Explored::<Option<Wake>>::new(None))
-    }
-}
-
-impl Signal for Explored<Option<Wake>> {
-    fn wait(&self) -> Wake {
-        let mut wake = self.lock();
-        loop {
-            if let Some(wake) = *wake {
-                return wake;
-            }
-            wake = Monitor::wait(self, wake);
-        }
-    }
-
-    fn give(&self, wake: Wake) {
-        *self.lock() = Some(wake);
-        self.notify_all();
+    fn gate() -> Arc<dyn Gate> {
+        Arc::new(Explored::<Pass, TIME_PASSES>::new(Pass::default()))
     }
 }
 
 /// A device that keeps durable content apart, and lets others run in the middle of its calls.
 struct ExploredDevice {
     durable: MemoryDevice,
+    /// What a flush takes time by.
+    clock: Arc<ManualClock>,
     pending: shuttle::sync::Mutex<Vec<(u64, Vec<u8>)>>,
     fails_at: Option<Fault>,
     writes: shuttle::sync::atomic::AtomicUsize,
@@ -158,6 +157,7 @@ impl Device for ExploredDevice {
     fn flush(&self) -> io::Result<()> {
         let covered = self.pending.lock().unwrap().len();
         let index = self.flushes.fetch_add(1, shuttle::sync::atomic::Ordering::SeqCst);
+        self.clock.advance(Duration::from_micros(100));
         shuttle::thread::yield_now();
         if self.fails_at == Some(Fault::Flush(index)) {
             return Err(io::Error::other("injected"));
@@ -178,20 +178,33 @@ impl Device for ExploredDevice {
     }
 }
 
+impl ExploredDevice {
+    fn new(fails_at: Option<Fault>) -> Arc<Self> {
+        Arc::new(Self {
+            durable: MemoryDevice::new(DEVICE_BYTES),
+            clock: Arc::new(ManualClock::default()),
+            pending: shuttle::sync::Mutex::new(Vec::new()),
+            fails_at,
+            writes: shuttle::sync::atomic::AtomicUsize::new(0),
+            flushes: shuttle::sync::atomic::AtomicUsize::new(0),
+        })
+    }
+}
+
+fn explored_log<const TIME_PASSES: bool>(
+    device: &Arc<ExploredDevice>,
+    state: State,
+) -> Arc<Log<Explored<State, TIME_PASSES>>> {
+    Arc::new(Log::new(device.clone(), AREA, 1, device.clock.clone(), state))
+}
+
 /// One that leads, one that is to lead next, one that waits behind it, and one that only writes.
 const THREADS: u64 = 4;
 
 /// Threads append and sync; whenever a sync returns, what it promised is in the durable image.
 fn explore(fails_at: Option<Fault>) {
-    let device = Arc::new(ExploredDevice {
-        durable: MemoryDevice::new(DEVICE_BYTES),
-        pending: shuttle::sync::Mutex::new(Vec::new()),
-        fails_at,
-        writes: shuttle::sync::atomic::AtomicUsize::new(0),
-        flushes: shuttle::sync::atomic::AtomicUsize::new(0),
-    });
-    let log: Arc<Log<Explored<State>>> =
-        Arc::new(Log::new(device.clone(), AREA, 1, State::new(Lsn(0), Lsn(0), 0)));
+    let device = ExploredDevice::new(fails_at);
+    let log = explored_log::<true>(&device, State::new(Lsn(0), Lsn(0), 0));
     let order = Arc::new(shuttle::sync::Mutex::new(0));
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
@@ -249,4 +262,49 @@ fn a_failed_write_wakes_everybody_in_every_interleaving() {
         shuttle::check_random(move || explore(Some(Fault::Write(number))), 1500);
         shuttle::check_pct(move || explore(Some(Fault::Write(number))), 300, 3);
     }
+}
+
+/// The clients that a flush has let go come back in any order: they wait for each other, and share the next one.
+#[test]
+fn clients_that_come_back_share_a_flush_in_every_interleaving() {
+    fn come_back() {
+        let device = ExploredDevice::new(None);
+        let mut state = State::new(Lsn(0), Lsn(0), 0);
+        state.patience.note_flush(Duration::ZERO, Duration::from_millis(1), 3, 1);
+        let log = explored_log::<false>(&device, state);
+        let order = Arc::new(shuttle::sync::Mutex::new(0));
+        let threads = [(); 4].map(|()| {
+            let (log, order) = (log.clone(), order.clone());
+            shuttle::thread::spawn(move || {
+                let mut last = order.lock().unwrap();
+                *last += 1;
+                let seqno = *last;
+                log.append(seqno, Entry::Batch(&put(b"value"), None)).unwrap();
+                drop(last);
+                log.sync(seqno).unwrap();
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let stats = log.read(State::stats);
+        assert_eq!((stats.groups, stats.flushes), (1, 1));
+    }
+    shuttle::check_random(come_back, 1000);
+    shuttle::check_pct(come_back, 300, 3);
+}
+
+/// Nobody is there to end its wait, so this hangs if it waits.
+#[test]
+fn a_lone_client_waits_for_nobody() {
+    fn alone() {
+        let device = ExploredDevice::new(None);
+        let log = explored_log::<false>(&device, State::new(Lsn(0), Lsn(0), 0));
+        for seqno in 1..4 {
+            log.append(seqno, Entry::Batch(&put(b"value"), None)).unwrap();
+            log.sync(seqno).unwrap();
+        }
+        assert_eq!(log.read(State::stats).flushes, 3);
+    }
+    shuttle::check_random(alone, 1);
 }

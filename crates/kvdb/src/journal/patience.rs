@@ -1,0 +1,62 @@
+//! Whether a flush waits for more clients before it begins. Pure arithmetic, no clock.
+//!
+//! A flush lets all its clients go at once, and they come back one by one. If the first of them led the next flush at
+//! once, it would have one to itself, and all others a whole flush to wait before theirs. So for about as long as a
+//! flush takes, the next one waits until as many have come as there were. A lone client expects nobody.
+//!
+//! Thread safety: a value, behind the journal's lock.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Flushes that wait for nobody after one that waited in vain: so many at first, and twice as many each time, up to the
+/// last number. One client that was held up costs little; those whose work takes longer than a flush lose a sixtieth,
+/// not half.
+pub(super) const HASTY_FLUSHES: RangeInclusive<u32> = 4..=64;
+/// The longest wait.
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(4);
+
+/// What is expected after the last flush.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// How many clients the last flush has let go, and how many more had come before it ended.
+    expected: u32,
+    /// When they should have come (monotonic).
+    until: Duration,
+    /// So many flushes from now on wait for nobody.
+    hasty: u32,
+    /// How many it were after the last wait in vain; 0: all have come since.
+    hasty_last: u32,
+}
+
+impl Patience {
+    /// A flush that took so long has ended `now`; so many clients were `served`, so many wait for the next one.
+    pub(super) fn note_flush(&mut self, now: Duration, took: Duration, served: u32, waiting: u32) {
+        if self.hasty > 0 {
+            self.hasty -= 1;
+        } else if served >= self.expected {
+            self.hasty_last = 0;
+        }
+        self.expected = served + waiting;
+        self.until = now + took.min(WAIT_MAX);
+    }
+
+    /// How long `gathered` clients wait for more at most; `None`: not at all.
+    pub(super) fn wait(&self, gathered: u32, now: Duration) -> Option<Duration> {
+        if self.hasty > 0 || gathered >= self.expected {
+            return None;
+        }
+        self.until.checked_sub(now).filter(|time| !time.is_zero())
+    }
+
+    /// So many had gathered when their time was over.
+    pub(super) fn note_time_over(&mut self, gathered: u32) {
+        self.until = Duration::ZERO;
+        // With most of them there it was worth the wait.
+        if 4 * u64::from(gathered) >= 3 * u64::from(self.expected) {
+            return;
+        }
+        self.hasty_last = (2 * self.hasty_last).clamp(*HASTY_FLUSHES.start(), *HASTY_FLUSHES.end());
+        self.hasty = self.hasty_last;
+    }
+}
