@@ -76,7 +76,7 @@ impl Parts {
     }
 }
 
-const _: () = assert!(size_of::<Node>() % align_of::<AtomicPtr<Node>>() == 0);
+const _: () = assert!(size_of::<Node>().is_multiple_of(align_of::<AtomicPtr<Node>>()));
 
 /// A linked record of a list that is borrowed for `'a`.
 #[derive(Clone, Copy)]
@@ -108,8 +108,8 @@ impl<'a> Record<'a> {
         // SAFETY: the tower of a complete node lies at this place of its memory, is initialized, and is only
         // changed atomically.
         unsafe {
-            let tower = self.node.as_ptr().cast::<u8>().add(Parts::TOWER).cast::<AtomicPtr<Node>>();
-            std::slice::from_raw_parts(tower, levels)
+            let tower = self.node.add(1).cast::<AtomicPtr<Node>>();
+            std::slice::from_raw_parts(tower.as_ptr(), levels)
         }
     }
 
@@ -121,13 +121,11 @@ impl<'a> Record<'a> {
     /// The value, where it lies.
     pub(super) fn value(&self) -> &'a [u8] {
         let node = self.node();
-        match &node.shared {
-            Some(shared) => shared,
-            None => {
-                let parts = Parts::of(node.levels.into(), node.key_len as usize, 0);
-                self.stretch(parts.value, node.value_len as usize)
-            }
+        if let Some(shared) = &node.shared {
+            return shared;
         }
+        let parts = Parts::of(node.levels.into(), node.key_len as usize, 0);
+        self.stretch(parts.value, node.value_len as usize)
     }
 
     /// The value for longer than the list lives: a copy, if it is inline.
@@ -313,8 +311,8 @@ impl SkipList {
         // the other, as `Parts::of` computed them.
         unsafe {
             let start = memory.as_ptr();
-            start.cast::<Node>().write(node);
-            let tower = start.add(Parts::TOWER).cast::<AtomicPtr<Node>>();
+            memory.cast::<Node>().write(node);
+            let tower = memory.cast::<Node>().add(1).cast::<AtomicPtr<Node>>();
             for level in 0..levels {
                 tower.add(level).write(AtomicPtr::default());
             }

@@ -39,7 +39,9 @@ fn walks_both_ways_and_seeks_agree_with_a_sorted_list() {
     for_seeds(20, |rng| {
         let list = Arc::new(SkipList::default());
         let mut model = rows(rng, 300);
-        model.iter().for_each(|row| insert(&list, row));
+        for row in &model {
+            insert(&list, row);
+        }
         model.sort_by(|a, b| (&a.0, Reverse(a.1)).cmp(&(&b.0, Reverse(b.1))));
         let mut cursor = Cursor::new(Arc::clone(&list));
         cursor.first();
