@@ -19,12 +19,19 @@ pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 /// What an engine is opened for.
 #[derive(Clone, Copy)]
 pub(crate) struct Config {
-    /// For caches and memtables together.
+    /// For caches and memtables together, and the kernel's cache of the store.
     pub(crate) memory_bytes: u64,
     /// What is going to be written at most, without any overhead.
     pub(crate) data_bytes: u64,
     /// Values are blocks of 4 KiB, keys end in their numbers.
     pub(crate) is_blocks: bool,
+}
+
+impl Config {
+    /// What engines that read and write through the kernel's cache have for caches and memtables of their own.
+    fn own_bytes(&self) -> u64 {
+        self.memory_bytes / 2
+    }
 }
 
 /// An open store.

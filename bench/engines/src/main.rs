@@ -16,7 +16,10 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use workload::{Bench, Sizes};
+use workload::{Bench, Sizes, StoreName};
+
+/// Each process may have this beyond the memory of its engine (bytes): code, stacks, and what allocators hold on to.
+const PROGRAM_BYTES: u64 = 96 << 20;
 
 /// What kvfs uses: memtables come and go in bursts, which the C library's allocator keeps.
 #[global_allocator]
@@ -42,6 +45,10 @@ struct Args {
     /// Memory of each engine; its stores are four times as large
     #[arg(long, value_enum, default_value_t = Suite::Full)]
     sizes: Suite,
+
+    /// Only the workloads of these stores, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<StoreName>,
 
     /// A directory on the disk to measure
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/kvfs-bench")]
@@ -113,12 +120,20 @@ fn main() -> ExitCode {
     }
 }
 
+impl Args {
+    /// Those that are filled: all, or some.
+    fn stores(&self) -> Vec<StoreName> {
+        let all = StoreName::value_variants().iter();
+        all.copied().filter(|name| self.only.is_empty() || self.only.contains(name)).collect()
+    }
+}
+
 fn run(args: &Args) -> Result<bool> {
     host::check_rights()?;
     interrupt::install()?;
     let mut results = Results::open(args.json.as_deref(), args.resume)?;
     results.machines.push(host::Machine::describe()?);
-    let infos = workload::infos(args.sizes.sizes());
+    let infos = workload::infos(args.sizes.sizes(), &args.stores());
     for info in &infos {
         results.describe_workload(info.clone())?;
     }
@@ -168,7 +183,9 @@ fn describe(results: &mut Results, kind: &Kind) {
 fn run_child(args: &Args, kind: &Kind, run: u32, results: &mut Results) -> Result<()> {
     host::touch_free_memory()?;
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["--child", kind.name, "--run", &run.to_string(), "--sizes", args.sizes.name(), "--work"])
+        .args(["--child", kind.name, "--run", &run.to_string(), "--sizes", args.sizes.name()])
+        .args(args.only.iter().flat_map(|name| ["--only", name.as_str()]))
+        .arg("--work")
         .arg(&args.work)
         // As the daemon has it: what is free goes back after so many milliseconds.
         .env("MIMALLOC_PURGE_DELAY", "10")
@@ -194,15 +211,14 @@ fn be_child(args: &Args, name: &str) -> Result<()> {
     let kind = KINDS.iter().find(|kind| kind.name == name).context("there is no such engine")?;
     let sizes = args.sizes.sizes();
     let dir = WorkDir::new(&args.work)?;
-    // As much again for the program itself and the page cache it cannot do without.
-    let cgroup = MemoryCgroup::new(2 * sizes.memory_bytes + (64 << 20))?;
+    let cgroup = MemoryCgroup::new(sizes.memory_bytes + PROGRAM_BYTES)?;
     cgroup.enter()?;
     let mut report = |sample: Sample| {
         let mut output = std::io::stdout().lock();
         writeln!(output, "{}", serde_json::to_string(&sample)?)?;
         Ok(output.flush()?)
     };
-    Bench { kind, dir: &dir.0, sizes, run: args.run, report: &mut report }.all()
+    Bench { kind, dir: &dir.0, sizes, run: args.run, report: &mut report }.all(&args.stores())
 }
 
 /// Removed at the end.

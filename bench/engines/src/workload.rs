@@ -22,6 +22,27 @@ const BLOCKS_PER_BATCH: u64 = 32;
 /// Ranges that are deleted; together they are half of everything.
 const RANGES: u64 = 100;
 
+/// What is filled, and then used.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum StoreName {
+    Ordered,
+    Random,
+    BlocksOrdered,
+    BlocksRandom,
+}
+
+impl StoreName {
+    /// As `--only` takes it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ordered => "ordered",
+            Self::Random => "random",
+            Self::BlocksOrdered => "blocks-ordered",
+            Self::BlocksRandom => "blocks-random",
+        }
+    }
+}
+
 /// How much is done.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
@@ -54,8 +75,12 @@ impl Sizes {
     }
 }
 
-/// The rows.
-pub(crate) fn infos(sizes: Sizes) -> Vec<WorkloadInfo> {
+/// The rows that these stores give.
+pub(crate) fn infos(sizes: Sizes, stores: &[StoreName]) -> Vec<WorkloadInfo> {
+    stores.iter().flat_map(|&store| infos_of(sizes, store)).collect()
+}
+
+fn infos_of(sizes: Sizes, store: StoreName) -> Vec<WorkloadInfo> {
     let (pairs, blocks, reads) = (sizes.pairs, sizes.blocks, sizes.reads());
     let memory_mib = sizes.memory_bytes >> 20;
     let info = |key: &str, title: String, class| WorkloadInfo {
@@ -64,16 +89,28 @@ pub(crate) fn infos(sizes: Sizes) -> Vec<WorkloadInfo> {
         group: "engine".into(),
         class,
     };
-    vec![
-        info("engine-fill-seq", format!("fill {pairs} x 64 B in order, {memory_mib} MiB"), Class::SyncAtEnd),
-        info("engine-delete-range", format!("delete {RANGES} ranges, half of it"), Class::SyncAtEnd),
-        info("engine-fill-random", format!("fill {pairs} x 64 B at random"), Class::SyncAtEnd),
-        info("engine-point-read", format!("{reads} x point read"), Class::Cold),
-        info("engine-scan", "scan of everything".into(), Class::Cold),
-        info("engine-mixed", format!("{reads} x read or write"), Class::SyncAtEnd),
-        info("engine-blocks-seq", format!("fill {blocks} x 4 KiB in order"), Class::SyncAtEnd),
-        info("engine-blocks-random", format!("fill {blocks} x 4 KiB at random"), Class::SyncAtEnd),
-    ]
+    match store {
+        StoreName::Ordered => vec![
+            info(
+                "engine-fill-seq",
+                format!("fill {pairs} x 64 B in order, {memory_mib} MiB"),
+                Class::SyncAtEnd,
+            ),
+            info("engine-delete-range", format!("delete {RANGES} ranges, half of it"), Class::SyncAtEnd),
+        ],
+        StoreName::Random => vec![
+            info("engine-fill-random", format!("fill {pairs} x 64 B at random"), Class::SyncAtEnd),
+            info("engine-point-read", format!("{reads} x point read"), Class::Cold),
+            info("engine-scan", "scan of everything".into(), Class::Cold),
+            info("engine-mixed", format!("{reads} x read or write"), Class::SyncAtEnd),
+        ],
+        StoreName::BlocksOrdered => {
+            vec![info("engine-blocks-seq", format!("fill {blocks} x 4 KiB in order"), Class::SyncAtEnd)]
+        }
+        StoreName::BlocksRandom => {
+            vec![info("engine-blocks-random", format!("fill {blocks} x 4 KiB at random"), Class::SyncAtEnd)]
+        }
+    }
 }
 
 /// One engine's run.
@@ -87,12 +124,14 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// All workloads, on fresh stores.
-    pub(crate) fn all(&mut self) -> Result<()> {
-        self.ordered()?;
-        self.random()?;
-        self.blocks("engine-blocks-seq", false)?;
-        self.blocks("engine-blocks-random", true)
+    /// All workloads of these stores, each of them a fresh one.
+    pub(crate) fn all(&mut self, stores: &[StoreName]) -> Result<()> {
+        stores.iter().try_for_each(|store| match store {
+            StoreName::Ordered => self.ordered(),
+            StoreName::Random => self.random(),
+            StoreName::BlocksOrdered => self.blocks("engine-blocks-seq", false),
+            StoreName::BlocksRandom => self.blocks("engine-blocks-random", true),
+        })
     }
 
     fn ordered(&mut self) -> Result<()> {
@@ -263,10 +302,12 @@ fn count(engine: &mut dyn Engine) -> Result<u64> {
 mod tests {
     use super::*;
     use crate::engine::KINDS;
+    use clap::ValueEnum;
 
     #[test]
     fn every_engine_does_every_workload() {
         let sizes = Sizes { memory_bytes: 16 << 20, pairs: 2_000, blocks: 100 };
+        let all = StoreName::value_variants();
         for kind in KINDS {
             let dir = std::env::temp_dir().join(format!("kvfs-engines-{}-{}", kind.name, std::process::id()));
             fs::create_dir(&dir).expect("a new directory");
@@ -275,12 +316,12 @@ mod tests {
                 seen.push(sample.workload);
                 Ok(())
             };
-            let ended = Bench { kind, dir: &dir, sizes, run: 0, report: &mut report }.all();
+            let ended = Bench { kind, dir: &dir, sizes, run: 0, report: &mut report }.all(all);
             fs::remove_dir_all(&dir).expect("removed");
             // Caches are dropped by root only.
             if rustix_is_root() {
                 ended.unwrap_or_else(|error| panic!("{}: {error:#}", kind.name));
-                let expected: Vec<String> = infos(sizes).into_iter().map(|info| info.key).collect();
+                let expected: Vec<String> = infos(sizes, all).into_iter().map(|info| info.key).collect();
                 assert_eq!(seen, expected, "{}", kind.name);
             }
         }

@@ -14,9 +14,8 @@ struct Fjall {
 }
 
 fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
-    let db =
-        Database::builder(dir.join("db")).cache_size(config.memory_bytes / 2).worker_threads(2).open()?;
-    let memtable_bytes = config.memory_bytes / 8;
+    let db = Database::builder(dir.join("db")).cache_size(config.own_bytes() / 2).worker_threads(2).open()?;
+    let memtable_bytes = config.own_bytes() / 8;
     let keyspace =
         db.keyspace("bench", move || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))?;
     Ok(Box::new(Fjall { db, keyspace }))

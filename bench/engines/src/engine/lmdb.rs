@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub(crate) const KIND: Kind = Kind {
     name: "lmdb",
-    about: "LMDB by heed, MDB_NOSYNC (a power cut before the sync may tear the store), its cache is the kernel's",
+    about: "LMDB by heed, MDB_NOSYNC (a power cut before the sync may tear the store), MDB_NORDAHEAD, its cache is the kernel's",
     open,
 };
 
@@ -28,7 +28,7 @@ fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
     // SAFETY: the directory is this run's own, opened once at a time, and nobody else changes the file. Without syncs
     // the file may be torn by a power cut, after which it is not opened again.
     let env = unsafe {
-        options.flags(EnvFlags::NO_SYNC);
+        options.flags(EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD);
         options.open(&path)?
     };
     let created = env.create_databases_and_commit(env.write_txn()?, |opener, txn| {

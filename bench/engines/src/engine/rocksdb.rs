@@ -19,7 +19,7 @@ struct RocksDb {
 }
 
 fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
-    let memory = usize::try_from(config.memory_bytes)?;
+    let memory = usize::try_from(config.own_bytes())?;
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_lru_cache(memory / 2)?);
     table.set_bloom_filter(10.0, false);

@@ -19,8 +19,8 @@ fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
     let options = surrealkv::Options::new()
         .with_path(dir.join("db"))
         .with_compression_per_level(vec![CompressionType::None])
-        .with_block_cache_capacity(config.memory_bytes / 2)
-        .with_max_memtable_size(usize::try_from(config.memory_bytes / 8)?);
+        .with_block_cache_capacity(config.own_bytes() / 2)
+        .with_max_memtable_size(usize::try_from(config.own_bytes() / 8)?);
     let tree = TreeBuilder::with_options(options).build()?;
     drop(guard);
     Ok(Box::new(SurrealKv { tree, runtime }))

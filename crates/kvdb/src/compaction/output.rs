@@ -15,6 +15,10 @@ use crate::memtable::TombstoneSet;
 use crate::run::{Packing, Piece, PieceWriter, RunContext};
 use crate::zone::{Budget, Stream};
 
+/// A piece ends when its metadata has about so many bytes, too: with small records it has much, which each merge holds
+/// several times over while it is made, and which is read as a whole.
+const META_BYTES_MAX: u64 = 2 << 20;
+
 /// Where finished pieces go. `bound`: every key below it is in pieces that were handed over; `None`
 /// at the end.
 pub(crate) trait Sink {
@@ -34,6 +38,8 @@ pub(crate) struct OutputSpec {
     pub(crate) budget: Budget,
     pub(crate) piece_bytes: u64,
     pub(crate) packing: Packing,
+    /// Whether pieces get their filters at once: somebody looks for keys there.
+    pub(crate) filters: bool,
     /// Where numbers for pieces come from.
     pub(crate) next_id: Arc<AtomicU64>,
     /// Where the work gives way to others; `None`: nowhere.
@@ -76,12 +82,13 @@ impl<'a> Output<'a> {
         PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id)
             .counting_from(spec.base)
             .packing(spec.packing.clone())
+            .filtered(spec.filters)
     }
 
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,
     /// it is replaced when it is full.
     pub(crate) fn writer_at(&mut self, key: &[u8]) -> Result<&mut PieceWriter> {
-        if self.bytes() >= self.spec.piece_bytes {
+        if self.bytes() >= self.spec.piece_bytes || self.writer.meta_bytes() >= META_BYTES_MAX {
             self.cut(key)?;
         }
         Ok(&mut self.writer)

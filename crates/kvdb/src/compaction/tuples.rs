@@ -44,11 +44,17 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
     let mut copier = Copier::new(job, Arc::clone(&tombstones));
     if job.options.stitch_bytes_min < u64::MAX {
         let blocks = Blocks::new(job, &tombstones);
-        let mut stretches = Stretches { blocks, bytes_min: job.options.stitch_bytes_min, open: None };
-        while let Some(stretch) = stretches.next()? {
-            copier.copy_until(Some(&stretch.first_key), &mut output)?;
+        let bytes_min = job.options.stitch_bytes_min;
+        let mut stretches = Stretches { blocks, bytes_min, open: None, leaves_blocks: false };
+        while let Some((stretch, is_behind_others)) = stretches.next()? {
+            if is_behind_others {
+                copier.copy_until(Some(&stretch.first_key), &mut output)?;
+            }
             stretch.stitch(&mut output)?;
             copier.skip_to_after(&stretch.last_key);
+        }
+        if !stretches.leaves_blocks {
+            return output.finish();
         }
     }
     copier.copy_until(None, &mut output)?;
@@ -215,20 +221,30 @@ struct Stretches<'a> {
     blocks: Blocks<'a>,
     bytes_min: u64,
     open: Option<Stretch>,
+    /// Blocks since the last long stretch are in none: they are to be copied.
+    leaves_blocks: bool,
 }
 
 impl Stretches<'_> {
-    fn next(&mut self) -> Result<Option<Stretch>> {
+    /// The next one, and whether blocks before it are to be copied: where there are none, nobody looks for them, since
+    /// each look reads what is stitched next.
+    fn next(&mut self) -> Result<Option<(Stretch, bool)>> {
         loop {
             let block = self.blocks.next()?;
+            let is_left = block.as_ref().is_some_and(|block| !block.isolated);
             let ended = match block.as_ref().filter(|block| block.isolated) {
                 Some(block) if self.open.as_mut().is_some_and(|open| open.take(block)) => None,
                 Some(block) => self.open.replace(Stretch::of(block)),
                 None => self.open.take(),
             };
-            let long = ended.filter(|stretch| stretch.bytes >= self.bytes_min);
-            if long.is_some() || block.is_none() {
-                return Ok(long);
+            match ended {
+                Some(long) if long.bytes >= self.bytes_min => {
+                    return Ok(Some((long, std::mem::replace(&mut self.leaves_blocks, is_left))));
+                }
+                short => self.leaves_blocks |= is_left || short.is_some(),
+            }
+            if block.is_none() {
+                return Ok(None);
             }
         }
     }

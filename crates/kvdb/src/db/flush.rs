@@ -149,9 +149,17 @@ impl Inner {
             budget,
             piece_bytes: self.options.merge.piece_bytes,
             packing: self.packing(meta),
+            filters: self.is_searched(keyspace),
             next_id: Arc::clone(&self.next_id),
             pace: None,
         }
+    }
+
+    /// Whether anybody has looked for keys in the runs of the keyspace, or could not yet, since there are none.
+    fn is_searched(&self, keyspace: u32) -> bool {
+        let view = self.view();
+        let runs = view.version.runs(keyspace);
+        runs.is_empty() || runs.iter().any(|run| run.is_searched())
     }
 
     pub(crate) fn flush_device(&self, what: &str) -> Result<()> {

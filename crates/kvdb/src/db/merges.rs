@@ -219,6 +219,7 @@ impl Inner {
         let meta = self.keyspaces.get(merge.keyspace)?;
         let mut spec = self.output_spec(merge.keyspace, &meta, false, terms.budget);
         spec.pace.clone_from(&terms.pace);
+        spec.filters = merge.inputs.iter().any(|run| run.is_searched());
         let job = MergeJob {
             spec,
             inputs: merge.inputs.clone(),

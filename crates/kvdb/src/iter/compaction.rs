@@ -125,10 +125,24 @@ impl CompactionIter {
     pub fn next_kept(&mut self) -> Result<Option<Kept>> {
         while self.kept.is_empty() {
             let Some(record) = self.records.record() else { return Ok(None) };
-            let key = Bytes::copy_from_slice(record.key);
+            let (key, seqno, kind) = (Bytes::copy_from_slice(record.key), record.seqno, record.kind);
+            // The usual case, as the general one would have it.
+            if kind == RecordKind::Put && self.rules.boundaries.is_empty() && self.tombstones.is_empty() {
+                return self.take_newest(key, seqno).map(Some);
+            }
             self.take_key(&key)?;
         }
         Ok(self.kept.pop_front())
+    }
+
+    /// Takes all versions of `key`, of which only the newest, a value, counts.
+    fn take_newest(&mut self, key: Bytes, seqno: Seqno) -> Result<Kept> {
+        let value = self.records.value()?;
+        self.records.next()?;
+        while self.records.record().is_some_and(|record| record.key == key) {
+            self.records.next()?;
+        }
+        Ok(Kept { key, seqno, kind: RecordKind::Put, value })
     }
 
     /// Takes all versions of `key`, and queues what must be kept of them.

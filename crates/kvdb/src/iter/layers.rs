@@ -59,6 +59,11 @@ impl LayerTombstones {
         Self { disjoint: (!overlap && sets.len() > 1).then_some(0), sets }
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sets.is_empty()
+    }
+
     /// The sets that may cover `key`: all of them, or the one if they are disjoint.
     fn candidates(&mut self, key: &[u8]) -> &mut [Remembering] {
         let Some(last) = &mut self.disjoint else { return &mut self.sets };

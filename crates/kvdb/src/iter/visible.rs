@@ -56,6 +56,7 @@ enum Place {
 pub struct VisibleCursor {
     records: MergingIter,
     tombstones: Vec<LayerTombstones>,
+    has_tombstones: bool,
     /// For each layer the newest seqno that counts.
     limits: Vec<Seqno>,
     range: KeyRange,
@@ -103,9 +104,11 @@ impl VisibleCursor {
         let sources = own.sources.into_iter().chain(sources);
         let (records, tombstones): (Vec<_>, Vec<_>) =
             sources.map(|source| (source.records, LayerTombstones::new(source.tombstones))).unzip();
+        let has_tombstones = !tombstones.iter().all(LayerTombstones::is_empty);
         Self {
             records: MergingIter::new(records),
             tombstones,
+            has_tombstones,
             limits,
             range,
             merger,
@@ -293,6 +296,9 @@ impl VisibleCursor {
 
     /// The newest layer, down to `layer`, whose tombstones hide the record at `seqno` of that layer.
     fn hiding_layer(&mut self, layer: usize, seqno: Seqno) -> Option<usize> {
+        if !self.has_tombstones {
+            return None;
+        }
         let (key, limits) = (&self.key, &self.limits);
         let mut layers = self.tombstones[..=layer].iter_mut().zip(limits);
         layers

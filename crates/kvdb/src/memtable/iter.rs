@@ -52,11 +52,11 @@ impl RecordIter for MemTableIter {
     }
 
     fn record(&self) -> Option<RecordRef<'_>> {
-        self.cursor.node().map(|node| node.record())
+        self.cursor.record().map(|at| at.record())
     }
 
     fn value(&mut self) -> Result<Bytes> {
-        Ok(self.cursor.node().map(|node| node.value().clone()).unwrap_or_default())
+        Ok(self.cursor.record().map(|at| at.value_owned()).unwrap_or_default())
     }
 }
 

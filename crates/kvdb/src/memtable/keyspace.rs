@@ -14,7 +14,7 @@ use super::{
     growing::GrowingTombstones,
     lookup::Lookup,
     newer::NewerSearch,
-    skiplist::{HoldsList, RECORD_OVERHEAD_BYTES, SkipList},
+    skiplist::{HoldsList, SkipList},
     tombstones::RangeTombstone,
 };
 use crate::format::RecordKind;
@@ -24,9 +24,6 @@ const TOMBSTONE_OVERHEAD_BYTES: usize = 256;
 
 /// Memory that a wish takes beyond its prefix (bytes).
 const WISH_OVERHEAD_BYTES: usize = 96;
-
-/// Memory that a key or value takes beyond its bytes (bytes): the count of its owners, and rounding.
-const ALLOCATION_OVERHEAD_BYTES: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct KeyspaceTable {
@@ -51,16 +48,9 @@ impl KeyspaceTable {
         self.records.is_empty() && self.tombstones.is_empty()
     }
 
-    /// Returns the bytes that the record takes, whose key and value are allocated each for itself.
-    pub(super) fn insert(&self, key: Bytes, seqno: Seqno, kind: RecordKind, value: Bytes) -> usize {
-        self.insert_part(key, seqno, kind, value) + 2 * ALLOCATION_OVERHEAD_BYTES
-    }
-
-    /// As [`Self::insert`], of a record whose key and value are parts of larger allocations.
-    fn insert_part(&self, key: Bytes, seqno: Seqno, kind: RecordKind, value: Bytes) -> usize {
-        let bytes = key.len() + value.len() + RECORD_OVERHEAD_BYTES;
-        self.records.insert(key, seqno, kind, value);
-        bytes
+    /// Returns the bytes that the record takes. Key and short values are copied, long values shared.
+    pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> usize {
+        self.records.insert(key, seqno, kind, value)
     }
 
     /// Returns the bytes that the tombstone takes.
@@ -79,23 +69,18 @@ impl KeyspaceTable {
         self.insert_tombstone(end.slice(..key.len()), end, seqno)
     }
 
-    /// One record per block; they share `data`, and one allocation for their keys.
+    /// One record per block; they share `data`.
     pub(super) fn insert_blocks(&self, prefix: &[u8], first: u64, data: &Bytes, seqno: Seqno) -> usize {
-        let count = data.len() / BLOCK_BYTES;
-        let key_len = prefix.len() + 8;
-        let mut keys = Vec::with_capacity(count * key_len);
-        for block in 0..count as u64 {
-            keys.extend_from_slice(prefix);
-            keys.extend_from_slice(&(first + block).to_be_bytes());
+        let mut key = super::block_key(prefix, first);
+        let numbers = first..;
+        let blocks =
+            (0..data.len() / BLOCK_BYTES).map(|at| data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES));
+        let mut bytes = 0;
+        for (block, number) in blocks.zip(numbers) {
+            key[prefix.len()..].copy_from_slice(&number.to_be_bytes());
+            bytes += self.insert(&key, seqno, RecordKind::Put, &block);
         }
-        let keys = Bytes::from(keys);
-        (0..count)
-            .map(|at| {
-                let key = keys.slice(at * key_len..(at + 1) * key_len);
-                let value = data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
-                self.insert_part(key, seqno, RecordKind::Put, value)
-            })
-            .sum()
+        bytes
     }
 
     /// Notes how blocks of `prefix` are to be stored; returns the bytes that this takes.
@@ -121,8 +106,7 @@ impl KeyspaceTable {
         let mut node = self.records.seek(key, snapshot);
         while let Some(at) = &mut node {
             let record = at.record();
-            if record.key != key || !lookup.visit(record.seqno, record.kind, || at.value().clone(), tombstone)
-            {
+            if record.key != key || !lookup.visit(record.seqno, record.kind, || at.value_owned(), tombstone) {
                 break;
             }
             if !at.advance() {
@@ -187,7 +171,7 @@ impl KeyspaceTable {
             if search.is_over() || search.is_beyond(record.key) {
                 break;
             }
-            let value = || Ok::<_, std::convert::Infallible>(at.value().clone());
+            let value = || Ok::<_, std::convert::Infallible>(at.value_owned());
             let Ok(()) = search.visit(record.key, record.seqno, record.kind, value);
             if !at.advance() {
                 break;

@@ -7,6 +7,7 @@
 //! Thread safety: a memtable is read and written by many threads at once; `Lookup` and `BlockFill`
 //! belong to one reader; a `TombstoneSet` is immutable.
 
+mod arena;
 mod changed;
 mod fill;
 mod growing;

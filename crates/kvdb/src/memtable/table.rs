@@ -77,8 +77,8 @@ impl MemTable {
 
     /// Inserts `batch`: operation i has seqno `base + i`, all blocks of a `PutBlocks` have the same.
     /// In a block keyspace a `Delete` becomes a range tombstone over its key. `kind_of` knows every
-    /// keyspace of the batch; the batch has been checked against limits and kinds. Keys and values
-    /// are shared with the batch, not copied. O(log n) per record.
+    /// keyspace of the batch; the batch has been checked against limits and kinds. Long values are shared with the
+    /// batch, all else is copied. O(log n) per record.
     pub fn apply(&self, batch: &Batch, base: Seqno, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
         if batch.is_empty() {
             return;
@@ -215,12 +215,10 @@ fn insert(
     kind_of: &impl Fn(Keyspace) -> KeyspaceKind,
 ) -> usize {
     match op {
-        Op::Put { key, value, .. } => table.insert(key.clone(), seqno, RecordKind::Put, value.clone()),
-        Op::Merge { key, operand, .. } => {
-            table.insert(key.clone(), seqno, RecordKind::Merge, operand.clone())
-        }
+        Op::Put { key, value, .. } => table.insert(key, seqno, RecordKind::Put, value),
+        Op::Merge { key, operand, .. } => table.insert(key, seqno, RecordKind::Merge, operand),
         Op::Delete { key, keyspace } => match kind_of(*keyspace) {
-            KeyspaceKind::Tuple => table.insert(key.clone(), seqno, RecordKind::Delete, bytes::Bytes::new()),
+            KeyspaceKind::Tuple => table.insert(key, seqno, RecordKind::Delete, &bytes::Bytes::new()),
             KeyspaceKind::Block => table.insert_block_delete(key, seqno),
         },
         Op::DeleteRange { start, end, .. } => table.insert_tombstone(start.clone(), end.clone(), seqno),

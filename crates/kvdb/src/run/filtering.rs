@@ -1,7 +1,8 @@
 //! Asking the filter of a piece, and when it is worth reading.
 //!
 //! To make a filter costs a read of all fingerprints of the piece and sorting them: as much as many blocks that it
-//! could have saved. While there is room it is read when it is first asked for. Else a piece has to be asked as often
+//! could have saved. So flushes and merges make it only where somebody has looked for keys in what was there before.
+//! While there is room it is read when it is first asked for. Else a piece has to be asked as often
 //! as the filter has blocks' worth of bytes: then so much was read without it that the filter costs no more.
 //!
 //! Thread safety: shared by `Arc`.
@@ -26,6 +27,8 @@ const LOOKUPS_AFTER_FAILURE: u64 = 1000;
 pub(super) struct FilterWish {
     /// Look-ups that did without it since it was read last.
     lookups: AtomicU64,
+    /// Whether anybody has asked, in memory or not.
+    is_asked: AtomicBool,
     has_failed: AtomicBool,
 }
 
@@ -38,6 +41,13 @@ impl FilterWish {
             return lookups >= worth.max(LOOKUPS_AFTER_FAILURE);
         }
         lookups >= worth || has_room()
+    }
+
+    fn note_asked(&self) {
+        // Readers on other cores have the line in their caches.
+        if !self.is_asked.load(Ordering::Relaxed) {
+            self.is_asked.store(true, Ordering::Relaxed);
+        }
     }
 
     fn note_read(&self, has_failed: bool) {
@@ -62,8 +72,14 @@ impl Piece {
         }
     }
 
+    /// Whether anybody has looked for a key here: if not, what becomes of this needs no filter before somebody does.
+    pub(crate) fn is_filter_asked(&self) -> bool {
+        self.filter_wish.is_asked.load(Ordering::Relaxed)
+    }
+
     /// What the filter says, if it is in memory.
     pub(super) fn resident_filter_says(&self, key: &[u8]) -> Option<bool> {
+        self.filter_wish.note_asked();
         self.filter.peek().map(|filter| passes(filter.as_ref(), key))
     }
 
@@ -77,6 +93,7 @@ impl Piece {
     }
 
     fn wanted_filter(&self) -> Option<PageRef<Option<Filter>>> {
+        self.filter_wish.note_asked();
         if let Some(filter) = self.filter.peek() {
             return Some(filter);
         }

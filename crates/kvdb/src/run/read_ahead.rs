@@ -78,8 +78,13 @@ impl ReadAhead {
             _ => None,
         };
         if gap.is_some() {
+            // Where no walk was noticed yet, it is only two reads by chance, against the direction.
+            let is_noticed = walk.window_bytes > 0;
+            if !is_noticed {
+                walk.last = wanted;
+            }
             walks.push_back(walk);
-            return gap;
+            return gap.filter(|_| is_noticed);
         }
         walk.window_bytes = (walk.window_bytes * 2).max(WINDOW_BYTES_MIN).min(bytes_max);
         let bytes = walk.window_bytes.max(wanted.end - wanted.start);
@@ -194,6 +199,14 @@ mod tests {
         assert_eq!(forward(&ahead, (10 << 20) + 20480, 4096), Some(64 << 10));
         assert_eq!(forward(&ahead, (10 << 20) + 8192, 4096), Some(12288));
         assert_eq!(forward(&ahead, (10 << 20) + 20480 + (64 << 10), 4096), Some(128 << 10), "it goes on");
+    }
+
+    #[test]
+    fn two_reads_against_the_direction_are_no_walk() {
+        let ahead = read_ahead();
+        assert_eq!(forward(&ahead, 10 << 20, 4096), None);
+        assert_eq!(forward(&ahead, (10 << 20) - (100 << 10), 4096), None);
+        assert_eq!(forward(&ahead, (10 << 20) - (96 << 10), 4096), Some(64 << 10), "but this goes on");
     }
 
     #[test]

@@ -77,6 +77,11 @@ impl TupleOutput {
         self.chunk_len + if self.builder.is_empty() { 0 } else { self.builder.len() }
     }
 
+    /// Memory of index entries and fingerprints, but for long keys.
+    pub(super) fn meta_bytes(&self) -> usize {
+        self.entries.len() * size_of::<TupleEntry>() + self.fingerprints.values.len() * size_of::<u32>()
+    }
+
     pub(super) fn add(
         &mut self,
         (target, held): (&Target, &mut Held),

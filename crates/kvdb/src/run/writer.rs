@@ -137,6 +137,7 @@ pub struct PieceWriter {
     bytes_added: u64,
     bytes_referenced: u64,
     records: u64,
+    makes_filter: bool,
     buffers: Charge,
 }
 
@@ -161,6 +162,7 @@ impl PieceWriter {
             bytes_added: 0,
             bytes_referenced: 0,
             records: 0,
+            makes_filter: true,
             buffers: ctx.accountant.guard(Pool::Io, target.chunk_bytes() as u64),
             target,
             kind,
@@ -173,6 +175,13 @@ impl PieceWriter {
     #[must_use]
     pub fn counting_from(mut self, base: Seqno) -> Self {
         self.base = base;
+        self
+    }
+
+    /// Whether the piece gets its filter at once, or when somebody asks for it.
+    #[must_use]
+    pub fn filtered(mut self, makes_filter: bool) -> Self {
+        self.makes_filter = makes_filter;
         self
     }
 
@@ -345,6 +354,11 @@ impl PieceWriter {
         self.bytes_referenced
     }
 
+    /// About how many bytes the metadata of what was added so far takes: they stay in memory until the end.
+    pub(crate) fn meta_bytes(&self) -> u64 {
+        self.tuples.meta_bytes() as u64
+    }
+
     /// Bytes in memory that are not written yet.
     pub fn bytes_buffered(&self) -> u64 {
         let blocks: usize = self.layers.iter().map(LayerOutput::bytes_buffered).sum();
@@ -391,10 +405,11 @@ impl PieceWriter {
         let fingerprints = std::mem::take(&mut self.tuples.fingerprints);
         let (header, meta) = self.write_meta(&content, &tombstones, &fingerprints)?;
         let desc = self.describe(&content, &tombstones, &header, meta);
-        let Self { target, held, kind, base, .. } = self;
+        let Self { target, held, kind, base, makes_filter, .. } = self;
         let desc = PieceDesc { zones: held.into_uses(), ..desc };
         let parts = Parts { keyspace: target.keyspace, kind, header, content, tombstones };
-        let piece = Piece::new(target.ctx, desc.clone(), base, parts, Some(fingerprints), Source::Device);
+        let fingerprints = makes_filter.then_some(fingerprints);
+        let piece = Piece::new(target.ctx, desc.clone(), base, parts, fingerprints, Source::Device);
         Ok((desc, piece))
     }
 

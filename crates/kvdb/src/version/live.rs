@@ -52,6 +52,11 @@ impl Run {
         Self { pieces: self.pieces.iter().map(|piece| piece.rebased(base)).collect(), ..self.clone() }
     }
 
+    /// Whether anybody has looked for keys in it.
+    pub(crate) fn is_searched(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.is_filter_asked())
+    }
+
     /// Bytes of data that the run refers to.
     pub fn data_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.desc().data_bytes).sum()

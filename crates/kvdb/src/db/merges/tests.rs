@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kvfs_device::{CrashDevice, CrashMode, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
+use kvfs_device::{
+    CountingDevice, CrashDevice, CrashMode, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng,
+};
 use kvfs_store::clock::{ManualClock, SystemClock};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
 use parking_lot::{Condvar, Mutex};
@@ -481,4 +483,31 @@ fn clearing_up_at_leisure_leaves_new_runs_to_others() {
     db.inner.reclaim_at_leisure().expect("merges all");
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1);
     compare(&db, rows, &model).expect("the same");
+}
+
+#[test]
+fn merges_read_none_of_what_they_only_stitch() {
+    let device = Arc::new(CountingDevice::new(memory()));
+    let mut options = options();
+    options.merge.piece_bytes = 8 << 20;
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    let db = Db::open(Arc::clone(&device) as Arc<dyn Device>, options, clock).expect("opens");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    for part in 0..4 {
+        let mut batch = Batch::new();
+        let numbers = part * KEYS..(part + 1) * KEYS;
+        numbers.for_each(|number| batch.put(rows, key(number), vec![1; 200]));
+        db.apply(batch, Durability::Buffered).expect("applies");
+        db.inner.seal_if(|active| active.bytes() > 0);
+        db.inner.flush_all().expect("flushes");
+    }
+    let data_bytes: u64 = db.inner.view().version.runs(rows.0).iter().map(|run| run.data_bytes()).sum();
+    let before = device.counts().bytes_read;
+    while db.inner.merge_once().expect("merges") {}
+    let read_bytes = device.counts().bytes_read - before;
+    assert!(db.inner.view().version.runs(rows.0).len() < 4, "they were merged");
+    assert!(read_bytes < data_bytes / 8, "fingerprints alone: {read_bytes} of {data_bytes} bytes");
+    for number in 0..4 * KEYS {
+        assert_eq!(db.get(rows, &key(number)).expect("reads").expect("is there"), vec![1; 200]);
+    }
 }

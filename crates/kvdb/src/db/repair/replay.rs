@@ -215,6 +215,7 @@ impl<'a> Layers<'a> {
                             },
                             base: 0,
                             packing: Packing::default(),
+                            filters: false,
                             budget: Budget::Reserve,
                             piece_bytes: options.merge.piece_bytes,
                             next_id: Arc::clone(next_id),
