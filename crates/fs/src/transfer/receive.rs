@@ -277,5 +277,8 @@ fn with_keyspace(op: Op, keyspace: Keyspace) -> Op {
         Op::PutBlocks { prefix, first, data, compression, .. } => {
             Op::PutBlocks { keyspace, prefix, first, data, compression }
         }
+        Op::PatchBlock { prefix, block, offset, data, compression, .. } => {
+            Op::PatchBlock { keyspace, prefix, block, offset, data, compression }
+        }
     }
 }

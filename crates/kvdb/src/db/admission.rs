@@ -18,6 +18,7 @@ use kvfs_store::{Batch, Op, Result, StoreError};
 use super::inner::Inner;
 use super::merges::full_is_false;
 use super::options::Background;
+use super::patches::flush_bytes_of;
 use super::stalls::Held;
 use super::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
 use crate::compaction::picker;
@@ -36,14 +37,15 @@ impl Inner {
     /// Waits until the batch may come in.
     pub(crate) fn admit(&self, batch: &Batch, held: &mut Held) -> Result<()> {
         self.allow_wishes(batch)?;
+        self.allow_patches(batch)?;
         self.admit_space(batch, held)?;
         self.wait_for_room(held)?;
-        self.pay_debt(batch.payload_bytes() as u64, held);
+        self.pay_debt(flush_bytes_of(batch), held);
         Ok(())
     }
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
-        self.admit_bytes(batch.payload_bytes() as u64, budget_of(batch), held)
+        self.admit_bytes(flush_bytes_of(batch), budget_of(batch), held)
     }
 
     /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
@@ -81,7 +83,7 @@ impl Inner {
     }
 
     fn has_space(&self, bytes: u64, budget: Budget) -> bool {
-        let unflushed = self.view().memtable_bytes() + self.transactions.bytes_private();
+        let unflushed = self.view().unflushed_bytes() + self.transactions.bytes_private();
         // Rounded-up sectors, indexes and filters of the future runs.
         let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
@@ -92,7 +94,7 @@ impl Inner {
         let waits = self.options.background == Background::Threads;
         self.wait_until(held, || {
             let view = self.view();
-            view.sealed.len() < SEALED_MAX || (waits && view.active.bytes() < self.table_bytes)
+            view.sealed.len() < SEALED_MAX || (waits && view.active.flush_bytes() < self.table_bytes)
         })
     }
 
@@ -143,7 +145,7 @@ impl Inner {
             return;
         }
         let debt = Debt {
-            unflushed_bytes: self.view().memtable_bytes(),
+            unflushed_bytes: self.view().unflushed_bytes(),
             table_bytes: self.table_bytes,
             compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
             compaction_bytes_full: self.compaction_bytes_full(),
