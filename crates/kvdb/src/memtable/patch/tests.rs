@@ -3,7 +3,8 @@ use crate::memtable::testing::{Rng, for_seeds};
 
 fn random(rng: &mut Rng) -> (u16, Vec<u8>) {
     let offset = rng.below(BLOCK_BYTES as u64);
-    let len = 1 + rng.below((BLOCK_BYTES as u64 - offset).min(if rng.below(4) == 0 { 4096 } else { 70 }));
+    let most = if rng.below(4) == 0 { 4096 } else { 70 };
+    let len = 1 + rng.below((BLOCK_BYTES as u64 - offset).min(most));
     (offset as u16, vec![1 + rng.below(255) as u8; len as usize])
 }
 

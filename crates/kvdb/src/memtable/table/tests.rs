@@ -92,7 +92,8 @@ fn block_op(rng: &mut Rng) -> Op {
     match rng.below(9) {
         6.. => {
             let offset = rng.below(BLOCK_BYTES as u64 - 1);
-            let len = 1 + rng.below(if rng.below(4) == 0 { BLOCK_BYTES as u64 - offset } else { 1 });
+            let is_long = rng.below(4) == 0;
+            let len = 1 + rng.below(if is_long { BLOCK_BYTES as u64 - offset } else { 1 });
             Op::PatchBlock {
                 keyspace,
                 prefix: prefix.into(),
@@ -165,7 +166,8 @@ fn fills_agree_with_the_model_at_every_snapshot() {
         let (_, newest) = table.seqno_range().unwrap();
         for snapshot in (0..=newest).step_by(5) {
             for prefix in ["a", "ab", "b"] {
-                let first = rng.below(if rng.below(2) == 0 { 2 } else { 10 });
+                let is_patched = rng.below(2) == 0;
+                let first = rng.below(if is_patched { 2 } else { 10 });
                 let mut buf = vec![0xee; 12 * BLOCK_BYTES];
                 let mut fill = BlockFill::new(prefix.as_bytes(), first, snapshot, &mut buf);
                 table.fill(BLOCKS.0, &mut fill);
