@@ -20,9 +20,10 @@ use kvfs_store::{BLOCK_BYTES, Batch, Op, Result, Seqno, StoreError};
 
 use super::inner::Inner;
 use super::options::Background;
+use super::repair::Lost;
 use crate::format::{FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, RecordKind};
 use crate::iter::Kept;
-use crate::memtable::{BlockFill, MemTable, split_block_key};
+use crate::memtable::{BlockFill, MemTable, block_key, split_block_key};
 use crate::version::Run;
 
 /// Records that are resolved, and then written, together.
@@ -94,6 +95,8 @@ pub(crate) struct Below {
     /// Everything older of the keyspace, newest first.
     runs: Vec<Arc<Run>>,
     readers: usize,
+    /// What a repair has found to be gone of the keyspace.
+    gone: Vec<Lost>,
     /// Keys of blocks whose patches are lost, because what they lie on is damaged.
     pub(crate) lost: Vec<Bytes>,
 }
@@ -113,7 +116,12 @@ type Blocks = Vec<Option<Bytes>>;
 impl Below {
     /// `readers`: how many requests may be under way at once.
     pub(crate) fn new(runs: Vec<Arc<Run>>, readers: usize) -> Self {
-        Self { runs, readers, lost: Vec::new() }
+        Self { runs, readers, gone: Vec::new(), lost: Vec::new() }
+    }
+
+    /// As it is under repair: what lies on something that is `gone` is lost, too.
+    pub(crate) fn without(gone: Vec<Lost>, runs: Vec<Arc<Run>>) -> Self {
+        Self { gone, ..Self::new(runs, 1) }
     }
 
     /// Of a table without patches.
@@ -223,6 +231,14 @@ impl Below {
         first: u64,
         count: usize,
     ) -> Result<Bytes> {
+        for block in (first..).take(count) {
+            let key = block_key(&request.prefix, block);
+            for gone in &self.gone {
+                if gone.is_base_of(&key, request.snapshot, (keyspace, table), &self.runs)? {
+                    return Err(StoreError::corrupt("a patched block", "what it lies on is gone"));
+                }
+            }
+        }
         let mut buf = vec![0; count * BLOCK_BYTES];
         let mut fill = BlockFill::new(&request.prefix, first, request.snapshot, &mut buf);
         table.fill(keyspace, &mut fill);

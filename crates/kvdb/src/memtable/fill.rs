@@ -37,6 +37,8 @@ pub struct BlockFill<'a> {
     buf: Option<&'a mut [u8]>,
     /// By position.
     patches: BTreeMap<usize, Overlay>,
+    /// Whether a patch alone answers the question.
+    do_patches_decide: bool,
 }
 
 impl<'a> BlockFill<'a> {
@@ -52,13 +54,21 @@ impl<'a> BlockFill<'a> {
             unknown: count,
             buf: Some(buf),
             patches: BTreeMap::new(),
+            do_patches_decide: false,
         }
     }
 
     /// A question for presence only; no data is read.
     pub fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
         let states = vec![BlockState::Unknown; count];
-        Self { prefix, first, snapshot, states, unknown: count, buf: None, patches: BTreeMap::new() }
+        let patches = BTreeMap::new();
+        Self { prefix, first, snapshot, states, unknown: count, buf: None, patches, do_patches_decide: true }
+    }
+
+    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is who knows all
+    /// of it.
+    pub fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
+        Self { do_patches_decide: false, ..Self::presence(prefix, first, count, snapshot) }
     }
 
     /// What comes before the block number in the key.
@@ -90,6 +100,11 @@ impl<'a> BlockFill<'a> {
     /// Whether bytes are wanted, not only presence.
     pub fn wants_data(&self) -> bool {
         self.buf.is_some()
+    }
+
+    /// Whether a patch is all that has to be known of a block.
+    pub(super) fn do_patches_decide(&self) -> bool {
+        self.do_patches_decide
     }
 
     /// Whether every block is decided.
@@ -139,11 +154,8 @@ impl<'a> BlockFill<'a> {
     }
 
     /// Takes in what an undecided block has been patched with in one layer: older than all that was taken in before.
-    /// Decides the block when nothing else of it counts, or only presence is asked for.
+    /// Decides the block when nothing else of it counts.
     pub fn patch(&mut self, position: usize, older: Overlay) {
-        if self.buf.is_none() {
-            return self.mark_data(position..position + 1);
-        }
         let known = match self.patches.get_mut(&position) {
             Some(known) => {
                 known.put_overlay_below(&older);

@@ -31,7 +31,7 @@ impl KeyspaceTable {
     /// this table. `hidden`: of the newest range tombstone over it, 0: none. Returns the bytes of a fold that was
     /// made. O(log n) and the patches since the last fold.
     pub(super) fn fill_patched(&self, fill: &mut BlockFill<'_>, position: usize, hidden: Seqno) -> usize {
-        if !fill.wants_data() {
+        if fill.do_patches_decide() {
             fill.mark_data(position..position + 1);
             return 0;
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, StoreError, TxnId};
 
-use super::{Kept, Repaired, nameless};
+use super::{Kept, Lost, Repaired, nameless};
 use crate::compaction::OutputSpec;
 use crate::db::flush::write_table;
 use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
@@ -228,14 +228,18 @@ impl<'a> Layers<'a> {
                         };
                         let rules = KeepRules { boundaries: boundaries.clone(), bottom: false, merger };
                         let mut below = if table.has_patches() {
-                            Below::new(runs_of(state, keyspace, kept), 1)
+                            let is_below = |lost: &&Lost| lost.txn.is_none() && *lost.keyspace == *meta.name;
+                            let gone = repaired.lost.iter().filter(is_below).cloned();
+                            Below::without(gone.collect(), runs_of(state, keyspace, kept))
                         } else {
                             Below::nothing()
                         };
                         let pieces = write_table(table, spec, rules, &mut below)?;
                         self.findings.extend(below.lost.iter().map(|key| {
                             let (name, key) = (&meta.name, key.escape_ascii());
-                            format!("keyspace {name}, block {key}: what was written over a part of it is lost")
+                            format!(
+                                "keyspace {name}, block {key}: what was written over a part of it is lost"
+                            )
                         }));
                         let run = RunId(next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
                         state.apply(&Edit::AddRun { keyspace, run, age: *age })?;

@@ -28,7 +28,8 @@ fn patches_come_to_the_same_in_every_way() {
         assert_eq!(block, expected);
         assert_eq!(overlay.is_whole(), patches_cover(&patches));
 
-        let folded = operands.iter().cloned().reduce(|older, newer| Patches.fold(b"k", &older, &newer).unwrap());
+        let folded =
+            operands.iter().cloned().reduce(|older, newer| Patches.fold(b"k", &older, &newer).unwrap());
         let folded = folded.unwrap();
         assert_eq!(folded, overlay.operand());
         assert_eq!(Patches.resolve(b"k", Some(&base), &[&folded]).unwrap().unwrap(), expected);
@@ -49,7 +50,9 @@ fn patches_come_to_the_same_in_every_way() {
 
 fn patches_cover(patches: &[(u16, Vec<u8>)]) -> bool {
     (0..BLOCK_BYTES).all(|at| {
-        patches.iter().any(|(offset, data)| (usize::from(*offset)..usize::from(*offset) + data.len()).contains(&at))
+        patches
+            .iter()
+            .any(|(offset, data)| (usize::from(*offset)..usize::from(*offset) + data.len()).contains(&at))
     })
 }
 
