@@ -161,13 +161,23 @@ impl Batch {
         self.payload_bytes
     }
 
+    /// As [`Batch::payload_bytes`], but a patch counts as the whole block that it becomes. O(operations).
+    pub fn whole_bytes(&self) -> usize {
+        let more = self.ops.iter().map(|op| match op {
+            Op::PatchBlock { data, .. } => BLOCK_BYTES.saturating_sub(data.len()),
+            _ => 0,
+        });
+        self.payload_bytes + more.sum::<usize>()
+    }
+
     /// Checks the limits that hold for every engine.
     ///
     /// # Errors
     /// Which limit was exceeded and by what.
     pub fn check_limits(&self) -> Result<()> {
-        if self.payload_bytes > BATCH_BYTES_MAX {
-            return Err(StoreError::BatchTooLarge { bytes: self.payload_bytes, bytes_max: BATCH_BYTES_MAX });
+        let bytes = self.whole_bytes();
+        if bytes > BATCH_BYTES_MAX {
+            return Err(StoreError::BatchTooLarge { bytes, bytes_max: BATCH_BYTES_MAX });
         }
         for op in &self.ops {
             match op {

@@ -18,7 +18,6 @@ use kvfs_store::{Batch, Op, Result, StoreError};
 use super::inner::Inner;
 use super::merges::full_is_false;
 use super::options::Background;
-use super::patches::flush_bytes_of;
 use super::stalls::Held;
 use super::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
 use crate::compaction::picker;
@@ -40,12 +39,12 @@ impl Inner {
         self.allow_patches(batch)?;
         self.admit_space(batch, held)?;
         self.wait_for_room(held)?;
-        self.pay_debt(flush_bytes_of(batch), held);
+        self.pay_debt(batch.whole_bytes() as u64, held);
         Ok(())
     }
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
-        self.admit_bytes(flush_bytes_of(batch), budget_of(batch), held)
+        self.admit_bytes(batch.whole_bytes() as u64, budget_of(batch), held)
     }
 
     /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
@@ -220,7 +219,7 @@ const DELETING_BYTES_MAX: usize = 64 << 10;
 /// Deleting may dip into the reserve: it must work on a full store.
 pub(crate) fn budget_of(batch: &Batch) -> Budget {
     let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    if deletes && batch.payload_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
+    if deletes && batch.whole_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
 }
 
 #[cfg(test)]

@@ -46,15 +46,6 @@ pub(super) fn has_patches(batch: &Batch) -> bool {
     batch.ops().iter().any(|op| matches!(op, Op::PatchBlock { .. }))
 }
 
-/// What a flush of `batch` writes at most, keys and values (bytes): of a patch a whole block.
-pub(super) fn flush_bytes_of(batch: &Batch) -> u64 {
-    let more = batch.ops().iter().map(|op| match op {
-        Op::PatchBlock { data, .. } => BLOCK_BYTES - data.len().min(BLOCK_BYTES),
-        _ => 0,
-    });
-    (batch.payload_bytes() + more.sum::<usize>()) as u64
-}
-
 impl Inner {
     /// Sees to the mark when `batch` is the first one with a patch. O(operations).
     pub(crate) fn allow_patches(&self, batch: &Batch) -> Result<()> {

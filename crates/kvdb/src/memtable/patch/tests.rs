@@ -37,13 +37,17 @@ fn patches_come_to_the_same_in_every_way() {
         let (newer, older) = operands.split_at(operands.len() / 2);
         let mut parts = [newer, older].map(|operands| {
             let mut overlay = Overlay::default();
-            operands.iter().for_each(|operand| overlay.put_below(operand));
+            for operand in operands {
+                overlay.put_below(operand);
+            }
             overlay
         });
         let [upper, lower] = &mut parts;
         upper.put_overlay_below(lower);
         let mut all = Overlay::default();
-        operands.iter().for_each(|operand| all.put_below(operand));
+        for operand in &operands {
+            all.put_below(operand);
+        }
         assert_eq!(upper.operand(), all.operand());
     });
 }

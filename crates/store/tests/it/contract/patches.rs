@@ -168,6 +168,9 @@ fn what_is_no_part_of_a_block_is_refused() {
         let refused = f.try_apply(|b| b.patch_block(f.blocks, "f", number, offset, vec![1; len]));
         assert!(matches!(refused, Err(StoreError::PatchShape { .. })), "{number} {offset} {len}");
     }
+    // Each of them becomes a whole block.
+    let refused = f.try_apply(|b| (0..8192).for_each(|number| b.patch_block(f.blocks, "f", number, 0, "x")));
+    assert!(matches!(refused, Err(StoreError::BatchTooLarge { .. })));
     let refused = f.try_apply(|b| b.patch_block(f.plain, "f", 0, 0, "x"));
     assert!(matches!(refused, Err(StoreError::WrongKind { .. })));
     f.apply(|b| b.patch_block(f.blocks, "f", u64::MAX - 1, BLOCK_BYTES as u16 - 1, "x"));
