@@ -183,7 +183,7 @@ impl Generator<'_> {
 
     fn op(&mut self) -> Op {
         let w = &self.profile.op_weights;
-        match pick(&mut self.rng, &[w.put, w.delete, w.delete_range, w.merge, w.put_blocks]) {
+        match pick(&mut self.rng, &[w.put, w.delete, w.delete_range, w.merge, w.put_blocks, w.patch_block]) {
             0 => {
                 let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Tuple);
                 Op::Put { keyspace: Keyspace(space), key: self.key(space), value: self.value() }
@@ -204,8 +204,28 @@ impl Generator<'_> {
                 let operand = self.operand(SPACES[space as usize].merge);
                 Op::Merge { keyspace: Keyspace(space), key: self.key(space), operand }
             }
-            _ => self.put_blocks(),
+            4 => self.put_blocks(),
+            _ => self.patch_block(),
         }
+    }
+
+    /// Mostly a few bytes of the few blocks that everybody writes to; at times up to the whole block.
+    fn patch_block(&mut self) -> Op {
+        let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
+        let block = if self.one_in(3) { self.block() } else { self.rng.below(4) };
+        let offset = match self.rng.below(4) {
+            0 => 0,
+            1 => self.rng.index(64),
+            _ => self.rng.index(BLOCK_BYTES),
+        };
+        let rest = BLOCK_BYTES - offset;
+        let len = if self.one_in(6) { 1 + self.rng.index(rest) } else { rest.min(1 + self.rng.index(40)) };
+        self.written += 1;
+        let mut data = self.written.to_le_bytes().to_vec();
+        data.resize(len, self.rng.next_u64() as u8);
+        let (keyspace, prefix, data) = (Keyspace(space), self.prefix(), data.into());
+        let (offset, compression) = (offset as u16, self.wish());
+        Op::PatchBlock { keyspace, prefix, block, offset, data, compression }
     }
 
     fn put_blocks(&mut self) -> Op {

@@ -139,6 +139,7 @@ pub struct OpWeights {
     pub delete_range: u32,
     pub merge: u32,
     pub put_blocks: u32,
+    pub patch_block: u32,
 }
 
 /// What a generated run looks like.
@@ -197,7 +198,14 @@ impl Default for Profile {
         Self {
             steps: 400,
             step_weights,
-            op_weights: OpWeights { put: 10, delete: 4, delete_range: 1, merge: 6, put_blocks: 5 },
+            op_weights: OpWeights {
+                put: 10,
+                delete: 4,
+                delete_range: 1,
+                merge: 6,
+                put_blocks: 5,
+                patch_block: 5,
+            },
             batch_ops_max: 8,
             put_blocks_max: 12,
             value_len_max: 40,
@@ -247,6 +255,10 @@ fn write_op(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
         Op::Merge { key, operand, .. } => write!(f, "merge({}, {})", Short(key), Short(operand)),
         Op::PutBlocks { prefix, first, data, .. } => {
             write!(f, "put_blocks({}, {first}, {} blocks", Short(prefix), data.len() / BLOCK_BYTES)?;
+            write!(f, " beginning {})", Short(&data[..data.len().min(12)]))
+        }
+        Op::PatchBlock { prefix, block, offset, data, .. } => {
+            write!(f, "patch_block({}, {block}, at {offset}, {} bytes", Short(prefix), data.len())?;
             write!(f, " beginning {})", Short(&data[..data.len().min(12)]))
         }
     }

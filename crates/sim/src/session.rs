@@ -42,7 +42,8 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
         txn_abort: 1,
         crash: 0,
     };
-    let op_weights = OpWeights { put: 10, delete: 4, delete_range: 2, merge: 5, put_blocks: 6 };
+    let op_weights =
+        OpWeights { put: 10, delete: 4, delete_range: 2, merge: 5, put_blocks: 6, patch_block: 6 };
     Profile { steps, step_weights, op_weights, synced_one_in: 6, ..Profile::default() }
 }
 

@@ -76,7 +76,8 @@ impl Handles {
             | Op::Delete { keyspace, .. }
             | Op::DeleteRange { keyspace, .. }
             | Op::Merge { keyspace, .. }
-            | Op::PutBlocks { keyspace, .. }) = &mut op;
+            | Op::PutBlocks { keyspace, .. }
+            | Op::PatchBlock { keyspace, .. }) = &mut op;
             *keyspace = self.get(keyspace.0);
             batch.push(op);
         }

@@ -21,6 +21,16 @@ pub enum Op {
     /// Sets the consecutive blocks of `prefix` from `first` on to `data` (whole blocks). An engine may store
     /// them, and others of the prefix that it writes together with them, as `compression` says.
     PutBlocks { keyspace: Keyspace, prefix: Bytes, first: u64, data: Bytes, compression: Compression },
+    /// Puts `data` over the bytes of one block of `prefix` from `offset` on, without a look at the rest of it. An
+    /// absent block counts as zeros; it is present afterwards. At least one byte, none behind the block.
+    PatchBlock {
+        keyspace: Keyspace,
+        prefix: Bytes,
+        block: u64,
+        offset: u16,
+        data: Bytes,
+        compression: Compression,
+    },
 }
 
 impl Op {
@@ -31,7 +41,8 @@ impl Op {
             | Self::Delete { keyspace, .. }
             | Self::DeleteRange { keyspace, .. }
             | Self::Merge { keyspace, .. }
-            | Self::PutBlocks { keyspace, .. } => *keyspace,
+            | Self::PutBlocks { keyspace, .. }
+            | Self::PatchBlock { keyspace, .. } => *keyspace,
         }
     }
 
@@ -42,7 +53,9 @@ impl Op {
             Self::Delete { key, .. } => key.len(),
             Self::DeleteRange { start, end, .. } => start.len() + end.len(),
             Self::Merge { key, operand, .. } => key.len() + operand.len(),
-            Self::PutBlocks { prefix, data, .. } => prefix.len() + data.len(),
+            Self::PutBlocks { prefix, data, .. } | Self::PatchBlock { prefix, data, .. } => {
+                prefix.len() + data.len()
+            }
         }
     }
 }
@@ -110,6 +123,19 @@ impl Batch {
         self.push(Op::PutBlocks { keyspace, prefix, first, data, compression });
     }
 
+    /// Changes a part of one block.
+    pub fn patch_block(
+        &mut self,
+        keyspace: Keyspace,
+        prefix: impl Into<Bytes>,
+        block: u64,
+        offset: u16,
+        data: impl Into<Bytes>,
+    ) {
+        let (prefix, data) = (prefix.into(), data.into());
+        self.push(Op::PatchBlock { keyspace, prefix, block, offset, data, compression: Compression::None });
+    }
+
     /// The operations in order.
     pub fn ops(&self) -> &[Op] {
         &self.ops
@@ -135,13 +161,23 @@ impl Batch {
         self.payload_bytes
     }
 
+    /// As [`Batch::payload_bytes`], but a patch counts as the whole block that it becomes. O(operations).
+    pub fn whole_bytes(&self) -> usize {
+        let more = self.ops.iter().map(|op| match op {
+            Op::PatchBlock { data, .. } => BLOCK_BYTES.saturating_sub(data.len()),
+            _ => 0,
+        });
+        self.payload_bytes + more.sum::<usize>()
+    }
+
     /// Checks the limits that hold for every engine.
     ///
     /// # Errors
     /// Which limit was exceeded and by what.
     pub fn check_limits(&self) -> Result<()> {
-        if self.payload_bytes > BATCH_BYTES_MAX {
-            return Err(StoreError::BatchTooLarge { bytes: self.payload_bytes, bytes_max: BATCH_BYTES_MAX });
+        let bytes = self.whole_bytes();
+        if bytes > BATCH_BYTES_MAX {
+            return Err(StoreError::BatchTooLarge { bytes, bytes_max: BATCH_BYTES_MAX });
         }
         for op in &self.ops {
             match op {
@@ -150,6 +186,9 @@ impl Batch {
                 Op::Delete { key, .. } => check_key(key)?,
                 Op::DeleteRange { start, end, .. } => check_key_len(start).and(check_key_len(end))?,
                 Op::PutBlocks { prefix, first, data, .. } => check_blocks(prefix, *first, data)?,
+                Op::PatchBlock { prefix, block, offset, data, .. } => {
+                    check_patch(prefix, *block, *offset, data)?;
+                }
             }
         }
         Ok(())
@@ -181,11 +220,24 @@ fn check_value(value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn check_blocks(prefix: &[u8], first: u64, data: &[u8]) -> Result<()> {
+fn check_prefix(prefix: &[u8]) -> Result<()> {
     check_key_len(prefix)?;
     if prefix.len() + 8 > KEY_LEN_MAX {
         return Err(StoreError::KeyTooLong { len: prefix.len() + 8, len_max: KEY_LEN_MAX });
     }
+    Ok(())
+}
+
+fn check_patch(prefix: &[u8], block: u64, offset: u16, data: &[u8]) -> Result<()> {
+    check_prefix(prefix)?;
+    if data.is_empty() || usize::from(offset) + data.len() > BLOCK_BYTES || block == u64::MAX {
+        return Err(StoreError::PatchShape { block, offset, len: data.len() });
+    }
+    Ok(())
+}
+
+fn check_blocks(prefix: &[u8], first: u64, data: &[u8]) -> Result<()> {
+    check_prefix(prefix)?;
     let count = (data.len() / BLOCK_BYTES) as u64;
     if !data.len().is_multiple_of(BLOCK_BYTES) || count == 0 || first.checked_add(count).is_none() {
         return Err(StoreError::BlockShape { first, len: data.len() });

@@ -75,6 +75,16 @@ pub enum StoreError {
         /// Length given (bytes).
         len: usize,
     },
+    /// A patch that is empty, or reaches over the end of its block.
+    #[error("{len} bytes at offset {offset} are no part of block {block}")]
+    PatchShape {
+        /// Block number.
+        block: u64,
+        /// Offset inside of the block (bytes).
+        offset: u16,
+        /// Length given (bytes).
+        len: usize,
+    },
     /// The operation does not fit the kind of the keyspace.
     #[error("{operation} does not work on keyspace \"{name}\", which holds {kind}")]
     WrongKind {

@@ -55,7 +55,7 @@ pub const KEY_LEN_MAX: usize = 4096;
 /// Longest value or merge operand in a tuple keyspace (bytes).
 pub const VALUE_LEN_MAX: usize = 1 << 20;
 
-/// Most payload bytes (keys and values) that one batch may carry.
+/// Most payload bytes (keys and values, of a patch the whole block) that one batch may carry.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
 
 /// Point and range reads at one position of the order.

@@ -127,6 +127,8 @@ fn keys_of(op: &Op) -> Vec<Bytes> {
     match op {
         Op::Put { key, .. } | Op::Delete { key, .. } | Op::Merge { key, .. } => vec![key.clone()],
         Op::DeleteRange { start, .. } => vec![start.clone()],
-        Op::PutBlocks { prefix, first, .. } => vec![[&prefix[..], &first.to_be_bytes()].concat().into()],
+        Op::PutBlocks { prefix, first, .. } | Op::PatchBlock { prefix, block: first, .. } => {
+            vec![[&prefix[..], &first.to_be_bytes()].concat().into()]
+        }
     }
 }

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 
 use crate::node::{Node, Pin};
 use crate::schema::{RowPatch, TimePatch};
-use crate::view::Origin;
 use crate::{AtimePolicy, Caller, FileSystem, Result, Timestamp};
 
 /// Nodes whose access times are written together at the latest.
@@ -56,7 +55,7 @@ impl FileSystem {
     /// Somebody read the file, directory or link.
     pub(crate) fn note_access(&self, node: &Arc<Node>) {
         // Reading must never be a reason why a transaction conflicts.
-        let is_main = matches!(self.origin, Origin::Main);
+        let is_main = self.is_main();
         if !is_main || self.options.read_only || self.options.atime == AtimePolicy::Noatime {
             return;
         }
@@ -163,7 +162,8 @@ impl FileSystem {
         }
         let result = if batch.is_empty() { Ok(()) } else { self.apply(batch).map(drop) };
         for node in staged {
-            let is_queued_anew = result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
+            let is_queued_anew =
+                result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
             if is_queued_anew { done.push(node) } else { kept.push(node) }
         }
         drop(guards);

@@ -1,14 +1,25 @@
 //! Staging of block changes.
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind};
+use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind, Op};
 
 use super::{BLOCK, block_count};
 use crate::schema::{Header, RowFlags, block_prefix};
 use crate::{FileSystem, Result};
 
-/// Reads a block that is overwritten in part; `None`: it counts as zeros.
-type ReadEdge<'a> = &'a dyn Fn(u64) -> Result<Option<Bytes>>;
+/// Most bytes of one block that are put over what is there without reading it.
+const PATCH_BYTES_MAX: usize = 1024;
+
+/// What a block holds that is overwritten in part.
+pub(super) enum Edge {
+    /// `None`: it counts as zeros.
+    Known(Option<Bytes>),
+    /// Nobody has looked; a patch will do.
+    Unread,
+}
+
+/// Says what the block of a number holds, of which so many bytes are overwritten.
+type FindEdge<'a> = &'a dyn Fn(u64, usize) -> Result<Edge>;
 
 impl FileSystem {
     /// A block as stored.
@@ -47,15 +58,25 @@ impl FileSystem {
         Ok(block_count(header.size).min(end).saturating_sub(first))
     }
 
-    /// The block that a write of bytes `offset .. end` changes in part.
-    pub(super) fn edge(&self, header: &Header, block: u64, offset: u64, end: u64) -> Result<Option<Bytes>> {
+    /// The block of which a write of bytes `offset .. end` changes `len` bytes. In a transaction the store would read
+    /// it, too.
+    pub(super) fn edge(
+        &self,
+        header: &Header,
+        block: u64,
+        (offset, end): (u64, u64),
+        len: usize,
+    ) -> Result<Edge> {
         let start = block * BLOCK;
         let is_beyond = start >= header.size;
         let is_covered = offset <= start && end >= header.size;
         if is_beyond || is_covered {
-            return Ok(None);
+            return Ok(Edge::Known(None));
         }
-        self.block(header.inode, block)
+        if self.is_main() && len <= PATCH_BYTES_MAX {
+            return Ok(Edge::Unread);
+        }
+        Ok(Edge::Known(self.block(header.inode, block)?))
     }
 
     /// Adds whole blocks from `block` on to the batch, to be stored as the file's row says.
@@ -64,15 +85,27 @@ impl FileSystem {
         batch.put_blocks_packed(self.keyspaces.data, prefix, block, data, header.flags.compression());
     }
 
+    /// Adds a change of a part of one block to the batch.
+    fn stage_part(&self, batch: &mut Batch, header: &Header, block: u64, offset: usize, data: Bytes) {
+        batch.push(Op::PatchBlock {
+            keyspace: self.keyspaces.data,
+            prefix: block_prefix(header.inode).to_vec().into(),
+            block,
+            offset: offset as u16,
+            data,
+            compression: header.flags.compression(),
+        });
+    }
+
     /// Adds `data` at byte `offset` to the batch: whole blocks as slices of `data`, the first and the last
-    /// block joined with what was there.
+    /// block joined with what was there, or as patches.
     pub(super) fn stage_blocks(
         &self,
         batch: &mut Batch,
         header: &Header,
         offset: u64,
         data: &Bytes,
-        read_edge: ReadEdge<'_>,
+        find_edge: FindEdge<'_>,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let mut at = offset;
@@ -82,9 +115,14 @@ impl FileSystem {
             let is_whole = skew == 0 && end - at >= BLOCK;
             let stop = if is_whole { end - end % BLOCK } else { end.min((block + 1) * BLOCK) };
             let piece = data.slice((at - offset) as usize..(stop - offset) as usize);
-            let piece = if is_whole { piece } else { join(read_edge(block)?, skew as usize, &piece) };
-            self.stage_data(batch, header, block, piece);
             at = stop;
+            let skew = skew as usize;
+            let edge = if is_whole { Edge::Known(None) } else { find_edge(block, piece.len())? };
+            match edge {
+                Edge::Known(_) if is_whole => self.stage_data(batch, header, block, piece),
+                Edge::Known(old) => self.stage_data(batch, header, block, join(old, skew, &piece)),
+                Edge::Unread => self.stage_part(batch, header, block, skew, piece),
+            }
         }
         Ok(())
     }
@@ -109,7 +147,10 @@ impl FileSystem {
         from: usize,
         to: usize,
     ) -> Result<()> {
-        if let Some(old) = self.block(header.inode, block)? {
+        let is_present = !header.flags.has(RowFlags::SPARSE) && block < block_count(header.size);
+        if is_present && self.is_main() {
+            self.stage_part(batch, header, block, from, vec![0; to - from].into());
+        } else if let Some(old) = self.block(header.inode, block)? {
             let mut new = old.to_vec();
             new[from..to].fill(0);
             self.stage_data(batch, header, block, new.into());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
-use super::blocks::padded;
+use super::blocks::{Edge, padded};
 use super::{BLOCK, all_blocks, block_count, blocks_name, end_of};
 use crate::attr::killed_set_id_bits;
 use crate::node::Pin;
@@ -17,7 +17,8 @@ const WRITE_LEN_MAX: usize = 16 << 20;
 impl FileSystem {
     /// Writes all of `data` (at most 16 MiB), wholly or not at all. One batch of one put of the blocks,
     /// whose value is a slice of `data` (no copy of whole blocks), and one merge of the attributes; a small
-    /// file's content is part of the merge. Overwriting a part of a block reads it.
+    /// file's content is part of the merge. Of a block that is overwritten in part a little is a patch, for which
+    /// nothing is read; else the block is read first.
     ///
     /// # Errors
     /// `FileTooLarge`, `NoSpace`, …
@@ -88,7 +89,7 @@ impl FileSystem {
         let end = offset + data.len() as u64;
         if !header.is_inline() {
             self.note_new_blocks(header, offset, end, patch)?;
-            let edge = |block| self.edge(header, block, offset, end);
+            let edge = |block, len| self.edge(header, block, (offset, end), len);
             return self.stage_blocks(batch, header, offset, &data, &edge);
         }
         if end.max(header.size) <= u64::from(self.inline_len_max) {
@@ -103,9 +104,9 @@ impl FileSystem {
             let data = old.slice(start..start + BLOCK as usize);
             self.stage_data(batch, header, block, data);
         }
-        let edge = |block: u64| {
+        let edge = |block: u64, _| {
             let start = (block * BLOCK) as usize;
-            Ok((block < old_blocks).then(|| old.slice(start..start + BLOCK as usize)))
+            Ok(Edge::Known((block < old_blocks).then(|| old.slice(start..start + BLOCK as usize))))
         };
         self.stage_blocks(batch, header, offset, &data, &edge)?;
         let is_sparse = first > old_blocks;

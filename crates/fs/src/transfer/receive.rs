@@ -21,7 +21,6 @@ use crate::schema::{
     encode_received, encode_receiving, keyspace_key, parse_received_key, received_key, received_keys,
     receiving_key, rows, superblock_key,
 };
-use crate::view::Origin;
 use crate::{FileSystem, FsError, Result};
 
 /// What was received.
@@ -80,7 +79,7 @@ impl FileSystem {
         rollback: bool,
     ) -> Result<Received, ReceiveError> {
         self.check_writable()?;
-        if !matches!(self.origin, Origin::Main) {
+        if !self.is_main() {
             return Err(FsError::Invalid("only the main line receives").into());
         }
         let Some(Frame::Begin(begin)) = reader.next(source)? else {
@@ -276,6 +275,9 @@ fn with_keyspace(op: Op, keyspace: Keyspace) -> Op {
         Op::Merge { key, operand, .. } => Op::Merge { keyspace, key, operand },
         Op::PutBlocks { prefix, first, data, compression, .. } => {
             Op::PutBlocks { keyspace, prefix, first, data, compression }
+        }
+        Op::PatchBlock { prefix, block, offset, data, compression, .. } => {
+            Op::PatchBlock { keyspace, prefix, block, offset, data, compression }
         }
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn encode_records(keyspace: u32, batch: &Batch) -> Vec<u8> {
                 payload.extend_from_slice(prefix);
                 payload.extend_from_slice(data);
             }
-            Op::Merge { .. } => unreachable!("what is sent are values"),
+            Op::Merge { .. } | Op::PatchBlock { .. } => unreachable!("what is sent are values"),
         }
     }
     payload

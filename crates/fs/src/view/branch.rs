@@ -191,7 +191,7 @@ impl FileSystem {
     }
 
     pub(crate) fn expect_main(&self) -> Result<()> {
-        if matches!(self.origin, Origin::Main) {
+        if self.is_main() {
             Ok(())
         } else {
             Err(FsError::NotSupported("transactions inside of transactions or snapshots"))

@@ -61,6 +61,11 @@ impl Names<'_> {
 }
 
 impl FileSystem {
+    /// Whether this is the main line.
+    pub(crate) fn is_main(&self) -> bool {
+        matches!(self.origin, Origin::Main)
+    }
+
     /// Reads of this view.
     pub(crate) fn read_view(&self) -> &dyn Read {
         match &self.origin {

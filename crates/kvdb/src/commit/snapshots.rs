@@ -61,6 +61,11 @@ impl SnapshotTracker {
         self.pins.lock().first_key_value().map(|(&seqno, _)| seqno)
     }
 
+    /// The newest pinned seqno.
+    pub fn newest(&self) -> Option<Seqno> {
+        self.pins.lock().last_key_value().map(|(&seqno, _)| seqno)
+    }
+
     /// Number of pins.
     pub fn count(&self) -> usize {
         self.pins.lock().values().sum()

@@ -36,14 +36,15 @@ impl Inner {
     /// Waits until the batch may come in.
     pub(crate) fn admit(&self, batch: &Batch, held: &mut Held) -> Result<()> {
         self.allow_wishes(batch)?;
+        self.allow_patches(batch)?;
         self.admit_space(batch, held)?;
         self.wait_for_room(held)?;
-        self.pay_debt(batch.payload_bytes() as u64, held);
+        self.pay_debt(batch.whole_bytes() as u64, held);
         Ok(())
     }
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
-        self.admit_bytes(batch.payload_bytes() as u64, budget_of(batch), held)
+        self.admit_bytes(batch.whole_bytes() as u64, budget_of(batch), held)
     }
 
     /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
@@ -81,7 +82,7 @@ impl Inner {
     }
 
     fn has_space(&self, bytes: u64, budget: Budget) -> bool {
-        let unflushed = self.view().memtable_bytes() + self.transactions.bytes_private();
+        let unflushed = self.view().unflushed_bytes() + self.transactions.bytes_private();
         // Rounded-up sectors, indexes and filters of the future runs.
         let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
@@ -92,7 +93,7 @@ impl Inner {
         let waits = self.options.background == Background::Threads;
         self.wait_until(held, || {
             let view = self.view();
-            view.sealed.len() < SEALED_MAX || (waits && view.active.bytes() < self.table_bytes)
+            view.sealed.len() < SEALED_MAX || (waits && view.active.flush_bytes() < self.table_bytes)
         })
     }
 
@@ -143,7 +144,7 @@ impl Inner {
             return;
         }
         let debt = Debt {
-            unflushed_bytes: self.view().memtable_bytes(),
+            unflushed_bytes: self.view().unflushed_bytes(),
             table_bytes: self.table_bytes,
             compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
             compaction_bytes_full: self.compaction_bytes_full(),
@@ -218,7 +219,7 @@ const DELETING_BYTES_MAX: usize = 64 << 10;
 /// Deleting may dip into the reserve: it must work on a full store.
 pub(crate) fn budget_of(batch: &Batch) -> Budget {
     let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    if deletes && batch.payload_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
+    if deletes && batch.whole_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
 }
 
 #[cfg(test)]

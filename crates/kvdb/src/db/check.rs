@@ -94,7 +94,7 @@ impl Inner {
         let stats = self.ctx.zones.space();
         let free = self.ctx.zones.free_bytes(Budget::Reserve);
         let waiting =
-            self.view().memtable_bytes() + self.transactions.bytes_private() + self.flush_slack_bytes();
+            self.view().unflushed_bytes() + self.transactions.bytes_private() + self.flush_slack_bytes();
         let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
         SpaceStats {
             capacity_bytes: stats.bytes_capacity,

@@ -9,7 +9,7 @@ use kvfs_store::{Batch, Compression, Keyspace, Op, Result};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
-use crate::format::FORMAT_VERSION;
+use crate::format::FORMAT_VERSION_PACKED;
 use crate::run::Packing;
 use crate::version::Edit;
 
@@ -31,7 +31,9 @@ impl Inner {
     /// Sees to the mark when `batch` is the first one with a wish for compression. O(operations).
     pub(crate) fn allow_wishes(&self, batch: &Batch) -> Result<()> {
         let is_wish = |op: &Op| match op {
-            Op::PutBlocks { compression, .. } => *compression != Compression::None,
+            Op::PutBlocks { compression, .. } | Op::PatchBlock { compression, .. } => {
+                *compression != Compression::None
+            }
             _ => false,
         };
         if !self.packs.load(Ordering::Acquire) && batch.ops().iter().any(is_wish) {
@@ -53,7 +55,7 @@ impl Inner {
             return Ok(());
         }
         let ledger = self.ledger.lock();
-        self.health.observe(ledger.manifest.raise_version(FORMAT_VERSION))?;
+        self.health.observe(ledger.manifest.raise_version(FORMAT_VERSION_PACKED))?;
         self.packs.store(true, Ordering::Release);
         Ok(())
     }

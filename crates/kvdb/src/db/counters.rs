@@ -23,6 +23,8 @@ pub(crate) struct Counters {
     /// What they would be if nothing was packed: what the memtables gave up.
     flush_raw_bytes: AtomicU64,
     flush_us: AtomicU64,
+    /// Blocks whose patches could not be put over them.
+    flush_blocks_lost: AtomicU64,
     flush_recent: Mutex<Recent>,
     /// See [`Counters::flush_rate`].
     flush_rate: AtomicU64,
@@ -67,6 +69,11 @@ impl Counters {
         self.flush_rate.store(rate, Relaxed);
     }
 
+    /// See [`super::patches`].
+    pub(crate) fn note_lost_blocks(&self, count: u64) {
+        self.flush_blocks_lost.fetch_add(count, Relaxed);
+    }
+
     pub(crate) fn note_merge_output(&self, totals: Totals) {
         self.merge_bytes_written.fetch_add(totals.bytes_written, Relaxed);
         self.merge_bytes_stitched.fetch_add(totals.bytes_stitched, Relaxed);
@@ -100,6 +107,7 @@ impl Counters {
             ("flush.count", &self.flushes),
             ("flush.bytes", &self.flush_bytes),
             ("flush.time_us", &self.flush_us),
+            ("flush.blocks_lost", &self.flush_blocks_lost),
             ("merge.count", &self.merges),
             ("merge.bytes_written", &self.merge_bytes_written),
             ("merge.bytes_stitched", &self.merge_bytes_stitched),

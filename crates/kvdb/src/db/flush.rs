@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::{Compression, KeyspaceKind, Result, StoreError, progress};
+use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, StoreError, progress};
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
+use super::patches::{Below, WINDOW_RECORDS};
 use super::view::{Sealed, SealedLayer, View};
+use crate::cache::Pool;
 use crate::compaction::{Output, OutputSpec, Sink, Totals};
 use crate::format::SeqnoSpan;
-use crate::iter::{CompactionIter, KeepRules, surviving_tombstones};
+use crate::iter::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 use crate::memtable::{MemTable, split_block_key};
 use crate::run::Piece;
 use crate::version::Edit;
@@ -124,7 +126,11 @@ impl Inner {
             bottom: view.version.runs(keyspace).is_empty(),
             merger: meta.merger.clone(),
         };
-        write_table(table, self.output_spec(keyspace, &meta, true, Budget::Reserve), rules)
+        let mut below = Below::new(view.version.runs(keyspace).to_vec(), self.flush_readers());
+        let spec = self.output_spec(keyspace, &meta, true, Budget::Reserve);
+        let pieces = write_table(table, spec, rules, &mut below)?;
+        self.counters.note_lost_blocks(below.tell_lost(&meta.name));
+        Ok(pieces)
     }
 
     pub(crate) fn output_spec(
@@ -168,24 +174,30 @@ impl Inner {
     }
 }
 
-/// What the keyspace of `spec` has in `table`, as pieces.
+/// What the keyspace of `spec` has in `table`, as pieces; `below` is everything older.
 pub(super) fn write_table(
     table: &Arc<MemTable>,
     spec: OutputSpec,
     rules: KeepRules,
+    below: &mut Below,
 ) -> Result<Vec<Arc<Piece>>> {
     let tombstones = table.tombstones(spec.keyspace);
     let survivors = surviving_tombstones(&tombstones, &rules);
+    let boundaries = rules.boundaries.clone();
     let mut records = CompactionIter::new(table.iter(spec.keyspace), [tombstones], rules);
     let mut collect = Collect::default();
     let kind = spec.kind;
     let (keyspace, packs) = (spec.keyspace, spec.packing.merger.is_some());
     // No wish is heeded before the superblocks announce it.
     let wish_of = |prefix: &[u8]| if packs { table.compression(keyspace, prefix) } else { Compression::None };
+    // What a window of patches comes to.
+    let window_bytes = (WINDOW_RECORDS * BLOCK_BYTES) as u64;
+    let _charge = table.has_patches().then(|| spec.ctx.accountant.guard(Pool::Io, window_bytes));
+    let resolve = |window: &mut Vec<Kept>| below.resolve(table, keyspace, &boundaries, window);
     let output = Output::new(spec, survivors, &mut collect);
     match kind {
         KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
-        KeyspaceKind::Block => write_blocks(&mut records, output, wish_of)?,
+        KeyspaceKind::Block => write_blocks(&mut records, output, wish_of, resolve)?,
     };
     Ok(collect.pieces)
 }
@@ -206,23 +218,37 @@ fn write_blocks(
     records: &mut CompactionIter,
     mut output: Output<'_>,
     wish_of: impl Fn(&[u8]) -> Compression,
+    mut resolve: impl FnMut(&mut Vec<Kept>) -> Result<()>,
 ) -> Result<Totals> {
     let mut last_key = Bytes::new();
     let mut wish = Compression::None;
     let mut layer = 0;
+    let mut window = Vec::new();
     records.first()?;
-    while let Some(record) = records.next_kept()? {
-        let again = record.key == last_key;
-        layer = if again { layer + 1 } else { 0 };
-        let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
-        if let Some((prefix, block)) = split_block_key(&record.key) {
-            if split_block_key(&last_key).is_none_or(|(last, _)| last != prefix) {
-                wish = wish_of(prefix);
+    while take_window(records, &mut window)? {
+        resolve(&mut window)?;
+        for record in window.drain(..) {
+            let again = record.key == last_key;
+            layer = if again { layer + 1 } else { 0 };
+            let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
+            if let Some((prefix, block)) = split_block_key(&record.key) {
+                if split_block_key(&last_key).is_none_or(|(last, _)| last != prefix) {
+                    wish = wish_of(prefix);
+                }
+                let span = SeqnoSpan { count: 1, seqno: record.seqno };
+                writer.add_blocks(layer, prefix, block, &[span], &[&record.value], wish)?;
             }
-            let span = SeqnoSpan { count: 1, seqno: record.seqno };
-            writer.add_blocks(layer, prefix, block, &[span], &[&record.value], wish)?;
+            last_key = record.key;
         }
-        last_key = record.key;
     }
     output.finish()
+}
+
+/// Takes some records, and all of each of their keys; false at the end.
+fn take_window(records: &mut CompactionIter, window: &mut Vec<Kept>) -> Result<bool> {
+    while window.len() < WINDOW_RECORDS || window.last().map(|last| &last.key[..]) == records.peek_key() {
+        let Some(record) = records.next_kept()? else { break };
+        window.push(record);
+    }
+    Ok(!window.is_empty())
 }

@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// Whether the superblocks say that there may be packed data.
     pub(crate) packs: AtomicBool,
+    /// Whether they say that there may be patches in the journal.
+    pub(crate) patches: AtomicBool,
 }
 
 impl Inner {

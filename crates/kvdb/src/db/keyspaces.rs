@@ -27,7 +27,10 @@ impl KeyspaceMeta {
     pub(crate) fn new(name: &str, kind: KeyspaceKind, function: Option<Arc<dyn MergeFunction>>) -> Self {
         let name: Arc<str> = name.into();
         let has_function = function.is_some();
-        let merger = Merger::new(Arc::clone(&name), function);
+        let merger = match kind {
+            KeyspaceKind::Tuple => Merger::new(Arc::clone(&name), function),
+            KeyspaceKind::Block => Merger::of_blocks(Arc::clone(&name)),
+        };
         Self { merger, name, kind, compression: Compression::None, has_function }
     }
 
@@ -121,6 +124,7 @@ fn check_op(op: &Op, meta: &KeyspaceMeta) -> Result<()> {
         (Op::Put { .. }, KeyspaceKind::Block) => wrong("put"),
         (Op::Merge { .. }, KeyspaceKind::Block) => wrong("merge"),
         (Op::PutBlocks { .. }, KeyspaceKind::Tuple) => wrong("put_blocks"),
+        (Op::PatchBlock { .. }, KeyspaceKind::Tuple) => wrong("patch_block"),
         (Op::Merge { .. }, KeyspaceKind::Tuple) if !meta.has_function => {
             Err(StoreError::NoMergeFunction(meta.name.to_string()))
         }

@@ -28,7 +28,7 @@ pub(crate) struct Layers {
 
 impl Layers {
     /// The newest seqno that counts in the topmost layer: a read begins with it.
-    fn top(&self) -> Seqno {
+    pub(crate) fn top(&self) -> Seqno {
         self.own.as_ref().map_or(self.seqno, OwnWrites::limit)
     }
 
@@ -56,11 +56,13 @@ impl Layers {
         self.fill(keyspace, BlockFill::new(prefix, first, self.top(), buf))
     }
 
-    fn fill(&self, keyspace: u32, mut fill: BlockFill<'_>) -> Result<Vec<BlockState>> {
+    /// Takes a read that may come from layers above these through them, to its end.
+    pub(crate) fn fill(&self, keyspace: u32, mut fill: BlockFill<'_>) -> Result<Vec<BlockState>> {
+        fill.descend(self.top());
         if let Some(own) = &self.own {
             own.fill(keyspace, &mut fill)?;
-            fill.descend(self.seqno);
         }
+        fill.descend(self.seqno);
         if !fill.is_complete() {
             self.view.fill(keyspace, &mut fill)?;
         }

@@ -20,6 +20,7 @@ mod merges;
 mod named;
 mod open;
 mod options;
+mod patches;
 mod read;
 mod repair;
 mod signals;

@@ -31,7 +31,9 @@ use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::{Accountant, BlockCache, Pages};
 use crate::commit::{Publisher, SnapshotTracker};
-use crate::format::{FORMAT_VERSION, FORMAT_VERSION_PLAIN, Superblock, ZoneId};
+use crate::format::{
+    FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, Superblock, ZoneId,
+};
 use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
@@ -114,7 +116,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let first_data = ZoneId(superblock.journal_first.0 + superblock.journal_zones);
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
     let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
-    let packs = superblock.format_version >= FORMAT_VERSION;
+    let packs = superblock.format_version >= FORMAT_VERSION_PACKED;
+    let patches = superblock.format_version >= FORMAT_VERSION_PATCHES;
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     if !options.read_only {
         manifest.begin_epoch()?;
@@ -191,6 +194,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
         deleted_positions: Mutex::default(),
         packs: AtomicBool::new(packs),
+        patches: AtomicBool::new(patches),
     })
 }
 
@@ -307,7 +311,7 @@ impl<'a> Replay<'a> {
         if let Some(commit) = &replayed.spilled {
             return self.take_spilled(replayed, commit);
         }
-        if self.active.bytes() >= self.memtable_bytes {
+        if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.lsn);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;

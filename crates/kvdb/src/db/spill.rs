@@ -16,6 +16,7 @@ use kvfs_store::{Position, Result, StoreError, TxnId};
 use super::adopted::CommittedRuns;
 use super::flush::write_table;
 use super::inner::{Inner, Order};
+use super::patches::Below;
 use super::stalls::Held;
 use super::view::{Sealed, SealedLayer, View};
 use crate::commit::{PRIVATE, PrivateRuns, Spill};
@@ -49,7 +50,8 @@ impl Inner {
                 _ => Stream::SpillTuple,
             };
             spec.base = PRIVATE;
-            let pieces = write_table(table, spec, rules)?;
+            // Transactions keep whole blocks.
+            let pieces = write_table(table, spec, rules, &mut Below::nothing())?;
             if !pieces.is_empty() {
                 spill.pieces.insert(keyspace, pieces);
             }

@@ -23,11 +23,12 @@ use parking_lot::Mutex;
 use super::checkpoints::Saved;
 use super::inner::Inner;
 use super::layers::Layers;
+use super::patches::has_patches;
 use super::read::ReadAt;
 use super::stalls::Held;
 use crate::commit::{PRIVATE, PrivateWrites, SnapshotPin, Spill};
 use crate::journal::{CommitMark, CommitNote};
-use crate::memtable::{MemTable, Merger, NewerSearch};
+use crate::memtable::{BlockFill, MemTable, Merger, NewerSearch};
 use crate::version::{CheckpointState, Edit};
 
 /// What ends with the transaction.
@@ -245,6 +246,47 @@ impl DbTxn {
         Ok(spill)
     }
 
+    /// Applies a checked batch of whole blocks, unless others have come in after the first `seen` ones; says whether
+    /// it did.
+    fn apply_unless_changed(&self, batch: &Batch, seen: Option<u64>) -> Result<bool> {
+        let mut held = Held::default();
+        let admitted = self.inner.admit_space(batch, &mut held);
+        self.inner.note_held(&held);
+        admitted?;
+        self.make_room(batch)?;
+        let kinds = self.inner.keyspaces.kinds_of(batch)?;
+        self.with(|live| {
+            if seen.is_some_and(|seen| live.writes.stats().batches != seen) {
+                return Ok(false);
+            }
+            self.change(&mut live.writes, |writes| writes.apply(batch, kinds));
+            Ok(true)
+        })
+    }
+
+    /// `batch` with whole blocks in the place of patches, which lie on what the transaction sees. So nothing in
+    /// private tables, runs and net batches is a patch.
+    fn whole_blocks(&self, batch: &Batch) -> Result<Batch> {
+        let layers = self.layers()?;
+        // What comes before a patch in the batch.
+        let staged = MemTable::new(Arc::clone(&self.inner.ctx.accountant));
+        let first = layers.top() + 1;
+        staged.apply(batch, first, self.inner.keyspaces.kinds_of(batch)?);
+        let mut whole = Batch::new();
+        for (op, seqno) in batch.ops().iter().zip(first..) {
+            let Op::PatchBlock { keyspace, prefix, block, compression, .. } = op else {
+                whole.push(op.clone());
+                continue;
+            };
+            let mut data = vec![0; BLOCK_BYTES];
+            let mut fill = BlockFill::new(prefix, *block, seqno, &mut data);
+            staged.fill(keyspace.0, &mut fill);
+            layers.fill(keyspace.0, fill)?;
+            whole.put_blocks_packed(*keyspace, prefix.clone(), *block, data, *compression);
+        }
+        Ok(whole)
+    }
+
     /// What the journal says of the commit.
     fn mark(&self, live: &Live) -> CommitMark {
         let note = self.inner.undo.is_on().then(|| CommitNote {
@@ -390,6 +432,9 @@ fn records_of(op: &Op, merger: &Merger) -> Records {
             first: *first,
             count: (data.len() / BLOCK_BYTES) as u64,
         },
+        Op::PatchBlock { prefix, block, .. } => {
+            Records::Blocks { prefix: prefix.clone(), first: *block, count: 1 }
+        }
     }
 }
 
@@ -435,16 +480,17 @@ impl Txn for DbTxn {
         if self.isolation == Isolation::Snapshot && !self.is_resumed {
             self.find_conflict(&batch)?;
         }
-        let mut held = Held::default();
-        let admitted = self.inner.admit_space(&batch, &mut held);
-        self.inner.note_held(&held);
-        admitted?;
-        self.make_room(&batch)?;
-        let kinds = self.inner.keyspaces.kinds_of(&batch)?;
-        self.with(|live| {
-            self.change(&mut live.writes, |writes| writes.apply(&batch, kinds));
-            Ok(())
-        })
+        if !has_patches(&batch) {
+            return self.apply_unless_changed(&batch, None).map(drop);
+        }
+        loop {
+            // Read without the lock: it may take long. Who comes in between is rare.
+            let seen = self.stats().batches;
+            let whole = self.whole_blocks(&batch)?;
+            if self.apply_unless_changed(&whole, Some(seen))? {
+                return Ok(());
+            }
+        }
     }
 
     fn changed_since_snapshot(&self, keyspace: Keyspace, records: &[Records]) -> Result<Option<Changed>> {

@@ -105,6 +105,15 @@ impl View {
         self.active.bytes() + sealed.sum::<u64>()
     }
 
+    /// About what the flushes of all memtables write (bytes).
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        let sealed = self.sealed.iter().map(|sealed| match &sealed.layer {
+            SealedLayer::Table(table) => table.flush_bytes(),
+            SealedLayer::Runs(_) => 0,
+        });
+        self.active.flush_bytes() + sealed.sum::<u64>()
+    }
+
     /// The layers above the run of this age and number.
     fn layers_above(&self, keyspace: u32, place: (Seqno, RunId)) -> impl Iterator<Item = Layer<'_>> {
         let is_above = move |layer: &Layer<'_>| match layer {

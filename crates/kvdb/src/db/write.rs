@@ -11,6 +11,7 @@ use kvfs_store::{Batch, Durability, Position, Result, StoreError};
 use super::admission::budget_of;
 use super::inner::Inner;
 use super::options::Background;
+use super::patches::has_patches;
 use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
@@ -76,7 +77,7 @@ impl Inner {
     /// A table is full, and there is room for another one; else it takes in a little more, at a high price.
     fn is_to_be_sealed(&self) -> bool {
         let view = self.view();
-        view.active.bytes() >= self.table_bytes && view.sealed.len() < SEALED_MAX
+        view.active.flush_bytes() >= self.table_bytes && view.sealed.len() < SEALED_MAX
     }
 
     /// Orders, journals, inserts and publishes; the batch is visible when this returns.
@@ -84,8 +85,12 @@ impl Inner {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
+        let patches = has_patches(batch);
         let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
+            if patches && !self.patches.load(Ordering::Acquire) {
+                return Err(StoreError::Failed { reason: "the store was closed".into() });
+            }
             let base = order.next_seqno;
             let appended = match mark {
                 Some(mark) => journal.append_commit(base, batch, mark),
@@ -107,6 +112,9 @@ impl Inner {
         };
         let writing = table.begin_write();
         drop(order);
+        if patches {
+            table.note_pinned(self.snapshots.newest().unwrap_or(0));
+        }
         table.apply(batch, base, kinds);
         ticket.publish()?;
         let last = base + count - 1;

@@ -7,7 +7,7 @@
 //! either of them may be a tag with what is to be remembered of the commit.
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
 
 use crate::format::{DecodeError, Decoder, Sink};
 
@@ -27,8 +27,12 @@ const NOTED: u8 = 8;
 /// As `PUT_BLOCKS`, with a wish how they are stored in front.
 const PUT_BLOCKS_PACKED: u8 = 9;
 
-/// Most bytes of an operation beyond its payload: tag, keyspace, compression, block number and two lengths.
-const OP_BYTES_MAX: usize = 2 + 5 + 10 + 2 * 5;
+/// A part of one block, with a wish how the block is stored in front. Only where both superblocks have the version
+/// for it ([`crate::format::FORMAT_VERSION_PATCHES`]).
+const PATCH_BLOCK: u8 = 10;
+
+/// Most bytes of an operation beyond its payload: tag, compression, keyspace, block number, offset and two lengths.
+const OP_BYTES_MAX: usize = 2 + 5 + 10 + 2 + 2 * 5;
 /// Most bytes of a batch beyond its operations: seqno, count, transaction, and what is remembered of it.
 const BATCH_BYTES_MAX: usize = 2 * 10 + (1 + 10) + (1 + 10 + 2 + NOTE_LEN_MAX);
 /// Byte strings up to this long are copied at replay: a slice would keep its whole group in memory.
@@ -179,6 +183,14 @@ fn encode_op(op: &Op, sink: &mut impl Sink) {
             sink.put_varint(*first);
             sink.put_bytes(data);
         }
+        Op::PatchBlock { keyspace, prefix, block, offset, data, compression } => {
+            start(PATCH_BLOCK, keyspace);
+            sink.put_u8(compression.code());
+            sink.put_bytes(prefix);
+            sink.put_varint(*block);
+            sink.put_varint(u64::from(*offset));
+            sink.put_bytes(data);
+        }
     }
 }
 
@@ -260,6 +272,16 @@ impl<'a> BatchReader<'a> {
                 first: self.decoder.varint()?,
                 data: self.bytes()?,
             },
+            PATCH_BLOCK => {
+                let compression = self.compression()?;
+                let (prefix, block) = (self.bytes()?, self.decoder.varint()?);
+                let offset = self.decoder.varint_u32()? as usize;
+                let data = self.bytes()?;
+                if data.is_empty() || offset >= BLOCK_BYTES || data.len() > BLOCK_BYTES - offset {
+                    return Err(DecodeError("a patch is no part of its block"));
+                }
+                Op::PatchBlock { keyspace, prefix, block, offset: offset as u16, data, compression }
+            }
             _ => return Err(DecodeError("an operation has an unknown tag")),
         })
     }

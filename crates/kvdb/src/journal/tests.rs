@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
 use kvfs_store::clock::{Clock, ManualClock};
-use kvfs_store::{Batch, Keyspace, NOTE_LEN_MAX, Result, Seqno, StoreError, TxnId};
+use kvfs_store::{Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Result, Seqno, StoreError, TxnId};
 
 use super::codec::Entry;
 use super::header::{HEADER_BYTES, Header};
@@ -35,11 +35,17 @@ fn random_batch(seed: u64, value_len_max: u64) -> Batch {
         let key_len = rng.range(1, 40);
         let key = bytes(&mut rng, key_len);
         let value_len = rng.below(value_len_max);
-        match rng.below(5) {
+        match rng.below(6) {
             0 => batch.put(KEYSPACE, key, bytes(&mut rng, value_len)),
             1 => batch.delete(KEYSPACE, key),
             2 => batch.delete_range(KEYSPACE, key.clone(), bytes(&mut rng, key_len)),
             3 => batch.merge(KEYSPACE, key, bytes(&mut rng, value_len)),
+            4 => {
+                let (len, compression) = (rng.range(1, 4096), Compression::Zstd(rng.range(1, 9) as u8));
+                let (offset, block) = (rng.below(4096 - len + 1) as u16, rng.next_u64() >> rng.below(64));
+                let (keyspace, prefix, data) = (KEYSPACE, key, bytes(&mut rng, len));
+                batch.push(Op::PatchBlock { keyspace, prefix, block, offset, data, compression });
+            }
             _ => {
                 let blocks = value_len.div_ceil(4096).max(1);
                 let first = rng.next_u64() >> rng.below(64);

@@ -1,15 +1,17 @@
 //! A read of consecutive blocks on its way down through the layers of a block keyspace.
 //!
 //! Invariant: the seqno ranges of the layers are disjoint and descending, so the first layer that
-//! decides a block (data or covering range tombstone) decides it for good.
+//! decides a block (data or covering range tombstone) decides it for good. Patches that were met on the way are put
+//! over it in the end, and make it present.
 //!
 //! Thread safety: belongs to one reader.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use kvfs_store::{BLOCK_BYTES, Seqno};
 
-use super::tombstones::TombstoneSet;
+use super::{patch::Overlay, tombstones::TombstoneSet};
 
 /// What is known of one block of a [`BlockFill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,10 @@ pub struct BlockFill<'a> {
     unknown: usize,
     /// `None`: only presence is asked for.
     buf: Option<&'a mut [u8]>,
+    /// By position.
+    patches: BTreeMap<usize, Overlay>,
+    /// Whether a patch alone answers the question.
+    do_patches_decide: bool,
 }
 
 impl<'a> BlockFill<'a> {
@@ -47,12 +53,22 @@ impl<'a> BlockFill<'a> {
             states: vec![BlockState::Unknown; count],
             unknown: count,
             buf: Some(buf),
+            patches: BTreeMap::new(),
+            do_patches_decide: false,
         }
     }
 
     /// A question for presence only; no data is read.
     pub fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
-        Self { prefix, first, snapshot, states: vec![BlockState::Unknown; count], unknown: count, buf: None }
+        let states = vec![BlockState::Unknown; count];
+        let patches = BTreeMap::new();
+        Self { prefix, first, snapshot, states, unknown: count, buf: None, patches, do_patches_decide: true }
+    }
+
+    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is who knows all
+    /// of it.
+    pub fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
+        Self { do_patches_decide: false, ..Self::presence(prefix, first, count, snapshot) }
     }
 
     /// What comes before the block number in the key.
@@ -84,6 +100,11 @@ impl<'a> BlockFill<'a> {
     /// Whether bytes are wanted, not only presence.
     pub fn wants_data(&self) -> bool {
         self.buf.is_some()
+    }
+
+    /// Whether a patch is all that has to be known of a block.
+    pub(super) fn do_patches_decide(&self) -> bool {
+        self.do_patches_decide
     }
 
     /// Whether every block is decided.
@@ -130,6 +151,31 @@ impl<'a> BlockFill<'a> {
             buf[position * BLOCK_BYTES..(position + 1) * BLOCK_BYTES].copy_from_slice(data);
         }
         self.decide(position..position + 1, BlockState::Data);
+    }
+
+    /// Takes in what an undecided block has been patched with in one layer: older than all that was taken in before.
+    /// Decides the block when nothing else of it counts.
+    pub fn patch(&mut self, position: usize, older: Overlay) {
+        let known = match self.patches.get_mut(&position) {
+            Some(known) => {
+                known.put_overlay_below(&older);
+                known
+            }
+            None => self.patches.entry(position).or_insert(older),
+        };
+        if known.is_whole() {
+            self.mark_data(position..position + 1);
+        }
+    }
+
+    /// Decides what a patched block lies on, unless nothing of that counts any more.
+    pub(super) fn settle(&mut self, position: usize, base: Option<&[u8]>) {
+        if self.states[position] == BlockState::Unknown {
+            match base {
+                Some(data) => self.set_data(position, data),
+                None => self.mark_absent(position..position + 1),
+            }
+        }
     }
 
     /// The part of the buffer for `range`, for a read straight from the device; call
@@ -224,6 +270,12 @@ impl<'a> BlockFill<'a> {
                 .filter(|(_, state)| **state == BlockState::Absent)
             {
                 block.fill(0);
+            }
+        }
+        for (&position, overlay) in &self.patches {
+            self.states[position] = BlockState::Data;
+            if let Some(buf) = &mut self.buf {
+                overlay.apply(&mut buf[position * BLOCK_BYTES..(position + 1) * BLOCK_BYTES]);
             }
         }
         self.states

@@ -27,7 +27,9 @@ const WISH_OVERHEAD_BYTES: usize = 96;
 
 #[derive(Debug, Default)]
 pub(super) struct KeyspaceTable {
-    records: SkipList,
+    pub(super) records: SkipList,
+    /// See [`super::patched`].
+    pub(super) folds: SkipList,
     tombstones: GrowingTombstones,
     /// How blocks of a prefix are to be stored; empty where nobody wishes for anything.
     wishes: RwLock<BTreeMap<Bytes, Compression>>,
@@ -83,6 +85,23 @@ impl KeyspaceTable {
         bytes
     }
 
+    /// One record for a patch. Also says how much more than it takes here its flush may have to write (bytes): a
+    /// whole block, unless the flush writes one for a version above `pinned` anyway.
+    pub(super) fn insert_patch(
+        &self,
+        prefix: &[u8],
+        block: u64,
+        operand: &Bytes,
+        seqno: Seqno,
+        pinned: Seqno,
+    ) -> (usize, usize) {
+        let key = super::block_key(prefix, block);
+        let newest = self.records.seek(&key, Seqno::MAX);
+        let newest = newest.filter(|node| node.record().key == key).map(|node| node.record().seqno);
+        let more = if newest.is_some_and(|newest| newest > pinned) { 0 } else { BLOCK_BYTES };
+        (self.insert(&key, seqno, RecordKind::Merge, operand), more)
+    }
+
     /// Notes how blocks of `prefix` are to be stored; returns the bytes that this takes.
     pub(super) fn wish(&self, prefix: &Bytes, compression: Compression) -> usize {
         let known = self.wishes.read().get(prefix).copied();
@@ -116,47 +135,68 @@ impl KeyspaceTable {
         lookup.end_layer(tombstone);
     }
 
-    pub(super) fn fill(&self, fill: &mut BlockFill<'_>) {
+    /// Returns the bytes that are taken from now on because the read kept what it found out.
+    pub(super) fn fill(&self, fill: &mut BlockFill<'_>) -> usize {
         if fill.is_complete() {
-            return;
+            return 0;
         }
         let covered = self.tombstones.covered(fill);
         let hidden = newest_by_position(&covered, fill.count());
-        let mut from = 0;
+        let (mut from, mut bytes) = (0, 0);
         while let Some(range) = fill.next_undecided(from) {
-            self.fill_stretch(fill, range.clone(), &hidden);
+            bytes += self.fill_stretch(fill, range.clone(), &hidden);
             from = range.end;
         }
         fill.end_layer(&covered);
+        bytes
     }
 
-    /// Fills the undecided stretch `range` from the records.
-    fn fill_stretch(&self, fill: &mut BlockFill<'_>, range: std::ops::Range<usize>, hidden: &[Seqno]) {
+    /// Fills the undecided stretch `range` from the records. Returns what [`Self::fill`] does.
+    fn fill_stretch(
+        &self,
+        fill: &mut BlockFill<'_>,
+        range: std::ops::Range<usize>,
+        hidden: &[Seqno],
+    ) -> usize {
         let prefix = fill.prefix();
-        let Some(mut node) = self.records.seek(&fill.key(range.start), fill.snapshot()) else { return };
+        let mut bytes = 0;
+        let Some(mut node) = self.records.seek(&fill.key(range.start), fill.snapshot()) else { return bytes };
         // The position whose version at the snapshot is already known.
         let mut done = None;
         loop {
             let record = node.record();
             if record.key.get(..prefix.len()) != Some(prefix) {
-                return;
+                return bytes;
             }
             if let Ok(number) = record.key[prefix.len()..].try_into() {
                 let position = (u64::from_be_bytes(number).saturating_sub(fill.first())) as usize;
                 if position >= range.end {
-                    return;
+                    return bytes;
                 }
                 if record.seqno <= fill.snapshot() && done != Some(position) {
                     done = Some(position);
-                    if hidden.get(position).is_some_and(|&tombstone| tombstone > record.seqno) {
+                    let hidden = hidden.get(position).copied().unwrap_or(0);
+                    if hidden > record.seqno {
                         fill.mark_absent(position..position + 1);
+                    } else if record.kind == RecordKind::Merge {
+                        bytes += self.fill_patched(fill, position, hidden);
+                        // Not step by step over all its patches.
+                        let next = position + 1;
+                        if next == range.end {
+                            return bytes;
+                        }
+                        let Some(at) = self.records.seek(&fill.key(next), fill.snapshot()) else {
+                            return bytes;
+                        };
+                        node = at;
+                        continue;
                     } else {
                         fill.set_data(position, node.value());
                     }
                 }
             }
             if !node.advance() {
-                return;
+                return bytes;
             }
         }
     }

@@ -5,6 +5,8 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use kvfs_store::{Compression, MergeFunction, Result, StoreError, Touch};
 
+use super::patch::Patches;
+
 /// Resolves and folds the merge operands of one keyspace. Cheap to clone.
 #[derive(Clone)]
 pub struct Merger {
@@ -25,6 +27,11 @@ impl Merger {
     /// The merge function of the keyspace named `keyspace`; `None` when it was opened without one.
     pub fn new(keyspace: impl Into<Arc<str>>, function: Option<Arc<dyn MergeFunction>>) -> Self {
         Self { keyspace: keyspace.into(), function }
+    }
+
+    /// That of a block keyspace: its operands are patches.
+    pub fn of_blocks(keyspace: impl Into<Arc<str>>) -> Self {
+        Self::new(keyspace, Some(Arc::new(Patches)))
     }
 
     /// Name of the keyspace.

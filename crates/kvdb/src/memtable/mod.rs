@@ -16,6 +16,8 @@ mod keyspace;
 mod lookup;
 mod merge;
 mod newer;
+mod patch;
+mod patched;
 mod skiplist;
 mod table;
 mod tombstones;

@@ -5,7 +5,7 @@
 //!
 //! Thread safety: any number of readers and writers at once; readers take no lock, writers only the arena's for a few
 //! instructions. A record is complete when a reader meets it. Records are never removed.
-//! Invariants: (key, seqno) is unique. A node and all that it links to live as long as the list; but for its links it
+//! Invariants: (key, seqno) is unique, or of equal records any may be met. A node and all that it links to live as long as the list; but for its links it
 //! never changes once it is linked.
 
 use std::alloc::Layout;

@@ -23,6 +23,7 @@ use super::{
     keyspace::KeyspaceTable,
     lookup::Lookup,
     newer::NewerSearch,
+    patch,
     tombstones::TombstoneSet,
     writers::{WriteGuard, Writers},
 };
@@ -36,6 +37,10 @@ pub struct MemTable {
     accountant: Arc<Accountant>,
     tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>>,
     bytes: AtomicU64,
+    /// See [`MemTable::flush_bytes`].
+    more_bytes: AtomicU64,
+    /// See [`MemTable::note_pinned`].
+    pinned: AtomicU64,
     seqno_min: AtomicU64,
     seqno_max: AtomicU64,
     writers: Writers,
@@ -57,6 +62,8 @@ impl MemTable {
             accountant,
             tables: RwLock::default(),
             bytes: AtomicU64::new(0),
+            more_bytes: AtomicU64::new(0),
+            pinned: AtomicU64::new(0),
             seqno_min: AtomicU64::new(Seqno::MAX),
             seqno_max: AtomicU64::new(0),
             writers: Writers::default(),
@@ -83,7 +90,8 @@ impl MemTable {
         if batch.is_empty() {
             return;
         }
-        let mut bytes = 0;
+        let pinned = self.pinned.load(Ordering::Acquire);
+        let (mut bytes, mut more_bytes) = (0, 0);
         let mut table: Option<(Keyspace, Arc<KeyspaceTable>)> = None;
         for (op, seqno) in batch.ops().iter().zip(base..) {
             let keyspace = op.keyspace();
@@ -91,12 +99,24 @@ impl MemTable {
                 Some(table) if table.0 == keyspace => table,
                 table => table.insert((keyspace, self.table_or_new(keyspace.0))),
             };
-            bytes += insert(table, op, seqno, &kind_of);
+            let (taken, more) = insert(table, op, seqno, pinned, &kind_of);
+            (bytes, more_bytes) = (bytes + taken, more_bytes + more);
         }
         self.seqno_min.fetch_min(base, Ordering::Release);
         self.seqno_max.fetch_max(base + batch.len() as u64 - 1, Ordering::Release);
+        self.more_bytes.fetch_add(more_bytes as u64, Ordering::Release);
+        self.charge(bytes);
+    }
+
+    fn charge(&self, bytes: usize) {
         self.accountant.charge(Pool::Memtable, bytes as u64);
         self.bytes.fetch_add(bytes as u64, Ordering::Release);
+    }
+
+    /// Somebody reads at `seqno`: a patch of a block that was changed before makes the flush write one more version.
+    /// Call it before patches are applied.
+    pub fn note_pinned(&self, seqno: Seqno) {
+        self.pinned.fetch_max(seqno, Ordering::AcqRel);
     }
 
     fn table(&self, keyspace: u32) -> Option<Arc<KeyspaceTable>> {
@@ -111,6 +131,16 @@ impl MemTable {
     /// Memory that the table takes: keys, values, and an estimate of the rest (bytes).
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
+    }
+
+    /// About what its flush writes (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
+    pub fn flush_bytes(&self) -> u64 {
+        self.bytes() + self.more_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether there is any patch of a block.
+    pub fn has_patches(&self) -> bool {
+        self.more_bytes.load(Ordering::Acquire) > 0
     }
 
     /// Whether nothing was applied.
@@ -140,7 +170,10 @@ impl MemTable {
     /// Takes a read of blocks through this layer. O(log n + records in the range).
     pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
         if let Some(table) = self.table(keyspace) {
-            table.fill(fill);
+            match table.fill(fill) {
+                0 => {}
+                bytes => self.charge(bytes),
+            }
         }
     }
 
@@ -207,14 +240,15 @@ impl Drop for MemTable {
     }
 }
 
-/// Inserts one operation; returns the bytes that it takes.
+/// Inserts one operation; returns the bytes that it takes, and how many more its flush writes.
 fn insert(
     table: &KeyspaceTable,
     op: &Op,
     seqno: Seqno,
+    pinned: Seqno,
     kind_of: &impl Fn(Keyspace) -> KeyspaceKind,
-) -> usize {
-    match op {
+) -> (usize, usize) {
+    let bytes = match op {
         Op::Put { key, value, .. } => table.insert(key, seqno, RecordKind::Put, value),
         Op::Merge { key, operand, .. } => table.insert(key, seqno, RecordKind::Merge, operand),
         Op::Delete { key, keyspace } => match kind_of(*keyspace) {
@@ -225,7 +259,13 @@ fn insert(
         Op::PutBlocks { prefix, first, data, compression, .. } => {
             table.insert_blocks(prefix, *first, data, seqno) + table.wish(prefix, *compression)
         }
-    }
+        Op::PatchBlock { prefix, block, offset, data, compression, .. } => {
+            let operand = patch::operand(*offset, data);
+            let (bytes, more) = table.insert_patch(prefix, *block, &operand, seqno, pinned);
+            return (bytes + table.wish(prefix, *compression), more);
+        }
+    };
+    (bytes, 0)
 }
 
 #[cfg(test)]

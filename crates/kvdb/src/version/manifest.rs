@@ -125,6 +125,21 @@ impl Manifest {
         })
     }
 
+    /// Brings the superblocks back to `format_version`, durably when this returns; without effect when they have a
+    /// lower one. The caller knows that nothing that needs the higher one is left.
+    ///
+    /// # Errors
+    /// `Failed`; sticky.
+    pub fn lower_version(&self, format_version: u32) -> Result<()> {
+        self.locked(|manifest, inner| {
+            if inner.superblock.format_version <= format_version {
+                return Ok(());
+            }
+            inner.superblock.format_version = format_version;
+            manifest.write_superblocks(inner)
+        })
+    }
+
     /// Applies `edits` wholly or not at all, durably when this returns. What they refer to must
     /// have been flushed before. One write and one flush, and at times a rewrite of the manifest.
     ///

@@ -3,6 +3,7 @@
 mod basics;
 mod checkpoints;
 mod paging;
+mod patches;
 mod repair;
 mod snapshots;
 mod spilled;

@@ -43,6 +43,12 @@ fn random_batch(rng: &mut Rng, spaces: [Keyspace; 2]) -> Batch {
                 let key = |number: u64| format!("key{number:04}").into_bytes();
                 batch.delete_range(spaces[0], key(from), key(from + rng.range(1, 10)));
             }
+            2 if rng.chance(1, 2) => {
+                let mut data = vec![0; rng.range(1, 30) as usize];
+                rng.fill(&mut data);
+                let (prefix, offset) = (vec![b'f', rng.below(6) as u8], rng.below(4060) as u16);
+                batch.patch_block(spaces[1], prefix, rng.below(60), offset, data);
+            }
             2 | 3 => {
                 let mut data = vec![0; BLOCK_BYTES * rng.range(1, 6) as usize];
                 // Something in it can be packed.
@@ -116,6 +122,13 @@ impl Sample {
                     for (block, at) in (*first..).zip((0..data.len()).step_by(BLOCK_BYTES)) {
                         space.insert(block_key(prefix, block), data.slice(at..at + BLOCK_BYTES));
                     }
+                }
+                Op::PatchBlock { prefix, block, offset, data, .. } => {
+                    let value =
+                        space.entry(block_key(prefix, *block)).or_insert_with(|| vec![0; BLOCK_BYTES].into());
+                    let mut whole = value.to_vec();
+                    whole[usize::from(*offset)..][..data.len()].copy_from_slice(data);
+                    *value = whole.into();
                 }
                 Op::Merge { .. } => unreachable!("none are written"),
             }

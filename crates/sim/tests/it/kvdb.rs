@@ -281,7 +281,8 @@ fn like_the_model_with_default_sizes() {
 
 #[test]
 fn like_the_model_with_many_blocks() {
-    let op_weights = OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12 };
+    let op_weights =
+        OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12, patch_block: 6 };
     let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, ..profile() };
     for (seed, stitch_bytes_min) in seeds(1400, 3).zip([32 * KIB, 0, u64::MAX].into_iter().cycle()) {
         check_with(&Kvdb::with(|e| e.options.merge.stitch_bytes_min = stitch_bytes_min), &profile, seed);
@@ -291,7 +292,8 @@ fn like_the_model_with_many_blocks() {
 /// Data that is packed where that wins a sector: by keyspace, by the wishes of blocks, by both.
 #[test]
 fn like_the_model_when_data_is_compressed() {
-    let op_weights = OpWeights { put: 4, delete: 3, delete_range: 2, merge: 2, put_blocks: 8 };
+    let op_weights =
+        OpWeights { put: 4, delete: 3, delete_range: 2, merge: 2, put_blocks: 8, patch_block: 6 };
     let profile = Profile { op_weights, put_blocks_max: 80, steps: 250, wishes: true, ..profile() };
     let settings = [Compression::None, Compression::Lz4, Compression::Zstd(3)];
     for (at, seed) in seeds(2200, 6).enumerate() {
@@ -386,7 +388,8 @@ fn like_the_model_when_transactions_commit_by_way_of_runs() {
 
 #[test]
 fn like_the_model_when_transactions_spill_many_blocks() {
-    let op_weights = OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12 };
+    let op_weights =
+        OpWeights { put: 2, delete: 3, delete_range: 2, merge: 1, put_blocks: 12, patch_block: 6 };
     let profile = Profile { op_weights, put_blocks_max: 60, steps: 250, ..transactional() };
     for (seed, private_bytes) in seeds(1900, 2).zip([1, 256 * KIB].into_iter().cycle()) {
         check_with(&Kvdb::with(|e| e.options.private_bytes = private_bytes), &profile, seed);

@@ -225,9 +225,11 @@ fn encode(batches: &[Batch]) -> Vec<u8> {
                 Op::DeleteRange { start, end, .. } => (2, 0, [start, end]),
                 Op::Merge { key, operand, .. } => (3, 0, [key, operand]),
                 Op::PutBlocks { prefix, first, data, .. } => (4, *first, [prefix, data]),
+                Op::PatchBlock { prefix, block, data, .. } => (5, *block, [prefix, data]),
             };
             payload.put_u8(tag);
-            payload.put_u32(op.keyspace().0);
+            payload.put_u16(op.keyspace().0 as u16);
+            payload.put_u16(if let Op::PatchBlock { offset, .. } = op { *offset } else { 0 });
             payload.put_u64(first);
             for part in parts {
                 payload.put_u64(part.len() as u64);
@@ -248,7 +250,8 @@ fn decode(mut payload: Bytes) -> Result<Vec<Batch>> {
     while payload.has_remaining() {
         let mut batch = Batch::new();
         for _ in 0..payload.get_u64() {
-            let (tag, keyspace, first) = (payload.get_u8(), Keyspace(payload.get_u32()), payload.get_u64());
+            let (tag, keyspace) = (payload.get_u8(), Keyspace(payload.get_u16().into()));
+            let (offset, first) = (payload.get_u16(), payload.get_u64());
             let [a, b] = [(); 2].map(|()| {
                 let len = payload.get_u64() as usize;
                 payload.split_to(len)
@@ -261,6 +264,10 @@ fn decode(mut payload: Bytes) -> Result<Vec<Batch>> {
                 4 => {
                     let compression = Compression::None;
                     Op::PutBlocks { keyspace, prefix: a, first, data: b, compression }
+                }
+                5 => {
+                    let compression = Compression::None;
+                    Op::PatchBlock { keyspace, prefix: a, block: first, offset, data: b, compression }
                 }
                 _ => return Err(StoreError::corrupt("log", "operation")),
             });

@@ -66,6 +66,9 @@ pub(super) fn apply_any_size(
                 None => writer.delete(&key),
             },
             Op::PutBlocks { prefix, first, data, .. } => writer.put_blocks(&prefix, first, &data),
+            Op::PatchBlock { prefix, block, offset, data, .. } => {
+                writer.patch_block(&block_key(&prefix, block), offset, &data);
+            }
         }
     }
     // Published while the keyspaces are locked: who sees the change sees the position too.
@@ -96,6 +99,7 @@ impl Tables {
             match op {
                 Op::Put { .. } => table.expect_kind(KeyspaceKind::Tuple, "put")?,
                 Op::PutBlocks { .. } => table.expect_kind(KeyspaceKind::Block, "put_blocks")?,
+                Op::PatchBlock { .. } => table.expect_kind(KeyspaceKind::Block, "patch_block")?,
                 Op::Merge { .. } => {
                     table.expect_kind(KeyspaceKind::Tuple, "merge")?;
                     if table.merge.read().is_none() {
@@ -140,7 +144,7 @@ fn resolve_merges(tables: &Tables, batch: &Batch) -> Result<Vec<Option<Bytes>>> 
                 staged.set(*keyspace, key, value.clone());
                 merged.push(value);
             }
-            Op::PutBlocks { .. } => {}
+            Op::PutBlocks { .. } | Op::PatchBlock { .. } => {}
         }
     }
     Ok(merged)
@@ -220,6 +224,7 @@ fn bytes_needed(op: &Op) -> u64 {
         Op::PutBlocks { prefix, data, .. } => {
             (data.len() + data.len() / BLOCK_BYTES * (prefix.len() + 8)) as u64
         }
+        Op::PatchBlock { prefix, .. } => (prefix.len() + 8 + BLOCK_BYTES) as u64,
         Op::Delete { .. } | Op::DeleteRange { .. } => 0,
     }
 }
@@ -227,6 +232,13 @@ fn bytes_needed(op: &Op) -> u64 {
 fn account(shared: &Shared, bytes_before: u64, bytes_after: u64) {
     // Wrapping: the difference may be negative, the sum never is.
     shared.bytes_used.fetch_add(bytes_after.wrapping_sub(bytes_before), Ordering::Relaxed);
+}
+
+/// A block (`None`: zeros) with `data` over it from `offset` on.
+pub(super) fn patched(old: Option<&[u8]>, offset: u16, data: &[u8]) -> Bytes {
+    let mut block = old.map_or_else(|| vec![0; BLOCK_BYTES], <[u8]>::to_vec);
+    block[usize::from(offset)..][..data.len()].copy_from_slice(data);
+    block.into()
 }
 
 /// Changes one map on behalf of one operation.
@@ -288,5 +300,11 @@ impl Writer<'_> {
             let value = data.slice(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES);
             self.put(block_key(prefix, first + index as u64), value);
         }
+    }
+
+    fn patch_block(&mut self, key: &Bytes, offset: u16, data: &[u8]) {
+        let old = self.map.get(key).and_then(|versions| versions.at(NEWEST));
+        let value = patched(old.map(|old| &old[..]), offset, data);
+        self.put(key.clone(), value);
     }
 }

@@ -64,6 +64,9 @@ pub(super) fn records_of(op: &Op, table: &Table) -> Result<Records> {
             first: *first,
             count: (data.len() / BLOCK_BYTES) as u64,
         },
+        Op::PatchBlock { prefix, block, .. } => {
+            Records::Blocks { prefix: prefix.clone(), first: *block, count: 1 }
+        }
     })
 }
 

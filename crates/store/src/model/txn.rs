@@ -11,12 +11,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 
-use super::apply::{self, Tables};
+use super::apply::{self, Tables, patched};
 use super::cursor::ModelCursor;
 use super::private::{Layers, Own, OwnEntry};
 use super::recent::records_of;
 use super::snapshot::Pin;
-use super::table::{Table, block_key};
+use super::table::{NEWEST, Table, block_key};
 use super::{Commit, Shared};
 use crate::{
     BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent,
@@ -165,8 +165,9 @@ impl ModelTxn {
 }
 
 impl Live {
-    /// What `batch` does to each key and range, without doing it: merges on a private base are resolved.
-    fn plan(&self, tables: &Tables, batch: Batch) -> Result<Vec<(Keyspace, Step)>> {
+    /// What `batch` does to each key and range, without doing it: merges on a private base are resolved, patches
+    /// on any, where `at` is the position that counts below the private writes.
+    fn plan(&self, tables: &Tables, batch: Batch, at: Seqno) -> Result<Vec<(Keyspace, Step)>> {
         let mut staged: BTreeMap<Keyspace, Own> = BTreeMap::new();
         let mut steps = Vec::new();
         for op in batch.into_ops() {
@@ -189,6 +190,16 @@ impl Live {
                         steps.push((keyspace, step));
                     }
                     continue;
+                }
+                Op::PatchBlock { prefix, block, offset, data, .. } => {
+                    let key = block_key(&prefix, block);
+                    let own = staged.get(&key).or_else(|| self.own.get(&keyspace)?.get(&key));
+                    let old = match own {
+                        Some(OwnEntry::Value(value)) => Some(value),
+                        Some(_) => None,
+                        None => tables.get(keyspace).get(&key, at),
+                    };
+                    Step::Set(key, OwnEntry::Value(patched(old.as_deref(), offset, &data)))
                 }
             };
             step.clone().on(staged);
@@ -319,7 +330,8 @@ impl Txn for ModelTxn {
                 self.find_conflict(&tables, &batch)?;
             }
             let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
-            for (keyspace, step) in live.plan(&tables, batch)? {
+            let at = if self.isolation == Isolation::Snapshot { live.pin.at() } else { NEWEST };
+            for (keyspace, step) in live.plan(&tables, batch, at)? {
                 step.on(Arc::make_mut(live.own.entry(keyspace).or_default()));
             }
             live.stats.batches += 1;

@@ -5,6 +5,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpilling>;
 
 #[path = "contract/checkpoints.rs"]
 mod checkpoints;
+#[path = "contract/patches.rs"]
+mod patches;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/undo.rs"]

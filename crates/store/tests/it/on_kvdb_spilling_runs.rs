@@ -6,6 +6,8 @@ type Fixture = crate::Fixture<crate::kvdb::KvdbSpillingInRuns>;
 
 #[path = "contract/checkpoints.rs"]
 mod checkpoints;
+#[path = "contract/patches.rs"]
+mod patches;
 #[path = "contract/transactions.rs"]
 mod transactions;
 #[path = "contract/undo.rs"]

@@ -14,6 +14,8 @@ mod cursors;
 mod differences;
 #[path = "contract/limits.rs"]
 mod limits;
+#[path = "contract/patches.rs"]
+mod patches;
 #[path = "contract/snapshots.rs"]
 mod snapshots;
 #[path = "contract/transactions.rs"]

@@ -4,15 +4,17 @@
 //! were in it. So a key that was never damaged is not suspected (but for one in 2^32), and one whose newest value is
 //! lost is listed, though an older value of it may have come back.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use kvfs_store::{KeyRange, Keyspace, KeyspaceKind, Read, Result, Seqno, TxnId};
 
 use super::pieces::counted;
 use crate::db::Db;
 use crate::db::view::View;
-use crate::memtable::{BlockFill, BlockState, Lookup, split_block_key};
+use crate::memtable::{BlockFill, BlockState, Lookup, MemTable, split_block_key};
 use crate::run::{LostPart, fingerprint};
-use crate::version::{ManifestState, RunId};
+use crate::version::{ManifestState, Run, RunId};
 
 /// Blocks are asked for so many at a time.
 const BLOCKS_AT_ONCE: u64 = 1024;
@@ -34,6 +36,28 @@ pub struct Lost {
     pub(super) place: (Seqno, RunId),
     /// Named snapshots that may miss something, too.
     pub snapshots: Vec<String>,
+}
+
+impl Lost {
+    /// Whether this may be what a patch of `key` at `seqno` lay on: neither `table`, which has the patch, nor a newer
+    /// run among `runs` knows all of the block.
+    pub(in crate::db) fn is_base_of(
+        &self,
+        key: &[u8],
+        seqno: Seqno,
+        (keyspace, table): (u32, &MemTable),
+        runs: &[Arc<Run>],
+    ) -> Result<bool> {
+        let Some((prefix, block)) = split_block_key(key).filter(|_| self.part.may_hold(key)) else {
+            return Ok(false);
+        };
+        let mut fill = BlockFill::bases(prefix, block, 1, seqno);
+        table.fill(keyspace, &mut fill);
+        for run in runs.iter().filter(|run| (run.age, run.id) > self.place) {
+            run.fill(&mut fill)?;
+        }
+        Ok(fill.state(0) == BlockState::Unknown)
+    }
 }
 
 /// What is lost of a keyspace's newest state.
@@ -140,7 +164,7 @@ fn undecided_above(
     seqno: Seqno,
     lost: &Lost,
 ) -> Result<Vec<bool>> {
-    let mut fill = BlockFill::presence(prefix, first, count as usize, seqno);
+    let mut fill = BlockFill::bases(prefix, first, count as usize, seqno);
     view.fill_above(keyspace, &mut fill, lost.place)?;
     Ok((0..count as usize).map(|at| fill.state(at) == BlockState::Unknown).collect())
 }

@@ -6,17 +6,18 @@ use std::sync::atomic::AtomicU64;
 
 use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, StoreError, TxnId};
 
-use super::{Kept, Repaired, nameless};
+use super::{Kept, Lost, Repaired, nameless};
 use crate::compaction::OutputSpec;
 use crate::db::flush::write_table;
 use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
 use crate::db::options::Options;
+use crate::db::patches::Below;
 use crate::format::Superblock;
 use crate::iter::KeepRules;
 use crate::journal::{Journal, JournalArea, Replayed, salvage};
 use crate::memtable::{MemTable, Merger};
 use crate::run::{Packing, RunContext};
-use crate::version::{Edit, ManifestState, RunId};
+use crate::version::{Edit, ManifestState, Run, RunId, Version};
 use crate::zone::{Budget, Stream};
 
 /// Keys of lost changes that are named; of more only the number is told.
@@ -168,7 +169,7 @@ impl<'a> Layers<'a> {
             let Keyspace(id) = op.keyspace();
             if self.keyspaces.kind(id).is_err() {
                 let kind = match op {
-                    Op::PutBlocks { .. } => KeyspaceKind::Block,
+                    Op::PutBlocks { .. } | Op::PatchBlock { .. } => KeyspaceKind::Block,
                     _ => KeyspaceKind::Tuple,
                 };
                 self.keyspaces.insert(id, KeyspaceMeta::new(&format!("recovered-{id}"), kind, None));
@@ -222,9 +223,25 @@ impl<'a> Layers<'a> {
                             pace: None,
                         };
                         // Without the function operands stay as they are.
-                        let merger = Merger::new(Arc::clone(&meta.name), None);
+                        let merger = match meta.kind {
+                            KeyspaceKind::Tuple => Merger::new(Arc::clone(&meta.name), None),
+                            KeyspaceKind::Block => meta.merger.clone(),
+                        };
                         let rules = KeepRules { boundaries: boundaries.clone(), bottom: false, merger };
-                        let pieces = write_table(table, spec, rules)?;
+                        let mut below = if table.has_patches() {
+                            let is_below = |lost: &&Lost| lost.txn.is_none() && *lost.keyspace == *meta.name;
+                            let gone = repaired.lost.iter().filter(is_below).cloned();
+                            Below::without(gone.collect(), runs_of(state, keyspace, kept))
+                        } else {
+                            Below::nothing()
+                        };
+                        let pieces = write_table(table, spec, rules, &mut below)?;
+                        self.findings.extend(below.lost.iter().map(|key| {
+                            let (name, key) = (&meta.name, key.escape_ascii());
+                            format!(
+                                "keyspace {name}, block {key}: what was written over a part of it is lost"
+                            )
+                        }));
                         let run = RunId(next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
                         state.apply(&Edit::AddRun { keyspace, run, age: *age })?;
                         for piece in &pieces {
@@ -241,6 +258,15 @@ impl<'a> Layers<'a> {
         repaired.findings.append(&mut self.findings);
         Ok(())
     }
+}
+
+/// What there is of a keyspace, newest first. All pieces of `state` are among `kept`.
+fn runs_of(state: &ManifestState, keyspace: u32, kept: &Kept) -> Vec<Arc<Run>> {
+    let runs = state.keyspaces.get(&keyspace).map_or(&[][..], |keyspace| &keyspace.runs[..]);
+    let piece = |base, id| kept.iter().find(|piece| piece.desc().id == id).map(|piece| piece.rebased(base));
+    let pieces = runs.iter().flat_map(|run| run.pieces.iter().filter_map(|desc| piece(run.base, desc.id)));
+    let version = Version::default().follow(state, keyspace, &pieces.collect::<Vec<_>>());
+    version.runs(keyspace).to_vec()
 }
 
 /// Positions that somebody reads at.

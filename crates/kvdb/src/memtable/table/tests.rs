@@ -48,15 +48,19 @@ impl Model {
         value
     }
 
-    fn block(&self, prefix: &[u8], block: u64, snapshot: Seqno) -> Option<u8> {
+    fn block(&self, prefix: &[u8], block: u64, snapshot: Seqno) -> Option<Vec<u8>> {
         let wanted = block_key(prefix, block);
-        let mut value = None;
+        let mut value: Option<Vec<u8>> = None;
         for (_, op) in self.ops.iter().filter(|(seqno, _)| *seqno <= snapshot) {
             match op {
                 Op::PutBlocks { prefix: p, first, data, .. } if p == prefix => {
                     if let Some(at) = block.checked_sub(*first).map(|at| at as usize * BLOCK_BYTES) {
-                        value = data.get(at).copied().or(value);
+                        value = data.get(at..at + BLOCK_BYTES).map(<[u8]>::to_vec).or(value);
                     }
+                }
+                Op::PatchBlock { prefix: p, block: b, offset, data, .. } if p == prefix && *b == block => {
+                    let old = value.get_or_insert_with(|| vec![0; BLOCK_BYTES]);
+                    old[usize::from(*offset)..][..data.len()].copy_from_slice(data);
                 }
                 Op::Delete { key, .. } if key[..] == wanted => value = None,
                 Op::DeleteRange { start, end, .. } if start <= &wanted && &wanted < end => value = None,
@@ -85,7 +89,21 @@ fn block_op(rng: &mut Rng) -> Op {
     let keyspace = BLOCKS;
     let prefix = if rng.below(2) == 0 { "a" } else { "ab" };
     let (first, count) = (rng.below(20), 1 + rng.below(6));
-    match rng.below(6) {
+    match rng.below(9) {
+        6.. => {
+            let offset = rng.below(BLOCK_BYTES as u64 - 1);
+            let is_long = rng.below(4) == 0;
+            let len = 1 + rng.below(if is_long { BLOCK_BYTES as u64 - offset } else { 1 });
+            Op::PatchBlock {
+                keyspace,
+                prefix: prefix.into(),
+                // Few blocks, so that they are patched again and again.
+                block: rng.below(3),
+                offset: offset as u16,
+                data: vec![1 + rng.below(255) as u8; len as usize].into(),
+                compression: Compression::None,
+            }
+        }
         0 => Op::Delete { keyspace, key: block_key(prefix.as_bytes(), first).into() },
         1 => Op::DeleteRange {
             keyspace,
@@ -148,7 +166,8 @@ fn fills_agree_with_the_model_at_every_snapshot() {
         let (_, newest) = table.seqno_range().unwrap();
         for snapshot in (0..=newest).step_by(5) {
             for prefix in ["a", "ab", "b"] {
-                let first = rng.below(10);
+                let is_patched = rng.below(2) == 0;
+                let first = rng.below(if is_patched { 2 } else { 10 });
                 let mut buf = vec![0xee; 12 * BLOCK_BYTES];
                 let mut fill = BlockFill::new(prefix.as_bytes(), first, snapshot, &mut buf);
                 table.fill(BLOCKS.0, &mut fill);
@@ -156,12 +175,97 @@ fn fills_agree_with_the_model_at_every_snapshot() {
                 for (at, block) in buf.chunks(BLOCK_BYTES).enumerate() {
                     let expected = model.block(prefix.as_bytes(), first + at as u64, snapshot);
                     assert_eq!(states[at] == BlockState::Data, expected.is_some());
-                    let byte = expected.unwrap_or(0);
-                    assert!(block.iter().all(|&b| b == byte), "{prefix} {at} at {snapshot}");
+                    let expected = expected.unwrap_or_else(|| vec![0; BLOCK_BYTES]);
+                    assert!(*block == expected[..], "{prefix} {at} at {snapshot}");
                 }
             }
         }
     });
+}
+
+/// One block, and what it is after each of `count` patches with deletes and puts in between now and then.
+fn patched_history(rng: &mut Rng, count: u64) -> (Arc<Accountant>, Arc<MemTable>, Vec<Vec<u8>>) {
+    let (accountant, table) = new_table();
+    let mut states = vec![vec![0; BLOCK_BYTES]];
+    for seqno in 1..=count {
+        let mut state = states.last().unwrap().clone();
+        let mut batch = Batch::new();
+        match rng.below(150) {
+            0 => {
+                batch.delete(BLOCKS, block_key(b"f", 7));
+                state = vec![0; BLOCK_BYTES];
+            }
+            1 => {
+                state = vec![seqno as u8; BLOCK_BYTES];
+                batch.put_blocks(BLOCKS, "f", 7, state.clone());
+            }
+            _ => {
+                let (offset, len) = (rng.below(4000), 1 + rng.below(96));
+                state[offset as usize..(offset + len) as usize].fill(seqno as u8);
+                batch.patch_block(BLOCKS, "f", 7, offset as u16, vec![seqno as u8; len as usize]);
+            }
+        }
+        table.apply(&batch, seqno, kind_of);
+        states.push(state);
+    }
+    (accountant, table, states)
+}
+
+fn read_block(table: &MemTable, snapshot: Seqno) -> Vec<u8> {
+    let mut buf = vec![0xee; BLOCK_BYTES];
+    let mut fill = BlockFill::new(b"f", 7, snapshot, &mut buf);
+    table.fill(BLOCKS.0, &mut fill);
+    fill.finish();
+    buf
+}
+
+#[test]
+fn what_reads_keep_of_long_chains_is_right_for_every_snapshot() {
+    for_seeds(12, |rng| {
+        let (accountant, table, states) = patched_history(rng, 600);
+        let before = table.bytes();
+        for _ in 0..300 {
+            let snapshot = rng.below(601);
+            assert!(read_block(&table, snapshot) == states[snapshot as usize], "at {snapshot}");
+        }
+        assert!(table.bytes() > before, "something was kept");
+        assert_eq!(accountant.used(Pool::Memtable), table.bytes());
+    });
+}
+
+#[test]
+fn a_block_that_is_patched_without_end_costs_a_read_no_more_than_the_last_patches() {
+    let (_, table) = new_table();
+    for seqno in 1..=20_000_u64 {
+        let mut batch = Batch::new();
+        batch.patch_block(BLOCKS, "f", 7, (seqno % 500) as u16, seqno.to_be_bytes().to_vec());
+        table.apply(&batch, seqno, kind_of);
+        // Without folds these are 10^8 patches; the test would not come to its end.
+        if seqno % 2 == 0 {
+            assert_eq!(read_block(&table, seqno)[(seqno % 500) as usize..][..8], seqno.to_be_bytes());
+        }
+    }
+    // 20 000 patches, and a fold for every 33 of them.
+    let patches = 20_000 * (8 + 4 + 9 + 144 + 64);
+    assert!(table.bytes() <= patches + 20_000 / 32 * 1024, "{} bytes", table.bytes());
+}
+
+#[test]
+fn a_patch_counts_for_the_flush_as_the_block_that_it_becomes() {
+    let (_, table) = new_table();
+    let patch = |seqno, block| {
+        let mut batch = Batch::new();
+        batch.patch_block(BLOCKS, "f", block, 0, "abcd");
+        table.apply(&batch, seqno, kind_of);
+        table.flush_bytes() - table.bytes()
+    };
+    assert_eq!([patch(1, 3), patch(2, 3), patch(3, 4), patch(4, 3)].map(|more| more / 4096), [1, 1, 2, 2]);
+    table.note_pinned(3);
+    assert_eq!([patch(5, 4), patch(6, 4), patch(7, 3)].map(|more| more / 4096), [3, 3, 3]);
+    let mut batch = Batch::new();
+    batch.put_blocks(BLOCKS, "f", 9, vec![1; BLOCK_BYTES]);
+    table.apply(&batch, 8, kind_of);
+    assert_eq!(patch(9, 9) / 4096, 3);
 }
 
 #[test]

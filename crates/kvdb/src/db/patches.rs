@@ -1,0 +1,286 @@
+//! Patches of blocks: the mark in the superblocks that comes before the first one, and what becomes of them when
+//! their memtable is flushed.
+//!
+//! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks at a time
+//! and many requests at once: one after the other would take as long as the writers had saved. What can't be read
+//! because it is damaged on the medium is left out, and told: the block stays what it is, unreadable, and all others
+//! are written. (An I/O error ends the flush as ever; the journal still has the patches.)
+//!
+//! Crash order: both superblocks have the version of stores with patches, flushed, before the journal has one. A close
+//! that leaves the journal empty takes the version back.
+//!
+//! Thread safety: a window is read by threads of its own, which end before it is written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, Batch, Op, Result, Seqno, StoreError};
+
+use super::inner::Inner;
+use super::options::Background;
+use super::repair::Lost;
+use crate::format::{FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, RecordKind};
+use crate::iter::Kept;
+use crate::memtable::{BlockFill, MemTable, block_key, split_block_key};
+use crate::version::Run;
+
+/// Records that are resolved, and then written, together.
+pub(super) const WINDOW_RECORDS: usize = 1024;
+
+/// Blocks that are read in one request when they follow each other.
+const REQUEST_BLOCKS_MAX: usize = 64;
+
+/// Requests under way.
+const READERS: usize = 16;
+
+/// Requests that one more reader is worth.
+const REQUESTS_PER_READER: usize = 4;
+
+/// Lost blocks of one flush that are named in the log; of more only the number is told.
+const NAMED_MAX: usize = 16;
+
+/// Whether there is any patch in `batch`. O(operations).
+pub(super) fn has_patches(batch: &Batch) -> bool {
+    batch.ops().iter().any(|op| matches!(op, Op::PatchBlock { .. }))
+}
+
+impl Inner {
+    /// Sees to the mark when `batch` is the first one with a patch. O(operations).
+    pub(crate) fn allow_patches(&self, batch: &Batch) -> Result<()> {
+        if self.patches.load(Ordering::Acquire) || !has_patches(batch) {
+            return Ok(());
+        }
+        let ledger = self.ledger.lock();
+        self.health.observe(ledger.manifest.raise_version(FORMAT_VERSION_PATCHES))?;
+        self.patches.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes the mark back, when everything is in runs. The store is being closed.
+    pub(crate) fn disallow_patches(&self) -> Result<()> {
+        // Nobody can append a patch from here on: who does looks at the mark under this lock.
+        let order = self.order.lock();
+        let view = self.view();
+        let is_written = view.sealed.is_empty() && view.active.is_empty();
+        if !is_written || !self.patches.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        drop(order);
+        let packs = self.packs.load(Ordering::Acquire);
+        let version = if packs { FORMAT_VERSION_PACKED } else { FORMAT_VERSION_PLAIN };
+        let ledger = self.ledger.lock();
+        self.health.observe(ledger.manifest.lower_version(version))
+    }
+
+    /// How many requests a flush may have under way.
+    pub(crate) fn flush_readers(&self) -> usize {
+        // Tests that count the calls of the device need them in one order.
+        if self.options.background == Background::Manual { 1 } else { READERS }
+    }
+}
+
+/// What lies below the patches of a table that is written.
+pub(crate) struct Below {
+    /// Everything older of the keyspace, newest first.
+    runs: Vec<Arc<Run>>,
+    readers: usize,
+    /// What a repair has found to be gone of the keyspace.
+    gone: Vec<Lost>,
+    /// Keys of blocks whose patches are lost, because what they lie on is damaged.
+    pub(crate) lost: Vec<Bytes>,
+}
+
+/// Consecutive blocks that are read at one position.
+struct Request {
+    prefix: Bytes,
+    first: u64,
+    snapshot: Seqno,
+    /// Their records in the window.
+    records: Vec<usize>,
+}
+
+/// Each block of a request; `None`: damaged.
+type Blocks = Vec<Option<Bytes>>;
+
+impl Below {
+    /// `readers`: how many requests may be under way at once.
+    pub(crate) fn new(runs: Vec<Arc<Run>>, readers: usize) -> Self {
+        Self { runs, readers, gone: Vec::new(), lost: Vec::new() }
+    }
+
+    /// As it is under repair: what lies on something that is `gone` is lost, too.
+    pub(crate) fn without(gone: Vec<Lost>, runs: Vec<Arc<Run>>) -> Self {
+        Self { gone, ..Self::new(runs, 1) }
+    }
+
+    /// Of a table without patches.
+    pub(crate) fn nothing() -> Self {
+        Self::new(Vec::new(), 1)
+    }
+
+    /// Turns the patches among `window` (all that is kept of its keys) into whole blocks, or takes them out where these
+    /// are damaged. `table` is what is being written, `boundaries` are the positions that somebody reads at, ascending.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub(super) fn resolve(
+        &mut self,
+        table: &MemTable,
+        keyspace: u32,
+        boundaries: &[Seqno],
+        window: &mut Vec<Kept>,
+    ) -> Result<()> {
+        let requests = requests_of(window, boundaries);
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let read = self.read_all(&requests, |request| self.read(table, keyspace, request));
+        let mut resolved = Vec::with_capacity(window.len());
+        for (request, blocks) in requests.iter().zip(read) {
+            resolved.extend(request.records.iter().copied().zip(blocks?));
+        }
+        let lost: BTreeSet<Bytes> = (resolved.iter().filter(|(_, block)| block.is_none()))
+            .map(|&(record, _)| window[record].key.clone())
+            .collect();
+        for (record, block) in resolved {
+            let kept = &mut window[record];
+            // Nor an older version that could be read after all: it would look like the newest one.
+            if let Some(block) = block.filter(|_| !lost.contains(&kept.key)) {
+                (kept.kind, kept.value) = (RecordKind::Put, block);
+            }
+        }
+        window.retain(|kept| kept.kind != RecordKind::Merge);
+        self.lost.extend(lost);
+        Ok(())
+    }
+
+    /// As many at once as are worth it.
+    fn read_all(
+        &self,
+        requests: &[Request],
+        read: impl Fn(&Request) -> Result<Blocks> + Sync,
+    ) -> Vec<Result<Blocks>> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            while let at = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(request) = requests.get(at)
+            {
+                done.push((at, read(request)));
+            }
+            done
+        };
+        let helpers = self.readers.min(requests.len().div_ceil(REQUESTS_PER_READER)).saturating_sub(1);
+        let mut done = std::thread::scope(|scope| {
+            let builder = || std::thread::Builder::new().name("kvfs-flush-read".into());
+            // Where there can be no more threads, those that are there do it.
+            let started: Vec<_> =
+                (0..helpers).map_while(|_| builder().spawn_scoped(scope, work).ok()).collect();
+            let mut done = work();
+            for thread in started {
+                match thread.join() {
+                    Ok(others) => done.extend(others),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            done
+        });
+        done.sort_unstable_by_key(|(at, _)| *at);
+        done.into_iter().map(|(_, blocks)| blocks).collect()
+    }
+
+    /// All blocks of a request. What is damaged is read a second time, block by block.
+    fn read(&self, table: &MemTable, keyspace: u32, request: &Request) -> Result<Blocks> {
+        let count = request.records.len();
+        let read = |first, count| self.read_blocks(table, keyspace, request, first, count);
+        match read(request.first, count) {
+            Ok(bytes) => {
+                let block = |at: usize| bytes.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
+                Ok((0..count).map(|at| Some(block(at))).collect())
+            }
+            Err(StoreError::Corrupt { .. }) => (request.first..)
+                .take(count)
+                .map(|block| match read(block, 1) {
+                    Err(error @ StoreError::Corrupt { .. }) => {
+                        tracing::debug!(keyspace, block, %error, "a patched block is damaged");
+                        Ok(None)
+                    }
+                    other => other.map(Some),
+                })
+                .collect(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read_blocks(
+        &self,
+        table: &MemTable,
+        keyspace: u32,
+        request: &Request,
+        first: u64,
+        count: usize,
+    ) -> Result<Bytes> {
+        for block in (first..).take(count) {
+            let key = block_key(&request.prefix, block);
+            for gone in &self.gone {
+                if gone.is_base_of(&key, request.snapshot, (keyspace, table), &self.runs)? {
+                    return Err(StoreError::corrupt("a patched block", "what it lies on is gone"));
+                }
+            }
+        }
+        let mut buf = vec![0; count * BLOCK_BYTES];
+        let mut fill = BlockFill::new(&request.prefix, first, request.snapshot, &mut buf);
+        table.fill(keyspace, &mut fill);
+        for run in &self.runs {
+            if fill.is_complete() {
+                break;
+            }
+            run.fill(&mut fill)?;
+        }
+        fill.finish();
+        Ok(buf.into())
+    }
+
+    /// Names what is lost in the log; returns how many blocks that are.
+    pub(crate) fn tell_lost(&self, keyspace: &str) -> u64 {
+        for key in self.lost.iter().take(NAMED_MAX) {
+            let key = key.escape_ascii();
+            tracing::error!(keyspace, %key, "a block is damaged on the medium: what was written over a part of it is lost; run `kvfs check`");
+        }
+        if self.lost.len() > NAMED_MAX {
+            tracing::error!(keyspace, blocks = self.lost.len(), "more blocks are damaged; run `kvfs check`");
+        }
+        self.lost.len() as u64
+    }
+}
+
+/// What has to be read for the patches among `window`, which is in record order.
+fn requests_of(window: &[Kept], boundaries: &[Seqno]) -> Vec<Request> {
+    let stripe = |seqno| boundaries.partition_point(|&boundary| boundary < seqno);
+    let mut requests: Vec<Request> = Vec::new();
+    for (at, kept) in window.iter().enumerate().filter(|(_, kept)| kept.kind == RecordKind::Merge) {
+        let Some((prefix, block)) = split_block_key(&kept.key) else { continue };
+        match requests.last_mut() {
+            // Between two boundaries nothing else of the block is visible: a common position will do.
+            Some(last)
+                if last.records.len() < REQUEST_BLOCKS_MAX
+                    && last.first + last.records.len() as u64 == block
+                    && last.prefix[..] == *prefix
+                    && stripe(last.snapshot) == stripe(kept.seqno) =>
+            {
+                last.records.push(at);
+                last.snapshot = last.snapshot.max(kept.seqno);
+            }
+            _ => {
+                let prefix = kept.key.slice(..prefix.len());
+                requests.push(Request { prefix, first: block, snapshot: kept.seqno, records: vec![at] });
+            }
+        }
+    }
+    requests
+}
+
+#[cfg(test)]
+mod tests;
