@@ -163,7 +163,8 @@ impl FileSystem {
         }
         let result = if batch.is_empty() { Ok(()) } else { self.apply(batch).map(drop) };
         for node in staged {
-            let is_queued_anew = result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
+            let is_queued_anew =
+                result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
             if is_queued_anew { done.push(node) } else { kept.push(node) }
         }
         drop(guards);
@@ -184,9 +185,13 @@ impl FileSystem {
         let mut pending = self.lazy_times.pending.lock();
         let room = self.waiting_max().saturating_sub(pending.nodes.len()).min(kept.len());
         let lost = kept.split_off(room);
-        kept.into_iter().for_each(|node| pending.add(node, since));
+        for node in kept {
+            pending.add(node, since);
+        }
         drop(pending);
-        lost.iter().for_each(|node| node.state().is_atime_pending = false);
+        for node in &lost {
+            node.state().is_atime_pending = false;
+        }
         lost
     }
 }
