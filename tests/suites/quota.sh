@@ -50,6 +50,7 @@ follows() {
 # Who is not root sees what is said of himself and his groups.
 seen_by_others() {
   is_root || return 0
+  chmod 711 "$store" "$work" && chmod 666 "$store/control.sock"
   local all
   all=$(as "$KVFS" quota report -s "$mnt") && grep -q "^user *$who " <<<"$all" && ! grep -E '^user *(root|0) |^project' <<<"$all" || return 1
   as "$KVFS" quota get -s "$mnt" && as "$KVFS" quota get --group "$who" -s "$mnt" || return 1

@@ -184,9 +184,13 @@ impl FileSystem {
         let mut pending = self.lazy_times.pending.lock();
         let room = self.waiting_max().saturating_sub(pending.nodes.len()).min(kept.len());
         let lost = kept.split_off(room);
-        kept.into_iter().for_each(|node| pending.add(node, since));
+        for node in kept {
+            pending.add(node, since);
+        }
         drop(pending);
-        lost.iter().for_each(|node| node.state().is_atime_pending = false);
+        for node in &lost {
+            node.state().is_atime_pending = false;
+        }
         lost
     }
 }
