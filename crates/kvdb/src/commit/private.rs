@@ -114,6 +114,10 @@ impl OwnWrites {
     }
 }
 
+/// The most operations, and the most payload (bytes), of a plain batch.
+const PLAIN_OPS_MAX: usize = 8;
+const PLAIN_BYTES_MAX: usize = 4 << 10;
+
 /// The private writes of one transaction.
 pub struct PrivateWrites {
     accountant: Arc<Accountant>,
@@ -125,11 +129,21 @@ pub struct PrivateWrites {
     last: Seqno,
     /// First block and data of each operation in `table` that wrote blocks.
     block_writes: BlockWrites,
+    /// The only batch so far, if it is small and plain: then it is what the set comes to.
+    sole: Option<Batch>,
     /// Keys and values in `table`, and in `sealed` (bytes).
     bytes_payload: (u64, u64),
     stats: TxnStats,
     /// As it was when `sealed`, or else the newest run, took in its last batch.
     stats_spilled: TxnStats,
+}
+
+/// Whether `batch` is a few small puts and deletes. What it shares with the table is little enough to keep twice.
+fn is_plain(batch: &Batch) -> bool {
+    let is_plain = |op: &Op| matches!(op, Op::Put { .. } | Op::Delete { .. });
+    batch.len() <= PLAIN_OPS_MAX
+        && batch.payload_bytes() <= PLAIN_BYTES_MAX
+        && batch.ops().iter().all(is_plain)
 }
 
 /// First block and data by the seqno that they have in the private table.
@@ -145,6 +159,7 @@ impl PrivateWrites {
             runs: PrivateRuns::default(),
             last: PRIVATE,
             block_writes: BTreeMap::new(),
+            sole: None,
             bytes_payload: (0, 0),
             stats: TxnStats::default(),
             stats_spilled: TxnStats::default(),
@@ -163,6 +178,7 @@ impl PrivateWrites {
                 self.block_writes.insert(seqno, (*first, data.clone()));
             }
         }
+        self.sole = (self.stats.batches == 0 && is_plain(batch)).then(|| batch.clone());
         self.table.apply(batch, self.last + 1, kind_of);
         self.last += batch.len() as u64;
         self.bytes_payload.0 += batch.payload_bytes() as u64;
@@ -270,6 +286,9 @@ impl PrivateWrites {
     /// Those of `meta`, and of merge functions.
     pub fn batch(&self, meta: impl Fn(u32) -> Result<(KeyspaceKind, Merger)>) -> Result<Batch> {
         debug_assert!(!self.is_spilled(), "the data of blocks is not at hand any more");
+        if let Some(sole) = &self.sole {
+            return Ok(sole.clone());
+        }
         let mut batch = Batch::new();
         for keyspace in self.table.keyspaces() {
             let (kind, merger) = meta(keyspace)?;

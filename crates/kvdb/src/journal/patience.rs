@@ -1,8 +1,8 @@
 //! Whether a flush waits for more clients before it begins. Pure arithmetic, no clock.
 //!
 //! A flush lets all its clients go at once, and they come back one by one. If the first of them led the next flush at
-//! once, it would have one to itself, and all others a whole flush to wait before theirs. So for about as long as a
-//! flush takes, the next one waits until as many have come as there were. A lone client expects nobody.
+//! once, it would have one to itself, and all others a whole flush to wait before theirs. So for about as long as two
+//! flushes take, the next one waits until as many have come as there were. A lone client expects nobody.
 //!
 //! Thread safety: a value, behind the journal's lock.
 
@@ -38,7 +38,8 @@ impl Patience {
             self.hasty_last = 0;
         }
         self.expected = served + waiting;
-        self.until = now + took.min(WAIT_MAX);
+        // On few CPUs, many clients need about as long as the flush did.
+        self.until = now + (2 * took).min(WAIT_MAX);
     }
 
     /// How long `gathered` clients wait for more at most; `None`: not at all.

@@ -7,15 +7,15 @@ use crate::journal::patience::{HASTY_FLUSHES, Patience, WAIT_MAX};
 const US: Duration = Duration::from_micros(1);
 
 #[test]
-fn a_flush_waits_for_those_that_the_last_one_let_go_for_as_long_as_that_took() {
+fn a_flush_waits_for_those_that_the_last_one_let_go_for_twice_as_long_as_that_took() {
     let mut patience = Patience::default();
     assert_eq!(patience.wait(1, Duration::ZERO), None, "nobody is known");
     patience.note_flush(1000 * US, 100 * US, 1, 0);
     assert_eq!(patience.wait(1, 1001 * US), None, "a lone client");
     patience.note_flush(2000 * US, 100 * US, 1, 15);
-    assert_eq!(patience.wait(15, 2001 * US), Some(99 * US));
+    assert_eq!(patience.wait(15, 2001 * US), Some(199 * US));
     assert_eq!(patience.wait(16, 2001 * US), None, "all are there");
-    assert_eq!(patience.wait(15, 2100 * US), None, "they had their time");
+    assert_eq!(patience.wait(15, 2200 * US), None, "they had their time");
     patience.note_flush(3000 * US, Duration::from_secs(2), 16, 0);
     assert_eq!(patience.wait(1, 3000 * US), Some(WAIT_MAX), "the device may have stood still");
 }
