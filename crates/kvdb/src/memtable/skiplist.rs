@@ -341,7 +341,14 @@ impl SkipList {
         for level in (0..self.levels.load(Ordering::Relaxed)).rev() {
             tower = self.pass(tower, level, place);
         }
-        self.linked(&tower[0])
+        let mut found = self.linked(&tower[0]);
+        // Since the link was passed over, a record before the place may have come in behind it.
+        while let Some(next) = &found
+            && next.compare(place).is_lt()
+        {
+            found = self.linked(&next.tower()[0]);
+        }
+        found
     }
 
     /// The last record before all versions of `key`. Expected O(log n).
