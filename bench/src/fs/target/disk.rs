@@ -36,12 +36,8 @@ pub(crate) const XFS: Kind = Kind {
     mount_options: "nodiscard",
 };
 
-pub(crate) const BTRFS: Kind = Kind {
-    name: "btrfs",
-    durability: "copy on write, commit interval 30 s",
-    mkfs: "mkfs.btrfs",
-    ..XFS
-};
+pub(crate) const BTRFS: Kind =
+    Kind { name: "btrfs", durability: "copy on write, commit interval 30 s", mkfs: "mkfs.btrfs", ..XFS };
 
 /// A device that several file systems are made on, one at a time.
 pub(crate) struct Device {
