@@ -274,21 +274,34 @@ fn a_sector_that_can_not_be_read_costs_its_own_block_and_no_other() {
 
 #[test]
 fn a_repair_lists_a_lost_block_though_the_journal_patches_it() {
-    let medium = damaged(60, &[40]);
+    let medium = damaged(60, &[40, 50]);
     let device = Arc::clone(&medium) as Arc<dyn Device>;
     let db = open(&device, |_| {});
     let data = data(&db);
     for number in 38..43 {
         patch(&db, data, number, 0, b"part");
     }
+    let mut batch = Batch::new();
+    batch.put_blocks(data, "f", 50, block(7));
+    db.apply(batch, Durability::Buffered).expect("applies");
+    patch(&db, data, 50, 0, b"part");
     db.sync(db.position()).expect("syncs");
     drop(db);
     let repaired = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
-    let db = open(&device, |_| {});
-    let lost: Vec<_> =
-        repaired.lost.iter().flat_map(|lost| db.lost_keys(lost).expect("reads").blocks).collect();
-    assert_eq!(lost, [("f".into(), 40, 1)]);
-    assert_eq!(read(&*db, data, 39).expect("reads")[..6], [b"part", &block(39)[4..6]].concat());
+    assert_eq!(repaired.dropped_count, 0, "the journal is sound");
+    for _ in 0..2 {
+        let db = open(&device, |_| {});
+        let lost: Vec<_> =
+            repaired.lost.iter().flat_map(|lost| db.lost_keys(lost).expect("reads").blocks).collect();
+        assert_eq!(lost, [("f".into(), 40, 1)]);
+        assert_eq!(read(&*db, data, 40).expect("reads"), b"", "a hole, and no part of it looks like data");
+        assert_eq!(read(&*db, data, 39).expect("reads")[..6], [b"part", &block(39)[4..6]].concat());
+        assert_eq!(read(&*db, data, 50).expect("reads")[..6], [b"part", &block(7)[4..6]].concat());
+        patch(&db, data, 39, 9, b"later");
+        db.close().expect("closes");
+    }
+    let again = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+    assert!(again.findings.is_empty(), "{:?}", again.findings);
 }
 
 #[test]
