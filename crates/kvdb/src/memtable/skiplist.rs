@@ -338,10 +338,17 @@ impl SkipList {
     pub(super) fn seek(&self, key: &[u8], seqno: Seqno) -> Option<Record<'_>> {
         let mut tower: &Tower = &self.first;
         let place = Place::new(key, seqno);
-        for level in (0..self.levels.load(Ordering::Relaxed)).rev() {
+        for level in (1..self.levels.load(Ordering::Relaxed)).rev() {
             tower = self.pass(tower, level, place);
         }
-        self.linked(&tower[0])
+        // What is returned is what was compared: a link that is read again may lead to a newer record by now.
+        let mut next = self.linked(&tower[0]);
+        while let Some(record) = next
+            && record.compare(place).is_lt()
+        {
+            next = self.linked(&record.tower()[0]);
+        }
+        next
     }
 
     /// The last record before all versions of `key`. Expected O(log n).
