@@ -214,7 +214,7 @@ impl<'a> Layers<'a> {
         for &(id, kind) in &self.unknown {
             nameless(state, id, kind);
         }
-        let boundaries = boundaries(state);
+        let boundaries: Vec<Seqno> = state.positions_read().into_iter().collect();
         for layer in &self.done {
             match layer {
                 Layer::Adopted { txn, base } => state.apply(&Edit::AdoptRuns { txn: *txn, base: *base })?,
@@ -282,13 +282,4 @@ fn runs_of(state: &ManifestState, keyspace: u32, kept: &Kept) -> Vec<Arc<Run>> {
     let pieces = runs.iter().flat_map(|run| run.pieces.iter().filter_map(|desc| piece(run.base, desc.id)));
     let version = Version::default().follow(state, keyspace, &pieces.collect::<Vec<_>>());
     version.runs(keyspace).to_vec()
-}
-
-/// Positions that somebody reads at.
-fn boundaries(state: &ManifestState) -> Vec<Seqno> {
-    let named = state.snapshots.values().map(|snapshot| snapshot.seqno);
-    let undo = state.undo.iter().flat_map(|(&after, undo)| [undo.before, after]);
-    let checkpoints = state.checkpoints.values().map(|saved| saved.snapshot);
-    let all: BTreeSet<Seqno> = named.chain(undo).chain(checkpoints).collect();
-    all.into_iter().collect()
 }
