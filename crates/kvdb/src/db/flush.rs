@@ -12,7 +12,7 @@ use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, StoreError, pro
 
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
-use super::patches::{Below, WINDOW_RECORDS};
+use super::patches::{Below, Source, WINDOW_RECORDS};
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::Pool;
 use crate::compaction::{Output, OutputSpec, Sink, Totals};
@@ -193,7 +193,9 @@ pub(super) fn write_table(
     // What a window of patches comes to.
     let window_bytes = (WINDOW_RECORDS * BLOCK_BYTES) as u64;
     let _charge = table.has_patches().then(|| spec.ctx.accountant.guard(Pool::Io, window_bytes));
-    let resolve = |window: &mut Vec<Kept>| below.resolve(table, keyspace, &boundaries, window);
+    let device = Arc::clone(&spec.ctx.device);
+    let source = Source { table, keyspace, device: device.as_ref() };
+    let resolve = |window: &mut Vec<Kept>| below.resolve(source, &boundaries, window);
     let output = Output::new(spec, survivors, &mut collect);
     match kind {
         KeyspaceKind::Tuple => write_tuples(&mut records, output)?,

@@ -279,6 +279,8 @@ struct Replay<'a> {
     commits: Vec<(TxnId, Seqno)>,
     /// Those that can be taken back, by their last seqnos.
     undo: Vec<(Seqno, UndoState)>,
+    /// Positions that somebody reads at, as far as they are known by now.
+    pinned: BTreeSet<Seqno>,
 }
 
 impl<'a> Replay<'a> {
@@ -300,6 +302,7 @@ impl<'a> Replay<'a> {
             last_seqno: state.flushed_seqno,
             commits: Vec::new(),
             undo: Vec::new(),
+            pinned: state.positions_read(),
         }
     }
 
@@ -315,6 +318,8 @@ impl<'a> Replay<'a> {
             self.seal(replayed.lsn);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
+        // Of some of these blocks the flush writes a version for each position.
+        self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
         let writing = self.active.begin_write();
         self.active.apply(&replayed.batch, replayed.base, kinds);
         drop(writing);
@@ -330,6 +335,7 @@ impl<'a> Replay<'a> {
         let txn = mark.txn;
         self.commits.push((txn, self.last_seqno));
         if let Some(note) = &mark.note {
+            self.pinned.extend([before, self.last_seqno]);
             let (committed, note) = (note.committed, note.note.clone());
             self.undo.push((self.last_seqno, UndoState { txn, before, committed, note }));
         }

@@ -2,26 +2,31 @@
 //! their memtable is flushed.
 //!
 //! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks at a time
-//! and many requests at once: one after the other would take as long as the writers had saved. What can't be read
-//! because it is damaged on the medium is left out, and told: the block stays what it is, unreadable, and all others
-//! are written. (An I/O error ends the flush as ever; the journal still has the patches.)
+//! and many requests at once: one after the other would take as long as the writers had saved. A block that can't be
+//! read is left out, and told: it stays what it is, unreadable, and all others are written. That is so for the data
+//! of single blocks alone. Where the device answers nothing any more, or an index is damaged, the flush ends as ever,
+//! and the journal still has the patches.
 //!
 //! Crash order: both superblocks have the version of stores with patches, flushed, before the journal has one. A close
 //! that leaves the journal empty takes the version back.
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{BLOCK_BYTES, Batch, Op, Result, Seqno, StoreError};
 
 use super::inner::Inner;
 use super::options::Background;
 use super::repair::Lost;
-use crate::format::{FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, RecordKind};
+use crate::format::{
+    FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, RecordKind, SUPERBLOCK_ADDRS,
+    SUPERBLOCK_BYTES,
+};
 use crate::iter::Kept;
 use crate::memtable::{BlockFill, MemTable, block_key, split_block_key};
 use crate::version::Run;
@@ -68,9 +73,10 @@ impl Inner {
             return Ok(());
         }
         drop(order);
+        let ledger = self.ledger.lock();
+        // Under the lock, or a mark that somebody sets just now would be taken back.
         let packs = self.packs.load(Ordering::Acquire);
         let version = if packs { FORMAT_VERSION_PACKED } else { FORMAT_VERSION_PLAIN };
-        let ledger = self.ledger.lock();
         self.health.observe(ledger.manifest.lower_version(version))
     }
 
@@ -90,6 +96,17 @@ pub(crate) struct Below {
     gone: Vec<Lost>,
     /// Keys of blocks whose patches are lost, because what they lie on is damaged.
     pub(crate) lost: Vec<Bytes>,
+}
+
+/// What is being written.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    /// Has the patches.
+    pub(super) table: &'a MemTable,
+    /// Of which this keyspace is taken.
+    pub(super) keyspace: u32,
+    /// Where everything else is.
+    pub(super) device: &'a dyn Device,
 }
 
 /// Consecutive blocks that are read at one position.
@@ -121,14 +138,13 @@ impl Below {
     }
 
     /// Turns the patches among `window` (all that is kept of its keys) into whole blocks, or takes them out where these
-    /// are damaged. `table` is what is being written, `boundaries` are the positions that somebody reads at, ascending.
+    /// are damaged. `boundaries` are the positions that somebody reads at, ascending.
     ///
     /// # Errors
-    /// I/O errors.
+    /// I/O errors that concern more than single blocks; corruption of what is no block.
     pub(super) fn resolve(
         &mut self,
-        table: &MemTable,
-        keyspace: u32,
+        source: Source<'_>,
         boundaries: &[Seqno],
         window: &mut Vec<Kept>,
     ) -> Result<()> {
@@ -136,23 +152,29 @@ impl Below {
         if requests.is_empty() {
             return Ok(());
         }
-        let read = self.read_all(&requests, |request| self.read(table, keyspace, request));
+        let read = self.read_all(&requests, |request| self.read(source, request));
         let mut resolved = Vec::with_capacity(window.len());
         for (request, blocks) in requests.iter().zip(read) {
             resolved.extend(request.records.iter().copied().zip(blocks?));
         }
-        let lost: BTreeSet<Bytes> = (resolved.iter().filter(|(_, block)| block.is_none()))
-            .map(|&(record, _)| window[record].key.clone())
-            .collect();
+        // Of each key the newest version that is lost.
+        let mut lost: BTreeMap<Bytes, Seqno> = BTreeMap::new();
+        for (record, _) in resolved.iter().filter(|(_, block)| block.is_none()) {
+            let Kept { key, seqno, .. } = &window[*record];
+            let newest = lost.entry(key.clone()).or_default();
+            *newest = (*newest).max(*seqno);
+        }
         for (record, block) in resolved {
             let kept = &mut window[record];
-            // Nor an older version that could be read after all: it would look like the newest one.
-            if let Some(block) = block.filter(|_| !lost.contains(&kept.key)) {
+            // Nor an older version that could be read after all: it would look like the newest one. A newer one lies
+            // on something else, or could be read: it is whole.
+            let is_lost = lost.get(&kept.key).is_some_and(|&newest| kept.seqno <= newest);
+            if let Some(block) = block.filter(|_| !is_lost) {
                 (kept.kind, kept.value) = (RecordKind::Put, block);
             }
         }
         window.retain(|kept| kept.kind != RecordKind::Merge);
-        self.lost.extend(lost);
+        self.lost.extend(lost.into_keys());
         Ok(())
     }
 
@@ -191,37 +213,61 @@ impl Below {
         done.into_iter().map(|(_, blocks)| blocks).collect()
     }
 
-    /// All blocks of a request. What is damaged is read a second time, block by block.
-    fn read(&self, table: &MemTable, keyspace: u32, request: &Request) -> Result<Blocks> {
+    /// All blocks of a request. When that fails they are read a second time, one by one.
+    fn read(&self, source: Source<'_>, request: &Request) -> Result<Blocks> {
         let count = request.records.len();
-        let read = |first, count| self.read_blocks(table, keyspace, request, first, count);
-        match read(request.first, count) {
+        match self.read_blocks(source, request, request.first, count) {
             Ok(bytes) => {
                 let block = |at: usize| bytes.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES);
                 Ok((0..count).map(|at| Some(block(at))).collect())
             }
-            Err(StoreError::Corrupt { .. }) => (request.first..)
-                .take(count)
-                .map(|block| match read(block, 1) {
-                    Err(error @ StoreError::Corrupt { .. }) => {
-                        tracing::debug!(keyspace, block, %error, "a patched block is damaged");
-                        Ok(None)
-                    }
-                    other => other.map(Some),
-                })
-                .collect(),
+            Err(StoreError::Corrupt { .. } | StoreError::Io { .. }) => self.read_single(source, request),
             Err(error) => Err(error),
         }
     }
 
-    fn read_blocks(
-        &self,
-        table: &MemTable,
-        keyspace: u32,
-        request: &Request,
-        first: u64,
-        count: usize,
-    ) -> Result<Bytes> {
+    fn read_single(&self, source: Source<'_>, request: &Request) -> Result<Blocks> {
+        let mut single = Vec::with_capacity(request.records.len());
+        for block in (request.first..).take(request.records.len()) {
+            self.find_base(source, request, block)?;
+            single.push((block, self.read_blocks(source, request, block, 1)));
+        }
+        let is_alive = single.iter().any(|(_, read)| read.is_ok()) || answers(source.device);
+        let keyspace = source.keyspace;
+        let block_of = |(block, read)| match read {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error @ StoreError::Io { .. }) if !is_alive => Err(error),
+            Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
+                tracing::debug!(keyspace, block, %error, "a patched block is damaged");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        };
+        single.into_iter().map(block_of).collect()
+    }
+
+    /// Looks for the piece that has what a patch of `block` lies on, and reads none of its data: when this fails,
+    /// nobody knows whether the block is damaged.
+    fn find_base(&self, source: Source<'_>, request: &Request, block: u64) -> Result<()> {
+        let mut fill = BlockFill::bases(&request.prefix, block, 1, request.snapshot);
+        source.table.fill(source.keyspace, &mut fill);
+        for run in &self.runs {
+            if fill.is_complete() {
+                break;
+            }
+            run.fill(&mut fill).map_err(|error| match error {
+                StoreError::Corrupt { place, detail } => {
+                    let detail = format!("{detail}, and a part of a block below it was written anew");
+                    StoreError::Corrupt { place, detail: format!("{detail}: `kvfs check --repair` mends it") }
+                }
+                other => other,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read_blocks(&self, source: Source<'_>, request: &Request, first: u64, count: usize) -> Result<Bytes> {
+        let Source { table, keyspace, .. } = source;
         for block in (first..).take(count) {
             let key = block_key(&request.prefix, block);
             for gone in &self.gone {
@@ -254,6 +300,12 @@ impl Below {
         }
         self.lost.len() as u64
     }
+}
+
+/// Whether the device reads anything at all: one of the superblocks.
+fn answers(device: &dyn Device) -> bool {
+    let mut buf = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
+    SUPERBLOCK_ADDRS.iter().any(|&addr| device.read_at(buf.as_mut(), addr).is_ok())
 }
 
 /// What has to be read for the patches among `window`, which is in record order.

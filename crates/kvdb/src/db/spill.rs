@@ -50,7 +50,8 @@ impl Inner {
                 _ => Stream::SpillTuple,
             };
             spec.base = PRIVATE;
-            // Transactions keep whole blocks.
+            // Transactions keep whole blocks: patches would be put over zeros here.
+            debug_assert!(!table.has_patches(), "a private table has whole blocks alone");
             let pieces = write_table(table, spec, rules, &mut Below::nothing())?;
             if !pieces.is_empty() {
                 spill.pieces.insert(keyspace, pieces);

@@ -58,6 +58,11 @@ impl ChangedSearch {
         self.end.as_ref().is_some_and(|end| *key >= end[..])
     }
 
+    /// The newer position.
+    pub fn newer(&self) -> Seqno {
+        self.newer
+    }
+
     /// Whether a change with one of these seqnos may count.
     pub fn concerns(&self, seqno_min: Seqno, seqno_max: Seqno) -> bool {
         seqno_max > self.older && seqno_min <= self.newer

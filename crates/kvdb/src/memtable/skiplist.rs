@@ -338,17 +338,17 @@ impl SkipList {
     pub(super) fn seek(&self, key: &[u8], seqno: Seqno) -> Option<Record<'_>> {
         let mut tower: &Tower = &self.first;
         let place = Place::new(key, seqno);
-        for level in (0..self.levels.load(Ordering::Relaxed)).rev() {
+        for level in (1..self.levels.load(Ordering::Relaxed)).rev() {
             tower = self.pass(tower, level, place);
         }
-        let mut found = self.linked(&tower[0]);
-        // Since the link was passed over, a record before the place may have come in behind it.
-        while let Some(next) = &found
-            && next.compare(place).is_lt()
+        // What is returned is what was compared: a link that is read again may lead to a newer record by now.
+        let mut next = self.linked(&tower[0]);
+        while let Some(record) = next
+            && record.compare(place).is_lt()
         {
-            found = self.linked(&next.tower()[0]);
+            next = self.linked(&record.tower()[0]);
         }
-        found
+        next
     }
 
     /// The last record before all versions of `key`. Expected O(log n).

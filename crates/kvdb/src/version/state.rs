@@ -1,6 +1,6 @@
 //! What the manifest says in all: keyspaces, their runs and pieces, and where the journal begins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use kvfs_store::{Compression, Isolation, KeyspaceKind, Result, Seqno, StoreError, TxnId};
@@ -254,6 +254,14 @@ impl ManifestState {
         let runs = self.keyspaces.values().flat_map(|keyspace| &keyspace.runs);
         let prepared = self.prepared.values().flatten().map(|(_, run)| run);
         runs.chain(prepared).flat_map(|run| &run.pieces).flat_map(|piece| &piece.zones)
+    }
+
+    /// Positions that somebody reads at: named snapshots, transactions that can be taken back, checkpoints.
+    pub fn positions_read(&self) -> BTreeSet<Seqno> {
+        let named = self.snapshots.values().map(|snapshot| snapshot.seqno);
+        let undo = self.undo.iter().flat_map(|(&after, undo)| [undo.before, after]);
+        let checkpoints = self.checkpoints.values().map(|saved| saved.snapshot);
+        named.chain(undo).chain(checkpoints).collect()
     }
 
     /// Calls `each` with the encoded edits that lead from an empty state to this one, in order.

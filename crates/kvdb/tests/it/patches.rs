@@ -185,22 +185,123 @@ fn a_damaged_block_below_a_patch_is_lost_alone_and_told() {
 }
 
 #[test]
-fn a_repair_lists_a_lost_block_though_the_journal_patches_it() {
+fn a_patch_over_a_whole_block_stays_though_an_older_one_is_lost() {
     let medium = damaged(60, &[40]);
+    let device = Arc::clone(&medium) as Arc<dyn Device>;
+    let db = open(&device, |_| {});
+    let data = data(&db);
+    patch(&db, data, 40, 5, b"part");
+    let one = db.snapshot().expect("pins");
+    let mut batch = Batch::new();
+    batch.put_blocks(data, "f", 40, block(7));
+    db.apply(batch, Durability::Buffered).expect("applies");
+    let _two = db.snapshot().expect("pins");
+    patch(&db, data, 40, 100, b"acknowledged");
+    let before = read(&*db, data, 40).expect("reads");
+    assert_eq!(before[100..112], *b"acknowledged");
+    db.flush().expect("flushes");
+    assert!(read(&*db, data, 40).expect("reads") == before, "the newer patch lies on what is whole");
+    assert!(matches!(read(&*one, data, 40), Err(StoreError::Corrupt { .. })));
+    assert_eq!(stat(&db, "flush.blocks_lost"), 1);
+}
+
+/// A device one sector of which can't be read.
+struct BadSector {
+    inner: Arc<MemoryDevice>,
+    bad: u64,
+}
+
+impl Device for BadSector {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        if (offset..offset + buf.len() as u64).contains(&self.bad) {
+            return Err(std::io::ErrorKind::Other.into());
+        }
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> std::io::Result<()> {
+        self.inner.write_at(buf, offset)
+    }
+
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn grow(&self, len: u64) -> std::io::Result<()> {
+        self.inner.grow(len)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, len)
+    }
+}
+
+#[test]
+fn a_sector_that_can_not_be_read_costs_its_own_block_and_no_other() {
+    for (background, others) in
+        [(Background::Manual, 0..0), (Background::Manual, 38..43), (Background::Threads, 0..60)]
+    {
+        let medium = damaged(60, &[]);
+        let image = medium.snapshot();
+        let sector = image.chunks(BLOCK_BYTES).position(|sector| *sector == block(40)[..]).expect("is there");
+        let bad = (sector * BLOCK_BYTES) as u64;
+        let device: Arc<dyn Device> = Arc::new(BadSector { inner: Arc::clone(&medium), bad });
+        let db = open(&device, |options| options.background = background);
+        let data = data(&db);
+        assert!(matches!(read(&*db, data, 40), Err(StoreError::Io { .. })));
+        for number in others.clone().chain([40]) {
+            patch(&db, data, number, 5, b"part");
+        }
+        db.flush().expect("one broken sector is no failure of the store");
+        assert_eq!(stat(&db, "flush.blocks_lost"), 1);
+        assert!(matches!(read(&*db, data, 40), Err(StoreError::Io { .. })), "as unreadable as before");
+        for number in others.filter(|&number| number != 40) {
+            assert_eq!(read(&*db, data, number).expect("reads")[5..9], *b"part");
+        }
+        patch(&db, data, 3, 5, b"other");
+        db.close().expect("closes");
+        drop(db);
+        let db = open(&device, |_| {});
+        assert_eq!(read(&*db, data, 3).expect("reads")[5..10], *b"other");
+        patch(&db, data, 1, 1, b"x");
+        db.close().expect("closes");
+    }
+}
+
+#[test]
+fn a_repair_lists_a_lost_block_though_the_journal_patches_it() {
+    let medium = damaged(60, &[40, 50]);
     let device = Arc::clone(&medium) as Arc<dyn Device>;
     let db = open(&device, |_| {});
     let data = data(&db);
     for number in 38..43 {
         patch(&db, data, number, 0, b"part");
     }
+    let mut batch = Batch::new();
+    batch.put_blocks(data, "f", 50, block(7));
+    db.apply(batch, Durability::Buffered).expect("applies");
+    patch(&db, data, 50, 0, b"part");
     db.sync(db.position()).expect("syncs");
     drop(db);
     let repaired = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
-    let db = open(&device, |_| {});
-    let lost: Vec<_> =
-        repaired.lost.iter().flat_map(|lost| db.lost_keys(lost).expect("reads").blocks).collect();
-    assert_eq!(lost, [("f".into(), 40, 1)]);
-    assert_eq!(read(&*db, data, 39).expect("reads")[..6], [b"part", &block(39)[4..6]].concat());
+    assert_eq!(repaired.dropped_count, 0, "the journal is sound");
+    for _ in 0..2 {
+        let db = open(&device, |_| {});
+        let lost: Vec<_> =
+            repaired.lost.iter().flat_map(|lost| db.lost_keys(lost).expect("reads").blocks).collect();
+        assert_eq!(lost, [("f".into(), 40, 1)]);
+        assert_eq!(read(&*db, data, 40).expect("reads"), b"", "a hole, and no part of it looks like data");
+        assert_eq!(read(&*db, data, 39).expect("reads")[..6], [b"part", &block(39)[4..6]].concat());
+        assert_eq!(read(&*db, data, 50).expect("reads")[..6], [b"part", &block(7)[4..6]].concat());
+        patch(&db, data, 39, 9, b"later");
+        db.close().expect("closes");
+    }
+    let again = repair(Arc::clone(&device), &[("data", KeyspaceKind::Block)]).expect("ends");
+    assert!(again.findings.is_empty(), "{:?}", again.findings);
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! The journal of a store under repair: left alone where it is sound, else written out as runs as far as it counts.
+//!
+//! It is written out also when it has patches and blocks are lost: what an opening replays would put them over zeros, and
+//! a lost block would look like data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use crate::compaction::OutputSpec;
 use crate::db::flush::write_table;
 use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
 use crate::db::options::Options;
-use crate::db::patches::Below;
+use crate::db::patches::{self, Below};
 use crate::format::Superblock;
 use crate::iter::KeepRules;
 use crate::journal::{Journal, JournalArea, Replayed, salvage};
@@ -46,7 +49,8 @@ struct Layers<'a> {
     unknown: Vec<(u32, KeyspaceKind)>,
 }
 
-/// Looks at the journal; where it is damaged, `state` goes on without it. Says whether it does.
+/// Looks at the journal; where it is damaged, or must not be replayed as it is, `state` goes on without it. Says
+/// whether it does.
 pub(super) fn journal(
     ctx: &Arc<RunContext>,
     superblock: &Superblock,
@@ -60,7 +64,9 @@ pub(super) fn journal(
     let device = ctx.device.as_ref();
     let known: BTreeSet<u32> = state.keyspaces.keys().copied().collect();
     let flushed = state.flushed_seqno;
+    let mut has_patches = false;
     let mut look = |replayed: Replayed| {
+        has_patches |= replayed.base > flushed && patches::has_patches(&replayed.batch);
         let is_known = replayed.batch.ops().iter().all(|op| known.contains(&op.keyspace().0));
         let is_prepared =
             replayed.spilled.as_ref().is_none_or(|commit| state.prepared.contains_key(&commit.txn));
@@ -73,7 +79,16 @@ pub(super) fn journal(
     let damage = match Journal::replay(device, area, superblock.epoch, state.journal_tail, &mut look) {
         Ok(recovered) => {
             repaired.last_seqno = recovered.last_seqno.max(state.flushed_seqno);
-            return Ok(false);
+            if !has_patches || repaired.lost.iter().all(|lost| lost.kind != KeyspaceKind::Block) {
+                return Ok(false);
+            }
+            let mut layers = Layers::new(ctx, options, state);
+            Journal::replay(device, area, superblock.epoch, state.journal_tail, &mut |replayed| {
+                layers.take(&replayed)
+            })?;
+            layers.write(options, next_id, state, repaired, kept)?;
+            state.apply(&Edit::JournalTail { lsn: recovered.head, seqno: repaired.last_seqno })?;
+            return Ok(true);
         }
         Err(error) => error,
     };
@@ -199,7 +214,7 @@ impl<'a> Layers<'a> {
         for &(id, kind) in &self.unknown {
             nameless(state, id, kind);
         }
-        let boundaries = boundaries(state);
+        let boundaries: Vec<Seqno> = state.positions_read().into_iter().collect();
         for layer in &self.done {
             match layer {
                 Layer::Adopted { txn, base } => state.apply(&Edit::AdoptRuns { txn: *txn, base: *base })?,
@@ -267,13 +282,4 @@ fn runs_of(state: &ManifestState, keyspace: u32, kept: &Kept) -> Vec<Arc<Run>> {
     let pieces = runs.iter().flat_map(|run| run.pieces.iter().filter_map(|desc| piece(run.base, desc.id)));
     let version = Version::default().follow(state, keyspace, &pieces.collect::<Vec<_>>());
     version.runs(keyspace).to_vec()
-}
-
-/// Positions that somebody reads at.
-fn boundaries(state: &ManifestState) -> Vec<Seqno> {
-    let named = state.snapshots.values().map(|snapshot| snapshot.seqno);
-    let undo = state.undo.iter().flat_map(|(&after, undo)| [undo.before, after]);
-    let checkpoints = state.checkpoints.values().map(|saved| saved.snapshot);
-    let all: BTreeSet<Seqno> = named.chain(undo).chain(checkpoints).collect();
-    all.into_iter().collect()
 }

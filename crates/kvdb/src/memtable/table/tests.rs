@@ -1,7 +1,7 @@
 use std::{cmp::Reverse, sync::atomic::AtomicBool};
 
 use bytes::Bytes;
-use kvfs_store::BLOCK_BYTES;
+use kvfs_store::{BLOCK_BYTES, KeyRange, Records};
 
 use super::*;
 use crate::memtable::{
@@ -248,6 +248,51 @@ fn a_block_that_is_patched_without_end_costs_a_read_no_more_than_the_last_patche
     // 20 000 patches, and a fold for every 33 of them.
     let patches = 20_000 * (8 + 4 + 9 + 144 + 64);
     assert!(table.bytes() <= patches + 20_000 / 32 * 1024, "{} bytes", table.bytes());
+}
+
+#[test]
+fn searches_pass_over_the_patches_of_a_block_that_they_do_not_want() {
+    let (_, table) = new_table();
+    let patch = |seqno, block| {
+        let mut batch = Batch::new();
+        batch.patch_block(BLOCKS, "f", block, 9, "abcd");
+        table.apply(&batch, seqno, kind_of);
+    };
+    let count = 20_000;
+    (1..=count).for_each(|seqno| patch(seqno, 7));
+    let mut batch = Batch::new();
+    batch.put_blocks(BLOCKS, "f", 8, vec![1; BLOCK_BYTES]);
+    table.apply(&batch, count + 1, kind_of);
+    let (newest, merger) = (count + 1, merger());
+    let blocks = |first| Records::Blocks { prefix: "f".into(), first, count: 9 };
+    let found = |since, first| {
+        let records = blocks(first);
+        let mut search = NewerSearch::new(&records, since, &merger);
+        table.find_newer(BLOCKS.0, &mut search);
+        search.into_found().map(|(_, seqno)| seqno)
+    };
+    let changed = |older, newer| {
+        let mut search = ChangedSearch::new(KeyRange::all(), older, newer);
+        table.find_changed(BLOCKS.0, &mut search);
+        search.finish().ranges.into_iter().map(|range| range.start).collect::<Vec<_>>()
+    };
+    let key = |block| Bytes::from(block_key(b"f", block));
+    // Step by step these are 10^9 patches; the test would not come to its end.
+    for _ in 0..10_000 {
+        assert_eq!([found(newest, 0), found(count, 0)], [None, Some(newest)]);
+        assert_eq!(changed(count, newest), [key(8)]);
+        assert_eq!(changed(5, 7), [key(7)]);
+        assert_eq!(table.next_block(BLOCKS.0, b"f", 0, 3), Some(7));
+    }
+    assert_eq!([found(count - 1, 0), found(3, 0), found(3, 8)].map(|found| found.is_some()), [true; 3]);
+    assert_eq!(changed(0, newest), [key(7), key(8)]);
+    assert!(changed(0, 0).is_empty());
+    for seqno in 1..20 {
+        assert_eq!(
+            [changed(seqno - 1, seqno), changed(count - seqno, count - seqno + 1)],
+            [[key(7)], [key(7)]]
+        );
+    }
 }
 
 #[test]
