@@ -146,12 +146,13 @@ fn commit_loop(inner: &Inner) {
 /// Writes groups that have grown long, so that writers, who hold the order lock, need not.
 fn journal_loop(inner: &Inner) {
     loop {
+        // Before the work: a ring that comes during it is seen.
         let seen = inner.journal_due.rings();
+        inner.write_journal();
         if inner.stopping.load(Ordering::Acquire) {
             return;
         }
         inner.journal_due.wait_after(seen, IDLE_WAIT_MAX);
-        inner.write_journal();
     }
 }
 

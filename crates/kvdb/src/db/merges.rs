@@ -151,6 +151,8 @@ impl Inner {
         // The reserve belongs to flushes, deletions and reclaiming.
         let (victims, budget) = (Victims::default(), Budget::Ordinary);
         let done = self.run_merge(&merge, Terms { victims, budget, pace: Some(self.pace()) });
+        // Who waits for the claim counts on the space of the inputs.
+        drop(merge);
         drop(claim);
         done
     }
@@ -253,10 +255,11 @@ impl Inner {
     /// nobody but the merges under way, which end at their next piece.
     pub(crate) fn reclaim(&self) -> Result<()> {
         let (mark, is_flushed) = self.begin_reclaim()?;
-        let result = self.reclaim_alone(mark);
+        let mut result = self.reclaim_alone(mark);
         self.work.ring();
-        if !is_flushed && full_is_false(result.clone()).is_ok() {
-            full_is_false(self.flush_all())?;
+        if !is_flushed && full_is_false(result.clone()).is_ok() && full_is_false(self.flush_all())? {
+            // What could not be flushed before may delete what was kept.
+            result = self.reclaim_alone(mark);
         }
         result
     }
@@ -351,10 +354,13 @@ impl Inner {
             self.work.ring();
             let pace = Some(self.pace());
             let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace };
-            if !self.run_merge(&merge, terms)? {
+            let done = self.run_merge(&merge, terms);
+            // Who waits for the claim counts on the space of the inputs.
+            drop((merge, view));
+            drop(claim);
+            if !done? {
                 return Ok(false);
             }
-            drop(claim);
         }
         Ok(true)
     }

@@ -114,11 +114,11 @@ impl Inner {
         let CommitMark { txn, note } = mark.clone();
         let commit = SpilledCommit { txn, note, operations, runs: runs.ids() };
         let journal = self.journal()?;
-        let (layer, ticket, order) = loop {
+        let (layer, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
             let base = order.next_seqno;
             match journal.append_spilled(base, &commit) {
-                Ok(Appended { lsn, .. }) => {
+                Ok(Appended { lsn, is_due }) => {
                     let layer = CommittedRuns::new(txn, base - 1, runs.checkpoint().cloned());
                     let layer = Arc::new(layer);
                     let ticket = self.publisher.begin(base, operations);
@@ -128,7 +128,7 @@ impl Inner {
                     let last_seqno = base + operations - 1;
                     let layer_of = SealedLayer::Runs(Arc::clone(&layer));
                     let sealed = Sealed { layer: layer_of, next_lsn: journal.head(), last_seqno };
-                    break ((layer, older, sealed), ticket, order);
+                    break ((layer, older, sealed), ticket, is_due, order);
                 }
                 Err(AppendError::AreaFull) => {
                     drop(order);
@@ -158,6 +158,9 @@ impl Inner {
         drop(committing);
         self.close_spill_streams();
         self.work.ring();
+        if is_due {
+            self.write_journal_soon();
+        }
         Ok(Position(last))
     }
 

@@ -134,7 +134,7 @@ impl Inner {
 
     /// Has the journal's open group written by the thread for that, so that no writer waits for it. A failure is
     /// sticky, and no business of this batch, which nobody has asked to be durable.
-    fn write_journal_soon(&self) {
+    pub(crate) fn write_journal_soon(&self) {
         match self.options.background {
             Background::Threads => self.journal_due.ring(),
             Background::Manual => self.write_journal(),

@@ -271,7 +271,8 @@ impl<M: Monitor<State>> Log<M> {
                 return Ok(());
             }
             state = self.state.lock();
-            if at_most.is_some() {
+            // A flush that ended just now has served it: then nothing is to be learned from its time.
+            if at_most.is_some() && state.durable.0 < seqno {
                 state.note_waited(wake);
             }
         }

@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 /// What chunks consist of: it aligns them.
 type Unit = MaybeUninit<u128>;
 
-/// The first chunk (bytes): most keyspaces of a table have few records. Each is twice as long as the one before.
-const CHUNK_BYTES_MIN: usize = 4 << 10;
+/// The first chunk (bytes): most keyspaces of a table have few records, and each open transaction has a table. Each is
+/// twice as long as the one before.
+const CHUNK_BYTES_MIN: usize = 512;
 /// The longest chunk (bytes), but for records that are longer.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
 

@@ -257,7 +257,7 @@ impl SkipList {
 
     /// Expected O(log n). Returns the memory that the record takes (bytes).
     pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> usize {
-        let levels = levels_of(self.records.fetch_add(1, Ordering::Relaxed));
+        let levels = levels_of(1 + self.records.fetch_add(1, Ordering::Relaxed));
         let (record, bytes) = self.new_node(levels, key, seqno, kind, value);
         self.levels.fetch_max(levels, Ordering::Relaxed);
         let place = Place::new(key, seqno);
