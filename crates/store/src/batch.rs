@@ -65,6 +65,9 @@ impl Op {
 pub struct Batch {
     ops: Vec<Op>,
     payload_bytes: usize,
+    /// What patches are short of whole blocks (bytes).
+    patched_bytes: usize,
+    has_patches: bool,
 }
 
 impl Batch {
@@ -76,6 +79,10 @@ impl Batch {
     /// Appends an operation.
     pub fn push(&mut self, op: Op) {
         self.payload_bytes += op.payload_bytes();
+        if let Op::PatchBlock { data, .. } = &op {
+            self.patched_bytes += BLOCK_BYTES.saturating_sub(data.len());
+            self.has_patches = true;
+        }
         self.ops.push(op);
     }
 
@@ -161,13 +168,14 @@ impl Batch {
         self.payload_bytes
     }
 
-    /// As [`Batch::payload_bytes`], but a patch counts as the whole block that it becomes. O(operations).
+    /// As [`Batch::payload_bytes`], but a patch counts as the whole block that it becomes.
     pub fn whole_bytes(&self) -> usize {
-        let more = self.ops.iter().map(|op| match op {
-            Op::PatchBlock { data, .. } => BLOCK_BYTES.saturating_sub(data.len()),
-            _ => 0,
-        });
-        self.payload_bytes + more.sum::<usize>()
+        self.payload_bytes + self.patched_bytes
+    }
+
+    /// Whether any operation changes a part of a block.
+    pub fn has_patches(&self) -> bool {
+        self.has_patches
     }
 
     /// Checks the limits that hold for every engine.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{BLOCK_BYTES, Batch, Op, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, Batch, Result, Seqno, StoreError};
 
 use super::inner::Inner;
 use super::options::Background;
@@ -46,15 +46,10 @@ const REQUESTS_PER_READER: usize = 4;
 /// Lost blocks of one flush that are named in the log; of more only the number is told.
 const NAMED_MAX: usize = 16;
 
-/// Whether there is any patch in `batch`. O(operations).
-pub(super) fn has_patches(batch: &Batch) -> bool {
-    batch.ops().iter().any(|op| matches!(op, Op::PatchBlock { .. }))
-}
-
 impl Inner {
-    /// Sees to the mark when `batch` is the first one with a patch. O(operations).
+    /// Sees to the mark when `batch` is the first one with a patch.
     pub(crate) fn allow_patches(&self, batch: &Batch) -> Result<()> {
-        if self.patches.load(Ordering::Acquire) || !has_patches(batch) {
+        if self.patches.load(Ordering::Acquire) || !batch.has_patches() {
             return Ok(());
         }
         let ledger = self.ledger.lock();
@@ -250,41 +245,39 @@ impl Below {
     /// nobody knows whether the block is damaged.
     fn find_base(&self, source: Source<'_>, request: &Request, block: u64) -> Result<()> {
         let mut fill = BlockFill::bases(&request.prefix, block, 1, request.snapshot);
-        source.table.fill(source.keyspace, &mut fill);
+        self.fill(source, &mut fill).map_err(|error| match error {
+            StoreError::Corrupt { place, detail } => {
+                let detail = format!("{detail}, and a part of a block below it was written anew");
+                StoreError::Corrupt { place, detail: format!("{detail}: `kvfs check --repair` mends it") }
+            }
+            other => other,
+        })
+    }
+
+    /// Takes a read through the table and everything older.
+    fn fill(&self, source: Source<'_>, fill: &mut BlockFill<'_>) -> Result<()> {
+        source.table.fill(source.keyspace, fill);
         for run in &self.runs {
             if fill.is_complete() {
                 break;
             }
-            run.fill(&mut fill).map_err(|error| match error {
-                StoreError::Corrupt { place, detail } => {
-                    let detail = format!("{detail}, and a part of a block below it was written anew");
-                    StoreError::Corrupt { place, detail: format!("{detail}: `kvfs check --repair` mends it") }
-                }
-                other => other,
-            })?;
+            run.fill(fill)?;
         }
         Ok(())
     }
 
     fn read_blocks(&self, source: Source<'_>, request: &Request, first: u64, count: usize) -> Result<Bytes> {
-        let Source { table, keyspace, .. } = source;
         for block in (first..).take(count) {
             let key = block_key(&request.prefix, block);
             for gone in &self.gone {
-                if gone.is_base_of(&key, request.snapshot, (keyspace, table), &self.runs)? {
+                if gone.is_base_of(&key, request.snapshot, (source.keyspace, source.table), &self.runs)? {
                     return Err(StoreError::corrupt("a patched block", "what it lies on is gone"));
                 }
             }
         }
         let mut buf = vec![0; count * BLOCK_BYTES];
         let mut fill = BlockFill::new(&request.prefix, first, request.snapshot, &mut buf);
-        table.fill(keyspace, &mut fill);
-        for run in &self.runs {
-            if fill.is_complete() {
-                break;
-            }
-            run.fill(&mut fill)?;
-        }
+        self.fill(source, &mut fill)?;
         fill.finish();
         Ok(buf.into())
     }

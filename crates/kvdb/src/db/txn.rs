@@ -23,7 +23,6 @@ use parking_lot::Mutex;
 use super::checkpoints::Saved;
 use super::inner::Inner;
 use super::layers::Layers;
-use super::patches::has_patches;
 use super::read::ReadAt;
 use super::stalls::Held;
 use crate::commit::{PRIVATE, PrivateWrites, SnapshotPin, Spill};
@@ -480,7 +479,7 @@ impl Txn for DbTxn {
         if self.isolation == Isolation::Snapshot && !self.is_resumed {
             self.find_conflict(&batch)?;
         }
-        if !has_patches(&batch) {
+        if !batch.has_patches() {
             return self.apply_unless_changed(&batch, None).map(drop);
         }
         loop {

@@ -11,7 +11,6 @@ use kvfs_store::{Batch, Durability, Position, Result, StoreError};
 use super::admission::budget_of;
 use super::inner::Inner;
 use super::options::Background;
-use super::patches::has_patches;
 use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
@@ -85,10 +84,9 @@ impl Inner {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
-        let patches = has_patches(batch);
         let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
-            if patches && !self.patches.load(Ordering::Acquire) {
+            if batch.has_patches() && !self.patches.load(Ordering::Acquire) {
                 return Err(StoreError::Failed { reason: "the store was closed".into() });
             }
             let base = order.next_seqno;
@@ -112,7 +110,7 @@ impl Inner {
         };
         let writing = table.begin_write();
         drop(order);
-        if patches {
+        if batch.has_patches() {
             table.note_pinned(self.snapshots.newest().unwrap_or(0));
         }
         table.apply(batch, base, kinds);

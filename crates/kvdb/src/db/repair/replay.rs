@@ -14,7 +14,7 @@ use crate::compaction::OutputSpec;
 use crate::db::flush::write_table;
 use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
 use crate::db::options::Options;
-use crate::db::patches::{self, Below};
+use crate::db::patches::Below;
 use crate::format::Superblock;
 use crate::iter::KeepRules;
 use crate::journal::{Journal, JournalArea, Replayed, salvage};
@@ -66,7 +66,7 @@ pub(super) fn journal(
     let flushed = state.flushed_seqno;
     let mut has_patches = false;
     let mut look = |replayed: Replayed| {
-        has_patches |= replayed.base > flushed && patches::has_patches(&replayed.batch);
+        has_patches |= replayed.base > flushed && replayed.batch.has_patches();
         let is_known = replayed.batch.ops().iter().all(|op| known.contains(&op.keyspace().0));
         let is_prepared =
             replayed.spilled.as_ref().is_none_or(|commit| state.prepared.contains_key(&commit.txn));
