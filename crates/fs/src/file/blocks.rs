@@ -116,10 +116,12 @@ impl FileSystem {
             let stop = if is_whole { end - end % BLOCK } else { end.min((block + 1) * BLOCK) };
             let piece = data.slice((at - offset) as usize..(stop - offset) as usize);
             at = stop;
+            if is_whole {
+                self.stage_data(batch, header, block, piece);
+                continue;
+            }
             let skew = skew as usize;
-            let edge = if is_whole { Edge::Known(None) } else { find_edge(block, piece.len())? };
-            match edge {
-                Edge::Known(_) if is_whole => self.stage_data(batch, header, block, piece),
+            match find_edge(block, piece.len())? {
                 Edge::Known(old) => self.stage_data(batch, header, block, join(old, skew, &piece)),
                 Edge::Unread => self.stage_part(batch, header, block, skew, piece),
             }

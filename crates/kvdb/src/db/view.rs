@@ -96,22 +96,23 @@ impl View {
         std::iter::once(Layer::Table(&self.active)).chain(sealed).chain(version)
     }
 
+    /// All memtables.
+    fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
+        let sealed = self.sealed.iter().filter_map(|sealed| match &sealed.layer {
+            SealedLayer::Table(table) => Some(table),
+            SealedLayer::Runs(_) => None,
+        });
+        std::iter::once(&self.active).chain(sealed)
+    }
+
     /// Memory of all memtables (bytes).
     pub(crate) fn memtable_bytes(&self) -> u64 {
-        let sealed = self.sealed.iter().map(|sealed| match &sealed.layer {
-            SealedLayer::Table(table) => table.bytes(),
-            SealedLayer::Runs(_) => 0,
-        });
-        self.active.bytes() + sealed.sum::<u64>()
+        self.tables().map(|table| table.bytes()).sum()
     }
 
     /// About what the flushes of all memtables write (bytes).
     pub(crate) fn unflushed_bytes(&self) -> u64 {
-        let sealed = self.sealed.iter().map(|sealed| match &sealed.layer {
-            SealedLayer::Table(table) => table.flush_bytes(),
-            SealedLayer::Runs(_) => 0,
-        });
-        self.active.flush_bytes() + sealed.sum::<u64>()
+        self.tables().map(|table| table.flush_bytes()).sum()
     }
 
     /// The layers above the run of this age and number.

@@ -46,29 +46,27 @@ impl<'a> BlockFill<'a> {
     pub fn new(prefix: &'a [u8], first: u64, snapshot: Seqno, buf: &'a mut [u8]) -> Self {
         assert!(buf.len().is_multiple_of(BLOCK_BYTES), "the buffer holds whole blocks");
         let count = buf.len() / BLOCK_BYTES;
+        Self { buf: Some(buf), ..Self::bases(prefix, first, count, snapshot) }
+    }
+
+    /// A question for presence only; no data is read.
+    pub fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
+        Self { do_patches_decide: true, ..Self::bases(prefix, first, count, snapshot) }
+    }
+
+    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is who knows all
+    /// of it.
+    pub fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
         Self {
             prefix,
             first,
             snapshot,
             states: vec![BlockState::Unknown; count],
             unknown: count,
-            buf: Some(buf),
+            buf: None,
             patches: BTreeMap::new(),
             do_patches_decide: false,
         }
-    }
-
-    /// A question for presence only; no data is read.
-    pub fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
-        let states = vec![BlockState::Unknown; count];
-        let patches = BTreeMap::new();
-        Self { prefix, first, snapshot, states, unknown: count, buf: None, patches, do_patches_decide: true }
-    }
-
-    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is who knows all
-    /// of it.
-    pub fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
-        Self { do_patches_decide: false, ..Self::presence(prefix, first, count, snapshot) }
     }
 
     /// What comes before the block number in the key.

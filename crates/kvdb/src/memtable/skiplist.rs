@@ -240,19 +240,24 @@ impl SkipList {
         tower
     }
 
-    /// The last record before `place`.
-    fn last_before(&self, place: Place<'_>) -> Option<Record<'_>> {
+    /// The last record for which `is_before` holds, as it does for all records before that. Expected O(log n).
+    fn last_where(&self, is_before: impl Fn(&Record<'_>) -> bool) -> Option<Record<'_>> {
         let mut last: Option<Record<'_>> = None;
         for level in (0..self.levels.load(Ordering::Relaxed)).rev() {
             let mut tower = last.as_ref().map_or(&self.first[..], Record::tower);
             while let Some(next) = self.linked(&tower[level])
-                && next.compare(place).is_lt()
+                && is_before(&next)
             {
                 tower = next.tower();
                 last = Some(next);
             }
         }
         last
+    }
+
+    /// The last record before `place`.
+    fn last_before(&self, place: Place<'_>) -> Option<Record<'_>> {
+        self.last_where(|record| record.compare(place).is_lt())
     }
 
     /// Expected O(log n). Returns the memory that the record takes (bytes).
@@ -358,13 +363,7 @@ impl SkipList {
 
     /// The last record of all. Expected O(log n).
     fn back(&self) -> Option<Record<'_>> {
-        let mut last: Option<Record<'_>> = None;
-        for level in (0..self.levels.load(Ordering::Relaxed)).rev() {
-            while let Some(next) = self.linked(&last.as_ref().map_or(&self.first[..], Record::tower)[level]) {
-                last = Some(next);
-            }
-        }
-        last
+        self.last_where(|_| true)
     }
 }
 

@@ -138,7 +138,7 @@ impl MemTable {
         self.bytes() + self.more_bytes.load(Ordering::Acquire)
     }
 
-    /// Whether there is any patch of a block.
+    /// Whether any patch may lie on something that is not in this table.
     pub fn has_patches(&self) -> bool {
         self.more_bytes.load(Ordering::Acquire) > 0
     }
