@@ -178,9 +178,9 @@ impl Inner {
         }
         self.sync(self.position())?;
         self.seal_if(|active| active.bytes() > 0);
-        progress::stage("writing out", Unit::Bytes, self.view().unflushed_bytes());
+        progress::stage("writing out", Unit::Bytes, self.view().memtable_bytes());
         self.flush_all()?;
         self.close_transactions()?;
-        self.disallow_patches()
+        self.disallow_in_journal()
     }
 }

@@ -5,7 +5,7 @@
 //! because edits must reach it in one order, and the naming lock across the sync before them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Position, Result, Seqno, StoreError};
@@ -102,8 +102,8 @@ pub(crate) struct Inner {
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// Whether the superblocks say that there may be packed data.
     pub(crate) packs: AtomicBool,
-    /// Whether they say that there may be patches in the journal.
-    pub(crate) patches: AtomicBool,
+    /// The version that they have because of what there may be in the journal; 0: nothing of the kind.
+    pub(crate) journal_version: AtomicU32,
 }
 
 impl Inner {

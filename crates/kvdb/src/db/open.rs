@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use kvfs_device::Device;
 use kvfs_store::clock::Clock;
@@ -38,7 +38,7 @@ use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCom
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
 use crate::version::{Edit, Manifest, ManifestState, UndoState, Version};
-use crate::zone::Zones;
+use crate::zone::{Bindings, Bound, Zones};
 
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
 /// some data.
@@ -117,7 +117,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
     let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
     let packs = superblock.format_version >= FORMAT_VERSION_PACKED;
-    let patches = superblock.format_version >= FORMAT_VERSION_PATCHES;
+    let version = superblock.format_version;
+    let journal_version = if version >= FORMAT_VERSION_PATCHES { version } else { 0 };
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     if !options.read_only {
         manifest.begin_epoch()?;
@@ -133,12 +134,12 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     }
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
     let mut feed = |replayed: Replayed| replay.take(&replayed);
-    let tail = state.journal_tail;
+    let from = (state.journal_tail, state.flushed_seqno);
     let journal = if options.read_only {
-        Journal::replay(device.as_ref(), area, next_epoch, tail, &mut feed)?;
+        Journal::replay(device.as_ref(), area, next_epoch, from, &mut feed)?;
         None
     } else {
-        Some(Journal::open(device, area, next_epoch, tail, Arc::clone(&clock), &mut feed)?)
+        Some(Journal::open(device, area, next_epoch, from, Arc::clone(&clock), &mut feed)?)
     };
     let Replay { active, sealed, last_seqno, commits, undo, active_from, .. } = replay;
     if !options.read_only {
@@ -194,7 +195,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
         deleted_positions: Mutex::default(),
         packs: AtomicBool::new(packs),
-        patches: AtomicBool::new(patches),
+        journal_version: AtomicU32::new(journal_version),
     })
 }
 
@@ -318,10 +319,15 @@ impl<'a> Replay<'a> {
             self.seal(replayed.lsn);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
+        let mut bindings = Bindings::default();
+        for (op, place) in &replayed.places {
+            bindings.push(*op, Bound::restore(&self.ctx.zones, place.clone())?);
+        }
         // Of some of these blocks the flush writes a version for each position.
         self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
         let writing = self.active.begin_write();
         self.active.apply(&replayed.batch, replayed.base, kinds);
+        self.active.bind(&replayed.batch, replayed.base, &bindings);
         drop(writing);
         self.last_seqno = replayed.base + replayed.batch.len() as u64 - 1;
         if let Some(mark) = &replayed.mark {

@@ -7,8 +7,7 @@
 //! of single blocks alone. Where the device answers nothing any more, or an index is damaged, the flush ends as ever,
 //! and the journal still has the patches.
 //!
-//! Crash order: both superblocks have the version of stores with patches, flushed, before the journal has one. A close
-//! that leaves the journal empty takes the version back.
+//! Crash order: both superblocks have the version of stores with patches before the journal has one (`marks.rs`).
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
@@ -23,10 +22,7 @@ use kvfs_store::{BLOCK_BYTES, Batch, Result, Seqno, StoreError};
 use super::inner::Inner;
 use super::options::Background;
 use super::repair::Lost;
-use crate::format::{
-    FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, RecordKind, SUPERBLOCK_ADDRS,
-    SUPERBLOCK_BYTES,
-};
+use crate::format::{FORMAT_VERSION_PATCHES, RecordKind, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES};
 use crate::iter::Kept;
 use crate::memtable::{BlockFill, MemTable, block_key, split_block_key};
 use crate::version::Run;
@@ -49,30 +45,7 @@ const NAMED_MAX: usize = 16;
 impl Inner {
     /// Sees to the mark when `batch` is the first one with a patch.
     pub(crate) fn allow_patches(&self, batch: &Batch) -> Result<()> {
-        if self.patches.load(Ordering::Acquire) || !batch.has_patches() {
-            return Ok(());
-        }
-        let ledger = self.ledger.lock();
-        self.health.observe(ledger.manifest.raise_version(FORMAT_VERSION_PATCHES))?;
-        self.patches.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Takes the mark back, when everything is in runs. The store is being closed.
-    pub(crate) fn disallow_patches(&self) -> Result<()> {
-        // Nobody can append a patch from here on: who does looks at the mark under this lock.
-        let order = self.order.lock();
-        let view = self.view();
-        let is_written = view.sealed.is_empty() && view.active.is_empty();
-        if !is_written || !self.patches.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        drop(order);
-        let ledger = self.ledger.lock();
-        // Under the lock, or a mark that somebody sets just now would be taken back.
-        let packs = self.packs.load(Ordering::Acquire);
-        let version = if packs { FORMAT_VERSION_PACKED } else { FORMAT_VERSION_PLAIN };
-        self.health.observe(ledger.manifest.lower_version(version))
+        if batch.has_patches() { self.allow_in_journal(FORMAT_VERSION_PATCHES) } else { Ok(()) }
     }
 
     /// How many requests a flush may have under way.

@@ -110,9 +110,9 @@ impl View {
         self.tables().map(|table| table.bytes()).sum()
     }
 
-    /// About what the flushes of all memtables write (bytes).
-    pub(crate) fn unflushed_bytes(&self) -> u64 {
-        self.tables().map(|table| table.flush_bytes()).sum()
+    /// About what the flushes of all memtables still have to write (bytes).
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.tables().map(|table| table.unwritten_bytes()).sum()
     }
 
     /// The layers above the run of this age and number.

@@ -1,4 +1,4 @@
-//! The life of a write: admission → order → journal → memtable → publication → (sync).
+//! The life of a write: admission → a place for large ones → order → journal → memtable → publication → (sync).
 //!
 //! Thread safety: the order lock covers seqno assignment, the journal append and the choice of the
 //! memtable, so that all three agree on one order; insertion runs outside it, in parallel.
@@ -14,7 +14,8 @@ use super::options::Background;
 use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
-use crate::journal::{AppendError, Appended, CommitMark, Journal};
+use crate::format::{FORMAT_VERSION_BOUND, FORMAT_VERSION_PATCHES};
+use crate::journal::{AppendError, Appended, CommitMark, Journal, Record};
 use crate::memtable::MemTable;
 
 impl Inner {
@@ -84,17 +85,20 @@ impl Inner {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
+        let bindings = self.bind(batch)?;
+        let record = Record { batch, bindings: &bindings, mark };
+        let version = match () {
+            () if !bindings.is_empty() => FORMAT_VERSION_BOUND,
+            () if batch.has_patches() => FORMAT_VERSION_PATCHES,
+            () => 0,
+        };
         let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
-            if batch.has_patches() && !self.patches.load(Ordering::Acquire) {
+            if self.journal_version.load(Ordering::Acquire) < version {
                 return Err(StoreError::Failed { reason: "the store was closed".into() });
             }
             let base = order.next_seqno;
-            let appended = match mark {
-                Some(mark) => journal.append_commit(base, batch, mark),
-                None => journal.append(base, batch),
-            };
-            match appended {
+            match journal.append(base, record) {
                 Ok(Appended { is_due, .. }) => {
                     order.next_seqno += count;
                     let table = Arc::clone(&self.view().active);
@@ -114,6 +118,7 @@ impl Inner {
             table.note_pinned(self.snapshots.newest().unwrap_or(0));
         }
         table.apply(batch, base, kinds);
+        table.bind(batch, base, &bindings);
         ticket.publish()?;
         let last = base + count - 1;
         if let Some(mark) = mark {

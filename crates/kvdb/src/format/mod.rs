@@ -26,8 +26,9 @@ pub use record::{Extent, RecordIter, RecordKind, RecordRef, ZoneId};
 pub(crate) use region::cmp_block_keys;
 pub use region::{Layer, Region, SeqnoSpan, UNIT_BLOCKS_MAX, Unit, cmp_block_key};
 pub use superblock::{
-    FORMAT_VERSION, FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, MANIFEST_ZONES_MAX,
-    SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError, ZONE_BYTES_MAX, ZONE_BYTES_MIN,
+    FORMAT_VERSION, FORMAT_VERSION_BOUND, FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES,
+    FORMAT_VERSION_PLAIN, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock,
+    SuperblockError, ZONE_BYTES_MAX, ZONE_BYTES_MIN,
 };
 pub use tuple_block::{TUPLE_BLOCK_BYTES_MAX, TupleBlock, TupleBlockBuilder, TupleCursor};
 

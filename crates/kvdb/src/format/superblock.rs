@@ -13,7 +13,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{SECTOR_BYTES, ZoneId, crc32c};
 
 /// The newest version of the format that this code reads and writes.
-pub const FORMAT_VERSION: u32 = FORMAT_VERSION_PATCHES;
+pub const FORMAT_VERSION: u32 = FORMAT_VERSION_BOUND;
+
+/// The version of a store whose journal may refer to blocks in their final place, and hold patches; which may hold packed
+/// data, too. It goes back, as the next one does.
+pub const FORMAT_VERSION_BOUND: u32 = 4;
 
 /// The version of a store whose journal may hold patches of blocks, and which may hold packed data. It goes back to
 /// the one before when the store is closed with an empty journal.

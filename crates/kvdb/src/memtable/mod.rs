@@ -28,7 +28,7 @@ pub use fill::{BlockFill, BlockState, block_key, first_block_at_or_after, split_
 pub use lookup::{Lookup, Outcome};
 pub use merge::Merger;
 pub use newer::NewerSearch;
-pub use table::MemTable;
+pub use table::{BoundOp, MemTable};
 pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
 pub use writers::{WriteGuard, Writers};
 

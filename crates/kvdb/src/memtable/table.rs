@@ -5,7 +5,7 @@
 //! Invariants: the accountant is charged exactly [`MemTable::bytes`] until the table is dropped.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{
         Arc,
@@ -13,8 +13,8 @@ use std::{
     },
 };
 
-use kvfs_store::{Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
-use parking_lot::RwLock;
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
+use parking_lot::{Mutex, RwLock};
 
 use super::{
     changed::ChangedSearch,
@@ -30,7 +30,17 @@ use super::{
 use crate::{
     cache::{Accountant, Pool},
     format::{RecordIter, RecordKind},
+    zone::{Bindings, Bound},
 };
+
+/// An operation whose blocks lie in their final place already.
+#[derive(Clone)]
+pub struct BoundOp {
+    /// Its first block.
+    pub first: u64,
+    /// Where they lie.
+    pub bound: Arc<Bound>,
+}
 
 /// A write buffer: the newest records of all keyspaces, in memory.
 pub struct MemTable {
@@ -39,6 +49,9 @@ pub struct MemTable {
     bytes: AtomicU64,
     /// See [`MemTable::flush_bytes`].
     more_bytes: AtomicU64,
+    /// Blocks that lie in their final place already, by the seqno of the operation that put them.
+    bound: Mutex<HashMap<Seqno, BoundOp>>,
+    bytes_bound: AtomicU64,
     /// See [`MemTable::note_pinned`].
     pinned: AtomicU64,
     seqno_min: AtomicU64,
@@ -63,6 +76,8 @@ impl MemTable {
             tables: RwLock::default(),
             bytes: AtomicU64::new(0),
             more_bytes: AtomicU64::new(0),
+            bound: Mutex::default(),
+            bytes_bound: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             seqno_min: AtomicU64::new(Seqno::MAX),
             seqno_max: AtomicU64::new(0),
@@ -108,6 +123,31 @@ impl MemTable {
         self.charge(bytes);
     }
 
+    /// Holds the places of blocks that [`MemTable::apply`] has put here with the same `base`, until the table is dropped.
+    pub fn bind(&self, batch: &Batch, base: Seqno, bindings: &Bindings) {
+        if bindings.is_empty() {
+            return;
+        }
+        let mut ops = self.bound.lock();
+        for (at, bound) in bindings.iter() {
+            if let Some(&Op::PutBlocks { first, .. }) = batch.ops().get(at) {
+                ops.insert(base + at as u64, BoundOp { first, bound: Arc::clone(bound) });
+            }
+        }
+        drop(ops);
+        self.bytes_bound.fetch_add(bindings.blocks() * BLOCK_BYTES as u64, Ordering::Release);
+    }
+
+    /// The operation of this seqno, if its blocks are bound.
+    pub fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
+        self.bound.lock().get(&seqno).cloned()
+    }
+
+    /// Blocks that lie in their final place already, overwritten ones included (bytes).
+    pub fn bytes_bound(&self) -> u64 {
+        self.bytes_bound.load(Ordering::Acquire)
+    }
+
     fn charge(&self, bytes: usize) {
         self.accountant.charge(Pool::Memtable, bytes as u64);
         self.bytes.fetch_add(bytes as u64, Ordering::Release);
@@ -133,9 +173,14 @@ impl MemTable {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// About what its flush writes (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
+    /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
     pub fn flush_bytes(&self) -> u64 {
         self.bytes() + self.more_bytes.load(Ordering::Acquire)
+    }
+
+    /// About what its flush still has to write (bytes): not what is bound.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.flush_bytes().saturating_sub(self.bytes_bound())
     }
 
     /// Whether any patch may lie on something that is not in this table.
