@@ -57,7 +57,10 @@ impl Inner {
                 self.adopt(&sealed, runs).map(|()| (0, 0))
             }
         });
-        self.flush_is_full.store(matches!(flushed, Err(StoreError::Full)), Ordering::Release);
+        let was_full = self.flush_is_full.swap(matches!(flushed, Err(StoreError::Full)), Ordering::AcqRel);
+        if was_full && flushed.is_ok() {
+            self.note_flushes_go_on();
+        }
         self.pace.note_stuck(flushed.is_err());
         let (bytes, raw_bytes) = flushed?;
         if bytes > 0 {

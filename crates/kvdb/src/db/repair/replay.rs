@@ -41,6 +41,8 @@ struct Layers<'a> {
     memtable_bytes: u64,
     flushed_seqno: Seqno,
     last_seqno: Seqno,
+    /// Positions that somebody reads at.
+    pinned: BTreeSet<Seqno>,
     active: MemTable,
     done: Vec<Layer>,
     commits: Vec<(TxnId, Seqno)>,
@@ -150,6 +152,7 @@ impl<'a> Layers<'a> {
             memtable_bytes: options.memtable_bytes,
             flushed_seqno: state.flushed_seqno,
             last_seqno: state.flushed_seqno,
+            pinned: state.positions_read(),
             active: MemTable::new(Arc::clone(&ctx.accountant)),
             done: Vec::new(),
             commits: Vec::new(),
@@ -176,10 +179,12 @@ impl<'a> Layers<'a> {
             return Ok(());
         }
         self.know(&replayed.batch);
-        if self.active.bytes() >= self.memtable_bytes {
+        // As an opening does it: by what the runs will be, which of patches is more than they take here.
+        if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.base - 1);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
+        self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
         let writing = self.active.begin_write();
         self.active.apply(&replayed.batch, replayed.base, kinds);
         drop(writing);
