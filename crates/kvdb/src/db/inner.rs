@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::checkpoints::Checkpoints;
 use super::counters::Counters;
+use super::features::Announced;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
@@ -100,10 +101,8 @@ pub(crate) struct Inner {
     pub(crate) reclaimed_at: AtomicU64,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
-    /// Whether the superblocks say that there may be packed data.
-    pub(crate) packs: AtomicBool,
-    /// Whether they say that there may be patches in the journal.
-    pub(crate) patches: AtomicBool,
+    /// What the superblocks say that the store may hold.
+    pub(crate) announced: Announced,
 }
 
 impl Inner {

@@ -11,6 +11,7 @@ mod check;
 mod checkpoints;
 mod compression;
 mod counters;
+mod features;
 mod flush;
 mod health;
 mod inner;
@@ -55,6 +56,8 @@ use inner::Inner;
 use layers::Layers;
 use read::{DbSnapshot, ReadAt};
 use txn::DbTxn;
+
+use crate::format::Feature;
 
 /// An open store on one device.
 ///
@@ -155,7 +158,7 @@ impl Store for Db {
 
     fn allow_compression(&self) -> Result<()> {
         self.inner.check_accepting()?;
-        self.inner.allow_packing()
+        self.inner.announce(Feature::Packed)
     }
 
     fn compression(&self, keyspace: Keyspace) -> Compression {

@@ -1,14 +1,10 @@
-//! Patches of blocks: the mark in the superblocks that comes before the first one, and what becomes of them when
-//! their memtable is flushed.
+//! Patches of blocks: what becomes of them when their memtable is flushed.
 //!
 //! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks at a time
 //! and many requests at once: one after the other would take as long as the writers had saved. A block that can't be
 //! read is left out, and told: it stays what it is, unreadable, and all others are written. That is so for the data
 //! of single blocks alone. Where the device answers nothing any more, or an index is damaged, the flush ends as ever,
 //! and the journal still has the patches.
-//!
-//! Crash order: both superblocks have the version of stores with patches, flushed, before the journal has one. A close
-//! that leaves the journal empty takes the version back.
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
@@ -18,15 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{BLOCK_BYTES, Batch, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, Result, Seqno, StoreError};
 
 use super::inner::Inner;
 use super::options::Background;
 use super::repair::Lost;
-use crate::format::{
-    FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, RecordKind, SUPERBLOCK_ADDRS,
-    SUPERBLOCK_BYTES,
-};
+use crate::format::{RecordKind, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES};
 use crate::iter::Kept;
 use crate::memtable::{BlockFill, MemTable, block_key, split_block_key};
 use crate::version::Run;
@@ -47,34 +40,6 @@ const REQUESTS_PER_READER: usize = 4;
 const NAMED_MAX: usize = 16;
 
 impl Inner {
-    /// Sees to the mark when `batch` is the first one with a patch.
-    pub(crate) fn allow_patches(&self, batch: &Batch) -> Result<()> {
-        if self.patches.load(Ordering::Acquire) || !batch.has_patches() {
-            return Ok(());
-        }
-        let ledger = self.ledger.lock();
-        self.health.observe(ledger.manifest.raise_version(FORMAT_VERSION_PATCHES))?;
-        self.patches.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Takes the mark back, when everything is in runs. The store is being closed.
-    pub(crate) fn disallow_patches(&self) -> Result<()> {
-        // Nobody can append a patch from here on: who does looks at the mark under this lock.
-        let order = self.order.lock();
-        let view = self.view();
-        let is_written = view.sealed.is_empty() && view.active.is_empty();
-        if !is_written || !self.patches.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
-        drop(order);
-        let ledger = self.ledger.lock();
-        // Under the lock, or a mark that somebody sets just now would be taken back.
-        let packs = self.packs.load(Ordering::Acquire);
-        let version = if packs { FORMAT_VERSION_PACKED } else { FORMAT_VERSION_PLAIN };
-        self.health.observe(ledger.manifest.lower_version(version))
-    }
-
     /// How many requests a flush may have under way.
     pub(crate) fn flush_readers(&self) -> usize {
         // Tests that count the calls of the device need them in one order.

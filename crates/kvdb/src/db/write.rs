@@ -14,6 +14,7 @@ use super::options::Background;
 use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
+use crate::format::Feature;
 use crate::journal::{AppendError, Appended, CommitMark, Journal};
 use crate::memtable::MemTable;
 
@@ -86,7 +87,7 @@ impl Inner {
         let journal = self.journal()?;
         let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
-            if batch.has_patches() && !self.patches.load(Ordering::Acquire) {
+            if batch.has_patches() && !self.announced.has(Feature::Patches) {
                 return Err(StoreError::Failed { reason: "the store was closed".into() });
             }
             let base = order.next_seqno;

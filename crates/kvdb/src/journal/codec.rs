@@ -27,8 +27,8 @@ const NOTED: u8 = 8;
 /// As `PUT_BLOCKS`, with a wish how they are stored in front.
 const PUT_BLOCKS_PACKED: u8 = 9;
 
-/// A part of one block, with a wish how the block is stored in front. Only where both superblocks have the version
-/// for it ([`crate::format::FORMAT_VERSION_PATCHES`]).
+/// A part of one block, with a wish how the block is stored in front. Only where both superblocks announce it
+/// ([`crate::format::Feature::Patches`]).
 const PATCH_BLOCK: u8 = 10;
 
 /// Most bytes of an operation beyond its payload: tag, compression, keyspace, block number, offset and two lengths.
