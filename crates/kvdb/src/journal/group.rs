@@ -4,12 +4,14 @@
 //! written; and they are used again, so that nothing is zeroed or allocated per group.
 
 use std::io;
+use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::Seqno;
 
 use super::JournalArea;
 use super::header::{HEADER_BYTES, Header, group_len};
+use crate::cache::{Accountant, Charge, Pool};
 use crate::format::{Crc32c, Sink};
 
 /// Size of a chunk, and so of a device write (bytes).
@@ -17,15 +19,23 @@ pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Spare chunks that are kept; more are given back after a large group.
 const SPARE_CHUNKS_MAX: usize = 6;
 
+/// Memory for a part of a group.
+struct Chunk {
+    buf: AlignedBuf,
+    _charge: Option<Charge>,
+}
+
 /// Batches that go to the device together.
 pub(super) struct Group {
     /// Where it begins in the stream.
     pub(super) lsn: u64,
     /// Bytes so far, header space included.
     len: usize,
-    chunks: Vec<AlignedBuf>,
+    chunks: Vec<Chunk>,
     /// Chunks for groups to come.
-    spare: Vec<AlignedBuf>,
+    spare: Vec<Chunk>,
+    /// Who is told of chunks, if anybody.
+    accountant: Option<Arc<Accountant>>,
     pub(super) first_seqno: Seqno,
     pub(super) batches: u32,
 }
@@ -33,7 +43,20 @@ pub(super) struct Group {
 impl Group {
     /// An empty group at `lsn`.
     pub(super) fn new(lsn: u64) -> Self {
-        Self { lsn, len: HEADER_BYTES, chunks: Vec::new(), spare: Vec::new(), first_seqno: 0, batches: 0 }
+        Self {
+            lsn,
+            len: HEADER_BYTES,
+            chunks: Vec::new(),
+            spare: Vec::new(),
+            accountant: None,
+            first_seqno: 0,
+            batches: 0,
+        }
+    }
+
+    /// Chunks that this group and those behind it take from now on are charged.
+    pub(super) fn charge_to(&mut self, accountant: Arc<Accountant>) {
+        self.accountant = Some(accountant);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -54,6 +77,7 @@ impl Group {
     pub(super) fn take(&mut self) -> Self {
         let mut next = Self::new(self.end());
         next.spare = std::mem::take(&mut self.spare);
+        next.accountant.clone_from(&self.accountant);
         std::mem::replace(self, next)
     }
 
@@ -61,6 +85,11 @@ impl Group {
     pub(super) fn recycle(&mut self, written: Self) {
         self.spare.extend(written.chunks);
         self.spare.truncate(SPARE_CHUNKS_MAX);
+    }
+
+    fn new_chunk(&self) -> Chunk {
+        let charge = |accountant: &Arc<Accountant>| accountant.guard(Pool::Io, CHUNK_BYTES as u64);
+        Chunk { buf: AlignedBuf::zeroed(CHUNK_BYTES), _charge: self.accountant.as_ref().map(charge) }
     }
 
     /// Computes the checksums and writes the group, not durably.
@@ -75,7 +104,7 @@ impl Group {
         let end = group_len(self.len as u64) as usize;
         for (index, chunk) in self.chunks.iter().enumerate() {
             let from = index * CHUNK_BYTES;
-            let bytes = &chunk.as_ref()[..CHUNK_BYTES.min(end - from)];
+            let bytes = &chunk.buf.as_ref()[..CHUNK_BYTES.min(end - from)];
             area.for_each_stretch(self.lsn + from as u64, bytes.len(), |addr, range| {
                 device.write_at(&bytes[range], addr)
             })?;
@@ -89,13 +118,13 @@ impl Group {
         if !padding.is_empty() {
             let chunk = &mut self.chunks[padding.start / CHUNK_BYTES];
             let first = padding.start % CHUNK_BYTES;
-            chunk.as_mut()[first..first + padding.len()].fill(0);
+            chunk.buf.as_mut()[first..first + padding.len()].fill(0);
         }
         let mut crc = Crc32c::salted(salt);
         for (index, chunk) in self.chunks.iter().enumerate() {
             let from = if index == 0 { HEADER_BYTES } else { 0 };
             let to = CHUNK_BYTES.min(self.len - index * CHUNK_BYTES);
-            crc.update(&chunk.as_ref()[from..to]);
+            crc.update(&chunk.buf.as_ref()[from..to]);
         }
         let header = Header {
             payload_crc: crc.finish(),
@@ -106,7 +135,7 @@ impl Group {
             first_seqno: self.first_seqno,
             batches: self.batches,
         };
-        self.chunks[0].as_mut()[..HEADER_BYTES].copy_from_slice(&header.encode(salt));
+        self.chunks[0].buf.as_mut()[..HEADER_BYTES].copy_from_slice(&header.encode(salt));
     }
 }
 
@@ -116,10 +145,10 @@ impl Sink for Group {
         while !bytes.is_empty() {
             let (index, offset) = (self.len / CHUNK_BYTES, self.len % CHUNK_BYTES);
             if index == self.chunks.len() {
-                let spare = self.spare.pop();
-                self.chunks.push(spare.unwrap_or_else(|| AlignedBuf::zeroed(CHUNK_BYTES)));
+                let chunk = self.spare.pop().unwrap_or_else(|| self.new_chunk());
+                self.chunks.push(chunk);
             }
-            let room = &mut self.chunks[index].as_mut()[offset..];
+            let room = &mut self.chunks[index].buf.as_mut()[offset..];
             let (now, later) = bytes.split_at(bytes.len().min(room.len()));
             room[..now.len()].copy_from_slice(now);
             self.len += now.len();
