@@ -22,7 +22,7 @@ use super::SnapshotPin;
 use super::net::{NetChanges, NetSource, net_batch};
 use super::spilled::{PrivateRuns, Spill};
 use crate::cache::Accountant;
-use crate::memtable::{BlockFill, Lookup, MemTable, Merger};
+use crate::memtable::{BlockFill, Lookup, MemTable, Merger, space_of};
 use crate::version::{Edit, Run};
 
 /// Private records have seqnos above this, all others below.
@@ -132,8 +132,8 @@ pub struct PrivateWrites {
     block_writes: BlockWrites,
     /// The only batch so far, if it is small and plain: then it is what the set comes to.
     sole: Option<Batch>,
-    /// Keys and values in `table`, and in `sealed` (bytes).
-    bytes_payload: (u64, u64),
+    /// What `table` and `sealed` take on the device (bytes).
+    bytes_space: (u64, u64),
     stats: TxnStats,
     /// As it was when `sealed`, or else the newest run, took in its last batch.
     stats_spilled: TxnStats,
@@ -161,7 +161,7 @@ impl PrivateWrites {
             last: PRIVATE,
             block_writes: BTreeMap::new(),
             sole: None,
-            bytes_payload: (0, 0),
+            bytes_space: (0, 0),
             stats: TxnStats::default(),
             stats_spilled: TxnStats::default(),
         }
@@ -182,7 +182,7 @@ impl PrivateWrites {
         self.sole = (self.stats.batches == 0 && is_plain(batch)).then(|| batch.clone());
         self.table.apply(batch, self.last + 1, kind_of);
         self.last += batch.len() as u64;
-        self.bytes_payload.0 += batch.payload_bytes() as u64;
+        self.bytes_space.0 += space_of(batch);
         self.stats.batches += 1;
         self.stats.operations += batch.len() as u64;
         self.stats.bytes_written += batch.payload_bytes() as u64;
@@ -213,9 +213,9 @@ impl PrivateWrites {
         self.table.bytes() + self.sealed.as_ref().map_or(0, |sealed| sealed.bytes())
     }
 
-    /// Keys and values in memory: what still needs space on the device (bytes).
-    pub fn bytes_payload(&self) -> u64 {
-        self.bytes_payload.0 + self.bytes_payload.1
+    /// What is in memory and still needs space on the device (bytes).
+    pub fn bytes_space(&self) -> u64 {
+        self.bytes_space.0 + self.bytes_space.1
     }
 
     /// Whether the set is no longer wholly in one table, and is committed by its runs.
@@ -229,7 +229,7 @@ impl PrivateWrites {
         if self.sealed.is_none() && !self.table.is_empty() {
             let fresh = Arc::new(MemTable::new(Arc::clone(&self.accountant)));
             self.sealed = Some(std::mem::replace(&mut self.table, fresh));
-            self.bytes_payload = (0, self.bytes_payload.0);
+            self.bytes_space = (0, self.bytes_space.0);
             self.block_writes.clear();
             self.stats_spilled = self.stats;
         }
@@ -242,7 +242,7 @@ impl PrivateWrites {
         self.stats_spilled.bytes_spilled = self.stats.bytes_spilled;
         self.runs.add(spill);
         self.sealed = None;
-        self.bytes_payload.1 = 0;
+        self.bytes_space.1 = 0;
     }
 
     /// The private runs.

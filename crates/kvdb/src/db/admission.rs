@@ -21,6 +21,7 @@ use super::options::Background;
 use super::stalls::Held;
 use super::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
 use crate::compaction::picker;
+use crate::memtable::space_of;
 use crate::zone::Budget;
 
 /// Longest wait for one step of background progress before looking again.
@@ -35,8 +36,7 @@ const DELAY_MIN: Duration = Duration::from_micros(200);
 impl Inner {
     /// Waits until the batch may come in.
     pub(crate) fn admit(&self, batch: &Batch, held: &mut Held) -> Result<()> {
-        self.allow_wishes(batch)?;
-        self.allow_patches(batch)?;
+        self.announce_features_of(batch)?;
         self.admit_space(batch, held)?;
         self.wait_for_room(held)?;
         self.pay_debt(batch.whole_bytes() as u64, held);
@@ -44,10 +44,10 @@ impl Inner {
     }
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
-        self.admit_bytes(batch.whole_bytes() as u64, budget_of(batch), held)
+        self.admit_bytes(space_of(batch), budget_of(batch), held)
     }
 
-    /// Waits for nothing; tries to make space for `bytes` of payload when there is none.
+    /// Waits for nothing; tries to make space for `bytes` when there is none.
     pub(crate) fn admit_bytes(&self, bytes: u64, budget: Budget, held: &mut Held) -> Result<()> {
         if self.has_space(bytes, budget) {
             return Ok(());
@@ -82,8 +82,8 @@ impl Inner {
     }
 
     fn has_space(&self, bytes: u64, budget: Budget) -> bool {
-        let unflushed = self.view().unwritten_bytes() + self.transactions.bytes_private();
-        // Rounded-up sectors, indexes and filters of the future runs.
+        let unflushed = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
+        // Indexes and filters of the future runs, and padding of short records.
         let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
     }

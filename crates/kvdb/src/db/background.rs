@@ -178,10 +178,12 @@ impl Inner {
             return self.health.check();
         }
         self.sync(self.position())?;
-        self.seal_if(|active| active.bytes() > 0);
+        // Also an empty one, when the journal's tail lies before its end although everything is in runs.
+        let is_behind = self.journal()?.used_bytes() > 0;
+        self.seal_if(|active| active.bytes() > 0 || is_behind);
         progress::stage("writing out", Unit::Bytes, self.view().memtable_bytes());
         self.flush_all()?;
         self.close_transactions()?;
-        self.disallow_in_journal()
+        self.withdraw_features_of_journal()
     }
 }

@@ -1,8 +1,7 @@
 //! Large writes go to their final place at once; the journal and the memtable refer to them there (write once: BetrFS 0.2,
 //! "late binding").
 //!
-//! Crash order: both superblocks have the version of stores with bound blocks, flushed, before the journal has one; the
-//! blocks are written before the group that binds them, and a flush of the journal makes both durable; a flush of the
+//! Crash order: both superblocks announce bound blocks before the journal has one (`features.rs`); the blocks are written before the group that binds them, and a flush of the journal makes both durable; a flush of the
 //! memtable first has the journal write what it has open, then a piece refers to the blocks where they are. Their space
 //! stays in use until the tail of the journal has passed them.
 //!
@@ -11,7 +10,7 @@
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Op, Result};
 
 use super::inner::Inner;
-use crate::format::{FORMAT_VERSION_BOUND, crc32c};
+use crate::format::{Feature, crc32c};
 use crate::zone::{Bindings, Bound, Budget, Stream};
 
 impl Inner {
@@ -26,7 +25,7 @@ impl Inner {
             {
                 continue;
             }
-            self.allow_in_journal(FORMAT_VERSION_BOUND)?;
+            self.announce(Feature::Bound)?;
             let crcs = data.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
             match Bound::allocate(&self.ctx.zones, Stream::FlushBlock, Budget::Ordinary, crcs) {
                 Ok(bound) => bindings.push(at, bound),

@@ -9,6 +9,7 @@ use kvfs_store::{Result, SpaceStats};
 use super::counters::Amplification;
 use super::inner::Inner;
 use super::view::Sealed;
+use crate::cache::Pool;
 use crate::journal::Journal;
 use crate::version::Run;
 use crate::zone::{Budget, ZoneState};
@@ -93,8 +94,9 @@ impl Inner {
     pub(crate) fn space(&self) -> SpaceStats {
         let stats = self.ctx.zones.space();
         let free = self.ctx.zones.free_bytes(Budget::Reserve);
-        let waiting =
-            self.view().unwritten_bytes() + self.transactions.bytes_private() + self.flush_slack_bytes();
+        let waiting = self.view().unwritten_space_bytes()
+            + self.transactions.bytes_private()
+            + self.flush_slack_bytes();
         let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
         SpaceStats {
             capacity_bytes: stats.bytes_capacity,
@@ -175,6 +177,9 @@ impl Inner {
         add("memory.ceiling_bytes", self.ctx.accountant.bytes_ceiling());
         add("memory.used_bytes", self.ctx.accountant.used_total());
         add("memory.peak_bytes", self.ctx.accountant.peak_total());
+        for pool in Pool::ALL {
+            add(&format!("memory.{}_bytes", pool.name()), self.ctx.accountant.used(pool));
+        }
         add("zones.total", u64::from(zones.zones_total));
         add("zones.free", u64::from(zones.zones_free));
         add("zones.live_bytes", zones.bytes_live);

@@ -5,7 +5,7 @@
 //! because edits must reach it in one order, and the naming lock across the sync before them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Position, Result, Seqno, StoreError};
@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::checkpoints::Checkpoints;
 use super::counters::Counters;
+use super::features::Announced;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
@@ -100,10 +101,8 @@ pub(crate) struct Inner {
     pub(crate) reclaimed_at: AtomicU64,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
-    /// Whether the superblocks say that there may be packed data.
-    pub(crate) packs: AtomicBool,
-    /// The version that they have because of what there may be in the journal; 0: nothing of the kind.
-    pub(crate) journal_version: AtomicU32,
+    /// What the superblocks say that the store may hold.
+    pub(crate) announced: Announced,
 }
 
 impl Inner {

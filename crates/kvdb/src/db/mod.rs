@@ -12,13 +12,13 @@ mod check;
 mod checkpoints;
 mod compression;
 mod counters;
+mod features;
 mod flush;
 mod flush_blocks;
 mod health;
 mod inner;
 mod keyspaces;
 mod layers;
-mod marks;
 mod merges;
 mod named;
 mod open;
@@ -58,6 +58,8 @@ use inner::Inner;
 use layers::Layers;
 use read::{DbSnapshot, ReadAt};
 use txn::DbTxn;
+
+use crate::format::Feature;
 
 /// An open store on one device.
 ///
@@ -157,7 +159,7 @@ impl Store for Db {
 
     fn allow_compression(&self) -> Result<()> {
         self.inner.check_accepting()?;
-        self.inner.allow_packing()
+        self.inner.announce(Feature::Packed)
     }
 
     fn compression(&self, keyspace: Keyspace) -> Compression {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use kvfs_device::Device;
 use kvfs_store::clock::Clock;
@@ -18,6 +18,7 @@ use super::adopted::CommittedRuns;
 use super::background::Threads;
 use super::checkpoints::{Checkpoints, open_runs};
 use super::counters::Counters;
+use super::features::Announced;
 use super::health::Health;
 use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
@@ -31,9 +32,7 @@ use super::undo::Undo;
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::{Accountant, BlockCache, Pages};
 use crate::commit::{Publisher, SnapshotTracker};
-use crate::format::{
-    FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES, FORMAT_VERSION_PLAIN, Superblock, ZoneId,
-};
+use crate::format::{FORMAT_VERSION_PLAIN, Feature, Features, Superblock, ZoneId};
 use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCommit};
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
@@ -116,9 +115,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     let first_data = ZoneId(superblock.journal_first.0 + superblock.journal_zones);
     let zones = Zones::new(Arc::clone(&device), superblock.zone_bytes, superblock.capacity_bytes, first_data);
     let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
-    let packs = superblock.format_version >= FORMAT_VERSION_PACKED;
-    let version = superblock.format_version;
-    let journal_version = if version >= FORMAT_VERSION_PATCHES { version } else { 0 };
+    let announced = Announced::new(Features::announced_by(superblock.format_version));
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
     if !options.read_only {
         manifest.begin_epoch()?;
@@ -139,7 +136,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         Journal::replay(device.as_ref(), area, next_epoch, from, &mut feed)?;
         None
     } else {
-        Some(Journal::open(device, area, next_epoch, from, Arc::clone(&clock), &mut feed)?)
+        let journal = Journal::open(device, area, next_epoch, from, Arc::clone(&clock), &mut feed)?;
+        Some(journal.charged_to(Arc::clone(&ctx.accountant)))
     };
     let Replay { active, sealed, last_seqno, commits, undo, active_from, .. } = replay;
     if !options.read_only {
@@ -194,8 +192,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         flush_is_full: AtomicBool::new(false),
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
         deleted_positions: Mutex::default(),
-        packs: AtomicBool::new(packs),
-        journal_version: AtomicU32::new(journal_version),
+        announced,
     })
 }
 
@@ -403,7 +400,7 @@ impl Inner {
         let mut edits = vec![Edit::AddKeyspace { id, name: name.to_owned(), kind }];
         let compression = self.options.compression;
         if compression != Compression::None {
-            self.allow_packing()?;
+            self.announce(Feature::Packed)?;
             edits.push(Edit::SetCompression { keyspace: id, compression });
         }
         self.install(edits, &[], &[], |view| view)?;

@@ -1,13 +1,10 @@
-//! Patches of blocks: the mark in the superblocks that comes before the first one, and what becomes of them when
-//! their memtable is flushed.
+//! Patches of blocks: what becomes of them when their memtable is flushed.
 //!
 //! Runs hold whole blocks alone. So a flush reads what its patches lie on, in key order, a window of blocks at a time
 //! and many requests at once: one after the other would take as long as the writers had saved. A block that can't be
 //! read is left out, and told: it stays what it is, unreadable, and all others are written. That is so for the data
 //! of single blocks alone. Where the device answers nothing any more, or an index is damaged, the flush ends as ever,
 //! and the journal still has the patches.
-//!
-//! Crash order: both superblocks have the version of stores with patches before the journal has one (`marks.rs`).
 //!
 //! Thread safety: a window is read by threads of its own, which end before it is written.
 
@@ -17,12 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{BLOCK_BYTES, Batch, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, Result, Seqno, StoreError};
 
 use super::inner::Inner;
 use super::options::Background;
 use super::repair::Lost;
-use crate::format::{FORMAT_VERSION_PATCHES, RecordKind, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES};
+use crate::format::{RecordKind, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES};
 use crate::iter::Kept;
 use crate::memtable::{BlockFill, MemTable, block_key, split_block_key};
 use crate::version::Run;
@@ -43,11 +40,6 @@ const REQUESTS_PER_READER: usize = 4;
 const NAMED_MAX: usize = 16;
 
 impl Inner {
-    /// Sees to the mark when `batch` is the first one with a patch.
-    pub(crate) fn allow_patches(&self, batch: &Batch) -> Result<()> {
-        if batch.has_patches() { self.allow_in_journal(FORMAT_VERSION_PATCHES) } else { Ok(()) }
-    }
-
     /// How many requests a flush may have under way.
     pub(crate) fn flush_readers(&self) -> usize {
         // Tests that count the calls of the device need them in one order.

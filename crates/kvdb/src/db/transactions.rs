@@ -77,7 +77,7 @@ pub(crate) struct Transactions {
     live: Mutex<BTreeMap<TxnId, Weak<DbTxn>>>,
     /// Prepared runs of transactions that have ended, which the manifest still names.
     kept: Mutex<Vec<(TxnId, PrivateRuns)>>,
-    /// Payload of the private write sets in memory, which will need space on the device (bytes).
+    /// What the private write sets in memory will take on the device (bytes).
     bytes_private: AtomicU64,
     /// Memory of the private write sets (bytes).
     bytes_memory: AtomicU64,
@@ -199,7 +199,7 @@ impl Transactions {
         std::mem::take(&mut *self.kept.lock())
     }
 
-    /// A private write set has become another size: payload and memory, before and now (bytes).
+    /// A private write set has become another size: space and memory, before and now (bytes).
     pub(crate) fn resize_private(&self, before: (u64, u64), now: (u64, u64)) {
         // Wraps around where it became smaller.
         self.bytes_private.fetch_add(now.0.wrapping_sub(before.0), Ordering::AcqRel);
@@ -216,7 +216,7 @@ impl Transactions {
         self.bytes_memory.load(Ordering::Acquire)
     }
 
-    /// Payload of all private write sets in memory (bytes).
+    /// What all private write sets in memory take on the device (bytes).
     pub(crate) fn bytes_private(&self) -> u64 {
         self.bytes_private.load(Ordering::Acquire)
     }

@@ -170,7 +170,7 @@ impl DbTxn {
 
     /// Changes the private set, and counts what it takes then.
     fn change<R>(&self, writes: &mut PrivateWrites, change: impl FnOnce(&mut PrivateWrites) -> R) -> R {
-        let size = |writes: &PrivateWrites| (writes.bytes_payload(), writes.bytes_memory());
+        let size = |writes: &PrivateWrites| (writes.bytes_space(), writes.bytes_memory());
         let before = size(writes);
         let changed = change(writes);
         let now = size(writes);
@@ -182,7 +182,7 @@ impl DbTxn {
     /// Spills until a batch may come in: this transaction when it has its half of all private memory, or would
     /// not fit the journal; the largest one while all together have too much.
     fn make_room(&self, batch: &Batch) -> Result<()> {
-        self.inner.allow_wishes(batch)?;
+        self.inner.announce_wishes_of(batch)?;
         let (operations, bytes) = (batch.len() as u64, batch.payload_bytes() as u64);
         let inner = &self.inner;
         let share = inner.options.private_bytes;
@@ -390,7 +390,7 @@ impl DbTxn {
     fn end(&self, live: &mut Option<Live>, is_committed: bool) {
         let Some(Live { pin, mut writes, .. }) = live.take() else { return };
         self.inner.transactions.remove_live(self.id);
-        self.inner.transactions.resize_private((writes.bytes_payload(), writes.bytes_memory()), (0, 0));
+        self.inner.transactions.resize_private((writes.bytes_space(), writes.bytes_memory()), (0, 0));
         self.bytes_memory.store(0, Ordering::Release);
         if self.is_checkpointed() {
             self.inner.end_checkpoint(self.id);
@@ -406,7 +406,7 @@ impl DbTxn {
         let _one_at_a_time = self.spilling.lock();
         let Some(Live { pin, mut writes, .. }) = self.live.lock().take() else { return };
         self.inner.transactions.remove_live(self.id);
-        self.inner.transactions.resize_private((writes.bytes_payload(), writes.bytes_memory()), (0, 0));
+        self.inner.transactions.resize_private((writes.bytes_space(), writes.bytes_memory()), (0, 0));
         if self.inner.check_running().is_err() {
             // After a failure the manifest may name what came after the checkpoint: nobody gets its space, for
             // as long as this opening lasts.

@@ -115,6 +115,11 @@ impl View {
         self.tables().map(|table| table.unwritten_bytes()).sum()
     }
 
+    /// The most that the flushes of all memtables still take on the device (bytes).
+    pub(crate) fn unwritten_space_bytes(&self) -> u64 {
+        self.tables().map(|table| table.space_bytes()).sum()
+    }
+
     /// The layers above the run of this age and number.
     fn layers_above(&self, keyspace: u32, place: (Seqno, RunId)) -> impl Iterator<Item = Layer<'_>> {
         let is_above = move |layer: &Layer<'_>| match layer {

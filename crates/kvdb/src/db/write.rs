@@ -14,7 +14,7 @@ use super::options::Background;
 use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
-use crate::format::{FORMAT_VERSION_BOUND, FORMAT_VERSION_PATCHES};
+use crate::format::Feature;
 use crate::journal::{AppendError, Appended, CommitMark, Journal, Record};
 use crate::memtable::MemTable;
 
@@ -87,14 +87,13 @@ impl Inner {
         let journal = self.journal()?;
         let bindings = self.bind(batch)?;
         let record = Record { batch, bindings: &bindings, mark };
-        let version = match () {
-            () if !bindings.is_empty() => FORMAT_VERSION_BOUND,
-            () if batch.has_patches() => FORMAT_VERSION_PATCHES,
-            () => 0,
-        };
+        let needed = [
+            batch.has_patches().then_some(Feature::Patches),
+            (!bindings.is_empty()).then_some(Feature::Bound),
+        ];
         let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
-            if self.journal_version.load(Ordering::Acquire) < version {
+            if needed.into_iter().flatten().any(|feature| !self.announced.has(feature)) {
                 return Err(StoreError::Failed { reason: "the store was closed".into() });
             }
             let base = order.next_seqno;

@@ -5,6 +5,7 @@
 
 mod codec;
 mod crc;
+mod features;
 mod packing;
 mod piece_desc;
 mod piece_meta;
@@ -16,6 +17,7 @@ mod varint;
 
 pub use codec::{DecodeError, Decoder, Sink, varint_len};
 pub use crc::{Crc32c, crc32c};
+pub use features::{FORMAT_VERSION, FORMAT_VERSION_PLAIN, Feature, Features};
 pub use packing::{Codec, Packer, unpack};
 pub use piece_desc::{PieceDesc, PieceId, ZoneUse};
 pub use piece_meta::{
@@ -26,9 +28,8 @@ pub use record::{Extent, RecordIter, RecordKind, RecordRef, ZoneId};
 pub(crate) use region::cmp_block_keys;
 pub use region::{Layer, Region, SeqnoSpan, UNIT_BLOCKS_MAX, Unit, cmp_block_key};
 pub use superblock::{
-    FORMAT_VERSION, FORMAT_VERSION_BOUND, FORMAT_VERSION_PACKED, FORMAT_VERSION_PATCHES,
-    FORMAT_VERSION_PLAIN, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock,
-    SuperblockError, ZONE_BYTES_MAX, ZONE_BYTES_MIN,
+    MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError, ZONE_BYTES_MAX,
+    ZONE_BYTES_MIN,
 };
 pub use tuple_block::{TUPLE_BLOCK_BYTES_MAX, TupleBlock, TupleBlockBuilder, TupleCursor};
 

@@ -10,24 +10,8 @@ use kvfs_store::StoreError;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::features::{FORMAT_VERSION, FORMAT_VERSION_PLAIN};
 use super::{SECTOR_BYTES, ZoneId, crc32c};
-
-/// The newest version of the format that this code reads and writes.
-pub const FORMAT_VERSION: u32 = FORMAT_VERSION_BOUND;
-
-/// The version of a store whose journal may refer to blocks in their final place, and hold patches; which may hold packed
-/// data, too. It goes back, as the next one does.
-pub const FORMAT_VERSION_BOUND: u32 = 4;
-
-/// The version of a store whose journal may hold patches of blocks, and which may hold packed data. It goes back to
-/// the one before when the store is closed with an empty journal.
-pub const FORMAT_VERSION_PATCHES: u32 = 3;
-
-/// The version of a store that may hold packed data.
-pub const FORMAT_VERSION_PACKED: u32 = 2;
-
-/// The version of a store that holds none, which is all that a store begins with.
-pub const FORMAT_VERSION_PLAIN: u32 = 1;
 
 /// Bytes of one slot that count.
 pub const SUPERBLOCK_BYTES: usize = 4096;

@@ -28,12 +28,12 @@ const NOTED: u8 = 8;
 /// As `PUT_BLOCKS`, with a wish how they are stored in front.
 const PUT_BLOCKS_PACKED: u8 = 9;
 
-/// A part of one block, with a wish how the block is stored in front. Only where both superblocks have the version
-/// for it ([`crate::format::FORMAT_VERSION_PATCHES`]).
+/// A part of one block, with a wish how the block is stored in front. Only where both superblocks announce it
+/// ([`crate::format::Feature::Patches`]).
 const PATCH_BLOCK: u8 = 10;
 
 /// As `PUT_BLOCKS`, but the data lies in its final place: extents and checksums in its stead. Only where both superblocks
-/// have the version for it ([`crate::format::FORMAT_VERSION_BOUND`]).
+/// announce it ([`crate::format::Feature::Bound`]).
 const PUT_BLOCKS_BOUND: u8 = 11;
 
 /// Most bytes of an extent: its address and its length, in sectors.

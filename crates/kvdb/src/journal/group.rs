@@ -14,6 +14,7 @@ use kvfs_store::{Op, Seqno};
 use super::JournalArea;
 use super::codec::Record;
 use super::header::{HEADER_BYTES, Header, group_len};
+use crate::cache::{Accountant, Charge, Pool};
 use crate::format::{Crc32c, Sink};
 use crate::zone::Bound;
 
@@ -22,15 +23,23 @@ pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Spare chunks that are kept; more are given back after a large group.
 const SPARE_CHUNKS_MAX: usize = 6;
 
+/// Memory for a part of a group.
+struct Chunk {
+    buf: AlignedBuf,
+    _charge: Option<Charge>,
+}
+
 /// Batches that go to the device together.
 pub(super) struct Group {
     /// Where it begins in the stream.
     pub(super) lsn: u64,
     /// Bytes so far, header space included.
     len: usize,
-    chunks: Vec<AlignedBuf>,
+    chunks: Vec<Chunk>,
     /// Chunks for groups to come.
-    spare: Vec<AlignedBuf>,
+    spare: Vec<Chunk>,
+    /// Who is told of chunks, if anybody.
+    accountant: Option<Arc<Accountant>>,
     /// Blocks that are written, in their place, before the group is.
     bound: Vec<(Bytes, Arc<Bound>)>,
     bytes_bound: usize,
@@ -46,11 +55,17 @@ impl Group {
             len: HEADER_BYTES,
             chunks: Vec::new(),
             spare: Vec::new(),
+            accountant: None,
             bound: Vec::new(),
             bytes_bound: 0,
             first_seqno: 0,
             batches: 0,
         }
+    }
+
+    /// Chunks that this group and those behind it take from now on are charged.
+    pub(super) fn charge_to(&mut self, accountant: Arc<Accountant>) {
+        self.accountant = Some(accountant);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -91,6 +106,7 @@ impl Group {
     pub(super) fn take(&mut self) -> Self {
         let mut next = Self::new(self.end());
         next.spare = std::mem::take(&mut self.spare);
+        next.accountant.clone_from(&self.accountant);
         std::mem::replace(self, next)
     }
 
@@ -113,6 +129,11 @@ impl Group {
         Ok(())
     }
 
+    fn new_chunk(&self) -> Chunk {
+        let charge = |accountant: &Arc<Accountant>| accountant.guard(Pool::Io, CHUNK_BYTES as u64);
+        Chunk { buf: AlignedBuf::zeroed(CHUNK_BYTES), _charge: self.accountant.as_ref().map(charge) }
+    }
+
     /// Computes the checksums and writes the group, not durably.
     pub(super) fn write(
         &mut self,
@@ -125,7 +146,7 @@ impl Group {
         let end = group_len(self.len as u64) as usize;
         for (index, chunk) in self.chunks.iter().enumerate() {
             let from = index * CHUNK_BYTES;
-            let bytes = &chunk.as_ref()[..CHUNK_BYTES.min(end - from)];
+            let bytes = &chunk.buf.as_ref()[..CHUNK_BYTES.min(end - from)];
             area.for_each_stretch(self.lsn + from as u64, bytes.len(), |addr, range| {
                 device.write_at(&bytes[range], addr)
             })?;
@@ -139,13 +160,13 @@ impl Group {
         if !padding.is_empty() {
             let chunk = &mut self.chunks[padding.start / CHUNK_BYTES];
             let first = padding.start % CHUNK_BYTES;
-            chunk.as_mut()[first..first + padding.len()].fill(0);
+            chunk.buf.as_mut()[first..first + padding.len()].fill(0);
         }
         let mut crc = Crc32c::salted(salt);
         for (index, chunk) in self.chunks.iter().enumerate() {
             let from = if index == 0 { HEADER_BYTES } else { 0 };
             let to = CHUNK_BYTES.min(self.len - index * CHUNK_BYTES);
-            crc.update(&chunk.as_ref()[from..to]);
+            crc.update(&chunk.buf.as_ref()[from..to]);
         }
         let header = Header {
             payload_crc: crc.finish(),
@@ -156,7 +177,7 @@ impl Group {
             first_seqno: self.first_seqno,
             batches: self.batches,
         };
-        self.chunks[0].as_mut()[..HEADER_BYTES].copy_from_slice(&header.encode(salt));
+        self.chunks[0].buf.as_mut()[..HEADER_BYTES].copy_from_slice(&header.encode(salt));
     }
 }
 
@@ -166,10 +187,10 @@ impl Sink for Group {
         while !bytes.is_empty() {
             let (index, offset) = (self.len / CHUNK_BYTES, self.len % CHUNK_BYTES);
             if index == self.chunks.len() {
-                let spare = self.spare.pop();
-                self.chunks.push(spare.unwrap_or_else(|| AlignedBuf::zeroed(CHUNK_BYTES)));
+                let chunk = self.spare.pop().unwrap_or_else(|| self.new_chunk());
+                self.chunks.push(chunk);
             }
-            let room = &mut self.chunks[index].as_mut()[offset..];
+            let room = &mut self.chunks[index].buf.as_mut()[offset..];
             let (now, later) = bytes.split_at(bytes.len().min(room.len()));
             room[..now.len()].copy_from_slice(now);
             self.len += now.len();

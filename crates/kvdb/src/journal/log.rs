@@ -21,6 +21,7 @@ use super::header::{HEADER_BYTES, group_len};
 use super::monitor::Monitor;
 use super::patience::Patience;
 use super::{AppendError, Appended, JournalArea, JournalStats, Lsn};
+use crate::cache::Accountant;
 
 /// An open group of this length is due to be written, unless a write is under way.
 const WRITE_LEN: usize = 1 << 20;
@@ -103,6 +104,11 @@ impl State {
             failed: None,
             stats: JournalStats::default(),
         }
+    }
+
+    /// See [`Group::charge_to`].
+    pub(super) fn charge_to(&mut self, accountant: Arc<Accountant>) {
+        self.open.charge_to(accountant);
     }
 
     pub(super) fn durable_seqno(&self) -> Seqno {
@@ -207,6 +213,10 @@ impl<M: Monitor<State>> Log<M> {
 
     pub(super) fn read<R>(&self, read: impl FnOnce(&State) -> R) -> R {
         read(&self.state.lock())
+    }
+
+    pub(super) fn charge_to(&self, accountant: Arc<Accountant>) {
+        self.state.lock().charge_to(accountant);
     }
 
     pub(super) fn append(&self, base: Seqno, entry: Entry<'_>) -> Result<Appended, AppendError> {

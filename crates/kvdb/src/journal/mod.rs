@@ -35,6 +35,7 @@ use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::clock::Clock;
 use kvfs_store::{Result, Seqno, StoreError};
 
+use crate::cache::Accountant;
 use crate::format::Superblock;
 use codec::Entry;
 pub use codec::{CommitMark, CommitNote, Record, SpilledCommit};
@@ -170,6 +171,13 @@ impl Journal {
         recovery::wipe_remains(device.as_ref(), area, &recovered)?;
         let state = State::new(tail, recovered.head, recovered.last_seqno);
         Ok(Self { log: Log::new(device, area, epoch, clock, state) })
+    }
+
+    /// Counts the memory of its groups, written and to come, from now on (the pool of buffers).
+    #[must_use]
+    pub fn charged_to(self, accountant: Arc<Accountant>) -> Self {
+        self.log.charge_to(accountant);
+        self
     }
 
     /// As [`Journal::open`], but only reads: for stores that are opened read-only, and for checks.

@@ -17,6 +17,7 @@ use super::{
     AppendError, Appended, CommitMark, CommitNote, Journal, JournalArea, Lsn, Record, Replayed,
     SpilledCommit, codec,
 };
+use crate::cache::{Accountant, Pool};
 use crate::format::{Decoder, ZoneId, crc32c};
 use crate::zone::{Bindings, Bound, Budget, Stream, Zones};
 
@@ -301,6 +302,27 @@ fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
     // Nobody came: who appends the batch that would make the group too long writes it.
     assert_eq!(due(21..=27), [27]);
     assert_eq!(journal.stats().groups, 2);
+}
+
+#[test]
+fn memory_of_groups_is_charged_while_they_are_open_written_and_spare() {
+    let area = JournalArea { len: 32 << 20, ..AREA };
+    let device = Arc::new(MemoryDevice::new(area.addr + area.len));
+    let accountant = Accountant::new(64 << 20);
+    let journal = Journal::open(device, area, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
+    let journal = journal.charged_to(Arc::clone(&accountant));
+    assert_eq!(accountant.used(Pool::Io), 0);
+    for seqno in 1..=3 {
+        journal.append(seqno, &put(&vec![7; 900_000])).unwrap();
+    }
+    assert_eq!(accountant.used(Pool::Io), 3 << 20);
+    journal.write_out().unwrap();
+    assert_eq!(accountant.used(Pool::Io), 3 << 20, "they serve again");
+    journal.append(4, &put(&vec![7; 5 << 20])).unwrap();
+    journal.append(5, &put(&vec![7; 5 << 20])).unwrap();
+    assert_eq!(accountant.peak(Pool::Io), 6 << 20, "the second group has the memory of the first one");
+    drop(journal);
+    assert_eq!(accountant.used(Pool::Io), 0);
 }
 
 #[test]

@@ -5,18 +5,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{Result, Seqno};
 
-use super::{MemTable, keyspace::KeyspaceTable, skiplist::Cursor};
+use super::{
+    MemTable,
+    skiplist::{Cursor, SkipList},
+};
 use crate::format::{RecordIter, RecordRef};
 
 /// A walk that keeps its memtable (and the charge for it) alive.
 pub(super) struct MemTableIter {
-    cursor: Cursor<KeyspaceTable>,
+    cursor: Cursor,
     _table: Arc<MemTable>,
 }
 
 impl MemTableIter {
-    pub(super) fn new(table: Arc<MemTable>, keyspace: Arc<KeyspaceTable>) -> Self {
-        Self { cursor: Cursor::new(keyspace), _table: table }
+    /// `records` are of a keyspace of `table`.
+    pub(super) fn new(table: Arc<MemTable>, records: Arc<SkipList>) -> Self {
+        Self { cursor: Cursor::new(records), _table: table }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Thread safety: readers and writers at once; see [`SkipList`] and [`GrowingTombstones`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Compression, Seqno};
@@ -12,9 +13,10 @@ use super::{
     changed::ChangedSearch,
     fill::BlockFill,
     growing::GrowingTombstones,
+    growth::Growth,
     lookup::Lookup,
     newer::NewerSearch,
-    skiplist::{HoldsList, Record, SkipList},
+    skiplist::{Record, SkipList},
     tombstones::RangeTombstone,
 };
 use crate::format::RecordKind;
@@ -33,18 +35,13 @@ const NO_VERSION: Seqno = 0;
 
 #[derive(Debug, Default)]
 pub(super) struct KeyspaceTable {
-    pub(super) records: SkipList,
+    /// Shared with the walks over it.
+    pub(super) records: Arc<SkipList>,
     /// See [`super::patched`].
     pub(super) folds: SkipList,
     tombstones: GrowingTombstones,
     /// How blocks of a prefix are to be stored; empty where nobody wishes for anything.
     wishes: RwLock<BTreeMap<Bytes, Compression>>,
-}
-
-impl HoldsList for KeyspaceTable {
-    fn list(&self) -> &SkipList {
-        &self.records
-    }
 }
 
 impl KeyspaceTable {
@@ -56,20 +53,19 @@ impl KeyspaceTable {
         self.records.is_empty() && self.tombstones.is_empty()
     }
 
-    /// Returns the bytes that the record takes. Key and short values are copied, long values shared.
-    pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> usize {
+    /// Key and short values are copied, long values shared.
+    pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> Growth {
         self.records.insert(key, seqno, kind, value)
     }
 
-    /// Returns the bytes that the tombstone takes.
-    pub(super) fn insert_tombstone(&self, start: Bytes, end: Bytes, seqno: Seqno) -> usize {
+    pub(super) fn insert_tombstone(&self, start: Bytes, end: Bytes, seqno: Seqno) -> Growth {
         let bytes = start.len() + end.len() + TOMBSTONE_OVERHEAD_BYTES;
         self.tombstones.insert(RangeTombstone { start, end, seqno });
-        bytes
+        Growth::of(bytes)
     }
 
     /// A delete of one key of a block keyspace: a range tombstone over exactly that key.
-    pub(super) fn insert_block_delete(&self, key: &[u8], seqno: Seqno) -> usize {
+    pub(super) fn insert_block_delete(&self, key: &[u8], seqno: Seqno) -> Growth {
         let mut end = Vec::with_capacity(key.len() + 1);
         end.extend_from_slice(key);
         end.push(0);
@@ -78,21 +74,21 @@ impl KeyspaceTable {
     }
 
     /// One record per block; they share `data`.
-    pub(super) fn insert_blocks(&self, prefix: &[u8], first: u64, data: &Bytes, seqno: Seqno) -> usize {
+    pub(super) fn insert_blocks(&self, prefix: &[u8], first: u64, data: &Bytes, seqno: Seqno) -> Growth {
         let mut key = super::block_key(prefix, first);
         let numbers = first..;
         let blocks =
             (0..data.len() / BLOCK_BYTES).map(|at| data.slice(at * BLOCK_BYTES..(at + 1) * BLOCK_BYTES));
-        let mut bytes = 0;
+        let mut growth = Growth::default();
         for (block, number) in blocks.zip(numbers) {
             key[prefix.len()..].copy_from_slice(&number.to_be_bytes());
-            bytes += self.insert(&key, seqno, RecordKind::Put, &block);
+            growth += self.insert(&key, seqno, RecordKind::Put, &block);
         }
-        bytes
+        growth
     }
 
-    /// One record for a patch. Also says how much more than it takes here its flush may have to write (bytes): a
-    /// whole block, unless the flush writes one for a version above `pinned` anyway.
+    /// One record for a patch. More than it takes here its flush may have to write: a whole block, unless the flush
+    /// writes one for a version above `pinned` anyway.
     pub(super) fn insert_patch(
         &self,
         prefix: &[u8],
@@ -100,22 +96,22 @@ impl KeyspaceTable {
         operand: &Bytes,
         seqno: Seqno,
         pinned: Seqno,
-    ) -> (usize, usize) {
+    ) -> Growth {
         let key = super::block_key(prefix, block);
         let newest = self.records.seek(&key, Seqno::MAX);
         let newest = newest.filter(|node| node.record().key == key).map(|node| node.record().seqno);
-        let more = if newest.is_some_and(|newest| newest > pinned) { 0 } else { BLOCK_BYTES };
-        (self.insert(&key, seqno, RecordKind::Merge, operand), more)
+        let patched_bytes = if newest.is_some_and(|newest| newest > pinned) { 0 } else { BLOCK_BYTES };
+        Growth { patched_bytes, ..self.insert(&key, seqno, RecordKind::Merge, operand) }
     }
 
-    /// Notes how blocks of `prefix` are to be stored; returns the bytes that this takes.
-    pub(super) fn wish(&self, prefix: &Bytes, compression: Compression) -> usize {
+    /// Notes how blocks of `prefix` are to be stored.
+    pub(super) fn wish(&self, prefix: &Bytes, compression: Compression) -> Growth {
         let known = self.wishes.read().get(prefix).copied();
         if known.unwrap_or_default() == compression {
-            return 0;
+            return Growth::default();
         }
         self.wishes.write().insert(Bytes::copy_from_slice(prefix), compression);
-        if known.is_none() { prefix.len() + WISH_OVERHEAD_BYTES } else { 0 }
+        Growth::of(if known.is_none() { prefix.len() + WISH_OVERHEAD_BYTES } else { 0 })
     }
 
     pub(super) fn compression(&self, prefix: &[u8]) -> Compression {
@@ -141,20 +137,20 @@ impl KeyspaceTable {
         lookup.end_layer(tombstone);
     }
 
-    /// Returns the bytes that are taken from now on because the read kept what it found out.
-    pub(super) fn fill(&self, fill: &mut BlockFill<'_>) -> usize {
+    /// Returns what is taken from now on because the read kept what it found out.
+    pub(super) fn fill(&self, fill: &mut BlockFill<'_>) -> Growth {
         if fill.is_complete() {
-            return 0;
+            return Growth::default();
         }
         let covered = self.tombstones.covered(fill);
         let hidden = newest_by_position(&covered, fill.count());
-        let (mut from, mut bytes) = (0, 0);
+        let (mut from, mut growth) = (0, Growth::default());
         while let Some(range) = fill.next_undecided(from) {
-            bytes += self.fill_stretch(fill, range.clone(), &hidden);
+            growth += self.fill_stretch(fill, range.clone(), &hidden);
             from = range.end;
         }
         fill.end_layer(&covered);
-        bytes
+        growth
     }
 
     /// Fills the undecided stretch `range` from the records. Returns what [`Self::fill`] does.
@@ -163,21 +159,23 @@ impl KeyspaceTable {
         fill: &mut BlockFill<'_>,
         range: std::ops::Range<usize>,
         hidden: &[Seqno],
-    ) -> usize {
+    ) -> Growth {
         let prefix = fill.prefix();
-        let mut bytes = 0;
-        let Some(mut node) = self.records.seek(&fill.key(range.start), fill.snapshot()) else { return bytes };
+        let mut growth = Growth::default();
+        let Some(mut node) = self.records.seek(&fill.key(range.start), fill.snapshot()) else {
+            return growth;
+        };
         // The position whose version at the snapshot is already known.
         let mut done = None;
         loop {
             let record = node.record();
             if record.key.get(..prefix.len()) != Some(prefix) {
-                return bytes;
+                return growth;
             }
             if let Ok(number) = record.key[prefix.len()..].try_into() {
                 let position = (u64::from_be_bytes(number).saturating_sub(fill.first())) as usize;
                 if position >= range.end {
-                    return bytes;
+                    return growth;
                 }
                 if record.seqno <= fill.snapshot() && done != Some(position) {
                     done = Some(position);
@@ -185,14 +183,14 @@ impl KeyspaceTable {
                     if hidden > record.seqno {
                         fill.mark_absent(position..position + 1);
                     } else if record.kind == RecordKind::Merge {
-                        bytes += self.fill_patched(fill, position, hidden);
+                        growth += self.fill_patched(fill, position, hidden);
                         // Not step by step over all its patches.
                         let next = position + 1;
                         if next == range.end {
-                            return bytes;
+                            return growth;
                         }
                         let Some(at) = self.records.seek(&fill.key(next), fill.snapshot()) else {
-                            return bytes;
+                            return growth;
                         };
                         node = at;
                         continue;
@@ -202,7 +200,7 @@ impl KeyspaceTable {
                 }
             }
             if !node.advance() {
-                return bytes;
+                return growth;
             }
         }
     }

@@ -11,6 +11,7 @@ mod arena;
 mod changed;
 mod fill;
 mod growing;
+mod growth;
 mod iter;
 mod keyspace;
 mod lookup;
@@ -25,6 +26,7 @@ mod writers;
 
 pub use changed::{ChangedSearch, Window};
 pub use fill::{BlockFill, BlockState, block_key, first_block_at_or_after, split_block_key};
+pub use growth::space_of;
 pub use lookup::{Lookup, Outcome};
 pub use merge::Merger;
 pub use newer::NewerSearch;

@@ -11,7 +11,7 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Seqno};
 
-use super::{fill::BlockFill, keyspace::KeyspaceTable, patch::Overlay};
+use super::{fill::BlockFill, growth::Growth, keyspace::KeyspaceTable, patch::Overlay};
 use crate::format::RecordKind;
 
 /// Patches that a read meets before it keeps what they come to.
@@ -28,24 +28,25 @@ enum Below {
 
 impl KeyspaceTable {
     /// Takes the undecided block at `position`, whose newest visible version is a patch that nothing hides, through
-    /// this table. `hidden`: of the newest range tombstone over it, 0: none. Returns the bytes of a fold that was
-    /// made. O(log n) and the patches since the last fold.
-    pub(super) fn fill_patched(&self, fill: &mut BlockFill<'_>, position: usize, hidden: Seqno) -> usize {
+    /// this table. `hidden`: of the newest range tombstone over it, 0: none. Returns what a fold takes that was made.
+    /// O(log n) and the patches since the last fold.
+    pub(super) fn fill_patched(&self, fill: &mut BlockFill<'_>, position: usize, hidden: Seqno) -> Growth {
         if fill.do_patches_decide() {
             fill.mark_data(position..position + 1);
-            return 0;
+            return Growth::default();
         }
         let key = fill.key(position);
         let mut chain = Overlay::default();
         let (newest, len, below) = self.take_chain(&key, fill.snapshot(), hidden, &mut chain);
-        let bytes = if len > CHAIN_LEN_MAX { self.fold(&key, newest, &chain, &below) } else { 0 };
+        let is_long = len > CHAIN_LEN_MAX;
+        let growth = if is_long { self.fold(&key, newest, &chain, &below) } else { Growth::default() };
         fill.patch(position, chain);
         match below {
             Below::Block(block) => fill.settle(position, Some(&block)),
             Below::Nothing => fill.settle(position, None),
             Below::Older => {}
         }
-        bytes
+        growth
     }
 
     /// Gathers the patches of `key` that count at `snapshot`: the seqno of the newest one, how many records it took,
@@ -84,8 +85,8 @@ impl KeyspaceTable {
         (newest, len, if chain.is_whole() { Below::Nothing } else { Below::Older })
     }
 
-    /// Keeps what `chain` comes to; returns the bytes that this takes.
-    fn fold(&self, key: &[u8], seqno: Seqno, chain: &Overlay, below: &Below) -> usize {
+    /// Keeps what `chain` comes to.
+    fn fold(&self, key: &[u8], seqno: Seqno, chain: &Overlay, below: &Below) -> Growth {
         let whole = |mut block: Vec<u8>| {
             chain.apply(&mut block);
             (RecordKind::Put, Bytes::from(block))

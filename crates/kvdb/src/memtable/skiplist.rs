@@ -5,8 +5,8 @@
 //!
 //! Thread safety: any number of readers and writers at once; readers take no lock, writers only the arena's for a few
 //! instructions. A record is complete when a reader meets it. Records are never removed.
-//! Invariants: (key, seqno) is unique, or of equal records any may be met. A node and all that it links to live as long as the list; but for its links it
-//! never changes once it is linked.
+//! Invariants: (key, seqno) is unique, or of equal records any may be met. A node and all that it links to live as long
+//! as the list; but for its links it never changes once it is linked.
 
 use std::alloc::Layout;
 use std::cmp::Ordering as Order;
@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use bytes::Bytes;
 use kvfs_store::Seqno;
 
-use super::arena::Arena;
+use super::arena::{Arena, Given};
+use super::growth::Growth;
 use crate::format::{RecordKind, RecordRef};
 
 /// Values up to this are copied into the list (bytes): shared, they would take an allocation each.
@@ -260,10 +261,10 @@ impl SkipList {
         self.last_where(|record| record.compare(place).is_lt())
     }
 
-    /// Expected O(log n). Returns the memory that the record takes (bytes).
-    pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> usize {
+    /// Expected O(log n). Of equal records (key and seqno) that come in at the same time any may be the first.
+    pub(super) fn insert(&self, key: &[u8], seqno: Seqno, kind: RecordKind, value: &Bytes) -> Growth {
         let levels = levels_of(1 + self.records.fetch_add(1, Ordering::Relaxed));
-        let (record, bytes) = self.new_node(levels, key, seqno, kind, value);
+        let (record, growth) = self.new_node(levels, key, seqno, kind, value);
         self.levels.fetch_max(levels, Ordering::Relaxed);
         let place = Place::new(key, seqno);
         let links = self.links_to(place);
@@ -287,10 +288,10 @@ impl SkipList {
                 }
             }
         }
-        bytes
+        growth
     }
 
-    /// A complete node that nothing links to yet, and the memory that it takes (bytes).
+    /// A complete node that nothing links to yet, and what it takes.
     fn new_node(
         &self,
         levels: usize,
@@ -298,7 +299,7 @@ impl SkipList {
         seqno: Seqno,
         kind: RecordKind,
         value: &Bytes,
-    ) -> (Record<'_>, usize) {
+    ) -> (Record<'_>, Growth) {
         let is_inline = value.len() <= VALUE_BYTES_INLINE;
         let inline: &[u8] = if is_inline { value } else { &[] };
         let parts = Parts::of(levels, key.len(), inline.len());
@@ -311,7 +312,7 @@ impl SkipList {
             levels: levels as u8,
             shared: (!is_inline).then(|| Box::new(value.clone())),
         };
-        let memory = self.arena.allocate(parts.layout);
+        let Given { memory, bytes_taken } = self.arena.allocate(parts.layout);
         // SAFETY: the arena gave this much memory, aligned for a node, to nobody else; all parts lie in it, one behind
         // the other, as `Parts::of` computed them.
         unsafe {
@@ -324,11 +325,13 @@ impl SkipList {
             ptr::copy_nonoverlapping(key.as_ptr(), start.add(parts.key), key.len());
             ptr::copy_nonoverlapping(inline.as_ptr(), start.add(parts.value), inline.len());
         }
-        let bytes_shared = if is_inline { 0 } else { value.len() + SHARED_OVERHEAD_BYTES };
+        let mut growth =
+            Growth { bytes: parts.layout.size(), memory_bytes: bytes_taken, ..Growth::default() };
         if !is_inline {
             self.shares_values.store(true, Ordering::Relaxed);
+            growth += Growth::of(value.len() + SHARED_OVERHEAD_BYTES);
         }
-        (Record { node: memory.cast(), list: self }, parts.layout.size() + bytes_shared)
+        (Record { node: memory.cast(), list: self }, growth)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -386,33 +389,28 @@ impl Drop for SkipList {
     }
 }
 
-/// What holds a list and keeps it at one address while it is shared.
-pub(super) trait HoldsList: Send + Sync + 'static {
-    fn list(&self) -> &SkipList;
-}
-
 /// A walk over a list that keeps the list alive.
-pub(super) struct Cursor<H: HoldsList> {
+pub(super) struct Cursor {
+    /// One of `list`: only [`Cursor::stand`] and [`Cursor::next`] set it.
     node: Option<NonNull<Node>>,
-    holder: Arc<H>,
+    list: Arc<SkipList>,
 }
 
-// SAFETY: the node is one of the list in `holder`, and is only read.
-unsafe impl<H: HoldsList> Send for Cursor<H> {}
+// SAFETY: the node is one of `list`, which lives as long as the cursor and may be read by any thread.
+unsafe impl Send for Cursor {}
 
-impl<H: HoldsList> Cursor<H> {
-    pub(super) fn new(holder: Arc<H>) -> Self {
-        Self { node: None, holder }
+impl Cursor {
+    pub(super) fn new(list: Arc<SkipList>) -> Self {
+        Self { node: None, list }
     }
 
     pub(super) fn record(&self) -> Option<Record<'_>> {
-        // The node is one of this list, which the holder has for as long as the cursor.
-        self.node.map(|node| Record { node, list: self.holder.list() })
+        self.node.map(|node| Record { node, list: &self.list })
     }
 
     /// Moves to the record that `find` gives.
     fn stand(&mut self, find: impl FnOnce(&SkipList) -> Option<Record<'_>>) {
-        self.node = find(self.holder.list()).map(|record| record.node);
+        self.node = find(&self.list).map(|record| record.node);
     }
 
     pub(super) fn seek(&mut self, key: &[u8], seqno: Seqno) {

@@ -2,7 +2,7 @@
 //!
 //! Thread safety: `&self` everywhere. A reader at snapshot S sees everything at or below S, provided
 //! that S was published after the writers of those seqnos returned from [`MemTable::apply`].
-//! Invariants: the accountant is charged exactly [`MemTable::bytes`] until the table is dropped.
+//! Invariants: the accountant is charged exactly [`MemTable::memory_bytes`] until the table is dropped.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,6 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{
     changed::ChangedSearch,
     fill::BlockFill,
+    growth::{Growth, slack_of},
     iter::{EmptyIter, MemTableIter},
     keyspace::KeyspaceTable,
     lookup::Lookup,
@@ -47,8 +48,12 @@ pub struct MemTable {
     accountant: Arc<Accountant>,
     tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>>,
     bytes: AtomicU64,
-    /// See [`MemTable::flush_bytes`].
-    more_bytes: AtomicU64,
+    /// See [`MemTable::memory_bytes`].
+    memory_bytes: AtomicU64,
+    /// What a flush may have to write for patches beyond `bytes`.
+    patched_bytes: AtomicU64,
+    /// See [`MemTable::space_bytes`].
+    slack_bytes: AtomicU64,
     /// Blocks that lie in their final place already, by the seqno of the operation that put them.
     bound: Mutex<HashMap<Seqno, BoundOp>>,
     bytes_bound: AtomicU64,
@@ -75,7 +80,9 @@ impl MemTable {
             accountant,
             tables: RwLock::default(),
             bytes: AtomicU64::new(0),
-            more_bytes: AtomicU64::new(0),
+            memory_bytes: AtomicU64::new(0),
+            patched_bytes: AtomicU64::new(0),
+            slack_bytes: AtomicU64::new(0),
             bound: Mutex::default(),
             bytes_bound: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
@@ -106,7 +113,7 @@ impl MemTable {
             return;
         }
         let pinned = self.pinned.load(Ordering::Acquire);
-        let (mut bytes, mut more_bytes) = (0, 0);
+        let mut growth = Growth::default();
         let mut table: Option<(Keyspace, Arc<KeyspaceTable>)> = None;
         for (op, seqno) in batch.ops().iter().zip(base..) {
             let keyspace = op.keyspace();
@@ -114,13 +121,12 @@ impl MemTable {
                 Some(table) if table.0 == keyspace => table,
                 table => table.insert((keyspace, self.table_or_new(keyspace.0))),
             };
-            let (taken, more) = insert(table, op, seqno, pinned, &kind_of);
-            (bytes, more_bytes) = (bytes + taken, more_bytes + more);
+            growth += insert(table, op, seqno, pinned, &kind_of);
+            growth.slack_bytes += slack_of(op);
         }
         self.seqno_min.fetch_min(base, Ordering::Release);
         self.seqno_max.fetch_max(base + batch.len() as u64 - 1, Ordering::Release);
-        self.more_bytes.fetch_add(more_bytes as u64, Ordering::Release);
-        self.charge(bytes);
+        self.grow(growth);
     }
 
     /// Holds the places of blocks that [`MemTable::apply`] has put here with the same `base`, until the table is dropped.
@@ -148,9 +154,18 @@ impl MemTable {
         self.bytes_bound.load(Ordering::Acquire)
     }
 
-    fn charge(&self, bytes: usize) {
-        self.accountant.charge(Pool::Memtable, bytes as u64);
-        self.bytes.fetch_add(bytes as u64, Ordering::Release);
+    fn grow(&self, growth: Growth) {
+        if growth.memory_bytes > 0 {
+            self.accountant.charge(Pool::Memtable, growth.memory_bytes as u64);
+            self.memory_bytes.fetch_add(growth.memory_bytes as u64, Ordering::Release);
+        }
+        if growth.patched_bytes > 0 {
+            self.patched_bytes.fetch_add(growth.patched_bytes as u64, Ordering::Release);
+        }
+        if growth.slack_bytes > 0 {
+            self.slack_bytes.fetch_add(growth.slack_bytes as u64, Ordering::Release);
+        }
+        self.bytes.fetch_add(growth.bytes as u64, Ordering::Release);
     }
 
     /// Somebody reads at `seqno`: a patch of a block that was changed before makes the flush write one more version.
@@ -168,14 +183,25 @@ impl MemTable {
         found.unwrap_or_else(|| Arc::clone(self.tables.write().entry(keyspace).or_default()))
     }
 
-    /// Memory that the table takes: keys, values, and an estimate of the rest (bytes).
+    /// What the table holds: keys, values, and an estimate of what comes with them (bytes).
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
+    /// Memory that the table takes (bytes): what it holds, and what its arenas have taken for what is to come.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Acquire)
+    }
+
     /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
     pub fn flush_bytes(&self) -> u64 {
-        self.bytes() + self.more_bytes.load(Ordering::Acquire)
+        self.bytes() + self.patched_bytes.load(Ordering::Acquire)
+    }
+
+    /// The most that its flush still takes on the device (bytes), but for filters and padding of short records. No less
+    /// than [`Self::unwritten_bytes`].
+    pub fn space_bytes(&self) -> u64 {
+        self.unwritten_bytes() + self.slack_bytes.load(Ordering::Acquire)
     }
 
     /// About what its flush still has to write (bytes): not what is bound.
@@ -185,7 +211,7 @@ impl MemTable {
 
     /// Whether any patch may lie on something that is not in this table.
     pub fn has_patches(&self) -> bool {
-        self.more_bytes.load(Ordering::Acquire) > 0
+        self.patched_bytes.load(Ordering::Acquire) > 0
     }
 
     /// Whether nothing was applied.
@@ -215,9 +241,9 @@ impl MemTable {
     /// Takes a read of blocks through this layer. O(log n + records in the range).
     pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
         if let Some(table) = self.table(keyspace) {
-            match table.fill(fill) {
-                0 => {}
-                bytes => self.charge(bytes),
+            let growth = table.fill(fill);
+            if growth != Growth::default() {
+                self.grow(growth);
             }
         }
     }
@@ -252,7 +278,7 @@ impl MemTable {
     /// records that come in meanwhile: ignore those above your snapshot.
     pub fn iter(self: &Arc<Self>, keyspace: u32) -> Box<dyn RecordIter> {
         match self.table(keyspace) {
-            Some(table) => Box::new(MemTableIter::new(Arc::clone(self), table)),
+            Some(table) => Box::new(MemTableIter::new(Arc::clone(self), Arc::clone(&table.records))),
             None => Box::new(EmptyIter),
         }
     }
@@ -281,19 +307,19 @@ impl MemTable {
 
 impl Drop for MemTable {
     fn drop(&mut self) {
-        self.accountant.discharge(Pool::Memtable, self.bytes());
+        self.accountant.discharge(Pool::Memtable, self.memory_bytes());
     }
 }
 
-/// Inserts one operation; returns the bytes that it takes, and how many more its flush writes.
+/// Inserts one operation.
 fn insert(
     table: &KeyspaceTable,
     op: &Op,
     seqno: Seqno,
     pinned: Seqno,
     kind_of: &impl Fn(Keyspace) -> KeyspaceKind,
-) -> (usize, usize) {
-    let bytes = match op {
+) -> Growth {
+    match op {
         Op::Put { key, value, .. } => table.insert(key, seqno, RecordKind::Put, value),
         Op::Merge { key, operand, .. } => table.insert(key, seqno, RecordKind::Merge, operand),
         Op::Delete { key, keyspace } => match kind_of(*keyspace) {
@@ -302,15 +328,17 @@ fn insert(
         },
         Op::DeleteRange { start, end, .. } => table.insert_tombstone(start.clone(), end.clone(), seqno),
         Op::PutBlocks { prefix, first, data, compression, .. } => {
-            table.insert_blocks(prefix, *first, data, seqno) + table.wish(prefix, *compression)
+            let mut growth = table.insert_blocks(prefix, *first, data, seqno);
+            growth += table.wish(prefix, *compression);
+            growth
         }
         Op::PatchBlock { prefix, block, offset, data, compression, .. } => {
             let operand = patch::operand(*offset, data);
-            let (bytes, more) = table.insert_patch(prefix, *block, &operand, seqno, pinned);
-            return (bytes + table.wish(prefix, *compression), more);
+            let mut growth = table.insert_patch(prefix, *block, &operand, seqno, pinned);
+            growth += table.wish(prefix, *compression);
+            growth
         }
-    };
-    (bytes, 0)
+    }
 }
 
 #[cfg(test)]

@@ -110,29 +110,14 @@ impl Manifest {
         })
     }
 
-    /// The store's format has at least this version from now on, durably when this returns. Two flushes the
-    /// first time, then nothing.
+    /// The store's format has this version from now on, durably when this returns; two flushes, if it had another one.
+    /// The caller knows that nothing on the device needs a higher one.
     ///
     /// # Errors
     /// `Failed`; sticky.
-    pub fn raise_version(&self, format_version: u32) -> Result<()> {
+    pub fn set_version(&self, format_version: u32) -> Result<()> {
         self.locked(|manifest, inner| {
-            if inner.superblock.format_version >= format_version {
-                return Ok(());
-            }
-            inner.superblock.format_version = format_version;
-            manifest.write_superblocks(inner)
-        })
-    }
-
-    /// Brings the superblocks back to `format_version`, durably when this returns; without effect when they have a
-    /// lower one. The caller knows that nothing that needs the higher one is left.
-    ///
-    /// # Errors
-    /// `Failed`; sticky.
-    pub fn lower_version(&self, format_version: u32) -> Result<()> {
-        self.locked(|manifest, inner| {
-            if inner.superblock.format_version <= format_version {
+            if inner.superblock.format_version == format_version {
                 return Ok(());
             }
             inner.superblock.format_version = format_version;

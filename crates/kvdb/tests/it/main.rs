@@ -7,6 +7,7 @@ mod paging;
 mod patches;
 mod repair;
 mod snapshots;
+mod space;
 mod spilled;
 mod spilled_faults;
 mod transactions;

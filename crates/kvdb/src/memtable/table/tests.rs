@@ -229,7 +229,7 @@ fn what_reads_keep_of_long_chains_is_right_for_every_snapshot() {
             assert!(read_block(&table, snapshot) == states[snapshot as usize], "at {snapshot}");
         }
         assert!(table.bytes() > before, "something was kept");
-        assert_eq!(accountant.used(Pool::Memtable), table.bytes());
+        assert_eq!(accountant.used(Pool::Memtable), table.memory_bytes());
     });
 }
 
@@ -377,8 +377,9 @@ fn memory_is_charged_until_the_last_holder_drops() {
     batch.put(TUPLES, "k", vec![0; 1000]);
     batch.delete_range(TUPLES, "a", "b");
     table.apply(&batch, 1, kind_of);
-    assert_eq!(accountant.used(Pool::Memtable), table.bytes());
+    assert_eq!(accountant.used(Pool::Memtable), table.memory_bytes());
     assert!((1000..3000).contains(&table.bytes()));
+    assert!((table.bytes()..4000).contains(&table.memory_bytes()));
     assert_eq!((table.keyspaces(), table.seqno_range()), (vec![TUPLES.0], Some((1, 2))));
     let mut iter = table.iter(TUPLES.0);
     drop(table);
@@ -386,6 +387,37 @@ fn memory_is_charged_until_the_last_holder_drops() {
     assert_eq!(iter.record().map(|record| record.key), Some(&b"k"[..]));
     assert!(accountant.used(Pool::Memtable) > 0, "the iterator holds the table");
     drop(iter);
+    assert_eq!(accountant.used(Pool::Memtable), 0);
+}
+
+#[test]
+fn what_arenas_have_taken_ahead_is_charged() {
+    let (accountant, table) = new_table();
+    let mut seqno = 0;
+    for keyspace in 0..50 {
+        seqno += 1;
+        let mut batch = Batch::new();
+        batch.put(Keyspace(100 + keyspace), "k", "v");
+        table.apply(&batch, seqno, |_| KeyspaceKind::Tuple);
+    }
+    // A chunk for each keyspace, of which a record takes a part.
+    assert_eq!(accountant.used(Pool::Memtable), 50 * 512);
+    assert!(table.bytes() < 50 * 128, "{}", table.bytes());
+    let before = table.memory_bytes();
+    let (mut grown, mut last) = (0, before);
+    for number in 0..20_000_u32 {
+        seqno += 1;
+        let mut batch = Batch::new();
+        batch.put(Keyspace(100), number.to_be_bytes().to_vec(), vec![7; 50]);
+        table.apply(&batch, seqno, |_| KeyspaceKind::Tuple);
+        grown += u64::from(table.memory_bytes() > last);
+        last = table.memory_bytes();
+        assert!(last >= table.bytes());
+    }
+    assert!(grown < 30, "by the chunk, and chunks get longer: {grown}");
+    assert!(last - table.bytes() < (256 << 10) + 50 * 512, "no more than the rest of a chunk");
+    assert_eq!(accountant.used(Pool::Memtable), last);
+    drop(table);
     assert_eq!(accountant.used(Pool::Memtable), 0);
 }
 

@@ -1,0 +1,67 @@
+//! What a full store still does, whatever it is full of.
+
+use kvfs_device::Rng;
+use kvfs_store::{Batch, Durability, Read, Store, StoreError};
+
+use super::basics::{make, open, rows};
+
+/// Lengths of a key and a value.
+type Lens = fn(&mut Rng) -> (usize, usize);
+
+/// From values that fit their sectors badly, alone and together, to long keys, of which the index has two of each block.
+const KINDS: [(&str, Lens); 7] = [
+    ("alone in a block, with a sector almost empty", |rng| (20, rng.range(16_500, 17_000) as usize)),
+    ("from 16 to 20 KiB", |rng| (20, rng.range(16 << 10, 20 << 10) as usize)),
+    ("two or three to a block", |_| (20, 8_250)),
+    ("six to a block", |_| (20, 4_080)),
+    ("of any length", |rng| (20, rng.below(40_000) as usize)),
+    ("short and long by turns", |rng| (20, [700, 15_900][rng.below(2) as usize])),
+    ("little but keys", |rng| (rng.range(1000, 4000) as usize, 10)),
+];
+
+fn key(number: u32, len: usize) -> Vec<u8> {
+    // Not in order, and with nothing in common.
+    let mut key = number.reverse_bits().to_be_bytes().to_vec();
+    key.resize(len, number as u8);
+    key
+}
+
+#[test]
+fn what_was_taken_in_can_be_flushed_and_deleted_on_a_full_store_whatever_its_lengths() {
+    for (seed, (what, lens)) in KINDS.into_iter().enumerate() {
+        let mut rng = Rng::new(seed as u64);
+        let device = make(96);
+        let db = open(&device, |options| options.memtable_bytes = 3 << 20);
+        let rows = rows(&db);
+        let mut keys = Vec::new();
+        let mut bytes = 0;
+        loop {
+            let (key_len, value_len) = lens(&mut rng);
+            let key = key(keys.len() as u32, key_len);
+            let mut batch = Batch::new();
+            batch.put(rows, key.clone(), vec![keys.len() as u8; value_len]);
+            match db.apply(batch, Durability::Buffered) {
+                Ok(_) => keys.push(key),
+                Err(StoreError::Full) => break,
+                Err(error) => panic!("{what}, seed {seed}: {error}"),
+            }
+            bytes += key_len + value_len;
+        }
+        assert!(bytes > 8 << 20, "{what}: only {bytes} bytes fitted");
+        db.flush().unwrap_or_else(|error| panic!("{what}, seed {seed}, after {bytes} bytes: {error}"));
+        // Some one by one, and the rest at once.
+        let delete = |change: &dyn Fn(&mut Batch)| {
+            let mut batch = Batch::new();
+            change(&mut batch);
+            let deleted = db.apply(batch, Durability::Buffered);
+            deleted.unwrap_or_else(|error| panic!("{what}, seed {seed}, deleting: {error}"));
+        };
+        for key in &keys[..100] {
+            delete(&|batch| batch.delete(rows, key.clone()));
+        }
+        delete(&|batch| batch.delete_range(rows, vec![], vec![0xff; 9]));
+        db.reclaim().unwrap_or_else(|error| panic!("{what}, seed {seed}, reclaiming: {error}"));
+        assert!(db.get(rows, &keys[0]).expect("reads").is_none());
+        assert!(db.check().expect("checks").findings.is_empty(), "{what}");
+    }
+}
