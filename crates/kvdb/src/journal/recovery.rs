@@ -100,7 +100,9 @@ impl Replayed {
     pub(super) fn of(read: Read, lsn: Lsn) -> Self {
         let Read { base, ops, places, mark, spilled, .. } = read;
         let mut batch = Batch::new();
-        ops.into_iter().for_each(|op| batch.push(op));
+        for op in ops {
+            batch.push(op);
+        }
         Self { base, batch, places, mark, spilled, lsn }
     }
 }
