@@ -300,6 +300,7 @@ impl FileSystem {
             Some(atime) => Cow::Owned(RowPatch { atime: Some(TimePatch::Max(atime)), ..patch.clone() }),
             None => Cow::Borrowed(patch),
         };
+        debug_assert!(!node.is_rowless(), "inode {} has got no row to be changed", node.inode);
         let (keyspace, key) = node.row_address(&self.keyspaces);
         batch.merge(keyspace, key, patch.encode(node.inode));
         patch

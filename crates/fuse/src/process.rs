@@ -36,16 +36,26 @@ pub fn adjust_oom_score(adjustment: i16) -> io::Result<()> {
 /// The CPU on which a thread runs or ran last. O(1): what is read is of one thread, however many its process has.
 /// `None`: it is gone, or this process may not know.
 pub fn cpu_of_thread(tid: u32) -> Option<u32> {
-    let mut buf = [0; 1024];
-    let mut stat = fs::File::open(format!("/proc/{tid}/task/{tid}/stat")).ok()?;
-    let len = io::Read::read(&mut stat, &mut buf).ok()?;
-    cpu_in_stat(std::str::from_utf8(&buf[..len]).ok()?)
+    read_stat(&format!("/proc/{tid}/task/{tid}/stat"), |stat| field_of_stat(stat, 39)?.parse().ok())
 }
 
-/// Field 39 of proc(5)'s `stat`. The program's name, in brackets, may hold anything, so it is counted from its end.
-fn cpu_in_stat(stat: &str) -> Option<u32> {
+/// Whether a thread of this process runs, or would if it had a CPU.
+pub(crate) fn is_runnable(tid: i32) -> bool {
+    let is_running = |stat: &str| field_of_stat(stat, 3).map(|state| state == "R");
+    read_stat(&format!("/proc/self/task/{tid}/stat"), is_running).unwrap_or(false)
+}
+
+fn read_stat<T>(path: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    let mut buf = [0; 1024];
+    let len = io::Read::read(&mut fs::File::open(path).ok()?, &mut buf).ok()?;
+    read(std::str::from_utf8(&buf[..len]).ok()?)
+}
+
+/// A field of proc(5)'s `stat`, from the third on. The program's name, in brackets, may hold anything, so it is counted
+/// from its end.
+fn field_of_stat(stat: &str, number: usize) -> Option<&str> {
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(36)?.parse().ok()
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
 #[cfg(test)]
@@ -73,10 +83,12 @@ mod tests {
     #[test]
     fn the_cpu_of_a_thread_is_found_whatever_its_name() {
         let fields: Vec<_> = (3..=52).map(|n| n.to_string()).collect();
-        assert_eq!(cpu_in_stat(&format!("12 (a) b) {}\n", fields.join(" "))), Some(39));
-        assert_eq!(cpu_in_stat("12 (short) S 1"), None);
+        assert_eq!(field_of_stat(&format!("12 (a) b) {}\n", fields.join(" ")), 39), Some("39"));
+        assert_eq!(field_of_stat("12 (short) S 1", 39), None);
+        assert_eq!(field_of_stat("12 (short) S 1", 3), Some("S"));
         let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         assert!(cpu_of_thread(own).is_some());
         assert_eq!(cpu_of_thread(u32::MAX), None);
+        assert!(is_runnable(own as i32) && !is_runnable(i32::MAX));
     }
 }

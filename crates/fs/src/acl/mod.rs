@@ -133,7 +133,9 @@ impl FileSystem {
         if kind == AclKind::Default && node.kind != FileType::Directory {
             return Err(FsError::AccessDenied("only directories have a default access-control list"));
         }
-        let _guard = self.latch(caller, &acl_wants(node, kind))?;
+        let gate = self.gate();
+        let mut names = self.latch(caller, &acl_wants(node, kind))?;
+        self.give_row(&gate, &mut names, node)?;
         let header = node.header();
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
         let mut batch = Batch::new();

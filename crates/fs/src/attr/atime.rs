@@ -125,6 +125,9 @@ impl FileSystem {
         }
         let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
         let Ok(_guard) = self.latch(&Caller::default(), &[Want::increment(name)]) else { return Ok(()) };
+        if node.is_rowless() {
+            return Ok(());
+        }
         self.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
@@ -149,6 +152,12 @@ impl FileSystem {
                 kept.push(node);
                 continue;
             };
+            if node.is_rowless() {
+                // Nobody will read it: it waits for nothing.
+                node.state().is_atime_pending = false;
+                done.push(node);
+                continue;
+            }
             guards.push(guard);
             let atime = {
                 let mut state = node.state();

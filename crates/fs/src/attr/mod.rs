@@ -61,6 +61,7 @@ impl FileSystem {
         let mut wants = setattr_wants(&node, changes);
         wants.extend(gate.want(node.inode).filter(|_| changes.size.is_some()));
         let mut guard = self.latch(caller, &wants)?;
+        self.give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = plan(&header, changes, self.now());

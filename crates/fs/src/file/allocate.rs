@@ -36,7 +36,8 @@ impl FileSystem {
             Want::exclusive(all_blocks(node.inode)),
         ];
         wants.extend(gate.want(node.inode));
-        let _guard = self.latch(caller, &wants)?;
+        let mut names = self.latch(caller, &wants)?;
+        self.give_row(&gate, &mut names, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = RowPatch::modified(self.now());

@@ -42,6 +42,7 @@ impl FileSystem {
         let mut wants = attribute_wants(node.inode, flags);
         wants.extend(gate.want(node.inode));
         let mut guard = self.latch_to_write(caller, &wants, flags.is_writeback)?;
+        self.give_row(&gate, &mut guard, &node)?;
         let offset = {
             let state = node.state();
             let at_end = match flags.append {

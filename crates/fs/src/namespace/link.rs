@@ -113,7 +113,7 @@ impl FileSystem {
         if !has_content || !header.is_inline() || header.size == 0 {
             return Ok(bytes::Bytes::new());
         }
-        if let Some(content) = node.state().content.clone() {
+        if let Some(content) = node.known_content() {
             return Ok(content);
         }
         let (keyspace, key) = node.row_address(&self.keyspaces);

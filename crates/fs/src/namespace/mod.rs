@@ -12,6 +12,7 @@ mod rename;
 use kvfs_txn::{Fields, LockName, Want};
 
 pub(crate) use lookup::attribute_wants;
+pub(crate) use remove::removal_wants;
 
 use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};

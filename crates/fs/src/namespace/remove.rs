@@ -1,16 +1,18 @@
 //! Removing names. What loses its last name becomes an orphan, in the same batch.
 
+use bytes::Bytes;
 use kvfs_store::{Batch, Position};
 
 use super::{check_name, counters, directory_removal_wants, entry_wants, row_wants};
 use crate::node::{Location, Node, Pin};
+use crate::quota::Gate;
 use crate::schema::{Header, RowFlags, RowPatch, encode_row, inode_key};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result, Timestamp};
 
 /// What the removal of a name does to the inode.
 pub(super) enum Removal {
-    /// It was the last one: the row as it is among the orphans.
-    Orphaned(Header),
+    /// It was the last one: what the node becomes.
+    Orphaned(Header, Location),
     /// There are others.
     Unlinked(RowPatch),
 }
@@ -36,6 +38,7 @@ impl FileSystem {
         check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
         self.check_writable()?;
         let (parent, part) = self.pin_directory(parent)?;
+        let gate = self.gate();
         let mut guard = self.latch(caller, &entry_wants(parent.inode, name))?;
         let victim = self.resolve(&parent, name)?;
         match (victim.kind == FileType::Directory, directory) {
@@ -47,7 +50,7 @@ impl FileSystem {
         let now = self.now();
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.meta, part.placement.key(name));
-        let removal = self.stage_removal(&mut batch, &victim, now)?;
+        let removal = self.stage_removal(&gate, &mut batch, &victim, now)?;
         let patch = counters(now, -1, -i32::from(directory));
         batch.merge(self.keyspaces.meta, part.placement.own_key(), patch.encode(parent.inode));
         let position = self.apply(batch)?;
@@ -60,6 +63,7 @@ impl FileSystem {
     /// The latches of [`removal_wants`] are held.
     pub(super) fn stage_removal(
         &self,
+        gate: &Gate<'_>,
         batch: &mut Batch,
         victim: &Pin<'_>,
         now: Timestamp,
@@ -82,28 +86,33 @@ impl FileSystem {
         if is_directory || matches!(victim.state().location, Location::Own) {
             batch.delete(keyspace, key);
         }
-        batch.put(self.keyspaces.orphans, inode_key(victim.inode), encode_row(&header, &content));
-        Ok(Removal::Orphaned(header))
+        if self.needs_row_as_orphan(gate, &header, &content) {
+            batch.put(self.keyspaces.orphans, inode_key(victim.inode), encode_row(&header, &content));
+            return Ok(Removal::Orphaned(header, Location::Orphan));
+        }
+        // A copy: the content may be a part of something larger.
+        let content = Bytes::copy_from_slice(&content);
+        Ok(Removal::Orphaned(header, Location::Rowless { content }))
     }
 }
 
 /// Tells the node what the batch did.
 pub(super) fn finish_removal(victim: &Pin<'_>, removal: Removal, position: Position) {
     match removal {
-        Removal::Orphaned(header) => {
+        Removal::Orphaned(header, location) => {
             {
                 let mut state = victim.state();
                 state.header = header;
                 state.touched(position);
             }
-            victim.relocate(Location::Orphan);
+            victim.relocate(location);
         }
         Removal::Unlinked(patch) => victim.update(&patch, position),
     }
 }
 
 /// What removing (one name of) an inode needs.
-pub(super) fn removal_wants(victim: &Node) -> Vec<kvfs_txn::Want<'static>> {
+pub(crate) fn removal_wants(victim: &Node) -> Vec<kvfs_txn::Want<'static>> {
     if victim.kind == FileType::Directory {
         directory_removal_wants(victim.inode).to_vec()
     } else {

@@ -10,7 +10,7 @@ use kvfs_txn::{Fields, LockName, Want};
 use super::remove::{finish_removal, removal_wants};
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{DirectoryPart, Node, Pin};
-use crate::quota::expect_same_project;
+use crate::quota::{Gate, expect_same_project};
 use crate::schema::{Header, ROOT_INODE, Row, RowPatch, encode_row};
 use crate::view::Names;
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp};
@@ -70,6 +70,7 @@ impl FileSystem {
         let (target_pin, target_part) = self.pin_directory(new_parent)?;
         let source = Side { parent: &source_pin, directory: &source_part, name };
         let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
+        let gate = self.gate();
         let mut wants = entry_wants(parent.0, name).to_vec();
         wants.extend(entry_wants(new_parent.0, new_name));
         let mut guard = self.latch(caller, &wants)?;
@@ -89,7 +90,7 @@ impl FileSystem {
         }
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
-            (_, replaced) => self.move_over(&source, &target, &moving, replaced.as_ref()),
+            (_, replaced) => self.move_over(&gate, &source, &target, &moving, replaced.as_ref()),
         }
     }
 
@@ -122,6 +123,7 @@ impl FileSystem {
 
     fn move_over(
         &self,
+        gate: &Gate<'_>,
         source: &Side<'_, '_>,
         target: &Side<'_, '_>,
         moving: &Found<'_>,
@@ -130,7 +132,7 @@ impl FileSystem {
         let now = self.now();
         let mut batch = Batch::new();
         let removal = match replaced {
-            Some(other) => Some(self.stage_removal(&mut batch, &other.node, now)?),
+            Some(other) => Some(self.stage_removal(gate, &mut batch, &other.node, now)?),
             None => None,
         };
         batch.delete(self.keyspaces.meta, source.directory.placement.key(source.name));

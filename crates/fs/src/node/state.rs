@@ -29,6 +29,14 @@ pub(crate) enum Location {
     Own,
     /// No name: the row is in `orphans`.
     Orphan,
+    /// No name and no row: all that is left of the inode is this node. [`FileSystem::give_row`] makes it an orphan
+    /// with a row before anything of it changes.
+    ///
+    /// [`FileSystem::give_row`]: crate::FileSystem::give_row
+    Rowless {
+        /// Inline content. Never changes.
+        content: Bytes,
+    },
     /// A directory that was reached by its number: it has a name, which nobody has asked for. What is above
     /// it stands in its header.
     Unnamed,
@@ -41,6 +49,7 @@ impl fmt::Debug for Location {
             Self::Entry { parent, name } => write!(f, "{}/{}", parent.inode, name.escape_ascii()),
             Self::Own => write!(f, "own row"),
             Self::Orphan => write!(f, "orphan"),
+            Self::Rowless { .. } => write!(f, "orphan without a row"),
             Self::Unnamed => write!(f, "unnamed"),
         }
     }
@@ -89,7 +98,7 @@ pub(crate) struct NodeState {
 impl NodeState {
     /// Whether the last name is gone.
     pub(crate) fn is_orphan(&self) -> bool {
-        matches!(self.location, Location::Orphan)
+        matches!(self.location, Location::Orphan | Location::Rowless { .. })
     }
 
     /// Records a committed change.
@@ -187,17 +196,31 @@ impl Node {
         self.state.lock().is_orphan()
     }
 
+    /// Whether it is an orphan without a row. Stable under any latch on the inode's attributes.
+    pub(crate) fn is_rowless(&self) -> bool {
+        matches!(self.state.lock().location, Location::Rowless { .. })
+    }
+
+    /// The inline content, where it is in memory.
+    pub(crate) fn known_content(&self) -> Option<Bytes> {
+        let state = self.state.lock();
+        match &state.location {
+            Location::Rowless { content } => Some(content.clone()),
+            _ => state.content.clone(),
+        }
+    }
+
     /// Whether it is a directory whose name isn't known.
     pub(crate) fn is_unnamed(&self) -> bool {
         self.directory.is_some() && matches!(self.state.lock().location, Location::Unnamed)
     }
 
-    /// Keyspace and key of the row that holds the attributes. Stable under any latch on the inode's
-    /// attributes.
+    /// Keyspace and key of the row that holds the attributes, or would hold them. Stable under any latch on the
+    /// inode's attributes.
     pub(crate) fn row_address(&self, keyspaces: &Keyspaces) -> (Keyspace, Bytes) {
         let state = self.state.lock();
         match (&state.location, &self.directory) {
-            (Location::Orphan, _) => (keyspaces.orphans, inode_key(self.inode)),
+            (Location::Orphan | Location::Rowless { .. }, _) => (keyspaces.orphans, inode_key(self.inode)),
             (_, Some(directory)) => (keyspaces.meta, directory.placement.own_key()),
             (Location::Entry { parent, name }, None) => match &parent.directory {
                 Some(directory) => (keyspaces.meta, directory.placement.key(name)),

@@ -326,8 +326,13 @@ impl NodeTable {
                 self.dead.lock().push(DeadOrphan { header: state.header });
                 None
             }
-            Location::Root | Location::Own | Location::Unnamed => None,
+            Location::Root | Location::Own | Location::Unnamed | Location::Rowless { .. } => None,
         }
+    }
+
+    /// Whether the table, within its bound, may hold so many bytes more that can't leave it.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.load(Ordering::Relaxed) + bytes as u64 <= self.node_bytes_max
     }
 
     /// Takes up to `count_max` orphans that nobody knows any more.
@@ -400,9 +405,10 @@ impl NodeTable {
 }
 
 fn node_bytes(location: &Location, directory: Option<&DirectoryPart>) -> u64 {
-    let name_len = match location {
+    let location_bytes = match location {
         Location::Entry { name, .. } => name.len().next_multiple_of(16),
+        Location::Rowless { content } => content.len().next_multiple_of(16),
         _ => 0,
     };
-    (NODE_BYTES + directory.map_or(0, DirectoryPart::memory_bytes) + name_len) as u64
+    (NODE_BYTES + directory.map_or(0, DirectoryPart::memory_bytes) + location_bytes) as u64
 }

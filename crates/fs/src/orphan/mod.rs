@@ -3,12 +3,20 @@
 //! Losing the last name moves a row to `orphans`, whether or not somebody holds the file open: the node
 //! table knows (a node leaves it when the kernel forgot it), and it queues what nobody knows any more. What
 //! a crash leaves in `orphans` is reaped when the file system is opened.
+//!
+//! An inode of which nothing but its row is stored would leave nothing behind, so it needs no row there: all that is
+//! left of it is its node, which keeps its content. It gets a row when somebody changes it after all.
+//!
+//! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one, since who stages
+//! it holds latches on the inode's attributes and has called [`FileSystem::give_row`] under them.
 
 use kvfs_store::{Batch, KeyRange};
 
-use crate::node::DeadOrphan;
-use crate::schema::{Header, Row, RowFlags, inode_key, parse_inode_key};
-use crate::view::Origin;
+use crate::namespace::removal_wants;
+use crate::node::{DeadOrphan, Location, Pin};
+use crate::quota::Gate;
+use crate::schema::{Header, Row, RowFlags, encode_row, inode_key, parse_inode_key};
+use crate::view::{Names, Origin};
 use crate::{FileSystem, Result};
 
 /// Orphans that are reaped by one batch.
@@ -67,6 +75,33 @@ impl FileSystem {
                 return Err(error);
             }
         }
+    }
+
+    /// Whether an inode that loses its last name has to have a row among the orphans: so that a crash leaves nothing
+    /// behind, what it takes is counted until its end, a commit can tell the main line's node of it, or because
+    /// memory is short.
+    pub(crate) fn needs_row_as_orphan(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
+        let is_in_memory = content.is_empty() || self.nodes.has_room(content.len());
+        !self.is_main() || gate.is_on() || header.has_more_than_its_row() || !is_in_memory
+    }
+
+    /// Gives the node a row if it is an orphan without one, so that it can be changed. `names` hold a latch on its
+    /// attributes; where it has no row, they get all others, too.
+    ///
+    /// # Errors
+    /// `Parked`; store errors.
+    pub(crate) fn give_row(&self, gate: &Gate<'_>, names: &mut Names<'_>, node: &Pin<'_>) -> Result<()> {
+        if !node.is_rowless() {
+            return Ok(());
+        }
+        names.try_extend(&removal_wants(node))?;
+        let (header, content) = (node.header(), self.inline_content(node)?);
+        let mut batch = Batch::new();
+        batch.put(self.keyspaces.orphans, inode_key(node.inode), encode_row(&header, &content));
+        let position = self.apply_return(gate, batch, &header)?;
+        node.state().touched(position);
+        node.relocate(Location::Orphan);
+        Ok(())
     }
 
     /// Adds the end of an orphan to the batch, without reading anything.

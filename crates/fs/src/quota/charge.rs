@@ -111,6 +111,12 @@ impl FileSystem {
         self.apply_changes(quotas, Heed::NOTHING, batch, &changes)
     }
 
+    /// Applies a batch that has an inode be counted again whose end was none.
+    pub(crate) fn apply_return(&self, gate: &Gate<'_>, batch: Batch, header: &Header) -> Result<Position> {
+        let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
+        self.apply_changes(quotas, Heed::NOTHING, batch, &changes(None, Some(header)))
+    }
+
     /// As [`Self::apply_to_node`], for patches that may change owner or space.
     pub(crate) fn apply_counted_to_node(
         &self,

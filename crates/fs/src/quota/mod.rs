@@ -3,7 +3,8 @@
 //! Purpose: every change of an inode's owner or space adds to the usage of whom it concerns, in the same batch, so that
 //! usage is exact at every position of the history, in transactions, and after a crash. Limits are looked at before
 //! the batch is applied. An inode counts from its making until its end, also while it has no name: one inode, and as
-//! bytes its blocks, or its content in the row. What has a project counts for it, too.
+//! bytes its blocks, or its content in the row. (What had lost its name and its row before quotas were turned on counts
+//! from its next change on.) What has a project counts for it, too.
 //!
 //! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until its
 //! batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The table of
@@ -25,6 +26,7 @@ use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Stor
 use parking_lot::{Mutex, RwLock};
 
 use charge::Change;
+pub(crate) use charge::Gate;
 pub(crate) use count::{check_usage, forget_count};
 pub use project::Project;
 pub(crate) use project::expect_same_project;

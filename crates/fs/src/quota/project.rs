@@ -89,7 +89,8 @@ impl FileSystem {
         let hands_down = project.hands_down && node.kind == FileType::Directory;
         let project = Project { hands_down, ..project };
         let gate = self.gate();
-        let _guard = self.latch(caller, &wants(&node))?;
+        let mut names = self.latch(caller, &wants(&node))?;
+        self.give_row(&gate, &mut names, &node)?;
         if node.header().project() == project {
             return Ok(());
         }

@@ -195,6 +195,11 @@ impl Header {
         }
     }
 
+    /// Whether anything of the inode is, or was, stored beside its row.
+    pub(crate) fn has_more_than_its_row(&self) -> bool {
+        self.flags.has(RowFlags::BLOCKS | RowFlags::XATTRS)
+    }
+
     /// Whether the content is in the row.
     pub(crate) fn is_inline(&self) -> bool {
         !self.flags.has(RowFlags::BLOCKS)

@@ -112,7 +112,9 @@ impl FileSystem {
         if value.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
         }
-        let _guard = self.latch(caller, &wants(&node))?;
+        let gate = self.gate();
+        let mut names = self.latch(caller, &wants(&node))?;
+        self.give_row(&gate, &mut names, &node)?;
         let key = xattr_key(node.inode, name);
         if mode != XattrMode::Set {
             let exists = self.read_view().get(self.keyspaces.xattr, &key)?.is_some();

@@ -79,7 +79,9 @@ impl FileSystem {
         let words = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse().ok());
         let compression: Compression =
             words.ok_or(FsError::Invalid("a compression is none, lz4, zstd or zstd:1 to zstd:19"))?;
-        let _guard = self.latch(caller, &wants(node))?;
+        let gate = self.gate();
+        let mut names = self.latch(caller, &wants(node))?;
+        self.give_row(&gate, &mut names, node)?;
         if node.header().flags.compression() == compression {
             return Ok(());
         }

@@ -12,6 +12,7 @@ mod engine;
 mod histories;
 mod interleaved;
 mod keys;
+mod orphans;
 mod prefix;
 mod projects;
 mod quotas;

@@ -2,10 +2,10 @@
 //!
 //! Purpose: when a worker wakes its caller, the scheduler sees a busy CPU and sends the caller to an idle one, which
 //! has to be woken; a CPU with nothing but idle-class threads on it counts as free, and is kept. So a worker that
-//! was steered to its caller's CPU (`session::steering`) joins the idle class while it sends the reply, and leaves
-//! it as soon as it runs again, which is when the caller sleeps in its next request.
+//! was steered to its caller's CPU (`session::steering`), and does not stay in the idle class, joins it while it sends the
+//! reply, and leaves it as soon as it runs again, which is when the caller sleeps in its next request.
 //!
-//! Thread safety: any thread. Invariants: nothing happens in the idle class but the sending of a reply, which holds
+//! Thread safety: any thread. Invariants: nothing happens here in the idle class but the sending of a reply, which holds
 //! no lock that another request waits for. On a CPU that has enough to do the thread may stay there for a while: a
 //! session lets one worker be courteous, and another one watches over it.
 

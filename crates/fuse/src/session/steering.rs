@@ -4,7 +4,8 @@
 //! on another CPU, and much is lost: waking a CPU that has gone idle takes longer than the work, on a virtual
 //! machine many times as long (docs/decisions/steering.md has the figures). While samples say that one program
 //! asks, one worker, the *companion*, goes to the program's CPU and alone takes requests; there, request and reply are
-//! two switches of context, and its replies leave the program where it is (`dispatch::courtesy`). Large requests
+//! two switches of context, and its replies leave the program where it is, since it sends them from the idle class: it
+//! stays there, or enters it for each reply (`dispatch::courtesy`) where somebody else wants its CPU. Large requests
 //! are better served beside the program, requests that wait for the disk by as many workers as there are of them,
 //! and several programs on several CPUs by whoever is free: then all workers take requests, and go where the
 //! scheduler sends them.
@@ -16,7 +17,7 @@
 //! by others on its CPU, or has nothing to do, all workers take requests after two periods at the latest; where
 //! nothing can be found out it is as if there was no steering.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -25,8 +26,8 @@ use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, Opcode, ReadIn};
 use crate::dispatch::courtesy;
-use crate::process::cpu_of_thread;
-use crate::process::policy::{NORMAL, set_policy_of, sleeps_of_thread};
+use crate::process::policy::{IDLE, NORMAL, set_policy, set_policy_of, sleeps_of_thread};
+use crate::process::{cpu_of_thread, is_runnable};
 
 /// The companion, among the workers.
 const COMPANION: usize = 0;
@@ -42,6 +43,11 @@ const AGREEING_MIN: u32 = 3;
 const AGREEING_MAX: u32 = 12;
 /// What a sample that contradicts takes away.
 const CONTRADICTION: u32 = 4;
+
+/// With fewer requests in a period, the companion, if it is about to run, waits for its CPU.
+const REQUESTS_MIN: u64 = 16;
+/// For so many periods (two seconds) it does not stay in the idle class then.
+const POLITE_PERIODS: u32 = 400;
 
 /// No CPU: the scheduler decides.
 const ANYWHERE: u32 = u32::MAX;
@@ -88,8 +94,14 @@ pub(super) struct Steering {
     taken: AtomicU64,
     /// The companion's thread; 0: not there yet.
     companion: AtomicI32,
+    /// Whether the companion stays in the idle class. It alone sets it.
+    stays: AtomicBool,
+    /// For how many periods it is not to.
+    polite_periods: AtomicU32,
     /// Whether one of those who stand by watches.
     is_watched: Mutex<bool>,
+    /// The same, for the companion to look at: in the idle class it is never alone.
+    has_watcher: AtomicBool,
     freed: Condvar,
 }
 
@@ -110,7 +122,10 @@ impl Steering {
             cpu: AtomicU32::new(ANYWHERE),
             taken: AtomicU64::new(0),
             companion: AtomicI32::new(0),
+            stays: AtomicBool::new(false),
+            polite_periods: AtomicU32::new(0),
             is_watched: Mutex::default(),
+            has_watcher: AtomicBool::new(false),
             freed: Condvar::new(),
         }
     }
@@ -131,17 +146,53 @@ impl Steering {
             Some(cpu) if !has_slept => votes.count(sample.tid, cpu),
             _ => votes.count_against(),
         };
-        let before = self.cpu.swap(place, Ordering::Relaxed);
+        let before = self.cpu.swap(place, Ordering::SeqCst);
         drop(votes);
         if place == ANYWHERE && before != ANYWHERE {
+            self.rescue();
             self.wake();
+        }
+    }
+
+    /// Whether the companion may stay in the idle class.
+    fn may_stay(&self) -> bool {
+        self.has_watcher.load(Ordering::SeqCst) && self.polite_periods.load(Ordering::Relaxed) == 0
+    }
+
+    /// Called by the companion: whether it is in the idle class from now on.
+    fn stay(&self, stays: bool) {
+        if self.stays.load(Ordering::SeqCst) == stays {
+            return;
+        }
+        if let Err(error) = set_policy(if stays { IDLE } else { NORMAL }) {
+            // It was possible when the session began.
+            tracing::error!(%error, "a worker cannot change its scheduling class; remount to cure it");
+        }
+        self.stays.store(stays, Ordering::SeqCst);
+        // Who lets all workers serve takes it out of the class afterwards, and then nobody watches it any more.
+        if stays && (self.cpu.load(Ordering::SeqCst) == ANYWHERE || !self.may_stay()) {
+            self.stay(false);
+        }
+    }
+
+    /// A period of watching is over, in which so many requests were taken. A companion that has got on badly in the idle
+    /// class, since somebody else wants its CPU, is to have its share of it.
+    fn note_period(&self, requests: u64) {
+        let stays = self.stays.load(Ordering::SeqCst);
+        if stays && requests < REQUESTS_MIN && is_runnable(self.companion.load(Ordering::Relaxed)) {
+            self.polite_periods.store(POLITE_PERIODS, Ordering::Relaxed);
+            self.rescue();
+        } else {
+            let periods = self.polite_periods.load(Ordering::Relaxed);
+            self.polite_periods.store(periods.saturating_sub(1), Ordering::Relaxed);
         }
     }
 
     /// Lets all workers take requests, until samples agree anew.
     fn free(&self) {
         *self.votes.lock() = Votes::default();
-        self.cpu.store(ANYWHERE, Ordering::Relaxed);
+        self.cpu.store(ANYWHERE, Ordering::SeqCst);
+        self.rescue();
         self.wake();
     }
 
@@ -149,6 +200,7 @@ impl Steering {
     /// kernel's that others of this process wait for.
     fn rescue(&self) {
         let tid = self.companion.load(Ordering::Relaxed);
+        self.stays.store(false, Ordering::SeqCst);
         if tid != 0
             && let Err(error) = set_policy_of(tid, NORMAL)
         {
@@ -173,21 +225,24 @@ impl Steering {
         }
         // The one who watched may have gone while the companion began anew: then it is for this one to do.
         *is_watched = true;
+        self.has_watcher.store(true, Ordering::SeqCst);
         let mut taken = self.taken.load(Ordering::Relaxed);
         while self.cpu() != ANYWHERE {
             if !self.freed.wait_for(&mut is_watched, WATCH_PERIOD).timed_out() {
                 continue;
             }
             let now = self.taken.load(Ordering::Relaxed);
+            self.note_period(now - taken);
             if now == taken {
                 *is_watched = false;
+                self.has_watcher.store(false, Ordering::SeqCst);
                 drop(is_watched);
-                self.rescue();
                 return self.free();
             }
             taken = now;
         }
         *is_watched = false;
+        self.has_watcher.store(false, Ordering::SeqCst);
     }
 }
 
@@ -231,8 +286,11 @@ impl<'a> Helm<'a> {
         if let Some(sample) = self.sample.take() {
             self.steering.count(&sample, sleeps_of_thread() != sample.sleeps);
         }
-        if !self.is_companion && self.steering.cpu() != ANYWHERE {
-            self.steering.stand_by();
+        match (self.is_companion, self.steering.cpu() == ANYWHERE) {
+            // Who waits for a request in the idle class may be late for it.
+            (true, true) => self.steering.stay(false),
+            (false, false) => self.steering.stand_by(),
+            _ => {}
         }
     }
 
@@ -265,7 +323,9 @@ impl<'a> Helm<'a> {
             self.at = place;
             go(&self.home, place);
         }
-        if place != ANYWHERE {
+        let stays = place != ANYWHERE && steering.may_stay();
+        steering.stay(stays);
+        if place != ANYWHERE && !stays {
             courtesy::owe(unique);
         }
     }
@@ -306,6 +366,7 @@ fn go(home: &CpuSet, cpu: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::policy::policy;
 
     fn vote(votes: &mut Votes, samples: &[(u32, u32)]) -> u32 {
         samples.iter().map(|&(tid, cpu)| votes.count(tid, cpu)).last().unwrap_or(ANYWHERE)
@@ -351,6 +412,40 @@ mod tests {
             votes.count_against();
         }
         assert_eq!(votes.place(), 1);
+    }
+
+    #[test]
+    fn a_companion_that_gets_on_badly_leaves_the_idle_class_for_a_while() {
+        if !courtesy::is_possible() {
+            // Ordinary users may not.
+            return;
+        }
+        let steering = Steering::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                steering.cpu.store(0, Ordering::SeqCst);
+                steering.stay(true);
+                assert_eq!(policy(), NORMAL, "nobody watches");
+                steering.has_watcher.store(true, Ordering::SeqCst);
+                steering.companion.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+                let is_polite = || steering.polite_periods.load(Ordering::Relaxed) > 0;
+                steering.stay(true);
+                assert_eq!(policy(), IDLE);
+                steering.note_period(REQUESTS_MIN);
+                assert_eq!((policy(), is_polite()), (IDLE, false));
+                // It runs, so it is runnable.
+                steering.note_period(REQUESTS_MIN - 1);
+                assert_eq!((policy(), is_polite()), (NORMAL, true));
+                (0..POLITE_PERIODS).for_each(|_| steering.note_period(0));
+                assert!(!is_polite(), "after a while it tries again");
+                steering.stay(true);
+                assert_eq!(policy(), IDLE);
+                steering.free();
+                assert_eq!(policy(), NORMAL, "who lets others serve takes it out of the class");
+                steering.stay(true);
+                assert_eq!(policy(), NORMAL, "and nobody would watch it there");
+            });
+        });
     }
 
     #[test]

@@ -25,6 +25,15 @@ pub(crate) trait Sink {
     fn piece(&mut self, piece: Option<Arc<Piece>>, bound: Option<&Bytes>) -> Result<()>;
 }
 
+/// Which blocks that lie in their final place are copied, and not taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyBound {
+    /// None: that needs no space but for the index.
+    Never,
+    /// Stretches of fewer bytes, and those that are to be packed.
+    Shorter(u64),
+}
+
 /// What all pieces of one output have in common.
 #[derive(Clone)]
 pub(crate) struct OutputSpec {
@@ -37,8 +46,8 @@ pub(crate) struct OutputSpec {
     /// How far allocations may go.
     pub(crate) budget: Budget,
     pub(crate) piece_bytes: u64,
-    /// Bound blocks are taken over where so many bytes of them lie together; fewer are copied.
-    pub(crate) stitch_bytes_min: u64,
+    /// Which bound blocks are copied.
+    pub(crate) copy_bound: CopyBound,
     pub(crate) packing: Packing,
     /// Whether pieces get their filters at once: somebody looks for keys there.
     pub(crate) filters: bool,
@@ -97,9 +106,12 @@ impl<'a> Output<'a> {
         self.spec.packing.compression
     }
 
-    /// See [`OutputSpec::stitch_bytes_min`].
-    pub(crate) fn stitch_bytes_min(&self) -> u64 {
-        self.spec.stitch_bytes_min
+    /// Whether a stretch of so many bytes is taken over that is to be packed, or not.
+    pub(crate) fn takes_over(&self, bytes: u64, is_packed: bool) -> bool {
+        match self.spec.copy_bound {
+            CopyBound::Never => true,
+            CopyBound::Shorter(bytes_min) => !is_packed && bytes >= bytes_min,
+        }
     }
 
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,

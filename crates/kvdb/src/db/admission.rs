@@ -144,7 +144,7 @@ impl Inner {
             return;
         }
         let debt = Debt {
-            unwritten_bytes: self.view().unwritten_bytes(),
+            unflushed_bytes: self.view().unflushed_bytes(),
             table_bytes: self.table_bytes,
             compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
             compaction_bytes_full: self.compaction_bytes_full(),

@@ -181,7 +181,7 @@ impl Inner {
         // Also an empty one, when the journal's tail lies before its end although everything is in runs.
         let is_behind = self.journal()?.used_bytes() > 0;
         self.seal_if(|active| active.bytes() > 0 || is_behind);
-        progress::stage("writing out", Unit::Bytes, self.view().memtable_bytes());
+        progress::stage("writing out", Unit::Bytes, self.view().unflushed_bytes());
         self.flush_all()?;
         self.close_transactions()?;
         self.withdraw_features_of_journal()

@@ -7,7 +7,7 @@
 //!
 //! Thread safety: no lock is held while space is found and checksums are computed; writers do so in parallel.
 
-use kvfs_store::{BLOCK_BYTES, Batch, Compression, Op, Result};
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Op, Result, StoreError};
 
 use super::inner::Inner;
 use crate::format::{Feature, crc32c};
@@ -25,15 +25,18 @@ impl Inner {
             {
                 continue;
             }
-            self.announce(Feature::Bound)?;
             let crcs = data.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
             match Bound::allocate(&self.ctx.zones, Stream::FlushBlock, Budget::Ordinary, crcs) {
                 Ok(bound) => bindings.push(at, bound),
-                Err(error) => {
-                    tracing::debug!(%error, bytes = data.len(), "blocks find no place, and go through the journal");
+                Err(StoreError::Full) => {
+                    tracing::debug!(bytes = data.len(), "blocks find no place, and go through the journal");
                     break;
                 }
+                Err(error) => return Err(error),
             }
+        }
+        if !bindings.is_empty() {
+            self.announce(Feature::Bound)?;
         }
         Ok(bindings)
     }

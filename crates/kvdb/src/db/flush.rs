@@ -17,7 +17,7 @@ use super::keyspaces::KeyspaceMeta;
 use super::patches::{Below, Source, WINDOW_RECORDS};
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::Pool;
-use crate::compaction::{Output, OutputSpec, Sink, Totals};
+use crate::compaction::{CopyBound, Output, OutputSpec, Sink, Totals};
 use crate::iter::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 use crate::memtable::MemTable;
 use crate::run::Piece;
@@ -76,14 +76,25 @@ impl Inner {
         if table.bytes_bound() == 0 { Ok(()) } else { self.journal()?.write_out() }
     }
 
-    /// Returns the bytes that were written, and what they would be if nothing was packed.
+    /// What of the bound blocks is to be copied: nothing, where there is no space for all of them, since none was kept free.
+    fn copies_bound(&self, table: &MemTable) -> CopyBound {
+        let bytes = table.bytes_bound();
+        let needed = (table.space_bytes() + bytes) / 16 * 17 + self.flush_slack_bytes();
+        if bytes == 0 || self.ctx.zones.free_bytes(Budget::Ordinary) < needed {
+            return CopyBound::Never;
+        }
+        CopyBound::Shorter(self.options.merge.stitch_bytes_min)
+    }
+
+    /// Returns the bytes that were written, and what the runs would be if nothing was packed.
     fn flush_table(&self, sealed: &Sealed, table: &Arc<MemTable>) -> Result<(u64, u64)> {
         let mut edits = Vec::new();
         let mut keyspaces = Vec::new();
         let mut fresh = Vec::new();
         let mut stitched_bytes = 0;
+        let copy = self.copies_bound(table);
         for keyspace in table.keyspaces() {
-            let (pieces, totals) = self.write_run(keyspace, table)?;
+            let (pieces, totals) = self.write_run(keyspace, table, copy)?;
             stitched_bytes += totals.bytes_stitched;
             if pieces.is_empty() {
                 continue;
@@ -102,7 +113,7 @@ impl Inner {
             self.flush_device("a memtable's runs")?;
         }
         self.install_sealed(sealed, edits, &keyspaces, &fresh)?;
-        Ok((bytes.saturating_sub(stitched_bytes), raw_bytes.saturating_sub(stitched_bytes)))
+        Ok((bytes.saturating_sub(stitched_bytes), raw_bytes))
     }
 
     /// Puts runs in the place of the oldest sealed layer; its part of the journal retires.
@@ -128,7 +139,7 @@ impl Inner {
     }
 
     /// What one keyspace's part of the memtable becomes.
-    fn write_run(&self, keyspace: u32, table: &Arc<MemTable>) -> Result<(Vec<Arc<Piece>>, Totals)> {
+    fn write_run(&self, keyspace: u32, table: &Arc<MemTable>, copy: CopyBound) -> Result<(Vec<Arc<Piece>>, Totals)> {
         let meta = self.keyspaces.get(keyspace)?;
         let view = self.view();
         let rules = KeepRules {
@@ -138,7 +149,7 @@ impl Inner {
             merger: meta.merger.clone(),
         };
         let mut below = Below::new(view.version.runs(keyspace).to_vec(), self.flush_readers());
-        let spec = self.output_spec(keyspace, &meta, true, Budget::Reserve);
+        let spec = OutputSpec { copy_bound: copy, ..self.output_spec(keyspace, &meta, true, Budget::Reserve) };
         let written = write_table(table, spec, rules, &mut below)?;
         self.counters.note_lost_blocks(below.tell_lost(&meta.name));
         Ok(written)
@@ -165,7 +176,7 @@ impl Inner {
             base: 0,
             budget,
             piece_bytes: self.options.merge.piece_bytes,
-            stitch_bytes_min: self.options.merge.stitch_bytes_min,
+            copy_bound: CopyBound::Never,
             packing: self.packing(meta),
             filters: self.is_searched(keyspace),
             next_id: Arc::clone(&self.next_id),

@@ -2,7 +2,8 @@
 //!
 //! A *stretch* takes consecutive blocks of one bound operation that lie together on the device to one layer. It is taken
 //! over as it is when it is long enough; else its blocks are copied from memory, so that what little of them was not
-//! overwritten keeps no space in use, and reads find it beside its neighbours.
+//! overwritten keeps no space in use, and reads find it beside its neighbours. Where space is short all are taken over:
+//! what is bound has its space already, and no flush must fail for want of more.
 //!
 //! Thread safety: one thread.
 
@@ -133,9 +134,7 @@ impl<'a> Writer<'a> {
             self.end_all()?;
             self.prefix = Some(Bytes::copy_from_slice(prefix));
         }
-        let is_plain = wish.or(self.output.compression()) == Compression::None;
-        let place = if is_plain { self.place_of(record.seqno, block) } else { None };
-        let Some((bound, at, place)) = place else {
+        let Some((bound, at, place)) = self.place_of(record.seqno, block) else {
             self.end(layer)?;
             let span = SeqnoSpan { count: 1, seqno: record.seqno };
             return self.output.writer().add_blocks(layer, prefix, block, &[span], &[&record.value], wish);
@@ -170,8 +169,8 @@ impl<'a> Writer<'a> {
         };
         let Stretch { bound, seqno, first, at, place: (_, addr), blocks, wish } = &stretch;
         let spans = [SeqnoSpan { count: blocks.len() as u32, seqno: *seqno }];
-        let stitch_bytes_min = self.output.stitch_bytes_min();
-        if stitch_bytes_min == u64::MAX || stretch.bytes() < stitch_bytes_min {
+        let is_packed = wish.or(self.output.compression()) != Compression::None;
+        if !self.output.takes_over(stretch.bytes(), is_packed) {
             let data: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
             return self.output.writer().add_blocks(layer, prefix, *first, &spans, &data, *wish);
         }

@@ -110,9 +110,9 @@ impl View {
         self.tables().map(|table| table.bytes()).sum()
     }
 
-    /// About what the flushes of all memtables still have to write (bytes).
-    pub(crate) fn unwritten_bytes(&self) -> u64 {
-        self.tables().map(|table| table.unwritten_bytes()).sum()
+    /// About what the runs of all memtables come to (bytes), whether or not it is in its place already.
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        self.tables().map(|table| table.flush_bytes()).sum()
     }
 
     /// The most that the flushes of all memtables still take on the device (bytes).

@@ -25,6 +25,18 @@ pub(super) fn fetch(device: &dyn Device, read: &mut Read) -> Result<bool> {
     Ok(is_whole)
 }
 
+/// As [`fetch`], where what can't be read is not what was written, either. Says how many operations lack their blocks.
+pub(super) fn fetch_around(device: &dyn Device, read: &mut Read) -> u64 {
+    let mut missing = 0;
+    for (at, place) in &read.places {
+        match (read_place(device, place), read.ops.get_mut(*at)) {
+            (Ok(Some(found)), Some(Op::PutBlocks { data, .. })) => *data = found,
+            _ => missing += 1,
+        }
+    }
+    missing
+}
+
 /// The blocks of a place, if they are what was bound. A device that ends before it did not get that far.
 fn read_place(device: &dyn Device, place: &Place) -> Result<Option<Bytes>> {
     let end = |addr: u64, len: u32| addr.checked_add(len.into());

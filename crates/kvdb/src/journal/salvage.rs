@@ -27,6 +27,8 @@ pub(crate) struct SalvagedJournal {
     pub(crate) damaged_at: Lsn,
     /// The last seqno that was replayed; 0 if none.
     pub(crate) last_seqno: Seqno,
+    /// Writes of blocks before the damage whose blocks are not there any more.
+    pub(crate) writes_missing: u64,
     /// Whole batches behind the damage, which do not count.
     pub(crate) dropped: Vec<Batch>,
     /// A tail for a journal that goes on without what is there: no group of the area can follow it.
@@ -53,6 +55,7 @@ pub(crate) fn salvage(
     let mut journal = SalvagedJournal {
         damaged_at: Lsn(start.unwrap_or(tail.0)),
         last_seqno: 0,
+        writes_missing: 0,
         dropped: Vec::new(),
         tail_next: Lsn((newest.next_multiple_of(area.len)) + area.len),
     };
@@ -65,17 +68,19 @@ pub(crate) fn salvage(
             is_broken = true;
             continue;
         };
+        let mut missing = 0;
         for read in reads.iter_mut().filter(|read| read.base > flushed) {
-            // What can't be read is not what was written, either.
-            let is_whole = bound::fetch(device, read).unwrap_or(false);
-            is_broken |= is_tail_certain && !is_whole;
+            missing += bound::fetch_around(device, read);
         }
+        is_broken |= is_tail_certain && missing > 0;
         let lsn = Lsn(header.lsn);
         if is_broken {
-            journal.dropped.extend(reads.into_iter().map(|read| Replayed::of(read, lsn).batch));
+            let unflushed = reads.into_iter().filter(|read| read.base > flushed);
+            journal.dropped.extend(unflushed.map(|read| Replayed::of(read, lsn).batch));
             continue;
         }
         epoch = header.epoch;
+        journal.writes_missing += missing;
         for read in reads {
             journal.last_seqno = read.last_seqno();
             each(Replayed::of(read, lsn))?;

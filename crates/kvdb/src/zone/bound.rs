@@ -43,14 +43,20 @@ impl Bound {
     /// Space for the blocks with these checksums in the zone that `stream` fills.
     ///
     /// # Errors
-    /// As [`Zones::allocate_whole`].
+    /// As [`Zones::allocate_outside_gaps`].
     pub fn allocate(zones: &Arc<Zones>, stream: Stream, budget: Budget, crcs: Vec<u32>) -> Result<Self> {
         let mut left = crcs.len() * BLOCK_BYTES;
         let mut bound = Self { zones: Arc::clone(zones), place: Place { extents: Vec::new(), crcs } };
         while left > 0 {
             let len_max = left.min(zones.zone_bytes() as usize) as u32;
-            // What was allocated is released with `bound` when this fails.
-            let extent = zones.allocate_whole(stream, len_max, budget)?;
+            let extent = match zones.allocate_outside_gaps(stream, len_max, budget) {
+                Ok(extent) => extent,
+                Err(error) => {
+                    // Nothing was written there: the newest first, all of it can be given out again.
+                    std::mem::take(&mut bound.place.extents).into_iter().rev().for_each(|extent| zones.give_back(extent));
+                    return Err(error);
+                }
+            };
             bound.place.extents.push(extent);
             left -= extent.len as usize;
         }

@@ -206,7 +206,7 @@ impl Zones {
     ///
     /// # Errors
     /// As [`Zones::allocate`].
-    pub fn allocate_whole(&self, stream: Stream, len_max: u32, budget: Budget) -> Result<Extent> {
+    pub fn allocate_outside_gaps(&self, stream: Stream, len_max: u32, budget: Budget) -> Result<Extent> {
         self.allocate_in_zone(stream, SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)?
             .ok_or(StoreError::Full)
     }
@@ -282,6 +282,11 @@ impl Zones {
     fn use_of(&self, extent: Extent) -> ZoneUse {
         let end = (extent.addr % u64::from(self.zone_bytes)) as u32 + extent.len;
         ZoneUse { zone: self.zone_of(extent.addr), bytes: extent.len.into(), pieces: 1, end }
+    }
+
+    /// As [`Zones::release`], of an extent that was never written to and is the last one of its zone: its room, too.
+    pub fn give_back(&self, extent: Extent) {
+        self.table.lock().give_back(&self.use_of(extent));
     }
 
     /// A whole zone for the manifest. The reserve's last zones, [`Zones::set_manifest_zones`],

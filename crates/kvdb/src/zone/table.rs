@@ -249,6 +249,16 @@ impl Table {
         }
     }
 
+    /// Releases what was not written to; when nothing was given out behind it, it can be given out again.
+    pub(super) fn give_back(&mut self, zone_use: &ZoneUse) {
+        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        if entry.bump == zone_use.end {
+            entry.bump -= zone_use.bytes as u32;
+        }
+        self.release(zone_use);
+        self.note_partly(zone_use.zone.0);
+    }
+
     pub(super) fn close_stream(&mut self, stream: Stream) {
         if let Some(zone) = self.open[stream as usize].take() {
             self.close(zone);

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, StoreError, TxnId};
 
 use super::{Kept, Lost, Repaired, nameless};
-use crate::compaction::OutputSpec;
+use crate::compaction::{CopyBound, OutputSpec};
 use crate::db::flush::write_table;
 use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
 use crate::db::options::Options;
@@ -21,7 +21,7 @@ use crate::journal::{Journal, JournalArea, Replayed, salvage};
 use crate::memtable::{MemTable, Merger};
 use crate::run::{Packing, RunContext};
 use crate::version::{Edit, ManifestState, Run, RunId, Version};
-use crate::zone::{Bound, Budget, Stream};
+use crate::zone::{Bindings, Bound, Budget, Stream};
 
 /// Keys of lost changes that are named; of more only the number is told.
 const NAMED_MAX: usize = 1000;
@@ -97,8 +97,11 @@ pub(super) fn journal(
                 return Ok(false);
             }
             let mut layers = Layers::new(ctx, options, state);
-            Journal::replay(device, area, superblock.epoch, from, &mut |replayed| layers.take(&replayed))?;
-            layers.write(options, next_id, state, repaired, kept)?;
+            Journal::replay(device, area, superblock.epoch, from, &mut |replayed| {
+                layers.take(&replayed)?;
+                layers.write_done(options, next_id, state, repaired, kept)
+            })?;
+            layers.finish(options, next_id, state, repaired, kept)?;
             state.apply(&Edit::JournalTail { lsn: recovered.head, seqno: repaired.last_seqno })?;
             return Ok(true);
         }
@@ -107,11 +110,19 @@ pub(super) fn journal(
     repaired.findings.push(damage.to_string());
     let mut layers = Layers::new(ctx, options, state);
     let is_tail_certain = !repaired.is_uncertain;
-    let found =
-        salvage::salvage(device, area, from, is_tail_certain, &mut |replayed| layers.take(&replayed))?;
+    let found = salvage::salvage(device, area, from, is_tail_certain, &mut |replayed| {
+        layers.take(&replayed)?;
+        layers.write_done(options, next_id, state, repaired, kept)
+    })?;
     repaired.last_seqno = layers.last_seqno;
+    if found.writes_missing > 0 {
+        repaired.findings.push(format!(
+            "the blocks of {} writes in the journal are not there any more: they may have been overwritten since",
+            found.writes_missing
+        ));
+    }
     tell_dropped(&found.dropped, found.damaged_at.0, state, &layers.unknown, repaired);
-    layers.write(options, next_id, state, repaired, kept)?;
+    layers.finish(options, next_id, state, repaired, kept)?;
     state.apply(&Edit::JournalTail { lsn: found.tail_next, seqno: repaired.last_seqno })?;
     Ok(true)
 }
@@ -215,8 +226,8 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Everything becomes runs, oldest first.
-    fn write(
+    /// What is left becomes runs, too.
+    fn finish(
         mut self,
         options: &Options,
         next_id: &Arc<AtomicU64>,
@@ -225,11 +236,32 @@ impl<'a> Layers<'a> {
         kept: &mut Kept,
     ) -> Result<()> {
         self.seal(self.last_seqno);
+        self.write_done(options, next_id, state, repaired, kept)?;
+        for &(txn, seqno) in &self.commits {
+            state.apply(&Edit::Committed { txn, seqno })?;
+        }
+        repaired.findings.append(&mut self.findings);
+        Ok(())
+    }
+
+    /// Layers that are whole become runs, oldest first: a damaged journal may refer to more than memory holds.
+    fn write_done(
+        &mut self,
+        options: &Options,
+        next_id: &Arc<AtomicU64>,
+        state: &mut ManifestState,
+        repaired: &mut Repaired,
+        kept: &mut Kept,
+    ) -> Result<()> {
+        let done = std::mem::take(&mut self.done);
+        if done.is_empty() {
+            return Ok(());
+        }
         for &(id, kind) in &self.unknown {
             nameless(state, id, kind);
         }
         let boundaries: Vec<Seqno> = state.positions_read().into_iter().collect();
-        for layer in &self.done {
+        for layer in &done {
             match layer {
                 Layer::Adopted { txn, base } => state.apply(&Edit::AdoptRuns { txn: *txn, base: *base })?,
                 Layer::Table(table, age) => {
@@ -248,7 +280,7 @@ impl<'a> Layers<'a> {
                             filters: false,
                             budget: Budget::Reserve,
                             piece_bytes: options.merge.piece_bytes,
-                            stitch_bytes_min: options.merge.stitch_bytes_min,
+                            copy_bound: CopyBound::Never,
                             next_id: Arc::clone(next_id),
                             pace: None,
                         };
@@ -282,10 +314,6 @@ impl<'a> Layers<'a> {
                 }
             }
         }
-        for &(txn, seqno) in &self.commits {
-            state.apply(&Edit::Committed { txn, seqno })?;
-        }
-        repaired.findings.append(&mut self.findings);
         Ok(())
     }
 }
