@@ -139,7 +139,12 @@ impl Inner {
     }
 
     /// What one keyspace's part of the memtable becomes.
-    fn write_run(&self, keyspace: u32, table: &Arc<MemTable>, copy: CopyBound) -> Result<(Vec<Arc<Piece>>, Totals)> {
+    fn write_run(
+        &self,
+        keyspace: u32,
+        table: &Arc<MemTable>,
+        copy: CopyBound,
+    ) -> Result<(Vec<Arc<Piece>>, Totals)> {
         let meta = self.keyspaces.get(keyspace)?;
         let view = self.view();
         let rules = KeepRules {
@@ -149,7 +154,8 @@ impl Inner {
             merger: meta.merger.clone(),
         };
         let mut below = Below::new(view.version.runs(keyspace).to_vec(), self.flush_readers());
-        let spec = OutputSpec { copy_bound: copy, ..self.output_spec(keyspace, &meta, true, Budget::Reserve) };
+        let spec =
+            OutputSpec { copy_bound: copy, ..self.output_spec(keyspace, &meta, true, Budget::Reserve) };
         let written = write_table(table, spec, rules, &mut below)?;
         self.counters.note_lost_blocks(below.tell_lost(&meta.name));
         Ok(written)

@@ -53,7 +53,10 @@ impl Bound {
                 Ok(extent) => extent,
                 Err(error) => {
                     // Nothing was written there: the newest first, all of it can be given out again.
-                    std::mem::take(&mut bound.place.extents).into_iter().rev().for_each(|extent| zones.give_back(extent));
+                    std::mem::take(&mut bound.place.extents)
+                        .into_iter()
+                        .rev()
+                        .for_each(|extent| zones.give_back(extent));
                     return Err(error);
                 }
             };

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use kvfs_device::{CountingDevice, Device, MemoryDevice, Rng};
 use kvfs_kvdb::format::Superblock;
-use kvfs_kvdb::{Background, Db, Options, repair};
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Result, Store, StoreError};
+use kvfs_kvdb::{Background, CreateOptions, Db, Options, repair};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Compression, Durability, Keyspace, KeyspaceKind, Read, Result, Store, StoreError,
+};
 
 use super::basics::{create, data, make, open, put, rows, stat};
 
@@ -203,6 +205,62 @@ fn on_a_store_that_fills_up_nothing_is_lost_and_deletions_make_room() {
         db.flush().expect("flushes");
         db.compact().expect("merges");
     }
+}
+
+/// Fills a store of zones of `zone_bytes` with writes of `blocks`, each of which is then overwritten in every `every`th
+/// block; then everything that is left to do must still go.
+fn fill_in_parts(zone_bytes: u32, zones: u64, blocks: u64, every: Option<u64>, is_packed_later: bool) {
+    let capacity = zones * u64::from(zone_bytes);
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, capacity));
+    let options =
+        CreateOptions { zone_bytes, journal_bytes: Some(4 << 20), ..CreateOptions::new(capacity, [7; 16]) };
+    Db::create(Arc::clone(&device), &options).expect("creates");
+    let change = |options: &mut Options| {
+        binding(options);
+        options.memtable_bytes = 8 << 20;
+    };
+    let what = format!("zones of {zone_bytes}, writes of {blocks}, every {every:?}");
+    let db = open(&device, change);
+    let data = data(&db);
+    let mut first = 0;
+    let refused = 'fill: loop {
+        if let Err(error) = apply(&db, data, first, blocks, 1) {
+            break error;
+        }
+        let ours = first..first + blocks;
+        first += blocks;
+        for number in ours.step_by(every.unwrap_or(blocks + 1) as usize).skip(1) {
+            if let Err(error) = apply(&db, data, number, 1, 2) {
+                break 'fill error;
+            }
+        }
+    };
+    assert!(matches!(refused, StoreError::Full), "{what}: {refused}");
+    if is_packed_later {
+        db.set_compression(data, Compression::Lz4).expect("sets");
+    }
+    db.flush().unwrap_or_else(|error| panic!("{what}: flushing: {error}"));
+    assert!(are(&db, data, 0..1, 1));
+    let mut batch = Batch::new();
+    batch.delete_range(data, "f", "g");
+    db.apply(batch, Durability::Synced).unwrap_or_else(|error| panic!("{what}: deleting: {error}"));
+    db.close().unwrap_or_else(|error| panic!("{what}: closing: {error}"));
+    drop(db);
+    let db = open(&device, change);
+    db.compact().expect("merges");
+    write(&db, data, 0, blocks, 3);
+    assert!(db.check().expect("checks").findings.is_empty());
+}
+
+#[test]
+fn a_full_store_flushes_and_deletes_whatever_is_left_of_bound_writes() {
+    for every in [Some(8), Some(7), Some(16), None] {
+        fill_in_parts(256 << 10, 100, 64, every, false);
+    }
+    // At the ends of zones short extents are left.
+    fill_in_parts(64 << 10, 300, 34, None, false);
+    fill_in_parts(64 << 10, 300, 31, None, false);
+    fill_in_parts(256 << 10, 100, 64, None, true);
 }
 
 #[test]

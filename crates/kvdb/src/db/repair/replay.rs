@@ -198,9 +198,21 @@ impl<'a> Layers<'a> {
         self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
         let writing = self.active.begin_write();
         self.active.apply(&replayed.batch, replayed.base, kinds);
+        self.active.bind(&replayed.batch, replayed.base, &self.bindings(replayed)?);
         drop(writing);
         self.commits.extend(replayed.mark.as_ref().map(|mark| (mark.txn, self.last_seqno)));
         Ok(())
+    }
+
+    /// Blocks that were found in their place stay there.
+    fn bindings(&self, replayed: &Replayed) -> Result<Bindings> {
+        let mut bindings = Bindings::default();
+        for (op, place) in &replayed.places {
+            if matches!(replayed.batch.ops().get(*op), Some(Op::PutBlocks { data, .. }) if !data.is_empty()) {
+                bindings.push(*op, Bound::restore(&self.ctx.zones, place.clone())?);
+            }
+        }
+        Ok(bindings)
     }
 
     /// A keyspace that the manifest has lost is made anew.
