@@ -16,15 +16,16 @@ RANDOM=$((seed % 32768))
 echo "# seed $seed"
 
 # Commits transactions one after the other until the daemon is gone: each makes a directory with two files, adds
-# a line to a log, and sets a key, all with the same number.
+# a line to a log, and sets a key, all with the same number. Of every fourth one the larger file is so large that it goes
+# to its final place at once.
 committer() {
   local me=$1 round=$2 number
   for ((number = 0; ; number++)); do
-    local id=$round-$me-$number
+    local id=$round-$me-$number size=$((number % 4 ? 20000 : 300000))
     # shellcheck disable=SC2016 # The inner shell reads its own arguments.
     timeout 30 "$KVFS" txn run -s "$mnt" -- sh -ec '
-      mkdir "$1/$2"; echo "$2" >"$1/$2/small"; head -c 20000 /dev/zero | tr "\0" "$3" >"$1/$2/large"
-      echo "$2" >>"$1/log-$3"; "$4" kv put -s "$1" ids "$2" "$2"' sh "$mnt" "$id" "$me" "$KVFS" >/dev/null 2>&1 || return
+      mkdir "$1/$2"; echo "$2" >"$1/$2/small"; head -c "$5" /dev/zero | tr "\0" "$3" >"$1/$2/large"
+      echo "$2" >>"$1/log-$3"; "$4" kv put -s "$1" ids "$2" "$2"' sh "$mnt" "$id" "$me" "$KVFS" "$size" >/dev/null 2>&1 || return
     echo "$id" >>"$work/acknowledged"
   done
 }
@@ -47,10 +48,11 @@ if not dirs == keys == logged:
     odd = (dirs | keys | logged) - (dirs & keys & logged)
     sys.exit(f"in part only: {sorted(odd)[:5]}")
 for name in dirs:
-    me = name.split("-")[1]
+    _, me, number = name.split("-")
+    size = 20000 if int(number) % 4 else 300000
     small = open(os.path.join(mnt, name, "small")).read()
     large = open(os.path.join(mnt, name, "large"), "rb").read()
-    if small != name + "\n" or large != me.encode() * 20000:
+    if small != name + "\n" or large != me.encode() * size:
         sys.exit(f"{name} has other content")
 known = set(open(acknowledged).read().split()) if os.path.exists(acknowledged) else set()
 if known - dirs:

@@ -14,7 +14,7 @@ cd "$mnt" || die "no mount"
 
 cat >"$work/calls.py" <<'EOF2'
 """Calls on a kvfs mount, as docs/CALLS.md has them."""
-import ctypes, errno, fcntl, os, struct, sys, threading, time
+import ctypes, errno, fcntl, mmap, os, struct, sys, threading, time
 P = "system.kvfs.txn."
 LABEL, TEXT = 72, 4080
 BEGIN, CALL = f"IiQQ{LABEL}s", f"QII{TEXT}s"
@@ -141,7 +141,7 @@ def by_setxattr(n):
         while True:
             try: xset("commit", txn + " async")
             except OSError as error:
-                if error.errno == errno.EAGAIN: continue
+                if error.errno == errno.EBUSY: continue
                 raise
             break
         assert open(f"x{n}-{i % 3}").read() == str(i)
@@ -173,6 +173,26 @@ within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (empty,
 assert xget("list") == ""
 '
 }
+pages_that_wait() {
+  # A page of the view waits for another transaction's lock. Who commits by a setxattr meanwhile gets the root's lock back.
+  head -c 4096 /dev/zero >paged && py '
+holder = begin("holder")
+open(f"{view(holder)}/paged", "r+").write("h")
+xset("begin", "label=paged"); txn = xget("id.paged")
+page = mmap.mmap(os.open(f"{mnt}/.kvfs/txn/{txn}/paged", os.O_RDWR), 4096)
+page[:5] = b"paged"
+def look():
+    for i in range(20): assert not os.path.exists(f"unseen{i}")
+try:
+    within(20, [lambda: fails(errno.EBUSY, xset, "commit", txn), look])
+    assert xget(f"state.{txn}") == "open"
+finally:
+    # Only then can this process end: it closes a file whose page waits.
+    abort(holder)
+xset("commit", txn)
+assert open("paged").read(5) == "paged"
+'
+}
 in_a_view() {
   "$KVFS" txn run -- python3 -c "from calls import *
 fails(errno.EINVAL, xset, 'begin', ''); fails(errno.ENODATA, xget, 'list'); fails(errno.ENOTTY, begin)"
@@ -185,6 +205,7 @@ step "a conflict says why" conflicts
 step "as another user" as_another_user
 step "commits by all ways at once, one worker" side_by_side
 step "empty ones, at once, one worker" empty_ones
+step "a commit whose pages wait, one worker" pages_that_wait
 step "not in a view" in_a_view
 cd / || exit
 step "unmounts" umount_store

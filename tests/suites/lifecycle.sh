@@ -67,6 +67,15 @@ full_dir() { mkdir -p "$work/full" && touch "$work/full/x" && fails $unfit 'empt
 not_a_store() { mkdir -p "$work/junk" && echo junk >"$work/junk/x" && fails $no_store 'not a kvfs store' "$KVFS" mount "$work/junk" "$mnt" && [ -e "$work/junk/x" ]; }
 unknown_option() { fails $usage 'no_such_option' "$KVFS" mount -o no_such_option "$store" "$mnt" && ! is_mounted "$mnt"; }
 create() { "$KVFS" mount --create "$work/new" "$work/other" && echo x >"$work/other/x" && "$KVFS" umount "$work/other"; }
+dead_daemon() { # killed, and its mount is left: every command says what happened, and works where it can
+  "$KVFS" mount "$store" "$mnt" && "$KVFS" kv put -s "$mnt" tags dead 5 && "$KVFS" sync "$mnt" || return
+  local why="daemon of the mount on $mnt has died.*kvfs mount $store $mnt"
+  kill -9 "$(pgrep -f "kvfs mount .*$store ")" && gone && fails 2 'not connected' ls "$mnt" || return
+  fails 0 "$why" "$KVFS" check "$mnt" && fails 0 "$why" "$KVFS" stats "$mnt" && fails 0 "$why" "$KVFS" kv get -s "$mnt" tags dead &&
+    fails $not_mounted "$why" "$KVFS" txn list -s "$mnt" && fails $not_mounted "$why" "$KVFS" get "$mnt/file" &&
+    "$KVFS" stats --json "$mnt" 2>/dev/null | python3 -m json.tool >/dev/null && "$KVFS" mount "$store" "$mnt" &&
+    [ "$("$KVFS" kv get -s "$mnt" tags dead 2>&1)" = 5 ] && "$KVFS" umount "$mnt" && gone
+}
 damaged_store() {
   cp -r --sparse=always "$store" "$work/damaged" || return
   local device
@@ -118,6 +127,7 @@ step "a directory that is not empty" full_dir
 step "something that is not a store" not_a_store
 step "an unknown option" unknown_option
 step "mount --create" create
+step "a mount whose daemon was killed" dead_daemon
 step "a damaged superblock" damaged_store
 step "a full store: ENOSPC, then delete, then write" full_disk
 summary lifecycle

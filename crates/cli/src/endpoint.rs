@@ -36,6 +36,13 @@ pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<Moun
     Ok((store, mounted))
 }
 
+/// The store itself answers: says so where its mount is dead.
+pub(crate) fn tell_of_death(mounted: Option<&MountedStore>) {
+    if let Some(why) = mounted.and_then(MountedStore::obituary) {
+        eprintln!("kvfs: {why}; what follows comes from the store itself");
+    }
+}
+
 /// Who answers.
 enum Via {
     /// Mounted: the daemon.
@@ -54,8 +61,11 @@ impl Endpoint {
         read_only: bool,
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let (store, _) = find_store(target)?;
+        let (store, mounted) = find_store(target)?;
         let via = Via::reach(&store, read_only)?;
+        if matches!(via, Via::Local(_)) {
+            tell_of_death(mounted.as_ref());
+        }
         let mut endpoint = Self { store, read_only, via };
         let done = work(&mut endpoint);
         let closed = endpoint.close();

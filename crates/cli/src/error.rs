@@ -7,6 +7,8 @@ use kvfs_fs::FsError;
 use kvfs_fs::transfer::{ReceiveError, StreamError};
 use kvfs_store::StoreError;
 
+use crate::mounts;
+
 /// Exit codes, also listed in `kvfs --help`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -69,6 +71,12 @@ impl CliError {
 
     /// An I/O error on `path`, with the code its kind asks for.
     pub(crate) fn io(what: &str, path: &Path, error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::NotConnected
+            && let Ok(Some(mounted)) = mounts::containing(path)
+            && let Some(why) = mounted.obituary()
+        {
+            return Self::new(Code::NotMounted, format!("cannot {what} {}: {why}", path.display()));
+        }
         let code = match error.kind() {
             std::io::ErrorKind::PermissionDenied => Code::Denied,
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Code::NoSpace,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvfs_fuse::mount::{self, MOUNT_TABLE, Mount};
+use kvfs_fuse::mount::{self, MOUNT_TABLE, Mount, PointState};
 
 use crate::error::{CliError, Code, Result};
 
@@ -52,6 +52,25 @@ pub(crate) fn containing(path: &Path) -> Result<Option<MountedStore>> {
     let resolved = resolve(path)?;
     let mounts = list_all()?;
     Ok(mounts.into_iter().filter(|m| resolved.starts_with(&m.dir)).max_by_key(|m| m.dir.as_os_str().len()))
+}
+
+impl MountedStore {
+    /// What has happened to a mount whose daemon ended without unmounting it, and what to do; `None`: it answers.
+    pub(crate) fn obituary(&self) -> Option<String> {
+        if mount::state(&self.dir) != PointState::Stale {
+            return None;
+        }
+        let (dir, store) = (self.dir.display(), self.store.display());
+        let again = if self.is_view {
+            "the transaction ended with it".to_owned()
+        } else {
+            format!("`kvfs mount {store} {dir}` mounts it again")
+        };
+        Some(format!(
+            "the daemon of the mount on {dir} has died ({store}/kvfs.log may tell why); {again}, `kvfs umount {dir}` \
+             takes the dead mount away"
+        ))
+    }
 }
 
 /// As [`containing`], or the error that says that nothing is mounted there.

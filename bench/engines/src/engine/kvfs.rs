@@ -6,7 +6,7 @@ use bytes::Bytes;
 use kvfs_device::FileDevice;
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,19 +37,45 @@ fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
     Ok(Box::new(Kvfs { db, keyspace, is_blocks: config.is_blocks }))
 }
 
-impl Engine for Kvfs {
-    fn write(&mut self, pairs: Vec<Pair>) -> Result<()> {
+impl Kvfs {
+    fn pairs(&self, pairs: Vec<Pair>) -> Batch {
         let mut batch = Batch::new();
         for (key, value) in pairs {
-            if self.is_blocks {
-                let (prefix, number) =
-                    key.split_last_chunk::<8>().context("a block's key ends in its number")?;
-                let prefix = Bytes::copy_from_slice(prefix);
-                batch.put_blocks(self.keyspace, prefix, u64::from_be_bytes(*number), Bytes::from(value));
-            } else {
-                batch.put(self.keyspace, key, value);
+            batch.put(self.keyspace, key, value);
+        }
+        batch
+    }
+
+    /// Neighbours are one operation, which is how the interface takes blocks.
+    fn blocks(&self, pairs: Vec<Pair>) -> Result<Batch> {
+        let mut batch = Batch::new();
+        let mut stretch: Option<(Vec<u8>, u64, Vec<u8>)> = None;
+        let mut put = |(prefix, first, data): (Vec<u8>, u64, Vec<u8>)| {
+            batch.put_blocks(self.keyspace, prefix, first, data);
+        };
+        for (key, value) in pairs {
+            let (prefix, number) =
+                key.split_last_chunk::<8>().context("a block's key ends in its number")?;
+            let number = u64::from_be_bytes(*number);
+            match &mut stretch {
+                Some((of, first, data))
+                    if of[..] == *prefix && *first + (data.len() / BLOCK_BYTES) as u64 == number =>
+                {
+                    data.extend_from_slice(&value);
+                }
+                _ => {
+                    stretch.replace((prefix.to_vec(), number, value)).map(&mut put);
+                }
             }
         }
+        stretch.map(put);
+        Ok(batch)
+    }
+}
+
+impl Engine for Kvfs {
+    fn write(&mut self, pairs: Vec<Pair>) -> Result<()> {
+        let batch = if self.is_blocks { self.blocks(pairs)? } else { self.pairs(pairs) };
         self.db.apply(batch, Durability::Buffered)?;
         Ok(())
     }

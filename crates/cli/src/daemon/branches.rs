@@ -208,7 +208,7 @@ impl Branches {
     /// Merges a branch that is not mounted. When this returns, whoever uses the main line sees it, durably.
     pub(crate) fn merge(&self, name: &str, pid: u32) -> Result<(), FsError> {
         let merging = self.main.fs.begin_merge(name, pid)?;
-        self.main.bridge.commit(&merging, None, Durability::Synced).map(drop)
+        self.main.bridge.commit(&merging, None, Durability::Synced, None).map(drop)
     }
 
     /// The view of a mounted branch.

@@ -44,9 +44,12 @@ impl Keys {
     /// Those of the store at `target` (a store, or any path on a mount; default: the current directory). Close
     /// it.
     pub(crate) fn open(target: Option<&Path>, read_only: bool) -> Result<Self> {
-        let (dir, _) = endpoint::find_store(target)?;
+        let (dir, mounted) = endpoint::find_store(target)?;
         let txn = joined_txn(&dir)?;
         let via = reach(&dir, read_only, txn)?;
+        if matches!(via, Via::Local(_)) {
+            endpoint::tell_of_death(mounted.as_ref());
+        }
         Ok(Self { dir, read_only, txn, via })
     }
 

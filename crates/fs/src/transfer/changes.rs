@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use kvfs_store::{BLOCK_BYTES, Batch, KeyRange, Keyspace, Read};
+use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind, KeyRange, Keyspace, Read};
 
 use super::record::{DATA, META, USERS, XATTR};
 use crate::schema::{inode_key, parse_inode_key, rows};
@@ -20,6 +20,10 @@ use crate::{FileSystem, Result};
 
 /// A batch ends when it has so many bytes of keys and values.
 const BATCH_BYTES: usize = 512 << 10;
+
+/// So many neighbouring blocks come from a cursor, which is the best way through small files; those behind them are read
+/// many at a time, without a step for each.
+const STRETCH_BLOCKS_MIN: u64 = 16;
 
 /// What an operation takes in a frame beside its key and value (bytes): a tag and two lengths.
 const OP_BYTES_MAX: usize = 9;
@@ -148,18 +152,8 @@ impl Changes {
                 stage.erase(start, end);
             }
             (Task::Copy | Task::Compare, _) => {
-                let mut cursor = self.after.read_view().cursor(keyspace, range.clone())?;
-                cursor.next()?;
-                while let Some((key, value)) = cursor.entry() {
-                    if !is_apart(key) {
-                        stage.take(key, Some(value.clone()));
-                        if stage.is_full() {
-                            let rest = successor(key);
-                            return Ok((stage.finish(), Some(rest)));
-                        }
-                    }
-                    cursor.next()?;
-                }
+                let rest = stage.copy(self.after.read_view(), range, is_apart)?;
+                return Ok((stage.finish(), rest));
             }
         }
         Ok((stage.finish(), None))
@@ -189,6 +183,13 @@ fn successor(key: &[u8]) -> Bytes {
     [key, &[0]].concat().into()
 }
 
+/// The block behind the one of which `start` is the successor, if it is one.
+fn block_behind(start: &[u8]) -> Option<(&[u8], u64)> {
+    let (prefix, block) = start.strip_suffix(&[0])?.split_last_chunk()?;
+    let is_key = prefix.len() == size_of::<u64>();
+    Some((prefix, u64::from_be_bytes(*block).checked_add(1)?)).filter(|_| is_key)
+}
+
 /// Neighbouring blocks of a file.
 struct Run {
     prefix: Bytes,
@@ -199,7 +200,7 @@ struct Run {
 }
 
 /// A batch in the making, in which neighbouring blocks become one operation.
-struct Stage {
+pub(super) struct Stage {
     keyspace: Keyspace,
     in_blocks: bool,
     batch: Batch,
@@ -207,17 +208,58 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(keyspace: Keyspace, in_blocks: bool) -> Self {
+    pub(super) fn new(keyspace: Keyspace, in_blocks: bool) -> Self {
         Self { keyspace, in_blocks, batch: Batch::new(), run: None }
     }
 
-    fn is_full(&self) -> bool {
-        let open = self.run.as_ref().map_or(0, |run| run.data.len());
-        // Of tiny keys and values the lengths are the greater part of a frame.
-        self.batch.payload_bytes() + OP_BYTES_MAX * self.batch.len() + open >= BATCH_BYTES
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes() >= BATCH_BYTES
     }
 
-    fn take(&mut self, key: &[u8], value: Option<Bytes>) {
+    fn bytes(&self) -> usize {
+        let open = self.run.as_ref().map_or(0, |run| run.data.len());
+        // Of tiny keys and values the lengths are the greater part of a frame.
+        self.batch.payload_bytes() + OP_BYTES_MAX * self.batch.len() + open
+    }
+
+    /// Everything in `range`, until it is full: then where to go on.
+    pub(super) fn copy(
+        &mut self,
+        read: &dyn Read,
+        range: &KeyRange,
+        is_apart: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Bytes>> {
+        // The last batch may have ended in the middle of a file.
+        let start = self.take_stretch(read, range.start.clone())?;
+        if self.is_full() {
+            return Ok(Some(start));
+        }
+        let mut cursor = read.cursor(self.keyspace, KeyRange { start, ..range.clone() })?;
+        cursor.next()?;
+        while let Some((key, value)) = cursor.entry() {
+            if is_apart(key) {
+                cursor.next()?;
+                continue;
+            }
+            self.take(key, Some(value.clone()));
+            let mut rest = successor(key);
+            if self.is_full() {
+                return Ok(Some(rest));
+            }
+            if !self.is_in_stretch() {
+                cursor.next()?;
+                continue;
+            }
+            rest = self.take_stretch(read, rest)?;
+            if self.is_full() {
+                return Ok(Some(rest));
+            }
+            cursor.seek(&rest)?;
+        }
+        Ok(None)
+    }
+
+    pub(super) fn take(&mut self, key: &[u8], value: Option<Bytes>) {
         let block = if self.in_blocks { key.split_last_chunk() } else { None };
         match (block, value) {
             (Some((prefix, block)), value) => {
@@ -229,23 +271,57 @@ impl Stage {
     }
 
     fn take_block(&mut self, prefix: &[u8], block: u64, value: Option<&Bytes>) {
-        let goes_on = self.run.as_ref().is_some_and(|run| {
-            run.prefix == prefix && run.first + run.count == block && run.data.is_empty() == value.is_none()
-        });
-        if !goes_on {
-            self.end_run();
-        }
-        let run = self.run.get_or_insert_with(|| Run {
-            prefix: Bytes::copy_from_slice(prefix),
-            first: block,
-            count: 0,
-            data: BytesMut::new(),
-        });
+        let run = self.run_at(prefix, block, value.is_some());
         run.count += 1;
         if let Some(value) = value {
             debug_assert_eq!(value.len(), BLOCK_BYTES);
             run.data.extend_from_slice(value);
         }
+    }
+
+    /// What `block` is to be added to, with data or as a deleted one.
+    fn run_at(&mut self, prefix: &[u8], block: u64, has_data: bool) -> &mut Run {
+        let goes_on = self.run.as_ref().is_some_and(|run| {
+            run.prefix == prefix && run.first + run.count == block && run.data.is_empty() != has_data
+        });
+        if !goes_on {
+            self.end_run();
+        }
+        self.run.get_or_insert_with(|| Run {
+            prefix: Bytes::copy_from_slice(prefix),
+            first: block,
+            count: 0,
+            data: BytesMut::new(),
+        })
+    }
+
+    /// Whether what comes next is better read as a stretch.
+    fn is_in_stretch(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.count >= STRETCH_BLOCKS_MIN && !run.data.is_empty())
+    }
+
+    /// Takes the blocks that lie from `start` on, when that is right behind a block, as far as they are neighbours and
+    /// the stage is not full. It is full at the same block as if they came one by one. Returns what is behind them.
+    fn take_stretch(&mut self, read: &dyn Read, start: Bytes) -> Result<Bytes> {
+        let Some((prefix, mut block)) = self.in_blocks.then(|| block_behind(&start)).flatten() else {
+            return Ok(start);
+        };
+        let first = block;
+        while !self.is_full()
+            && let Some(extent) = read.next_extent(self.keyspace, prefix, block, ExtentKind::Data)?
+            && extent.first == block
+        {
+            let room = (BATCH_BYTES - self.bytes()).div_ceil(BLOCK_BYTES) as u64;
+            let count = extent.count.min(room);
+            let keyspace = self.keyspace;
+            let run = self.run_at(prefix, block, true);
+            let len = run.data.len();
+            run.data.resize(len + count as usize * BLOCK_BYTES, 0);
+            read.read_blocks(keyspace, prefix, block, &mut run.data[len..])?;
+            run.count += count;
+            block += count;
+        }
+        Ok(if block > first { successor(&[prefix, &(block - 1).to_be_bytes()].concat()) } else { start })
     }
 
     fn end_run(&mut self) {
@@ -266,7 +342,7 @@ impl Stage {
         self.batch.delete_range(self.keyspace, start, end);
     }
 
-    fn finish(mut self) -> Batch {
+    pub(super) fn finish(mut self) -> Batch {
         self.end_run();
         self.batch
     }

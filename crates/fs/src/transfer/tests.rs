@@ -1,6 +1,8 @@
 use bytes::Bytes;
-use kvfs_store::{Batch, Compression, Keyspace, Op};
+use kvfs_store::model::ModelStore;
+use kvfs_store::{Batch, Compression, Cursor, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Read, Store};
 
+use super::changes::Stage;
 use super::frame::{FrameHeader, FrameKind, decode_keyspace, encode_frame, encode_keyspace};
 use super::record::{DATA, META, USERS, XATTR, decode_records, encode_records};
 use super::*;
@@ -187,4 +189,60 @@ fn decoding_of_streams_survives_any_bytes() {
         assert!(reader.next(&mut &bytes[..]).is_err(), "seed {SEED:#x}, round {round}");
         assert!(reader.position() == 0 && reader.last_frame().len() <= FRAME_HEADER_BYTES + (2 << 20));
     }
+}
+
+/// What is in `range`, block by block.
+fn copy_one_by_one(stage: &mut Stage, mut cursor: Box<dyn Cursor>) -> Option<Bytes> {
+    cursor.next().unwrap();
+    while let Some((key, value)) = cursor.entry() {
+        stage.take(key, Some(value.clone()));
+        if stage.is_full() {
+            return Some([key, &[0]].concat().into());
+        }
+        cursor.next().unwrap();
+    }
+    None
+}
+
+#[test]
+fn stretches_of_blocks_come_in_the_frames_in_which_single_ones_would() {
+    const SEED: u64 = 0x5eed_0002;
+    let mut random = Random(SEED);
+    let store = ModelStore::new();
+    let data = store.open_keyspace("data", KeyspaceKind::Block, None).unwrap();
+    let mut block = 0;
+    for inode in [1, 2, 3, 300] {
+        for _ in 0..40 {
+            let mut batch = Batch::new();
+            let count = 1 + [random.below(4), random.below(60), random.below(500)][random.below(3) as usize];
+            batch.put_blocks(
+                data,
+                inode_key(inode),
+                block,
+                vec![random.below(256) as u8; count as usize * 4096],
+            );
+            store.apply(batch, Durability::Buffered).unwrap();
+            block += count + random.below(3);
+        }
+        block = random.below(1000);
+    }
+    let walk = |by_stretches: bool| {
+        let (mut batches, mut range) = (Vec::new(), KeyRange::all());
+        loop {
+            let mut stage = Stage::new(data, true);
+            let rest = if by_stretches {
+                stage.copy(&store, &range, |key| key.starts_with(&inode_key(2))).unwrap()
+            } else {
+                copy_one_by_one(&mut stage, store.cursor(data, range.clone()).unwrap())
+            };
+            batches.push(stage.finish());
+            let Some(start) = rest else { return batches };
+            range.start = start;
+        }
+    };
+    let by_stretches = walk(true);
+    let mut without = Batch::new();
+    without.delete_range(data, inode_key(2), inode_key(3));
+    store.apply(without, Durability::Buffered).unwrap();
+    assert!(by_stretches.len() > 10 && by_stretches == walk(false), "seed {SEED:#x}");
 }

@@ -30,7 +30,9 @@ pub(crate) fn open_keeping<D: Device + 'static>(
     background: Background,
     undo_count: usize,
 ) -> Arc<Db> {
-    let options = Options { memtable_bytes, background, undo_count, ..Options::with_memory(32 << 20) };
+    let bind_bytes_min = 16 << 10;
+    let options =
+        Options { memtable_bytes, background, undo_count, bind_bytes_min, ..Options::with_memory(32 << 20) };
     Db::open(Arc::clone(device) as _, options, Arc::new(SystemClock::new())).unwrap()
 }
 

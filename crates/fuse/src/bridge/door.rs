@@ -174,7 +174,8 @@ impl Bridge {
         if !on.notifier.get().is_some_and(|notifier| notifier.supports(INC_EPOCH)) {
             reply.error(Errno::OPNOTSUPP);
         } else if !on.root_names.visit() {
-            reply.error(Errno::AGAIN);
+            // AGAIN says something else to the kernel, which would make OPNOTSUPP of it.
+            reply.error(Errno::BUSY);
         } else {
             self.answer_call(reply, answer);
         }

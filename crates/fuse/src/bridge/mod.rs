@@ -44,6 +44,7 @@ use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
 use crate::transport::{BufferPool, Delivery};
 use background::Background;
+use commit::WriteOut;
 use door::RootNames;
 pub use door::{Answer, Door, Visitor};
 use files::Listing;
@@ -157,6 +158,7 @@ struct Shared {
     root_names: RootNames,
     /// Why the kernel could not write out a dirty page of this view: nobody else is told.
     lost_write: Mutex<Option<FsError>>,
+    write_out: WriteOut,
 }
 
 /// An operation that can be tried again.
@@ -402,6 +404,7 @@ impl Shared {
             commits: Mutex::default(),
             root_names: RootNames::default(),
             lost_write: Mutex::default(),
+            write_out: WriteOut::default(),
             config,
         }
     }

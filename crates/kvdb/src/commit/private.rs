@@ -8,7 +8,8 @@
 //! Thread safety: writers take turns (the transaction's lock); readers hold tables and runs, and the number of
 //! the last batch that was whole when they came, see [`OwnWrites`].
 //!
-//! Invariants: everything at or below `last` is wholly in the set; each table is newer than all below it;
+//! Invariants: everything at or below `last` is wholly in the set, and `last` never falls: a view of the set whose
+//! limit it still is shows all of it; each table is newer than all below it;
 //! block data is kept by the operation that brought it, so that the commit writes stretches, not blocks.
 
 use std::collections::BTreeMap;
@@ -195,6 +196,11 @@ impl PrivateWrites {
     fn view(&self) -> OwnWrites {
         let (table, sealed) = (Arc::clone(&self.table), self.sealed.clone());
         OwnWrites { table, sealed, runs: self.runs.clone(), limit: self.last }
+    }
+
+    /// The seqno of the newest record, or [`PRIVATE`].
+    pub fn last(&self) -> Seqno {
+        self.last
     }
 
     /// Sizes.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{KeyspaceKind, Result, Seqno};
+use kvfs_store::{Compression, KeyspaceKind, Result, Seqno};
 
 use super::pace::{Meter, Pace};
 use crate::format::PieceId;
@@ -37,6 +37,8 @@ pub(crate) struct OutputSpec {
     /// How far allocations may go.
     pub(crate) budget: Budget,
     pub(crate) piece_bytes: u64,
+    /// Bound blocks are taken over where so many bytes of them lie together; fewer are copied.
+    pub(crate) stitch_bytes_min: u64,
     pub(crate) packing: Packing,
     /// Whether pieces get their filters at once: somebody looks for keys there.
     pub(crate) filters: bool,
@@ -85,10 +87,25 @@ impl<'a> Output<'a> {
             .filtered(spec.filters)
     }
 
+    /// Whether the open piece is full: [`Output::writer_at`] will replace it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes() >= self.spec.piece_bytes || self.writer.meta_bytes() >= META_BYTES_MAX
+    }
+
+    /// How blocks are packed that have no wish of their own.
+    pub(crate) fn compression(&self) -> Compression {
+        self.spec.packing.compression
+    }
+
+    /// See [`OutputSpec::stitch_bytes_min`].
+    pub(crate) fn stitch_bytes_min(&self) -> u64 {
+        self.spec.stitch_bytes_min
+    }
+
     /// The piece that is open. Before adding anything at `key`, where no version of `key` is in it yet,
     /// it is replaced when it is full.
     pub(crate) fn writer_at(&mut self, key: &[u8]) -> Result<&mut PieceWriter> {
-        if self.bytes() >= self.spec.piece_bytes || self.writer.meta_bytes() >= META_BYTES_MAX {
+        if self.is_full() {
             self.cut(key)?;
         }
         Ok(&mut self.writer)

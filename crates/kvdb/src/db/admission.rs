@@ -82,7 +82,7 @@ impl Inner {
     }
 
     fn has_space(&self, bytes: u64, budget: Budget) -> bool {
-        let unflushed = self.view().unflushed_space_bytes() + self.transactions.bytes_private();
+        let unflushed = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
         // Indexes and filters of the future runs, and padding of short records.
         let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
@@ -144,7 +144,7 @@ impl Inner {
             return;
         }
         let debt = Debt {
-            unflushed_bytes: self.view().unflushed_bytes(),
+            unwritten_bytes: self.view().unwritten_bytes(),
             table_bytes: self.table_bytes,
             compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
             compaction_bytes_full: self.compaction_bytes_full(),

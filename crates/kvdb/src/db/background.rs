@@ -120,7 +120,8 @@ fn merge_loop(inner: &Inner) {
 /// is no space for any.
 fn clear_up(inner: &Inner, is_full: bool) -> Result<()> {
     let Some(_tending) = inner.tending.try_lock() else { return Ok(()) };
-    let is_due = (inner.has_cleared_snapshot() || inner.space_is_short()) && inner.reclaim_wanted();
+    let is_worth_it = inner.has_cleared_snapshot() || inner.merging.has_left_pass() || inner.space_is_short();
+    let is_due = is_worth_it && inner.reclaim_wanted();
     if is_due && (is_full || inner.merging.claims() == 0) { inner.reclaim_at_leisure() } else { Ok(()) }
 }
 
@@ -180,9 +181,9 @@ impl Inner {
         // Also an empty one, when the journal's tail lies before its end although everything is in runs.
         let is_behind = self.journal()?.used_bytes() > 0;
         self.seal_if(|active| active.bytes() > 0 || is_behind);
-        progress::stage("writing out", Unit::Bytes, self.view().unflushed_bytes());
+        progress::stage("writing out", Unit::Bytes, self.view().memtable_bytes());
         self.flush_all()?;
         self.close_transactions()?;
-        self.withdraw_patches()
+        self.withdraw_features_of_journal()
     }
 }

@@ -94,7 +94,7 @@ impl Inner {
     pub(crate) fn space(&self) -> SpaceStats {
         let stats = self.ctx.zones.space();
         let free = self.ctx.zones.free_bytes(Budget::Reserve);
-        let waiting = self.view().unflushed_space_bytes()
+        let waiting = self.view().unwritten_space_bytes()
             + self.transactions.bytes_private()
             + self.flush_slack_bytes();
         let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
@@ -137,7 +137,8 @@ impl Inner {
         let (cached, paged) = (self.ctx.cache.stats(), self.ctx.pages.stats());
         let mut stats = self.counters.list();
         let manifest_bytes = self.ledger.lock().manifest.bytes_written();
-        for (name, value) in self.amplification(&stats, logged.bytes_written + manifest_bytes).list() {
+        let logged_bytes = logged.bytes_written + logged.bytes_bound + manifest_bytes;
+        for (name, value) in self.amplification(&stats, logged_bytes).list() {
             stats.push((name.to_owned(), value));
         }
         stats.extend(self.stalls.list());
@@ -150,6 +151,7 @@ impl Inner {
         add("journal.groups", logged.groups);
         add("journal.flushes", logged.flushes);
         add("journal.bytes_written", logged.bytes_written);
+        add("journal.bytes_bound", logged.bytes_bound);
         add("journal.used_bytes", journal.map_or(0, Journal::used_bytes));
         add("journal.area_bytes", journal.map_or(0, Journal::area_bytes));
         add("manifest.bytes_written", manifest_bytes);

@@ -71,17 +71,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes back what is announced of patches, when the journal has none. The store is being closed.
-    pub(crate) fn withdraw_patches(&self) -> Result<()> {
-        // Who appends a patch looks at what is announced under this lock; what is in the journal counts, whether or not
+    /// Takes back what is announced of the journal alone, when that is empty. The store is being closed.
+    pub(crate) fn withdraw_features_of_journal(&self) -> Result<()> {
+        // Who appends anything of it looks at what is announced under this lock; what is in the journal counts, whether or not
         // its runs are there already.
         let order = self.order.lock();
         let ledger = self.ledger.lock();
-        if self.journal()?.used_bytes() > 0 || !self.announced.has(Feature::Patches) {
+        let announced = self.announced.get();
+        let features = Feature::OF_JOURNAL.into_iter().fold(announced, Features::without);
+        if self.journal()?.used_bytes() > 0 || features == announced {
             return Ok(());
         }
         // First here: who comes now announces it anew, behind the ledger's lock.
-        let features = self.announced.get().without(Feature::Patches);
         self.announced.set(features);
         drop(order);
         self.health.observe(ledger.manifest.set_version(features.version()))

@@ -2,7 +2,8 @@
 //!
 //! Crash order: data and metadata of all new pieces → device flush → manifest (with the journal's new
 //! tail) → the journal space may be reused. A crash in between loses nothing: before the manifest
-//! edit the journal still has everything, after it the runs do.
+//! edit the journal still has everything, after it the runs do. Blocks that lie in their final place already are not
+//! written again: the pieces refer to them there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,15 +11,15 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, StoreError, progress};
 
+use super::flush_blocks::write_blocks;
 use super::inner::Inner;
 use super::keyspaces::KeyspaceMeta;
 use super::patches::{Below, Source, WINDOW_RECORDS};
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::Pool;
 use crate::compaction::{Output, OutputSpec, Sink, Totals};
-use crate::format::SeqnoSpan;
 use crate::iter::{CompactionIter, KeepRules, Kept, surviving_tombstones};
-use crate::memtable::{MemTable, split_block_key};
+use crate::memtable::MemTable;
 use crate::run::Piece;
 use crate::version::Edit;
 use crate::zone::{Budget, Stream};
@@ -49,14 +50,17 @@ impl Inner {
         let flushed = self.health.observe(match &sealed.layer {
             SealedLayer::Table(table) => {
                 table.wait_quiescent();
-                self.flush_table(&sealed, table)
+                self.write_bound(table).and_then(|()| self.flush_table(&sealed, table))
             }
             SealedLayer::Runs(runs) => {
                 runs.wait_quiescent();
                 self.adopt(&sealed, runs).map(|()| (0, 0))
             }
         });
-        self.flush_is_full.store(matches!(flushed, Err(StoreError::Full)), Ordering::Release);
+        let was_full = self.flush_is_full.swap(matches!(flushed, Err(StoreError::Full)), Ordering::AcqRel);
+        if was_full && flushed.is_ok() {
+            self.note_flushes_go_on();
+        }
         self.pace.note_stuck(flushed.is_err());
         let (bytes, raw_bytes) = flushed?;
         if bytes > 0 {
@@ -67,13 +71,20 @@ impl Inner {
         Ok(true)
     }
 
-    /// Returns the bytes of the new runs, and what they would be if nothing was packed.
+    /// Everything that `table` has bound is written when this returns, and so will be durable with its runs.
+    fn write_bound(&self, table: &MemTable) -> Result<()> {
+        if table.bytes_bound() == 0 { Ok(()) } else { self.journal()?.write_out() }
+    }
+
+    /// Returns the bytes that were written, and what they would be if nothing was packed.
     fn flush_table(&self, sealed: &Sealed, table: &Arc<MemTable>) -> Result<(u64, u64)> {
         let mut edits = Vec::new();
         let mut keyspaces = Vec::new();
         let mut fresh = Vec::new();
+        let mut stitched_bytes = 0;
         for keyspace in table.keyspaces() {
-            let pieces = self.write_run(keyspace, table)?;
+            let (pieces, totals) = self.write_run(keyspace, table)?;
+            stitched_bytes += totals.bytes_stitched;
             if pieces.is_empty() {
                 continue;
             }
@@ -85,13 +96,13 @@ impl Inner {
             keyspaces.push(keyspace);
             fresh.extend(pieces);
         }
-        let bytes = fresh.iter().map(|piece| piece.desc().data_bytes).sum();
-        let raw_bytes = fresh.iter().map(|piece| piece.raw_bytes()).sum();
+        let bytes: u64 = fresh.iter().map(|piece| piece.desc().data_bytes).sum();
+        let raw_bytes: u64 = fresh.iter().map(|piece| piece.raw_bytes()).sum();
         if !fresh.is_empty() {
             self.flush_device("a memtable's runs")?;
         }
         self.install_sealed(sealed, edits, &keyspaces, &fresh)?;
-        Ok((bytes, raw_bytes))
+        Ok((bytes.saturating_sub(stitched_bytes), raw_bytes.saturating_sub(stitched_bytes)))
     }
 
     /// Puts runs in the place of the oldest sealed layer; its part of the journal retires.
@@ -117,7 +128,7 @@ impl Inner {
     }
 
     /// What one keyspace's part of the memtable becomes.
-    fn write_run(&self, keyspace: u32, table: &Arc<MemTable>) -> Result<Vec<Arc<Piece>>> {
+    fn write_run(&self, keyspace: u32, table: &Arc<MemTable>) -> Result<(Vec<Arc<Piece>>, Totals)> {
         let meta = self.keyspaces.get(keyspace)?;
         let view = self.view();
         let rules = KeepRules {
@@ -128,9 +139,9 @@ impl Inner {
         };
         let mut below = Below::new(view.version.runs(keyspace).to_vec(), self.flush_readers());
         let spec = self.output_spec(keyspace, &meta, true, Budget::Reserve);
-        let pieces = write_table(table, spec, rules, &mut below)?;
+        let written = write_table(table, spec, rules, &mut below)?;
         self.counters.note_lost_blocks(below.tell_lost(&meta.name));
-        Ok(pieces)
+        Ok(written)
     }
 
     pub(crate) fn output_spec(
@@ -154,6 +165,7 @@ impl Inner {
             base: 0,
             budget,
             piece_bytes: self.options.merge.piece_bytes,
+            stitch_bytes_min: self.options.merge.stitch_bytes_min,
             packing: self.packing(meta),
             filters: self.is_searched(keyspace),
             next_id: Arc::clone(&self.next_id),
@@ -180,7 +192,7 @@ pub(super) fn write_table(
     spec: OutputSpec,
     rules: KeepRules,
     below: &mut Below,
-) -> Result<Vec<Arc<Piece>>> {
+) -> Result<(Vec<Arc<Piece>>, Totals)> {
     let tombstones = table.tombstones(spec.keyspace);
     let survivors = surviving_tombstones(&tombstones, &rules);
     let boundaries = rules.boundaries.clone();
@@ -197,11 +209,11 @@ pub(super) fn write_table(
     let source = Source { table, keyspace, device: device.as_ref() };
     let resolve = |window: &mut Vec<Kept>| below.resolve(source, &boundaries, window);
     let output = Output::new(spec, survivors, &mut collect);
-    match kind {
+    let totals = match kind {
         KeyspaceKind::Tuple => write_tuples(&mut records, output)?,
-        KeyspaceKind::Block => write_blocks(&mut records, output, wish_of, resolve)?,
+        KeyspaceKind::Block => write_blocks(table, &mut records, output, wish_of, resolve)?,
     };
-    Ok(collect.pieces)
+    Ok((collect.pieces, totals))
 }
 
 fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<Totals> {
@@ -213,44 +225,4 @@ fn write_tuples(records: &mut CompactionIter, mut output: Output<'_>) -> Result<
         last_key = record.key;
     }
     output.finish()
-}
-
-/// The k-th newest version of a block goes to layer k.
-fn write_blocks(
-    records: &mut CompactionIter,
-    mut output: Output<'_>,
-    wish_of: impl Fn(&[u8]) -> Compression,
-    mut resolve: impl FnMut(&mut Vec<Kept>) -> Result<()>,
-) -> Result<Totals> {
-    let mut last_key = Bytes::new();
-    let mut wish = Compression::None;
-    let mut layer = 0;
-    let mut window = Vec::new();
-    records.first()?;
-    while take_window(records, &mut window)? {
-        resolve(&mut window)?;
-        for record in window.drain(..) {
-            let again = record.key == last_key;
-            layer = if again { layer + 1 } else { 0 };
-            let writer = if again { output.writer() } else { output.writer_at(&record.key)? };
-            if let Some((prefix, block)) = split_block_key(&record.key) {
-                if split_block_key(&last_key).is_none_or(|(last, _)| last != prefix) {
-                    wish = wish_of(prefix);
-                }
-                let span = SeqnoSpan { count: 1, seqno: record.seqno };
-                writer.add_blocks(layer, prefix, block, &[span], &[&record.value], wish)?;
-            }
-            last_key = record.key;
-        }
-    }
-    output.finish()
-}
-
-/// Takes some records, and all of each of their keys; false at the end.
-fn take_window(records: &mut CompactionIter, window: &mut Vec<Kept>) -> Result<bool> {
-    while window.len() < WINDOW_RECORDS || window.last().map(|last| &last.key[..]) == records.peek_key() {
-        let Some(record) = records.next_kept()? else { break };
-        window.push(record);
-    }
-    Ok(!window.is_empty())
 }

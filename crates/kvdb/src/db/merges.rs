@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use kvfs_store::{Result, StoreError};
 
-use super::inner::Inner;
+use super::inner::{Inner, NEVER_RECLAIMED};
 use crate::compaction::{MergeJob, Pace, Sink, Victims, picker};
 use crate::iter::KeepRules;
 use crate::run::Piece;
@@ -157,6 +157,18 @@ impl Inner {
         done
     }
 
+    /// Merges until none is due, and none is under way that could leave one.
+    pub(crate) fn compact(&self) -> Result<()> {
+        loop {
+            // Before the look: what ends during it counts.
+            let ends = self.merging.ends();
+            self.check_running()?;
+            if !self.merge_once()? && !self.merging.wait_for_end(ends) {
+                return Ok(());
+            }
+        }
+    }
+
     fn pace(&self) -> Arc<dyn Pace> {
         Arc::clone(&self.pace) as Arc<dyn Pace>
     }
@@ -267,15 +279,34 @@ impl Inner {
     /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
     /// beside it. Ends early when somebody wants all runs to himself.
     pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
-        let (mark, _) = self.begin_reclaim()?;
-        let mut result = self.merge_each(&Victims::default());
-        if let Ok(true) = result {
-            result = self.merge_each(&self.victims());
+        let (mark, mut is_flushed) = self.begin_reclaim()?;
+        // Until it is through: one that fails or ends early is to be done again.
+        self.merging.leave_pass(true);
+        let mut is_through = self.merge_at_leisure(mark)?;
+        if !is_flushed && is_through && full_is_false(self.flush_all())? {
+            is_flushed = true;
+            // As in `reclaim`.
+            is_through = self.merge_at_leisure(mark)?;
         }
+        self.merging.leave_pass(!is_through || !is_flushed);
+        Ok(())
+    }
+
+    /// False when it ended early.
+    fn merge_at_leisure(&self, mark: u64) -> Result<bool> {
+        let result = self
+            .merge_each(&Victims::default())
+            .and_then(|is_through| Ok(is_through && self.merge_each(&self.victims())?));
         if !matches!(result, Ok(false)) {
+            // Of one that failed, too: it would only fail again before anything has changed.
             self.reclaimed_at.store(mark, Ordering::Release);
         }
-        result.map(drop)
+        result
+    }
+
+    /// Flushes go on that had found no space: what they bring may delete what the last pass kept.
+    pub(crate) fn note_flushes_go_on(&self) {
+        self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
     }
 
     /// Applied batches that a pass which begins now knows of; false: there was no space to flush them all.

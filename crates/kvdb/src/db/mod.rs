@@ -6,6 +6,7 @@
 mod admission;
 mod adopted;
 mod background;
+mod binding;
 mod changed;
 mod check;
 mod checkpoints;
@@ -13,6 +14,7 @@ mod compression;
 mod counters;
 mod features;
 mod flush;
+mod flush_blocks;
 mod health;
 mod inner;
 mod keyspaces;
@@ -87,13 +89,12 @@ impl Db {
         self.inner.flush_all()
     }
 
-    /// Runs merges until none is due that is not under way.
+    /// Runs merges until none is due. Those of other threads are waited for, and what they leave is gone over.
     ///
     /// # Errors
-    /// I/O errors, sticky; `Full`.
+    /// I/O errors, sticky; `Full`; `Failed` when the store is closed meanwhile.
     pub fn compact(&self) -> Result<()> {
-        while self.inner.merge_once()? {}
-        Ok(())
+        self.inner.compact()
     }
 
     /// Frees all the space that garbage holds, as far as one pass finds it.

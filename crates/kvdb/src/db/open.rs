@@ -37,7 +37,7 @@ use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCom
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
 use crate::version::{Edit, Manifest, ManifestState, UndoState, Version};
-use crate::zone::Zones;
+use crate::zone::{Bindings, Bound, Zones};
 
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
 /// some data.
@@ -131,12 +131,12 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
     }
     let mut replay = Replay::new(&options, &ctx, &keyspaces, &state);
     let mut feed = |replayed: Replayed| replay.take(&replayed);
-    let tail = state.journal_tail;
+    let from = (state.journal_tail, state.flushed_seqno);
     let journal = if options.read_only {
-        Journal::replay(device.as_ref(), area, next_epoch, tail, &mut feed)?;
+        Journal::replay(device.as_ref(), area, next_epoch, from, &mut feed)?;
         None
     } else {
-        let journal = Journal::open(device, area, next_epoch, tail, Arc::clone(&clock), &mut feed)?;
+        let journal = Journal::open(device, area, next_epoch, from, Arc::clone(&clock), &mut feed)?;
         Some(journal.charged_to(Arc::clone(&ctx.accountant)))
     };
     let Replay { active, sealed, last_seqno, commits, undo, active_from, .. } = replay;
@@ -316,10 +316,15 @@ impl<'a> Replay<'a> {
             self.seal(replayed.lsn);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
+        let mut bindings = Bindings::default();
+        for (op, place) in &replayed.places {
+            bindings.push(*op, Bound::restore(&self.ctx.zones, place.clone())?);
+        }
         // Of some of these blocks the flush writes a version for each position.
         self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
         let writing = self.active.begin_write();
         self.active.apply(&replayed.batch, replayed.base, kinds);
+        self.active.bind(&replayed.batch, replayed.base, &bindings);
         drop(writing);
         self.last_seqno = replayed.base + replayed.batch.len() as u64 - 1;
         if let Some(mark) = &replayed.mark {

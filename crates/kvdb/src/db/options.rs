@@ -61,6 +61,9 @@ pub struct Options {
     /// A transaction that has written this much (bytes) commits by way of runs of its own, although it would fit
     /// one batch: that costs two more flushes of the device, and spares the journal everything that it wrote.
     pub batch_commit_bytes_max: u64,
+    /// Consecutive blocks of one operation that are at least so many bytes go to their final place at once, and not
+    /// through the journal; `usize::MAX`: none do.
+    pub bind_bytes_min: usize,
     /// Longest time that an applied batch stays unsynced.
     pub commit_interval: Duration,
     /// Target payload of a tuple block (bytes).
@@ -116,6 +119,7 @@ impl Options {
             memtable_bytes: (memory_bytes / 16).clamp(1 << 20, 64 << 20),
             private_bytes: (memory_bytes / 8).max(1 << 20),
             batch_commit_bytes_max: 8 << 20,
+            bind_bytes_min: 128 << 10,
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
             cache_policy: Policy::default(),

@@ -52,7 +52,7 @@ impl Inner {
             spec.base = PRIVATE;
             // Transactions keep whole blocks: patches would be put over zeros here.
             debug_assert!(!table.has_patches(), "a private table has whole blocks alone");
-            let pieces = write_table(table, spec, rules, &mut Below::nothing())?;
+            let (pieces, _) = write_table(table, spec, rules, &mut Below::nothing())?;
             if !pieces.is_empty() {
                 spill.pieces.insert(keyspace, pieces);
             }

@@ -29,7 +29,7 @@ const FLUSH_RATE_UNKNOWN: u64 = 100 << 20;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Debt {
     /// In the active memtable, and those that wait for their flush.
-    pub(crate) unflushed_bytes: u64,
+    pub(crate) unwritten_bytes: u64,
     /// Size of a full one.
     pub(crate) table_bytes: u64,
     /// Bytes of runs beyond K in their size class.
@@ -48,7 +48,7 @@ pub(crate) fn is_charged(compaction_bytes: u64, compaction_bytes_full: u64) -> b
 /// What a byte costs, in times of its flush.
 fn price(debt: Debt) -> f64 {
     // Between two and three tables up to the rate of flushes, in the fourth far below it.
-    let tables = debt.unflushed_bytes as f64 / debt.table_bytes.max(1) as f64;
+    let tables = debt.unwritten_bytes as f64 / debt.table_bytes.max(1) as f64;
     let over = (tables - TABLES_FREE).max(0.0);
     let steep = (over - 1.0).max(0.0);
     let flush_price = over.min(1.0) + steep * steep * (PRICE_MAX - 1.0);
@@ -72,7 +72,7 @@ mod tests {
 
     fn debt(tables_percent: u64, compaction_bytes: u64) -> Debt {
         Debt {
-            unflushed_bytes: tables_percent * 64 * MIB / 100,
+            unwritten_bytes: tables_percent * 64 * MIB / 100,
             table_bytes: 64 * MIB,
             compaction_bytes,
             compaction_bytes_full: 100 * MIB,
@@ -117,7 +117,7 @@ mod tests {
             let (rate, step_bytes) = ((100 * MIB) as f64 * slowdown, 64 << 10);
             let (mut unflushed, mut flushed, mut most) = (0.0_f64, 0.0, 0.0_f64);
             for _ in 0..200_000 {
-                let debt = Debt { unflushed_bytes: unflushed as u64, ..debt(0, 0) };
+                let debt = Debt { unwritten_bytes: unflushed as u64, ..debt(0, 0) };
                 // Writing itself takes time, too: 400 MiB each second.
                 let seconds = cost(step_bytes, debt).as_secs_f64() + step_bytes as f64 / (400 * MIB) as f64;
                 unflushed += step_bytes as f64;

@@ -7,7 +7,7 @@
 //! Thread safety: shared; the lock of the ids is held across their reservation, the other one never across
 //! I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -38,8 +38,11 @@ struct Known {
     /// Ids that have neither been committed nor aborted.
     open: BTreeSet<TxnId>,
     committed: BTreeMap<TxnId, Seqno>,
-    /// The same, oldest first.
+    /// Those that wrote something, oldest first.
     by_seqno: BTreeMap<Seqno, TxnId>,
+    /// Those that wrote nothing, in the order of their ends. Bounded by themselves: however many there are, they push
+    /// out no other one.
+    empty: VecDeque<TxnId>,
     /// Those of which only the journal knows.
     unsaved: BTreeMap<Seqno, TxnId>,
 }
@@ -50,6 +53,16 @@ impl Known {
         self.by_seqno.insert(seqno, id);
         if self.by_seqno.len() > COMMITTED_MAX
             && let Some((_, oldest)) = self.by_seqno.pop_first()
+        {
+            self.committed.remove(&oldest);
+        }
+    }
+
+    fn remember_empty(&mut self, id: TxnId, position: Position) {
+        self.committed.insert(id, position.0);
+        self.empty.push_back(id);
+        if self.empty.len() > COMMITTED_MAX
+            && let Some(oldest) = self.empty.pop_front()
         {
             self.committed.remove(&oldest);
         }
@@ -127,10 +140,7 @@ impl Transactions {
     pub(crate) fn note_empty_commit(&self, id: TxnId, position: Position) {
         let mut known = self.known.lock();
         known.open.remove(&id);
-        known.committed.insert(id, position.0);
-        if known.committed.len() > 2 * COMMITTED_MAX {
-            known.committed.pop_first();
-        }
+        known.remember_empty(id, position);
         self.commits.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -293,5 +303,21 @@ mod tests {
         }
         assert_eq!(transactions.outcome(TxnId(9_999)), committed(7));
         assert!(transactions.known.lock().committed.len() <= 2 * COMMITTED_MAX);
+    }
+
+    #[test]
+    fn commits_without_writes_push_out_no_other_ones() {
+        let transactions = Transactions::new(1, &BTreeMap::new(), []);
+        (1..=100).for_each(|id| transactions.note_commit(TxnId(id), 10 * id));
+        let others = 1000..1000 + 3 * COMMITTED_MAX as u64;
+        others.clone().for_each(|id| transactions.note_empty_commit(TxnId(id), Position(2000)));
+        for id in 1..=100 {
+            assert_eq!(transactions.outcome(TxnId(id)), committed(10 * id));
+        }
+        // An old one that ends late is among the last ones all the same.
+        transactions.note_empty_commit(TxnId(500), Position(2000));
+        transactions.note_empty_commit(TxnId(others.end), Position(2000));
+        assert_eq!(transactions.outcome(TxnId(500)), committed(2000));
+        assert_eq!(transactions.outcome(TxnId(others.start)), TxnOutcome::Unknown);
     }
 }

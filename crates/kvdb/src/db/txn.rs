@@ -25,7 +25,7 @@ use super::inner::Inner;
 use super::layers::Layers;
 use super::read::ReadAt;
 use super::stalls::Held;
-use crate::commit::{PRIVATE, PrivateWrites, SnapshotPin, Spill};
+use crate::commit::{OwnWrites, PRIVATE, PrivateWrites, SnapshotPin, Spill};
 use crate::journal::{CommitMark, CommitNote};
 use crate::memtable::{BlockFill, MemTable, Merger, NewerSearch};
 use crate::version::{CheckpointState, Edit};
@@ -245,9 +245,9 @@ impl DbTxn {
         Ok(spill)
     }
 
-    /// Applies a checked batch of whole blocks, unless others have come in after the first `seen` ones; says whether
-    /// it did.
-    fn apply_unless_changed(&self, batch: &Batch, seen: Option<u64>) -> Result<bool> {
+    /// Applies a checked batch of whole blocks, unless others have come in after the one that ended at `seen`; says
+    /// whether it did.
+    fn apply_unless_changed(&self, batch: &Batch, seen: Option<Seqno>) -> Result<bool> {
         let mut held = Held::default();
         let admitted = self.inner.admit_space(batch, &mut held);
         self.inner.note_held(&held);
@@ -255,7 +255,7 @@ impl DbTxn {
         self.make_room(batch)?;
         let kinds = self.inner.keyspaces.kinds_of(batch)?;
         self.with(|live| {
-            if seen.is_some_and(|seen| live.writes.stats().batches != seen) {
+            if seen.is_some_and(|seen| live.writes.last() != seen) {
                 return Ok(false);
             }
             self.change(&mut live.writes, |writes| writes.apply(batch, kinds));
@@ -264,8 +264,8 @@ impl DbTxn {
     }
 
     /// `batch` with whole blocks in the place of patches, which lie on what the transaction sees. So nothing in
-    /// private tables, runs and net batches is a patch.
-    fn whole_blocks(&self, batch: &Batch) -> Result<Batch> {
+    /// private tables, runs and net batches is a patch. And the newest own record that was seen.
+    fn whole_blocks(&self, batch: &Batch) -> Result<(Batch, Seqno)> {
         let layers = self.layers()?;
         // What comes before a patch in the batch.
         let staged = MemTable::new(Arc::clone(&self.inner.ctx.accountant));
@@ -283,7 +283,7 @@ impl DbTxn {
             layers.fill(keyspace.0, fill)?;
             whole.put_blocks_packed(*keyspace, prefix.clone(), *block, data, *compression);
         }
-        Ok(whole)
+        Ok((whole, layers.own.as_ref().map_or(PRIVATE, OwnWrites::limit)))
     }
 
     /// What the journal says of the commit.
@@ -484,8 +484,7 @@ impl Txn for DbTxn {
         }
         loop {
             // Read without the lock: it may take long. Who comes in between is rare.
-            let seen = self.stats().batches;
-            let whole = self.whole_blocks(&batch)?;
+            let (whole, seen) = self.whole_blocks(&batch)?;
             if self.apply_unless_changed(&whole, Some(seen))? {
                 return Ok(());
             }

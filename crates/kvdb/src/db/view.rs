@@ -110,13 +110,13 @@ impl View {
         self.tables().map(|table| table.bytes()).sum()
     }
 
-    /// About what the flushes of all memtables write (bytes).
-    pub(crate) fn unflushed_bytes(&self) -> u64 {
-        self.tables().map(|table| table.flush_bytes()).sum()
+    /// About what the flushes of all memtables still have to write (bytes).
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.tables().map(|table| table.unwritten_bytes()).sum()
     }
 
-    /// The most that the flushes of all memtables take on the device (bytes).
-    pub(crate) fn unflushed_space_bytes(&self) -> u64 {
+    /// The most that the flushes of all memtables still take on the device (bytes).
+    pub(crate) fn unwritten_space_bytes(&self) -> u64 {
         self.tables().map(|table| table.space_bytes()).sum()
     }
 

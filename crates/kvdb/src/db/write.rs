@@ -1,4 +1,4 @@
-//! The life of a write: admission → order → journal → memtable → publication → (sync).
+//! The life of a write: admission → a place for large ones → order → journal → memtable → publication → (sync).
 //!
 //! Thread safety: the order lock covers seqno assignment, the journal append and the choice of the
 //! memtable, so that all three agree on one order; insertion runs outside it, in parallel.
@@ -15,7 +15,7 @@ use super::stalls::Held;
 use super::throttle::SEALED_MAX;
 use super::view::{Sealed, View};
 use crate::format::Feature;
-use crate::journal::{AppendError, Appended, CommitMark, Journal};
+use crate::journal::{AppendError, Appended, CommitMark, Journal, Record};
 use crate::memtable::MemTable;
 
 impl Inner {
@@ -85,17 +85,19 @@ impl Inner {
         let count = batch.len() as u64;
         let kinds = self.keyspaces.kinds_of(batch)?;
         let journal = self.journal()?;
+        let bindings = self.bind(batch)?;
+        let record = Record { batch, bindings: &bindings, mark };
+        let needed = [
+            batch.has_patches().then_some(Feature::Patches),
+            (!bindings.is_empty()).then_some(Feature::Bound),
+        ];
         let (base, table, ticket, is_due, order) = loop {
             let mut order = self.order.lock();
-            if batch.has_patches() && !self.announced.has(Feature::Patches) {
+            if needed.into_iter().flatten().any(|feature| !self.announced.has(feature)) {
                 return Err(StoreError::Failed { reason: "the store was closed".into() });
             }
             let base = order.next_seqno;
-            let appended = match mark {
-                Some(mark) => journal.append_commit(base, batch, mark),
-                None => journal.append(base, batch),
-            };
-            match appended {
+            match journal.append(base, record) {
                 Ok(Appended { is_due, .. }) => {
                     order.next_seqno += count;
                     let table = Arc::clone(&self.view().active);
@@ -115,6 +117,7 @@ impl Inner {
             table.note_pinned(self.snapshots.newest().unwrap_or(0));
         }
         table.apply(batch, base, kinds);
+        table.bind(batch, base, &bindings);
         ticket.publish()?;
         let last = base + count - 1;
         if let Some(mark) = mark {

@@ -12,7 +12,7 @@ pub const FORMAT_VERSION_PLAIN: u32 = 1;
 pub const FORMAT_VERSION: u32 = ANNOUNCED[ANNOUNCED.len() - 1].0;
 
 /// Which version announces what, ascending.
-const ANNOUNCED: [(u32, Feature); 2] = [(2, Feature::Packed), (3, Feature::Patches)];
+const ANNOUNCED: [(u32, Feature); 3] = [(2, Feature::Packed), (3, Feature::Patches), (4, Feature::Bound)];
 
 /// Something that a store of the first version does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,14 @@ pub enum Feature {
     Packed,
     /// The journal has patches of blocks. They are gone when it is empty.
     Patches,
+    /// The journal refers to blocks in their final place. It does not when it is empty.
+    Bound,
 }
 
 impl Feature {
+    /// What only the journal ever has.
+    pub const OF_JOURNAL: [Self; 2] = [Self::Patches, Self::Bound];
+
     const fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -83,8 +88,10 @@ mod tests {
         let none = Features::default();
         let (packed, patches) = (none.with(Feature::Packed), none.with(Feature::Patches));
         let all = packed.with(Feature::Patches);
-        assert_eq!([none, packed, patches, all].map(Features::version), [1, 2, 3, 3]);
+        let bound = none.with(Feature::Bound);
+        assert_eq!([none, packed, patches, all, bound].map(Features::version), [1, 2, 3, 3, 4]);
         assert_eq!([1, 2, 3].map(Features::announced_by), [none, packed, all]);
+        assert_eq!(Features::announced_by(4), all.with(Feature::Bound));
         assert_eq!(all.without(Feature::Patches), packed);
         assert_eq!(patches.without(Feature::Patches).version(), FORMAT_VERSION_PLAIN);
         assert!(ANNOUNCED.windows(2).all(|pair| pair[0].0 < pair[1].0));

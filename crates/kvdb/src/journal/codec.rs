@@ -9,7 +9,8 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
 
-use crate::format::{DecodeError, Decoder, Sink};
+use crate::format::{DecodeError, Decoder, Extent, SECTOR_BYTES, Sink};
+use crate::zone::{Bindings, Place};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -30,6 +31,15 @@ const PUT_BLOCKS_PACKED: u8 = 9;
 /// A part of one block, with a wish how the block is stored in front. Only where both superblocks announce it
 /// ([`crate::format::Feature::Patches`]).
 const PATCH_BLOCK: u8 = 10;
+
+/// As `PUT_BLOCKS`, but the data lies in its final place: extents and checksums in its stead. Only where both superblocks
+/// announce it ([`crate::format::Feature::Bound`]).
+const PUT_BLOCKS_BOUND: u8 = 11;
+
+/// Most bytes of an extent: its address and its length, in sectors.
+const EXTENT_BYTES_MAX: usize = 10 + 5;
+/// Bytes of a block's checksum.
+const CRC_BYTES: usize = 4;
 
 /// Most bytes of an operation beyond its payload: tag, compression, keyspace, block number, offset and two lengths.
 const OP_BYTES_MAX: usize = 2 + 5 + 10 + 2 + 2 * 5;
@@ -69,11 +79,35 @@ pub struct SpilledCommit {
     pub runs: Vec<u64>,
 }
 
+/// A batch on its way into the journal.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    /// The operations.
+    pub batch: &'a Batch,
+    /// Those whose blocks have a place of their own: the journal writes them there before it writes the group.
+    pub bindings: &'a Bindings,
+    /// The transaction whose commit they are.
+    pub mark: Option<&'a CommitMark>,
+}
+
+impl<'a> From<&'a Batch> for Record<'a> {
+    /// Nothing of it is bound, and it is no commit.
+    fn from(batch: &'a Batch) -> Self {
+        Self { batch, bindings: Bindings::none(), mark: None }
+    }
+}
+
+impl Record<'_> {
+    /// The blocks that are bound (bytes).
+    pub(super) fn bytes_bound(&self) -> usize {
+        self.bindings.blocks() as usize * BLOCK_BYTES
+    }
+}
+
 /// What one record of the journal says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(super) enum Entry<'a> {
-    /// Operations, and the transaction whose commit they are.
-    Batch(&'a Batch, Option<&'a CommitMark>),
+    Batch(Record<'a>),
     Spilled(&'a SpilledCommit),
 }
 
@@ -81,25 +115,35 @@ impl Entry<'_> {
     /// How many seqnos it takes.
     pub(super) fn operations(&self) -> u64 {
         match self {
-            Self::Batch(batch, _) => batch.len() as u64,
+            Self::Batch(record) => record.batch.len() as u64,
             Self::Spilled(commit) => commit.operations,
         }
     }
 
-    /// Keys and values (bytes).
+    /// Blocks that are written in a place of their own (bytes).
+    pub(super) fn bytes_bound(&self) -> usize {
+        match self {
+            Self::Batch(record) => record.bytes_bound(),
+            Self::Spilled(_) => 0,
+        }
+    }
+
+    /// Keys and values (bytes), but for bound blocks.
     pub(super) fn payload_bytes(&self) -> usize {
         match self {
-            Self::Batch(batch, _) => batch.payload_bytes(),
+            Self::Batch(record) => record.batch.payload_bytes() - record.bytes_bound(),
             Self::Spilled(_) => 0,
         }
     }
 }
 
-/// No less than [`encode`] appends. O(1).
+/// No less than [`encode`] appends. O(bound operations).
 pub(super) fn encoded_len_max(entry: Entry<'_>) -> usize {
     match entry {
-        Entry::Batch(batch, _) => {
-            encoded_len_max_of(batch.len() as u64, batch.payload_bytes() as u64) as usize
+        Entry::Batch(record) => {
+            let places: usize = record.bindings.iter().map(|(_, bound)| place_len_max(bound.place())).sum();
+            let ops = record.batch.len() as u64;
+            encoded_len_max_of(ops, entry.payload_bytes() as u64) as usize + places
         }
         Entry::Spilled(commit) => BATCH_BYTES_MAX + 10 * (1 + commit.runs.len()),
     }
@@ -110,12 +154,16 @@ pub(super) fn encoded_len_max_of(ops: u64, payload_bytes: u64) -> u64 {
     BATCH_BYTES_MAX as u64 + ops * OP_BYTES_MAX as u64 + payload_bytes
 }
 
+fn place_len_max(place: &Place) -> usize {
+    5 + place.extents.len() * EXTENT_BYTES_MAX + place.crcs.len() * CRC_BYTES
+}
+
 /// Appends `entry`, whose first seqno is `base`, to `sink`.
 pub(super) fn encode(base: Seqno, entry: Entry<'_>, sink: &mut impl Sink) {
     sink.put_varint(base);
     sink.put_varint(entry.operations());
     match entry {
-        Entry::Batch(batch, mark) => encode_batch(batch, mark, sink),
+        Entry::Batch(record) => encode_batch(record, sink),
         Entry::Spilled(commit) => {
             encode_note(commit.note.as_ref(), sink);
             sink.put_u8(SPILLED);
@@ -136,14 +184,35 @@ fn encode_note(note: Option<&CommitNote>, sink: &mut impl Sink) {
     }
 }
 
-fn encode_batch(batch: &Batch, mark: Option<&CommitMark>, sink: &mut impl Sink) {
-    if let Some(CommitMark { txn, note }) = mark {
+fn encode_batch(record: Record<'_>, sink: &mut impl Sink) {
+    if let Some(CommitMark { txn, note }) = record.mark {
         encode_note(note.as_ref(), sink);
         sink.put_u8(TXN);
         sink.put_varint(txn.0);
     }
-    for op in batch.ops() {
-        encode_op(op, sink);
+    let mut bindings = record.bindings.iter().peekable();
+    for (at, op) in record.batch.ops().iter().enumerate() {
+        match (op, bindings.next_if(|(bound, _)| *bound == at)) {
+            (Op::PutBlocks { keyspace, prefix, first, .. }, Some((_, bound))) => {
+                sink.put_u8(PUT_BLOCKS_BOUND);
+                sink.put_varint(u64::from(keyspace.0));
+                sink.put_bytes(prefix);
+                sink.put_varint(*first);
+                encode_place(bound.place(), sink);
+            }
+            _ => encode_op(op, sink),
+        }
+    }
+}
+
+fn encode_place(place: &Place, sink: &mut impl Sink) {
+    sink.put_varint(place.extents.len() as u64);
+    for extent in &place.extents {
+        sink.put_varint(extent.addr / SECTOR_BYTES);
+        sink.put_varint(u64::from(extent.len) / SECTOR_BYTES);
+    }
+    for crc in &place.crcs {
+        sink.put_u32(*crc);
     }
 }
 
@@ -195,14 +264,24 @@ fn encode_op(op: &Op, sink: &mut impl Sink) {
 }
 
 /// A record of the journal, read back.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) base: Seqno,
     /// How many seqnos it takes.
     pub(super) operations: u64,
-    pub(super) batch: Batch,
+    /// Bound blocks are missing in it.
+    pub(super) ops: Vec<Op>,
+    /// Where those lie, by the numbers of their operations, ascending.
+    pub(super) places: Vec<(usize, Place)>,
     pub(super) mark: Option<CommitMark>,
     pub(super) spilled: Option<SpilledCommit>,
+}
+
+impl Read {
+    /// Seqno of the last operation.
+    pub(super) fn last_seqno(&self) -> Seqno {
+        self.base + self.operations.max(1) - 1
+    }
 }
 
 /// Reads the batches of one group in order. Long values share the group's memory.
@@ -226,7 +305,7 @@ impl<'a> BatchReader<'a> {
         if base.checked_add(ops).is_none() {
             return Err(DecodeError("a batch passes the greatest seqno"));
         }
-        let mut read = Read { base, operations: ops, batch: Batch::new(), mark: None, spilled: None };
+        let mut read = Read { base, operations: ops, ..Read::default() };
         for at in 0..ops {
             let mut tag = self.decoder.u8()?;
             let mut note = None;
@@ -245,7 +324,9 @@ impl<'a> BatchReader<'a> {
                 read.mark = Some(CommitMark { txn: TxnId(self.decoder.varint()?), note });
                 tag = self.decoder.u8()?;
             }
-            read.batch.push(self.op(tag)?);
+            let (op, place) = self.op(tag)?;
+            read.places.extend(place.map(|place| (read.ops.len(), place)));
+            read.ops.push(op);
         }
         Ok(Some(read))
     }
@@ -258,9 +339,15 @@ impl<'a> BatchReader<'a> {
         Ok(SpilledCommit { txn, note, operations, runs })
     }
 
-    fn op(&mut self, tag: u8) -> Result<Op, DecodeError> {
+    /// An operation; where its blocks are bound, without them, and their place.
+    fn op(&mut self, tag: u8) -> Result<(Op, Option<Place>), DecodeError> {
         let keyspace = Keyspace(self.decoder.varint_u32()?);
-        Ok(match tag {
+        if tag == PUT_BLOCKS_BOUND {
+            let (prefix, first) = (self.bytes()?, self.decoder.varint()?);
+            let (data, compression) = (Bytes::new(), Compression::None);
+            return Ok((Op::PutBlocks { keyspace, prefix, first, data, compression }, Some(self.place()?)));
+        }
+        let op = match tag {
             PUT => Op::Put { keyspace, key: self.bytes()?, value: self.bytes()? },
             DELETE => Op::Delete { keyspace, key: self.bytes()? },
             DELETE_RANGE => Op::DeleteRange { keyspace, start: self.bytes()?, end: self.bytes()? },
@@ -283,7 +370,26 @@ impl<'a> BatchReader<'a> {
                 Op::PatchBlock { keyspace, prefix, block, offset: offset as u16, data, compression }
             }
             _ => return Err(DecodeError("an operation has an unknown tag")),
-        })
+        };
+        Ok((op, None))
+    }
+
+    fn place(&mut self) -> Result<Place, DecodeError> {
+        let wrong = DecodeError("a place of blocks is none");
+        let mut place = Place::default();
+        let mut sectors = 0_u64;
+        for _ in 0..self.decoder.varint()? {
+            let addr = self.decoder.varint()?.checked_mul(SECTOR_BYTES).ok_or(wrong)?;
+            let len = self.decoder.varint_u32()?;
+            sectors += u64::from(len);
+            let len = u64::from(len).checked_mul(SECTOR_BYTES).and_then(|len| u32::try_from(len).ok());
+            place.extents.push(Extent { addr, len: len.ok_or(wrong)? });
+        }
+        // An absurd count fails at the first missing checksum, not at an allocation.
+        for _ in 0..sectors {
+            place.crcs.push(self.decoder.u32()?);
+        }
+        Ok(place)
     }
 
     fn compression(&mut self) -> Result<Compression, DecodeError> {

@@ -1,18 +1,22 @@
 //! A group under construction: header space and payload in aligned chunks.
 //!
 //! The chunks never move, so a payload is copied once, from the batch into the buffer that is
-//! written; and they are used again, so that nothing is zeroed or allocated per group.
+//! written; and they are used again, so that nothing is zeroed or allocated per group. Blocks that are
+//! bound are not copied at all: they stay where the memtable has them, until they are written in their place.
 
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::Seqno;
+use kvfs_store::{Op, Seqno};
 
 use super::JournalArea;
+use super::codec::Record;
 use super::header::{HEADER_BYTES, Header, group_len};
 use crate::cache::{Accountant, Charge, Pool};
 use crate::format::{Crc32c, Sink};
+use crate::zone::Bound;
 
 /// Size of a chunk, and so of a device write (bytes).
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
@@ -36,6 +40,9 @@ pub(super) struct Group {
     spare: Vec<Chunk>,
     /// Who is told of chunks, if anybody.
     accountant: Option<Arc<Accountant>>,
+    /// Blocks that are written, in their place, before the group is.
+    bound: Vec<(Bytes, Arc<Bound>)>,
+    bytes_bound: usize,
     pub(super) first_seqno: Seqno,
     pub(super) batches: u32,
 }
@@ -49,6 +56,8 @@ impl Group {
             chunks: Vec::new(),
             spare: Vec::new(),
             accountant: None,
+            bound: Vec::new(),
+            bytes_bound: 0,
             first_seqno: 0,
             batches: 0,
         }
@@ -68,6 +77,26 @@ impl Group {
         self.len
     }
 
+    /// Bytes that its writing writes so far, bound blocks included.
+    pub(super) fn bytes(&self) -> usize {
+        self.len + self.bytes_bound
+    }
+
+    /// Bound blocks (bytes).
+    pub(super) fn bytes_bound(&self) -> usize {
+        self.bytes_bound
+    }
+
+    /// Takes the blocks of a batch along that are bound.
+    pub(super) fn bind(&mut self, record: Record<'_>) {
+        for (at, bound) in record.bindings.iter() {
+            if let Some(Op::PutBlocks { data, .. }) = record.batch.ops().get(at) {
+                self.bytes_bound += data.len();
+                self.bound.push((data.clone(), Arc::clone(bound)));
+            }
+        }
+    }
+
     /// Where the next group begins; `lsn` while this one is empty.
     pub(super) fn end(&self) -> u64 {
         if self.is_empty() { self.lsn } else { self.lsn + group_len(self.len as u64) }
@@ -81,10 +110,23 @@ impl Group {
         std::mem::replace(self, next)
     }
 
-    /// The chunks of a written group serve again.
+    /// The chunks of a written group serve again. Its bound blocks belong to the memtable alone from here on.
     pub(super) fn recycle(&mut self, written: Self) {
         self.spare.extend(written.chunks);
         self.spare.truncate(SPARE_CHUNKS_MAX);
+    }
+
+    /// Writes the bound blocks to their place, not durably.
+    pub(super) fn write_bound(&self, device: &dyn Device) -> io::Result<()> {
+        for (data, bound) in &self.bound {
+            let mut rest = &data[..];
+            for extent in &bound.place().extents {
+                let (here, more) = rest.split_at(extent.len as usize);
+                device.write_at(here, extent.addr)?;
+                rest = more;
+            }
+        }
+        Ok(())
     }
 
     fn new_chunk(&self) -> Chunk {

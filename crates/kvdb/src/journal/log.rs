@@ -177,7 +177,7 @@ impl State {
 
     /// Whether the open group has become due just now.
     fn becomes_due(&mut self) -> bool {
-        let is_due = self.open.len() >= WRITE_LEN && !self.is_writing;
+        let is_due = self.open.bytes() >= WRITE_LEN && !self.is_writing;
         is_due && self.said_due.replace(self.open.lsn) != Some(self.open.lsn)
     }
 
@@ -227,12 +227,13 @@ impl<M: Monitor<State>> Log<M> {
             let bytes_max = (self.area.len as usize).saturating_sub(len_max - bytes + HEADER_BYTES);
             return Err(StoreError::BatchTooLarge { bytes, bytes_max }.into());
         }
+        let bytes = len_max + entry.bytes_bound();
         let mut state = self.state.lock();
         loop {
             state.check()?;
             let end = state.open.lsn + group_len((state.open.len() + len_max) as u64);
             let fits = end - state.tail <= self.area.len;
-            if fits && (state.open.is_empty() || state.open.len() + len_max <= WAIT_LEN) {
+            if fits && (state.open.is_empty() || state.open.bytes() + bytes <= WAIT_LEN) {
                 break;
             }
             if state.open.is_empty() {
@@ -248,6 +249,9 @@ impl<M: Monitor<State>> Log<M> {
             state.open.first_seqno = base;
         }
         encode(base, entry, &mut state.open);
+        if let Entry::Batch(record) = entry {
+            state.open.bind(record);
+        }
         state.open.batches += 1;
         state.stats.batches += 1;
         state.appended = base + entry.operations().max(1) - 1;
@@ -347,7 +351,11 @@ impl<M: Monitor<State>> Log<M> {
         let (appended, flushed_before) = (state.appended, state.durable.1);
         state.is_writing = true;
         drop(state);
-        let result = group.write(self.device.as_ref(), self.area, self.epoch, flushed_before);
+        let device = self.device.as_ref();
+        // First what the group refers to: a flush that covers the group then covers that, too.
+        let result = group
+            .write_bound(device)
+            .and_then(|()| group.write(device, self.area, self.epoch, flushed_before));
         state = self.state.lock();
         state.is_writing = false;
         match result {
@@ -355,6 +363,7 @@ impl<M: Monitor<State>> Log<M> {
                 state.written = (appended, state.open.lsn);
                 state.stats.groups += 1;
                 state.stats.bytes_written += state.open.lsn - group.lsn;
+                state.stats.bytes_bound += group.bytes_bound() as u64;
                 state.open.recycle(group);
             }
             Err(error) => {

@@ -15,8 +15,10 @@
 //! * writes of groups are issued one at a time, in order, so what a flush covers is a prefix;
 //! * one `(epoch, lsn)` is written at most once, and no group of an earlier epoch survives behind
 //!   the end that an opening found: so a group can only be accepted in the log that it was written to;
+//! * the blocks that a group binds are written before the group: a flush that covers it covers them;
 //! * after a failed write or flush every append and sync fails until the store is opened again.
 
+mod bound;
 mod codec;
 mod gate;
 mod group;
@@ -31,12 +33,12 @@ use std::sync::Arc;
 
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::clock::Clock;
-use kvfs_store::{Batch, Result, Seqno, StoreError};
+use kvfs_store::{Result, Seqno, StoreError};
 
 use crate::cache::Accountant;
 use crate::format::Superblock;
 use codec::Entry;
-pub use codec::{CommitMark, CommitNote, SpilledCommit};
+pub use codec::{CommitMark, CommitNote, Record, SpilledCommit};
 use log::{Log, State};
 use monitor::Waking;
 pub use recovery::{Recovered, Replayed};
@@ -114,8 +116,10 @@ pub struct JournalStats {
     pub batches: u64,
     /// Groups written.
     pub groups: u64,
-    /// Bytes written, padding included.
+    /// Bytes written to the area, padding included.
     pub bytes_written: u64,
+    /// Bytes of blocks that were written to their final place in its stead.
+    pub bytes_bound: u64,
     /// Device flushes.
     pub flushes: u64,
 }
@@ -149,9 +153,9 @@ impl Journal {
     }
 
     /// Replays the journal from `tail` and opens it for appending behind what was found. `epoch` is
-    /// the number of this opening, already durable in the superblock. What was replayed is durable
-    /// when this returns, and what a crash left behind its end is wiped. `clock` tells how long
-    /// flushes take.
+    /// the number of this opening, already durable in the superblock. Of batches up to `flushed` the bound blocks are
+    /// left out: they are in runs. What was replayed is durable when this returns, and what a crash left behind its end
+    /// is wiped. `clock` tells how long flushes take.
     ///
     /// # Errors
     /// I/O errors; `Corrupt` when a group that had been flushed is damaged; errors of `replay`.
@@ -159,11 +163,11 @@ impl Journal {
         device: Arc<dyn Device>,
         area: JournalArea,
         epoch: u64,
-        tail: Lsn,
+        (tail, flushed): (Lsn, Seqno),
         clock: Arc<dyn Clock>,
         replay: &mut dyn FnMut(Replayed) -> Result<()>,
     ) -> Result<Self> {
-        let recovered = recovery::replay(device.as_ref(), area, epoch, tail, replay)?;
+        let recovered = recovery::replay(device.as_ref(), area, epoch, (tail, flushed), replay)?;
         recovery::wipe_remains(device.as_ref(), area, &recovered)?;
         let state = State::new(tail, recovered.head, recovered.last_seqno);
         Ok(Self { log: Log::new(device, area, epoch, clock, state) })
@@ -185,32 +189,20 @@ impl Journal {
         device: &dyn Device,
         area: JournalArea,
         epoch: u64,
-        tail: Lsn,
+        (tail, flushed): (Lsn, Seqno),
         replay: &mut dyn FnMut(Replayed) -> Result<()>,
     ) -> Result<Recovered> {
-        recovery::replay(device, area, epoch, tail, replay)
+        recovery::replay(device, area, epoch, (tail, flushed), replay)
     }
 
-    /// Appends `batch`, whose first operation has seqno `base`, to the open group. Call it in
-    /// seqno order. Costs one copy of the payload; waits for a write when the group has passed 4 MiB.
+    /// Appends a batch, whose first operation has seqno `base`, to the open group. Call it in
+    /// seqno order. Costs one copy of the payload, without bound blocks; waits for a write when the group has passed
+    /// 4 MiB.
     ///
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
-    pub fn append(&self, base: Seqno, batch: &Batch) -> Result<Appended, AppendError> {
-        self.log.append(base, Entry::Batch(batch, None))
-    }
-
-    /// As [`Journal::append`], for the commit of a transaction.
-    ///
-    /// # Errors
-    /// As [`Journal::append`].
-    pub fn append_commit(
-        &self,
-        base: Seqno,
-        batch: &Batch,
-        mark: &CommitMark,
-    ) -> Result<Appended, AppendError> {
-        self.log.append(base, Entry::Batch(batch, Some(mark)))
+    pub fn append<'a>(&self, base: Seqno, record: impl Into<Record<'a>>) -> Result<Appended, AppendError> {
+        self.log.append(base, Entry::Batch(record.into()))
     }
 
     /// As [`Journal::append`], for the commit of a transaction whose operations are in runs.

@@ -6,6 +6,10 @@
 //! also refuses when the area holds groups from beyond a lap after the tail: only a manifest that
 //! has lost its newest edits names a tail that was overwritten since.
 //!
+//! Blocks that a group binds lie outside of the area. They are part of the group: where one of them is not what the
+//! group says, it does not verify. But those of batches that are in runs are not looked at: their place may hold
+//! something else by now.
+//!
 //! Groups that a crash left behind the end (written later, arrived earlier) must never count, not
 //! even when a later opening fills the gap exactly or when a later tail points at one of them.
 //! Within a log the epochs forbid the former; [`wipe_remains`] overwrites their headers before
@@ -15,10 +19,11 @@ use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Batch, Result, Seqno, StoreError};
 
-use super::codec::{self, BatchReader, CommitMark, SpilledCommit};
+use super::codec::{BatchReader, CommitMark, Read, SpilledCommit};
 use super::header::{HEADER_BYTES, Header};
-use super::{JournalArea, Lsn};
+use super::{JournalArea, Lsn, bound};
 use crate::format::{Crc32c, SECTOR_BYTES};
+use crate::zone::Place;
 
 /// The journal is read ahead in pieces of so many bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -30,6 +35,8 @@ pub struct Replayed {
     pub base: Seqno,
     /// The operations.
     pub batch: Batch,
+    /// Where the blocks lie that the journal has bound, by the numbers of their operations, ascending.
+    pub places: Vec<(usize, Place)>,
     /// The transaction whose commit it is.
     pub mark: Option<CommitMark>,
     /// In the place of operations: the commit of a transaction that has spilled.
@@ -57,12 +64,12 @@ pub struct Recovered {
     remains: Vec<u64>,
 }
 
-/// Replays the groups from `tail` on; the openings before `epoch` wrote them.
+/// Replays the groups from `tail` on; the openings before `epoch` wrote them. What is at or below `flushed` is in runs.
 pub(super) fn replay(
     device: &dyn Device,
     area: JournalArea,
     epoch: u64,
-    tail: Lsn,
+    (tail, flushed): (Lsn, Seqno),
     each: &mut dyn FnMut(Replayed) -> Result<()>,
 ) -> Result<Recovered> {
     let mut reader = Reader::new(device, area, tail.0 + area.len);
@@ -75,8 +82,11 @@ pub(super) fn replay(
         epoch: 0,
         remains: Vec::new(),
     };
-    while let Some((header, payload)) = read_group(&mut reader, &log, epoch)? {
-        replay_group(&header, &payload, &mut log, each)?;
+    while let Some((header, reads)) = read_group(&mut reader, &log, (epoch, flushed))? {
+        for read in reads {
+            log.last_seqno = read.last_seqno();
+            each(Replayed::of(read, log.head))?;
+        }
         log.head = Lsn(log.head.0 + header.group_len());
         log.epoch = header.epoch;
         log.flushed_before = log.flushed_before.max(Lsn(header.flushed_before));
@@ -86,8 +96,21 @@ pub(super) fn replay(
     Ok(log)
 }
 
+impl Replayed {
+    pub(super) fn of(read: Read, lsn: Lsn) -> Self {
+        let Read { base, ops, places, mark, spilled, .. } = read;
+        let mut batch = Batch::new();
+        ops.into_iter().for_each(|op| batch.push(op));
+        Self { base, batch, places, mark, spilled, lsn }
+    }
+}
+
 /// The group at the head of the log so far, or `None` if the log ends there.
-fn read_group(reader: &mut Reader<'_>, log: &Recovered, epoch: u64) -> Result<Option<(Header, Bytes)>> {
+fn read_group(
+    reader: &mut Reader<'_>,
+    log: &Recovered,
+    (epoch, flushed): (u64, Seqno),
+) -> Result<Option<(Header, Vec<Read>)>> {
     let lsn = log.head.0;
     let Some(header) = reader.header(lsn)? else { return Ok(None) };
     if header.epoch < log.epoch || lsn + header.group_len() > reader.end {
@@ -101,32 +124,37 @@ fn read_group(reader: &mut Reader<'_>, log: &Recovered, epoch: u64) -> Result<Op
     let payload = reader.payload(&header)?;
     let mut crc = Crc32c::salted(reader.area.salt);
     crc.update(&payload);
-    Ok((crc.finish() == header.payload_crc).then_some((header, payload)))
+    if crc.finish() != header.payload_crc {
+        return Ok(None);
+    }
+    let mut reads = batches(&header, &payload, log)?;
+    for read in reads.iter_mut().filter(|read| read.base > flushed) {
+        if !bound::fetch(reader.device, read)? {
+            return Ok(None);
+        }
+    }
+    Ok(Some((header, reads)))
 }
 
-fn replay_group(
-    header: &Header,
-    payload: &Bytes,
-    log: &mut Recovered,
-    each: &mut dyn FnMut(Replayed) -> Result<()>,
-) -> Result<()> {
+/// The batches of a group that is what was written.
+fn batches(header: &Header, payload: &Bytes, log: &Recovered) -> Result<Vec<Read>> {
     let lsn = log.head;
-    let mut batches = 0;
+    let mut last_seqno = log.last_seqno;
+    let mut reads: Vec<Read> = Vec::new();
     let mut reader = BatchReader::new(payload);
     while let Some(read) = reader.next().map_err(|error| error.at(place(lsn)))? {
-        let codec::Read { base, operations, batch, mark, spilled } = read;
-        if base <= log.last_seqno || (batches == 0 && base != header.first_seqno) {
-            return Err(StoreError::corrupt(place(lsn), format!("seqno {base} follows {}", log.last_seqno)));
+        if read.base <= last_seqno || (reads.is_empty() && read.base != header.first_seqno) {
+            let detail = format!("seqno {} follows {last_seqno}", read.base);
+            return Err(StoreError::corrupt(place(lsn), detail));
         }
-        log.last_seqno = base + operations.max(1) - 1;
-        batches += 1;
-        each(Replayed { base, batch, mark, spilled, lsn })?;
+        last_seqno = read.last_seqno();
+        reads.push(read);
     }
-    if batches != header.batches {
-        let detail = format!("{batches} batches instead of {}", header.batches);
+    if reads.len() != header.batches as usize {
+        let detail = format!("{} batches instead of {}", reads.len(), header.batches);
         return Err(StoreError::corrupt(place(lsn), detail));
     }
-    Ok(())
+    Ok(reads)
 }
 
 /// Whether the log may really end at its head: no later group knows better. Collects the groups

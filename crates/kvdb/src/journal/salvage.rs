@@ -2,7 +2,8 @@
 //!
 //! What counts is an unbroken row of groups from the tail on. Behind a damaged group nothing can be trusted to be
 //! complete: what was written there is told, and not applied. Where the manifest has lost its newest edits, the
-//! tail is unknown: then the row begins with the oldest group of the last lap.
+//! tail is unknown: then the row begins with the oldest group of the last lap, and blocks that were bound may have
+//! been given up since: those that are not what their batch says are left out of it.
 //!
 //! Thread safety: one thread; only reads.
 
@@ -13,8 +14,9 @@ use kvfs_store::{Batch, Result, Seqno};
 use super::codec::{BatchReader, Read};
 use super::header::{HEADER_BYTES, Header};
 use super::recovery::Replayed;
-use super::{JournalArea, Lsn};
+use super::{JournalArea, Lsn, bound};
 use crate::format::{Crc32c, SECTOR_BYTES};
+use crate::zone::Place;
 
 /// The area is read so many bytes at a time.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -31,14 +33,14 @@ pub(crate) struct SalvagedJournal {
     pub(crate) tail_next: Lsn,
 }
 
-/// Replays what counts from `tail` on.
+/// Replays what counts from `tail` on. What is at or below `flushed` is in runs.
 ///
 /// # Errors
 /// Those of `each`.
 pub(crate) fn salvage(
     device: &dyn Device,
     area: JournalArea,
-    tail: Lsn,
+    (tail, flushed): (Lsn, Seqno),
     is_tail_certain: bool,
     each: &mut dyn FnMut(Replayed) -> Result<()>,
 ) -> Result<SalvagedJournal> {
@@ -59,19 +61,24 @@ pub(crate) fn salvage(
     for header in headers {
         let payload = payload(device, area, &header);
         is_broken |= header.lsn != journal.damaged_at.0 || header.epoch < epoch || payload.is_none();
-        let Some(reads) = payload.and_then(|payload| batches(&payload, journal.last_seqno)) else {
+        let Some(mut reads) = payload.and_then(|payload| batches(&payload, journal.last_seqno)) else {
             is_broken = true;
             continue;
         };
+        for read in reads.iter_mut().filter(|read| read.base > flushed) {
+            // What can't be read is not what was written, either.
+            let is_whole = bound::fetch(device, read).unwrap_or(false);
+            is_broken |= is_tail_certain && !is_whole;
+        }
+        let lsn = Lsn(header.lsn);
         if is_broken {
-            journal.dropped.extend(reads.into_iter().map(|read| read.batch));
+            journal.dropped.extend(reads.into_iter().map(|read| Replayed::of(read, lsn).batch));
             continue;
         }
         epoch = header.epoch;
-        let lsn = Lsn(header.lsn);
-        for Read { base, operations, batch, mark, spilled } in reads {
-            journal.last_seqno = base + operations.max(1) - 1;
-            each(Replayed { base, batch, mark, spilled, lsn })?;
+        for read in reads {
+            journal.last_seqno = read.last_seqno();
+            each(Replayed::of(read, lsn))?;
         }
         journal.damaged_at = Lsn(header.lsn + header.group_len());
     }
@@ -120,8 +127,15 @@ fn batches(payload: &Bytes, mut last_seqno: Seqno) -> Option<Vec<Read>> {
         if read.base <= last_seqno {
             return None;
         }
-        last_seqno = read.base + read.operations.max(1) - 1;
+        last_seqno = read.last_seqno();
         batches.push(read);
     }
     Some(batches)
+}
+
+/// Where blocks may lie that the journal has bound and that are in no run yet: of every group that can still be read.
+pub(crate) fn places(device: &dyn Device, area: JournalArea, flushed: Seqno) -> Vec<Place> {
+    let payloads = headers(device, area).into_iter().filter_map(|header| payload(device, area, &header));
+    let reads = payloads.filter_map(|payload| batches(&payload, 0)).flatten();
+    reads.filter(|read| read.base > flushed).flat_map(|read| read.places).map(|(_, place)| place).collect()
 }

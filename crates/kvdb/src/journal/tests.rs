@@ -14,10 +14,12 @@ use kvfs_store::{Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Result, Seqno, 
 use super::codec::Entry;
 use super::header::{HEADER_BYTES, Header};
 use super::{
-    AppendError, Appended, CommitMark, CommitNote, Journal, JournalArea, Lsn, Replayed, SpilledCommit, codec,
+    AppendError, Appended, CommitMark, CommitNote, Journal, JournalArea, Lsn, Record, Replayed,
+    SpilledCommit, codec,
 };
 use crate::cache::{Accountant, Pool};
-use crate::format::Decoder;
+use crate::format::{Decoder, ZoneId, crc32c};
+use crate::zone::{Bindings, Bound, Budget, Stream, Zones};
 
 const AREA: JournalArea = JournalArea { addr: 64 << 10, len: 128 << 10, salt: 0x5eed };
 const DEVICE_BYTES: u64 = AREA.addr + AREA.len + (64 << 10);
@@ -57,6 +59,24 @@ fn random_batch(seed: u64, value_len_max: u64) -> Batch {
     batch
 }
 
+/// Half of the puts of blocks find a place, in zones so small that some are cut.
+fn random_bindings(seed: u64, batch: &Batch) -> Bindings {
+    let device = Arc::new(MemoryDevice::growable(0, 4 << 20));
+    let zones = Zones::new(device, 64 << 10, 4 << 20, ZoneId(1));
+    let mut rng = Rng::new(seed);
+    let mut bindings = Bindings::default();
+    for (at, op) in batch.ops().iter().enumerate() {
+        if let Op::PutBlocks { data, compression: Compression::None, .. } = op
+            && rng.chance(1, 2)
+        {
+            let crcs = data.chunks_exact(4096).map(crc32c).collect();
+            let bound = Bound::allocate(&zones, Stream::FlushBlock, Budget::Ordinary, crcs).unwrap();
+            bindings.push(at, bound);
+        }
+    }
+    bindings
+}
+
 fn put(value: &[u8]) -> Batch {
     let mut batch = Batch::new();
     batch.put(KEYSPACE, &b"key"[..], Bytes::copy_from_slice(value));
@@ -76,7 +96,7 @@ fn new_device() -> Arc<MemoryDevice> {
 
 fn open(device: &Arc<MemoryDevice>, epoch: u64, tail: Lsn) -> Result<(Journal, Vec<Replayed>)> {
     let mut replayed = Vec::new();
-    let journal = Journal::open(device.clone(), AREA, epoch, tail, still(), &mut |batch| {
+    let journal = Journal::open(device.clone(), AREA, epoch, (tail, 0), still(), &mut |batch| {
         replayed.push(batch);
         Ok(())
     })?;
@@ -105,15 +125,23 @@ fn seqnos(replayed: &[Replayed]) -> Vec<Seqno> {
 fn batches_survive_encoding() {
     for seed in 0..300 {
         let batch = random_batch(seed, 10_000);
+        let bindings = random_bindings(seed, &batch);
         let mut encoded = Vec::new();
         let mark = (!seed.is_multiple_of(4)).then(|| CommitMark { txn: TxnId(seed << 40), note: note(seed) });
-        let entry = Entry::Batch(&batch, mark.as_ref());
+        let entry = Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: mark.as_ref() });
         codec::encode(seed << 20, entry, &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(entry), "seed {seed}");
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
-        let operations = batch.len() as u64;
-        let read = codec::Read { base: seed << 20, operations, batch, mark: mark.clone(), spilled: None };
+        let places: Vec<_> = bindings.iter().map(|(op, bound)| (op, bound.place().clone())).collect();
+        let mut ops = batch.ops().to_vec();
+        for (op, _) in &places {
+            if let Op::PutBlocks { data, .. } = &mut ops[*op] {
+                data.clear();
+            }
+        }
+        let (base, operations) = (seed << 20, batch.len() as u64);
+        let read = codec::Read { base, operations, ops, places, mark: mark.clone(), spilled: None };
         assert_eq!(reader.next(), Ok(Some(read)), "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
     }
@@ -138,14 +166,14 @@ fn commits_of_spilled_transactions_survive_encoding_among_batches() {
         let mut encoded = Vec::new();
         codec::encode(7, Entry::Spilled(&commit), &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(Entry::Spilled(&commit)), "seed {seed}");
-        codec::encode(7 + commit.operations, Entry::Batch(&after, None), &mut encoded);
+        codec::encode(7 + commit.operations, Entry::Batch((&after).into()), &mut encoded);
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
         let read = reader.next().unwrap().unwrap();
         assert_eq!((read.base, read.operations), (7, commit.operations), "seed {seed}");
-        assert!(read.batch.is_empty() && read.mark.is_none(), "seed {seed}");
+        assert!(read.ops.is_empty() && read.mark.is_none(), "seed {seed}");
         assert_eq!(read.spilled, Some(commit), "seed {seed}");
-        assert_eq!(reader.next().unwrap().unwrap().batch, after, "seed {seed}");
+        assert_eq!(reader.next().unwrap().unwrap().ops, after.ops(), "seed {seed}");
         assert_eq!(reader.next(), Ok(None), "seed {seed}");
     }
 }
@@ -155,14 +183,11 @@ fn decoding_survives_any_bytes() {
     for seed in 0..2000 {
         let mut rng = Rng::new(seed);
         let mut encoded = Vec::new();
-        codec::encode(
-            1,
-            Entry::Batch(
-                &random_batch(seed, 100),
-                Some(&CommitMark { txn: TxnId(seed), note: note(3 * seed) }),
-            ),
-            &mut encoded,
-        );
+        let batch = random_batch(seed, 100);
+        let mark = CommitMark { txn: TxnId(seed), note: note(3 * seed) };
+        let bindings = random_bindings(seed, &batch);
+        let entry = Entry::Batch(Record { batch: &batch, bindings: &bindings, mark: Some(&mark) });
+        codec::encode(1, entry, &mut encoded);
         codec::encode(200, Entry::Spilled(&spilled(seed)), &mut encoded);
         for _ in 0..rng.range(1, 4) {
             let at = rng.index(encoded.len());
@@ -172,7 +197,9 @@ fn decoding_survives_any_bytes() {
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
         while let Ok(Some(read)) = reader.next() {
-            assert!(read.batch.payload_bytes() <= payload.len(), "seed {seed}");
+            let bytes: usize = read.ops.iter().map(Op::payload_bytes).sum();
+            let crcs: usize = read.places.iter().map(|(_, place)| place.crcs.len()).sum();
+            assert!(bytes + 4 * crcs <= payload.len(), "seed {seed}");
         }
     }
 }
@@ -218,8 +245,8 @@ fn a_commit_names_its_transaction() {
     let mark = CommitMark { txn: TxnId(300), note: None };
     let note = CommitNote { committed: 300, note: Bytes::from_static(b"me") };
     let noted = CommitMark { txn: TxnId(1), note: Some(note) };
-    journal.append_commit(5, &batch, &mark).unwrap();
-    journal.append_commit(6, &batch, &noted).unwrap();
+    journal.append(5, Record { mark: Some(&mark), ..Record::from(&batch) }).unwrap();
+    journal.append(6, Record { mark: Some(&noted), ..Record::from(&batch) }).unwrap();
     journal.append(7, &batch).unwrap();
     journal.sync(7).unwrap();
     let payload = b"\x05\x01\x06\xac\x02\x02\x01\x01d\x06\x01\x08\xac\x02\x02me\x06\x01\x02\x01\x01d\x07\x01\x02\x01\x01d";
@@ -263,7 +290,7 @@ fn what_was_synced_is_replayed_and_appending_goes_on_behind_it() {
 fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
     let area = JournalArea { len: 32 << 20, ..AREA };
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
-    let journal = Journal::open(device, area, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device, area, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     let due = |seqnos: std::ops::RangeInclusive<u64>| -> Vec<u64> {
         let append = |seqno: &u64| journal.append(*seqno, &put(&vec![7; 300_000])).unwrap().is_due;
         seqnos.filter(append).collect()
@@ -282,7 +309,7 @@ fn memory_of_groups_is_charged_while_they_are_open_written_and_spare() {
     let area = JournalArea { len: 32 << 20, ..AREA };
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
     let accountant = Accountant::new(64 << 20);
-    let journal = Journal::open(device, area, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device, area, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     let journal = journal.charged_to(Arc::clone(&accountant));
     assert_eq!(accountant.used(Pool::Io), 0);
     for seqno in 1..=3 {
@@ -302,7 +329,7 @@ fn memory_of_groups_is_charged_while_they_are_open_written_and_spare() {
 fn a_batch_larger_than_a_chunk_survives() {
     let area = JournalArea { len: 8 << 20, ..AREA };
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
-    let journal = Journal::open(device.clone(), area, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device.clone(), area, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     let mut data = vec![0; 3 << 20];
     Rng::new(1).fill(&mut data);
     let mut batch = Batch::new();
@@ -317,12 +344,12 @@ fn a_batch_larger_than_a_chunk_survives() {
         tail = lsn;
     }
     let mut replayed = Vec::new();
-    let recovered = Journal::replay(device.as_ref(), area, 2, tail, &mut |found| {
+    let recovered = Journal::replay(device.as_ref(), area, 2, (tail, 0), &mut |found| {
         replayed.push(found);
         Ok(())
     });
     assert_eq!(recovered.unwrap().head, journal.head());
-    assert_eq!(replayed, [Replayed { base: 8, batch, mark: None, spilled: None, lsn: tail }]);
+    assert_eq!(replayed, [Replayed { base: 8, batch, places: vec![], mark: None, spilled: None, lsn: tail }]);
 }
 
 #[test]
@@ -356,7 +383,8 @@ fn groups_of_earlier_laps_do_not_count() {
         journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap();
         journal.sync(seqno).unwrap();
         journal.retire(Lsn(journal.head().0.saturating_sub(8192)));
-        let recovered = Journal::replay(device.as_ref(), AREA, 2, journal.tail(), &mut |_| Ok(())).unwrap();
+        let recovered =
+            Journal::replay(device.as_ref(), AREA, 2, (journal.tail(), 0), &mut |_| Ok(())).unwrap();
         assert_eq!((recovered.head, recovered.last_seqno), (journal.head(), seqno));
     }
     assert!(journal.head().0 > 5 * AREA.len);
@@ -444,7 +472,7 @@ fn another_stores_groups_do_not_count() {
     let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
     append_groups(&journal, 1, 3);
     let other = JournalArea { salt: AREA.salt + 1, ..AREA };
-    let recovered = Journal::replay(device.as_ref(), other, 2, Lsn(0), &mut |_| Ok(())).unwrap();
+    let recovered = Journal::replay(device.as_ref(), other, 2, (Lsn(0), 0), &mut |_| Ok(())).unwrap();
     assert_eq!(recovered.groups, 0);
 }
 
@@ -485,7 +513,7 @@ fn a_full_area_says_so_until_it_is_retired() {
 fn a_failed_write_or_flush_is_sticky() {
     for call in [Call::Write, Call::Flush] {
         let device = Arc::new(FaultDevice::new(new_device()));
-        let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+        let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
         journal.append(1, &put(b"a")).unwrap();
         journal.sync(1).unwrap();
         journal.append(2, &put(b"b")).unwrap();

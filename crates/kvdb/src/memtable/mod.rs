@@ -30,7 +30,7 @@ pub use growth::space_of;
 pub use lookup::{Lookup, Outcome};
 pub use merge::Merger;
 pub use newer::NewerSearch;
-pub use table::MemTable;
+pub use table::{BoundOp, MemTable};
 pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
 pub use writers::{WriteGuard, Writers};
 

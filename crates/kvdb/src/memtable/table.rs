@@ -5,7 +5,7 @@
 //! Invariants: the accountant is charged exactly [`MemTable::memory_bytes`] until the table is dropped.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{
         Arc,
@@ -13,8 +13,8 @@ use std::{
     },
 };
 
-use kvfs_store::{Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
-use parking_lot::RwLock;
+use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, KeyspaceKind, Op, Seqno};
+use parking_lot::{Mutex, RwLock};
 
 use super::{
     changed::ChangedSearch,
@@ -31,7 +31,17 @@ use super::{
 use crate::{
     cache::{Accountant, Pool},
     format::{RecordIter, RecordKind},
+    zone::{Bindings, Bound},
 };
+
+/// An operation whose blocks lie in their final place already.
+#[derive(Clone)]
+pub struct BoundOp {
+    /// Its first block.
+    pub first: u64,
+    /// Where they lie.
+    pub bound: Arc<Bound>,
+}
 
 /// A write buffer: the newest records of all keyspaces, in memory.
 pub struct MemTable {
@@ -44,6 +54,9 @@ pub struct MemTable {
     patched_bytes: AtomicU64,
     /// See [`MemTable::space_bytes`].
     slack_bytes: AtomicU64,
+    /// Blocks that lie in their final place already, by the seqno of the operation that put them.
+    bound: Mutex<HashMap<Seqno, BoundOp>>,
+    bytes_bound: AtomicU64,
     /// See [`MemTable::note_pinned`].
     pinned: AtomicU64,
     seqno_min: AtomicU64,
@@ -70,6 +83,8 @@ impl MemTable {
             memory_bytes: AtomicU64::new(0),
             patched_bytes: AtomicU64::new(0),
             slack_bytes: AtomicU64::new(0),
+            bound: Mutex::default(),
+            bytes_bound: AtomicU64::new(0),
             pinned: AtomicU64::new(0),
             seqno_min: AtomicU64::new(Seqno::MAX),
             seqno_max: AtomicU64::new(0),
@@ -114,6 +129,31 @@ impl MemTable {
         self.grow(growth);
     }
 
+    /// Holds the places of blocks that [`MemTable::apply`] has put here with the same `base`, until the table is dropped.
+    pub fn bind(&self, batch: &Batch, base: Seqno, bindings: &Bindings) {
+        if bindings.is_empty() {
+            return;
+        }
+        let mut ops = self.bound.lock();
+        for (at, bound) in bindings.iter() {
+            if let Some(&Op::PutBlocks { first, .. }) = batch.ops().get(at) {
+                ops.insert(base + at as u64, BoundOp { first, bound: Arc::clone(bound) });
+            }
+        }
+        drop(ops);
+        self.bytes_bound.fetch_add(bindings.blocks() * BLOCK_BYTES as u64, Ordering::Release);
+    }
+
+    /// The operation of this seqno, if its blocks are bound.
+    pub fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
+        self.bound.lock().get(&seqno).cloned()
+    }
+
+    /// Blocks that lie in their final place already, overwritten ones included (bytes).
+    pub fn bytes_bound(&self) -> u64 {
+        self.bytes_bound.load(Ordering::Acquire)
+    }
+
     fn grow(&self, growth: Growth) {
         if growth.memory_bytes > 0 {
             self.accountant.charge(Pool::Memtable, growth.memory_bytes as u64);
@@ -153,15 +193,20 @@ impl MemTable {
         self.memory_bytes.load(Ordering::Acquire)
     }
 
-    /// About what its flush writes (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
+    /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
     pub fn flush_bytes(&self) -> u64 {
         self.bytes() + self.patched_bytes.load(Ordering::Acquire)
     }
 
-    /// The most that its flush takes on the device (bytes), but for filters and padding of short records. No less than
-    /// [`Self::flush_bytes`].
+    /// The most that its flush still takes on the device (bytes), but for filters and padding of short records. No less
+    /// than [`Self::unwritten_bytes`].
     pub fn space_bytes(&self) -> u64 {
-        self.flush_bytes() + self.slack_bytes.load(Ordering::Acquire)
+        self.unwritten_bytes() + self.slack_bytes.load(Ordering::Acquire)
+    }
+
+    /// About what its flush still has to write (bytes): not what is bound.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.flush_bytes().saturating_sub(self.bytes_bound())
     }
 
     /// Whether any patch may lie on something that is not in this table.

@@ -305,6 +305,24 @@ impl PieceWriter {
         Ok(())
     }
 
+    /// Takes over plain blocks that lie in their final place, and that no piece has yet. Their bytes are live.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
+    pub fn take_over(&mut self, layer: usize, region: Region<'_>) -> Result<()> {
+        debug_assert!(self.kind == KeyspaceKind::Block && self.base == 0 && region.unit.is_none());
+        let last = block_key(region.prefix, region.end() - 1);
+        self.bounds.add_keys(&block_key(region.prefix, region.first), &last);
+        for span in region.seqnos {
+            self.bounds.add_seqnos(span.seqno, span.seqno);
+        }
+        let target = (&self.target, &mut self.held);
+        let bytes = layer_output(&mut self.layers, layer).stitch(target, region)?;
+        self.records += u64::from(region.count);
+        self.bytes_referenced += bytes;
+        Ok(())
+    }
+
     /// Copies a whole packed unit as it is: `region` is one, and `stored` its verified bytes on the device,
     /// padded. `seqnos` are those of its blocks.
     ///

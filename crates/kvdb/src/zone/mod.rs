@@ -7,13 +7,14 @@
 //! at a time may be growing the device while the others go on.
 //!
 //! Invariants:
-//! * nothing of this is on disk: the manifest's pieces say what is in use, [`Zones::restore`]
-//!   rebuilds the tables from them;
+//! * nothing of this is on disk: the manifest's pieces and the journal's bindings say what is in use,
+//!   [`Zones::restore`] rebuilds the tables from them;
 //! * bytes below the bump pointer of a zone are never given out again before the whole zone has
 //!   become free; each time it does, its generation rises, so that cached blocks can't be confused;
 //! * after [`Zones::fail`] nothing is given out any more: after a failed manifest write nobody
 //!   knows which pieces are on disk, so no space may be used again.
 
+mod bound;
 mod table;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 
 pub use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
+pub use bound::{Bindings, Bound, Place};
 use table::Table;
 
 /// Who writes: each stream fills a zone of its own, so that data which dies together lies together.
@@ -166,7 +168,7 @@ impl Zones {
         u64::from(zone.0) * u64::from(self.zone_bytes)
     }
 
-    /// At open, before any allocation: what the manifest's pieces hold counts as live.
+    /// At open, before any allocation: what pieces hold, or blocks that the journal has bound, counts as live.
     ///
     /// # Errors
     /// `Corrupt` when a use lies outside of the data zones.
@@ -174,7 +176,7 @@ impl Zones {
         let mut table = self.table.lock();
         for zone_use in uses {
             table.restore(zone_use).map_err(|detail| {
-                StoreError::corrupt(format!("the manifest's use of zone {}", zone_use.zone.0), detail)
+                StoreError::corrupt(format!("the use of zone {}", zone_use.zone.0), detail)
             })?;
         }
         Ok(())
@@ -200,6 +202,15 @@ impl Zones {
         self.allocate_between(stream, len, len, budget)
     }
 
+    /// As [`Zones::allocate_up_to`], but leaves the gaps of zones alone that are nearly full: they are for what can't wait.
+    ///
+    /// # Errors
+    /// As [`Zones::allocate`].
+    pub fn allocate_whole(&self, stream: Stream, len_max: u32, budget: Budget) -> Result<Extent> {
+        self.allocate_in_zone(stream, SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)?
+            .ok_or(StoreError::Full)
+    }
+
     /// As [`Zones::allocate`], but takes the rest of the open zone if that is shorter than
     /// `len_max`. The extent has at least 4096 bytes.
     ///
@@ -210,6 +221,20 @@ impl Zones {
     }
 
     fn allocate_between(&self, stream: Stream, len_min: u32, len_max: u32, budget: Budget) -> Result<Extent> {
+        match self.allocate_in_zone(stream, len_min, len_max, budget)? {
+            Some(extent) => Ok(extent),
+            None => self.table.lock().allocate_in_gap(len_min, len_max).ok_or(StoreError::Full),
+        }
+    }
+
+    /// An extent at the end of the stream's zone, or of one that is at most half filled; `None`: there is none.
+    fn allocate_in_zone(
+        &self,
+        stream: Stream,
+        len_min: u32,
+        len_max: u32,
+        budget: Budget,
+    ) -> Result<Option<Extent>> {
         let sector = SECTOR_BYTES as u32;
         assert!(
             len_max.is_multiple_of(sector)
@@ -223,12 +248,12 @@ impl Zones {
                 let mut table = self.table.lock();
                 table.check_usable()?;
                 if let Some(extent) = table.allocate(stream, len_min, len_max, budget) {
-                    return Ok(extent);
+                    return Ok(Some(extent));
                 }
                 table.zones_present()
             };
             if !self.grow_beyond(zones_present) {
-                return self.table.lock().allocate_in_gap(len_min, len_max).ok_or(StoreError::Full);
+                return Ok(None);
             }
         }
     }

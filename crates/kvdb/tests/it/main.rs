@@ -1,6 +1,7 @@
 //! The engine through its façade, on a device in memory.
 
 mod basics;
+mod binding;
 mod checkpoints;
 mod paging;
 mod patches;

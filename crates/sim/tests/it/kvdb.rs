@@ -40,6 +40,8 @@ impl Kvdb {
         let options = Options {
             memtable_bytes: 64 * KIB,
             tuple_block_bytes: 4 << 10,
+            // Of the writes of blocks that are made here, some are shorter.
+            bind_bytes_min: 16 << 10,
             undo_count: 3,
             background: Background::Manual,
             merge,

@@ -67,10 +67,13 @@ pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
             });
             Ok((client, mount))
         }
-        Daemon::Closing(_) | Daemon::Absent => Err(CliError::new(
-            Code::NotMounted,
-            format!("{} is not mounted; transactions need `kvfs mount`", store.path().display()),
-        )),
+        Daemon::Closing(_) | Daemon::Absent => {
+            let dead = mounted.as_ref().and_then(MountedStore::obituary);
+            let why = dead.unwrap_or_else(|| {
+                format!("{} is not mounted; transactions need `kvfs mount`", store.path().display())
+            });
+            Err(CliError::new(Code::NotMounted, why))
+        }
     }
 }
 

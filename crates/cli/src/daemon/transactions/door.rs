@@ -25,6 +25,10 @@ use crate::units::parse_duration;
 /// that he may write to the root.
 const PREFIXES: [&[u8]; 2] = [b"system.kvfs.txn.", b"user.kvfs.txn."];
 
+/// The kernel holds the lock of the root for a setxattr. Dirty pages may wait for a transaction that wants this lock to
+/// end, so a commit that has to wait for them for longer is refused, and they go on.
+const PAGES_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// Longest label (bytes): it is for people.
 const LABEL_LEN_MAX: usize = 80;
 
@@ -87,9 +91,15 @@ impl Transactions {
         })
     }
 
-    /// Commits, and says why not.
-    fn commit_at_door(&self, peer: &Peer, id: u64, is_durable: bool) -> Result<(), (Errno, String)> {
-        let committed = self.commit_view(peer, id, Durability::Buffered);
+    /// Commits, and says why not. `pages_max`: how long the dirty pages of its view may take.
+    fn commit_at_door(
+        &self,
+        peer: &Peer,
+        id: u64,
+        is_durable: bool,
+        pages_max: Option<Duration>,
+    ) -> Result<(), (Errno, String)> {
+        let committed = self.commit_view(peer, id, Durability::Buffered, pages_max);
         let (view, done) = committed.map_err(|refusal| {
             let errno = Errno::from(&refusal);
             (errno, CliError::from(refusal).message)
@@ -205,7 +215,7 @@ fn told(result: i32, call: &Call) -> Ioctl {
 }
 
 fn commit(transactions: &Transactions, peer: &Peer, call: &Call) -> Ioctl {
-    match transactions.commit_at_door(peer, call.id, !call.asynchronous) {
+    match transactions.commit_at_door(peer, call.id, !call.asynchronous, None) {
         Ok(()) => told(0, call),
         // As a failure with an argument, which an error alone would not carry.
         Err((errno, text)) => told(-errno.raw_os_error(), &Call { text, ..call.clone() }),
@@ -260,7 +270,8 @@ fn set<'w>(
             }
             let transactions = Arc::clone(transactions);
             Ok(Answer::Later(Box::new(move || {
-                transactions.commit_at_door(&peer, id, is_durable).map_err(|(errno, _)| errno)
+                let pages_max = Some(PAGES_TIME_MAX);
+                transactions.commit_at_door(&peer, id, is_durable, pages_max).map_err(|(errno, _)| errno)
             })))
         }
         b"abort" => {

@@ -64,7 +64,7 @@ impl server::Transactions for Transactions {
     }
 
     fn commit(&self, peer: &server::Peer, txn: u64) -> Result<Position, TxnError> {
-        let (view, done) = self.commit_view(&Peer::of_keys(peer), txn, Durability::Buffered)?;
+        let (view, done) = self.commit_view(&Peer::of_keys(peer), txn, Durability::Buffered, None)?;
         done.map_err(|error| TxnError::of(&view, &error))
     }
 

@@ -21,6 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
 use kvfs_fuse::bridge::{Bridge, View, ViewOptions};
@@ -285,20 +286,22 @@ impl Transactions {
 
     /// Commits. After a conflict the transaction is gone; after other failures it stays open.
     pub(crate) fn commit(&self, peer: &Peer, id: u64, durability: Durability) -> Result<()> {
-        let (view, done) = self.commit_view(peer, id, durability)?;
+        let (view, done) = self.commit_view(peer, id, durability, None)?;
         done.map(drop).map_err(|error| not_committed(&view, id, error))
     }
 
-    /// As [`Self::commit`], with the view that it was and what came of it.
+    /// As [`Self::commit`], with the view that it was and what came of it. `pages_max`: how long its dirty pages may
+    /// take.
     fn commit_view(
         &self,
         peer: &Peer,
         id: u64,
         durability: Durability,
+        pages_max: Option<Duration>,
     ) -> Result<(Arc<FileSystem>, Result<Position, FsError>), Refusal> {
         let (view, seat) = self.take(peer, id, "committing")?;
         let own = seat.as_ref().map(|seat| seat.view.bridge());
-        let done = self.main.bridge.commit(&view, own, durability);
+        let done = self.main.bridge.commit(&view, own, durability, pages_max);
         let stays = matches!(&done, Err(error) if !is_over(error)) && view.doom().is_none();
         self.give_back(id, &view, seat, stays);
         match &done {
@@ -306,6 +309,7 @@ impl Transactions {
             Err(FsError::Canceled(doom)) => {
                 tracing::info!(id, why = view.explain(doom), "transaction not committed");
             }
+            Err(error @ FsError::Busy(_)) => tracing::debug!(id, %error, "transaction not committed yet"),
             Err(error) => tracing::warn!(id, %error, "transaction not committed"),
         }
         Ok((view, done))
@@ -339,7 +343,7 @@ impl Transactions {
         self.main.check_files()?;
         let (id, view) = self.enter(options, None, Some("at work"))?;
         let worked = work(&view);
-        let done = worked.and_then(|()| self.main.bridge.commit(&view, None, Durability::Synced));
+        let done = worked.and_then(|()| self.main.bridge.commit(&view, None, Durability::Synced, None));
         view.abort();
         self.state.lock().open.remove(&id.0);
         self.changed.notify_all();

@@ -97,6 +97,7 @@ impl Machine {
         options.merge.class_runs = rng.range(2, 5) as usize;
         options.merge.class_bytes_min = 128 << 10;
         options.merge.stitch_bytes_min = [0, 32 << 10, u64::MAX][rng.index(3)];
+        options.bind_bytes_min = [8 << 10, 64 << 10, usize::MAX][rng.index(3)];
         let machine = Self { disk, options, workers: rng.range(1, 4) as usize };
         let db = machine.open(Arc::clone(&machine.disk) as Arc<dyn Device>).unwrap();
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;

@@ -151,7 +151,7 @@ impl Scene<'_> {
             0 => (Durability::Buffered, Fate::Done),
             _ => (Durability::Synced, Fate::Synced),
         };
-        self.running.bridge.commit(view, Some(served.bridge()), durability)?;
+        self.running.bridge.commit(view, Some(served.bridge()), durability, None)?;
         Ok(fate)
     }
 

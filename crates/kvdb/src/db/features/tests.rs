@@ -25,7 +25,11 @@ fn create(device: &Arc<dyn Device>) {
 }
 
 fn open(device: &Arc<dyn Device>) -> Arc<Db> {
-    let options = Options { background: Background::Manual, ..Options::with_memory(64 << 20) };
+    let options = Options {
+        background: Background::Manual,
+        bind_bytes_min: 16 << 10,
+        ..Options::with_memory(64 << 20)
+    };
     let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
     Db::open(Arc::clone(device), options, clock).expect("opens")
 }
@@ -43,6 +47,12 @@ fn patch(db: &Db) {
 fn write(db: &Db) {
     let mut batch = Batch::new();
     batch.put_blocks(data(db), "f", 1, vec![7; 4096]);
+    db.apply(batch, Durability::Buffered).expect("applies");
+}
+
+fn bind(db: &Db) {
+    let mut batch = Batch::new();
+    batch.put_blocks(data(db), "f", 1, vec![7; 4 * 4096]);
     db.apply(batch, Durability::Buffered).expect("applies");
 }
 
@@ -73,9 +83,13 @@ fn held(device: &dyn Device) -> Features {
                 _ => {}
             }
         }
+        if !replayed.places.is_empty() {
+            features = features.with(Feature::Bound);
+        }
         Ok(())
     };
-    Journal::replay(device, area, superblock.epoch + 1, state.journal_tail, &mut look).expect("replays");
+    let from = (state.journal_tail, state.flushed_seqno);
+    Journal::replay(device, area, superblock.epoch + 1, from, &mut look).expect("replays");
     features
 }
 
@@ -97,7 +111,10 @@ fn live(steps: &[Step], versions_closed: u32) {
     db.close().expect("closes");
     drop(db);
     assert_eq!(version(device.as_ref()), versions_closed);
-    assert!(!held(device.as_ref()).has(Feature::Patches), "the journal is empty");
+    assert!(
+        Feature::OF_JOURNAL.iter().all(|&feature| !held(device.as_ref()).has(feature)),
+        "the journal is empty"
+    );
     for event in 0..=crash.events_len() {
         for (seed, mode) in CrashMode::EACH.into_iter().enumerate() {
             let image: Arc<dyn Device> = Arc::new(crash.image_at(event, seed as u64, mode).expect("is made"));
@@ -120,6 +137,9 @@ fn nothing_is_held_that_the_superblocks_do_not_announce() {
     live(&[(pack, 2), (write, 2)], 2);
     live(&[(pack, 2), (patch, 3)], 2);
     live(&[(patch, 3), (pack, 3), (patch, 3)], 2);
+    live(&[(bind, 4), (write, 4)], 1);
+    live(&[(patch, 3), (bind, 4), (patch, 4)], 1);
+    live(&[(bind, 4), (pack, 4), (patch, 4)], 2);
 }
 
 #[test]
@@ -156,10 +176,10 @@ fn a_patch_after_the_version_went_back_is_refused_or_announced_anew() {
     patch(&db);
     db.sync(db.position()).expect("syncs");
     db.flush().expect("flushes");
-    db.inner.withdraw_patches().expect("is empty");
+    db.inner.withdraw_features_of_journal().expect("is empty");
     assert_eq!(version(device.as_ref()), 1);
     patch(&db);
     assert_eq!(version(device.as_ref()), 3);
-    db.inner.withdraw_patches().expect("does nothing");
+    db.inner.withdraw_features_of_journal().expect("does nothing");
     assert_eq!(version(device.as_ref()), 3, "the journal has one");
 }

@@ -25,6 +25,10 @@ struct State {
     /// How often somebody has got all runs to himself, and which of these passes was the last to do all its work.
     passes: u64,
     pass_complete: u64,
+    /// A pass that nobody waits for has not done all its work.
+    has_left_pass: bool,
+    /// Claims and passes that have ended.
+    ends: u64,
 }
 
 impl State {
@@ -80,7 +84,9 @@ impl<'a> Exclusive<'a> {
 
     /// The holder has gone over all runs.
     pub(super) fn complete(&self) {
-        self.registry.state.lock().pass_complete = self.pass;
+        let mut state = self.registry.state.lock();
+        state.pass_complete = self.pass;
+        state.has_left_pass = false;
     }
 
     /// Whether somebody who came later than `passes` has done so since.
@@ -142,6 +148,35 @@ impl Registry {
         self.state.lock().claims
     }
 
+    /// Claims and passes that have ended so far: look at this, then for a merge, then [`Self::wait_for_end`].
+    pub(super) fn ends(&self) -> u64 {
+        self.state.lock().ends
+    }
+
+    /// Waits until a claim or a pass has ended after the first `seen` ones; false: there is none that could.
+    pub(super) fn wait_for_end(&self, seen: u64) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if state.ends != seen {
+                return true;
+            }
+            if state.claims == 0 && !state.is_exclusive && state.waiting == 0 {
+                return false;
+            }
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Whether a pass that nobody waits for has left something to be done.
+    pub(crate) fn has_left_pass(&self) -> bool {
+        self.state.lock().has_left_pass
+    }
+
+    /// See [`Self::has_left_pass`].
+    pub(super) fn leave_pass(&self, has_left: bool) {
+        self.state.lock().has_left_pass = has_left;
+    }
+
     /// Passes that have begun so far.
     pub(super) fn passes(&self) -> u64 {
         self.state.lock().passes
@@ -156,6 +191,7 @@ impl Drop for Claim<'_> {
         }
         state.claims -= 1;
         state.claims_large -= usize::from(self.is_large);
+        state.ends += 1;
         drop(state);
         self.registry.ended.notify_all();
     }
@@ -163,7 +199,10 @@ impl Drop for Claim<'_> {
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.registry.state.lock().is_exclusive = false;
+        let mut state = self.registry.state.lock();
+        state.is_exclusive = false;
+        state.ends += 1;
+        drop(state);
         self.registry.ended.notify_all();
     }
 }

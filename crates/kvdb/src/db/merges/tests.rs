@@ -3,20 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use kvfs_device::{
     CountingDevice, CrashDevice, CrashMode, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng,
 };
 use kvfs_store::clock::{ManualClock, SystemClock};
-use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
+use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 
 use super::{Claim, Merge, Terms};
 use crate::compaction::{Pace, Victims};
 use crate::db::inner::Inner;
+use crate::format::Extent;
 use crate::version::Run;
-use crate::zone::Budget;
+use crate::zone::{Budget, Stream};
 use crate::{Background, CreateOptions, Db, Options};
 
 const ZONE_BYTES: u32 = 256 << 10;
@@ -357,22 +359,30 @@ impl Pace for Barrier {
     }
 }
 
+/// Runs a merge that is under way, and has not come in, until the barrier is opened.
+fn hold_up<'s, 'd: 's>(
+    scope: &'s Scope<'s, 'd>,
+    db: &'d Db,
+    (merge, held): (Merge, Claim<'d>),
+    barrier: &Barrier,
+) -> ScopedJoinHandle<'s, kvfs_store::Result<bool>> {
+    let shared = barrier.clone();
+    let merging = scope.spawn(move || {
+        let outcome = db.inner.run_merge(&merge, terms(shared));
+        drop(held);
+        outcome
+    });
+    barrier.wait_reached();
+    merging
+}
+
 #[test]
 fn who_needs_all_runs_waits_for_the_next_piece_of_a_merge_and_not_for_its_end() {
     let db = open();
     let (rows, model) = four_runs(&db, 7);
     let barrier = Barrier::default();
     std::thread::scope(|scope| {
-        let (merge, held) = claim(&db.inner, rows, 0..4);
-        let merging = {
-            let (db, barrier) = (&db, barrier.clone());
-            scope.spawn(move || {
-                let outcome = db.inner.run_merge(&merge, terms(barrier));
-                drop(held);
-                outcome
-            })
-        };
-        barrier.wait_reached();
+        let merging = hold_up(scope, &db, claim(&db.inner, rows, 0..4), &barrier);
         let reclaiming = scope.spawn(|| db.inner.reclaim());
         while !db.inner.merging.is_wanted() {
             std::thread::yield_now();
@@ -384,6 +394,74 @@ fn who_needs_all_runs_waits_for_the_next_piece_of_a_merge_and_not_for_its_end() 
     });
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1);
     compare(&db, rows, &model).expect("the same");
+}
+
+#[test]
+fn compacting_waits_for_merges_of_others_and_goes_over_what_they_leave() {
+    let db = open();
+    let (rows, mut model) = four_runs(&db, 10);
+    let barrier = Barrier::default();
+    std::thread::scope(|scope| {
+        let merging = hold_up(scope, &db, claim(&db.inner, rows, 0..4), &barrier);
+        let mut rng = Rng::new(11);
+        (0..2).for_each(|_| change_and_flush(&db, rows, &mut model, &mut rng));
+        let compacting = scope.spawn(|| db.compact());
+        while db.inner.view().version.runs(rows.0).len() > 5 {
+            std::thread::yield_now();
+        }
+        barrier.open();
+        assert!(merging.join().expect("ends").expect("merges"));
+        compacting.join().expect("ends").expect("merges");
+    });
+    assert_eq!(db.inner.view().version.runs(rows.0).len(), 1);
+    compare(&db, rows, &model).expect("the same");
+}
+
+#[test]
+fn who_waits_to_compact_is_told_when_the_store_is_closed() {
+    let db = open();
+    let (rows, _) = four_runs(&db, 12);
+    let barrier = Barrier::default();
+    std::thread::scope(|scope| {
+        let merging = hold_up(scope, &db, claim(&db.inner, rows, 0..4), &barrier);
+        let compacting = scope.spawn(|| db.compact());
+        db.close().expect("closes");
+        barrier.open();
+        assert!(!merging.join().expect("ends").expect("does not fail"), "it ended early");
+        let told = compacting.join().expect("ends");
+        assert!(matches!(told, Err(StoreError::Failed { .. })), "{told:?}");
+    });
+}
+
+/// Takes what space there is for runs.
+fn take_all_space(db: &Db) -> Vec<Extent> {
+    let zones = &db.inner.ctx.zones;
+    let of =
+        |&stream| std::iter::from_fn(move || zones.allocate_up_to(stream, ZONE_BYTES, Budget::Reserve).ok());
+    Stream::ALL.iter().flat_map(of).collect()
+}
+
+#[test]
+fn a_reclaim_at_leisure_that_could_not_flush_is_done_again_when_flushes_go_on() {
+    let db = open();
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    write_run(&db, rows, 1, 100);
+    let mut batch = Batch::new();
+    batch.delete_range(rows, key(0), key(KEYS));
+    db.apply(batch, Durability::Buffered).expect("applies");
+    let taken = take_all_space(&db);
+    db.inner.reclaim_at_leisure().expect("is no failure");
+    assert_eq!(db.inner.view().version.runs(rows.0).len(), 1, "the deletion is in memory");
+    assert!(db.inner.merging.has_left_pass() && !db.inner.reclaim_wanted(), "nothing has changed so far");
+
+    for extent in taken {
+        db.inner.ctx.zones.release(extent);
+    }
+    db.inner.flush_all().expect("flushes");
+    assert!(db.inner.merging.has_left_pass() && db.inner.reclaim_wanted());
+    db.inner.reclaim_at_leisure().expect("merges");
+    assert!(!db.inner.merging.has_left_pass() && !db.inner.reclaim_wanted());
+    assert!(db.inner.view().version.runs(rows.0).is_empty(), "everything is gone");
 }
 
 #[test]
@@ -464,15 +542,7 @@ fn clearing_up_at_leisure_leaves_new_runs_to_others() {
         let alone = db.inner.merging.exclusive(|| ());
         let merge = db.inner.merge_of(rows.0, db.inner.view().version.runs(rows.0), &[]);
         let held = alone.narrow(merge.runs());
-        let clearing = {
-            let (db, barrier) = (&db, barrier.clone());
-            scope.spawn(move || {
-                let outcome = db.inner.run_merge(&merge, terms(barrier));
-                drop(held);
-                outcome
-            })
-        };
-        barrier.wait_reached();
+        let clearing = hold_up(scope, &db, (merge, held), &barrier);
         let mut rng = Rng::new(9);
         (0..2).for_each(|_| change_and_flush(&db, rows, &mut model, &mut rng));
         assert!(db.inner.merge_once().expect("merges the new ones"));

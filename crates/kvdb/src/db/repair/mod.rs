@@ -85,6 +85,7 @@ pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Re
     superblock.manifest_zones.retain(|&zone| ctx.zones.claim_zone(zone).is_ok());
 
     let next_id = Arc::new(AtomicU64::new(next_id(&state)));
+    let bound = replay::hold_places(&ctx, &superblock, &state);
     let mut repair = pieces::Repair::new(&ctx, &superblock, &next_id);
     repair.all(&mut state)?;
     // Their space is in use until the new manifest stands.
@@ -100,7 +101,7 @@ pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Re
         flushed.map_err(|error| StoreError::io("flushing what was repaired", error))?;
         Manifest::replace(device, Arc::clone(&ctx.zones), superblock, state)?;
     }
-    drop(kept);
+    drop((kept, bound));
     Ok(repaired)
 }
 

@@ -21,7 +21,7 @@ use crate::journal::{Journal, JournalArea, Replayed, salvage};
 use crate::memtable::{MemTable, Merger};
 use crate::run::{Packing, RunContext};
 use crate::version::{Edit, ManifestState, Run, RunId, Version};
-use crate::zone::{Budget, Stream};
+use crate::zone::{Bound, Budget, Stream};
 
 /// Keys of lost changes that are named; of more only the number is told.
 const NAMED_MAX: usize = 1000;
@@ -41,12 +41,25 @@ struct Layers<'a> {
     memtable_bytes: u64,
     flushed_seqno: Seqno,
     last_seqno: Seqno,
+    /// Positions that somebody reads at.
+    pinned: BTreeSet<Seqno>,
     active: MemTable,
     done: Vec<Layer>,
     commits: Vec<(TxnId, Seqno)>,
     findings: Vec<String>,
     /// Keyspaces that nothing else tells of.
     unknown: Vec<(u32, KeyspaceKind)>,
+}
+
+/// What the journal has bound keeps its space: nothing that is mended may come to lie there.
+pub(super) fn hold_places(
+    ctx: &Arc<RunContext>,
+    superblock: &Superblock,
+    state: &ManifestState,
+) -> Vec<Bound> {
+    let places = salvage::places(ctx.device.as_ref(), JournalArea::of(superblock), state.flushed_seqno);
+    // What lies where no data can be was not bound there.
+    places.into_iter().filter_map(|place| Bound::restore(&ctx.zones, place).ok()).collect()
 }
 
 /// Looks at the journal; where it is damaged, or must not be replayed as it is, `state` goes on without it. Says
@@ -64,6 +77,7 @@ pub(super) fn journal(
     let device = ctx.device.as_ref();
     let known: BTreeSet<u32> = state.keyspaces.keys().copied().collect();
     let flushed = state.flushed_seqno;
+    let from = (state.journal_tail, flushed);
     let mut has_patches = false;
     let mut look = |replayed: Replayed| {
         has_patches |= replayed.base > flushed && replayed.batch.has_patches();
@@ -76,16 +90,14 @@ pub(super) fn journal(
         Err(StoreError::corrupt("the journal", "it builds on what the manifest has lost"))
     };
     // The repair is an opening of its own, whose number no group has.
-    let damage = match Journal::replay(device, area, superblock.epoch, state.journal_tail, &mut look) {
+    let damage = match Journal::replay(device, area, superblock.epoch, from, &mut look) {
         Ok(recovered) => {
             repaired.last_seqno = recovered.last_seqno.max(state.flushed_seqno);
             if !has_patches || repaired.lost.iter().all(|lost| lost.kind != KeyspaceKind::Block) {
                 return Ok(false);
             }
             let mut layers = Layers::new(ctx, options, state);
-            Journal::replay(device, area, superblock.epoch, state.journal_tail, &mut |replayed| {
-                layers.take(&replayed)
-            })?;
+            Journal::replay(device, area, superblock.epoch, from, &mut |replayed| layers.take(&replayed))?;
             layers.write(options, next_id, state, repaired, kept)?;
             state.apply(&Edit::JournalTail { lsn: recovered.head, seqno: repaired.last_seqno })?;
             return Ok(true);
@@ -95,9 +107,8 @@ pub(super) fn journal(
     repaired.findings.push(damage.to_string());
     let mut layers = Layers::new(ctx, options, state);
     let is_tail_certain = !repaired.is_uncertain;
-    let found = salvage::salvage(device, area, state.journal_tail, is_tail_certain, &mut |replayed| {
-        layers.take(&replayed)
-    })?;
+    let found =
+        salvage::salvage(device, area, from, is_tail_certain, &mut |replayed| layers.take(&replayed))?;
     repaired.last_seqno = layers.last_seqno;
     tell_dropped(&found.dropped, found.damaged_at.0, state, &layers.unknown, repaired);
     layers.write(options, next_id, state, repaired, kept)?;
@@ -141,6 +152,7 @@ impl<'a> Layers<'a> {
             memtable_bytes: options.memtable_bytes,
             flushed_seqno: state.flushed_seqno,
             last_seqno: state.flushed_seqno,
+            pinned: state.positions_read(),
             active: MemTable::new(Arc::clone(&ctx.accountant)),
             done: Vec::new(),
             commits: Vec::new(),
@@ -167,10 +179,12 @@ impl<'a> Layers<'a> {
             return Ok(());
         }
         self.know(&replayed.batch);
-        if self.active.bytes() >= self.memtable_bytes {
+        // As an opening does it: by what the runs will be, which of patches is more than they take here.
+        if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.base - 1);
         }
         let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
+        self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
         let writing = self.active.begin_write();
         self.active.apply(&replayed.batch, replayed.base, kinds);
         drop(writing);
@@ -234,6 +248,7 @@ impl<'a> Layers<'a> {
                             filters: false,
                             budget: Budget::Reserve,
                             piece_bytes: options.merge.piece_bytes,
+                            stitch_bytes_min: options.merge.stitch_bytes_min,
                             next_id: Arc::clone(next_id),
                             pace: None,
                         };
@@ -250,7 +265,7 @@ impl<'a> Layers<'a> {
                         } else {
                             Below::nothing()
                         };
-                        let pieces = write_table(table, spec, rules, &mut below)?;
+                        let (pieces, _) = write_table(table, spec, rules, &mut below)?;
                         self.findings.extend(below.lost.iter().map(|key| {
                             let (name, key) = (&meta.name, key.escape_ascii());
                             format!(

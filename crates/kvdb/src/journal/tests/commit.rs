@@ -59,7 +59,7 @@ impl Device for GateDevice {
 fn syncs_that_come_during_a_flush_share_the_next_one() {
     let device =
         Arc::new(GateDevice { inner: new_device(), gate: Mutex::new((0, true)), changed: Condvar::new() });
-    let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     device.change(|gate| *gate = (0, false));
     journal.append(1, &put(b"first")).unwrap();
     thread::scope(|scope| {
@@ -212,7 +212,7 @@ fn explore(fails_at: Option<Fault>) {
             shuttle::thread::spawn(move || {
                 for _ in 0..2 {
                     let mut last = order.lock().unwrap();
-                    let Ok(_) = log.append(*last + 1, Entry::Batch(&put(b"value"), None)) else {
+                    let Ok(_) = log.append(*last + 1, Entry::Batch((&put(b"value")).into())) else {
                         assert!(fails_at.is_some());
                         return;
                     };
@@ -228,7 +228,7 @@ fn explore(fails_at: Option<Fault>) {
                         return;
                     }
                     let image = device.durable.fork();
-                    let found = Journal::replay(&image, AREA, 2, Lsn(0), &mut |_| Ok(())).unwrap();
+                    let found = Journal::replay(&image, AREA, 2, (Lsn(0), 0), &mut |_| Ok(())).unwrap();
                     assert!(found.last_seqno >= seqno, "{seqno} was synced, {} is durable", found.last_seqno);
                 }
             })
@@ -279,7 +279,7 @@ fn clients_that_come_back_share_a_flush_in_every_interleaving() {
                 let mut last = order.lock().unwrap();
                 *last += 1;
                 let seqno = *last;
-                log.append(seqno, Entry::Batch(&put(b"value"), None)).unwrap();
+                log.append(seqno, Entry::Batch((&put(b"value")).into())).unwrap();
                 drop(last);
                 log.sync(seqno).unwrap();
             })
@@ -301,7 +301,7 @@ fn a_lone_client_waits_for_nobody() {
         let device = ExploredDevice::new(None);
         let log = explored_log::<false>(&device, State::new(Lsn(0), Lsn(0), 0));
         for seqno in 1..4 {
-            log.append(seqno, Entry::Batch(&put(b"value"), None)).unwrap();
+            log.append(seqno, Entry::Batch((&put(b"value")).into())).unwrap();
             log.sync(seqno).unwrap();
         }
         assert_eq!(log.read(State::stats).flushes, 3);

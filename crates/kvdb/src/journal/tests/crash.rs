@@ -142,7 +142,8 @@ fn after_any_crash_a_prefix_with_all_that_was_synced_is_replayed() {
             let epoch = life_index + 1;
             let device = Arc::new(CrashDevice::over(image).with_log().unwrap());
             let journal =
-                Journal::open(device.clone(), AREA, epoch, outside.tail, still(), &mut |_| Ok(())).unwrap();
+                Journal::open(device.clone(), AREA, epoch, (outside.tail, 0), still(), &mut |_| Ok(()))
+                    .unwrap();
             let life = world.live(&device, &journal, &mut outside);
             // The events of opening itself come first: crash there too.
             for _ in 0..8 {
@@ -161,12 +162,12 @@ fn after_any_crash_a_prefix_with_all_that_was_synced_is_replayed() {
 #[test]
 fn what_an_opening_replayed_survives_a_power_cut() {
     let device = Arc::new(CrashDevice::over(new_device()));
-    let journal = Journal::open(device.clone(), AREA, 1, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     let lsns = append_groups(&journal, 1, 4);
     // The process dies, the machine does not; one group was never written.
     drop(journal);
     device.write_at(&[0; 4096], AREA.addr + lsns[2].0).unwrap();
-    let journal = Journal::open(device.clone(), AREA, 2, Lsn(0), still(), &mut |_| Ok(())).unwrap();
+    let journal = Journal::open(device.clone(), AREA, 2, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     assert_eq!(journal.durable_seqno(), 2);
     let image = Arc::new(device.crash_image(0, CrashMode::DropAll).unwrap());
     let (_, replayed) = open(&image, 2, Lsn(0)).unwrap();
