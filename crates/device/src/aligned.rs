@@ -1,24 +1,31 @@
 //! A heap buffer whose start and length are sector-aligned, as `O_DIRECT` asks for.
+//!
+//! It is a stretch of an ordinary allocation that is a sector longer. C libraries seldom use freed memory that was
+//! asked for with an alignment for the same thing again: what a program with their allocator holds would grow to several
+//! times what it uses.
+//!
+//! Invariant: the stretch is within the allocation, which never moves.
+
+use std::ops::Range;
 
 use crate::SECTOR_BYTES;
 
-/// One sector, aligned to itself; the unit that [`AlignedBuf`] is allocated in.
-#[repr(C, align(4096))]
-#[derive(Clone, Copy)]
-struct Sector([u8; SECTOR_BYTES]);
-
-const _: () = assert!(size_of::<Sector>() == SECTOR_BYTES && align_of::<Sector>() == SECTOR_BYTES);
-
 /// A zero-filled buffer of whole, aligned sectors.
-#[derive(Clone)]
 pub struct AlignedBuf {
-    sectors: Vec<Sector>,
+    memory: Vec<u8>,
+    aligned: Range<usize>,
 }
 
 impl AlignedBuf {
     /// A zeroed buffer of at least `len` bytes, rounded up to whole sectors.
     pub fn zeroed(len: usize) -> Self {
-        Self { sectors: vec![Sector([0; SECTOR_BYTES]); len.div_ceil(SECTOR_BYTES)] }
+        let len = len.next_multiple_of(SECTOR_BYTES);
+        if len == 0 {
+            return Self { memory: Vec::new(), aligned: 0..0 };
+        }
+        let memory = vec![0; len + SECTOR_BYTES];
+        let start = memory.as_ptr().addr().wrapping_neg() % SECTOR_BYTES;
+        Self { memory, aligned: start..start + len }
     }
 
     /// A copy of `bytes`, zero-padded to whole sectors.
@@ -30,42 +37,52 @@ impl AlignedBuf {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.sectors.len() * SECTOR_BYTES
+        self.aligned.len()
     }
 
     /// Whether the buffer holds no sector.
     pub fn is_empty(&self) -> bool {
-        self.sectors.is_empty()
+        self.aligned.is_empty()
+    }
+}
+
+impl Clone for AlignedBuf {
+    fn clone(&self) -> Self {
+        Self::from_slice(self.as_ref())
     }
 }
 
 impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
-        self.sectors.as_flattened_bytes()
+        &self.memory[self.aligned.clone()]
     }
 }
 
 impl AsMut<[u8]> for AlignedBuf {
     fn as_mut(&mut self) -> &mut [u8] {
-        self.sectors.as_flattened_bytes_mut()
+        &mut self.memory[self.aligned.clone()]
     }
 }
 
-/// Views a slice of sectors as the bytes it is made of.
-trait Flatten {
-    fn as_flattened_bytes(&self) -> &[u8];
-    fn as_flattened_bytes_mut(&mut self) -> &mut [u8];
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Flatten for [Sector] {
-    fn as_flattened_bytes(&self) -> &[u8] {
-        // SAFETY: `Sector` is `repr(C)` around a byte array with size = alignment, so a slice of
-        // them has no padding and every byte is initialised; `u8` has no alignment demand.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), size_of_val(self)) }
-    }
-
-    fn as_flattened_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the exclusive borrow of `self` lives as long as the result.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(self)) }
+    #[test]
+    fn buffers_are_aligned_zeroed_and_cloned_as_such() {
+        for len in [0, 1, SECTOR_BYTES, SECTOR_BYTES + 1, 100_000, 3 << 20] {
+            let mut buf = AlignedBuf::zeroed(len);
+            assert_eq!(buf.len(), len.next_multiple_of(SECTOR_BYTES));
+            assert_eq!(buf.is_empty(), len == 0);
+            assert!(buf.as_ref().iter().all(|&byte| byte == 0));
+            assert!(buf.is_empty() || buf.as_ref().as_ptr().addr().is_multiple_of(SECTOR_BYTES));
+            buf.as_mut().fill(7);
+            let moved = buf;
+            let copy = moved.clone();
+            assert!(copy.is_empty() || copy.as_ref().as_ptr().addr().is_multiple_of(SECTOR_BYTES));
+            assert!(copy.as_ref() == moved.as_ref());
+        }
+        let buf = AlignedBuf::from_slice(b"abc");
+        assert_eq!((buf.len(), &buf.as_ref()[..4]), (SECTOR_BYTES, &b"abc\0"[..]));
     }
 }

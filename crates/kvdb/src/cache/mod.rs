@@ -81,8 +81,9 @@ impl CachedBlock {
 /// Shards of the cache.
 const SHARDS: usize = 32;
 
-/// Map, slab and policy entries that come with each block (bytes, about).
-const OVERHEAD_BYTES: u64 = 160;
+/// Map, slab and policy entries that come with each block, what is remembered of one that is gone, and what the allocator
+/// rounds up (bytes, about).
+const OVERHEAD_BYTES: u64 = 320;
 
 struct Slot {
     key: CacheKey,

@@ -13,7 +13,7 @@ use kvfs_store::{KeyspaceKind, Result};
 
 use super::filter::Filter;
 use super::piece::Piece;
-use crate::cache::PageRef;
+use crate::cache::{PageRef, Pool};
 use crate::format::{Fingerprints, Layer};
 use crate::memtable::split_block_key;
 
@@ -103,7 +103,10 @@ impl Piece {
             return None;
         }
         let loaded = self.filter.get(|| {
-            let built = self.build_filter(self.fingerprints()?);
+            let fingerprints = self.fingerprints()?;
+            let bytes = fingerprints.values.len() as u64 * FINGERPRINT_BYTES;
+            let _charge = self.ctx().accountant.guard(Pool::Io, bytes);
+            let built = self.build_filter(fingerprints);
             self.ctx().make_room_for(built.1);
             Ok(built)
         });

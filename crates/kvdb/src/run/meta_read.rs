@@ -7,6 +7,7 @@ use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::RunContext;
 use super::index::Content;
+use crate::cache::{Charge, Pool};
 use crate::format::{
     DecodeError, Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, decode_fingerprints,
     decode_tombstones,
@@ -35,6 +36,12 @@ pub(super) struct MetaReader<'a> {
     pub(super) desc: &'a PieceDesc,
 }
 
+/// A part of a blob, in memory for as long as it takes to decode it.
+struct Stretch {
+    bytes: Vec<u8>,
+    _charge: Charge,
+}
+
 /// The header, and what was read together with it.
 pub(super) struct Front {
     pub(super) header: PieceMetaHeader,
@@ -54,7 +61,7 @@ impl MetaReader<'_> {
     /// # Errors
     /// I/O errors, corruption; so does everything else here.
     pub(super) fn front(&self) -> Result<Front> {
-        let blob = self.read(0, FRONT_BYTES.min(self.desc.meta_len as usize))?;
+        let blob = self.read(0, FRONT_BYTES.min(self.desc.meta_len as usize))?.bytes;
         let (desc, keyspace) = (self.desc, self.keyspace);
         let header = PieceMetaHeader::decode(&blob, keyspace, desc.id.0, desc.meta_len, desc.meta_crc)
             .map_err(|error| self.corrupt("header", error))?;
@@ -64,14 +71,14 @@ impl MetaReader<'_> {
     /// The index, with its seqnos as they are on the device.
     pub(super) fn index(&self, front: &Front) -> Result<Content> {
         let section = self.section("index", front, front.header.index, PieceMetaHeader::BYTES)?;
-        Content::decode(self.kind, &section).map_err(|error| self.corrupt("index", error))
+        Content::decode(self.kind, &section.bytes).map_err(|error| self.corrupt("index", error))
     }
 
     /// The range tombstones, with their seqnos as they are on the device.
     pub(super) fn tombstones(&self, front: &Front) -> Result<TombstoneSet> {
         let from = PieceMetaHeader::BYTES + front.header.index.len();
         let section = self.section("range tombstones", front, front.header.tombstones, from)?;
-        tombstones_of(&section).map_err(|error| self.corrupt("range tombstones", error))
+        tombstones_of(&section.bytes).map_err(|error| self.corrupt("range tombstones", error))
     }
 
     /// The fingerprints of a piece with so many tuple blocks.
@@ -79,24 +86,30 @@ impl MetaReader<'_> {
         let header = &front.header;
         let from = PieceMetaHeader::BYTES + header.index.len() + header.tombstones.len();
         let section = self.section("fingerprints", front, header.fingerprints, from)?;
-        decode_fingerprints(&section, blocks).map_err(|error| self.corrupt("fingerprints", error))
+        decode_fingerprints(&section.bytes, blocks).map_err(|error| self.corrupt("fingerprints", error))
     }
 
-    fn section(&self, what: &str, front: &Front, section: Section, from: usize) -> Result<Vec<u8>> {
-        let bytes = match front.blob.get(from..from + section.len()) {
-            Some(bytes) => bytes.to_vec(),
+    fn section(&self, what: &str, front: &Front, section: Section, from: usize) -> Result<Stretch> {
+        let stretch = match front.blob.get(from..from + section.len()) {
+            Some(bytes) => Stretch { bytes: bytes.to_vec(), _charge: self.charge(0) },
             None => self.read(from, section.len())?,
         };
-        if section.matches(&bytes) {
-            Ok(bytes)
+        if section.matches(&stretch.bytes) {
+            Ok(stretch)
         } else {
             Err(self.corrupt(what, DecodeError("checksum does not match")))
         }
     }
 
-    /// Bytes `from .. from + len` of the blob.
-    fn read(&self, from: usize, len: usize) -> Result<Vec<u8>> {
+    fn charge(&self, bytes: usize) -> Charge {
+        self.ctx.accountant.guard(Pool::Io, bytes as u64)
+    }
+
+    /// Bytes `from .. from + len` of the blob. They are in memory twice meanwhile, and decoded then.
+    fn read(&self, from: usize, len: usize) -> Result<Stretch> {
         let sector = SECTOR_BYTES as usize;
+        let charge = self.charge(2 * len);
+        self.ctx.make_room_for(0);
         let (mut out, mut extent_from) = (Vec::with_capacity(len), 0_usize);
         for extent in &self.desc.meta {
             let extent_end = extent_from + extent.len as usize;
@@ -117,7 +130,7 @@ impl MetaReader<'_> {
         if out.len() < len {
             return Err(self.corrupt("metadata", DecodeError("its extents are shorter than its length")));
         }
-        Ok(out)
+        Ok(Stretch { bytes: out, _charge: charge })
     }
 
     fn corrupt(&self, what: &str, error: DecodeError) -> StoreError {

@@ -9,7 +9,6 @@ use kvfs_store::Result;
 use super::Access;
 use super::piece::{Piece, is_intact};
 use super::read_ahead::Direction;
-use crate::cache::CachedBlock;
 use crate::format::{DecodeError, PackedBlock, TupleBlock, TupleCursor, TupleEntry, unpack};
 use crate::memtable::Lookup;
 
@@ -55,8 +54,7 @@ impl Piece {
     /// The verified bytes of a block, from the cache or the device; reads ahead along a walk in `direction`.
     pub(super) fn tuple_block(&self, entry: &TupleEntry, direction: Direction) -> Result<Bytes> {
         let (addr, len) = (entry.extent.addr, entry.extent.len as usize);
-        let key = self.cache_key(addr);
-        if let Some(block) = self.ctx().cache.get(key) {
+        if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
             return Ok(block.bytes().clone());
         }
         if let Some(window) = self.ahead(addr, len, len, direction)
@@ -75,9 +73,8 @@ impl Piece {
             return Ok(self.cache_own(addr, self.unpack_block(entry, packed, buf.as_ref())?));
         }
         let len = self.verify_tuple_block(entry, buf.as_ref())?;
-        let bytes = Bytes::from_owner(buf).slice(..len);
-        let block = CachedBlock::new(bytes, entry.extent.len.into());
-        Ok(self.ctx().cache.insert(key, block).bytes().clone())
+        // Not the buffer itself: the cache is to hold no more than the block.
+        Ok(self.cache_copy(addr, &buf.as_ref()[..len]))
     }
 
     /// The verified block that is packed at the start of `stored`.

@@ -46,6 +46,8 @@ pub(super) struct TupleOutput {
     /// Fingerprints of the pieces that were stitched from, and the memory that they take.
     sources: HashMap<PieceId, Fingerprints>,
     sources_charge: Charge,
+    /// For entries and fingerprints of what is written: they stay until the end.
+    meta_charge: Charge,
     packer: Packer,
     /// How the block that is being built is to be stored, as far as its records wish for anything.
     wish: Compression,
@@ -56,6 +58,7 @@ impl TupleOutput {
         Self {
             sources: HashMap::new(),
             sources_charge: ctx.accountant.guard(Pool::Io, 0),
+            meta_charge: ctx.accountant.guard(Pool::Io, 0),
             builder: TupleBlockBuilder::default(),
             block_bytes: ctx.options.tuple_block_bytes,
             first_key: Vec::new(),
@@ -198,6 +201,7 @@ impl TupleOutput {
             packed,
         });
         self.fingerprints.end_block();
+        self.meta_charge.resize(self.meta_bytes() as u64);
         self.chunk_len += padded;
         self.builder.clear();
         (self.flags, self.seqno_min, self.seqno_max) = (0, Seqno::MAX, 0);
@@ -282,6 +286,7 @@ impl TupleOutput {
             self.fingerprints.values.extend_from_slice(fingerprints.of_block(number));
             self.fingerprints.end_block();
         }
+        self.meta_charge.resize(self.meta_bytes() as u64);
         Ok(bytes)
     }
 

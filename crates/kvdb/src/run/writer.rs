@@ -482,7 +482,11 @@ impl PieceWriter {
         ];
         let header = PieceMetaHeader::new(self.target.keyspace, self.target.id.0, sections);
         blob[..PieceMetaHeader::BYTES].copy_from_slice(header.encode());
-        let blob = AlignedBuf::from_slice(&blob);
+        // It is there twice for a moment.
+        let mut charge = self.target.ctx.accountant.guard(Pool::Io, 2 * blob.len() as u64);
+        self.target.ctx.make_room_for(0);
+        let blob = AlignedBuf::from_slice(&std::mem::take(&mut blob));
+        charge.resize(blob.len() as u64);
         let mut extents = Vec::new();
         let mut rest = blob.as_ref();
         while !rest.is_empty() {
