@@ -138,7 +138,7 @@ impl History {
 pub(super) fn verify(histories: &[History], root: &Path) -> Result<(), String> {
     let mut candidates = Vec::new();
     for history in histories {
-        let survivor = Survivor::read(&root.join(&history.directory));
+        let survivor = Survivor::read(&root.join(&history.directory))?;
         let found = history.candidates(&survivor).map_err(|why| format!("{}: {why}", history.directory))?;
         candidates.push(found);
     }

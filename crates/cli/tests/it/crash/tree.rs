@@ -250,10 +250,13 @@ pub(super) struct Survivor(BTreeMap<String, Found>);
 
 impl Survivor {
     /// Reads everything below `root`.
-    pub(super) fn read(root: &Path) -> Self {
+    ///
+    /// # Errors
+    /// What can't be read of it.
+    pub(super) fn read(root: &Path) -> Result<Self, String> {
         let mut found = BTreeMap::new();
-        read_into(root, String::new(), &mut found);
-        Self(found)
+        read_into(root, String::new(), &mut found)?;
+        Ok(Self(found))
     }
 
     /// How this differs from what should be there; stops after `differences_max`.
@@ -321,24 +324,26 @@ impl fmt::Debug for Found {
     }
 }
 
-fn read_into(path: &Path, name: String, found: &mut BTreeMap<String, Found>) {
-    let metadata = fs::symlink_metadata(path).unwrap();
+fn read_into(path: &Path, name: String, found: &mut BTreeMap<String, Found>) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("reading {}: {error}", path.display());
+    let metadata = fs::symlink_metadata(path).map_err(told)?;
     let kind = metadata.file_type();
     let here = if kind.is_dir() {
-        for entry in fs::read_dir(path).unwrap() {
-            let child = entry.unwrap().file_name().into_string().unwrap();
+        for entry in fs::read_dir(path).map_err(told)? {
+            let child = entry.map_err(told)?.file_name().into_string().unwrap();
             let full = if name.is_empty() { child.clone() } else { format!("{name}/{child}") };
-            read_into(&path.join(&child), full, found);
+            read_into(&path.join(&child), full, found)?;
         }
         Found::Directory
     } else if kind.is_symlink() {
-        Found::Symlink(fs::read_link(path).unwrap().into_os_string().into_string().unwrap())
+        Found::Symlink(fs::read_link(path).map_err(told)?.into_os_string().into_string().unwrap())
     } else {
-        let file = fs::File::open(path).unwrap();
+        let file = fs::File::open(path).map_err(told)?;
         let mut content = vec![0; metadata.len() as usize];
-        file.read_exact_at(&mut content, 0).unwrap();
+        file.read_exact_at(&mut content, 0).map_err(told)?;
         let mode = metadata.permissions().mode() & 0o7777;
         Found::File { inode: metadata.ino(), nlink: metadata.nlink(), mode, content }
     };
     found.insert(name, here);
+    Ok(())
 }
