@@ -40,6 +40,8 @@ mount_store "$(mount_options)"
 # What the journal has: the daemon is killed.
 cd "$mnt"
 seq 7 200 | dd of=packed/large bs=1 seek=50000 conv=notrunc status=none && seq 1 9000 >packed/new
+# Large enough to go to its final place at once.
+seq 1 100000 | dd of=tree/at-once bs=1M iflag=fullblock status=none
 rm -r many/file-1* && mv tree/deep/er tree/moved && echo more >>tree/large && : >tree/small
 "$KVFS" kv del tags key-1 && "$KVFS" kv put tags key-2 changed
 "$KVFS" txn run -- sh -c 'echo whole >tree/by-transaction; kvfs=1; exit 0'
