@@ -47,6 +47,19 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
     Profile { steps, step_weights, op_weights, synced_one_in: 6, ..Profile::default() }
 }
 
+/// What a transaction that has applied `op` keeps of it. A patch becomes a block at once, out of what the transaction
+/// sees; only who uses it looks whether somebody has changed that block since, and the sweeps commit whatever happens.
+fn as_kept(txn: &dyn Txn, handles: &Handles, op: &Op) -> Result<Op> {
+    let Op::PatchBlock { keyspace, prefix, block, compression, .. } = op else { return Ok(op.clone()) };
+    let key = [&prefix[..], &block.to_be_bytes()].concat();
+    let (keyspace, prefix, first, compression) = (*keyspace, prefix.clone(), *block, *compression);
+    Ok(match txn.get(handles.get(keyspace.0), &key)? {
+        Some(data) => Op::PutBlocks { keyspace, prefix, first, data, compression },
+        // The same batch has deleted it.
+        None => op.clone(),
+    })
+}
+
 /// What became of a batch.
 pub(crate) enum Applied {
     /// It is visible and in the history.
@@ -121,9 +134,17 @@ impl Session {
     pub(crate) fn txn_apply(&mut self, slot: usize, ops: &[Op]) -> Result<()> {
         let Some(open) = &mut self.txns[slot] else { return Ok(()) };
         match open.txn.apply(self.handles.batch(ops)) {
-            Ok(()) => open.ops.extend_from_slice(ops),
-            Err(StoreError::Conflict { .. }) => {}
+            Ok(()) => {}
+            Err(StoreError::Conflict { .. }) => return Ok(()),
             Err(error) => return Err(error),
+        }
+        match ops.iter().map(|op| as_kept(&*open.txn, &self.handles, op)).collect::<Result<Vec<_>>>() {
+            Ok(kept) => open.ops.extend(kept),
+            // What it has written is not known any more: it must not be committed.
+            Err(error) => {
+                self.txns[slot] = None;
+                return Err(error);
+            }
         }
         Ok(())
     }
