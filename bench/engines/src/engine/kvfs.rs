@@ -54,8 +54,7 @@ impl Kvfs {
             batch.put_blocks(self.keyspace, prefix, first, data);
         };
         for (key, value) in pairs {
-            let (prefix, number) =
-                key.split_last_chunk::<8>().context("a block's key ends in its number")?;
+            let (prefix, number) = key.split_last_chunk::<8>().context("a block's key ends in its number")?;
             let number = u64::from_be_bytes(*number);
             match &mut stretch {
                 Some((of, first, data))

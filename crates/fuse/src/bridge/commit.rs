@@ -125,7 +125,9 @@ impl Bridge {
         let _turn = self.files.shared.commits.lock();
         let plan = view.commit_plan()?;
         self.drive_out(view, plan.contents);
-        let committed = view.commit(durability)?;
+        let committed = view.commit(durability);
+        self.files.shared.writers.rest();
+        let committed = committed?;
         self.have_forgotten(committed.invalidations);
         committed.durable.map(|()| committed.position)
     }
@@ -174,7 +176,7 @@ impl Bridge {
         let files = self.files.shared.writers.drive(files, view);
         // The connection's end leaves no pages either.
         let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
-        self.files.shared.writers.rest();
+        self.files.shared.writers.is_through();
     }
 
     /// Has the kernel forget what a commit changed.

@@ -20,6 +20,8 @@ use crate::dispatch::{
 };
 
 const O_EXCL: u32 = 0o200;
+const O_ACCMODE: u32 = 0o3;
+const O_RDONLY: u32 = 0;
 const O_APPEND: u32 = 0o2000;
 /// Most that one copy moves before it answers, so that a worker is soon free again (bytes).
 const COPY_BYTES_MAX: u64 = 64 << 20;
@@ -308,6 +310,9 @@ impl Operations for Files {
 
     fn read(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         let on = &self.shared;
+        if args.flags & O_ACCMODE != O_RDONLY {
+            on.writers.read(node, cx.pid);
+        }
         let size = args.size as usize;
         let mut buffer = on.buffers.take();
         // A short answer means the end of the file, so a READ larger than the buffers gets one of its own.

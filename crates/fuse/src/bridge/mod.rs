@@ -369,7 +369,8 @@ fn park<T: Payload + Counted + 'static>(
         // It was interrupted, and has been answered.
         return ticket.cancel();
     };
-    let place: Option<Place> = nature.writes.map(|node| shared.writers.wait(node, caller.pid));
+    let place: Option<Place> =
+        nature.writes.map(|node| shared.writers.wait(node, caller.pid, nature.is_writeback));
     let (shared, background) = (Arc::clone(shared), Arc::clone(background));
     ticket.on_ready(Box::new(move || {
         let retries = Arc::clone(&background.retries);

@@ -4,25 +4,52 @@
 //! for them. So a commit must not have pages dropped where a WRITE waits for the committer; and where one
 //! comes to wait meanwhile, the committer gives way.
 //!
-//! Thread safety: one short lock; nothing is called with it held. Invariant: at any moment a file either has
-//! waiting writers or is being driven out, or its committer has been told to give way.
+//! A mapping writes whole pages. One that was read after the old pages were dropped, and before the commit, has the old
+//! content in all bytes that its program does not change: written after the commit, it would take back what that has
+//! brought. So the committer also gives way to who reads through a file that is open for writing, and to dirty pages,
+//! until it has committed.
+//!
+//! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held. Invariant:
+//! while pages are dropped, a file either has waiting writers or is being driven out, or its committer has been told to
+//! give way.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_fs::{FileSystem, NodeId};
 use parking_lot::Mutex;
 
+/// A commit that changes what the main line may have pages of.
+struct Driving {
+    /// The files whose pages are dropped, or were.
+    nodes: HashSet<u64>,
+    view: Arc<FileSystem>,
+    /// The pages are dropped: what comes now is of the time between that and the commit.
+    is_through: bool,
+}
+
 #[derive(Default)]
 struct State {
     waiting: HashMap<u64, u32>,
-    /// Files whose pages are being dropped before a commit, and who commits.
-    driving: Option<(HashSet<u64>, Arc<FileSystem>)>,
+    driving: Option<Driving>,
+}
+
+impl State {
+    /// Who commits changes of this file just now.
+    fn committer(&self, node: u64, gives_way: impl Fn(&Driving) -> bool) -> Option<Arc<FileSystem>> {
+        let driving =
+            self.driving.as_ref().filter(|driving| driving.nodes.contains(&node) && gives_way(driving));
+        driving.map(|driving| Arc::clone(&driving.view))
+    }
 }
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Writers(Mutex<State>);
+pub(super) struct Writers {
+    state: Mutex<State>,
+    is_driving: AtomicBool,
+}
 
 /// A WRITE that waits.
 pub(super) struct Place {
@@ -31,13 +58,12 @@ pub(super) struct Place {
 }
 
 impl Writers {
-    /// A WRITE of `node` by process `pid` comes to wait.
-    pub(super) fn wait(self: &Arc<Self>, node: u64, pid: u32) -> Place {
+    /// A WRITE of `node` by process `pid` comes to wait; `is_page`: of a dirty page.
+    pub(super) fn wait(self: &Arc<Self>, node: u64, pid: u32, is_page: bool) -> Place {
         let committer = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             *state.waiting.entry(node).or_default() += 1;
-            let driving = state.driving.as_ref().filter(|(nodes, _)| nodes.contains(&node));
-            driving.map(|(_, view)| Arc::clone(view))
+            state.committer(node, |driving| is_page || !driving.is_through)
         };
         if let Some(view) = committer {
             view.give_way(pid, NodeId(node));
@@ -45,25 +71,46 @@ impl Writers {
         Place { writers: Arc::clone(self), node }
     }
 
+    /// A READ of `node` begins, by process `pid`, for a file that is open for writing.
+    pub(super) fn read(&self, node: u64, pid: u32) {
+        if !self.is_driving.load(Ordering::Acquire) {
+            return;
+        }
+        let committer = self.state.lock().committer(node, |_| true);
+        if let Some(view) = committer {
+            view.give_way(pid, NodeId(node));
+        }
+    }
+
     /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of these files.
     /// Returns those whose pages may be dropped: nobody waits to write them.
     pub(super) fn drive(&self, nodes: Vec<NodeId>, view: &Arc<FileSystem>) -> Vec<u64> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let free: Vec<u64> =
             nodes.into_iter().map(|node| node.0).filter(|node| !state.waiting.contains_key(node)).collect();
-        state.driving = Some((free.iter().copied().collect(), Arc::clone(view)));
+        let nodes = free.iter().copied().collect();
+        state.driving = Some(Driving { nodes, view: Arc::clone(view), is_through: false });
+        self.is_driving.store(true, Ordering::Release);
         free
     }
 
-    /// The pages are dropped.
+    /// The pages are dropped: who writes with a system call now waits for the committer, and not he for him.
+    pub(super) fn is_through(&self) {
+        if let Some(driving) = &mut self.state.lock().driving {
+            driving.is_through = true;
+        }
+    }
+
+    /// The commit is over.
     pub(super) fn rest(&self) {
-        self.0.lock().driving = None;
+        self.is_driving.store(false, Ordering::Release);
+        self.state.lock().driving = None;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.writers.0.lock();
+        let mut state = self.writers.state.lock();
         if let Some(count) = state.waiting.get_mut(&self.node) {
             *count -= 1;
             if *count == 0 {
@@ -105,20 +152,43 @@ mod tests {
         let (writers, view) = (Arc::new(Writers::default()), committing());
         let nodes = vec![NodeId(7), NodeId(8)];
         assert_eq!(writers.drive(nodes, &view), [7, 8]);
-        let _elsewhere = writers.wait(9, 1);
+        let _elsewhere = writers.wait(9, 1, false);
         assert!(view.doom().is_none());
-        let _there = writers.wait(8, 42);
+        let _there = writers.wait(8, 42, false);
         assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
+    }
+
+    #[test]
+    fn between_the_pages_and_the_commit_only_what_may_carry_old_pages_makes_the_committer_give_way() {
+        let begin = || {
+            let (writers, view) = (Arc::new(Writers::default()), committing());
+            assert_eq!(writers.drive(vec![NodeId(7)], &view), [7]);
+            writers.is_through();
+            (writers, view)
+        };
+        let (writers, view) = begin();
+        let _by_call = writers.wait(7, 1, false);
+        writers.read(8, 1);
+        assert!(view.doom().is_none());
+        writers.read(7, 42);
+        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
+        let (writers, view) = begin();
+        let _page = writers.wait(7, 43, true);
+        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 43 }));
+        let (writers, view) = begin();
+        writers.rest();
+        writers.read(7, 42);
+        assert!(view.doom().is_none(), "the commit is over");
     }
 
     #[test]
     fn files_with_waiting_writers_are_left_out_and_nobody_is_doomed_afterwards() {
         let (writers, view) = (Arc::new(Writers::default()), committing());
-        let waiting = writers.wait(7, 1);
+        let waiting = writers.wait(7, 1, false);
         assert_eq!(writers.drive(vec![NodeId(7), NodeId(8)], &view), [8]);
         writers.rest();
         drop(waiting);
-        let _late = writers.wait(8, 1);
+        let _late = writers.wait(8, 1, true);
         assert!(view.doom().is_none());
         assert_eq!(writers.drive(vec![NodeId(7)], &view), [7]);
     }
