@@ -81,7 +81,8 @@ impl Inner {
         Err(StoreError::Full)
     }
 
-    fn has_space(&self, bytes: u64, budget: Budget) -> bool {
+    /// Whether there is space for `bytes` more than what waits to be written.
+    pub(crate) fn has_space(&self, bytes: u64, budget: Budget) -> bool {
         let unflushed = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
         // Indexes and filters of the future runs, and padding of short records.
         let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();

@@ -76,14 +76,14 @@ impl Inner {
         if table.bytes_bound() == 0 { Ok(()) } else { self.journal()?.write_out() }
     }
 
-    /// What of the bound blocks is to be copied: nothing, where there is no space for all of them, since none was kept free.
+    /// What of the bound blocks is to be copied: nothing, where there is no space for all of them beside what others wait
+    /// to write, since none was kept free.
     fn copies_bound(&self, table: &MemTable) -> CopyBound {
-        let bytes = table.bytes_bound();
-        let needed = (table.space_bytes() + bytes) / 16 * 17 + self.flush_slack_bytes();
-        if bytes == 0 || self.ctx.zones.free_bytes(Budget::Ordinary) < needed {
-            return CopyBound::Never;
+        if self.has_space(table.bytes_bound(), Budget::Ordinary) {
+            CopyBound::Shorter(self.options.merge.stitch_bytes_min)
+        } else {
+            CopyBound::Never
         }
-        CopyBound::Shorter(self.options.merge.stitch_bytes_min)
     }
 
     /// Returns the bytes that were written, and what the runs would be if nothing was packed.

@@ -8,7 +8,6 @@
 //! Thread safety: one thread.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Compression, Result, Seqno};
@@ -18,7 +17,6 @@ use crate::compaction::{Output, Totals};
 use crate::format::{Region, SeqnoSpan};
 use crate::iter::{CompactionIter, Kept};
 use crate::memtable::{BoundOp, MemTable, split_block_key};
-use crate::zone::Bound;
 
 /// A stretch is cut there, so that what is under way stays small.
 const STRETCH_BLOCKS_MAX: usize = 1024;
@@ -67,13 +65,11 @@ fn take_window(records: &mut CompactionIter, window: &mut Vec<Kept>) -> Result<b
 
 /// Consecutive blocks of one bound operation in one extent.
 struct Stretch {
-    bound: Arc<Bound>,
+    op: BoundOp,
     seqno: Seqno,
     first: u64,
-    /// The first one's number in the operation.
-    at: u64,
-    /// The number of the extent, and the device address of the first one.
-    place: (usize, u64),
+    /// The number of the extent.
+    extent: usize,
     blocks: Vec<Bytes>,
     wish: Compression,
 }
@@ -83,11 +79,11 @@ impl Stretch {
         (self.blocks.len() * BLOCK_BYTES) as u64
     }
 
-    /// Whether `block`, which lies there, is the next one. (The seqno is that of the operation.)
-    fn goes_on(&self, seqno: Seqno, block: u64, (extent, _): (usize, u64)) -> bool {
+    /// Whether `block` of that extent is the next one. (The seqno is that of the operation.)
+    fn goes_on(&self, seqno: Seqno, block: u64, extent: usize) -> bool {
         self.seqno == seqno
             && self.first + self.blocks.len() as u64 == block
-            && self.place.0 == extent
+            && self.extent == extent
             && self.blocks.len() < STRETCH_BLOCKS_MAX
     }
 }
@@ -134,32 +130,32 @@ impl<'a> Writer<'a> {
             self.end_all()?;
             self.prefix = Some(Bytes::copy_from_slice(prefix));
         }
-        let Some((bound, at, place)) = self.place_of(record.seqno, block) else {
+        let Some((op, extent)) = self.extent_of(record.seqno, block) else {
             self.end(layer)?;
             let span = SeqnoSpan { count: 1, seqno: record.seqno };
             return self.output.writer().add_blocks(layer, prefix, block, &[span], &[&record.value], wish);
         };
         if let Some(stretch) = self.stretches.get_mut(&layer)
-            && stretch.goes_on(record.seqno, block, place)
+            && stretch.goes_on(record.seqno, block, extent)
         {
             stretch.blocks.push(record.value);
             return Ok(());
         }
         self.end(layer)?;
-        let stretch =
-            Stretch { bound, seqno: record.seqno, first: block, at, place, blocks: vec![record.value], wish };
+        let (seqno, blocks) = (record.seqno, vec![record.value]);
+        let stretch = Stretch { op, seqno, first: block, extent, blocks, wish };
         self.stretches.insert(layer, stretch);
         Ok(())
     }
 
-    /// The operation of `seqno`, the number of `block` in it, and where that lies; `None`: it is not bound.
-    fn place_of(&mut self, seqno: Seqno, block: u64) -> Option<(Arc<Bound>, u64, (usize, u64))> {
+    /// The operation of `seqno`, and the number of the extent in which its `block` lies; `None`: it is not bound.
+    fn extent_of(&mut self, seqno: Seqno, block: u64) -> Option<(BoundOp, usize)> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != seqno) {
             self.last = Some((seqno, self.table.bound(seqno)));
         }
         let (_, Some(op)) = self.last.as_ref()? else { return None };
-        let at = block.checked_sub(op.first)?;
-        Some((Arc::clone(&op.bound), at, op.bound.find(at)?))
+        let (extent, _) = op.find(block)?;
+        Some((op.clone(), extent))
     }
 
     /// Brings the stretch of a layer into the output.
@@ -167,17 +163,19 @@ impl<'a> Writer<'a> {
         let (Some(stretch), Some(prefix)) = (self.stretches.remove(&layer), &self.prefix) else {
             return Ok(());
         };
-        let Stretch { bound, seqno, first, at, place: (_, addr), blocks, wish } = &stretch;
-        let spans = [SeqnoSpan { count: blocks.len() as u32, seqno: *seqno }];
+        let Stretch { op, seqno, first, blocks, wish, .. } = &stretch;
+        let (seqno, first, wish, count) = (*seqno, *first, *wish, blocks.len() as u32);
+        let seqnos = &[SeqnoSpan { count, seqno }];
         let is_packed = wish.or(self.output.compression()) != Compression::None;
-        if !self.output.takes_over(stretch.bytes(), is_packed) {
-            let data: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
-            return self.output.writer().add_blocks(layer, prefix, *first, &spans, &data, *wish);
+        if let Some((_, addr)) = op.find(first)
+            && self.output.takes_over(stretch.bytes(), is_packed)
+        {
+            let crcs = op.crcs(first, blocks.len());
+            let region = Region { prefix, first, count, addr, seqnos, crcs, wish, unit: None };
+            return self.output.writer().take_over(layer, region);
         }
-        let crcs = &bound.place().crcs[*at as usize..][..blocks.len()];
-        let (first, addr, count) = (*first, *addr, spans[0].count);
-        let region = Region { prefix, first, count, addr, seqnos: &spans, crcs, wish: *wish, unit: None };
-        self.output.writer().take_over(layer, region)
+        let data: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
+        self.output.writer().add_blocks(layer, prefix, first, seqnos, &data, wish)
     }
 
     fn end_all(&mut self) -> Result<()> {

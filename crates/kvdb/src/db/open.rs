@@ -37,7 +37,7 @@ use crate::journal::{CommitMark, Journal, JournalArea, Lsn, Replayed, SpilledCom
 use crate::memtable::MemTable;
 use crate::run::{RunContext, RunOptions, Windows};
 use crate::version::{Edit, Manifest, ManifestState, UndoState, Version};
-use crate::zone::{Bindings, Bound, Zones};
+use crate::zone::Zones;
 
 /// Zones that a store needs besides its journal: superblocks, manifest and its successor, reserve, and
 /// some data.
@@ -260,6 +260,25 @@ fn drop_prepared(
     Ok(())
 }
 
+/// Puts a batch back into a memtable, as it was applied to the one before. `pinned`: positions that somebody reads at.
+pub(crate) fn apply_replayed(
+    table: &MemTable,
+    replayed: &Replayed,
+    keyspaces: &Keyspaces,
+    pinned: &BTreeSet<Seqno>,
+    zones: &Arc<Zones>,
+) -> Result<()> {
+    let Replayed { batch, base, .. } = replayed;
+    let kinds = keyspaces.kinds_of(batch)?;
+    let bindings = replayed.bindings(zones)?;
+    // Of some of these blocks the flush writes a version for each position.
+    table.note_pinned(pinned.range(..base).next_back().copied().unwrap_or(0));
+    let _writing = table.begin_write();
+    table.apply(batch, *base, kinds);
+    table.bind(batch, *base, &bindings);
+    Ok(())
+}
+
 /// Puts replayed batches back into memtables, and committed runs above them.
 struct Replay<'a> {
     ctx: &'a Arc<RunContext>,
@@ -315,17 +334,7 @@ impl<'a> Replay<'a> {
         if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.lsn);
         }
-        let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
-        let mut bindings = Bindings::default();
-        for (op, place) in &replayed.places {
-            bindings.push(*op, Bound::restore(&self.ctx.zones, place.clone())?);
-        }
-        // Of some of these blocks the flush writes a version for each position.
-        self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
-        let writing = self.active.begin_write();
-        self.active.apply(&replayed.batch, replayed.base, kinds);
-        self.active.bind(&replayed.batch, replayed.base, &bindings);
-        drop(writing);
+        apply_replayed(&self.active, replayed, self.keyspaces, &self.pinned, &self.ctx.zones)?;
         self.last_seqno = replayed.base + replayed.batch.len() as u64 - 1;
         if let Some(mark) = &replayed.mark {
             self.note_commit(mark, replayed.base - 1);

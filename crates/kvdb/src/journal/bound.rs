@@ -10,35 +10,26 @@ use super::codec::Read;
 use crate::format::crc32c;
 use crate::zone::Place;
 
-/// Puts the bound blocks of a batch into its operations, as far as they are what the batch says. Says whether all are.
+/// Puts the bound blocks of a batch into its operations, as far as `find` has them. Says how many operations lack theirs.
 ///
 /// # Errors
-/// I/O errors.
-pub(super) fn fetch(device: &dyn Device, read: &mut Read) -> Result<bool> {
-    let mut is_whole = true;
-    for (at, place) in &read.places {
-        match (read_place(device, place)?, read.ops.get_mut(*at)) {
-            (Some(found), Some(Op::PutBlocks { data, .. })) => *data = found,
-            _ => is_whole = false,
-        }
-    }
-    Ok(is_whole)
-}
-
-/// As [`fetch`], where what can't be read is not what was written, either. Says how many operations lack their blocks.
-pub(super) fn fetch_around(device: &dyn Device, read: &mut Read) -> u64 {
+/// Those of `find`.
+pub(super) fn fetch(read: &mut Read, find: impl Fn(&Place) -> Result<Option<Bytes>>) -> Result<u64> {
     let mut missing = 0;
     for (at, place) in &read.places {
-        match (read_place(device, place), read.ops.get_mut(*at)) {
-            (Ok(Some(found)), Some(Op::PutBlocks { data, .. })) => *data = found,
+        match (find(place)?, read.ops.get_mut(*at)) {
+            (Some(found), Some(Op::PutBlocks { data, .. })) => *data = found,
             _ => missing += 1,
         }
     }
-    missing
+    Ok(missing)
 }
 
 /// The blocks of a place, if they are what was bound. A device that ends before it did not get that far.
-fn read_place(device: &dyn Device, place: &Place) -> Result<Option<Bytes>> {
+///
+/// # Errors
+/// I/O errors.
+pub(super) fn read_place(device: &dyn Device, place: &Place) -> Result<Option<Bytes>> {
     let end = |addr: u64, len: u32| addr.checked_add(len.into());
     let is_there = place
         .extents

@@ -90,13 +90,6 @@ pub struct Record<'a> {
     pub mark: Option<&'a CommitMark>,
 }
 
-impl<'a> From<&'a Batch> for Record<'a> {
-    /// Nothing of it is bound, and it is no commit.
-    fn from(batch: &'a Batch) -> Self {
-        Self { batch, bindings: Bindings::none(), mark: None }
-    }
-}
-
 impl Record<'_> {
     /// The blocks that are bound (bytes).
     pub(super) fn bytes_bound(&self) -> usize {

@@ -201,8 +201,8 @@ impl Journal {
     ///
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
-    pub fn append<'a>(&self, base: Seqno, record: impl Into<Record<'a>>) -> Result<Appended, AppendError> {
-        self.log.append(base, Entry::Batch(record.into()))
+    pub fn append(&self, base: Seqno, record: Record<'_>) -> Result<Appended, AppendError> {
+        self.log.append(base, Entry::Batch(record))
     }
 
     /// As [`Journal::append`], for the commit of a transaction whose operations are in runs.

@@ -15,15 +15,17 @@
 //! Within a log the epochs forbid the former; [`wipe_remains`] overwrites their headers before
 //! anything is appended, which forbids both.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
-use kvfs_store::{Batch, Result, Seqno, StoreError};
+use kvfs_store::{Batch, Op, Result, Seqno, StoreError};
 
 use super::codec::{BatchReader, CommitMark, Read, SpilledCommit};
 use super::header::{HEADER_BYTES, Header};
 use super::{JournalArea, Lsn, bound};
 use crate::format::{Crc32c, SECTOR_BYTES};
-use crate::zone::Place;
+use crate::zone::{Bindings, Bound, Place, Zones};
 
 /// The journal is read ahead in pieces of so many bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -105,6 +107,20 @@ impl Replayed {
         }
         Self { base, batch, places, mark, spilled, lsn }
     }
+
+    /// Holds the places of all blocks that were found there. At open, before any allocation.
+    ///
+    /// # Errors
+    /// `Corrupt` when they don't lie in data zones.
+    pub fn bindings(&self, zones: &Arc<Zones>) -> Result<Bindings> {
+        let mut bindings = Bindings::default();
+        for (op, place) in &self.places {
+            if matches!(self.batch.ops().get(*op), Some(Op::PutBlocks { data, .. }) if !data.is_empty()) {
+                bindings.push(*op, Bound::restore(zones, place.clone())?);
+            }
+        }
+        Ok(bindings)
+    }
 }
 
 /// The group at the head of the log so far, or `None` if the log ends there.
@@ -131,7 +147,7 @@ fn read_group(
     }
     let mut reads = batches(&header, &payload, log)?;
     for read in reads.iter_mut().filter(|read| read.base > flushed) {
-        if !bound::fetch(reader.device, read)? {
+        if bound::fetch(read, |place| bound::read_place(reader.device, place))? > 0 {
             return Ok(None);
         }
     }

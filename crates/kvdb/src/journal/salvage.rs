@@ -70,7 +70,8 @@ pub(crate) fn salvage(
         };
         let mut missing = 0;
         for read in reads.iter_mut().filter(|read| read.base > flushed) {
-            missing += bound::fetch_around(device, read);
+            // What can't be read is not what was written, either.
+            missing += bound::fetch(read, |place| Ok(bound::read_place(device, place).unwrap_or(None)))?;
         }
         is_broken |= is_tail_certain && missing > 0;
         let lsn = Lsn(header.lsn);

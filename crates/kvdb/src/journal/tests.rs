@@ -4,7 +4,7 @@ mod commit;
 mod crash;
 mod patience;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
@@ -77,6 +77,12 @@ fn random_bindings(seed: u64, batch: &Batch) -> Bindings {
     bindings
 }
 
+/// A record of which nothing is bound, and which is no commit.
+fn plain(batch: &Batch) -> Record<'_> {
+    static NONE: LazyLock<Bindings> = LazyLock::new(Bindings::default);
+    Record { batch, bindings: &NONE, mark: None }
+}
+
 fn put(value: &[u8]) -> Batch {
     let mut batch = Batch::new();
     batch.put(KEYSPACE, &b"key"[..], Bytes::copy_from_slice(value));
@@ -110,7 +116,7 @@ fn is_corrupt<T>(result: &Result<T>) -> bool {
 /// Appends `count` batches of one small value each from seqno `from` on, each in a group of its own.
 fn append_groups(journal: &Journal, from: Seqno, count: u64) -> Vec<Lsn> {
     let append = |seqno: Seqno| {
-        let lsn = journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap().lsn;
+        let lsn = journal.append(seqno, plain(&put(&seqno.to_le_bytes()))).unwrap().lsn;
         journal.write_out().unwrap();
         lsn
     };
@@ -166,7 +172,7 @@ fn commits_of_spilled_transactions_survive_encoding_among_batches() {
         let mut encoded = Vec::new();
         codec::encode(7, Entry::Spilled(&commit), &mut encoded);
         assert!(encoded.len() <= codec::encoded_len_max(Entry::Spilled(&commit)), "seed {seed}");
-        codec::encode(7 + commit.operations, Entry::Batch((&after).into()), &mut encoded);
+        codec::encode(7 + commit.operations, Entry::Batch(plain(&after)), &mut encoded);
         let payload = Bytes::from(encoded);
         let mut reader = codec::BatchReader::new(&payload);
         let read = reader.next().unwrap().unwrap();
@@ -213,7 +219,7 @@ fn the_bytes_of_a_group_are_these() {
     batch.delete(Keyspace(200), &b"d"[..]);
     batch.delete_range(Keyspace(1), &b"a"[..], &b"b"[..]);
     batch.merge(Keyspace(1), &b"m"[..], &b"+1"[..]);
-    journal.append(300, &batch).unwrap();
+    journal.append(300, plain(&batch)).unwrap();
     journal.sync(303).unwrap();
     let group = &device.snapshot()[AREA.addr as usize..][..4096];
     let payload = [
@@ -245,9 +251,9 @@ fn a_commit_names_its_transaction() {
     let mark = CommitMark { txn: TxnId(300), note: None };
     let note = CommitNote { committed: 300, note: Bytes::from_static(b"me") };
     let noted = CommitMark { txn: TxnId(1), note: Some(note) };
-    journal.append(5, Record { mark: Some(&mark), ..Record::from(&batch) }).unwrap();
-    journal.append(6, Record { mark: Some(&noted), ..Record::from(&batch) }).unwrap();
-    journal.append(7, &batch).unwrap();
+    journal.append(5, Record { mark: Some(&mark), ..plain(&batch) }).unwrap();
+    journal.append(6, Record { mark: Some(&noted), ..plain(&batch) }).unwrap();
+    journal.append(7, plain(&batch)).unwrap();
     journal.sync(7).unwrap();
     let payload = b"\x05\x01\x06\xac\x02\x02\x01\x01d\x06\x01\x08\xac\x02\x02me\x06\x01\x02\x01\x01d\x07\x01\x02\x01\x01d";
     assert_eq!(device.snapshot()[AREA.addr as usize + HEADER_BYTES..][..payload.len()], payload[..]);
@@ -267,7 +273,7 @@ fn what_was_synced_is_replayed_and_appending_goes_on_behind_it() {
     let batches: Vec<_> = (0..20).map(|seed| random_batch(seed, 2000)).collect();
     let mut seqno = 1;
     for batch in &batches {
-        journal.append(seqno, batch).unwrap();
+        journal.append(seqno, plain(batch)).unwrap();
         seqno += batch.len() as u64;
     }
     assert_eq!(journal.durable_seqno(), 0);
@@ -280,7 +286,7 @@ fn what_was_synced_is_replayed_and_appending_goes_on_behind_it() {
     let (journal, replayed) = open(&device, 2, Lsn(0)).unwrap();
     assert_eq!(replayed.into_iter().map(|found| found.batch).collect::<Vec<_>>(), batches);
     assert_eq!((journal.head(), journal.durable_seqno()), (head, seqno - 1));
-    assert_eq!(journal.append(seqno, &put(b"more")).unwrap().lsn, head);
+    assert_eq!(journal.append(seqno, plain(&put(b"more"))).unwrap().lsn, head);
     journal.sync(seqno).unwrap();
     let (_, replayed) = open(&device, 3, Lsn(0)).unwrap();
     assert_eq!(replayed.last().map(|found| (found.base, found.lsn)), Some((seqno, head)));
@@ -292,7 +298,7 @@ fn a_long_group_is_said_to_be_due_once_and_nobody_waits_for_its_write() {
     let device = Arc::new(MemoryDevice::new(area.addr + area.len));
     let journal = Journal::open(device, area, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     let due = |seqnos: std::ops::RangeInclusive<u64>| -> Vec<u64> {
-        let append = |seqno: &u64| journal.append(*seqno, &put(&vec![7; 300_000])).unwrap().is_due;
+        let append = |seqno: &u64| journal.append(*seqno, plain(&put(&vec![7; 300_000]))).unwrap().is_due;
         seqnos.filter(append).collect()
     };
     assert_eq!(due(1..=10), [4]);
@@ -313,13 +319,13 @@ fn memory_of_groups_is_charged_while_they_are_open_written_and_spare() {
     let journal = journal.charged_to(Arc::clone(&accountant));
     assert_eq!(accountant.used(Pool::Io), 0);
     for seqno in 1..=3 {
-        journal.append(seqno, &put(&vec![7; 900_000])).unwrap();
+        journal.append(seqno, plain(&put(&vec![7; 900_000]))).unwrap();
     }
     assert_eq!(accountant.used(Pool::Io), 3 << 20);
     journal.write_out().unwrap();
     assert_eq!(accountant.used(Pool::Io), 3 << 20, "they serve again");
-    journal.append(4, &put(&vec![7; 5 << 20])).unwrap();
-    journal.append(5, &put(&vec![7; 5 << 20])).unwrap();
+    journal.append(4, plain(&put(&vec![7; 5 << 20]))).unwrap();
+    journal.append(5, plain(&put(&vec![7; 5 << 20]))).unwrap();
     assert_eq!(accountant.peak(Pool::Io), 6 << 20, "the second group has the memory of the first one");
     drop(journal);
     assert_eq!(accountant.used(Pool::Io), 0);
@@ -337,7 +343,7 @@ fn a_batch_larger_than_a_chunk_survives() {
     // Three laps: each batch is due by its size alone, and wraps somewhere.
     let mut tail = Lsn(0);
     for seqno in 1..=8 {
-        let Appended { lsn, is_due } = journal.append(seqno, &batch).unwrap();
+        let Appended { lsn, is_due } = journal.append(seqno, plain(&batch)).unwrap();
         assert!(is_due);
         journal.write_out().unwrap();
         journal.retire(lsn);
@@ -357,7 +363,7 @@ fn a_torn_group_ends_the_log_at_every_sector() {
     let device = new_device();
     let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
     append_groups(&journal, 1, 2);
-    let torn = journal.append(3, &put(&[7; 10_000])).unwrap().lsn;
+    let torn = journal.append(3, plain(&put(&[7; 10_000]))).unwrap().lsn;
     let before = device.fork();
     journal.write_out().unwrap();
     let len = (journal.head().0 - torn.0) as usize;
@@ -380,7 +386,7 @@ fn groups_of_earlier_laps_do_not_count() {
     let device = new_device();
     let (journal, _) = open(&device, 1, Lsn(0)).unwrap();
     for seqno in 1..200 {
-        journal.append(seqno, &put(&seqno.to_le_bytes())).unwrap();
+        journal.append(seqno, plain(&put(&seqno.to_le_bytes()))).unwrap();
         journal.sync(seqno).unwrap();
         journal.retire(Lsn(journal.head().0.saturating_sub(8192)));
         let recovered =
@@ -483,29 +489,29 @@ fn a_full_area_says_so_until_it_is_retired() {
     let batch = put(&vec![1; 30_000]);
     let mut seqno = 1;
     let lsns: Vec<_> = std::iter::from_fn(|| {
-        let lsn = journal.append(seqno, &batch).ok()?.lsn;
+        let lsn = journal.append(seqno, plain(&batch)).ok()?.lsn;
         seqno += 1;
         Some(lsn)
     })
     .collect();
     assert_eq!(lsns.len(), 4);
     assert!(journal.used_bytes() <= journal.area_bytes());
-    assert!(matches!(journal.append(seqno, &batch), Err(AppendError::AreaFull)));
+    assert!(matches!(journal.append(seqno, plain(&batch)), Err(AppendError::AreaFull)));
     journal.retire(journal.head());
     assert_eq!(journal.used_bytes(), 0);
-    journal.append(seqno, &batch).unwrap();
+    journal.append(seqno, plain(&batch)).unwrap();
     journal.sync(seqno).unwrap();
     let (_, replayed) = open(&device, 2, journal.tail()).unwrap();
     assert_eq!(seqnos(&replayed), [seqno]);
 
-    let too_large = journal.append(seqno + 1, &put(&vec![1; AREA.len as usize]));
+    let too_large = journal.append(seqno + 1, plain(&put(&vec![1; AREA.len as usize])));
     assert!(matches!(too_large, Err(AppendError::Store(StoreError::BatchTooLarge { .. }))));
     // Nearly the whole area, with an open group in the way of it.
-    journal.append(seqno + 1, &put(b"small")).unwrap();
+    journal.append(seqno + 1, plain(&put(b"small"))).unwrap();
     let nearly = put(&vec![1; AREA.len as usize - 4096]);
-    assert!(matches!(journal.append(seqno + 2, &nearly), Err(AppendError::AreaFull)));
+    assert!(matches!(journal.append(seqno + 2, plain(&nearly)), Err(AppendError::AreaFull)));
     journal.retire(journal.head());
-    journal.append(seqno + 2, &nearly).unwrap();
+    journal.append(seqno + 2, plain(&nearly)).unwrap();
     journal.sync(seqno + 2).unwrap();
 }
 
@@ -514,14 +520,14 @@ fn a_failed_write_or_flush_is_sticky() {
     for call in [Call::Write, Call::Flush] {
         let device = Arc::new(FaultDevice::new(new_device()));
         let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
-        journal.append(1, &put(b"a")).unwrap();
+        journal.append(1, plain(&put(b"a"))).unwrap();
         journal.sync(1).unwrap();
-        journal.append(2, &put(b"b")).unwrap();
+        journal.append(2, plain(&put(b"b"))).unwrap();
         device.add(FaultRule::once(call, 0, FaultError::EIO));
         assert!(matches!(journal.sync(2), Err(StoreError::Failed { .. })), "{call:?}");
         assert!(matches!(journal.sync(2), Err(StoreError::Failed { .. })), "{call:?}");
         assert!(matches!(journal.write_out(), Err(StoreError::Failed { .. })), "{call:?}");
-        let append = journal.append(3, &put(b"c"));
+        let append = journal.append(3, plain(&put(b"c")));
         assert!(matches!(append, Err(AppendError::Store(StoreError::Failed { .. }))), "{call:?}");
         assert!(journal.sync(1).is_ok(), "what is durable stays so");
         assert_eq!(journal.durable_seqno(), 1);

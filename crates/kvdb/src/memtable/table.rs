@@ -43,6 +43,18 @@ pub struct BoundOp {
     pub bound: Arc<Bound>,
 }
 
+impl BoundOp {
+    /// Where `block` lies; see [`Bound::find`].
+    pub fn find(&self, block: u64) -> Option<(usize, u64)> {
+        self.bound.find(block.checked_sub(self.first)?)
+    }
+
+    /// The checksums of `count` blocks from `first` on, which are all of the operation.
+    pub fn crcs(&self, first: u64, count: usize) -> &[u32] {
+        &self.bound.place().crcs[(first - self.first) as usize..][..count]
+    }
+}
+
 /// A write buffer: the newest records of all keyspaces, in memory.
 pub struct MemTable {
     accountant: Arc<Accountant>,

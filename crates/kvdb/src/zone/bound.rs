@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 
 use super::{Budget, Stream, Zones};
-use crate::format::{Extent, ZoneUse};
+use crate::format::Extent;
 
 /// The place of one operation's blocks on the device, and their checksums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,8 +77,7 @@ impl Bound {
         let mut bound =
             Self { zones: Arc::clone(zones), place: Place { crcs: place.crcs, extents: Vec::new() } };
         for extent in place.extents {
-            let zone_use: ZoneUse = zones.use_of(extent);
-            zones.restore(std::iter::once(&zone_use))?;
+            zones.restore(std::iter::once(&zones.use_of(extent)))?;
             bound.place.extents.push(extent);
         }
         Ok(bound)
@@ -120,12 +119,6 @@ impl Drop for Bound {
 pub struct Bindings(Vec<(usize, Arc<Bound>)>);
 
 impl Bindings {
-    /// Those of a batch of which nothing is bound.
-    pub fn none() -> &'static Self {
-        static NONE: Bindings = Bindings(Vec::new());
-        &NONE
-    }
-
     /// One more operation, behind all that are there.
     pub fn push(&mut self, op: usize, bound: Bound) {
         debug_assert!(self.0.last().is_none_or(|(last, _)| *last < op));
@@ -135,12 +128,6 @@ impl Bindings {
     /// Whether no operation is bound.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// How the operation `op` is bound.
-    pub fn of(&self, op: usize) -> Option<&Arc<Bound>> {
-        let at = self.0.binary_search_by_key(&op, |(number, _)| *number).ok()?;
-        Some(&self.0[at].1)
     }
 
     /// All of them.

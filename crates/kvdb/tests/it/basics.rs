@@ -23,10 +23,14 @@ pub(crate) fn make(zones: u64) -> Arc<dyn Device> {
 }
 
 pub(crate) fn create(device: &Arc<dyn Device>, zones: u64) {
+    create_zoned(device, ZONE_BYTES, zones);
+}
+
+pub(crate) fn create_zoned(device: &Arc<dyn Device>, zone_bytes: u32, zones: u64) {
     let options = CreateOptions {
-        zone_bytes: ZONE_BYTES,
+        zone_bytes,
         journal_bytes: Some(4 << 20),
-        ..CreateOptions::new(zones * u64::from(ZONE_BYTES), [7; 16])
+        ..CreateOptions::new(zones * u64::from(zone_bytes), [7; 16])
     };
     Db::create(Arc::clone(device), &options).expect("creates");
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kvfs_device::{CountingDevice, Device, MemoryDevice, Rng};
 use kvfs_kvdb::format::Superblock;
-use kvfs_kvdb::{Background, CreateOptions, Db, Options, repair};
+use kvfs_kvdb::{Background, Db, Options, repair};
 use kvfs_store::{
     BLOCK_BYTES, Batch, Compression, Durability, Keyspace, KeyspaceKind, Read, Result, Store, StoreError,
 };
 
-use super::basics::{create, data, make, open, put, rows, stat};
+use super::basics::{create, create_zoned, data, make, open, put, rows, stat};
 
 const ZONE_BYTES: u64 = 256 << 10;
 /// Blocks of one operation.
@@ -212,9 +212,7 @@ fn on_a_store_that_fills_up_nothing_is_lost_and_deletions_make_room() {
 fn fill_in_parts(zone_bytes: u32, zones: u64, blocks: u64, every: Option<u64>, is_packed_later: bool) {
     let capacity = zones * u64::from(zone_bytes);
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, capacity));
-    let options =
-        CreateOptions { zone_bytes, journal_bytes: Some(4 << 20), ..CreateOptions::new(capacity, [7; 16]) };
-    Db::create(Arc::clone(&device), &options).expect("creates");
+    create_zoned(&device, zone_bytes, zones);
     let change = |options: &mut Options| {
         binding(options);
         options.memtable_bytes = 8 << 20;

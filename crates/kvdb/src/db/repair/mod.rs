@@ -91,8 +91,14 @@ pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Re
     // Their space is in use until the new manifest stands.
     let (is_mended, mut kept) = repair.take(&mut repaired);
     let options = Options::with_memory(MEMORY_BYTES);
-    let is_replayed =
-        replay::journal(&ctx, &superblock, &options, &next_id, &mut state, &mut repaired, &mut kept)?;
+    let mut mending = replay::Mending {
+        options: &options,
+        next_id: &next_id,
+        state: &mut state,
+        repaired: &mut repaired,
+        kept: &mut kept,
+    };
+    let is_replayed = replay::journal(&ctx, &superblock, &mut mending)?;
     let is_trimmed = forget_the_future(&mut state, &mut repaired);
     lost::name_snapshots(&state, &mut repaired.lost);
     if is_mended || is_replayed || is_trimmed || found.damage.is_some() {

@@ -13,6 +13,7 @@ use super::{Kept, Lost, Repaired, nameless};
 use crate::compaction::{CopyBound, OutputSpec};
 use crate::db::flush::write_table;
 use crate::db::keyspaces::{KeyspaceMeta, Keyspaces};
+use crate::db::open::apply_replayed;
 use crate::db::options::Options;
 use crate::db::patches::Below;
 use crate::format::Superblock;
@@ -21,7 +22,7 @@ use crate::journal::{Journal, JournalArea, Replayed, salvage};
 use crate::memtable::{MemTable, Merger};
 use crate::run::{Packing, RunContext};
 use crate::version::{Edit, ManifestState, Run, RunId, Version};
-use crate::zone::{Bindings, Bound, Budget, Stream};
+use crate::zone::{Bound, Budget, Stream};
 
 /// Keys of lost changes that are named; of more only the number is told.
 const NAMED_MAX: usize = 1000;
@@ -30,6 +31,15 @@ const NAMED_MAX: usize = 1000;
 enum Layer {
     Table(Arc<MemTable>, Seqno),
     Adopted { txn: TxnId, base: Seqno },
+}
+
+/// What a repair has found and mended so far, to which that of the journal comes.
+pub(super) struct Mending<'a> {
+    pub(super) options: &'a Options,
+    pub(super) next_id: &'a Arc<AtomicU64>,
+    pub(super) state: &'a mut ManifestState,
+    pub(super) repaired: &'a mut Repaired,
+    pub(super) kept: &'a mut Kept,
 }
 
 /// What replayed batches come to.
@@ -67,14 +77,11 @@ pub(super) fn hold_places(
 pub(super) fn journal(
     ctx: &Arc<RunContext>,
     superblock: &Superblock,
-    options: &Options,
-    next_id: &Arc<AtomicU64>,
-    state: &mut ManifestState,
-    repaired: &mut Repaired,
-    kept: &mut Kept,
+    mending: &mut Mending<'_>,
 ) -> Result<bool> {
     let area = JournalArea::of(superblock);
     let device = ctx.device.as_ref();
+    let state = &*mending.state;
     let known: BTreeSet<u32> = state.keyspaces.keys().copied().collect();
     let flushed = state.flushed_seqno;
     let from = (state.journal_tail, flushed);
@@ -90,40 +97,38 @@ pub(super) fn journal(
         Err(StoreError::corrupt("the journal", "it builds on what the manifest has lost"))
     };
     // The repair is an opening of its own, whose number no group has.
-    let damage = match Journal::replay(device, area, superblock.epoch, from, &mut look) {
+    let epoch = superblock.epoch;
+    let damage = match Journal::replay(device, area, epoch, from, &mut look) {
         Ok(recovered) => {
-            repaired.last_seqno = recovered.last_seqno.max(state.flushed_seqno);
-            if !has_patches || repaired.lost.iter().all(|lost| lost.kind != KeyspaceKind::Block) {
+            let last_seqno = recovered.last_seqno.max(flushed);
+            mending.repaired.last_seqno = last_seqno;
+            if !has_patches || mending.repaired.lost.iter().all(|lost| lost.kind != KeyspaceKind::Block) {
                 return Ok(false);
             }
-            let mut layers = Layers::new(ctx, options, state);
-            Journal::replay(device, area, superblock.epoch, from, &mut |replayed| {
-                layers.take(&replayed)?;
-                layers.write_done(options, next_id, state, repaired, kept)
-            })?;
-            layers.finish(options, next_id, state, repaired, kept)?;
-            state.apply(&Edit::JournalTail { lsn: recovered.head, seqno: repaired.last_seqno })?;
+            let mut layers = Layers::new(ctx, mending);
+            Journal::replay(device, area, epoch, from, &mut |replayed| layers.take(&replayed, mending))?;
+            layers.finish(mending)?;
+            mending.state.apply(&Edit::JournalTail { lsn: recovered.head, seqno: last_seqno })?;
             return Ok(true);
         }
         Err(error) => error,
     };
-    repaired.findings.push(damage.to_string());
-    let mut layers = Layers::new(ctx, options, state);
-    let is_tail_certain = !repaired.is_uncertain;
-    let found = salvage::salvage(device, area, from, is_tail_certain, &mut |replayed| {
-        layers.take(&replayed)?;
-        layers.write_done(options, next_id, state, repaired, kept)
-    })?;
-    repaired.last_seqno = layers.last_seqno;
+    mending.repaired.findings.push(damage.to_string());
+    let mut layers = Layers::new(ctx, mending);
+    let is_tail_certain = !mending.repaired.is_uncertain;
+    let mut take = |replayed| layers.take(&replayed, mending);
+    let found = salvage::salvage(device, area, from, is_tail_certain, &mut take)?;
+    let last_seqno = layers.last_seqno;
+    mending.repaired.last_seqno = last_seqno;
     if found.writes_missing > 0 {
-        repaired.findings.push(format!(
+        mending.repaired.findings.push(format!(
             "the blocks of {} writes in the journal are not there any more: they may have been overwritten since",
             found.writes_missing
         ));
     }
-    tell_dropped(&found.dropped, found.damaged_at.0, state, &layers.unknown, repaired);
-    layers.finish(options, next_id, state, repaired, kept)?;
-    state.apply(&Edit::JournalTail { lsn: found.tail_next, seqno: repaired.last_seqno })?;
+    tell_dropped(&found.dropped, found.damaged_at.0, mending.state, &layers.unknown, mending.repaired);
+    layers.finish(mending)?;
+    mending.state.apply(&Edit::JournalTail { lsn: found.tail_next, seqno: last_seqno })?;
     Ok(true)
 }
 
@@ -151,7 +156,8 @@ fn tell_dropped(
 }
 
 impl<'a> Layers<'a> {
-    fn new(ctx: &'a Arc<RunContext>, options: &Options, state: &ManifestState) -> Self {
+    fn new(ctx: &'a Arc<RunContext>, mending: &Mending<'_>) -> Self {
+        let Mending { options, state, .. } = mending;
         let keyspaces = Keyspaces::default();
         for (&id, keyspace) in &state.keyspaces {
             keyspaces.insert(id, KeyspaceMeta::new(&keyspace.name, keyspace.kind, None));
@@ -172,10 +178,17 @@ impl<'a> Layers<'a> {
         }
     }
 
-    fn take(&mut self, replayed: &Replayed) -> Result<()> {
+    /// Takes one batch in. Layers that are whole then become runs at once: a damaged journal may refer to more than
+    /// memory holds.
+    fn take(&mut self, replayed: &Replayed, mending: &mut Mending<'_>) -> Result<()> {
         if replayed.base <= self.flushed_seqno {
             return Ok(());
         }
+        self.stack(replayed)?;
+        self.write_done(mending)
+    }
+
+    fn stack(&mut self, replayed: &Replayed) -> Result<()> {
         let operations =
             replayed.spilled.as_ref().map_or(replayed.batch.len() as u64, |commit| commit.operations);
         self.last_seqno = replayed.base + operations.max(1) - 1;
@@ -194,25 +207,9 @@ impl<'a> Layers<'a> {
         if self.active.flush_bytes() >= self.memtable_bytes {
             self.seal(replayed.base - 1);
         }
-        let kinds = self.keyspaces.kinds_of(&replayed.batch)?;
-        self.active.note_pinned(self.pinned.range(..replayed.base).next_back().copied().unwrap_or(0));
-        let writing = self.active.begin_write();
-        self.active.apply(&replayed.batch, replayed.base, kinds);
-        self.active.bind(&replayed.batch, replayed.base, &self.bindings(replayed)?);
-        drop(writing);
+        apply_replayed(&self.active, replayed, &self.keyspaces, &self.pinned, &self.ctx.zones)?;
         self.commits.extend(replayed.mark.as_ref().map(|mark| (mark.txn, self.last_seqno)));
         Ok(())
-    }
-
-    /// Blocks that were found in their place stay there.
-    fn bindings(&self, replayed: &Replayed) -> Result<Bindings> {
-        let mut bindings = Bindings::default();
-        for (op, place) in &replayed.places {
-            if matches!(replayed.batch.ops().get(*op), Some(Op::PutBlocks { data, .. }) if !data.is_empty()) {
-                bindings.push(*op, Bound::restore(&self.ctx.zones, place.clone())?);
-            }
-        }
-        Ok(bindings)
     }
 
     /// A keyspace that the manifest has lost is made anew.
@@ -239,36 +236,23 @@ impl<'a> Layers<'a> {
     }
 
     /// What is left becomes runs, too.
-    fn finish(
-        mut self,
-        options: &Options,
-        next_id: &Arc<AtomicU64>,
-        state: &mut ManifestState,
-        repaired: &mut Repaired,
-        kept: &mut Kept,
-    ) -> Result<()> {
+    fn finish(mut self, mending: &mut Mending<'_>) -> Result<()> {
         self.seal(self.last_seqno);
-        self.write_done(options, next_id, state, repaired, kept)?;
+        self.write_done(mending)?;
         for &(txn, seqno) in &self.commits {
-            state.apply(&Edit::Committed { txn, seqno })?;
+            mending.state.apply(&Edit::Committed { txn, seqno })?;
         }
-        repaired.findings.append(&mut self.findings);
+        mending.repaired.findings.append(&mut self.findings);
         Ok(())
     }
 
-    /// Layers that are whole become runs, oldest first: a damaged journal may refer to more than memory holds.
-    fn write_done(
-        &mut self,
-        options: &Options,
-        next_id: &Arc<AtomicU64>,
-        state: &mut ManifestState,
-        repaired: &mut Repaired,
-        kept: &mut Kept,
-    ) -> Result<()> {
+    /// Layers that are whole become runs, oldest first.
+    fn write_done(&mut self, mending: &mut Mending<'_>) -> Result<()> {
         let done = std::mem::take(&mut self.done);
         if done.is_empty() {
             return Ok(());
         }
+        let Mending { options, next_id, state, repaired, kept } = mending;
         for &(id, kind) in &self.unknown {
             nameless(state, id, kind);
         }
@@ -293,7 +277,7 @@ impl<'a> Layers<'a> {
                             budget: Budget::Reserve,
                             piece_bytes: options.merge.piece_bytes,
                             copy_bound: CopyBound::Never,
-                            next_id: Arc::clone(next_id),
+                            next_id: Arc::clone(*next_id),
                             pace: None,
                         };
                         // Without the function operands stay as they are.

@@ -61,13 +61,13 @@ fn syncs_that_come_during_a_flush_share_the_next_one() {
         Arc::new(GateDevice { inner: new_device(), gate: Mutex::new((0, true)), changed: Condvar::new() });
     let journal = Journal::open(device.clone(), AREA, 1, (Lsn(0), 0), still(), &mut |_| Ok(())).unwrap();
     device.change(|gate| *gate = (0, false));
-    journal.append(1, &put(b"first")).unwrap();
+    journal.append(1, plain(&put(b"first"))).unwrap();
     thread::scope(|scope| {
         let journal = &journal;
         scope.spawn(|| journal.sync(1).unwrap());
         device.wait_until(|gate| gate.0 == 1);
         for seqno in 2..=9 {
-            journal.append(seqno, &put(b"more")).unwrap();
+            journal.append(seqno, plain(&put(b"more"))).unwrap();
         }
         for seqno in 2..=9 {
             scope.spawn(move || journal.sync(seqno).unwrap());
@@ -212,7 +212,7 @@ fn explore(fails_at: Option<Fault>) {
             shuttle::thread::spawn(move || {
                 for _ in 0..2 {
                     let mut last = order.lock().unwrap();
-                    let Ok(_) = log.append(*last + 1, Entry::Batch((&put(b"value")).into())) else {
+                    let Ok(_) = log.append(*last + 1, Entry::Batch(plain(&put(b"value")))) else {
                         assert!(fails_at.is_some());
                         return;
                     };
@@ -279,7 +279,7 @@ fn clients_that_come_back_share_a_flush_in_every_interleaving() {
                 let mut last = order.lock().unwrap();
                 *last += 1;
                 let seqno = *last;
-                log.append(seqno, Entry::Batch((&put(b"value")).into())).unwrap();
+                log.append(seqno, Entry::Batch(plain(&put(b"value")))).unwrap();
                 drop(last);
                 log.sync(seqno).unwrap();
             })
@@ -301,7 +301,7 @@ fn a_lone_client_waits_for_nobody() {
         let device = ExploredDevice::new(None);
         let log = explored_log::<false>(&device, State::new(Lsn(0), Lsn(0), 0));
         for seqno in 1..4 {
-            log.append(seqno, Entry::Batch((&put(b"value")).into())).unwrap();
+            log.append(seqno, Entry::Batch(plain(&put(b"value")))).unwrap();
             log.sync(seqno).unwrap();
         }
         assert_eq!(log.read(State::stats).flushes, 3);

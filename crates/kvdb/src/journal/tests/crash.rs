@@ -43,7 +43,7 @@ impl World {
                     self.batches += 1;
                     let value_len_max = if self.rng.chance(1, 4) { 20_000 } else { 300 };
                     let batch = random_batch(self.seed << 32 | self.batches, value_len_max);
-                    match journal.append(next, &batch) {
+                    match journal.append(next, plain(&batch)) {
                         Ok(appended) => starts.push((next, appended.lsn)),
                         Err(AppendError::AreaFull) => {
                             Self::retire_all(device, journal, &mut life, next);
