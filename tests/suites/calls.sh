@@ -152,8 +152,14 @@ within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (by_ioc
 '
 }
 empty_ones() {
-  # What has changed nothing is ended by the worker itself, beside commits that wait for it.
-  py '
+  # What has changed nothing is ended by the worker itself, beside commits that wait for it. No other thread is woken
+  # for it: its caller would find his CPU taken.
+  DAEMON=$(cat "$work/daemon.pid") py '
+import glob
+def switches_of_clock():
+    for thread in glob.glob("/proc/{DAEMON}/task/*".format(**os.environ)):
+        if open(f"{thread}/comm").read() == "txn-clock\n":
+            return sum(int(line.split()[1]) for line in open(f"{thread}/status") if "ctxt_switches" in line)
 def empty(n):
     for i in range(2000):
         txn = begin(flags=n % 2)
@@ -166,9 +172,11 @@ def held(n):
         threading.Thread(target=lambda: open(f"{mnt}/held{n}", "a").write("y"), daemon=True).start()
         assert commit(empty_one, 1)[0] == 0 and commit(txn, i % 2)[0] in (0, errno.ECANCELED)
         abort(txn)
-start = time.monotonic()
+start, before = time.monotonic(), switches_of_clock()
 empty(0)
 print(f"# begin and commit of an empty one: {(time.monotonic() - start) / 2000 * 1e6:.0f} us")
+woken = switches_of_clock() - before
+assert woken < 500, f"the clock was woken {woken} times"
 within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (empty, held)])
 assert xget("list") == ""
 '

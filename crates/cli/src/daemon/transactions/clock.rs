@@ -4,27 +4,38 @@ use std::time::Duration;
 
 use kvfs_fs::DoomReason;
 
-use super::Transactions;
+use super::{State, Transactions};
 
 /// Between two looks, while there are transactions.
 const TICK: Duration = Duration::from_millis(100);
 
 impl Transactions {
     /// Body of the clock thread.
+    ///
+    /// It looks when a tick is over, not when something changes: who begins and ends one empty transaction after the
+    /// other would wake it each time, and then find his CPU taken.
     pub(super) fn tick(&self) {
         loop {
             {
                 let mut state = self.state.lock();
-                while state.open.is_empty() && !state.is_closed {
-                    self.changed.wait(&mut state);
+                state.is_clock_asleep = state.open.is_empty();
+                while state.is_clock_asleep && !state.is_closed {
+                    self.clock_wanted.wait(&mut state);
                 }
-                if state.open.is_empty() {
+                if state.is_closed && state.open.is_empty() {
                     return;
                 }
-                self.changed.wait_for(&mut state, TICK);
+                self.clock_wanted.wait_for(&mut state, TICK);
             }
             self.main.fs.tick_locks();
             self.abort_late();
+        }
+    }
+
+    /// Called whenever a transaction has begun.
+    pub(super) fn wake_clock(&self, state: &mut State) {
+        if std::mem::take(&mut state.is_clock_asleep) {
+            self.clock_wanted.notify_one();
         }
     }
 

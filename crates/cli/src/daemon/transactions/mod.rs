@@ -86,6 +86,8 @@ pub(crate) struct Transactions {
     clock: SystemClock,
     state: Mutex<State>,
     changed: Condvar,
+    /// The clock's thread waits here, and nobody else.
+    clock_wanted: Condvar,
     /// Held while a view is mounted because somebody asked where it is.
     seating: Mutex<()>,
 }
@@ -117,6 +119,8 @@ struct State {
     ending: Vec<JoinHandle<()>>,
     is_closed: bool,
     clock: Option<JoinHandle<()>>,
+    /// Until a transaction begins.
+    is_clock_asleep: bool,
 }
 
 impl State {
@@ -148,6 +152,7 @@ impl Transactions {
             clock: SystemClock::new(),
             state: Mutex::default(),
             changed: Condvar::new(),
+            clock_wanted: Condvar::new(),
             seating: Mutex::default(),
         });
         let ticking = Arc::clone(&new);
@@ -173,7 +178,6 @@ impl Transactions {
         }
     }
 
-    /// Begins a transaction whose view is not mounted yet.
     /// Each one pins a snapshot and takes some memory, and beginning is open to everybody.
     fn check_count(&self, uid: u32) -> Result<()> {
         let count = self.state.lock().open.values().filter(|entry| entry.owner.uid == uid).count();
@@ -185,6 +189,7 @@ impl Transactions {
         Err(CliError::new(Code::InUse, message))
     }
 
+    /// Begins a transaction whose view is not mounted yet.
     fn begin_unseen(&self, peer: &Peer, begin: Begin) -> Result<u64> {
         let options = BeginOptions {
             isolation: if begin.serializable { Isolation::Serializable } else { Isolation::Snapshot },
@@ -230,6 +235,7 @@ impl Transactions {
         }
         state.open.insert(id.0, entry);
         self.changed.notify_all();
+        self.wake_clock(&mut state);
         Ok((id, view))
     }
 
@@ -430,6 +436,7 @@ impl Transactions {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
         self.abort_all("the store is being closed");
+        self.clock_wanted.notify_all();
         let (ending, clock) = {
             let mut state = self.state.lock();
             (std::mem::take(&mut state.ending), state.clock.take())
