@@ -21,6 +21,8 @@ pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 pub(crate) struct Config {
     /// For caches and memtables together, and the kernel's cache of the store.
     pub(crate) memory_bytes: u64,
+    /// All that the process may have: `memory_bytes` and what the program needs.
+    pub(crate) process_bytes: u64,
     /// What is going to be written at most, without any overhead.
     pub(crate) data_bytes: u64,
     /// Values are blocks of 4 KiB, keys end in their numbers.

@@ -18,9 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use workload::{Bench, Sizes, StoreName};
 
-/// Each process may have this beyond the memory of its engine (bytes): code, stacks, and what allocators hold on to.
-const PROGRAM_BYTES: u64 = 96 << 20;
-
 /// What kvfs uses: memtables come and go in bursts, which the C library's allocator keeps.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -211,7 +208,7 @@ fn be_child(args: &Args, name: &str) -> Result<()> {
     let kind = KINDS.iter().find(|kind| kind.name == name).context("there is no such engine")?;
     let sizes = args.sizes.sizes();
     let dir = WorkDir::new(&args.work)?;
-    let cgroup = MemoryCgroup::new(sizes.memory_bytes + PROGRAM_BYTES)?;
+    let cgroup = MemoryCgroup::new(sizes.process_bytes())?;
     cgroup.enter()?;
     let mut report = |sample: Sample| {
         let mut output = std::io::stdout().lock();

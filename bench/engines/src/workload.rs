@@ -19,6 +19,8 @@ const BLOCK_BYTES: usize = 4096;
 const PAIRS_PER_BATCH: u64 = 64;
 /// Blocks that are: 128 KiB, what a file system is given at once.
 const BLOCKS_PER_BATCH: u64 = 32;
+/// Each process may have this beyond the memory of its engine: code, stacks, and what allocators hold on to.
+const PROGRAM_BYTES: u64 = 96 << 20;
 /// Ranges that are deleted; together they are half of everything.
 const RANGES: u64 = 100;
 
@@ -64,6 +66,11 @@ impl Sizes {
         Self { memory_bytes: 16 << 20, pairs: 50_000, blocks: 2_000 }
     }
 
+    /// All that the process of an engine may have.
+    pub(crate) fn process_bytes(self) -> u64 {
+        self.memory_bytes + PROGRAM_BYTES
+    }
+
     fn reads(self) -> u64 {
         self.pairs / 10
     }
@@ -71,7 +78,12 @@ impl Sizes {
     fn config(self, is_blocks: bool) -> Config {
         let data_bytes =
             if is_blocks { self.blocks * BLOCK_BYTES as u64 } else { self.pairs * PAIR_BYTES as u64 };
-        Config { memory_bytes: self.memory_bytes, data_bytes, is_blocks }
+        Config {
+            memory_bytes: self.memory_bytes,
+            process_bytes: self.process_bytes(),
+            data_bytes,
+            is_blocks,
+        }
     }
 }
 
