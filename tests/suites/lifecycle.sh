@@ -105,6 +105,35 @@ full_disk() {
   "$KVFS" umount "$m" && "$KVFS" check "$work/small" && return $status
 }
 
+full_of_small_files() {
+  "$KVFS" mkfs "$work/tiny" --size 256M && mkdir -p "$work/tiny.mnt" && "$KVFS" mount "$work/tiny" "$work/tiny.mnt" || return
+  local status=0
+  timeout 100 python3 - "$work/tiny.mnt" <<'EOF' || status=1
+import errno, itertools, os, random, sys
+def fill():
+    made = []
+    for number in itertools.count():
+        name = f"{sys.argv[1]}/{random.random()}"
+        try:
+            with open(name, "xb", 0) as file:
+                made.append(name)
+                assert file.write(os.urandom(3000)) == 3000
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+            return made
+made = fill()
+count = len(made)
+assert count > 30_000, f"only {count} fitted"
+random.shuffle(made)
+# Any that can't be is an error.
+for name in made: os.unlink(name)
+again = len(fill())
+assert again > count // 2, f"{count} files fitted, and after they were deleted {again}"
+print(f"# {count} files, then {again}")
+EOF
+  "$KVFS" umount "$work/tiny.mnt" && "$KVFS" check "$work/tiny" && return $status
+}
+
 step "version and help" version
 step "mkfs makes a sparse store" mkfs
 step "mkfs on a store is refused" mkfs_again
@@ -130,4 +159,5 @@ step "mount --create" create
 step "a mount whose daemon was killed" dead_daemon
 step "a damaged superblock" damaged_store
 step "a full store: ENOSPC, then delete, then write" full_disk
+step "a store full of small files: all of them can be deleted" full_of_small_files
 summary lifecycle

@@ -78,12 +78,7 @@ impl Sizes {
     fn config(self, is_blocks: bool) -> Config {
         let data_bytes =
             if is_blocks { self.blocks * BLOCK_BYTES as u64 } else { self.pairs * PAIR_BYTES as u64 };
-        Config {
-            memory_bytes: self.memory_bytes,
-            process_bytes: self.process_bytes(),
-            data_bytes,
-            is_blocks,
-        }
+        Config { memory_bytes: self.memory_bytes, process_bytes: self.process_bytes(), data_bytes, is_blocks }
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) struct OutputSpec {
     pub(crate) packing: Packing,
     /// Whether pieces get their filters at once: somebody looks for keys there.
     pub(crate) filters: bool,
+    /// Whether the metadata of pieces is written twice.
+    pub(crate) copies_meta: bool,
     /// Where numbers for pieces come from.
     pub(crate) next_id: Arc<AtomicU64>,
     /// Where the work gives way to others; `None`: nowhere.
@@ -94,6 +96,7 @@ impl<'a> Output<'a> {
             .counting_from(spec.base)
             .packing(spec.packing.clone())
             .filtered(spec.filters)
+            .copying_meta(spec.copies_meta)
     }
 
     /// Whether the open piece is full: [`Output::writer_at`] will replace it.

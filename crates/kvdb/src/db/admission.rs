@@ -30,6 +30,9 @@ const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 /// See [`Inner::compaction_bytes_full`]: in full memtables.
 const TABLES_UNMERGED: u64 = 64;
 
+/// Most batches between two passes that free space (see [`Inner::reclaim_is_worth_it`]).
+const RECLAIM_PAUSE_MAX: u64 = 256;
+
 /// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next one.
 const DELAY_MIN: Duration = Duration::from_micros(200);
 
@@ -44,6 +47,11 @@ impl Inner {
     }
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
+        let is_range = |op: &Op| matches!(op, Op::DeleteRange { .. });
+        if self.reclaim_pause.load(Ordering::Relaxed) > 0 && batch.ops().iter().any(is_range) {
+            // There may be much to be found.
+            self.reclaim_pause.store(0, Ordering::Relaxed);
+        }
         self.admit_bytes(space_of(batch), budget_of(batch), held)
     }
 
@@ -56,13 +64,10 @@ impl Inner {
     }
 
     fn make_space(&self, bytes: u64, budget: Budget) -> Result<()> {
-        // Deleted data takes space until a merge drops it: reclaim before saying "full".
-        if self.reclaim_wanted() {
-            // A pass that ran out of space half-way may have freed enough.
-            full_is_false(self.reclaim())?;
-            if self.has_space(bytes, budget) {
-                return Ok(());
-            }
+        // What waits to be flushed is counted with all that it may come to.
+        let is_much = self.view().unwritten_space_bytes() >= self.flush_slack_bytes();
+        if is_much && self.flush_everything()? && self.has_space(bytes, budget) {
+            return Ok(());
         }
         // Merges under way hold what they have written and not yet brought in.
         if self.merging.claims() > 0 {
@@ -71,14 +76,40 @@ impl Inner {
                 return Ok(());
             }
         }
+        // Deleted data takes space until a merge drops it: reclaim before saying "full".
+        if self.reclaim_is_worth_it(budget) {
+            let before = self.ctx.zones.free_bytes(Budget::Ordinary);
+            // A pass that ran out of space half-way may have freed enough.
+            full_is_false(self.reclaim(budget))?;
+            self.note_reclaimed(before);
+            if self.has_space(bytes, budget) {
+                return Ok(());
+            }
+        }
         // What was there before a transaction is worth less than what comes now.
         if self.give_up_undo()? {
-            full_is_false(self.reclaim())?;
+            full_is_false(self.reclaim(budget))?;
             if self.has_space(bytes, budget) {
                 return Ok(());
             }
         }
         Err(StoreError::Full)
+    }
+
+    /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store
+    /// that slow, so ordinary ones wait for more and more batches in between; deletions never do.
+    fn reclaim_is_worth_it(&self, budget: Budget) -> bool {
+        let pause = if budget == Budget::Ordinary { self.reclaim_pause.load(Ordering::Relaxed) } else { 0 };
+        self.reclaim_wanted() && self.batches_since_reclaim() > pause
+    }
+
+    /// After a pass, before which so many bytes were free.
+    fn note_reclaimed(&self, free_bytes_before: u64) {
+        let freed = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(free_bytes_before);
+        let pause = self.reclaim_pause.load(Ordering::Relaxed);
+        let is_worth_it = freed >= u64::from(self.ctx.zones.zone_bytes());
+        let pause = if is_worth_it { 0 } else { (2 * pause).clamp(1, RECLAIM_PAUSE_MAX) };
+        self.reclaim_pause.store(pause, Ordering::Relaxed);
     }
 
     /// Whether there is space for `bytes` more than what waits to be written.
@@ -87,6 +118,13 @@ impl Inner {
         // Indexes and filters of the future runs, and padding of short records.
         let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
+    }
+
+    /// Bytes that ordinary writes may still bring, beside what waits to be written.
+    pub(crate) fn space_left(&self) -> u64 {
+        let unflushed = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
+        let free = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(self.flush_slack_bytes());
+        (free / 17 * 16).saturating_sub(unflushed)
     }
 
     /// Waits until memory has room for a batch: in the active table, or for another one.
@@ -132,9 +170,9 @@ impl Inner {
         if !self.flush_is_full.load(Ordering::Acquire) {
             return Ok(());
         }
-        full_is_false(self.reclaim())?;
+        full_is_false(self.reclaim(Budget::Reserve))?;
         if self.flush_is_full.load(Ordering::Acquire) && self.give_up_undo()? {
-            full_is_false(self.reclaim())?;
+            full_is_false(self.reclaim(Budget::Reserve))?;
         }
         if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
     }
@@ -147,7 +185,11 @@ impl Inner {
         let debt = Debt {
             unflushed_bytes: self.view().unflushed_bytes(),
             table_bytes: self.table_bytes,
-            compaction_bytes: self.compaction_debt_bytes.load(Ordering::Relaxed),
+            compaction_bytes: if self.merges_lack_space.load(Ordering::Relaxed) {
+                0
+            } else {
+                self.compaction_debt_bytes.load(Ordering::Relaxed)
+            },
             compaction_bytes_full: self.compaction_bytes_full(),
             flush_rate: self.counters.flush_rate(),
         };
@@ -217,10 +259,11 @@ impl Inner {
 /// Most payload of a batch that counts as deleting (bytes): an unlink also writes times and counters.
 const DELETING_BYTES_MAX: usize = 64 << 10;
 
-/// Deleting may dip into the reserve: it must work on a full store.
+/// Deleting may dip into the reserve: it must work on a full store. The rest of the reserve is for the merges that give
+/// the space of what is deleted back.
 pub(crate) fn budget_of(batch: &Batch) -> Budget {
     let deletes = batch.ops().iter().any(|op| matches!(op, Op::Delete { .. } | Op::DeleteRange { .. }));
-    if deletes && batch.whole_bytes() <= DELETING_BYTES_MAX { Budget::Reserve } else { Budget::Ordinary }
+    if deletes && batch.whole_bytes() <= DELETING_BYTES_MAX { Budget::Deleting } else { Budget::Ordinary }
 }
 
 #[cfg(test)]

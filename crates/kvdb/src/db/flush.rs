@@ -185,6 +185,7 @@ impl Inner {
             copy_bound: CopyBound::Never,
             packing: self.packing(meta),
             filters: self.is_searched(keyspace),
+            copies_meta: true,
             next_id: Arc::clone(&self.next_id),
             pace: None,
         }

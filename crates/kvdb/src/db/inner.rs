@@ -97,8 +97,12 @@ pub(crate) struct Inner {
     pub(crate) compaction_debt_bytes: AtomicU64,
     /// The last flush found no space; the next one may, after a merge.
     pub(crate) flush_is_full: AtomicBool,
+    /// What is to be merged finds no space, so nobody is to wait for it.
+    pub(crate) merges_lack_space: AtomicBool,
     /// Applied batches at the last reclaim: another one pays only after something changed.
     pub(crate) reclaimed_at: AtomicU64,
+    /// Batches that ordinary writes on a full store wait for before the next one.
+    pub(crate) reclaim_pause: AtomicU64,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// What the superblocks say that the store may hold.

@@ -15,15 +15,16 @@
 //! pinned later are above all that is in runs.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use kvfs_store::{Result, StoreError};
+use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::{Inner, NEVER_RECLAIMED};
-use crate::compaction::{MergeJob, Pace, Sink, Victims, picker};
+use crate::compaction::{MergeJob, MergeOptions, Pace, Sink, Victims, picker};
 use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
@@ -31,6 +32,7 @@ use crate::zone::{Budget, ZoneState};
 
 mod pace;
 mod registry;
+mod tight;
 
 pub(crate) use pace::MergePace;
 pub(crate) use registry::Registry;
@@ -48,6 +50,8 @@ struct Merge {
     bottom: bool,
     /// The run that they become.
     output: RunId,
+    /// It is there already: an earlier slice has begun it.
+    is_begun: bool,
 }
 
 impl Merge {
@@ -73,12 +77,15 @@ impl Urgent {
     }
 }
 
-/// On whose behalf a merge runs.
+/// On whose behalf a merge runs, and how.
 struct Terms {
     victims: Victims,
     budget: Budget,
     /// `None`: somebody waits for it.
     pace: Option<Arc<dyn Pace>>,
+    options: MergeOptions,
+    /// There is hardly any space: it ends after each piece.
+    is_tight: bool,
 }
 
 /// Takes over the output of one merge.
@@ -89,6 +96,8 @@ struct Install<'a> {
     /// With one, it ends early when somebody wants all runs to himself.
     pace: Option<Arc<dyn Pace>>,
     added: bool,
+    /// It ends after this piece.
+    is_sliced: bool,
     stopped: bool,
 }
 
@@ -120,7 +129,7 @@ impl Sink for Install<'_> {
         }
         let fresh: Vec<Arc<Piece>> = piece.into_iter().collect();
         self.inner.install(edits, &[keyspace], &fresh, |view| view)?;
-        if bound.is_some() && self.is_to_stop() {
+        if bound.is_some() && (self.is_sliced || self.is_to_stop()) {
             // What is installed stays; the rest is merged by whoever comes next.
             self.stopped = true;
             return Err(stopped());
@@ -150,7 +159,7 @@ impl Inner {
         self.work.ring();
         // The reserve belongs to flushes, deletions and reclaiming.
         let (victims, budget) = (Victims::default(), Budget::Ordinary);
-        let done = self.run_merge(&merge, Terms { victims, budget, pace: Some(self.pace()) });
+        let done = self.run_merge(&merge, self.terms(&victims, budget, Some(self.pace())));
         // Who waits for the claim counts on the space of the inputs.
         drop(merge);
         drop(claim);
@@ -173,6 +182,11 @@ impl Inner {
         Arc::clone(&self.pace) as Arc<dyn Pace>
     }
 
+    /// As merges run ordinarily.
+    fn terms(&self, victims: &Victims, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
+        Terms { victims: victims.clone(), budget, pace, options: self.options.merge, is_tight: false }
+    }
+
     /// The most urgent merge, whose runs are the caller's until he drops the claim.
     fn claim_merge(&self) -> Result<Option<(Merge, Claim<'_>)>> {
         self.merging.claim(|busy| {
@@ -188,16 +202,22 @@ impl Inner {
     fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<(Merge, bool)>> {
         let view = self.view();
         let mut urgent: Option<Urgent> = None;
+        let mut lacks_space = false;
         for (keyspace, runs) in view.version.keyspaces() {
             let kind = self.keyspaces.kind(keyspace)?;
             let free = |run: &Arc<Run>| (!busy.contains(run.id)).then(|| run.data_bytes());
             let run_bytes: Vec<Option<u64>> = runs.iter().map(free).collect();
             let bytes_of = |range: &Range<usize>| -> u64 { run_bytes[range.clone()].iter().flatten().sum() };
             let Some(mut range) = picker::pick(&run_bytes, kind, &self.options.merge) else { continue };
-            if !busy.large_may_begin && bytes_of(&range) > self.small_bytes_max() {
-                // What has piled up beside a large merge must not wait for its end.
-                let small = picker::pick_small(&run_bytes, self.small_bytes_max(), &self.options.merge);
-                let Some(small) = small else { continue };
+            let room_bytes = self.room_for_merge(kind);
+            let bytes_max =
+                if busy.large_may_begin { room_bytes } else { room_bytes.min(self.small_bytes_max()) };
+            if bytes_of(&range) > bytes_max {
+                // What has piled up beside a large merge must not wait for its end, nor for space.
+                let Some(small) = picker::pick_small(&run_bytes, bytes_max, &self.options.merge) else {
+                    lacks_space |= bytes_max == room_bytes;
+                    continue;
+                };
                 range = small;
             }
             let bytes = bytes_of(&range);
@@ -208,11 +228,34 @@ impl Inner {
                 urgent = Some(found);
             }
         }
+        self.merges_lack_space.store(lacks_space && urgent.is_none(), Ordering::Relaxed);
         Ok(urgent.map(|Urgent { keyspace, range, bytes, .. }| {
             let runs = view.version.runs(keyspace);
             let merge = self.merge_of(keyspace, &runs[range.clone()], &runs[range.end..]);
             (merge, bytes > self.small_bytes_max())
         }))
+    }
+
+    /// How many bytes a merge may read at most, which it holds until it ends: more would fill the store for nothing. Blocks are
+    /// stitched, as a rule; and where no merge can do with less, it is tried.
+    fn room_for_merge(&self, kind: KeyspaceKind) -> u64 {
+        if kind == KeyspaceKind::Block || !self.ctx.zones.reserves_for_merges() {
+            u64::MAX
+        } else {
+            self.space_left()
+        }
+    }
+
+    /// Whether there is room for a merge of all runs of a keyspace.
+    fn keyspace_fits(&self, keyspace: u32) -> Result<bool> {
+        let bytes = bytes_of(self.view().version.runs(keyspace));
+        Ok(bytes <= self.room_for_merge(self.keyspaces.kind(keyspace)?))
+    }
+
+    /// Whether a reclaim at leisure would find space for its merges. Else it waits until somebody needs what it would free.
+    pub(crate) fn leisure_fits(&self) -> Result<bool> {
+        let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
+        keyspaces.into_iter().try_fold(true, |fits, keyspace| Ok(fits && self.keyspace_fits(keyspace)?))
     }
 
     /// What K full memtables come to, twice over: merges of no more must go on whatever else is merged.
@@ -223,7 +266,7 @@ impl Inner {
     /// Of `inputs`; `older` are the runs of the keyspace behind them.
     fn merge_of(&self, keyspace: u32, inputs: &[Arc<Run>], older: &[Arc<Run>]) -> Merge {
         let bottom = !older.iter().any(|run| overlap(run, inputs));
-        Merge { keyspace, inputs: inputs.to_vec(), bottom, output: self.new_run_id() }
+        Merge { keyspace, inputs: inputs.to_vec(), bottom, output: self.new_run_id(), is_begun: false }
     }
 
     /// False when it ended early. The caller has claimed the runs, or all.
@@ -233,6 +276,8 @@ impl Inner {
         let meta = self.keyspaces.get(merge.keyspace)?;
         let mut spec = self.output_spec(merge.keyspace, &meta, false, terms.budget);
         spec.pace.clone_from(&terms.pace);
+        spec.piece_bytes = terms.options.piece_bytes;
+        spec.copies_meta = !terms.is_tight;
         spec.filters = merge.inputs.iter().any(|run| run.is_searched());
         let job = MergeJob {
             spec,
@@ -242,11 +287,12 @@ impl Inner {
                 bottom: merge.bottom,
                 merger: meta.merger.clone(),
             },
-            options: self.options.merge,
+            options: terms.options,
             victims: terms.victims,
         };
-        let age = newest.age;
-        let mut install = Install { inner: self, merge, age, pace: terms.pace, added: false, stopped: false };
+        let (age, added, is_sliced) = (newest.age, merge.is_begun, terms.is_tight);
+        let mut install =
+            Install { inner: self, merge, age, pace: terms.pace, added, is_sliced, stopped: false };
         let result = job.run(&mut install);
         if install.stopped {
             return Ok(false);
@@ -262,16 +308,25 @@ impl Inner {
         self.reclaimed_at.load(Ordering::Acquire) != self.counters.batches()
     }
 
+    /// Batches that were applied since the last reclaim.
+    pub(crate) fn batches_since_reclaim(&self) -> u64 {
+        match self.reclaimed_at.load(Ordering::Acquire) {
+            NEVER_RECLAIMED => u64::MAX,
+            at => self.counters.batches().saturating_sub(at),
+        }
+    }
+
     /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs
-    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Waits for
+    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Works where
+    /// nothing but the reserve is free; for a write within `budget`, which leaves what that leaves. Waits for
     /// nobody but the merges under way, which end at their next piece.
-    pub(crate) fn reclaim(&self) -> Result<()> {
+    pub(crate) fn reclaim(&self, budget: Budget) -> Result<()> {
         let (mark, is_flushed) = self.begin_reclaim()?;
-        let mut result = self.reclaim_alone(mark);
+        let mut result = self.reclaim_alone(mark, budget);
         self.work.ring();
         if !is_flushed && full_is_false(result.clone()).is_ok() && full_is_false(self.flush_all())? {
             // What could not be flushed before may delete what was kept.
-            result = self.reclaim_alone(mark);
+            result = self.reclaim_alone(mark, budget);
         }
         result
     }
@@ -313,9 +368,14 @@ impl Inner {
     fn begin_reclaim(&self) -> Result<(u64, bool)> {
         let mark = self.counters.batches();
         full_is_false(self.tend_undo())?;
-        self.seal_if(|active| active.bytes() > 0);
         // Without space for a flush the merges still may make some.
-        Ok((mark, full_is_false(self.flush_all())?))
+        Ok((mark, self.flush_everything()?))
+    }
+
+    /// Turns all memtables into runs; false: there was no space for all of them.
+    pub(crate) fn flush_everything(&self) -> Result<bool> {
+        self.seal_if(|active| active.bytes() > 0);
+        full_is_false(self.flush_all())
     }
 
     /// Waits until the merges under way have ended, at their next piece, and have given back what they hold.
@@ -330,16 +390,16 @@ impl Inner {
     }
 
     /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
-    fn reclaim_alone(&self, mark: u64) -> Result<()> {
+    fn reclaim_alone(&self, mark: u64, budget: Budget) -> Result<()> {
         let passes = self.merging.passes();
         let alone = self.claim_all();
         if alone.is_needless(passes) {
             return Ok(());
         }
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
-        let mut result = self.merge_everything(&Victims::default());
+        let mut result = self.merge_everything(&Victims::default(), budget);
         if result.is_ok() {
-            result = self.merge_everything(&self.victims());
+            result = self.merge_everything(&self.victims(), budget);
         }
         self.reclaimed_at.store(mark, Ordering::Release);
         if result.is_ok() {
@@ -357,15 +417,31 @@ impl Inner {
         Ok(())
     }
 
-    /// Merges all runs of each keyspace. The caller has all of them.
-    fn merge_everything(&self, victims: &Victims) -> Result<()> {
-        let view = self.view();
-        for (keyspace, runs) in view.version.keyspaces() {
-            if is_worth_it(runs, victims)? && !self.stopping.load(Ordering::Acquire) {
-                let merge = self.merge_of(keyspace, runs, &[]);
-                let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace: None };
-                self.run_merge(&merge, terms)?;
+    /// Merges all runs of each keyspace, the small ones first: what they leave may be all that keeps zones from being
+    /// free. The caller has all of them.
+    fn merge_everything(&self, victims: &Victims, budget: Budget) -> Result<()> {
+        let sizes = self.view().version.keyspaces().map(|(id, runs)| (bytes_of(runs), id)).collect();
+        let sizes: BTreeSet<(u64, u32)> = sizes;
+        for (_, keyspace) in sizes {
+            if self.keyspace_fits(keyspace)? && full_is_false(self.merge_at_once(keyspace, victims))? {
+                continue;
             }
+            if !self.ctx.zones.reserves_for_merges() {
+                return Err(StoreError::Full);
+            }
+            self.merge_tightly(keyspace, victims, budget)?;
+        }
+        Ok(())
+    }
+
+    /// Merges all runs of a keyspace, which needs as much space as what is copied takes.
+    fn merge_at_once(&self, keyspace: u32, victims: &Victims) -> Result<()> {
+        let view = self.view();
+        let runs = view.version.runs(keyspace);
+        if is_worth_it(runs, victims)? && !self.stopping.load(Ordering::Acquire) {
+            let merge = self.merge_of(keyspace, runs, &[]);
+            drop(view);
+            self.run_merge(&merge, self.terms(victims, Budget::Deleting, None))?;
         }
         Ok(())
     }
@@ -377,6 +453,9 @@ impl Inner {
             if !is_worth_it(self.view().version.runs(keyspace), victims)? {
                 continue;
             }
+            if !self.keyspace_fits(keyspace)? {
+                return Ok(false);
+            }
             let alone = self.claim_all();
             let view = self.view();
             let runs = view.version.runs(keyspace);
@@ -384,8 +463,7 @@ impl Inner {
             let claim = alone.narrow(merge.runs());
             self.work.ring();
             let pace = Some(self.pace());
-            let terms = Terms { victims: victims.clone(), budget: Budget::Reserve, pace };
-            let done = self.run_merge(&merge, terms);
+            let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, pace));
             // Who waits for the claim counts on the space of the inputs.
             drop((merge, view));
             drop(claim);
@@ -414,6 +492,10 @@ pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
         Err(StoreError::Full) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+fn bytes_of(runs: &[Arc<Run>]) -> u64 {
+    runs.iter().map(|run| run.data_bytes()).sum()
 }
 
 /// Whether a merge of all runs of a keyspace may free anything.

@@ -60,6 +60,7 @@ use read::{DbSnapshot, ReadAt};
 use txn::DbTxn;
 
 use crate::format::Feature;
+use crate::zone::Budget;
 
 /// An open store on one device.
 ///
@@ -102,7 +103,7 @@ impl Db {
     /// # Errors
     /// As [`Db::compact`].
     pub fn reclaim(&self) -> Result<()> {
-        self.inner.reclaim()
+        self.inner.reclaim(Budget::Deleting)
     }
 
     /// Verifies every checksum and every reference of the engine.

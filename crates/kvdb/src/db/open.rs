@@ -190,7 +190,9 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
         flush_is_full: AtomicBool::new(false),
+        merges_lack_space: AtomicBool::new(false),
         reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
+        reclaim_pause: AtomicU64::new(0),
         deleted_positions: Mutex::default(),
         announced,
     })

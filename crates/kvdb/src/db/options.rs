@@ -21,12 +21,18 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
-    /// Size of a zone unless told otherwise (bytes; thesis 3.2).
+    /// Size of a zone in a store of 4 GiB or more, unless told otherwise (bytes; thesis 3.2).
     pub const ZONE_BYTES_DEFAULT: u32 = 8 << 20;
+    /// Size of a zone in the smallest stores, unless told otherwise (bytes): what the longest value fits into.
+    const ZONE_BYTES_SMALL: u32 = 2 << 20;
+    /// A store has about so many zones at least, so that those of the reserve are a small share.
+    const ZONES_MIN: u64 = 512;
 
     /// Options for a store of `capacity_bytes`.
     pub fn new(capacity_bytes: u64, uuid: [u8; 16]) -> Self {
-        Self { zone_bytes: Self::ZONE_BYTES_DEFAULT, capacity_bytes, journal_bytes: None, uuid }
+        let wanted = (capacity_bytes / Self::ZONES_MIN).min(Self::ZONE_BYTES_DEFAULT.into()) as u32;
+        let zone_bytes = (1 << wanted.max(1).ilog2()).max(Self::ZONE_BYTES_SMALL);
+        Self { zone_bytes, capacity_bytes, journal_bytes: None, uuid }
     }
 
     /// Zones of the journal area: what was asked for, else an eighth of the capacity between

@@ -138,6 +138,7 @@ pub struct PieceWriter {
     bytes_referenced: u64,
     records: u64,
     makes_filter: bool,
+    copies_meta: bool,
     buffers: Charge,
 }
 
@@ -163,6 +164,7 @@ impl PieceWriter {
             bytes_referenced: 0,
             records: 0,
             makes_filter: true,
+            copies_meta: true,
             buffers: ctx.accountant.guard(Pool::Io, target.chunk_bytes() as u64),
             target,
             kind,
@@ -175,6 +177,13 @@ impl PieceWriter {
     #[must_use]
     pub fn counting_from(mut self, base: Seqno) -> Self {
         self.base = base;
+        self
+    }
+
+    /// Whether metadata is written twice, for repairs: not where space is short.
+    #[must_use]
+    pub fn copying_meta(mut self, copies_meta: bool) -> Self {
+        self.copies_meta = copies_meta;
         self
     }
 
@@ -512,7 +521,7 @@ impl PieceWriter {
     /// repair finds it by its header where the other one is damaged. Not worth a failure, nor much space.
     fn write_copy(&mut self, bytes: &[u8]) -> Result<()> {
         let share = self.target.ctx.zones.zone_bytes() as usize / COPY_SHARE;
-        if bytes.len() > share {
+        if bytes.len() > share || !self.copies_meta {
             return Ok(());
         }
         match self.held.allocate(self.target.stream, bytes.len() as u32, self.target.budget) {

@@ -65,7 +65,10 @@ impl Stream {
 pub enum Budget {
     /// Leaves the reserve alone.
     Ordinary,
-    /// May take the reserve, max(4 zones, 1 %): for what makes space (delete, abort, compaction).
+    /// May take the reserve but for what a merge needs: for deletions, until their space is back. (The reserve has 16 zones
+    /// and 8 KiB for each zone, in stores of few zones less, but at least four; or 1 % if that is more.)
+    Deleting,
+    /// May take the reserve: for what was admitted already, and for merges that give space back.
     Reserve,
 }
 
@@ -340,6 +343,11 @@ impl Zones {
     /// capacity included (unless the device could not grow lately).
     pub fn free_bytes(&self, budget: Budget) -> u64 {
         self.table.lock().free_bytes(budget)
+    }
+
+    /// Whether the reserve has zones that only merges may take.
+    pub fn reserves_for_merges(&self) -> bool {
+        self.table.lock().reserves_for_merges()
     }
 
     /// Every present zone with its state and its live bytes (shared ones count once per piece).

@@ -8,10 +8,19 @@ use kvfs_store::{Result, StoreError};
 use super::{Budget, Stream, ZoneRow, ZoneState, ZoneStats};
 use crate::format::{Extent, SECTOR_BYTES, ZoneId, ZoneUse};
 
+/// Zones of the reserve: what deletions need, and a merge of two runs and more when there is no other space.
+const RESERVE_ZONES: u32 = 16;
+/// And of each zone so much (bytes): merges leave the end of a zone empty that no block fits into.
+const RESERVE_OF_ZONE: u32 = 8 << 10;
 /// Fewest zones of the reserve.
 const RESERVE_ZONES_MIN: u32 = 4;
 /// The reserve is at least one zone in so many.
 const RESERVE_SHARE: u32 = 100;
+/// The reserve is at most one zone in so many, if that is not too little.
+const RESERVE_SHARE_MAX: u32 = 8;
+/// Zones of the reserve that deletions leave to merges of two runs: each has two zones besides a piece of one zone, and so has
+/// what they become, with one of metadata. A small reserve is all for deletions.
+const RESERVE_ZONES_MERGING: u32 = 10;
 
 struct Entry {
     state: ZoneState,
@@ -215,14 +224,23 @@ impl Table {
     fn zones_reserved(&self) -> u32 {
         // A store that can still grow has not got its reserve of the whole capacity yet: else a
         // huge sparse store would allocate a hundredth of itself before its first write.
-        RESERVE_ZONES_MIN.max(self.zones_present() / RESERVE_SHARE).max(self.manifest_zones)
+        let ends = u64::from(self.zones_present()) * u64::from(RESERVE_OF_ZONE) / u64::from(self.zone_bytes);
+        let zones = (RESERVE_ZONES + ends as u32).min(self.zones_total / RESERVE_SHARE_MAX);
+        let zones = zones.max(RESERVE_ZONES_MIN);
+        zones.max(self.zones_present() / RESERVE_SHARE).max(self.manifest_zones)
+    }
+
+    pub(super) fn reserves_for_merges(&self) -> bool {
+        self.zones_reserved() >= self.manifest_zones + RESERVE_ZONES_MERGING + RESERVE_ZONES_MIN
     }
 
     /// Free zones that an allocation of data has to leave.
     fn zones_held_back(&self, budget: Budget) -> u32 {
         match budget {
             Budget::Ordinary => self.zones_reserved(),
-            Budget::Reserve => self.manifest_zones,
+            // A merge that has too little space frees nothing, so deletions alone would fill the store for good.
+            Budget::Deleting if self.reserves_for_merges() => self.manifest_zones + RESERVE_ZONES_MERGING,
+            Budget::Deleting | Budget::Reserve => self.manifest_zones,
         }
     }
 
@@ -292,8 +310,8 @@ impl Table {
 
     pub(super) fn take_manifest_zone(&mut self, budget: Budget) -> Option<ZoneId> {
         let zone = self.take_zone(match budget {
-            Budget::Ordinary => self.zones_reserved(),
             Budget::Reserve => 0,
+            budget => self.zones_held_back(budget),
         })?;
         self.entries[zone as usize].state = ZoneState::Manifest;
         Some(ZoneId(zone))

@@ -179,6 +179,22 @@ fn a_full_store_fills_the_gaps_of_its_zones() {
 }
 
 #[test]
+fn deletions_leave_zones_to_merges_unless_the_reserve_is_small() {
+    let left_by = |total: u32, budget| {
+        let zones = zones(total, total);
+        while zones.allocate(Stream::FlushTuple, ZONE_BYTES, budget).is_ok() {}
+        zones.space().zones_free
+    };
+    // A zone of 64 KiB has an eighth of a zone for the ends of zones.
+    for (total, reserved, merging) in [(100, 12, 0), (128, 16, 10), (160, 20, 10), (800, 100 + 16, 10)] {
+        let reserved = reserved.min(total / 8);
+        assert_eq!(left_by(total, Budget::Ordinary), reserved, "{total} zones");
+        assert_eq!(left_by(total, Budget::Deleting), 1 + merging, "{total} zones: one is for the manifest");
+        assert_eq!(left_by(total, Budget::Reserve), 1, "{total} zones");
+    }
+}
+
+#[test]
 fn the_store_grows_up_to_its_capacity_and_a_refusal_means_full() {
     let device = Arc::new(FaultDevice::new(MemoryDevice::growable(5 << 16, 40 << 16)));
     let zones = Zones::new(device.clone(), ZONE_BYTES, 40 << 16, ZoneId(3));
@@ -188,7 +204,7 @@ fn the_store_grows_up_to_its_capacity_and_a_refusal_means_full() {
     assert_eq!(zones.free_bytes(Budget::Ordinary), 0);
     // Growing is not tried less because it failed, nor is the failure sticky.
     device.clear();
-    assert_eq!(std::iter::from_fn(|| take().ok()).count(), 40 - 3 - 4);
+    assert_eq!(std::iter::from_fn(|| take().ok()).count(), 40 - 3 - 40 / 8);
     assert_eq!(device.len_bytes(), 40 << 16);
     assert_eq!(zones.space().zones_present, 40);
 }

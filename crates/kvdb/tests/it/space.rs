@@ -1,9 +1,13 @@
 //! What a full store still does, whatever it is full of.
 
-use kvfs_device::Rng;
-use kvfs_store::{Batch, Durability, Read, Store, StoreError};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::basics::{make, open, rows};
+use kvfs_device::{Device, MemoryDevice, Rng};
+use kvfs_kvdb::{Background, Db, Options};
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read, Store, StoreError};
+
+use super::basics::{create_zoned, make, open, rows};
 
 /// Lengths of a key and a value.
 type Lens = fn(&mut Rng) -> (usize, usize);
@@ -64,4 +68,70 @@ fn what_was_taken_in_can_be_flushed_and_deleted_on_a_full_store_whatever_its_len
         assert!(db.get(rows, &keys[0]).expect("reads").is_none());
         assert!(db.check().expect("checks").findings.is_empty(), "{what}");
     }
+}
+
+/// Puts rows of about 1 KiB until the store is full; returns their keys.
+fn fill_with_small_rows(db: &Db, rows: Keyspace, rng: &mut Rng) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    loop {
+        let key = rng.next_u64().to_be_bytes().to_vec();
+        let mut batch = Batch::new();
+        batch.put(rows, key.clone(), vec![keys.len() as u8; rng.range(900, 1100) as usize]);
+        match db.apply(batch, Durability::Buffered) {
+            Ok(_) => keys.push(key),
+            Err(StoreError::Full) => return keys,
+            Err(error) => panic!("filling: {error}"),
+        }
+    }
+}
+
+fn left(db: &Db, rows: Keyspace) -> BTreeSet<Vec<u8>> {
+    let mut cursor = db.cursor(rows, KeyRange::all()).expect("opens");
+    let mut keys = BTreeSet::new();
+    loop {
+        cursor.next().expect("moves");
+        let Some((key, _)) = cursor.entry() else { return keys };
+        keys.insert(key.to_vec());
+    }
+}
+
+/// Fills a store with small rows at random, and deletes them one by one in another order.
+fn delete_one_by_one(seed: u64, zones: u64, change: impl FnOnce(&mut Options)) {
+    const ZONE_BYTES: u32 = 256 << 10;
+    let mut rng = Rng::new(seed);
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, zones * u64::from(ZONE_BYTES)));
+    create_zoned(&device, ZONE_BYTES, zones);
+    let db = open(&device, change);
+    let rows = rows(&db);
+    let mut keys = fill_with_small_rows(&db, rows, &mut rng);
+    let filled = keys.len();
+    assert!(filled as u64 * 1000 > zones * u64::from(ZONE_BYTES) / 2, "only {filled} rows fitted");
+    rng.shuffle(&mut keys);
+    let kept: BTreeSet<Vec<u8>> = keys.split_off(keys.len() / 10 * 9).into_iter().collect();
+    for (number, key) in keys.iter().enumerate() {
+        let mut batch = Batch::new();
+        batch.delete(rows, key.clone());
+        if let Err(error) = db.apply(batch, Durability::Buffered) {
+            panic!("seed {seed}: delete {number} of {filled}: {error}");
+        }
+    }
+    assert!(left(&db, rows) == kept, "seed {seed}: other rows are there than those that were not deleted");
+    let again = fill_with_small_rows(&db, rows, &mut rng).len();
+    assert!(
+        again > filled / 2,
+        "seed {seed}: {filled} rows fitted, and after nine tenths were deleted {again}"
+    );
+    assert!(db.check().expect("checks").findings.is_empty(), "seed {seed}");
+}
+
+#[test]
+fn rows_of_a_full_store_can_be_deleted_one_by_one_in_any_order() {
+    delete_one_by_one(0, 400, |options| options.memtable_bytes = 2 << 20);
+    // Tables, and so pieces, of many zones.
+    delete_one_by_one(1, 400, |options| options.memtable_bytes = 8 << 20);
+}
+
+#[test]
+fn rows_of_a_full_store_can_be_deleted_while_threads_merge() {
+    delete_one_by_one(2, 400, |options| options.background = Background::Threads);
 }

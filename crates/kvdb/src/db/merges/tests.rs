@@ -21,6 +21,8 @@ use crate::version::Run;
 use crate::zone::{Budget, Stream};
 use crate::{Background, CreateOptions, Db, Options};
 
+mod tight;
+
 const ZONE_BYTES: u32 = 256 << 10;
 const CAPACITY: u64 = 400 * ZONE_BYTES as u64;
 const KEYS: u32 = 2000;
@@ -87,7 +89,7 @@ fn a_merge_goes_on_where_one_that_ended_early_has_trimmed_its_inputs() {
     // The next merge has longer values for every key, so it cuts its first piece before those bounds.
     write_run(&db, rows, 3, 500);
     write_run(&db, rows, 4, 500);
-    db.inner.reclaim().expect("merges");
+    db.inner.reclaim(Budget::Deleting).expect("merges");
     assert_eq!(trimmed(&db), 0);
     for number in 0..KEYS {
         assert_eq!(db.get(rows, &key(number)).expect("reads").expect("is there"), vec![4; 500]);
@@ -150,7 +152,8 @@ fn claim(inner: &Inner, rows: Keyspace, range: std::ops::Range<usize>) -> (Merge
 }
 
 fn terms(pace: impl Pace + 'static) -> Terms {
-    Terms { victims: Victims::default(), budget: Budget::Ordinary, pace: Some(Arc::new(pace)) }
+    let (victims, pace) = (Victims::default(), Some(Arc::new(pace) as Arc<dyn Pace>));
+    Terms { victims, budget: Budget::Ordinary, pace, options: options().merge, is_tight: false }
 }
 
 /// Two threads of which one runs at a time: at each step a die says who goes on. So a seed replays exactly.
@@ -250,7 +253,7 @@ fn two_merges_of_one_keyspace_run_side_by_side() {
         let ages: Vec<u64> = view.version.runs(rows.0).iter().map(|run| run.age).collect();
         assert!(ages.len() == 2 && ages[0] > ages[1], "seed {seed}: {ages:?}");
         compare(&db, rows, &model).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        db.inner.reclaim().expect("merges the rest");
+        db.inner.reclaim(Budget::Deleting).expect("merges the rest");
         compare(&db, rows, &model).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
@@ -300,7 +303,7 @@ fn a_failure_in_one_of_two_merges_stops_the_store_and_loses_nothing() {
         let db = open_on(shared);
         let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
         compare(&db, rows, &model).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        db.inner.reclaim().expect("merges what is there");
+        db.inner.reclaim(Budget::Deleting).expect("merges what is there");
         compare(&db, rows, &model).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
@@ -383,7 +386,7 @@ fn who_needs_all_runs_waits_for_the_next_piece_of_a_merge_and_not_for_its_end() 
     let barrier = Barrier::default();
     std::thread::scope(|scope| {
         let merging = hold_up(scope, &db, claim(&db.inner, rows, 0..4), &barrier);
-        let reclaiming = scope.spawn(|| db.inner.reclaim());
+        let reclaiming = scope.spawn(|| db.inner.reclaim(Budget::Deleting));
         while !db.inner.merging.is_wanted() {
             std::thread::yield_now();
         }

@@ -274,6 +274,7 @@ impl<'a> Layers<'a> {
                             base: 0,
                             packing: Packing::default(),
                             filters: false,
+                            copies_meta: true,
                             budget: Budget::Reserve,
                             piece_bytes: options.merge.piece_bytes,
                             copy_bound: CopyBound::Never,
