@@ -30,8 +30,8 @@ const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
 /// See [`Inner::compaction_bytes_full`]: in full memtables.
 const TABLES_UNMERGED: u64 = 64;
 
-/// Most batches between two passes that free space (see [`Inner::reclaim_is_worth_it`]).
-const RECLAIM_PAUSE_MAX: u64 = 256;
+/// Most operations between two passes (see [`Inner::reclaim_is_worth_it`]).
+const RECLAIM_PAUSE_MAX: u64 = 64;
 
 /// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next one.
 const DELAY_MIN: Duration = Duration::from_micros(200);
@@ -48,9 +48,9 @@ impl Inner {
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut Held) -> Result<()> {
         let is_range = |op: &Op| matches!(op, Op::DeleteRange { .. });
-        if self.reclaim_pause.load(Ordering::Relaxed) > 0 && batch.ops().iter().any(is_range) {
+        if self.reclaims.pause.load(Ordering::Relaxed) > 0 && batch.ops().iter().any(is_range) {
             // There may be much to be found.
-            self.reclaim_pause.store(0, Ordering::Relaxed);
+            self.reclaims.pause.store(0, Ordering::Relaxed);
         }
         self.admit_bytes(space_of(batch), budget_of(batch), held)
     }
@@ -77,10 +77,11 @@ impl Inner {
             }
         }
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
-        if self.reclaim_is_worth_it(budget) {
-            let before = self.ctx.zones.free_bytes(Budget::Ordinary);
+        if self.reclaim_wanted() && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
+            let before = self.ctx.zones.free_bytes(Budget::Reserve);
             // A pass that ran out of space half-way may have freed enough.
-            full_is_false(self.reclaim(budget))?;
+            let is_through = full_is_false(self.reclaim(budget))?;
+            self.reclaims.is_stuck.store(!is_through, Ordering::Relaxed);
             self.note_reclaimed(before);
             if self.has_space(bytes, budget) {
                 return Ok(());
@@ -93,23 +94,28 @@ impl Inner {
                 return Ok(());
             }
         }
-        Err(StoreError::Full)
+        // Merges that can't go on need what was left for them no more, and blocks may be found whose space comes back
+        // without them.
+        let is_stuck =
+            self.reclaims.is_stuck.load(Ordering::Relaxed) || !self.ctx.zones.has_zones_for_merges();
+        let is_last_resort = budget == Budget::Deleting && is_stuck;
+        if is_last_resort && self.has_space(bytes, Budget::Reserve) { Ok(()) } else { Err(StoreError::Full) }
     }
 
     /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store
-    /// that slow, so ordinary ones wait for more and more batches in between; deletions never do.
+    /// that slow, so ordinary ones wait for more and more operations in between; deletions never do.
     fn reclaim_is_worth_it(&self, budget: Budget) -> bool {
-        let pause = if budget == Budget::Ordinary { self.reclaim_pause.load(Ordering::Relaxed) } else { 0 };
-        self.reclaim_wanted() && self.batches_since_reclaim() > pause
+        let pause = if budget == Budget::Ordinary { self.reclaims.pause.load(Ordering::Relaxed) } else { 0 };
+        self.operations_since_reclaim() > pause
     }
 
     /// After a pass, before which so many bytes were free.
     fn note_reclaimed(&self, free_bytes_before: u64) {
-        let freed = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(free_bytes_before);
-        let pause = self.reclaim_pause.load(Ordering::Relaxed);
+        let freed = self.ctx.zones.free_bytes(Budget::Reserve).saturating_sub(free_bytes_before);
+        let pause = self.reclaims.pause.load(Ordering::Relaxed);
         let is_worth_it = freed >= u64::from(self.ctx.zones.zone_bytes());
         let pause = if is_worth_it { 0 } else { (2 * pause).clamp(1, RECLAIM_PAUSE_MAX) };
-        self.reclaim_pause.store(pause, Ordering::Relaxed);
+        self.reclaims.pause.store(pause, Ordering::Relaxed);
     }
 
     /// Whether there is space for `bytes` more than what waits to be written.
@@ -185,11 +191,9 @@ impl Inner {
         let debt = Debt {
             unflushed_bytes: self.view().unflushed_bytes(),
             table_bytes: self.table_bytes,
-            compaction_bytes: if self.merges_lack_space.load(Ordering::Relaxed) {
-                0
-            } else {
-                self.compaction_debt_bytes.load(Ordering::Relaxed)
-            },
+            // Who waited for merges that find no space would wait for good.
+            compaction_bytes: (self.compaction_debt_bytes.load(Ordering::Relaxed))
+                .saturating_sub(self.debt_lacking_space.load(Ordering::Relaxed)),
             compaction_bytes_full: self.compaction_bytes_full(),
             flush_rate: self.counters.flush_rate(),
         };

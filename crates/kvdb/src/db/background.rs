@@ -121,7 +121,7 @@ fn merge_loop(inner: &Inner) {
 fn clear_up(inner: &Inner, is_full: bool) -> Result<()> {
     let Some(_tending) = inner.tending.try_lock() else { return Ok(()) };
     let is_worth_it = inner.has_cleared_snapshot() || inner.merging.has_left_pass() || inner.space_is_short();
-    let is_due = is_worth_it && inner.reclaim_wanted() && inner.leisure_fits()?;
+    let is_due = is_worth_it && inner.leisure_wanted();
     if is_due && (is_full || inner.merging.claims() == 0) { inner.reclaim_at_leisure() } else { Ok(()) }
 }
 

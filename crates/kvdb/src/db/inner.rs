@@ -17,7 +17,7 @@ use super::features::Announced;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
-use super::merges::{MergePace, Registry};
+use super::merges::{MergePace, ReclaimState, Registry};
 use super::named::Named;
 use super::options::Options;
 use super::signals::Bell;
@@ -31,9 +31,6 @@ use crate::journal::Journal;
 use crate::memtable::MemTable;
 use crate::run::{Piece, RunContext};
 use crate::version::{Edit, Manifest, ManifestState, RunId};
-
-/// See [`Inner::reclaimed_at`]: no number of batches.
-pub(crate) const NEVER_RECLAIMED: u64 = u64::MAX;
 
 /// What the order lock protects.
 pub(crate) struct Order {
@@ -97,12 +94,10 @@ pub(crate) struct Inner {
     pub(crate) compaction_debt_bytes: AtomicU64,
     /// The last flush found no space; the next one may, after a merge.
     pub(crate) flush_is_full: AtomicBool,
-    /// What is to be merged finds no space, so nobody is to wait for it.
-    pub(crate) merges_lack_space: AtomicBool,
-    /// Applied batches at the last reclaim: another one pays only after something changed.
-    pub(crate) reclaimed_at: AtomicU64,
-    /// Batches that ordinary writes on a full store wait for before the next one.
-    pub(crate) reclaim_pause: AtomicU64,
+    /// Part of that for whose merges there is no space.
+    pub(crate) debt_lacking_space: AtomicU64,
+    /// The passes over all runs.
+    pub(crate) reclaims: ReclaimState,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// What the superblocks say that the store may hold.

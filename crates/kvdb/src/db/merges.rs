@@ -12,10 +12,10 @@
 //! What a merge decides at its beginning stays true while others run. Its inputs are neighbours; new runs come on
 //! top of all, or in the place of other claimed neighbours. `bottom` asks whether anything older meets the
 //! inputs: other merges move older data among older runs, never up or down past the inputs. Positions that are
-//! pinned later are above all that is in runs.
+//! pinned later are above all that is in runs. What a merge that ended early has left behind stays together with its
+//! output ([`units_of`]).
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,23 +23,22 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
-use super::inner::{Inner, NEVER_RECLAIMED};
+use super::inner::Inner;
 use crate::compaction::{MergeJob, MergeOptions, Pace, Sink, Victims, picker};
 use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
-use crate::zone::{Budget, ZoneState};
+use crate::zone::Budget;
 
 mod pace;
+mod reclaim;
 mod registry;
 mod tight;
 
 pub(crate) use pace::MergePace;
+pub(crate) use reclaim::ReclaimState;
 pub(crate) use registry::Registry;
-use registry::{Busy, Claim, Exclusive};
-
-/// A zone with less live data than this share is emptied when space is short.
-const VICTIM_LIVE_PERCENT: u64 = 60;
+use registry::{Busy, Claim};
 
 /// A merge of neighbours in one keyspace.
 struct Merge {
@@ -202,33 +201,39 @@ impl Inner {
     fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<(Merge, bool)>> {
         let view = self.view();
         let mut urgent: Option<Urgent> = None;
-        let mut lacks_space = false;
+        let mut debt_lacking_space = 0;
         for (keyspace, runs) in view.version.keyspaces() {
             let kind = self.keyspaces.kind(keyspace)?;
+            let units = units_of(runs);
             let free = |run: &Arc<Run>| (!busy.contains(run.id)).then(|| run.data_bytes());
-            let run_bytes: Vec<Option<u64>> = runs.iter().map(free).collect();
-            let bytes_of = |range: &Range<usize>| -> u64 { run_bytes[range.clone()].iter().flatten().sum() };
-            let Some(mut range) = picker::pick(&run_bytes, kind, &self.options.merge) else { continue };
+            let free_bytes = |unit: &Range<usize>| runs[unit.clone()].iter().map(free).sum();
+            let unit_bytes: Vec<Option<u64>> = units.iter().map(free_bytes).collect();
+            let bytes_of = |range: &Range<usize>| -> u64 { unit_bytes[range.clone()].iter().flatten().sum() };
+            let Some(mut range) = picker::pick(&unit_bytes, kind, &self.options.merge) else { continue };
             let room_bytes = self.room_for_merge(kind);
             let bytes_max =
                 if busy.large_may_begin { room_bytes } else { room_bytes.min(self.small_bytes_max()) };
             if bytes_of(&range) > bytes_max {
                 // What has piled up beside a large merge must not wait for its end, nor for space.
-                let Some(small) = picker::pick_small(&run_bytes, bytes_max, &self.options.merge) else {
-                    lacks_space |= bytes_max == room_bytes;
+                let Some(small) = picker::pick_small(&unit_bytes, bytes_max, &self.options.merge) else {
+                    if bytes_max == room_bytes {
+                        let free_bytes: Vec<u64> = unit_bytes.into_iter().flatten().collect();
+                        debt_lacking_space += picker::debt_bytes(&free_bytes, &self.options.merge);
+                    }
                     continue;
                 };
                 range = small;
             }
             let bytes = bytes_of(&range);
-            let free_bytes: Vec<u64> = run_bytes.into_iter().flatten().collect();
+            let range = units[range.start].start..units[range.end - 1].end;
+            let free_bytes: Vec<u64> = unit_bytes.into_iter().flatten().collect();
             let debt_bytes = picker::debt_bytes(&free_bytes, &self.options.merge);
             let found = Urgent { keyspace, range, bytes, debt_bytes };
             if urgent.as_ref().is_none_or(|most| found.comes_before(most)) {
                 urgent = Some(found);
             }
         }
-        self.merges_lack_space.store(lacks_space && urgent.is_none(), Ordering::Relaxed);
+        self.debt_lacking_space.store(debt_lacking_space, Ordering::Relaxed);
         Ok(urgent.map(|Urgent { keyspace, range, bytes, .. }| {
             let runs = view.version.runs(keyspace);
             let merge = self.merge_of(keyspace, &runs[range.clone()], &runs[range.end..]);
@@ -250,12 +255,6 @@ impl Inner {
     fn keyspace_fits(&self, keyspace: u32) -> Result<bool> {
         let bytes = bytes_of(self.view().version.runs(keyspace));
         Ok(bytes <= self.room_for_merge(self.keyspaces.kind(keyspace)?))
-    }
-
-    /// Whether a reclaim at leisure would find space for its merges. Else it waits until somebody needs what it would free.
-    pub(crate) fn leisure_fits(&self) -> Result<bool> {
-        let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
-        keyspaces.into_iter().try_fold(true, |fits, keyspace| Ok(fits && self.keyspace_fits(keyspace)?))
     }
 
     /// What K full memtables come to, twice over: merges of no more must go on whatever else is merged.
@@ -302,187 +301,6 @@ impl Inner {
         self.counters.note_merge(self.clock.monotonic().saturating_sub(start));
         Ok(true)
     }
-
-    /// Whether anything was applied since the last reclaim, so that another one may find garbage.
-    pub(crate) fn reclaim_wanted(&self) -> bool {
-        self.reclaimed_at.load(Ordering::Acquire) != self.counters.batches()
-    }
-
-    /// Batches that were applied since the last reclaim.
-    pub(crate) fn batches_since_reclaim(&self) -> u64 {
-        match self.reclaimed_at.load(Ordering::Acquire) {
-            NEVER_RECLAIMED => u64::MAX,
-            at => self.counters.batches().saturating_sub(at),
-        }
-    }
-
-    /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs
-    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Works where
-    /// nothing but the reserve is free; for a write within `budget`, which leaves what that leaves. Waits for
-    /// nobody but the merges under way, which end at their next piece.
-    pub(crate) fn reclaim(&self, budget: Budget) -> Result<()> {
-        let (mark, is_flushed) = self.begin_reclaim()?;
-        let mut result = self.reclaim_alone(mark, budget);
-        self.work.ring();
-        if !is_flushed && full_is_false(result.clone()).is_ok() && full_is_false(self.flush_all())? {
-            // What could not be flushed before may delete what was kept.
-            result = self.reclaim_alone(mark, budget);
-        }
-        result
-    }
-
-    /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
-    /// beside it. Ends early when somebody wants all runs to himself.
-    pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
-        let (mark, mut is_flushed) = self.begin_reclaim()?;
-        // Until it is through: one that fails or ends early is to be done again.
-        self.merging.leave_pass(true);
-        let mut is_through = self.merge_at_leisure(mark)?;
-        if !is_flushed && is_through && full_is_false(self.flush_all())? {
-            is_flushed = true;
-            // As in `reclaim`.
-            is_through = self.merge_at_leisure(mark)?;
-        }
-        self.merging.leave_pass(!is_through || !is_flushed);
-        Ok(())
-    }
-
-    /// False when it ended early.
-    fn merge_at_leisure(&self, mark: u64) -> Result<bool> {
-        let result = self
-            .merge_each(&Victims::default())
-            .and_then(|is_through| Ok(is_through && self.merge_each(&self.victims())?));
-        if !matches!(result, Ok(false)) {
-            // Of one that failed, too: it would only fail again before anything has changed.
-            self.reclaimed_at.store(mark, Ordering::Release);
-        }
-        result
-    }
-
-    /// Flushes go on that had found no space: what they bring may delete what the last pass kept.
-    pub(crate) fn note_flushes_go_on(&self) {
-        self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
-    }
-
-    /// Applied batches that a pass which begins now knows of; false: there was no space to flush them all.
-    fn begin_reclaim(&self) -> Result<(u64, bool)> {
-        let mark = self.counters.batches();
-        full_is_false(self.tend_undo())?;
-        // Without space for a flush the merges still may make some.
-        Ok((mark, self.flush_everything()?))
-    }
-
-    /// Turns all memtables into runs; false: there was no space for all of them.
-    pub(crate) fn flush_everything(&self) -> Result<bool> {
-        self.seal_if(|active| active.bytes() > 0);
-        full_is_false(self.flush_all())
-    }
-
-    /// Waits until the merges under way have ended, at their next piece, and have given back what they hold.
-    pub(crate) fn end_merges(&self) {
-        drop(self.claim_all());
-    }
-
-    /// Waits until no merge is under way.
-    fn claim_all(&self) -> Exclusive<'_> {
-        let mut hurry = None;
-        self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
-    }
-
-    /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
-    fn reclaim_alone(&self, mark: u64, budget: Budget) -> Result<()> {
-        let passes = self.merging.passes();
-        let alone = self.claim_all();
-        if alone.is_needless(passes) {
-            return Ok(());
-        }
-        let before = self.ctx.zones.free_bytes(Budget::Ordinary);
-        let mut result = self.merge_everything(&Victims::default(), budget);
-        if result.is_ok() {
-            result = self.merge_everything(&self.victims(), budget);
-        }
-        self.reclaimed_at.store(mark, Ordering::Release);
-        if result.is_ok() {
-            alone.complete();
-        }
-        drop(alone);
-        let after = self.ctx.zones.free_bytes(Budget::Ordinary);
-        tracing::info!(bytes_before = before, bytes_after = after, "reclaimed space");
-        result
-    }
-
-    /// Flushes every sealed memtable.
-    pub(crate) fn flush_all(&self) -> Result<()> {
-        while self.flush_oldest()? {}
-        Ok(())
-    }
-
-    /// Merges all runs of each keyspace, the small ones first: what they leave may be all that keeps zones from being
-    /// free. The caller has all of them.
-    fn merge_everything(&self, victims: &Victims, budget: Budget) -> Result<()> {
-        let sizes = self.view().version.keyspaces().map(|(id, runs)| (bytes_of(runs), id)).collect();
-        let sizes: BTreeSet<(u64, u32)> = sizes;
-        for (_, keyspace) in sizes {
-            if self.keyspace_fits(keyspace)? && full_is_false(self.merge_at_once(keyspace, victims))? {
-                continue;
-            }
-            if !self.ctx.zones.reserves_for_merges() {
-                return Err(StoreError::Full);
-            }
-            self.merge_tightly(keyspace, victims, budget)?;
-        }
-        Ok(())
-    }
-
-    /// Merges all runs of a keyspace, which needs as much space as what is copied takes.
-    fn merge_at_once(&self, keyspace: u32, victims: &Victims) -> Result<()> {
-        let view = self.view();
-        let runs = view.version.runs(keyspace);
-        if is_worth_it(runs, victims)? && !self.stopping.load(Ordering::Acquire) {
-            let merge = self.merge_of(keyspace, runs, &[]);
-            drop(view);
-            self.run_merge(&merge, self.terms(victims, Budget::Deleting, None))?;
-        }
-        Ok(())
-    }
-
-    /// As [`Inner::merge_everything`], with a claim for each keyspace. False when it ended early.
-    fn merge_each(&self, victims: &Victims) -> Result<bool> {
-        let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
-        for keyspace in keyspaces {
-            if !is_worth_it(self.view().version.runs(keyspace), victims)? {
-                continue;
-            }
-            if !self.keyspace_fits(keyspace)? {
-                return Ok(false);
-            }
-            let alone = self.claim_all();
-            let view = self.view();
-            let runs = view.version.runs(keyspace);
-            let merge = self.merge_of(keyspace, runs, &[]);
-            let claim = alone.narrow(merge.runs());
-            self.work.ring();
-            let pace = Some(self.pace());
-            let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, pace));
-            // Who waits for the claim counts on the space of the inputs.
-            drop((merge, view));
-            drop(claim);
-            if !done? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The zones that are worth emptying: at least three of them become at most two.
-    fn victims(&self) -> Victims {
-        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
-        let table = self.ctx.zones.table();
-        let poor = table.iter().filter(|(_, state, live)| {
-            *state == ZoneState::Closed && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
-        });
-        Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
-    }
 }
 
 /// Whether it went well; `Full` is no, other errors stay errors.
@@ -494,17 +312,21 @@ pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
     }
 }
 
-fn bytes_of(runs: &[Arc<Run>]) -> u64 {
-    runs.iter().map(|run| run.data_bytes()).sum()
+/// Runs that are merged together or not at all: what a merge that ended early has left of its newest input has the age of its
+/// output, which lies before it. A merge that began behind the output and took older runs along would come to lie before it,
+/// with older data for its keys.
+fn units_of(runs: &[Arc<Run>]) -> Vec<Range<usize>> {
+    let mut units = Vec::new();
+    let mut start = 0;
+    for unit in runs.chunk_by(|run, next| run.age == next.age) {
+        units.push(start..start + unit.len());
+        start += unit.len();
+    }
+    units
 }
 
-/// Whether a merge of all runs of a keyspace may free anything.
-fn is_worth_it(runs: &[Arc<Run>], victims: &Victims) -> Result<bool> {
-    match runs {
-        [] => Ok(false),
-        [alone] => Ok(victims.any() || alone.has_garbage()?),
-        _ => Ok(true),
-    }
+fn bytes_of(runs: &[Arc<Run>]) -> u64 {
+    runs.iter().map(|run| run.data_bytes()).sum()
 }
 
 /// Whether `run` holds keys between the first and the last key of `inputs`.

@@ -7,13 +7,12 @@
 //! Thread safety: creations and deletions take turns; who lists or opens waits for neither.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_store::{Position, Result, Seqno, SnapshotInfo, StoreError, check_snapshot_name};
 use parking_lot::RwLock;
 
-use super::inner::{Inner, NEVER_RECLAIMED};
+use super::inner::Inner;
 use crate::commit::{SnapshotPin, SnapshotTracker};
 use crate::version::{Edit, SnapshotState};
 
@@ -108,7 +107,7 @@ impl Inner {
         deleted.retain(|position| pinned.binary_search(position).is_ok());
         let has_cleared = deleted.len() < before;
         if has_cleared {
-            self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
+            self.note_garbage();
         }
         has_cleared
     }
@@ -122,7 +121,7 @@ impl Inner {
         self.install(vec![Edit::DropSnapshot { name: name.to_owned() }], &[], &[], |view| view)?;
         let removed = self.named.by_name.write().remove(name);
         drop(naming);
-        self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
+        self.note_garbage();
         self.deleted_positions.lock().extend(removed.map(|named| named.pin.seqno()));
         self.work.ring();
         Ok(())

@@ -20,9 +20,9 @@ use super::checkpoints::{Checkpoints, open_runs};
 use super::counters::Counters;
 use super::features::Announced;
 use super::health::Health;
-use super::inner::{Inner, Ledger, NEVER_RECLAIMED, Order};
+use super::inner::{Inner, Ledger, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
-use super::merges::{MergePace, Registry};
+use super::merges::{MergePace, ReclaimState, Registry};
 use super::named::Named;
 use super::options::{Background, CreateOptions, Options};
 use super::signals::Bell;
@@ -190,9 +190,8 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         closed: AtomicBool::new(false),
         compaction_debt_bytes: AtomicU64::new(0),
         flush_is_full: AtomicBool::new(false),
-        merges_lack_space: AtomicBool::new(false),
-        reclaimed_at: AtomicU64::new(NEVER_RECLAIMED),
-        reclaim_pause: AtomicU64::new(0),
+        debt_lacking_space: AtomicU64::new(0),
+        reclaims: ReclaimState::default(),
         deleted_positions: Mutex::default(),
         announced,
     })

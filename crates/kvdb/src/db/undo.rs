@@ -22,7 +22,7 @@ use kvfs_store::{
 use parking_lot::Mutex;
 
 use super::changed::find_window;
-use super::inner::{Inner, NEVER_RECLAIMED};
+use super::inner::Inner;
 use super::layers::Layers;
 use super::options::Options;
 use crate::commit::{SnapshotPin, SnapshotTracker};
@@ -108,6 +108,12 @@ impl State {
 }
 
 impl Undo {
+    /// Whether there is anything to be given up.
+    pub(crate) fn keeps_any(&self) -> bool {
+        let state = self.state.lock();
+        !state.kept.is_empty() || !state.leaving.is_empty()
+    }
+
     /// As the manifest and the journal tell. Merges have not begun; the newest seqno is `last`.
     pub(crate) fn restore(
         options: &Options,
@@ -268,7 +274,7 @@ impl Inner {
             return Err(error);
         }
         // Somebody who finds no space need not wait until it is worth a pass.
-        self.reclaimed_at.store(NEVER_RECLAIMED, Ordering::Release);
+        self.note_garbage();
         let bytes: u64 = leaving.iter().filter_map(|kept| kept.bytes).sum();
         let released = self.undo.bytes_released.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let capacity = self.ctx.zones.space().bytes_capacity;

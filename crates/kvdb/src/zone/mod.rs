@@ -350,6 +350,11 @@ impl Zones {
         self.table.lock().reserves_for_merges()
     }
 
+    /// Whether so many zones are free as the reserve has for merges.
+    pub fn has_zones_for_merges(&self) -> bool {
+        self.table.lock().has_zones_for_merges()
+    }
+
     /// Every present zone with its state and its live bytes (shared ones count once per piece).
     pub fn table(&self) -> Vec<(ZoneId, ZoneState, u64)> {
         self.table.lock().rows()

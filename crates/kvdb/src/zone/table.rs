@@ -234,6 +234,16 @@ impl Table {
         self.zones_reserved() >= self.manifest_zones + RESERVE_ZONES_MERGING + RESERVE_ZONES_MIN
     }
 
+    pub(super) fn has_zones_for_merges(&self) -> bool {
+        self.zones_to_take() >= u64::from(self.manifest_zones + RESERVE_ZONES_MERGING)
+    }
+
+    /// Free zones, those included by which the store may still grow.
+    fn zones_to_take(&self) -> u64 {
+        let zones_growth = if self.can_grow { self.zones_total - self.zones_present() } else { 0 };
+        self.free.len() as u64 + u64::from(zones_growth)
+    }
+
     /// Free zones that an allocation of data has to leave.
     fn zones_held_back(&self, budget: Budget) -> u32 {
         match budget {
@@ -356,8 +366,7 @@ impl Table {
     }
 
     pub(super) fn free_bytes(&self, budget: Budget) -> u64 {
-        let zones_growth = if self.can_grow { self.zones_total - self.zones_present() } else { 0 };
-        let zones = self.free.len() as u64 + u64::from(zones_growth);
+        let zones = self.zones_to_take();
         let partly: u64 = self.partly.iter().map(|&zone| u64::from(self.room(zone))).sum();
         zones.saturating_sub(self.zones_held_back(budget).into()) * u64::from(self.zone_bytes) + partly
     }

@@ -10,12 +10,12 @@
 //! Thread safety: the caller has all runs. Invariants: as for merges that end early; nobody here holds a version
 //! while a slice is over, since that would hold the space.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
-use super::{Inner, Merge, Terms, full_is_false, is_worth_it};
+use super::reclaim::is_worth_it;
+use super::{Inner, Merge, Terms, full_is_false};
 use crate::compaction::{MergeOptions, Victims};
 use crate::format::SECTOR_BYTES;
 use crate::version::{Run, RunId};
@@ -35,22 +35,29 @@ impl Inner {
     /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors, corruption.
     pub(super) fn merge_tightly(&self, keyspace: u32, victims: &Victims, budget: Budget) -> Result<()> {
         let options = self.tight_options(self.keyspaces.kind(keyspace)?);
+        let Some(age) = self.view().version.runs(keyspace).first().map(|run| run.age) else { return Ok(()) };
         let mut count_max = usize::MAX;
         loop {
-            let (runs, count) = {
+            let (mut inputs, count) = {
                 let view = self.view();
-                let runs = view.version.runs(keyspace);
+                let all = view.version.runs(keyspace);
+                // What is flushed meanwhile is for the next time: each would have all that is merged copied once more.
+                let newer = all.iter().take_while(|run| run.age > age).count();
+                let runs = &all[newer..];
                 if !is_worth_it(runs, victims)? || self.stopping.load(Ordering::Acquire) {
                     return Ok(());
                 }
-                (runs.len(), self.inputs_that_fit(runs.iter().map(AsRef::as_ref), options.piece_bytes))
+                let count = self.inputs_that_fit(runs.iter().map(AsRef::as_ref), options.piece_bytes);
+                (runs.iter().map(|run| run.id).collect::<Vec<_>>(), count)
             };
+            let runs = inputs.len();
             if count < 2 && runs > 1 && budget == Budget::Ordinary {
                 // Only for deletions it is tried all the same.
                 return Err(StoreError::Full);
             }
             let count = count.min(count_max).max(2).min(runs);
-            let is_merged = full_is_false(self.merge_newest(keyspace, count, victims, options))?;
+            inputs.truncate(count);
+            let is_merged = full_is_false(self.merge_runs(keyspace, inputs, victims, options))?;
             match (is_merged, count) {
                 (true, _) if count == runs => return Ok(()),
                 (true, _) => {}
@@ -60,11 +67,13 @@ impl Inner {
         }
     }
 
-    /// How many of the newest runs can be merged at once with what is free.
+    /// How many of the first of these runs can be merged at once with what is free and not promised.
     fn inputs_that_fit<'a>(&self, runs: impl Iterator<Item = &'a Run>, piece_bytes: u64) -> usize {
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zones_of = |bytes: u64| bytes.div_ceil(zone_bytes);
-        let zones_free = self.ctx.zones.free_bytes(Budget::Reserve) / zone_bytes;
+        let waiting_bytes = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
+        let free_bytes = self.ctx.zones.free_bytes(Budget::Reserve).saturating_sub(waiting_bytes);
+        let zones_free = free_bytes / zone_bytes;
         let mut left = zones_free.saturating_sub(zones_of(piece_bytes) + ZONES_OF_OUTPUT);
         let fits = |run: &&Run| {
             let largest = run.pieces.iter().map(|piece| piece.desc().data_bytes).max().unwrap_or(0);
@@ -77,28 +86,28 @@ impl Inner {
         runs.take_while(fits).count()
     }
 
-    /// Merges the newest runs of a keyspace.
-    fn merge_newest(
+    /// Merges these runs of a keyspace, which are neighbours.
+    fn merge_runs(
         &self,
         keyspace: u32,
-        count: usize,
+        mut inputs: Vec<RunId>,
         victims: &Victims,
         options: MergeOptions,
     ) -> Result<()> {
-        for place in 0..count {
+        for input in &mut inputs {
             let is_large = |run: &Run| is_large(run, options.piece_bytes);
-            if let Some(merge) = self.merge_at(keyspace, place..place + 1, is_large) {
-                // Nothing is dropped, so hardly anything has to be copied.
-                let cut = Merge { bottom: false, ..merge };
-                self.merge_in_slices(
-                    cut,
-                    &Victims::default(),
-                    MergeOptions { stitch_bytes_min: 0, ..options },
-                )?;
+            let Some(merge) = self.merge_of_these(keyspace, &[*input], is_large) else { continue };
+            // Nothing is dropped, so hardly anything has to be copied.
+            let cut = Merge { bottom: false, ..merge };
+            let pieces = cut.output;
+            let options = MergeOptions { stitch_bytes_min: 0, ..options };
+            if !self.merge_in_slices(cut, &Victims::default(), options)? {
+                return Ok(());
             }
+            *input = pieces;
         }
-        match self.merge_at(keyspace, 0..count, |_| true) {
-            Some(merge) => self.merge_in_slices(merge, victims, options),
+        match self.merge_of_these(keyspace, &inputs, |_| true) {
+            Some(merge) => self.merge_in_slices(merge, victims, options).map(drop),
             None => Ok(()),
         }
     }
@@ -111,16 +120,20 @@ impl Inner {
         MergeOptions { stitch_bytes_min, piece_bytes, ..options }
     }
 
-    /// Of the runs at these places, if `wanted` says so of any.
-    fn merge_at(&self, keyspace: u32, places: Range<usize>, wanted: impl Fn(&Run) -> bool) -> Option<Merge> {
+    /// Of these runs, if `wanted` says so of any. Others may have come before them since they were chosen.
+    fn merge_of_these(&self, keyspace: u32, ids: &[RunId], wanted: impl Fn(&Run) -> bool) -> Option<Merge> {
         let view = self.view();
         let runs = view.version.runs(keyspace);
-        let inputs = runs.get(places.clone())?;
+        // Their order may be another one: runs of one age are ordered by number, and one that was cut has a new one.
+        let start = runs.iter().position(|run| ids.contains(&run.id))?;
+        let inputs = runs.get(start..start + ids.len())?;
+        assert!(inputs.iter().all(|run| ids.contains(&run.id)), "neighbours stay neighbours");
         let is_wanted = inputs.iter().any(|run| wanted(run));
-        is_wanted.then(|| self.merge_of(keyspace, inputs, &runs[places.end..]))
+        is_wanted.then(|| self.merge_of(keyspace, inputs, &runs[start + ids.len()..]))
     }
 
-    fn merge_in_slices(&self, merge: Merge, victims: &Victims, options: MergeOptions) -> Result<()> {
+    /// False when the store is being closed.
+    fn merge_in_slices(&self, merge: Merge, victims: &Victims, options: MergeOptions) -> Result<bool> {
         let ids: Vec<RunId> = merge.inputs.iter().map(|run| run.id).collect();
         let mut slice = merge;
         loop {
@@ -128,7 +141,7 @@ impl Inner {
             let is_done =
                 self.run_merge(&slice, Terms { victims, budget, pace: None, options, is_tight: true })?;
             if is_done || self.stopping.load(Ordering::Acquire) {
-                return Ok(());
+                return Ok(is_done);
             }
             // What the inputs have lost is free once these are gone.
             slice.inputs.clear();

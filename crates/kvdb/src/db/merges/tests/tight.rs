@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice, Rng};
 use kvfs_store::clock::ManualClock;
-use kvfs_store::{Keyspace, KeyspaceKind, Store, StoreError};
+use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, StoreError};
 
-use super::{CAPACITY, Model, ZONE_BYTES, change_and_flush, compare, create, four_runs, options};
+use super::{
+    CAPACITY, Free, Model, Terms, ZONE_BYTES, change_and_flush, compare, create, four_runs, options, terms,
+};
 use crate::Db;
 use crate::compaction::Victims;
 use crate::format::Extent;
@@ -116,5 +118,63 @@ fn a_power_cut_at_any_step_of_a_tight_merge_loses_nothing() {
             }
         }
         assert!(cut > 10 && half_way > 10, "seed {seed}: {cut} images after a cut, {half_way} half-way");
+    }
+}
+
+#[test]
+fn where_merges_find_no_space_deletions_may_take_what_is_left() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
+    create(&device);
+    let db = open_with_long_pieces(device);
+    let (rows, model) = four_runs(&db, 1);
+    let delete = |key: &[u8]| {
+        let mut batch = Batch::new();
+        batch.delete(rows, key.to_vec());
+        db.apply(batch, Durability::Buffered)
+    };
+    let taken = leave(&db, 4);
+    let mut keys = model.keys();
+    delete(keys.next().expect("there are some")).expect("merges have no use for it");
+    for extent in taken {
+        db.inner.ctx.zones.release(extent);
+    }
+    db.inner.reclaim(Budget::Deleting).expect("merges");
+    // Where they have, it is theirs.
+    let _taken = leave(&db, 11);
+    let deleted = delete(keys.next().expect("there are some"));
+    assert!(matches!(deleted, Err(StoreError::Full)), "{deleted:?}");
+}
+
+#[test]
+fn what_a_merge_that_ended_early_has_left_is_not_merged_past_its_output() {
+    const CLASS_BYTES: u64 = 1040 << 10;
+    for seed in 1..6 {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
+        create(&device);
+        let mut options = options();
+        // So that the output is of another class than the older runs, and what it has left is to be merged with these.
+        (options.merge.class_runs, options.merge.class_bytes_min) = (4, CLASS_BYTES / 4);
+        let db = Db::open(device, options, Arc::new(ManualClock::default())).expect("opens");
+        let (rows, mut model) = four_runs(&db, seed);
+        change_and_flush(&db, rows, &mut model, &mut Rng::new(seed + 100));
+        let runs = |db: &Db| db.inner.view().version.runs(rows.0).to_vec();
+        let bytes = |id| runs(&db).iter().find(|run| run.id == id).map_or(0, |run| run.data_bytes());
+        let all = runs(&db);
+        assert!(all.iter().all(|run| run.data_bytes() < CLASS_BYTES), "seed {seed}");
+        let mut slice = db.inner.merge_of(rows.0, &all[..3], &all[3..]);
+        let inputs: Vec<_> = all[..3].iter().map(|run| run.id).collect();
+        drop(all);
+        while bytes(slice.output) < CLASS_BYTES {
+            let terms = Terms { is_tight: true, ..terms(Free) };
+            assert!(!db.inner.run_merge(&slice, terms).expect("merges"), "seed {seed}: it is through");
+            slice.is_begun = true;
+            slice.inputs = runs(&db).into_iter().filter(|run| inputs.contains(&run.id)).collect();
+        }
+        drop(slice);
+        same(&db, rows, &model, &format!("seed {seed}, half-way"));
+        db.inner.compact().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        same(&db, rows, &model, &format!("seed {seed}"));
+        db.inner.reclaim(Budget::Deleting).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        same(&db, rows, &model, &format!("seed {seed}, in the end"));
     }
 }

@@ -1,0 +1,303 @@
+//! Reclaiming: merges over all runs that give back what deleted and overwritten data still holds.
+//!
+//! Thread safety: as for all merges. Who reclaims because somebody waits for space has all runs to himself; who does it at
+//! leisure has those of one keyspace at a time, and gives way.
+//!
+//! Invariants: a pass is done again only after something has changed; what found no space keeps nothing else from being
+//! reclaimed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kvfs_store::{KeyspaceKind, Result, StoreError};
+
+use super::registry::Exclusive;
+use super::{Inner, bytes_of, full_is_false};
+use crate::compaction::Victims;
+use crate::version::Run;
+use crate::zone::{Budget, ZoneState};
+
+/// A zone with less live data than this share is emptied when space is short.
+const VICTIM_LIVE_PERCENT: u64 = 60;
+
+/// No number of batches.
+const NEVER: u64 = u64::MAX;
+
+/// What is known of the passes so far.
+#[derive(Debug)]
+pub(crate) struct ReclaimState {
+    /// Applied batches at the last pass: another one pays only after something changed.
+    batches: AtomicU64,
+    /// The last seqno then.
+    seqno: AtomicU64,
+    /// Applied batches at the last pass at leisure.
+    batches_at_leisure: AtomicU64,
+    /// The last one found no space for its merges.
+    pub(crate) is_stuck: AtomicBool,
+    /// Operations that ordinary writes on a full store wait for before the next one.
+    pub(crate) pause: AtomicU64,
+}
+
+impl Default for ReclaimState {
+    fn default() -> Self {
+        Self {
+            batches: AtomicU64::new(NEVER),
+            seqno: AtomicU64::new(0),
+            batches_at_leisure: AtomicU64::new(NEVER),
+            is_stuck: AtomicBool::new(false),
+            pause: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Inner {
+    /// Whether anything was applied since the last reclaim, so that another one may find garbage.
+    pub(crate) fn reclaim_wanted(&self) -> bool {
+        self.reclaims.batches.load(Ordering::Acquire) != self.counters.batches()
+    }
+
+    /// Operations since the last reclaim, those of transactions included.
+    pub(crate) fn operations_since_reclaim(&self) -> u64 {
+        match self.reclaims.batches.load(Ordering::Acquire) {
+            NEVER => u64::MAX,
+            _ => self.position().0.saturating_sub(self.reclaims.seqno.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs
+    /// of every keyspace; what is contiguous is only stitched. Zones with little live data are emptied. Works where
+    /// nothing but the reserve is free; for a write within `budget`, which leaves what that leaves. Waits for
+    /// nobody but the merges under way, which end at their next piece.
+    pub(crate) fn reclaim(&self, budget: Budget) -> Result<()> {
+        let (mark, is_flushed) = self.begin_reclaim()?;
+        let mut result = self.reclaim_alone(mark, budget);
+        self.work.ring();
+        if !is_flushed && full_is_false(result.clone()).is_ok() && full_is_false(self.flush_all())? {
+            // What could not be flushed before may delete what was kept.
+            result = self.reclaim_alone(mark, budget);
+        }
+        result
+    }
+
+    /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
+    /// beside it. Ends early when somebody wants all runs to himself.
+    pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
+        let (mark, mut is_flushed) = self.begin_reclaim()?;
+        // Until it is through: one that fails or ends early is to be done again.
+        self.merging.leave_pass(true);
+        let mut is_through = self.merge_at_leisure(mark)?;
+        if !is_flushed && is_through && full_is_false(self.flush_all())? {
+            is_flushed = true;
+            // As in `reclaim`.
+            is_through = self.merge_at_leisure(mark)?;
+        }
+        self.merging.leave_pass(!is_through || !is_flushed);
+        Ok(())
+    }
+
+    /// False when it ended early.
+    fn merge_at_leisure(&self, mark: u64) -> Result<bool> {
+        let mut has_skipped = false;
+        let result = self
+            .merge_each(&Victims::default(), &mut has_skipped)
+            .and_then(|is_through| Ok(is_through && self.merge_each(&self.victims(), &mut has_skipped)?));
+        if !matches!(result, Ok(false)) {
+            // Of one that failed, too: it would only fail again before anything has changed.
+            self.reclaims.batches_at_leisure.store(mark, Ordering::Release);
+            if !has_skipped {
+                self.reclaims.batches.store(mark, Ordering::Release);
+            }
+        }
+        result
+    }
+
+    /// Something that is no batch has left garbage.
+    pub(crate) fn note_garbage(&self) {
+        self.reclaims.batches.store(NEVER, Ordering::Release);
+        self.reclaims.batches_at_leisure.store(NEVER, Ordering::Release);
+    }
+
+    /// As [`Inner::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than there is.
+    pub(crate) fn leisure_wanted(&self) -> bool {
+        self.reclaim_wanted()
+            && self.reclaims.batches_at_leisure.load(Ordering::Acquire) != self.counters.batches()
+    }
+
+    /// Flushes go on that had found no space: what they bring may delete what the last pass kept.
+    pub(crate) fn note_flushes_go_on(&self) {
+        self.note_garbage();
+    }
+
+    /// Applied batches that a pass which begins now knows of; false: there was no space to flush them all.
+    fn begin_reclaim(&self) -> Result<(u64, bool)> {
+        let mark = self.counters.batches();
+        full_is_false(self.tend_undo())?;
+        // Without space for a flush the merges still may make some.
+        Ok((mark, self.flush_everything()?))
+    }
+
+    /// Turns all memtables into runs; false: there was no space for all of them.
+    pub(crate) fn flush_everything(&self) -> Result<bool> {
+        self.seal_if(|active| active.bytes() > 0);
+        full_is_false(self.flush_all())
+    }
+
+    /// Waits until the merges under way have ended, at their next piece, and have given back what they hold.
+    pub(crate) fn end_merges(&self) {
+        drop(self.claim_all());
+    }
+
+    /// Waits until no merge is under way.
+    fn claim_all(&self) -> Exclusive<'_> {
+        let mut hurry = None;
+        self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
+    }
+
+    /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
+    fn reclaim_alone(&self, mark: u64, budget: Budget) -> Result<()> {
+        let passes = self.merging.passes();
+        let seqno = self.position().0;
+        let alone = self.claim_all();
+        if alone.is_needless(passes) {
+            return Ok(());
+        }
+        let before = self.ctx.zones.free_bytes(Budget::Ordinary);
+        let mut result = self.merge_everything(&Victims::default(), budget);
+        if result.is_ok() {
+            result = self.merge_everything(&self.victims(), budget);
+        }
+        self.reclaims.seqno.store(seqno, Ordering::Release);
+        self.reclaims.batches.store(mark, Ordering::Release);
+        if result.is_ok() {
+            alone.complete();
+        }
+        drop(alone);
+        let after = self.ctx.zones.free_bytes(Budget::Ordinary);
+        tracing::info!(bytes_before = before, bytes_after = after, "reclaimed space");
+        result
+    }
+
+    /// Flushes every sealed memtable.
+    pub(crate) fn flush_all(&self) -> Result<()> {
+        while self.flush_oldest()? {}
+        Ok(())
+    }
+
+    /// Merges all runs of each keyspace: first blocks, which are stitched as a rule, and the small ones, which may be all that keeps
+    /// zones from being free. The caller has all of them. What finds no space keeps the others from nothing.
+    fn merge_everything(&self, victims: &Victims, budget: Budget) -> Result<()> {
+        let mut left = BTreeSet::new();
+        for (keyspace, runs) in self.view().version.keyspaces() {
+            let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
+            left.insert((is_tuple, bytes_of(runs), keyspace));
+        }
+        let free_bytes = || self.ctx.zones.free_bytes(Budget::Reserve);
+        let first = free_bytes();
+        loop {
+            let before = free_bytes();
+            let mut full = BTreeSet::new();
+            for entry @ (is_tuple, _, keyspace) in left {
+                let is_urgent = budget != Budget::Ordinary || free_bytes() < first + self.much_bytes();
+                if !self.merge_keyspace(keyspace, is_tuple, victims, budget, is_urgent)? {
+                    full.insert(entry);
+                }
+            }
+            if full.is_empty() {
+                return Ok(());
+            }
+            if free_bytes() <= before {
+                return Err(StoreError::Full);
+            }
+            left = full;
+        }
+    }
+
+    /// When so much has become free, rows that do not fit can wait.
+    fn much_bytes(&self) -> u64 {
+        8 * u64::from(self.ctx.zones.zone_bytes())
+    }
+
+    /// False: there was no space for it.
+    fn merge_keyspace(
+        &self,
+        keyspace: u32,
+        is_tuple: bool,
+        victims: &Victims,
+        budget: Budget,
+        is_urgent: bool,
+    ) -> Result<bool> {
+        if self.keyspace_fits(keyspace)? && full_is_false(self.merge_at_once(keyspace, victims))? {
+            return Ok(true);
+        }
+        if is_tuple && (victims.any() || !is_urgent) {
+            // What is merged tightly is all copied: there is nothing left to be emptied.
+            return Ok(true);
+        }
+        if !self.ctx.zones.reserves_for_merges() {
+            return Ok(false);
+        }
+        full_is_false(self.merge_tightly(keyspace, victims, budget))
+    }
+
+    /// Merges all runs of a keyspace, which needs as much space as what is copied takes.
+    fn merge_at_once(&self, keyspace: u32, victims: &Victims) -> Result<()> {
+        let view = self.view();
+        let runs = view.version.runs(keyspace);
+        if is_worth_it(runs, victims)? && !self.stopping.load(Ordering::Acquire) {
+            let merge = self.merge_of(keyspace, runs, &[]);
+            drop(view);
+            self.run_merge(&merge, self.terms(victims, Budget::Deleting, None))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Inner::merge_everything`], with a claim for each keyspace; passes over those that do not fit, and says so. False when
+    /// it ended early.
+    fn merge_each(&self, victims: &Victims, has_skipped: &mut bool) -> Result<bool> {
+        let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
+        for keyspace in keyspaces {
+            if !is_worth_it(self.view().version.runs(keyspace), victims)? {
+                continue;
+            }
+            if !self.keyspace_fits(keyspace)? {
+                *has_skipped = true;
+                continue;
+            }
+            let alone = self.claim_all();
+            let view = self.view();
+            let runs = view.version.runs(keyspace);
+            let merge = self.merge_of(keyspace, runs, &[]);
+            let claim = alone.narrow(merge.runs());
+            self.work.ring();
+            let pace = Some(self.pace());
+            let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, pace));
+            // Who waits for the claim counts on the space of the inputs.
+            drop((merge, view));
+            drop(claim);
+            if !done? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The zones that are worth emptying: at least three of them become at most two.
+    fn victims(&self) -> Victims {
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
+        let table = self.ctx.zones.table();
+        let poor = table.iter().filter(|(_, state, live)| {
+            *state == ZoneState::Closed && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
+        });
+        Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
+    }
+}
+
+/// Whether a merge of all runs of a keyspace may free anything.
+pub(super) fn is_worth_it(runs: &[Arc<Run>], victims: &Victims) -> Result<bool> {
+    match runs {
+        [] => Ok(false),
+        [alone] => Ok(victims.any() || alone.has_garbage()?),
+        _ => Ok(true),
+    }
+}
