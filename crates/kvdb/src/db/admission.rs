@@ -10,13 +10,14 @@
 //! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
 //! that is full before a table is, and a full store, where it reclaims space itself.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_store::{Batch, Op, Result, StoreError};
 
 use super::inner::Inner;
-use super::merges::full_is_false;
+use super::merges::{full_is_false, units_of};
 use super::options::Background;
 use super::stalls::Held;
 use super::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
@@ -80,8 +81,7 @@ impl Inner {
         if self.reclaim_wanted() && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
             let before = self.ctx.zones.free_bytes(Budget::Reserve);
             // A pass that ran out of space half-way may have freed enough.
-            let is_through = full_is_false(self.reclaim(budget))?;
-            self.reclaims.is_stuck.store(!is_through, Ordering::Relaxed);
+            full_is_false(self.reclaim(budget))?;
             self.note_reclaimed(before);
             if self.has_space(bytes, budget) {
                 return Ok(());
@@ -105,8 +105,8 @@ impl Inner {
     /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store
     /// that slow, so ordinary ones wait for more and more operations in between; deletions never do.
     fn reclaim_is_worth_it(&self, budget: Budget) -> bool {
-        let pause = if budget == Budget::Ordinary { self.reclaims.pause.load(Ordering::Relaxed) } else { 0 };
-        self.operations_since_reclaim() > pause
+        budget != Budget::Ordinary
+            || self.operations_since_reclaim() > self.reclaims.pause.load(Ordering::Relaxed)
     }
 
     /// After a pass, before which so many bytes were free.
@@ -251,7 +251,8 @@ impl Inner {
         let _one = self.debt_update.lock();
         let view = self.view();
         let debt = view.version.keyspaces().map(|(_, runs)| {
-            let bytes: Vec<u64> = runs.iter().map(|run| run.data_bytes()).collect();
+            let bytes_of = |unit: Range<usize>| runs[unit].iter().map(|run| run.data_bytes()).sum();
+            let bytes: Vec<u64> = units_of(runs).into_iter().map(bytes_of).collect();
             picker::debt_bytes(&bytes, &self.options.merge)
         });
         let debt = debt.sum();

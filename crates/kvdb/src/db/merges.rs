@@ -315,7 +315,7 @@ pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
 /// Runs that are merged together or not at all: what a merge that ended early has left of its newest input has the age of its
 /// output, which lies before it. A merge that began behind the output and took older runs along would come to lie before it,
 /// with older data for its keys.
-fn units_of(runs: &[Arc<Run>]) -> Vec<Range<usize>> {
+pub(crate) fn units_of(runs: &[Arc<Run>]) -> Vec<Range<usize>> {
     let mut units = Vec::new();
     let mut start = 0;
     for unit in runs.chunk_by(|run, next| run.age == next.age) {

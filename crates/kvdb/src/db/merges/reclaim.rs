@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use kvfs_store::{KeyspaceKind, Result, StoreError};
+use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
 
 use super::registry::Exclusive;
 use super::{Inner, bytes_of, full_is_false};
@@ -70,7 +70,9 @@ impl Inner {
     /// nothing but the reserve is free; for a write within `budget`, which leaves what that leaves. Waits for
     /// nobody but the merges under way, which end at their next piece.
     pub(crate) fn reclaim(&self, budget: Budget) -> Result<()> {
+        let seqno = self.position().0;
         let (mark, is_flushed) = self.begin_reclaim()?;
+        let mark = (mark, seqno);
         let mut result = self.reclaim_alone(mark, budget);
         self.work.ring();
         if !is_flushed && full_is_false(result.clone()).is_ok() && full_is_false(self.flush_all())? {
@@ -103,9 +105,10 @@ impl Inner {
             .merge_each(&Victims::default(), &mut has_skipped)
             .and_then(|is_through| Ok(is_through && self.merge_each(&self.victims(), &mut has_skipped)?));
         if !matches!(result, Ok(false)) {
-            // Of one that failed, too: it would only fail again before anything has changed.
+            // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
+            // further, since he may take the reserve.
             self.reclaims.batches_at_leisure.store(mark, Ordering::Release);
-            if !has_skipped {
+            if !has_skipped && result.is_ok() {
                 self.reclaims.batches.store(mark, Ordering::Release);
             }
         }
@@ -154,22 +157,32 @@ impl Inner {
         self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
     }
 
-    /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
-    fn reclaim_alone(&self, mark: u64, budget: Budget) -> Result<()> {
+    /// The part for which no merge may be under way. `mark`: what it knows of, batches (see [`Inner::begin_reclaim`]) and
+    /// the last seqno.
+    fn reclaim_alone(&self, mark: (u64, Seqno), budget: Budget) -> Result<()> {
         let passes = self.merging.passes();
-        let seqno = self.position().0;
         let alone = self.claim_all();
         if alone.is_needless(passes) {
             return Ok(());
         }
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
-        let mut result = self.merge_everything(&Victims::default(), budget);
-        if result.is_ok() {
-            result = self.merge_everything(&self.victims(), budget);
+        let merged = self.merge_everything(&Victims::default(), budget);
+        // Also where something found no space: zones of which little is left may be all that can be freed.
+        let emptied = if full_is_false(merged.clone().map(drop)).is_ok() {
+            self.merge_everything(&self.victims(), budget)
+        } else {
+            Ok(true)
+        };
+        let is_through = matches!((&merged, &emptied), (Ok(true), Ok(true)));
+        let result = merged.and(emptied).map(drop);
+        if budget != Budget::Ordinary {
+            self.reclaims.is_stuck.store(matches!(result, Err(StoreError::Full)), Ordering::Relaxed);
         }
-        self.reclaims.seqno.store(seqno, Ordering::Release);
-        self.reclaims.batches.store(mark, Ordering::Release);
-        if result.is_ok() {
+        if is_through || result.is_err() {
+            self.reclaims.seqno.store(mark.1, Ordering::Release);
+            self.reclaims.batches.store(mark.0, Ordering::Release);
+        }
+        if is_through {
             alone.complete();
         }
         drop(alone);
@@ -185,26 +198,32 @@ impl Inner {
     }
 
     /// Merges all runs of each keyspace: first blocks, which are stitched as a rule, and the small ones, which may be all that keeps
-    /// zones from being free. The caller has all of them. What finds no space keeps the others from nothing.
-    fn merge_everything(&self, victims: &Victims, budget: Budget) -> Result<()> {
+    /// zones from being free. The caller has all of them. What finds no space keeps the others from nothing. False when rows were
+    /// left alone, since enough has become free without them.
+    fn merge_everything(&self, victims: &Victims, budget: Budget) -> Result<bool> {
         let mut left = BTreeSet::new();
         for (keyspace, runs) in self.view().version.keyspaces() {
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
             left.insert((is_tuple, bytes_of(runs), keyspace));
         }
         let free_bytes = || self.ctx.zones.free_bytes(Budget::Reserve);
-        let first = free_bytes();
+        let mut is_all = true;
         loop {
             let before = free_bytes();
             let mut full = BTreeSet::new();
             for entry @ (is_tuple, _, keyspace) in left {
-                let is_urgent = budget != Budget::Ordinary || free_bytes() < first + self.much_bytes();
-                if !self.merge_keyspace(keyspace, is_tuple, victims, budget, is_urgent)? {
+                if is_tuple
+                    && budget == Budget::Ordinary
+                    && self.has_much_space()
+                    && !self.keyspace_fits(keyspace)?
+                {
+                    is_all = false;
+                } else if !self.merge_keyspace(keyspace, is_tuple, victims, budget)? {
                     full.insert(entry);
                 }
             }
             if full.is_empty() {
-                return Ok(());
+                return Ok(is_all);
             }
             if free_bytes() <= before {
                 return Err(StoreError::Full);
@@ -213,9 +232,11 @@ impl Inner {
         }
     }
 
-    /// When so much has become free, rows that do not fit can wait.
-    fn much_bytes(&self) -> u64 {
-        8 * u64::from(self.ctx.zones.zone_bytes())
+    /// Nobody needs more for now.
+    fn has_much_space(&self) -> bool {
+        let zones = &self.ctx.zones;
+        zones.free_bytes(Budget::Ordinary)
+            > (zones.space().bytes_capacity / 32).max(4 * self.flush_slack_bytes())
     }
 
     /// False: there was no space for it.
@@ -225,12 +246,11 @@ impl Inner {
         is_tuple: bool,
         victims: &Victims,
         budget: Budget,
-        is_urgent: bool,
     ) -> Result<bool> {
         if self.keyspace_fits(keyspace)? && full_is_false(self.merge_at_once(keyspace, victims))? {
             return Ok(true);
         }
-        if is_tuple && (victims.any() || !is_urgent) {
+        if is_tuple && victims.any() {
             // What is merged tightly is all copied: there is nothing left to be emptied.
             return Ok(true);
         }

@@ -106,6 +106,9 @@ impl Inner {
             }
             *input = pieces;
         }
+        // One of which nothing counted any more has become none.
+        let is_there = |id: &RunId| self.view().version.runs(keyspace).iter().any(|run| run.id == *id);
+        inputs.retain(is_there);
         match self.merge_of_these(keyspace, &inputs, |_| true) {
             Some(merge) => self.merge_in_slices(merge, victims, options).map(drop),
             None => Ok(()),
