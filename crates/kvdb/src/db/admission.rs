@@ -10,14 +10,13 @@
 //! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
 //! that is full before a table is, and a full store, where it reclaims space itself.
 
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_store::{Batch, Op, Result, StoreError};
 
 use super::inner::Inner;
-use super::merges::{full_is_false, units_of};
+use super::merges::{bytes_of, full_is_false, units_of};
 use super::options::Background;
 use super::stalls::Held;
 use super::throttle::{self, DELAY_MAX, Debt, SEALED_MAX};
@@ -120,17 +119,20 @@ impl Inner {
 
     /// Whether there is space for `bytes` more than what waits to be written.
     pub(crate) fn has_space(&self, bytes: u64, budget: Budget) -> bool {
-        let unflushed = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
         // Indexes and filters of the future runs, and padding of short records.
-        let needed = (unflushed + bytes) / 16 * 17 + self.flush_slack_bytes();
+        let needed = (self.bytes_waiting() + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
     }
 
     /// Bytes that ordinary writes may still bring, beside what waits to be written.
     pub(crate) fn space_left(&self) -> u64 {
-        let unflushed = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
         let free = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(self.flush_slack_bytes());
-        (free / 17 * 16).saturating_sub(unflushed)
+        (free / 17 * 16).saturating_sub(self.bytes_waiting())
+    }
+
+    /// What waits to be written, of transactions, too.
+    pub(crate) fn bytes_waiting(&self) -> u64 {
+        self.view().unwritten_space_bytes() + self.transactions.bytes_private()
     }
 
     /// Waits until memory has room for a batch: in the active table, or for another one.
@@ -251,8 +253,7 @@ impl Inner {
         let _one = self.debt_update.lock();
         let view = self.view();
         let debt = view.version.keyspaces().map(|(_, runs)| {
-            let bytes_of = |unit: Range<usize>| runs[unit].iter().map(|run| run.data_bytes()).sum();
-            let bytes: Vec<u64> = units_of(runs).into_iter().map(bytes_of).collect();
+            let bytes: Vec<u64> = units_of(runs).map(bytes_of).collect();
             picker::debt_bytes(&bytes, &self.options.merge)
         });
         let debt = debt.sum();

@@ -94,9 +94,7 @@ impl Inner {
     pub(crate) fn space(&self) -> SpaceStats {
         let stats = self.ctx.zones.space();
         let free = self.ctx.zones.free_bytes(Budget::Reserve);
-        let waiting = self.view().unwritten_space_bytes()
-            + self.transactions.bytes_private()
-            + self.flush_slack_bytes();
+        let waiting = self.bytes_waiting() + self.flush_slack_bytes();
         let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
         SpaceStats {
             capacity_bytes: stats.bytes_capacity,

@@ -84,11 +84,6 @@ impl Counters {
         self.merge_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 
-    /// Applied batches.
-    pub(crate) fn batches(&self) -> u64 {
-        self.batches.load(Relaxed)
-    }
-
     /// What flushes have lately got through (bytes each second, before packing); 0 before the first.
     pub(crate) fn flush_rate(&self) -> u64 {
         self.flush_rate.load(Relaxed)

@@ -57,9 +57,10 @@ impl Inner {
                 self.adopt(&sealed, runs).map(|()| (0, 0))
             }
         });
+        // What they bring now may delete what the last pass kept.
         let was_full = self.flush_is_full.swap(matches!(flushed, Err(StoreError::Full)), Ordering::AcqRel);
         if was_full && flushed.is_ok() {
-            self.note_flushes_go_on();
+            self.note_garbage();
         }
         self.pace.note_stuck(flushed.is_err());
         let (bytes, raw_bytes) = flushed?;

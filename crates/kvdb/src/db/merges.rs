@@ -49,8 +49,6 @@ struct Merge {
     bottom: bool,
     /// The run that they become.
     output: RunId,
-    /// It is there already: an earlier slice has begun it.
-    is_begun: bool,
 }
 
 impl Merge {
@@ -94,9 +92,10 @@ struct Install<'a> {
     age: u64,
     /// With one, it ends early when somebody wants all runs to himself.
     pace: Option<Arc<dyn Pace>>,
+    /// The output is there already.
     added: bool,
     /// It ends after this piece.
-    is_sliced: bool,
+    is_tight: bool,
     stopped: bool,
 }
 
@@ -128,7 +127,7 @@ impl Sink for Install<'_> {
         }
         let fresh: Vec<Arc<Piece>> = piece.into_iter().collect();
         self.inner.install(edits, &[keyspace], &fresh, |view| view)?;
-        if bound.is_some() && (self.is_sliced || self.is_to_stop()) {
+        if bound.is_some() && self.is_to_stop() {
             // What is installed stays; the rest is merged by whoever comes next.
             self.stopped = true;
             return Err(stopped());
@@ -139,7 +138,8 @@ impl Sink for Install<'_> {
 
 impl Install<'_> {
     fn is_to_stop(&self) -> bool {
-        self.inner.stopping.load(Ordering::Acquire) || (self.pace.is_some() && self.inner.merging.is_wanted())
+        let is_wanted = || self.pace.is_some() && self.inner.merging.is_wanted();
+        self.is_tight || self.inner.stopping.load(Ordering::Acquire) || is_wanted()
     }
 }
 
@@ -204,12 +204,13 @@ impl Inner {
         let mut debt_lacking_space = 0;
         for (keyspace, runs) in view.version.keyspaces() {
             let kind = self.keyspaces.kind(keyspace)?;
-            let units = units_of(runs);
+            let units: Vec<&[Arc<Run>]> = units_of(runs).collect();
             let free = |run: &Arc<Run>| (!busy.contains(run.id)).then(|| run.data_bytes());
-            let free_bytes = |unit: &Range<usize>| runs[unit.clone()].iter().map(free).sum();
-            let unit_bytes: Vec<Option<u64>> = units.iter().map(free_bytes).collect();
+            let unit_bytes: Vec<Option<u64>> = units.iter().map(|unit| unit.iter().map(free).sum()).collect();
             let bytes_of = |range: &Range<usize>| -> u64 { unit_bytes[range.clone()].iter().flatten().sum() };
             let Some(mut range) = picker::pick(&unit_bytes, kind, &self.options.merge) else { continue };
+            let free_bytes: Vec<u64> = unit_bytes.iter().copied().flatten().collect();
+            let debt_bytes = picker::debt_bytes(&free_bytes, &self.options.merge);
             let room_bytes = self.room_for_merge(kind);
             let bytes_max =
                 if busy.large_may_begin { room_bytes } else { room_bytes.min(self.small_bytes_max()) };
@@ -217,17 +218,15 @@ impl Inner {
                 // What has piled up beside a large merge must not wait for its end, nor for space.
                 let Some(small) = picker::pick_small(&unit_bytes, bytes_max, &self.options.merge) else {
                     if bytes_max == room_bytes {
-                        let free_bytes: Vec<u64> = unit_bytes.into_iter().flatten().collect();
-                        debt_lacking_space += picker::debt_bytes(&free_bytes, &self.options.merge);
+                        debt_lacking_space += debt_bytes;
                     }
                     continue;
                 };
                 range = small;
             }
             let bytes = bytes_of(&range);
-            let range = units[range.start].start..units[range.end - 1].end;
-            let free_bytes: Vec<u64> = unit_bytes.into_iter().flatten().collect();
-            let debt_bytes = picker::debt_bytes(&free_bytes, &self.options.merge);
+            let runs_in = |units: &[&[Arc<Run>]]| units.iter().map(|unit| unit.len()).sum::<usize>();
+            let range = runs_in(&units[..range.start])..runs_in(&units[..range.end]);
             let found = Urgent { keyspace, range, bytes, debt_bytes };
             if urgent.as_ref().is_none_or(|most| found.comes_before(most)) {
                 urgent = Some(found);
@@ -265,7 +264,7 @@ impl Inner {
     /// Of `inputs`; `older` are the runs of the keyspace behind them.
     fn merge_of(&self, keyspace: u32, inputs: &[Arc<Run>], older: &[Arc<Run>]) -> Merge {
         let bottom = !older.iter().any(|run| overlap(run, inputs));
-        Merge { keyspace, inputs: inputs.to_vec(), bottom, output: self.new_run_id(), is_begun: false }
+        Merge { keyspace, inputs: inputs.to_vec(), bottom, output: self.new_run_id() }
     }
 
     /// False when it ended early. The caller has claimed the runs, or all.
@@ -289,9 +288,11 @@ impl Inner {
             options: terms.options,
             victims: terms.victims,
         };
-        let (age, added, is_sliced) = (newest.age, merge.is_begun, terms.is_tight);
+        // An earlier slice may have begun it.
+        let added = self.view().version.runs(merge.keyspace).iter().any(|run| run.id == merge.output);
+        let (age, is_tight) = (newest.age, terms.is_tight);
         let mut install =
-            Install { inner: self, merge, age, pace: terms.pace, added, is_sliced, stopped: false };
+            Install { inner: self, merge, age, pace: terms.pace, added, is_tight, stopped: false };
         let result = job.run(&mut install);
         if install.stopped {
             return Ok(false);
@@ -315,17 +316,11 @@ pub(crate) fn full_is_false(result: Result<()>) -> Result<bool> {
 /// Runs that are merged together or not at all: what a merge that ended early has left of its newest input has the age of its
 /// output, which lies before it. A merge that began behind the output and took older runs along would come to lie before it,
 /// with older data for its keys.
-pub(crate) fn units_of(runs: &[Arc<Run>]) -> Vec<Range<usize>> {
-    let mut units = Vec::new();
-    let mut start = 0;
-    for unit in runs.chunk_by(|run, next| run.age == next.age) {
-        units.push(start..start + unit.len());
-        start += unit.len();
-    }
-    units
+pub(crate) fn units_of(runs: &[Arc<Run>]) -> impl Iterator<Item = &[Arc<Run>]> {
+    runs.chunk_by(|run, next| run.age == next.age)
 }
 
-fn bytes_of(runs: &[Arc<Run>]) -> u64 {
+pub(crate) fn bytes_of(runs: &[Arc<Run>]) -> u64 {
     runs.iter().map(|run| run.data_bytes()).sum()
 }
 

@@ -21,47 +21,33 @@ use crate::zone::{Budget, ZoneState};
 /// A zone with less live data than this share is emptied when space is short.
 const VICTIM_LIVE_PERCENT: u64 = 60;
 
-/// No number of batches.
-const NEVER: u64 = u64::MAX;
+/// No pass knew of anything.
+const NEVER: Seqno = 0;
 
 /// What is known of the passes so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReclaimState {
-    /// Applied batches at the last pass: another one pays only after something changed.
-    batches: AtomicU64,
-    /// The last seqno then.
+    /// The last operation that the last pass knew of: another one pays only after something changed.
     seqno: AtomicU64,
-    /// Applied batches at the last pass at leisure.
-    batches_at_leisure: AtomicU64,
+    /// As `seqno`, of the last pass at leisure.
+    seqno_at_leisure: AtomicU64,
     /// The last one found no space for its merges.
     pub(crate) is_stuck: AtomicBool,
     /// Operations that ordinary writes on a full store wait for before the next one.
     pub(crate) pause: AtomicU64,
 }
 
-impl Default for ReclaimState {
-    fn default() -> Self {
-        Self {
-            batches: AtomicU64::new(NEVER),
-            seqno: AtomicU64::new(0),
-            batches_at_leisure: AtomicU64::new(NEVER),
-            is_stuck: AtomicBool::new(false),
-            pause: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Inner {
     /// Whether anything was applied since the last reclaim, so that another one may find garbage.
     pub(crate) fn reclaim_wanted(&self) -> bool {
-        self.reclaims.batches.load(Ordering::Acquire) != self.counters.batches()
+        self.operations_since_reclaim() > 0
     }
 
     /// Operations since the last reclaim, those of transactions included.
     pub(crate) fn operations_since_reclaim(&self) -> u64 {
-        match self.reclaims.batches.load(Ordering::Acquire) {
+        match self.reclaims.seqno.load(Ordering::Acquire) {
             NEVER => u64::MAX,
-            _ => self.position().0.saturating_sub(self.reclaims.seqno.load(Ordering::Acquire)),
+            seqno => self.position().0.saturating_sub(seqno),
         }
     }
 
@@ -70,9 +56,7 @@ impl Inner {
     /// nothing but the reserve is free; for a write within `budget`, which leaves what that leaves. Waits for
     /// nobody but the merges under way, which end at their next piece.
     pub(crate) fn reclaim(&self, budget: Budget) -> Result<()> {
-        let seqno = self.position().0;
         let (mark, is_flushed) = self.begin_reclaim()?;
-        let mark = (mark, seqno);
         let mut result = self.reclaim_alone(mark, budget);
         self.work.ring();
         if !is_flushed && full_is_false(result.clone()).is_ok() && full_is_false(self.flush_all())? {
@@ -99,7 +83,7 @@ impl Inner {
     }
 
     /// False when it ended early.
-    fn merge_at_leisure(&self, mark: u64) -> Result<bool> {
+    fn merge_at_leisure(&self, mark: Seqno) -> Result<bool> {
         let mut has_skipped = false;
         let result = self
             .merge_each(&Victims::default(), &mut has_skipped)
@@ -107,9 +91,9 @@ impl Inner {
         if !matches!(result, Ok(false)) {
             // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
             // further, since he may take the reserve.
-            self.reclaims.batches_at_leisure.store(mark, Ordering::Release);
+            self.reclaims.seqno_at_leisure.store(mark, Ordering::Release);
             if !has_skipped && result.is_ok() {
-                self.reclaims.batches.store(mark, Ordering::Release);
+                self.reclaims.seqno.store(mark, Ordering::Release);
             }
         }
         result
@@ -117,24 +101,18 @@ impl Inner {
 
     /// Something that is no batch has left garbage.
     pub(crate) fn note_garbage(&self) {
-        self.reclaims.batches.store(NEVER, Ordering::Release);
-        self.reclaims.batches_at_leisure.store(NEVER, Ordering::Release);
+        self.reclaims.seqno.store(NEVER, Ordering::Release);
+        self.reclaims.seqno_at_leisure.store(NEVER, Ordering::Release);
     }
 
     /// As [`Inner::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than there is.
     pub(crate) fn leisure_wanted(&self) -> bool {
-        self.reclaim_wanted()
-            && self.reclaims.batches_at_leisure.load(Ordering::Acquire) != self.counters.batches()
+        self.reclaim_wanted() && self.position().0 > self.reclaims.seqno_at_leisure.load(Ordering::Acquire)
     }
 
-    /// Flushes go on that had found no space: what they bring may delete what the last pass kept.
-    pub(crate) fn note_flushes_go_on(&self) {
-        self.note_garbage();
-    }
-
-    /// Applied batches that a pass which begins now knows of; false: there was no space to flush them all.
-    fn begin_reclaim(&self) -> Result<(u64, bool)> {
-        let mark = self.counters.batches();
+    /// The last operation that a pass which begins now knows of; false: there was no space to flush all of them.
+    fn begin_reclaim(&self) -> Result<(Seqno, bool)> {
+        let mark = self.position().0;
         full_is_false(self.tend_undo())?;
         // Without space for a flush the merges still may make some.
         Ok((mark, self.flush_everything()?))
@@ -157,9 +135,8 @@ impl Inner {
         self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
     }
 
-    /// The part for which no merge may be under way. `mark`: what it knows of, batches (see [`Inner::begin_reclaim`]) and
-    /// the last seqno.
-    fn reclaim_alone(&self, mark: (u64, Seqno), budget: Budget) -> Result<()> {
+    /// The part for which no merge may be under way. `mark`: see [`Inner::begin_reclaim`].
+    fn reclaim_alone(&self, mark: Seqno, budget: Budget) -> Result<()> {
         let passes = self.merging.passes();
         let alone = self.claim_all();
         if alone.is_needless(passes) {
@@ -179,8 +156,7 @@ impl Inner {
             self.reclaims.is_stuck.store(matches!(result, Err(StoreError::Full)), Ordering::Relaxed);
         }
         if is_through || result.is_err() {
-            self.reclaims.seqno.store(mark.1, Ordering::Release);
-            self.reclaims.batches.store(mark.0, Ordering::Release);
+            self.reclaims.seqno.store(mark, Ordering::Release);
         }
         if is_through {
             alone.complete();

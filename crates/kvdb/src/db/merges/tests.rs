@@ -44,13 +44,24 @@ fn options() -> Options {
     options
 }
 
+fn open_with(device: Arc<dyn Device>, options: Options) -> Arc<Db> {
+    Db::open(device, options, Arc::new(ManualClock::at(Duration::from_secs(1)))).expect("opens")
+}
+
 fn open_on(device: Arc<dyn Device>) -> Arc<Db> {
-    Db::open(device, options(), Arc::new(ManualClock::at(Duration::from_secs(1)))).expect("opens")
+    open_with(device, options())
 }
 
 fn memory() -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
     create(&device);
+    device
+}
+
+/// With a store on it; keeps what happens to it.
+fn crash_device() -> Arc<CrashDevice> {
+    let device = Arc::new(CrashDevice::in_memory(0, CAPACITY).with_log().expect("is new"));
+    create(&(Arc::clone(&device) as Arc<dyn Device>));
     device
 }
 
@@ -261,10 +272,8 @@ fn two_merges_of_one_keyspace_run_side_by_side() {
 #[test]
 fn a_power_cut_at_any_step_of_two_merges_loses_nothing() {
     for seed in 1..3 {
-        let device = Arc::new(CrashDevice::in_memory(0, CAPACITY).with_log().expect("is new"));
-        let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-        create(&shared);
-        let db = open_on(shared);
+        let device = crash_device();
+        let db = open_on(Arc::clone(&device) as _);
         let (rows, model) = four_runs(&db, seed);
         let before = device.events_len();
         let (outcomes, _) = merge_side_by_side(&db, rows, seed);
@@ -563,8 +572,7 @@ fn merges_read_none_of_what_they_only_stitch() {
     let device = Arc::new(CountingDevice::new(memory()));
     let mut options = options();
     options.merge.piece_bytes = 8 << 20;
-    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
-    let db = Db::open(Arc::clone(&device) as Arc<dyn Device>, options, clock).expect("opens");
+    let db = open_with(Arc::clone(&device) as _, options);
     let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
     for part in 0..4 {
         let mut batch = Batch::new();

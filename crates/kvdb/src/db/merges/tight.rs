@@ -71,8 +71,7 @@ impl Inner {
     fn inputs_that_fit<'a>(&self, runs: impl Iterator<Item = &'a Run>, piece_bytes: u64) -> usize {
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zones_of = |bytes: u64| bytes.div_ceil(zone_bytes);
-        let waiting_bytes = self.view().unwritten_space_bytes() + self.transactions.bytes_private();
-        let free_bytes = self.ctx.zones.free_bytes(Budget::Reserve).saturating_sub(waiting_bytes);
+        let free_bytes = self.ctx.zones.free_bytes(Budget::Reserve).saturating_sub(self.bytes_waiting());
         let zones_free = free_bytes / zone_bytes;
         let mut left = zones_free.saturating_sub(zones_of(piece_bytes) + ZONES_OF_OUTPUT);
         let fits = |run: &&Run| {
@@ -151,7 +150,6 @@ impl Inner {
             let view = self.view();
             let runs = view.version.runs(slice.keyspace).iter();
             slice.inputs.extend(runs.filter(|run| ids.contains(&run.id)).cloned());
-            slice.is_begun |= view.version.runs(slice.keyspace).iter().any(|run| run.id == slice.output);
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use kvfs_device::{CrashDevice, CrashMode, Device, MemoryDevice, Rng};
-use kvfs_store::clock::ManualClock;
+use kvfs_device::{CrashMode, Device, Rng};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, StoreError};
 
 use super::{
-    CAPACITY, Free, Model, Terms, ZONE_BYTES, change_and_flush, compare, create, four_runs, options, terms,
+    Free, Model, Terms, ZONE_BYTES, change_and_flush, compare, crash_device, four_runs, memory, open_with,
+    options, terms,
 };
 use crate::Db;
 use crate::compaction::Victims;
@@ -18,7 +18,7 @@ use crate::zone::{Budget, Stream};
 fn open_with_long_pieces(device: Arc<dyn Device>) -> Arc<Db> {
     let mut options = options();
     options.merge.piece_bytes = 64 << 20;
-    Db::open(device, options, Arc::new(ManualClock::default())).expect("opens")
+    open_with(device, options)
 }
 
 fn merge_tightly(db: &Db, rows: Keyspace) -> kvfs_store::Result<()> {
@@ -48,9 +48,7 @@ fn same(db: &Db, rows: Keyspace, model: &Model, what: &str) {
 #[test]
 fn all_runs_become_one_with_space_for_a_part_of_them() {
     for seed in 1..5 {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
-        create(&device);
-        let db = open_with_long_pieces(device);
+        let db = open_with_long_pieces(memory());
         let (rows, mut model) = four_runs(&db, seed);
         let mut rng = Rng::new(seed + 100);
         (0..4).for_each(|_| change_and_flush(&db, rows, &mut model, &mut rng));
@@ -68,9 +66,7 @@ fn one_that_finds_too_little_space_loses_nothing_and_goes_on_later() {
     for seed in 1..5 {
         for zones in [1, 3, 5, 7] {
             let what = format!("seed {seed}, {zones} zones");
-            let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
-            create(&device);
-            let db = open_with_long_pieces(device);
+            let db = open_with_long_pieces(memory());
             let (rows, model) = four_runs(&db, seed);
             let taken = leave(&db, zones);
             let merged = merge_tightly(&db, rows);
@@ -89,10 +85,8 @@ fn one_that_finds_too_little_space_loses_nothing_and_goes_on_later() {
 #[test]
 fn a_power_cut_at_any_step_of_a_tight_merge_loses_nothing() {
     for seed in 1..3 {
-        let device = Arc::new(CrashDevice::in_memory(0, CAPACITY).with_log().expect("is new"));
-        let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-        create(&shared);
-        let db = open_with_long_pieces(shared);
+        let device = crash_device();
+        let db = open_with_long_pieces(Arc::clone(&device) as _);
         let (rows, model) = four_runs(&db, seed);
         let before = device.events_len();
         let _taken = leave(&db, 13);
@@ -123,9 +117,7 @@ fn a_power_cut_at_any_step_of_a_tight_merge_loses_nothing() {
 
 #[test]
 fn where_merges_find_no_space_deletions_may_take_what_is_left() {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
-    create(&device);
-    let db = open_with_long_pieces(device);
+    let db = open_with_long_pieces(memory());
     let (rows, model) = four_runs(&db, 1);
     let delete = |key: &[u8]| {
         let mut batch = Batch::new();
@@ -149,12 +141,10 @@ fn where_merges_find_no_space_deletions_may_take_what_is_left() {
 fn what_a_merge_that_ended_early_has_left_is_not_merged_past_its_output() {
     const CLASS_BYTES: u64 = 1040 << 10;
     for seed in 1..6 {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
-        create(&device);
         let mut options = options();
         // So that the output is of another class than the older runs, and what it has left is to be merged with these.
         (options.merge.class_runs, options.merge.class_bytes_min) = (4, CLASS_BYTES / 4);
-        let db = Db::open(device, options, Arc::new(ManualClock::default())).expect("opens");
+        let db = open_with(memory(), options);
         let (rows, mut model) = four_runs(&db, seed);
         change_and_flush(&db, rows, &mut model, &mut Rng::new(seed + 100));
         let runs = |db: &Db| db.inner.view().version.runs(rows.0).to_vec();
@@ -167,7 +157,6 @@ fn what_a_merge_that_ended_early_has_left_is_not_merged_past_its_output() {
         while bytes(slice.output) < CLASS_BYTES {
             let terms = Terms { is_tight: true, ..terms(Free) };
             assert!(!db.inner.run_merge(&slice, terms).expect("merges"), "seed {seed}: it is through");
-            slice.is_begun = true;
             slice.inputs = runs(&db).into_iter().filter(|run| inputs.contains(&run.id)).collect();
         }
         drop(slice);
