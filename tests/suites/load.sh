@@ -163,6 +163,65 @@ PY
   umount_store && check_store >/dev/null && return $status
 }
 
+# A program on the main line changes a mapped page at about the moment in which a transaction that has written the same page
+# commits. Its page is written whole: it is a conflict, or it has what was committed.
+racing_mapping() {
+  local store mnt daemon='' status=0
+  make_store racing --size 1G >/dev/null && mount_store || return 1
+  python3 - "$KVFS" "$mnt" "$((rounds * 50))" <<'PY' || status=1
+import mmap, os, random, subprocess, sys, threading, time
+kvfs, mnt, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def run(*words):
+    return subprocess.run([kvfs, *words], capture_output=True, text=True, timeout=60)
+seed = int.from_bytes(os.urandom(4), "little")
+random.seed(seed)
+path = os.path.join(mnt, "file")
+open(path, "wb").write(b"-" * 16384)
+file = open(path, "r+b")
+committed = refused = 0
+for round in range(rounds):
+    mark = b"%06d" % round
+    before = open(path, "rb").read(8)
+    txn, view = run("txn", "begin", "-s", mnt).stdout.split("\n")[:2]
+    with open(os.path.join(view, "file"), "r+b") as inside:
+        inside.write(b"T:" + mark)
+    go, delay = threading.Event(), random.random() * 0.01
+    def touch():
+        pages = mmap.mmap(file.fileno(), 0)
+        if round % 2:
+            pages[0]
+        go.wait()
+        time.sleep(delay)
+        pages[200:208] = b"M:" + mark
+        pages.flush()
+    def read():
+        go.wait()
+        for _ in range(50):
+            os.pread(reader, 1, 0)
+    reader = os.open(path, os.O_RDONLY)
+    threads = [threading.Thread(target=touch)] + [threading.Thread(target=read)] * (round % 4 == 3)
+    for thread in threads:
+        thread.start()
+    go.set()
+    done = run("txn", "commit", "-s", mnt, txn)
+    assert done.returncode in (0, 75), done
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "somebody hangs"
+    os.close(reader)
+    if done.returncode:
+        run("txn", "abort", "-s", mnt, txn)
+    page = open(path, "rb").read(4096)
+    expected = before if done.returncode else b"T:" + mark
+    assert page[:8] == expected, (seed, round, delay, done.returncode, page[:8], expected)
+    assert page[200:208] == b"M:" + mark, (seed, round, "a write of the main line is lost")
+    committed, refused = committed + (done.returncode == 0), refused + (done.returncode == 75)
+print(f"# {rounds} rounds: {committed} committed, {refused} gave way; seed {seed}")
+assert committed
+PY
+  umount_store && check_store >/dev/null && return $status
+}
+
 # Ten times the ceiling: aborted, it gives its space back; committed, it was written once.
 larger_than_memory() {
   local KVFS_MEMORY=$large_memory rss_max_kib=0 used before status=0 bytes=$((large_mib << 20))
@@ -194,5 +253,6 @@ step "the same, serializable" install_beside serializable
 umount_store || failed=$((failed + 1))
 check_store >/dev/null || failed=$((failed + 1))
 step "writers wait for a transaction that commits, one worker" parked_writers
+step "a mapping of the main line that changes while a transaction commits" racing_mapping
 step "a transaction of ten times the memory" larger_than_memory
 summary load

@@ -173,10 +173,16 @@ impl Bridge {
     /// Has the kernel drop its pages of these files. What is dirty comes in, and dooms the transaction.
     fn drive_out(&self, view: &Arc<FileSystem>, files: Vec<NodeId>) {
         let Some(notifier) = self.files.shared.notifier.get().filter(|_| !files.is_empty()) else { return };
-        let files = self.files.shared.writers.drive(files, view);
-        // The connection's end leaves no pages either.
-        let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
-        self.files.shared.writers.is_through();
+        let writers = &self.files.shared.writers;
+        let mut files = writers.drive(files, view);
+        loop {
+            // The connection's end leaves no pages either.
+            let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
+            files = writers.next_round();
+            if files.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Has the kernel forget what a commit changed.

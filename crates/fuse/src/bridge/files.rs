@@ -1,6 +1,7 @@
 //! The files of one view, request by request. Nodes come as inode numbers, and are answered as node ids.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{
@@ -8,6 +9,7 @@ use kvfs_fs::{
 };
 use rustix::io::Errno;
 
+use super::background::Job;
 use super::commit::everything_of;
 use super::flags::may_change_projects;
 use super::{Failure, Files, Nature, Shared, caller, convert, errno::errno};
@@ -116,6 +118,21 @@ impl Payload for Listing {
 }
 
 impl Files {
+    /// A READ of what will be old in a moment, and what a mapping might then write back whole.
+    fn read_after_commit(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
+        let Ok(parked) = reply.park(|| ()) else { return };
+        let (files, cx, retries) = (self.clone(), cx.clone(), Arc::clone(&self.background.retries));
+        let again: Job = Box::new(move || {
+            if let Some(reply) = parked.resume() {
+                files.read_into_own(&cx, node, args, reply);
+            }
+        });
+        self.shared.writers.wait_for_commit(Box::new(move || {
+            // Refused only after the end of the session, when nobody waits for the answer.
+            let _ = retries.submit(again);
+        }));
+    }
+
     /// A READ that is too large for a recycled buffer, or has to wait.
     fn read_into_own(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         self.run(cx, reply, move |on, caller| {
@@ -310,8 +327,8 @@ impl Operations for Files {
 
     fn read(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         let on = &self.shared;
-        if args.flags & O_ACCMODE != O_RDONLY {
-            on.writers.read(node, cx.pid);
+        if on.writers.read(node, (args.flags & O_ACCMODE != O_RDONLY).then_some(cx.pid)) {
+            return self.read_after_commit(cx, node, args, reply);
         }
         let size = args.size as usize;
         let mut buffer = on.buffers.take();

@@ -135,6 +135,7 @@ pub struct Bridge {
 }
 
 /// The files of one view, at their place among the node ids.
+#[derive(Clone)]
 struct Files {
     shared: Arc<Shared>,
     background: Arc<Background>,

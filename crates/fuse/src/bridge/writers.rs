@@ -4,10 +4,11 @@
 //! for them. So a commit must not have pages dropped where a WRITE waits for the committer; and where one
 //! comes to wait meanwhile, the committer gives way.
 //!
-//! A mapping writes whole pages. One that was read after the old pages were dropped, and before the commit, has the old
-//! content in all bytes that its program does not change: written after the commit, it would take back what that has
-//! brought. So the committer also gives way to who reads through a file that is open for writing, and to dirty pages,
-//! until it has committed.
+//! A mapping writes whole pages. One that was read before the commit has the old content in all bytes that its program
+//! does not change: written after the commit, it would take back what that has brought. A dirty page that waits when the
+//! commit begins, or comes while it has not decided, is a conflict (the locks see to that). So what is left is to keep old
+//! pages from coming in behind those that are dropped: a file that is read meanwhile is driven out once more; once all are,
+//! READs of them wait until the commit is over.
 //!
 //! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held. Invariant:
 //! while pages are dropped, a file either has waiting writers or is being driven out, or its committer has been told to
@@ -20,13 +21,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvfs_fs::{FileSystem, NodeId};
 use parking_lot::Mutex;
 
+use super::background::Job;
+
+/// A file that is read all the time can't be driven out: so often it is tried.
+const ROUNDS_MAX: u32 = 4;
+
 /// A commit that changes what the main line may have pages of.
 struct Driving {
     /// The files whose pages are dropped, or were.
     nodes: HashSet<u64>,
     view: Arc<FileSystem>,
+    rounds: u32,
+    /// Which of them have been read in this round; by whom, if for a file that is open for writing.
+    read: HashMap<u64, Option<u32>>,
     /// The pages are dropped: what comes now is of the time between that and the commit.
     is_through: bool,
+    /// What goes on when the commit is over.
+    readers: Vec<Job>,
 }
 
 #[derive(Default)]
@@ -36,11 +47,9 @@ struct State {
 }
 
 impl State {
-    /// Who commits changes of this file just now.
-    fn committer(&self, node: u64, gives_way: impl Fn(&Driving) -> bool) -> Option<Arc<FileSystem>> {
-        let driving =
-            self.driving.as_ref().filter(|driving| driving.nodes.contains(&node) && gives_way(driving));
-        driving.map(|driving| Arc::clone(&driving.view))
+    /// Of this file, if a commit changes it just now.
+    fn driving(&mut self, node: u64) -> Option<&mut Driving> {
+        self.driving.as_mut().filter(|driving| driving.nodes.contains(&node))
     }
 }
 
@@ -63,7 +72,8 @@ impl Writers {
         let committer = {
             let mut state = self.state.lock();
             *state.waiting.entry(node).or_default() += 1;
-            state.committer(node, |driving| is_page || !driving.is_through)
+            let driving = state.driving(node).filter(|driving| is_page || !driving.is_through);
+            driving.map(|driving| Arc::clone(&driving.view))
         };
         if let Some(view) = committer {
             view.give_way(pid, NodeId(node));
@@ -71,15 +81,30 @@ impl Writers {
         Place { writers: Arc::clone(self), node }
     }
 
-    /// A READ of `node` begins, by process `pid`, for a file that is open for writing.
-    pub(super) fn read(&self, node: u64, pid: u32) {
+    /// A READ of `node` begins; `writer`: the process, if it is for a file that is open for writing. True: it has to
+    /// wait, with [`Self::wait_for_commit`].
+    pub(super) fn read(&self, node: u64, writer: Option<u32>) -> bool {
         if !self.is_driving.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let Some(driving) = state.driving(node) else { return false };
+        if !driving.is_through {
+            let known = driving.read.entry(node).or_default();
+            *known = known.or(writer);
+        }
+        driving.is_through
+    }
+
+    /// Runs `again` when no commit is between its pages and its end.
+    pub(super) fn wait_for_commit(&self, again: Job) {
+        let mut state = self.state.lock();
+        if let Some(driving) = state.driving.as_mut().filter(|driving| driving.is_through) {
+            driving.readers.push(again);
             return;
         }
-        let committer = self.state.lock().committer(node, |_| true);
-        if let Some(view) = committer {
-            view.give_way(pid, NodeId(node));
-        }
+        drop(state);
+        again();
     }
 
     /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of these files.
@@ -88,23 +113,43 @@ impl Writers {
         let mut state = self.state.lock();
         let free: Vec<u64> =
             nodes.into_iter().map(|node| node.0).filter(|node| !state.waiting.contains_key(node)).collect();
-        let nodes = free.iter().copied().collect();
-        state.driving = Some(Driving { nodes, view: Arc::clone(view), is_through: false });
+        state.driving = Some(Driving {
+            nodes: free.iter().copied().collect(),
+            view: Arc::clone(view),
+            rounds: 1,
+            read: HashMap::new(),
+            is_through: false,
+            readers: Vec::new(),
+        });
         self.is_driving.store(true, Ordering::Release);
         free
     }
 
-    /// The pages are dropped: who writes with a system call now waits for the committer, and not he for him.
-    pub(super) fn is_through(&self) {
-        if let Some(driving) = &mut self.state.lock().driving {
-            driving.is_through = true;
+    /// The pages of all files, or of those that this has returned, are dropped. Returns those that have been read meanwhile
+    /// and are to be driven out again. None: from now on, who writes with a system call waits for the
+    /// committer, and not he for him, and who reads waits, too.
+    pub(super) fn next_round(&self) -> Vec<u64> {
+        let mut state = self.state.lock();
+        let Some(driving) = &mut state.driving else { return Vec::new() };
+        let read = std::mem::take(&mut driving.read);
+        if !read.is_empty() && driving.rounds < ROUNDS_MAX {
+            driving.rounds += 1;
+            return read.into_keys().collect();
         }
+        driving.is_through = true;
+        let view = Arc::clone(&driving.view);
+        drop(state);
+        if let Some((node, pid)) = read.into_iter().find_map(|(node, writer)| Some((node, writer?))) {
+            view.give_way(pid, NodeId(node));
+        }
+        Vec::new()
     }
 
     /// The commit is over.
     pub(super) fn rest(&self) {
         self.is_driving.store(false, Ordering::Release);
-        self.state.lock().driving = None;
+        let driving = self.state.lock().driving.take();
+        driving.into_iter().flat_map(|driving| driving.readers).for_each(|again| again());
     }
 }
 
@@ -158,27 +203,59 @@ mod tests {
         assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
     }
 
+    fn driving_out(node: u64) -> (Arc<Writers>, Arc<FileSystem>) {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        assert_eq!(writers.drive(vec![NodeId(node)], &view), [node]);
+        (writers, view)
+    }
+
     #[test]
-    fn between_the_pages_and_the_commit_only_what_may_carry_old_pages_makes_the_committer_give_way() {
-        let begin = || {
-            let (writers, view) = (Arc::new(Writers::default()), committing());
-            assert_eq!(writers.drive(vec![NodeId(7)], &view), [7]);
-            writers.is_through();
-            (writers, view)
-        };
-        let (writers, view) = begin();
+    fn between_the_pages_and_the_commit_only_a_dirty_page_makes_the_committer_give_way() {
+        let (writers, view) = driving_out(7);
+        assert!(writers.next_round().is_empty());
         let _by_call = writers.wait(7, 1, false);
-        writers.read(8, 1);
         assert!(view.doom().is_none());
-        writers.read(7, 42);
-        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
-        let (writers, view) = begin();
         let _page = writers.wait(7, 43, true);
         assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 43 }));
-        let (writers, view) = begin();
+    }
+
+    #[test]
+    fn what_is_read_while_pages_are_dropped_is_driven_out_again() {
+        let (writers, view) = driving_out(7);
+        assert!(!writers.read(8, None) && !writers.read(7, None) && !writers.read(7, Some(1)));
+        assert_eq!(writers.next_round(), [7]);
+        assert!(writers.next_round().is_empty(), "nobody has read it this time");
+        assert!(view.doom().is_none());
+
+        for (reader, is_doomed) in [(None, false), (Some(42), true)] {
+            let (writers, view) = driving_out(7);
+            for _ in 1..ROUNDS_MAX {
+                writers.read(7, reader);
+                assert_eq!(writers.next_round(), [7]);
+            }
+            writers.read(7, reader);
+            assert!(writers.next_round().is_empty(), "not for ever");
+            assert_eq!(view.doom().is_some(), is_doomed, "only whoever may write it back is given way to");
+        }
+    }
+
+    #[test]
+    fn who_reads_between_the_pages_and_the_commit_waits_for_its_end() {
+        let (writers, view) = driving_out(7);
+        assert!(writers.next_round().is_empty());
+        assert!(writers.read(7, None) && !writers.read(8, None));
+        let goes_on = Arc::new(AtomicBool::new(false));
+        let again = |goes_on: &Arc<AtomicBool>| -> Job {
+            let goes_on = Arc::clone(goes_on);
+            Box::new(move || goes_on.store(true, Ordering::Release))
+        };
+        writers.wait_for_commit(again(&goes_on));
+        assert!(!goes_on.load(Ordering::Acquire));
         writers.rest();
-        writers.read(7, 42);
-        assert!(view.doom().is_none(), "the commit is over");
+        assert!(goes_on.load(Ordering::Acquire) && !writers.read(7, Some(42)) && view.doom().is_none());
+        let late = Arc::new(AtomicBool::new(false));
+        writers.wait_for_commit(again(&late));
+        assert!(late.load(Ordering::Acquire), "it was over before");
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl OwnerState {
     }
 
     /// Goes on from `from` to `to`.
-    fn advance(&self, from: Phase, to: Phase) -> Result<(), Doom> {
+    pub(super) fn advance(&self, from: Phase, to: Phase) -> Result<(), Doom> {
         let inner = self.inner.lock();
         if self.phase() == from {
             self.phase.store(to as u8, Ordering::Release);
@@ -224,12 +224,13 @@ impl LockOwner {
         self.table.stop(&self.state, Stop::DoomLate(doom))
     }
 
-    /// Nobody can doom it any more, save [`LockOwner::doom_late`]. It can still take locks.
+    /// Nobody can doom it any more, save [`LockOwner::doom_late`] and dirty pages of the main line that meet its locks
+    /// ([`Party::Launder`](crate::Party)). It can still take locks. O(waiting operations).
     ///
     /// # Errors
-    /// It is doomed, or is not active any more.
+    /// It is doomed, also by such a page that waits already; or it is not active any more.
     pub fn begin_commit(&self) -> Result<(), Doom> {
-        self.state.advance(Phase::Active, Phase::Committing)
+        self.table.begin_commit(&self.state)
     }
 
     /// Nobody can doom it any more: to be called right before the commit record.

@@ -189,6 +189,27 @@ impl LockTable {
         next
     }
 
+    /// `owner` is about to commit: a dirty page that waits for it was made of what is there without it, and would take back
+    /// what it commits.
+    ///
+    /// # Errors
+    /// It is doomed, or is not active any more.
+    pub(super) fn begin_commit(&self, owner: &OwnerState) -> Result<(), Doom> {
+        let mut ready = Ready::new();
+        {
+            // Under this lock, so that each such page either is in the list by now, or finds the transaction committing.
+            let mut waits = self.waits.lock();
+            owner.advance(Phase::Active, Phase::Committing)?;
+            let launders = |wait: &&Wait| matches!(wait.asker, Asker::Main { launders: true, .. });
+            let pages: Vec<Wait> = waits.iter().filter(launders).cloned().collect();
+            for page in &pages {
+                self.expire(&mut waits, page, self.now(), &mut ready);
+            }
+        }
+        fire(ready);
+        owner.check()
+    }
+
     /// Takes all waiting operations of `owner` from the queues, to be tried again and refused.
     pub(super) fn refuse_waits(&self, waits: &mut Waits, owner: &OwnerState, ready: &mut Ready) {
         for wait in waits.take_owner(owner.id) {
