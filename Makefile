@@ -48,6 +48,7 @@ realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long fo
 torture: build ## transactions, the long form: beside other work, beyond memory, kill -9 1,000 times: an hour
 	@scripts/setup.sh test
 	@tests/suites/load.sh --long
+	@cargo build --release --locked -p kvfs-cli --examples
 	@KVFS_LEAK_TXNS=10000 KVFS_LEAK_OPEN=200 KVFS_HISTORY_TXNS=2000 KVFS_POWER_ROUNDS=50 \
 		cargo test --release --locked -p kvfs-cli --test it --example history -- transactions --nocapture
 	@scripts/torture.sh

@@ -222,6 +222,79 @@ PY
   umount_store && check_store >/dev/null && return $status
 }
 
+# A commit of many files takes a while. Who opens one of them for the first time meanwhile, and changes a page of it by mapping,
+# takes nothing back; who has the kernel itself look into a mapping, and gets signals, is not told that it is a bad address.
+# And who has only read a file commits beside a page of it that waits.
+opened_during_commits() {
+  local store mnt daemon='' status=0
+  make_store opened --size 2G >/dev/null && mount_store || return 1
+  python3 - "$mnt" "$((rounds * 4))" <<'PY' && umount_store && mount_store || status=1
+import os, sys
+for number in range(400 + int(sys.argv[2])):
+    with open(os.path.join(sys.argv[1], f"file{number}"), "wb") as file:
+        file.write(b"-" * 16384)
+PY
+  python3 - "$KVFS" "$mnt" "$((rounds * 4))" "$work" <<'PY' || status=1
+import mmap, os, random, signal, subprocess, sys, time
+kvfs, mnt, rounds, work = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+def run(*words):
+    return subprocess.run([kvfs, *words], capture_output=True, text=True, timeout=120)
+def path(number, directory=mnt):
+    return os.path.join(directory, f"file{number}")
+def begin(*options):
+    return run("txn", "begin", "-s", mnt, *options).stdout.split("\n")[:2]
+signals = 0
+def count(*_):
+    global signals
+    signals += 1
+signal.signal(signal.SIGALRM, count)
+signal.siginterrupt(signal.SIGALRM, False)
+out = os.open(os.path.join(work, "opened.out"), os.O_RDWR | os.O_CREAT)
+known = os.open(path(0), os.O_RDONLY)
+shown = mmap.mmap(known, 0, prot=mmap.PROT_READ)
+shown.madvise(mmap.MADV_RANDOM)
+committed = refused = looks = 0
+for round in range(rounds):
+    mark, fresh = b"T:%06d" % round, 400 + round
+    for number in range(400):
+        os.stat(path(number))
+    txn, view = begin()
+    for number in [fresh, *range(400)]:
+        with open(path(number, view), "r+b") as file:
+            file.write(mark)
+    commit = subprocess.Popen([kvfs, "txn", "commit", "-s", mnt, txn], stderr=subprocess.PIPE)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    first = time.monotonic() + 0.01 + random.random() * 0.02
+    while time.monotonic() < first:
+        looks += os.pwrite(out, memoryview(shown)[:8], 0) // 8
+    with open(path(fresh), "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+        pages[200:208] = b"M:%06d" % round
+        while commit.poll() is None:
+            looks += os.pwrite(out, memoryview(shown)[:8], 0) // 8
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert commit.returncode in (0, 75), commit.stderr.read()
+        pages.flush()
+    if commit.returncode:
+        run("txn", "abort", "-s", mnt, txn)
+    page = open(path(fresh), "rb").read(4096)
+    assert page[:8] == (b"-" * 8 if commit.returncode else mark), (round, commit.returncode, page[:8])
+    assert page[200:208] == b"M:%06d" % round, (round, "a write of the main line is lost")
+    committed, refused = committed + (commit.returncode == 0), refused + (commit.returncode == 75)
+print(f"# {rounds} rounds: {committed} committed, {refused} gave way; {looks} looks into a mapping beside {signals} signals")
+assert committed and signals
+txn, view = begin("--isolation", "serializable")
+open(path(1, view), "rb").read()
+change = subprocess.Popen([sys.executable, "-c", "import mmap, sys; file = open(sys.argv[1], 'r+b'); pages = mmap.mmap(file.fileno(), 0); pages[9] = 9; pages.flush()", path(1)])
+until = time.monotonic() + 20
+while "main line" not in run("locks", "-s", mnt).stdout and change.poll() is None and time.monotonic() < until:
+    pass
+done = run("txn", "commit", "-s", mnt, txn)
+assert done.returncode in (0, 75) and (done.returncode == 0 or "too long" in done.stderr), done
+assert change.wait(30) == 0
+PY
+  umount_store && check_store >/dev/null && return $status
+}
+
 # Ten times the ceiling: aborted, it gives its space back; committed, it was written once.
 larger_than_memory() {
   local KVFS_MEMORY=$large_memory rss_max_kib=0 used before status=0 bytes=$((large_mib << 20))
@@ -254,5 +327,6 @@ umount_store || failed=$((failed + 1))
 check_store >/dev/null || failed=$((failed + 1))
 step "writers wait for a transaction that commits, one worker" parked_writers
 step "a mapping of the main line that changes while a transaction commits" racing_mapping
+step "files that are opened and read while a transaction commits them" opened_during_commits
 step "a transaction of ten times the memory" larger_than_memory
 summary load

@@ -112,7 +112,7 @@ impl Service {
                 // Where no kernel has to hear of it.
                 merging.freeze()?;
                 merging.commit_plan()?;
-                merging.commit(Durability::Synced)?.durable
+                merging.commit(Durability::Synced, || ())?.durable
             })
         };
         merged.map_err(|error| explain(name, error))?;

@@ -104,7 +104,7 @@ impl OpenStore {
         let restored = work(&view)?;
         view.freeze()?;
         view.commit_plan()?;
-        view.commit(Durability::Synced)?.durable?;
+        view.commit(Durability::Synced, || ())?.durable?;
         Ok((view.txn_id().unwrap_or(TxnId(0)), restored))
     }
 }

@@ -20,6 +20,8 @@ pub struct CommitPlan {
     /// Files whose content the transaction changed and that the main line's kernel may have pages of: write
     /// its dirty pages out.
     pub contents: Vec<NodeId>,
+    /// Files whose content it changed that the main line does not know yet: it may come to know them before the commit.
+    pub contents_unknown: Vec<NodeId>,
 }
 
 /// A commit that took place.
@@ -75,26 +77,13 @@ impl FileSystem {
     }
 
     /// What to do before [`Self::commit`]. The transaction's locks now answer main-line writes of these files
-    /// with the transaction's doom.
+    /// with the transaction's doom, and nothing more is written in a frozen view.
     ///
     /// # Errors
     /// `Canceled`; store errors.
     pub fn commit_plan(&self) -> Result<CommitPlan> {
         let view = self.committing_view()?;
         view.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
-        progress::stage("committing", Unit::Items, 0);
-        Ok(CommitPlan { contents: self.changed_contents(view)? })
-    }
-
-    /// Commits a frozen view: all its changes appear on the main line at once, at one point of the history.
-    /// With [`Durability::Synced`] they survive a power cut when this returns, unless [`Committed::durable`]
-    /// says otherwise.
-    ///
-    /// # Errors
-    /// `Canceled`: somebody was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store errors: nothing
-    /// happened, and it can be tried again after [`Self::thaw`].
-    pub fn commit(&self, durability: Durability) -> Result<Committed> {
-        let view = self.committing_view()?;
         {
             // Writes that are under way are waited for; later ones would be a part of what is committed, but
             // not of what the main line hears of.
@@ -103,6 +92,22 @@ impl FileSystem {
                 return Err(FsError::Invalid("a view is frozen before its commit"));
             }
             *phase = Phase::Closed;
+        }
+        progress::stage("committing", Unit::Items, 0);
+        self.changed_contents(view)
+    }
+
+    /// Commits a view after [`Self::commit_plan`]: all its changes appear on the main line at once, at one point of the history.
+    /// `appeared` is called when they have. With [`Durability::Synced`] they survive a power cut when this returns,
+    /// unless [`Committed::durable`] says otherwise.
+    ///
+    /// # Errors
+    /// `Canceled`: somebody was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store errors: nothing
+    /// happened, and it can be tried again after [`Self::thaw`].
+    pub fn commit(&self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
+        let view = self.committing_view()?;
+        if *view.phase.read() != Phase::Closed {
+            return Err(FsError::Invalid("a commit is planned first"));
         }
         let locks = view.lock_owner()?;
         view.txn.prepare()?;
@@ -123,6 +128,7 @@ impl FileSystem {
             let id = view.txn.id();
             view.main.lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
+        appeared();
         let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };
         locks.end();
         let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use kvfs_store::progress;
 use kvfs_store::{Change, ChangeCursor, Position};
 
-use super::{Invalidations, TxnView};
+use super::{CommitPlan, Invalidations, TxnView};
 use crate::node::{DeadOrphan, Location, Pin};
 use crate::schema::{Header, Placement, Row, RowPatch, parse_inode_key};
 use crate::{FileSystem, FsError, NodeId, Result};
@@ -36,29 +36,32 @@ struct Walk<'m> {
 }
 
 impl FileSystem {
-    /// Files with changed content that the main line knows.
-    pub(super) fn changed_contents(&self, view: &TxnView) -> Result<Vec<NodeId>> {
+    /// Files with changed content, but for those that are new.
+    pub(super) fn changed_contents(&self, view: &TxnView) -> Result<CommitPlan> {
         let mut contents = Vec::new();
-        each_change(view.txn.changes(self.keyspaces.data)?, |change| {
-            if let Some(inode) = inode_of_block(&change)
-                && contents.last() != Some(&NodeId(inode))
-                && view.main.nodes.get(inode).is_some()
-            {
+        let mut add = |inode: u64| {
+            if contents.last() != Some(&NodeId(inode)) && !view.created.contains(inode) {
                 contents.push(NodeId(inode));
+            }
+        };
+        each_change(view.txn.changes(self.keyspaces.data)?, |change| {
+            if let Some(inode) = inode_of_block(&change) {
+                add(inode);
             }
             Ok(())
         })?;
         each_change(view.txn.changes(self.keyspaces.meta)?, |change| {
-            if let Some((inode, true)) = inode_of_row(&change)
-                && view.main.nodes.get(inode).is_some()
-            {
-                contents.push(NodeId(inode));
+            let changed = inode_of_row(&change).filter(|(_, content)| *content);
+            if let Some((inode, _)) = changed {
+                add(inode);
             }
             Ok(())
         })?;
         contents.sort_unstable();
         contents.dedup();
-        Ok(contents)
+        let (contents, contents_unknown) =
+            contents.into_iter().partition(|node| view.main.nodes.get(node.0).is_some());
+        Ok(CommitPlan { contents, contents_unknown })
     }
 
     /// The changes that a commit brings to nodes. Asked for before it, walked after it.

@@ -74,7 +74,7 @@ impl Runner {
         let _turn = self.turn.lock();
         view.freeze()?;
         view.commit_plan()?;
-        view.commit(Durability::Buffered)?;
+        view.commit(Durability::Buffered, || ())?;
         Ok(seen)
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
 pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
     view.freeze()?;
     view.commit_plan()?;
-    view.commit(Durability::Buffered).map(|committed| committed.invalidations)
+    view.commit(Durability::Buffered, || ()).map(|committed| committed.invalidations)
 }
 
 fn look(view: &Setup, parent: NodeId, name: &str) -> Result<(NodeId, Attr)> {
@@ -534,7 +534,7 @@ fn nothing_comes_into_a_commit_that_takes_place() {
     view.write_at(file, 0, b"owed").unwrap();
     assert!(matches!(view.create(&view.caller, ROOT, b"g", 0o644, true), Err(FsError::ViewEnded(_))));
     view.commit_plan().unwrap();
-    view.commit(Durability::Synced).unwrap().durable.unwrap();
+    view.commit(Durability::Synced, || ()).unwrap().durable.unwrap();
     assert!(view.write_at(file, 0, b"late").is_err());
     assert_eq!(content(&main, ROOT, "f"), b"owed");
 }

@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Durability, FileSystem, FsError, Invalidations, NodeId, Position};
+use kvfs_fs::{CommitPlan, Durability, FileSystem, FsError, Invalidations, NodeId, Position};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Job;
+use super::writers::Writers;
 use super::{Bridge, Shared};
 use crate::abi::notify::INC_EPOCH;
 use crate::notify::Notification;
@@ -87,6 +88,15 @@ impl Drop for UnderWay {
     }
 }
 
+/// Files of which the main line's kernel side has no old pages, and gets none, until this is dropped.
+struct DrivenOut<'a>(&'a Writers);
+
+impl Drop for DrivenOut<'_> {
+    fn drop(&mut self) {
+        self.0.rest();
+    }
+}
+
 impl Bridge {
     /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
     /// `own`, if it is mounted. When this returns, whoever uses the main line sees the changes, and nothing
@@ -124,10 +134,8 @@ impl Bridge {
     fn commit_frozen(&self, view: &Arc<FileSystem>, durability: Durability) -> Result<Position, FsError> {
         let _turn = self.files.shared.commits.lock();
         let plan = view.commit_plan()?;
-        self.drive_out(view, plan.contents);
-        let committed = view.commit(durability);
-        self.files.shared.writers.rest();
-        let committed = committed?;
+        let driving = self.drive_out(view, &plan);
+        let committed = view.commit(durability, || drop(driving))?;
         self.have_forgotten(committed.invalidations);
         committed.durable.map(|()| committed.position)
     }
@@ -171,16 +179,18 @@ impl Bridge {
     }
 
     /// Has the kernel drop its pages of these files. What is dirty comes in, and dooms the transaction.
-    fn drive_out(&self, view: &Arc<FileSystem>, files: Vec<NodeId>) {
-        let Some(notifier) = self.files.shared.notifier.get().filter(|_| !files.is_empty()) else { return };
-        let writers = &self.files.shared.writers;
-        let mut files = writers.drive(files, view);
+    /// Until what this returns is dropped, who reads them waits.
+    fn drive_out(&self, view: &Arc<FileSystem>, plan: &CommitPlan) -> Option<DrivenOut<'_>> {
+        let is_needed = !plan.contents.is_empty() || !plan.contents_unknown.is_empty();
+        let notifier = self.files.shared.notifier.get().filter(|_| is_needed)?;
+        let driven = DrivenOut(&self.files.shared.writers);
+        let mut files = driven.0.drive(plan, view);
         loop {
             // The connection's end leaves no pages either.
             let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
-            files = writers.next_round();
+            files = driven.0.next_round();
             if files.is_empty() {
-                return;
+                return Some(driven);
             }
         }
     }

@@ -118,15 +118,11 @@ impl Payload for Listing {
 }
 
 impl Files {
-    /// A READ of what will be old in a moment, and what a mapping might then write back whole.
+    /// A READ of what will be old in a moment, and what a mapping might then write back whole. It is not parked: an interrupted
+    /// READ of a mapping that the kernel itself looks into fails for good.
     fn read_after_commit(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
-        let Ok(parked) = reply.park(|| ()) else { return };
         let (files, cx, retries) = (self.clone(), cx.clone(), Arc::clone(&self.background.retries));
-        let again: Job = Box::new(move || {
-            if let Some(reply) = parked.resume() {
-                files.read_into_own(&cx, node, args, reply);
-            }
-        });
+        let again: Job = Box::new(move || files.read_into_own(&cx, node, args, reply));
         self.shared.writers.wait_for_commit(Box::new(move || {
             // Refused only after the end of the session, when nobody waits for the answer.
             let _ = retries.submit(again);

@@ -6,9 +6,10 @@
 //!
 //! A mapping writes whole pages. One that was read before the commit has the old content in all bytes that its program
 //! does not change: written after the commit, it would take back what that has brought. A dirty page that waits when the
-//! commit begins, or comes while it has not decided, is a conflict (the locks see to that). So what is left is to keep old
-//! pages from coming in behind those that are dropped: a file that is read meanwhile is driven out once more; once all are,
-//! READs of them wait until the commit is over.
+//! commit begins, or comes while it has not decided, is a conflict: the locks see to that, and this where one waits for
+//! something else. So what is left is to keep old pages from coming in behind those that are dropped: a file that is read
+//! meanwhile, whether it was known before or not, is driven out once more; once all are, READs of them wait until what is
+//! committed has appeared.
 //!
 //! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held. Invariant:
 //! while pages are dropped, a file either has waiting writers or is being driven out, or its committer has been told to
@@ -18,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvfs_fs::{FileSystem, NodeId};
+use kvfs_fs::{CommitPlan, FileSystem, NodeId};
 use parking_lot::Mutex;
 
 use super::background::Job;
@@ -28,7 +29,7 @@ const ROUNDS_MAX: u32 = 4;
 
 /// A commit that changes what the main line may have pages of.
 struct Driving {
-    /// The files whose pages are dropped, or were.
+    /// The files whose pages are dropped, or were, or of which there were none.
     nodes: HashSet<u64>,
     view: Arc<FileSystem>,
     rounds: u32,
@@ -40,9 +41,17 @@ struct Driving {
     readers: Vec<Job>,
 }
 
+/// Of one file.
+#[derive(Default)]
+struct Waiting {
+    writers: u32,
+    /// Whose dirty pages are among them.
+    pages: Vec<u32>,
+}
+
 #[derive(Default)]
 struct State {
-    waiting: HashMap<u64, u32>,
+    waiting: HashMap<u64, Waiting>,
     driving: Option<Driving>,
 }
 
@@ -64,6 +73,8 @@ pub(super) struct Writers {
 pub(super) struct Place {
     writers: Arc<Writers>,
     node: u64,
+    /// Of a dirty page of this process.
+    page: Option<u32>,
 }
 
 impl Writers {
@@ -71,14 +82,16 @@ impl Writers {
     pub(super) fn wait(self: &Arc<Self>, node: u64, pid: u32, is_page: bool) -> Place {
         let committer = {
             let mut state = self.state.lock();
-            *state.waiting.entry(node).or_default() += 1;
-            let driving = state.driving(node).filter(|driving| is_page || !driving.is_through);
+            let waiting = state.waiting.entry(node).or_default();
+            waiting.writers += 1;
+            waiting.pages.extend(is_page.then_some(pid));
+            let driving = state.driving(node).filter(|driving| !driving.is_through);
             driving.map(|driving| Arc::clone(&driving.view))
         };
         if let Some(view) = committer {
             view.give_way(pid, NodeId(node));
         }
-        Place { writers: Arc::clone(self), node }
+        Place { writers: Arc::clone(self), node, page: is_page.then_some(pid) }
     }
 
     /// A READ of `node` begins; `writer`: the process, if it is for a file that is open for writing. True: it has to
@@ -107,14 +120,19 @@ impl Writers {
         again();
     }
 
-    /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of these files.
-    /// Returns those whose pages may be dropped: nobody waits to write them.
-    pub(super) fn drive(&self, nodes: Vec<NodeId>, view: &Arc<FileSystem>) -> Vec<u64> {
+    /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of the files of `plan`, and now to those
+    /// who wait with a dirty page. Returns the files whose pages may be dropped: nobody waits to write them.
+    pub(super) fn drive(&self, plan: &CommitPlan, view: &Arc<FileSystem>) -> Vec<u64> {
         let mut state = self.state.lock();
-        let free: Vec<u64> =
-            nodes.into_iter().map(|node| node.0).filter(|node| !state.waiting.contains_key(node)).collect();
+        let of = |nodes: &[NodeId], free: bool| -> Vec<u64> {
+            let nodes = nodes.iter().map(|node| node.0);
+            nodes.filter(|node| state.waiting.contains_key(node) != free).collect()
+        };
+        let (free, written) = (of(&plan.contents, true), of(&plan.contents, false));
+        let page = written.iter().find_map(|node| Some((*node, *state.waiting.get(node)?.pages.first()?)));
+        let unknown = of(&plan.contents_unknown, true);
         state.driving = Some(Driving {
-            nodes: free.iter().copied().collect(),
+            nodes: free.iter().copied().chain(unknown).collect(),
             view: Arc::clone(view),
             rounds: 1,
             read: HashMap::new(),
@@ -122,6 +140,10 @@ impl Writers {
             readers: Vec::new(),
         });
         self.is_driving.store(true, Ordering::Release);
+        drop(state);
+        if let Some((node, pid)) = page {
+            view.give_way(pid, NodeId(node));
+        }
         free
     }
 
@@ -145,7 +167,7 @@ impl Writers {
         Vec::new()
     }
 
-    /// The commit is over.
+    /// What was committed has appeared, or nothing will.
     pub(super) fn rest(&self) {
         self.is_driving.store(false, Ordering::Release);
         let driving = self.state.lock().driving.take();
@@ -156,11 +178,13 @@ impl Writers {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.writers.state.lock();
-        if let Some(count) = state.waiting.get_mut(&self.node) {
-            *count -= 1;
-            if *count == 0 {
-                state.waiting.remove(&self.node);
-            }
+        let Some(waiting) = state.waiting.get_mut(&self.node) else { return };
+        waiting.writers -= 1;
+        if let Some(index) = waiting.pages.iter().position(|pid| Some(*pid) == self.page) {
+            waiting.pages.swap_remove(index);
+        }
+        if waiting.writers == 0 {
+            state.waiting.remove(&self.node);
         }
     }
 }
@@ -192,11 +216,14 @@ mod tests {
         view
     }
 
+    fn of<const N: usize>(nodes: [u64; N]) -> CommitPlan {
+        CommitPlan { contents: nodes.map(NodeId).into(), ..CommitPlan::default() }
+    }
+
     #[test]
     fn a_writer_that_comes_while_its_file_is_driven_out_makes_the_committer_give_way() {
         let (writers, view) = (Arc::new(Writers::default()), committing());
-        let nodes = vec![NodeId(7), NodeId(8)];
-        assert_eq!(writers.drive(nodes, &view), [7, 8]);
+        assert_eq!(writers.drive(&of([7, 8]), &view), [7, 8]);
         let _elsewhere = writers.wait(9, 1, false);
         assert!(view.doom().is_none());
         let _there = writers.wait(8, 42, false);
@@ -205,18 +232,42 @@ mod tests {
 
     fn driving_out(node: u64) -> (Arc<Writers>, Arc<FileSystem>) {
         let (writers, view) = (Arc::new(Writers::default()), committing());
-        assert_eq!(writers.drive(vec![NodeId(node)], &view), [node]);
+        assert_eq!(writers.drive(&of([node]), &view), [node]);
         (writers, view)
     }
 
     #[test]
-    fn between_the_pages_and_the_commit_only_a_dirty_page_makes_the_committer_give_way() {
+    fn a_dirty_page_that_waits_for_something_else_makes_the_committer_give_way() {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        let (by_call, page) = (writers.wait(7, 1, false), writers.wait(7, 43, true));
+        drop(page);
+        assert!(writers.drive(&of([7]), &view).is_empty());
+        assert!(view.doom().is_none(), "it was written");
+        writers.rest();
+        let _page = writers.wait(7, 43, true);
+        drop(by_call);
+        assert!(writers.drive(&of([7]), &view).is_empty());
+        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 43 }));
+    }
+
+    #[test]
+    fn a_file_that_becomes_known_during_a_commit_is_driven_out_and_read_later() {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        let plan = CommitPlan { contents_unknown: vec![NodeId(9)], ..of([7]) };
+        assert_eq!(writers.drive(&plan, &view), [7]);
+        assert!(!writers.read(9, Some(1)));
+        assert_eq!(writers.next_round(), [9]);
+        assert!(writers.next_round().is_empty());
+        assert!(writers.read(9, Some(1)) && view.doom().is_none());
+        writers.rest();
+    }
+
+    #[test]
+    fn between_the_pages_and_the_commit_who_comes_to_wait_makes_nobody_give_way() {
         let (writers, view) = driving_out(7);
         assert!(writers.next_round().is_empty());
-        let _by_call = writers.wait(7, 1, false);
-        assert!(view.doom().is_none());
-        let _page = writers.wait(7, 43, true);
-        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 43 }));
+        let (_by_call, _page) = (writers.wait(7, 1, false), writers.wait(7, 43, true));
+        assert!(view.doom().is_none(), "what they may meet are locks");
     }
 
     #[test]
@@ -262,11 +313,11 @@ mod tests {
     fn files_with_waiting_writers_are_left_out_and_nobody_is_doomed_afterwards() {
         let (writers, view) = (Arc::new(Writers::default()), committing());
         let waiting = writers.wait(7, 1, false);
-        assert_eq!(writers.drive(vec![NodeId(7), NodeId(8)], &view), [8]);
+        assert_eq!(writers.drive(&of([7, 8]), &view), [8]);
         writers.rest();
         drop(waiting);
         let _late = writers.wait(8, 1, true);
         assert!(view.doom().is_none());
-        assert_eq!(writers.drive(vec![NodeId(7)], &view), [7]);
+        assert_eq!(writers.drive(&of([7]), &view), [7]);
     }
 }

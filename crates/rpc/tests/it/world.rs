@@ -55,7 +55,7 @@ impl Transactions for Registry {
         let commit = || {
             view.freeze()?;
             view.commit_plan()?;
-            view.commit(Durability::Buffered)
+            view.commit(Durability::Buffered, || ())
         };
         commit().map(|committed| committed.position).map_err(|error| TxnError::of(&view, &error))
     }

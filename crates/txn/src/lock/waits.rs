@@ -19,10 +19,11 @@ use kvfs_store::TxnId;
 use super::doom::{Doom, DoomReason};
 use super::owner::{OwnerState, Phase, Stop};
 use super::queue::{Asker, Blocker};
+use super::span::{Span, Stretch};
 use super::table::{LockTable, Ready, fire};
-use crate::LockNameBuf;
-use crate::object::ObjectKey;
+use crate::object::{Kind, ObjectKey};
 use crate::ticket::{Table, TicketState};
+use crate::{LockNameBuf, Mode};
 
 /// An operation that waits for a lock, or is about to try again.
 #[derive(Clone)]
@@ -194,7 +195,7 @@ impl LockTable {
     ///
     /// # Errors
     /// It is doomed, or is not active any more.
-    pub(super) fn begin_commit(&self, owner: &OwnerState) -> Result<(), Doom> {
+    pub(super) fn begin_commit(&self, owner: &Arc<OwnerState>) -> Result<(), Doom> {
         let mut ready = Ready::new();
         {
             // Under this lock, so that each such page either is in the list by now, or finds the transaction committing.
@@ -203,7 +204,15 @@ impl LockTable {
             let launders = |wait: &&Wait| matches!(wait.asker, Asker::Main { launders: true, .. });
             let pages: Vec<Wait> = waits.iter().filter(launders).cloned().collect();
             for page in &pages {
-                self.expire(&mut waits, page, self.now(), &mut ready);
+                let Some((name, blockers)) = self.blockers(page) else { continue };
+                let is_blocker =
+                    |blocker: &Blocker| matches!(&blocker.asker, Asker::Txn(it) if it.id == owner.id);
+                // It may have come no further than to the file's attributes.
+                if blockers.iter().any(is_blocker) && self.has_written_blocks(owner, page.key.id) {
+                    let rival = Some(page.asker.rival());
+                    let doom = Doom { reason: DoomReason::Conflict, rival, name: Some(name) };
+                    self.stop_in(&mut waits, owner, Stop::DoomLate(doom), &mut ready);
+                }
             }
         }
         fire(ready);
@@ -218,6 +227,18 @@ impl LockTable {
             }
             ready.push(wait.ticket);
         }
+    }
+
+    /// Whether `owner` holds blocks of `inode` as one who writes does.
+    fn has_written_blocks(&self, owner: &OwnerState, inode: u64) -> bool {
+        let key = ObjectKey { kind: Kind::Blocks, id: inode };
+        let shard = self.shard(key).lock();
+        let holding = shard
+            .get(&key)
+            .and_then(|object| object.holdings.iter().find(|holding| holding.owner.id == owner.id));
+        let all = Span::Blocks(Stretch { start: 0, end: None });
+        // What only reads can be shared with others.
+        holding.is_some_and(|holding| holding.held.conflicts(&all, Mode::Shared))
     }
 
     /// What stops `wait` now, and the name that it wants.
