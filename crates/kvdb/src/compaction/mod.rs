@@ -21,7 +21,7 @@ mod sweep;
 mod tuples;
 
 pub(crate) use job::{MergeJob, Victims};
-pub(crate) use output::{CopyBound, Output, OutputSpec, Sink, Totals};
+pub(crate) use output::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 pub(crate) use pace::Pace;
 
 /// How runs are merged.

@@ -19,10 +19,16 @@ use crate::zone::{Budget, Stream};
 /// several times over while it is made, and which is read as a whole.
 const META_BYTES_MAX: u64 = 2 << 20;
 
+/// A piece, and what it came to.
+pub(crate) struct Finished {
+    pub(crate) piece: Arc<Piece>,
+    pub(crate) totals: Totals,
+}
+
 /// Where finished pieces go. `bound`: every key below it is in pieces that were handed over; `None`
 /// at the end.
 pub(crate) trait Sink {
-    fn piece(&mut self, piece: Option<Arc<Piece>>, bound: Option<&Bytes>) -> Result<()>;
+    fn piece(&mut self, finished: Option<Finished>, bound: Option<&Bytes>) -> Result<()>;
 }
 
 /// Which blocks that lie in their final place are copied, and not taken over.
@@ -151,7 +157,7 @@ impl<'a> Output<'a> {
         self.sink.piece(piece, Some(&bound))
     }
 
-    fn finish_piece(&mut self, high: Option<&Bytes>) -> Result<Option<Arc<Piece>>> {
+    fn finish_piece(&mut self, high: Option<&Bytes>) -> Result<Option<Finished>> {
         let fresh = Self::new_writer(&self.spec);
         let mut writer = std::mem::replace(&mut self.writer, fresh);
         for tombstone in self.tombstones.clip(&self.low, high.map(|bound| &bound[..])).list() {
@@ -160,9 +166,11 @@ impl<'a> Output<'a> {
         if writer.is_empty() {
             return Ok(None);
         }
-        self.totals.bytes_written += writer.bytes_written();
-        self.totals.bytes_stitched += writer.bytes_referenced();
-        writer.finish().map(|(_, piece)| Some(piece))
+        let totals =
+            Totals { bytes_written: writer.bytes_written(), bytes_stitched: writer.bytes_referenced() };
+        self.totals.bytes_written += totals.bytes_written;
+        self.totals.bytes_stitched += totals.bytes_stitched;
+        writer.finish().map(|(_, piece)| Some(Finished { piece, totals }))
     }
 
     /// Hands the last piece over.

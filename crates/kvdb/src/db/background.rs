@@ -116,13 +116,17 @@ fn merge_loop(inner: &Inner) {
     });
 }
 
-/// A deleted snapshot's garbage lies where merges may not come by for long. Those under way come first, but when there
-/// is no space for any.
+/// A deleted snapshot's garbage, and deleted rows, lie where merges may not come by for long. Those under way come first, but
+/// when there is no space for any.
 fn clear_up(inner: &Inner, is_full: bool) -> Result<()> {
+    if !is_full && inner.merging.claims() > 0 {
+        return Ok(());
+    }
     let Some(_tending) = inner.tending.try_lock() else { return Ok(()) };
-    let is_worth_it = inner.has_cleared_snapshot() || inner.merging.has_left_pass() || inner.space_is_short();
-    let is_due = is_worth_it && inner.leisure_wanted();
-    if is_due && (is_full || inner.merging.claims() == 0) { inner.reclaim_at_leisure() } else { Ok(()) }
+    // What a snapshot has left was written long ago; and what was begun is brought to its end.
+    let is_thorough = inner.has_cleared_snapshot() || inner.merging.has_left_pass();
+    let is_worth_it = || is_thorough || inner.space_is_short() || inner.has_much_garbage();
+    if inner.leisure_wanted() && is_worth_it() { inner.reclaim_at_leisure(is_thorough) } else { Ok(()) }
 }
 
 fn commit_loop(inner: &Inner) {

@@ -79,8 +79,9 @@ impl Counters {
         self.merge_bytes_stitched.fetch_add(totals.bytes_stitched, Relaxed);
     }
 
-    pub(crate) fn note_merge(&self, took: Duration) {
-        self.merges.fetch_add(1, Relaxed);
+    /// `is_done`: else it ended early, and somebody else will go on.
+    pub(crate) fn note_merge(&self, took: Duration, is_done: bool) {
+        self.merges.fetch_add(u64::from(is_done), Relaxed);
         self.merge_us.fetch_add(took.as_micros() as u64, Relaxed);
     }
 

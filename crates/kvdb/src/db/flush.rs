@@ -17,7 +17,7 @@ use super::keyspaces::KeyspaceMeta;
 use super::patches::{Below, Source, WINDOW_RECORDS};
 use super::view::{Sealed, SealedLayer, View};
 use crate::cache::Pool;
-use crate::compaction::{CopyBound, Output, OutputSpec, Sink, Totals};
+use crate::compaction::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 use crate::iter::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 use crate::memtable::MemTable;
 use crate::run::Piece;
@@ -31,11 +31,11 @@ struct Collect {
 }
 
 impl Sink for Collect {
-    fn piece(&mut self, piece: Option<Arc<Piece>>, _bound: Option<&Bytes>) -> Result<()> {
-        if let Some(piece) = &piece {
+    fn piece(&mut self, finished: Option<Finished>, _bound: Option<&Bytes>) -> Result<()> {
+        if let Some(Finished { piece, .. }) = finished {
             progress::advance(piece.desc().data_bytes);
+            self.pieces.push(piece);
         }
-        self.pieces.extend(piece);
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use super::features::Announced;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
-use super::merges::{MergePace, ReclaimState, Registry};
+use super::merges::{MergePace, ReclaimState, Registry, Replaced};
 use super::named::Named;
 use super::options::Options;
 use super::signals::Bell;
@@ -98,6 +98,7 @@ pub(crate) struct Inner {
     pub(crate) debt_lacking_space: AtomicU64,
     /// The passes over all runs.
     pub(crate) reclaims: ReclaimState,
+    pub(crate) replaced: Replaced,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// What the superblocks say that the store may hold.

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::inner::Inner;
-use crate::compaction::{MergeJob, MergeOptions, Pace, Sink, Victims, picker};
+use crate::compaction::{Finished, MergeJob, MergeOptions, Pace, Sink, Victims, picker};
 use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
@@ -33,12 +33,14 @@ use crate::zone::Budget;
 mod pace;
 mod reclaim;
 mod registry;
-mod tight;
+mod slices;
 
 pub(crate) use pace::MergePace;
 pub(crate) use reclaim::ReclaimState;
 pub(crate) use registry::Registry;
 use registry::{Busy, Claim};
+pub(crate) use slices::Replaced;
+use slices::Slices;
 
 /// A merge of neighbours in one keyspace.
 struct Merge {
@@ -58,10 +60,37 @@ impl Merge {
     }
 }
 
+/// A merge that has been chosen.
+enum Due {
+    AtOnce(Merge),
+    InSlices(Slices),
+}
+
+impl Due {
+    /// All that it has to claim.
+    fn runs(&self) -> Vec<RunId> {
+        match self {
+            Self::AtOnce(merge) => merge.runs(),
+            Self::InSlices(slices) => slices.runs(),
+        }
+    }
+}
+
+/// Whether there is space for the merge that is due, and which one there is: of these units.
+enum Fit {
+    AtOnce(Range<usize>),
+    InSlices(Range<usize>, MergeOptions),
+    /// Another large merge is under way.
+    Later,
+    NoSpace,
+}
+
 /// A merge that is due.
 struct Urgent {
     keyspace: u32,
     range: Range<usize>,
+    /// If it does not fit otherwise.
+    in_slices: Option<MergeOptions>,
     /// Of its inputs.
     bytes: u64,
     /// Of the keyspace, without what is being merged.
@@ -75,14 +104,22 @@ impl Urgent {
 }
 
 /// On whose behalf a merge runs, and how.
+#[derive(Clone)]
 struct Terms {
     victims: Victims,
     budget: Budget,
     /// `None`: somebody waits for it.
     pace: Option<Arc<dyn Pace>>,
     options: MergeOptions,
-    /// There is hardly any space: it ends after each piece.
-    is_tight: bool,
+    /// It ends after each piece.
+    is_sliced: bool,
+}
+
+impl Terms {
+    /// Whether metadata is written twice: there may be hardly any space.
+    fn copies_meta(&self) -> bool {
+        !(self.is_sliced && self.budget == Budget::Reserve)
+    }
 }
 
 /// Takes over the output of one merge.
@@ -95,19 +132,20 @@ struct Install<'a> {
     /// The output is there already.
     added: bool,
     /// It ends after this piece.
-    is_tight: bool,
+    is_sliced: bool,
     stopped: bool,
 }
 
 impl Sink for Install<'_> {
-    fn piece(&mut self, piece: Option<Arc<Piece>>, bound: Option<&Bytes>) -> Result<()> {
+    fn piece(&mut self, finished: Option<Finished>, bound: Option<&Bytes>) -> Result<()> {
         let (keyspace, run) = (self.merge.keyspace, self.merge.output);
         let mut edits = Vec::new();
         if let Some(pace) = &self.pace {
             // One that only stitches has spent nothing so far, but its flushes of the device are in the way, too.
             pace.spend(0);
         }
-        if let Some(piece) = &piece {
+        if let Some(Finished { piece, totals }) = &finished {
+            self.inner.counters.note_merge_output(*totals);
             self.inner.flush_device("a merge's output")?;
             if !self.added {
                 edits.push(Edit::AddRun { keyspace, run, age: self.age });
@@ -125,7 +163,7 @@ impl Sink for Install<'_> {
                 None => edits.push(Edit::DropRun { keyspace, run: input.id }),
             }
         }
-        let fresh: Vec<Arc<Piece>> = piece.into_iter().collect();
+        let fresh: Vec<Arc<Piece>> = finished.into_iter().map(|finished| finished.piece).collect();
         self.inner.install(edits, &[keyspace], &fresh, |view| view)?;
         if bound.is_some() && self.is_to_stop() {
             // What is installed stays; the rest is merged by whoever comes next.
@@ -138,8 +176,7 @@ impl Sink for Install<'_> {
 
 impl Install<'_> {
     fn is_to_stop(&self) -> bool {
-        let is_wanted = || self.pace.is_some() && self.inner.merging.is_wanted();
-        self.is_tight || self.inner.stopping.load(Ordering::Acquire) || is_wanted()
+        self.is_sliced || self.inner.ends_early(self.pace.is_some())
     }
 }
 
@@ -153,16 +190,26 @@ impl Inner {
     /// early because somebody wants all runs to himself.
     pub(crate) fn merge_once(&self) -> Result<bool> {
         self.check_writable()?;
-        let Some((merge, claim)) = self.claim_merge()? else { return Ok(false) };
+        let Some((due, claim)) = self.claim_merge()? else { return Ok(false) };
         // There may be another one for another thread.
         self.work.ring();
         // The reserve belongs to flushes, deletions and reclaiming.
-        let (victims, budget) = (Victims::default(), Budget::Ordinary);
-        let done = self.run_merge(&merge, self.terms(&victims, budget, Some(self.pace())));
+        let (victims, budget, pace) = (Victims::default(), Budget::Ordinary, Some(self.pace()));
+        let done = match &due {
+            Due::AtOnce(merge) => self.run_merge(merge, self.terms(&victims, budget, pace)),
+            Due::InSlices(slices) => {
+                self.merge_in_slices(slices, &self.terms_of_slices(slices, &victims, budget, pace))
+            }
+        };
         // Who waits for the claim counts on the space of the inputs.
-        drop(merge);
+        drop(due);
         drop(claim);
         done
+    }
+
+    /// Whether a merge ends at its next piece; `gives_way`: nobody waits for it.
+    fn ends_early(&self, gives_way: bool) -> bool {
+        self.stopping.load(Ordering::Acquire) || (gives_way && self.merging.is_wanted())
     }
 
     /// Merges until none is due, and none is under way that could leave one.
@@ -183,22 +230,22 @@ impl Inner {
 
     /// As merges run ordinarily.
     fn terms(&self, victims: &Victims, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
-        Terms { victims: victims.clone(), budget, pace, options: self.options.merge, is_tight: false }
+        Terms { victims: victims.clone(), budget, pace, options: self.options.merge, is_sliced: false }
     }
 
     /// The most urgent merge, whose runs are the caller's until he drops the claim.
-    fn claim_merge(&self) -> Result<Option<(Merge, Claim<'_>)>> {
+    fn claim_merge(&self) -> Result<Option<(Due, Claim<'_>)>> {
         self.merging.claim(|busy| {
             // Under the lock of the claims, so that whoever has given his runs back has also installed what
             // became of them.
-            let Some((merge, is_large)) = self.most_urgent(busy)? else { return Ok(None) };
-            let runs = merge.runs();
-            Ok(Some((merge, runs, is_large)))
+            let Some((due, is_large)) = self.most_urgent(busy)? else { return Ok(None) };
+            let runs = due.runs();
+            Ok(Some((due, runs, is_large)))
         })
     }
 
     /// Of the keyspace that owes most; among equals the smallest. And whether it is large.
-    fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<(Merge, bool)>> {
+    fn most_urgent(&self, busy: &Busy<'_>) -> Result<Option<(Due, bool)>> {
         let view = self.view();
         let mut urgent: Option<Urgent> = None;
         let mut debt_lacking_space = 0;
@@ -207,37 +254,64 @@ impl Inner {
             let units: Vec<&[Arc<Run>]> = units_of(runs).collect();
             let free = |run: &Arc<Run>| (!busy.contains(run.id)).then(|| run.data_bytes());
             let unit_bytes: Vec<Option<u64>> = units.iter().map(|unit| unit.iter().map(free).sum()).collect();
-            let bytes_of = |range: &Range<usize>| -> u64 { unit_bytes[range.clone()].iter().flatten().sum() };
-            let Some(mut range) = picker::pick(&unit_bytes, kind, &self.options.merge) else { continue };
+            let Some(range) = picker::pick(&unit_bytes, kind, &self.options.merge) else { continue };
             let free_bytes: Vec<u64> = unit_bytes.iter().copied().flatten().collect();
             let debt_bytes = picker::debt_bytes(&free_bytes, &self.options.merge);
-            let room_bytes = self.room_for_merge(kind);
-            let bytes_max =
-                if busy.large_may_begin { room_bytes } else { room_bytes.min(self.small_bytes_max()) };
-            if bytes_of(&range) > bytes_max {
-                // What has piled up beside a large merge must not wait for its end, nor for space.
-                let Some(small) = picker::pick_small(&unit_bytes, bytes_max, &self.options.merge) else {
-                    if bytes_max == room_bytes {
-                        debt_lacking_space += debt_bytes;
-                    }
+            let runs_of = |range: &Range<usize>| {
+                let runs_in = |units: &[&[Arc<Run>]]| units.iter().map(|unit| unit.len()).sum::<usize>();
+                runs_in(&units[..range.start])..runs_in(&units[..range.end])
+            };
+            let in_slices = |range: &Range<usize>| self.slicing_at_leisure(kind, &runs[runs_of(range)]);
+            let (range, in_slices) = match self.fit(kind, &unit_bytes, range, busy, in_slices) {
+                Fit::AtOnce(range) => (range, None),
+                Fit::InSlices(range, options) => (range, Some(options)),
+                Fit::Later => continue,
+                Fit::NoSpace => {
+                    debt_lacking_space += debt_bytes;
                     continue;
-                };
-                range = small;
-            }
-            let bytes = bytes_of(&range);
-            let runs_in = |units: &[&[Arc<Run>]]| units.iter().map(|unit| unit.len()).sum::<usize>();
-            let range = runs_in(&units[..range.start])..runs_in(&units[..range.end]);
-            let found = Urgent { keyspace, range, bytes, debt_bytes };
+                }
+            };
+            let bytes = unit_bytes[range.clone()].iter().flatten().sum();
+            let found = Urgent { keyspace, range: runs_of(&range), in_slices, bytes, debt_bytes };
             if urgent.as_ref().is_none_or(|most| found.comes_before(most)) {
                 urgent = Some(found);
             }
         }
         self.debt_lacking_space.store(debt_lacking_space, Ordering::Relaxed);
-        Ok(urgent.map(|Urgent { keyspace, range, bytes, .. }| {
+        Ok(urgent.map(|Urgent { keyspace, range, in_slices, bytes, .. }| {
             let runs = view.version.runs(keyspace);
-            let merge = self.merge_of(keyspace, &runs[range.clone()], &runs[range.end..]);
-            (merge, bytes > self.small_bytes_max())
+            let inputs = &runs[range.clone()];
+            let due = match in_slices {
+                Some(options) => Due::InSlices(self.slices_of(keyspace, inputs, options)),
+                None => Due::AtOnce(self.merge_of(keyspace, inputs, &runs[range.end..])),
+            };
+            (due, bytes > self.small_bytes_max())
         }))
+    }
+
+    /// Of units of so many bytes of which those in `due` are to be merged; `in_slices` says how they can be.
+    fn fit(
+        &self,
+        kind: KeyspaceKind,
+        unit_bytes: &[Option<u64>],
+        due: Range<usize>,
+        busy: &Busy<'_>,
+        in_slices: impl Fn(&Range<usize>) -> Option<MergeOptions>,
+    ) -> Fit {
+        let (room_bytes, small_bytes_max) = (self.room_for_merge(kind), self.small_bytes_max());
+        let bytes_max = if busy.large_may_begin { room_bytes } else { room_bytes.min(small_bytes_max) };
+        let bytes: u64 = unit_bytes[due.clone()].iter().flatten().sum();
+        if bytes <= bytes_max {
+            return Fit::AtOnce(due);
+        }
+        // What has piled up beside a large merge must not wait for its end, nor for space.
+        if let Some(small) = picker::pick_small(unit_bytes, bytes_max, &self.options.merge) {
+            return Fit::AtOnce(small);
+        }
+        if bytes > small_bytes_max && !busy.large_may_begin {
+            return Fit::Later;
+        }
+        in_slices(&due).map_or(Fit::NoSpace, |options| Fit::InSlices(due, options))
     }
 
     /// How many bytes a merge may read at most, which it holds until it ends: more would fill the store for nothing. Blocks are
@@ -275,7 +349,7 @@ impl Inner {
         let mut spec = self.output_spec(merge.keyspace, &meta, false, terms.budget);
         spec.pace.clone_from(&terms.pace);
         spec.piece_bytes = terms.options.piece_bytes;
-        spec.copies_meta = !terms.is_tight;
+        spec.copies_meta = terms.copies_meta();
         spec.filters = merge.inputs.iter().any(|run| run.is_searched());
         let job = MergeJob {
             spec,
@@ -290,17 +364,16 @@ impl Inner {
         };
         // An earlier slice may have begun it.
         let added = self.view().version.runs(merge.keyspace).iter().any(|run| run.id == merge.output);
-        let (age, is_tight) = (newest.age, terms.is_tight);
+        let (age, is_sliced) = (newest.age, terms.is_sliced);
         let mut install =
-            Install { inner: self, merge, age, pace: terms.pace, added, is_tight, stopped: false };
+            Install { inner: self, merge, age, pace: terms.pace, added, is_sliced, stopped: false };
         let result = job.run(&mut install);
-        if install.stopped {
-            return Ok(false);
+        let is_done = !install.stopped;
+        if is_done {
+            self.health.observe(result)?;
         }
-        let totals = self.health.observe(result)?;
-        self.counters.note_merge_output(totals);
-        self.counters.note_merge(self.clock.monotonic().saturating_sub(start));
-        Ok(true)
+        self.counters.note_merge(self.clock.monotonic().saturating_sub(start), is_done);
+        Ok(is_done)
     }
 }
 

@@ -22,7 +22,7 @@ use super::features::Announced;
 use super::health::Health;
 use super::inner::{Inner, Ledger, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
-use super::merges::{MergePace, ReclaimState, Registry};
+use super::merges::{MergePace, ReclaimState, Registry, Replaced};
 use super::named::Named;
 use super::options::{Background, CreateOptions, Options};
 use super::signals::Bell;
@@ -192,6 +192,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         flush_is_full: AtomicBool::new(false),
         debt_lacking_space: AtomicU64::new(0),
         reclaims: ReclaimState::default(),
+        replaced: Replaced::default(),
         deleted_positions: Mutex::default(),
         announced,
     })

@@ -15,11 +15,25 @@ use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
 use super::registry::Exclusive;
 use super::{Inner, bytes_of, full_is_false};
 use crate::compaction::Victims;
+use crate::format::PieceDesc;
 use crate::version::Run;
 use crate::zone::{Budget, ZoneState};
 
 /// A zone with less live data than this share is emptied when space is short.
 const VICTIM_LIVE_PERCENT: u64 = 60;
+
+/// At leisure all rows of a keyspace are merged when one of so many may have been overwritten or deleted: it goes over all of
+/// them, and somebody may write a little all the time.
+const ROWS_PER_CHANGE: u64 = 16;
+
+/// Where space is not short it is worth it when half of them may have been.
+const ROWS_PER_CHANGE_OF_MUCH: u64 = 2;
+
+/// Rows of less than this part of the capacity are not looked at then.
+const SHARE_OF_MUCH: u64 = 64;
+
+/// A range tombstone may delete much: for so many rows it counts.
+const CHANGES_OF_RANGE: u64 = 256;
 
 /// No pass knew of anything.
 const NEVER: Seqno = 0;
@@ -67,27 +81,28 @@ impl Inner {
     }
 
     /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
-    /// beside it. Ends early when somebody wants all runs to himself.
-    pub(crate) fn reclaim_at_leisure(&self) -> Result<()> {
+    /// beside it. Ends early when somebody wants all runs to himself. `is_thorough`: there is garbage that no change tells of, else
+    /// rows are left alone of which hardly any have changed.
+    pub(crate) fn reclaim_at_leisure(&self, is_thorough: bool) -> Result<()> {
         let (mark, mut is_flushed) = self.begin_reclaim()?;
         // Until it is through: one that fails or ends early is to be done again.
         self.merging.leave_pass(true);
-        let mut is_through = self.merge_at_leisure(mark)?;
+        let mut is_through = self.merge_at_leisure(mark, is_thorough)?;
         if !is_flushed && is_through && full_is_false(self.flush_all())? {
             is_flushed = true;
             // As in `reclaim`.
-            is_through = self.merge_at_leisure(mark)?;
+            is_through = self.merge_at_leisure(mark, is_thorough)?;
         }
         self.merging.leave_pass(!is_through || !is_flushed);
         Ok(())
     }
 
     /// False when it ended early.
-    fn merge_at_leisure(&self, mark: Seqno) -> Result<bool> {
+    fn merge_at_leisure(&self, mark: Seqno, is_thorough: bool) -> Result<bool> {
         let mut has_skipped = false;
-        let result = self
-            .merge_each(&Victims::default(), &mut has_skipped)
-            .and_then(|is_through| Ok(is_through && self.merge_each(&self.victims(), &mut has_skipped)?));
+        let mut each = |victims: &Victims| self.merge_each(victims, is_thorough, &mut has_skipped);
+        let result =
+            each(&Victims::default()).and_then(|is_through| Ok(is_through && each(&self.victims())?));
         if !matches!(result, Ok(false)) {
             // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
             // further, since he may take the reserve.
@@ -110,6 +125,17 @@ impl Inner {
         self.reclaim_wanted() && self.position().0 > self.reclaims.seqno_at_leisure.load(Ordering::Acquire)
     }
 
+    /// Whether rows may have much garbage. Which merges are due goes by bytes, of which deletions have few.
+    pub(crate) fn has_much_garbage(&self) -> bool {
+        let bytes_min = self.ctx.zones.space().bytes_capacity / SHARE_OF_MUCH;
+        self.view().version.keyspaces().any(|(keyspace, runs)| {
+            runs.len() > 1
+                && bytes_of(runs) >= bytes_min
+                && matches!(self.keyspaces.kind(keyspace), Ok(KeyspaceKind::Tuple))
+                && is_changed(runs, ROWS_PER_CHANGE_OF_MUCH)
+        })
+    }
+
     /// The last operation that a pass which begins now knows of; false: there was no space to flush all of them.
     fn begin_reclaim(&self) -> Result<(Seqno, bool)> {
         let mark = self.position().0;
@@ -130,7 +156,7 @@ impl Inner {
     }
 
     /// Waits until no merge is under way.
-    fn claim_all(&self) -> Exclusive<'_> {
+    pub(super) fn claim_all(&self) -> Exclusive<'_> {
         let mut hurry = None;
         self.merging.exclusive(|| hurry = Some(self.pace.hurry()))
     }
@@ -233,7 +259,7 @@ impl Inner {
         if !self.ctx.zones.reserves_for_merges() {
             return Ok(false);
         }
-        full_is_false(self.merge_tightly(keyspace, victims, budget))
+        full_is_false(self.merge_tightly(keyspace, victims, budget, None).map(drop))
     }
 
     /// Merges all runs of a keyspace, which needs as much space as what is copied takes.
@@ -248,34 +274,59 @@ impl Inner {
         Ok(())
     }
 
-    /// As [`Inner::merge_everything`], with a claim for each keyspace; passes over those that do not fit, and says so. False when
-    /// it ended early.
-    fn merge_each(&self, victims: &Victims, has_skipped: &mut bool) -> Result<bool> {
+    /// As [`Inner::merge_everything`], with a claim for each keyspace; passes over those that are not worth it or find no space, and
+    /// says so. False when it ended early.
+    fn merge_each(&self, victims: &Victims, is_thorough: bool, has_skipped: &mut bool) -> Result<bool> {
         let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
         for keyspace in keyspaces {
-            if !is_worth_it(self.view().version.runs(keyspace), victims)? {
+            let view = self.view();
+            let runs = view.version.runs(keyspace);
+            if !is_worth_it(runs, victims)? {
                 continue;
             }
-            if !self.keyspace_fits(keyspace)? {
+            let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
+            if is_tuple && !is_thorough && !victims.any() && !is_changed(runs, ROWS_PER_CHANGE) {
                 *has_skipped = true;
                 continue;
             }
-            let alone = self.claim_all();
-            let view = self.view();
-            let runs = view.version.runs(keyspace);
-            let merge = self.merge_of(keyspace, runs, &[]);
-            let claim = alone.narrow(merge.runs());
-            self.work.ring();
-            let pace = Some(self.pace());
-            let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, pace));
-            // Who waits for the claim counts on the space of the inputs.
-            drop((merge, view));
-            drop(claim);
-            if !done? {
+            drop(view);
+            let is_done = if self.keyspace_fits(keyspace)? {
+                self.merge_at_once_beside_others(keyspace, victims)?
+            } else {
+                // Of what is copied as a whole nothing is left to be emptied; and what others merge meanwhile, this does not.
+                *has_skipped = true;
+                victims.any() || self.merge_tightly_beside_others(keyspace)?
+            };
+            if !is_done {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Merges all runs of a keyspace, which it claims. False when it ended early.
+    fn merge_at_once_beside_others(&self, keyspace: u32, victims: &Victims) -> Result<bool> {
+        let alone = self.claim_all();
+        let view = self.view();
+        let merge = self.merge_of(keyspace, view.version.runs(keyspace), &[]);
+        let claim = alone.narrow(merge.runs());
+        self.work.ring();
+        let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, Some(self.pace())));
+        // Who waits for the claim counts on the space of the inputs.
+        drop((merge, view));
+        drop(claim);
+        done
+    }
+
+    /// As [`Inner::merge_at_once_beside_others`], in slices; true, too, when there was no space.
+    fn merge_tightly_beside_others(&self, keyspace: u32) -> Result<bool> {
+        if !self.ctx.zones.reserves_for_merges() || self.readers_hold_much() {
+            return Ok(true);
+        }
+        match self.merge_tightly(keyspace, &Victims::default(), Budget::Ordinary, Some(&self.pace())) {
+            Err(StoreError::Full) => Ok(true),
+            ended => ended,
+        }
     }
 
     /// The zones that are worth emptying: at least three of them become at most two.
@@ -287,6 +338,21 @@ impl Inner {
         });
         Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
     }
+}
+
+/// Whether one of so many rows of a keyspace, or more, may have been overwritten or deleted since they were merged.
+fn is_changed(runs: &[Arc<Run>], rows_per_change: u64) -> bool {
+    let Some((oldest, newer)) = runs.split_last().filter(|(_, newer)| !newer.is_empty()) else {
+        // It is known to have some.
+        return true;
+    };
+    let sum = |runs: &[Arc<Run>], of: fn(&PieceDesc) -> u64| -> u64 {
+        runs.iter().flat_map(|run| &run.pieces).map(|piece| of(piece.desc())).sum()
+    };
+    let rows = sum(std::slice::from_ref(oldest), |piece| piece.records);
+    let changes =
+        sum(newer, |piece| piece.records.saturating_add(piece.tombstones.saturating_mul(CHANGES_OF_RANGE)));
+    changes.saturating_mul(rows_per_change) >= rows
 }
 
 /// Whether a merge of all runs of a keyspace may free anything.

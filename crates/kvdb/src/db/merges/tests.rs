@@ -13,7 +13,7 @@ use kvfs_store::clock::{ManualClock, SystemClock};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 
-use super::{Claim, Merge, Terms};
+use super::{Claim, Due, Merge, Terms};
 use crate::compaction::{Pace, Victims};
 use crate::db::inner::Inner;
 use crate::format::Extent;
@@ -21,7 +21,7 @@ use crate::version::Run;
 use crate::zone::{Budget, Stream};
 use crate::{Background, CreateOptions, Db, Options};
 
-mod tight;
+mod slices;
 
 const ZONE_BYTES: u32 = 256 << 10;
 const CAPACITY: u64 = 400 * ZONE_BYTES as u64;
@@ -164,7 +164,7 @@ fn claim(inner: &Inner, rows: Keyspace, range: std::ops::Range<usize>) -> (Merge
 
 fn terms(pace: impl Pace + 'static) -> Terms {
     let (victims, pace) = (Victims::default(), Some(Arc::new(pace) as Arc<dyn Pace>));
-    Terms { victims, budget: Budget::Ordinary, pace, options: options().merge, is_tight: false }
+    Terms { victims, budget: Budget::Ordinary, pace, options: options().merge, is_sliced: false }
 }
 
 /// Two threads of which one runs at a time: at each step a die says who goes on. So a seed replays exactly.
@@ -462,7 +462,7 @@ fn a_reclaim_at_leisure_that_could_not_flush_is_done_again_when_flushes_go_on() 
     batch.delete_range(rows, key(0), key(KEYS));
     db.apply(batch, Durability::Buffered).expect("applies");
     let taken = take_all_space(&db);
-    db.inner.reclaim_at_leisure().expect("is no failure");
+    db.inner.reclaim_at_leisure(true).expect("is no failure");
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1, "the deletion is in memory");
     assert!(db.inner.merging.has_left_pass() && !db.inner.reclaim_wanted(), "nothing has changed so far");
 
@@ -471,7 +471,7 @@ fn a_reclaim_at_leisure_that_could_not_flush_is_done_again_when_flushes_go_on() 
     }
     db.inner.flush_all().expect("flushes");
     assert!(db.inner.merging.has_left_pass() && db.inner.reclaim_wanted());
-    db.inner.reclaim_at_leisure().expect("merges");
+    db.inner.reclaim_at_leisure(true).expect("merges");
     assert!(!db.inner.merging.has_left_pass() && !db.inner.reclaim_wanted());
     assert!(db.inner.view().version.runs(rows.0).is_empty(), "everything is gone");
 }
@@ -487,8 +487,9 @@ fn the_keyspace_that_owes_most_is_merged_first_and_among_equals_the_smallest() {
         (0..runs).for_each(|run| write_run(&db, rows, run, len));
     }
     let order: Vec<u32> = std::iter::from_fn(|| {
-        let (merge, claim) = db.inner.claim_merge().expect("looks")?;
+        let (due, claim) = db.inner.claim_merge().expect("looks")?;
         std::mem::forget(claim);
+        let Due::AtOnce(merge) = due else { panic!("there is space for all") };
         Some(merge.keyspace)
     })
     .collect();
@@ -562,7 +563,7 @@ fn clearing_up_at_leisure_leaves_new_runs_to_others() {
         assert!(clearing.join().expect("ends").expect("merges"));
     });
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 2);
-    db.inner.reclaim_at_leisure().expect("merges all");
+    db.inner.reclaim_at_leisure(true).expect("merges all");
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1);
     compare(&db, rows, &model).expect("the same");
 }

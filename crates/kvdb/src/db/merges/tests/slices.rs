@@ -6,11 +6,12 @@ use kvfs_device::{CrashMode, Device, Rng};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, StoreError};
 
 use super::{
-    Free, Model, Terms, ZONE_BYTES, change_and_flush, compare, crash_device, four_runs, memory, open_with,
-    options, terms,
+    CAPACITY, Free, KEYS, Model, Terms, ZONE_BYTES, change_and_flush, compare, crash_device, four_runs, key,
+    memory, open_with, options, terms,
 };
 use crate::Db;
 use crate::compaction::Victims;
+use crate::db::merges::{Due, bytes_of};
 use crate::format::Extent;
 use crate::zone::{Budget, Stream};
 
@@ -22,7 +23,7 @@ fn open_with_long_pieces(device: Arc<dyn Device>) -> Arc<Db> {
 }
 
 fn merge_tightly(db: &Db, rows: Keyspace) -> kvfs_store::Result<()> {
-    db.inner.merge_tightly(rows.0, &Victims::default(), Budget::Deleting)
+    db.inner.merge_tightly(rows.0, &Victims::default(), Budget::Deleting, None).map(drop)
 }
 
 fn runs(db: &Db, rows: Keyspace) -> usize {
@@ -41,6 +42,49 @@ fn leave(db: &Db, zones: u64) -> Vec<Extent> {
     taken
 }
 
+/// Takes zones until no more than so many bytes are left for writes.
+fn leave_for_writes(db: &Db, bytes: u64) -> Vec<Extent> {
+    let mut taken = Vec::new();
+    while db.inner.space_left() > bytes {
+        taken.push(
+            db.inner.ctx.zones.allocate(Stream::MergeBlock, ZONE_BYTES, Budget::Ordinary).expect("is free"),
+        );
+    }
+    taken
+}
+
+fn bytes(db: &Db, rows: Keyspace) -> u64 {
+    bytes_of(db.inner.view().version.runs(rows.0))
+}
+
+/// With more rows than there is space left, in so many runs that a merge of all is due.
+fn more_rows_than_space(seed: u64) -> (Arc<Db>, Keyspace, Model, Vec<Extent>) {
+    const RUNS: usize = 5;
+    let mut options = options();
+    (options.merge.piece_bytes, options.merge.class_runs) = (64 << 20, RUNS);
+    let db = open_with(memory(), options);
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let (mut model, mut rng) = (Model::new(), Rng::new(seed));
+    for _ in 0..RUNS {
+        let mut batch = Batch::new();
+        for number in 0..KEYS {
+            if rng.below(4) == 0 {
+                continue;
+            }
+            let mut value = vec![0; 1000 + rng.index(3000)];
+            rng.fill(&mut value);
+            batch.put(rows, key(number), value.clone());
+            model.insert(key(number), value);
+        }
+        db.apply(batch, Durability::Synced).expect("applies");
+        db.inner.seal_if(|active| active.bytes() > 0);
+        db.inner.flush_all().expect("flushes");
+    }
+    assert_eq!(runs(&db, rows), RUNS);
+    let taken = leave_for_writes(&db, bytes(&db, rows) * 4 / 5);
+    (db, rows, model, taken)
+}
+
 fn same(db: &Db, rows: Keyspace, model: &Model, what: &str) {
     compare(db, rows, model).unwrap_or_else(|error| panic!("{what}: {error}"));
 }
@@ -52,7 +96,7 @@ fn all_runs_become_one_with_space_for_a_part_of_them() {
         let (rows, mut model) = four_runs(&db, seed);
         let mut rng = Rng::new(seed + 100);
         (0..4).for_each(|_| change_and_flush(&db, rows, &mut model, &mut rng));
-        let bytes: u64 = db.inner.view().version.runs(rows.0).iter().map(|run| run.data_bytes()).sum();
+        let bytes = bytes(&db, rows);
         assert!(bytes > 20 * u64::from(ZONE_BYTES), "seed {seed}: {bytes} bytes");
         let _taken = leave(&db, 12);
         merge_tightly(&db, rows).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -155,7 +199,7 @@ fn what_a_merge_that_ended_early_has_left_is_not_merged_past_its_output() {
         let inputs: Vec<_> = all[..3].iter().map(|run| run.id).collect();
         drop(all);
         while bytes(slice.output) < CLASS_BYTES {
-            let terms = Terms { is_tight: true, ..terms(Free) };
+            let terms = Terms { is_sliced: true, ..terms(Free) };
             assert!(!db.inner.run_merge(&slice, terms).expect("merges"), "seed {seed}: it is through");
             slice.inputs = runs(&db).into_iter().filter(|run| inputs.contains(&run.id)).collect();
         }
@@ -166,4 +210,99 @@ fn what_a_merge_that_ended_early_has_left_is_not_merged_past_its_output() {
         db.inner.reclaim(Budget::Deleting).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         same(&db, rows, &model, &format!("seed {seed}, in the end"));
     }
+}
+
+#[test]
+fn rows_that_do_not_fit_at_once_are_merged_in_slices_while_nobody_waits() {
+    for seed in 1..4 {
+        let (db, rows, model, _taken) = more_rows_than_space(seed);
+        let (due, claim) = db.inner.claim_merge().expect("looks").expect("one is due");
+        assert!(matches!(due, Due::InSlices(_)), "seed {seed}: it fits");
+        assert_eq!(due.runs().len(), 2 * runs(&db, rows) + 1, "seed {seed}: it claims all that it makes");
+        drop((due, claim));
+        let copied = || db.inner.counters.list().into_iter().find(|(name, _)| name == "merge.bytes_written");
+        assert_eq!(copied().expect("is counted").1, 0);
+        assert!(db.inner.merge_once().expect("merges"), "seed {seed}");
+        assert_eq!(runs(&db, rows), 1, "seed {seed}");
+        let (copied, merged) = (copied().expect("is counted").1, bytes(&db, rows));
+        assert!(copied > merged * 9 / 10, "seed {seed}: all slices count: {copied} bytes for {merged}");
+        same(&db, rows, &model, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn who_reads_what_slices_replace_ends_those_that_nobody_waits_for() {
+    let (db, rows, model, _taken) = more_rows_than_space(1);
+    let reader = db.inner.view();
+    let before = db.inner.space_left();
+    assert!(!db.inner.merge_once().expect("gives way"), "it ended early");
+    assert!(db.inner.readers_hold_much());
+    let held = before - db.inner.space_left();
+    assert!(held < CAPACITY / 16, "writers keep what is theirs: {held} bytes are held");
+    let runs_then = runs(&db, rows);
+    assert!(!db.inner.merge_once().expect("looks") && runs(&db, rows) == runs_then, "nothing begins");
+    same(&db, rows, &model, "half-way");
+    drop(reader);
+    db.inner.reclaim(Budget::Deleting).expect("merges");
+    assert_eq!(runs(&db, rows), 1);
+    same(&db, rows, &model, "in the end");
+}
+
+#[test]
+fn at_leisure_rows_that_do_not_fit_give_back_what_was_deleted() {
+    let (db, rows, mut model, _taken) = more_rows_than_space(1);
+    let mut batch = Batch::new();
+    for key in model.keys() {
+        batch.delete(rows, key.clone());
+    }
+    model.clear();
+    db.apply(batch, Durability::Buffered).expect("deletes");
+    let before = db.inner.space_left();
+    db.inner.reclaim_at_leisure(false).expect("merges");
+    assert_eq!(runs(&db, rows), 0, "everything is gone");
+    assert!(db.inner.space_left() > 2 * before);
+    same(&db, rows, &model, "empty");
+}
+
+#[test]
+fn at_leisure_rows_are_left_alone_of_which_hardly_any_have_changed() {
+    let db = open_with_long_pieces(memory());
+    let (rows, mut model) = four_runs(&db, 1);
+    db.inner.reclaim_at_leisure(false).expect("merges");
+    assert_eq!(runs(&db, rows), 1);
+    for (changed, is_thorough, left) in [(3, false, 2), (3, true, 1), (KEYS / 8, false, 1)] {
+        let mut batch = Batch::new();
+        for number in 0..changed {
+            batch.put(rows, key(number), vec![9; 100]);
+            model.insert(key(number), vec![9; 100]);
+        }
+        db.apply(batch, Durability::Buffered).expect("applies");
+        db.inner.reclaim_at_leisure(is_thorough).expect("merges");
+        assert_eq!(runs(&db, rows), left, "{changed} rows changed, thorough: {is_thorough}");
+    }
+    same(&db, rows, &model, "in the end");
+}
+
+#[test]
+fn when_half_of_the_rows_were_deleted_they_are_merged_at_leisure() {
+    let (db, rows, mut model, _taken) = more_rows_than_space(1);
+    db.inner.reclaim(Budget::Deleting).expect("merges");
+    let keys: Vec<Vec<u8>> = model.keys().cloned().collect();
+    let mut delete = |part: std::ops::Range<usize>| {
+        let mut batch = Batch::new();
+        for key in &keys[part] {
+            batch.delete(rows, key.clone());
+            model.remove(key);
+        }
+        db.apply(batch, Durability::Buffered).expect("deletes");
+        db.inner.seal_if(|active| active.bytes() > 0);
+        db.inner.flush_all().expect("flushes");
+        db.inner.has_much_garbage()
+    };
+    assert!(!delete(0..keys.len() / 3), "a third may stay");
+    assert!(delete(keys.len() / 3..keys.len() * 2 / 3));
+    let before = bytes(&db, rows);
+    db.inner.reclaim_at_leisure(false).expect("merges");
+    assert!(!db.inner.has_much_garbage() && bytes(&db, rows) < before / 2);
+    same(&db, rows, &model, "in the end");
 }

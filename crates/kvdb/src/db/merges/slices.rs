@@ -1,0 +1,295 @@
+//! Merges in slices, where there is less space than they copy.
+//!
+//! A merge gives the space of its inputs back when it ends, and so needs as much space as it copies. Where there is not
+//! so much, it goes on in *slices*: after each piece the merge ends, what its inputs have lost is
+//! free, and the next slice goes on from there, into the same run. What it needs then is what the inputs have begun to give
+//! and still hold. So pieces are as short as the space asks for, down to a zone; longer ones are cut first, which copies
+//! hardly anything; and there are no more inputs at a time than there are free zones for. With two of them all runs of a
+//! keyspace become one in the end, but the newest data is copied once for each run.
+//!
+//! Thread safety: the caller has claimed the runs ([`Slices::runs`]), or has all. Invariants: as for merges that end early;
+//! nobody here holds a version while a slice is over, since that would hold the space. Readers may: where nobody waits for the
+//! merge, it ends before what they hold comes to much.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use kvfs_store::{KeyspaceKind, Result, StoreError};
+use parking_lot::Mutex;
+
+use super::reclaim::is_worth_it;
+use super::{Inner, Merge, Terms};
+use crate::compaction::{MergeOptions, Pace, Victims};
+use crate::format::SECTOR_BYTES;
+use crate::run::Piece;
+use crate::version::{Run, RunId};
+use crate::zone::Budget;
+
+/// With shorter pieces, metadata would take a large part of the space (bytes).
+const PIECE_BYTES_MIN: u64 = 256 << 10;
+/// Zones that an input holds besides the piece that has been begun: its neighbours have parts of its first and last one.
+const ZONES_OF_INPUT: u64 = 2;
+/// Zones that the output of a slice begins besides its data: of metadata, and one that it fills in part.
+const ZONES_OF_OUTPUT: u64 = 3;
+
+/// The part of the capacity that merges for which nobody waits leave to those who write, and half of which readers may hold.
+const SHARE_OF_WRITERS: u64 = 16;
+
+/// A merge in slices. It knows its inputs by name, so as not to hold them.
+pub(super) struct Slices {
+    pub(super) keyspace: u32,
+    /// Newest first, and what each of them is called when it has been cut.
+    inputs: Vec<(RunId, RunId)>,
+    output: RunId,
+    options: MergeOptions,
+}
+
+impl Slices {
+    /// All that it has to claim.
+    pub(super) fn runs(&self) -> Vec<RunId> {
+        self.inputs.iter().flat_map(|&(run, cut)| [run, cut]).chain([self.output]).collect()
+    }
+}
+
+/// Pieces that merges in slices have replaced, as long as somebody reads them.
+#[derive(Default)]
+pub(crate) struct Replaced {
+    pieces: Mutex<Vec<Weak<Piece>>>,
+}
+
+impl Replaced {
+    /// The pieces of `old` that `new`, which it has become, has no more.
+    fn add(&self, old: &Run, new: Option<&Run>) {
+        let count = old.pieces.len() - new.map_or(0, |run| run.pieces.len());
+        self.pieces.lock().extend(old.pieces[..count].iter().map(Arc::downgrade));
+    }
+
+    /// What they hold (bytes). Of one that was cut it will be lost when its parts are merged.
+    fn bytes(&self) -> u64 {
+        let mut pieces = self.pieces.lock();
+        pieces.retain(|piece| piece.strong_count() > 0);
+        pieces.iter().filter_map(Weak::upgrade).map(|piece| piece.desc().data_bytes).sum()
+    }
+}
+
+impl Inner {
+    /// Merges all runs of a keyspace into one, for a write within `budget`. With a `pace`, for nobody who waits: the runs are
+    /// claimed here then. False when it ended early.
+    ///
+    /// # Errors
+    /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors, corruption.
+    pub(super) fn merge_tightly(
+        &self,
+        keyspace: u32,
+        victims: &Victims,
+        budget: Budget,
+        pace: Option<&Arc<dyn Pace>>,
+    ) -> Result<bool> {
+        let kind = self.keyspaces.kind(keyspace)?;
+        let Some(age) = self.view().version.runs(keyspace).first().map(|run| run.age) else {
+            return Ok(true);
+        };
+        let mut count_max = usize::MAX;
+        loop {
+            let alone = pace.map(|_| self.claim_all());
+            let (slices, is_all) = {
+                let view = self.view();
+                let all = view.version.runs(keyspace);
+                // What is flushed meanwhile is for the next time: each would have all that is merged copied once more.
+                let newer = all.iter().take_while(|run| run.age > age).count();
+                let runs = &all[newer..];
+                if !is_worth_it(runs, victims)? {
+                    return Ok(true);
+                }
+                if self.stopping.load(Ordering::Acquire) {
+                    return Ok(false);
+                }
+                let (options, count) = self.slicing(kind, runs, self.room_for_slices(Budget::Reserve));
+                if count < 2 && runs.len() > 1 && budget == Budget::Ordinary {
+                    // Only for deletions it is tried all the same.
+                    return Err(StoreError::Full);
+                }
+                let count = count.min(count_max).max(2).min(runs.len());
+                (self.slices_of(keyspace, &runs[..count], options), count == runs.len())
+            };
+            let claim = alone.map(|alone| alone.narrow(slices.runs()));
+            if claim.is_some() {
+                self.work.ring();
+            }
+            let terms = self.terms_of_slices(&slices, victims, Budget::Reserve, pace.cloned());
+            let merged = self.merge_in_slices(&slices, &terms);
+            drop(claim);
+            match (merged, slices.inputs.len()) {
+                (Ok(true), _) if is_all => return Ok(true),
+                (Ok(true), _) => {}
+                (Err(StoreError::Full), count) if count > 2 => count_max = count / 2,
+                (ended, _) => return ended,
+            }
+        }
+    }
+
+    /// How a merge of these runs can be cut so that it fits beside what others write; `None`: not at all, or readers hold much
+    /// of what was merged before.
+    pub(super) fn slicing_at_leisure(&self, kind: KeyspaceKind, runs: &[Arc<Run>]) -> Option<MergeOptions> {
+        let (options, count) = self.slicing(kind, runs, self.room_for_slices(Budget::Ordinary));
+        (count == runs.len() && !self.readers_hold_much()).then_some(options)
+    }
+
+    /// Whether so much of what slices have replaced is still read that nothing more should be.
+    pub(super) fn readers_hold_much(&self) -> bool {
+        self.replaced.bytes() > self.share_of_writers() / 2
+    }
+
+    /// See [`SHARE_OF_WRITERS`] (bytes).
+    fn share_of_writers(&self) -> u64 {
+        self.ctx.zones.space().bytes_capacity / SHARE_OF_WRITERS
+    }
+
+    /// What is free for slices within `budget` (bytes).
+    fn room_for_slices(&self, budget: Budget) -> u64 {
+        match budget {
+            Budget::Ordinary => self.space_left().saturating_sub(self.share_of_writers()),
+            _ => self.ctx.zones.free_bytes(budget).saturating_sub(self.bytes_waiting()),
+        }
+    }
+
+    /// How a merge of these runs is cut where so much is free, and how many of the first of them can take part. Rows are all
+    /// copied: what is stitched here and there keeps zones from becoming free, of which none is to spare.
+    fn slicing(&self, kind: KeyspaceKind, runs: &[Arc<Run>], room_bytes: u64) -> (MergeOptions, usize) {
+        let options = self.options.merge;
+        let piece_bytes_min =
+            PIECE_BYTES_MIN.max(self.ctx.zones.zone_bytes().into()).min(options.piece_bytes);
+        let mut piece_bytes = options.piece_bytes;
+        // Half of it: what others take meanwhile must not end it.
+        while piece_bytes > piece_bytes_min
+            && self.inputs_that_fit(runs, piece_bytes, room_bytes / 2) < runs.len()
+        {
+            piece_bytes = (piece_bytes / 2).max(piece_bytes_min);
+        }
+        let stitch_bytes_min = if kind == KeyspaceKind::Tuple { u64::MAX } else { options.stitch_bytes_min };
+        let count = self.inputs_that_fit(runs, piece_bytes, room_bytes);
+        (MergeOptions { stitch_bytes_min, piece_bytes, ..options }, count)
+    }
+
+    /// How many of the first of these runs can be merged at once where so much is free.
+    fn inputs_that_fit(&self, runs: &[Arc<Run>], piece_bytes: u64, room_bytes: u64) -> usize {
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
+        let zones_of = |bytes: u64| bytes.div_ceil(zone_bytes);
+        let mut left = (room_bytes / zone_bytes).saturating_sub(zones_of(piece_bytes) + ZONES_OF_OUTPUT);
+        let fits = |run: &&Arc<Run>| {
+            let largest = run.pieces.iter().map(|piece| piece.desc().data_bytes).max().unwrap_or(0);
+            let piece_bytes = if is_large(run, piece_bytes) { piece_bytes } else { largest };
+            let zones = zones_of(piece_bytes) + ZONES_OF_INPUT + zones_of(bytes_of_cut(run, piece_bytes));
+            let rest = left.checked_sub(zones);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        runs.iter().take_while(fits).count()
+    }
+
+    /// Of these runs, which are neighbours.
+    pub(super) fn slices_of(&self, keyspace: u32, runs: &[Arc<Run>], options: MergeOptions) -> Slices {
+        let inputs = runs.iter().map(|run| (run.id, self.new_run_id())).collect();
+        Slices { keyspace, inputs, output: self.new_run_id(), options }
+    }
+
+    /// As slices run: each merge ends after a piece.
+    pub(super) fn terms_of_slices(
+        &self,
+        slices: &Slices,
+        victims: &Victims,
+        budget: Budget,
+        pace: Option<Arc<dyn Pace>>,
+    ) -> Terms {
+        Terms { options: slices.options, is_sliced: true, ..self.terms(victims, budget, pace) }
+    }
+
+    /// False when it ended early.
+    pub(super) fn merge_in_slices(&self, slices: &Slices, terms: &Terms) -> Result<bool> {
+        let keyspace = slices.keyspace;
+        let mut inputs = Vec::new();
+        for &(input, cut) in &slices.inputs {
+            let is_large = |run: &Run| is_large(run, slices.options.piece_bytes);
+            let Some(merge) = self.merge_of_these(keyspace, &[input], cut, is_large) else {
+                inputs.push(input);
+                continue;
+            };
+            // Nothing is dropped, so hardly anything has to be copied.
+            let options = MergeOptions { stitch_bytes_min: 0, ..slices.options };
+            let terms = Terms { victims: Victims::default(), options, ..terms.clone() };
+            if !self.slice_by_slice(Merge { bottom: false, ..merge }, &terms)? {
+                return Ok(false);
+            }
+            inputs.push(cut);
+        }
+        // One of which nothing counted any more has become none.
+        let is_there = |id: &RunId| self.view().version.runs(keyspace).iter().any(|run| run.id == *id);
+        inputs.retain(is_there);
+        match self.merge_of_these(keyspace, &inputs, slices.output, |_| true) {
+            Some(merge) => self.slice_by_slice(merge, terms),
+            None => Ok(true),
+        }
+    }
+
+    /// Of these runs into `output`, if `wanted` says so of any. Others may have come before them since they were chosen.
+    fn merge_of_these(
+        &self,
+        keyspace: u32,
+        ids: &[RunId],
+        output: RunId,
+        wanted: impl Fn(&Run) -> bool,
+    ) -> Option<Merge> {
+        let view = self.view();
+        let runs = view.version.runs(keyspace);
+        // Their order may be another one: runs of one age are ordered by number, and one that was cut has a new one.
+        let start = runs.iter().position(|run| ids.contains(&run.id))?;
+        let inputs = runs.get(start..start + ids.len())?;
+        assert!(inputs.iter().all(|run| ids.contains(&run.id)), "neighbours stay neighbours");
+        let is_wanted = inputs.iter().any(|run| wanted(run));
+        is_wanted.then(|| Merge { output, ..self.merge_of(keyspace, inputs, &runs[start + ids.len()..]) })
+    }
+
+    /// False when it ended early.
+    fn slice_by_slice(&self, merge: Merge, terms: &Terms) -> Result<bool> {
+        let keyspace = merge.keyspace;
+        let mut slice = merge;
+        loop {
+            let is_done = self.run_merge(&slice, terms.clone())?;
+            let replaced = std::mem::take(&mut slice.inputs);
+            let view = self.view();
+            let runs = view.version.runs(keyspace);
+            for old in replaced {
+                let new = runs.iter().find(|run| run.id == old.id);
+                self.replaced.add(&old, new.map(AsRef::as_ref));
+                slice.inputs.extend(new.cloned());
+            }
+            // What the inputs have lost is free once this is gone.
+            drop(view);
+            if is_done || self.ends_early(terms.pace.is_some()) {
+                return Ok(is_done);
+            }
+            if terms.pace.is_some() && self.has_to_give_way_to_readers(terms.budget) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Whether a merge that nobody waits for is to end, so that those who write are not refused for those who read.
+    fn has_to_give_way_to_readers(&self, budget: Budget) -> bool {
+        self.readers_hold_much() || (budget == Budget::Ordinary && self.room_for_slices(budget) == 0)
+    }
+}
+
+/// Whether a run is to be cut first.
+fn is_large(run: &Run, piece_bytes: u64) -> bool {
+    run.pieces.iter().any(|piece| piece.desc().data_bytes > 2 * piece_bytes)
+}
+
+/// What the metadata of a run's pieces takes once they are cut, if they have to be (bytes).
+fn bytes_of_cut(run: &Run, piece_bytes: u64) -> u64 {
+    if !is_large(run, piece_bytes) {
+        return 0;
+    }
+    let meta_bytes: u64 = run.pieces.iter().map(|piece| u64::from(piece.desc().meta_len)).sum();
+    meta_bytes + run.data_bytes() / piece_bytes * SECTOR_BYTES
+}
