@@ -11,7 +11,7 @@ use kvfs_store::{Result, StoreError};
 use parking_lot::Mutex;
 
 use super::inner::Inner;
-use super::merges::full_is_false;
+use super::merges::{Leisure, full_is_false};
 use super::options::Background;
 use crate::zone::Budget;
 
@@ -124,9 +124,16 @@ fn clear_up(inner: &Inner, is_full: bool) -> Result<()> {
     }
     let Some(_tending) = inner.tending.try_lock() else { return Ok(()) };
     // What a snapshot has left was written long ago; and what was begun is brought to its end.
-    let is_thorough = inner.has_cleared_snapshot() || inner.merging.has_left_pass();
-    let is_worth_it = || is_thorough || inner.space_is_short() || inner.has_much_garbage();
-    if inner.leisure_wanted() && is_worth_it() { inner.reclaim_at_leisure(is_thorough) } else { Ok(()) }
+    let old = inner.has_cleared_snapshot().then_some(Leisure::OldGarbage).max(inner.merging.left_pass());
+    if !inner.leisure_wanted() {
+        return Ok(());
+    }
+    let short = inner.space_is_short().then_some(Leisure::ShortSpace);
+    let much = || inner.has_much_garbage().then_some(Leisure::MuchGarbage);
+    match old.max(short).or_else(much) {
+        Some(why) => inner.reclaim_at_leisure(why),
+        None => Ok(()),
+    }
 }
 
 fn commit_loop(inner: &Inner) {

@@ -36,7 +36,7 @@ mod registry;
 mod slices;
 
 pub(crate) use pace::MergePace;
-pub(crate) use reclaim::ReclaimState;
+pub(crate) use reclaim::{Leisure, ReclaimState};
 pub(crate) use registry::Registry;
 use registry::{Busy, Claim};
 pub(crate) use slices::Replaced;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
 
 use super::registry::Exclusive;
+use super::slices::{Tight, unfinished};
 use super::{Inner, bytes_of, full_is_false};
 use crate::compaction::Victims;
 use crate::format::PieceDesc;
@@ -37,6 +38,17 @@ const CHANGES_OF_RANGE: u64 = 256;
 
 /// No pass knew of anything.
 const NEVER: Seqno = 0;
+
+/// Why there is a pass that nobody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Leisure {
+    /// Many rows have changed: these are merged, in space that is left for writes.
+    MuchGarbage,
+    /// Space is short: it may take the reserve, as those who wait do, and passes over rows of which hardly any have changed.
+    ShortSpace,
+    /// There is garbage that no change tells of. As for short space, and passes over nothing.
+    OldGarbage,
+}
 
 /// What is known of the passes so far.
 #[derive(Debug, Default)]
@@ -81,26 +93,25 @@ impl Inner {
     }
 
     /// As [`Inner::reclaim`], for nobody who waits: gives way as merges do, and what is flushed meanwhile is merged
-    /// beside it. Ends early when somebody wants all runs to himself. `is_thorough`: there is garbage that no change tells of, else
-    /// rows are left alone of which hardly any have changed.
-    pub(crate) fn reclaim_at_leisure(&self, is_thorough: bool) -> Result<()> {
+    /// beside it. Ends early when somebody wants all runs to himself.
+    pub(crate) fn reclaim_at_leisure(&self, why: Leisure) -> Result<()> {
         let (mark, mut is_flushed) = self.begin_reclaim()?;
         // Until it is through: one that fails or ends early is to be done again.
-        self.merging.leave_pass(true);
-        let mut is_through = self.merge_at_leisure(mark, is_thorough)?;
+        self.merging.leave_pass(Some(why));
+        let mut is_through = self.merge_at_leisure(mark, why)?;
         if !is_flushed && is_through && full_is_false(self.flush_all())? {
             is_flushed = true;
             // As in `reclaim`.
-            is_through = self.merge_at_leisure(mark, is_thorough)?;
+            is_through = self.merge_at_leisure(mark, why)?;
         }
-        self.merging.leave_pass(!is_through || !is_flushed);
+        self.merging.leave_pass((!is_through || !is_flushed).then_some(why));
         Ok(())
     }
 
     /// False when it ended early.
-    fn merge_at_leisure(&self, mark: Seqno, is_thorough: bool) -> Result<bool> {
+    fn merge_at_leisure(&self, mark: Seqno, why: Leisure) -> Result<bool> {
         let mut has_skipped = false;
-        let mut each = |victims: &Victims| self.merge_each(victims, is_thorough, &mut has_skipped);
+        let mut each = |victims: &Victims| self.merge_each(victims, why, &mut has_skipped);
         let result =
             each(&Victims::default()).and_then(|is_through| Ok(is_through && each(&self.victims())?));
         if !matches!(result, Ok(false)) {
@@ -128,12 +139,15 @@ impl Inner {
     /// Whether rows may have much garbage. Which merges are due goes by bytes, of which deletions have few.
     pub(crate) fn has_much_garbage(&self) -> bool {
         let bytes_min = self.ctx.zones.space().bytes_capacity / SHARE_OF_MUCH;
-        self.view().version.keyspaces().any(|(keyspace, runs)| {
-            runs.len() > 1
-                && bytes_of(runs) >= bytes_min
-                && matches!(self.keyspaces.kind(keyspace), Ok(KeyspaceKind::Tuple))
-                && is_changed(runs, ROWS_PER_CHANGE_OF_MUCH)
-        })
+        // Merges that don't fit would not begin.
+        let may_begin = !self.readers_hold_much(Budget::Ordinary);
+        may_begin
+            && self.view().version.keyspaces().any(|(keyspace, runs)| {
+                runs.len() > 1
+                    && bytes_of(runs) >= bytes_min
+                    && matches!(self.keyspaces.kind(keyspace), Ok(KeyspaceKind::Tuple))
+                    && is_changed(runs, ROWS_PER_CHANGE_OF_MUCH)
+            })
     }
 
     /// The last operation that a pass which begins now knows of; false: there was no space to flush all of them.
@@ -259,7 +273,8 @@ impl Inner {
         if !self.ctx.zones.reserves_for_merges() {
             return Ok(false);
         }
-        full_is_false(self.merge_tightly(keyspace, victims, budget, None).map(drop))
+        let tight = Tight { budget, space: Budget::Reserve, pace: None };
+        full_is_false(self.merge_tightly(keyspace, victims, &tight).map(drop))
     }
 
     /// Merges all runs of a keyspace, which needs as much space as what is copied takes.
@@ -276,7 +291,7 @@ impl Inner {
 
     /// As [`Inner::merge_everything`], with a claim for each keyspace; passes over those that are not worth it or find no space, and
     /// says so. False when it ended early.
-    fn merge_each(&self, victims: &Victims, is_thorough: bool, has_skipped: &mut bool) -> Result<bool> {
+    fn merge_each(&self, victims: &Victims, why: Leisure, has_skipped: &mut bool) -> Result<bool> {
         let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
         for keyspace in keyspaces {
             let view = self.view();
@@ -285,7 +300,12 @@ impl Inner {
                 continue;
             }
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
-            if is_tuple && !is_thorough && !victims.any() && !is_changed(runs, ROWS_PER_CHANGE) {
+            let is_due = match why {
+                Leisure::MuchGarbage => is_tuple && is_changed(runs, ROWS_PER_CHANGE_OF_MUCH),
+                Leisure::ShortSpace => !is_tuple || victims.any() || is_changed(runs, ROWS_PER_CHANGE),
+                Leisure::OldGarbage => true,
+            };
+            if !is_due {
                 *has_skipped = true;
                 continue;
             }
@@ -295,7 +315,7 @@ impl Inner {
             } else {
                 // Of what is copied as a whole nothing is left to be emptied; and what others merge meanwhile, this does not.
                 *has_skipped = true;
-                victims.any() || self.merge_tightly_beside_others(keyspace)?
+                victims.any() || self.merge_tightly_beside_others(keyspace, why)?
             };
             if !is_done {
                 return Ok(false);
@@ -309,21 +329,25 @@ impl Inner {
         let alone = self.claim_all();
         let view = self.view();
         let merge = self.merge_of(keyspace, view.version.runs(keyspace), &[]);
+        // It would hold what others merge meanwhile.
+        drop(view);
         let claim = alone.narrow(merge.runs());
         self.work.ring();
         let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, Some(self.pace())));
         // Who waits for the claim counts on the space of the inputs.
-        drop((merge, view));
+        drop(merge);
         drop(claim);
         done
     }
 
     /// As [`Inner::merge_at_once_beside_others`], in slices; true, too, when there was no space.
-    fn merge_tightly_beside_others(&self, keyspace: u32) -> Result<bool> {
-        if !self.ctx.zones.reserves_for_merges() || self.readers_hold_much() {
+    fn merge_tightly_beside_others(&self, keyspace: u32, why: Leisure) -> Result<bool> {
+        let space = if why == Leisure::MuchGarbage { Budget::Ordinary } else { Budget::Reserve };
+        if !self.ctx.zones.reserves_for_merges() || self.readers_hold_much(space) {
             return Ok(true);
         }
-        match self.merge_tightly(keyspace, &Victims::default(), Budget::Ordinary, Some(&self.pace())) {
+        let tight = Tight { budget: Budget::Ordinary, space, pace: Some(self.pace()) };
+        match self.merge_tightly(keyspace, &Victims::default(), &tight) {
             Err(StoreError::Full) => Ok(true),
             ended => ended,
         }
@@ -342,14 +366,18 @@ impl Inner {
 
 /// Whether one of so many rows of a keyspace, or more, may have been overwritten or deleted since they were merged.
 fn is_changed(runs: &[Arc<Run>], rows_per_change: u64) -> bool {
-    let Some((oldest, newer)) = runs.split_last().filter(|(_, newer)| !newer.is_empty()) else {
+    // What a merge that ended early has made of the oldest ones is as old as they.
+    let last = runs.len().saturating_sub(1);
+    let start = unfinished(runs).filter(|range| range.end == runs.len()).map_or(last, |range| range.start);
+    let (newer, oldest) = runs.split_at(start);
+    if newer.is_empty() && runs.len() == 1 {
         // It is known to have some.
         return true;
-    };
+    }
     let sum = |runs: &[Arc<Run>], of: fn(&PieceDesc) -> u64| -> u64 {
         runs.iter().flat_map(|run| &run.pieces).map(|piece| of(piece.desc())).sum()
     };
-    let rows = sum(std::slice::from_ref(oldest), |piece| piece.records);
+    let rows = sum(oldest, |piece| piece.records);
     let changes =
         sum(newer, |piece| piece.records.saturating_add(piece.tombstones.saturating_mul(CHANGES_OF_RANGE)));
     changes.saturating_mul(rows_per_change) >= rows

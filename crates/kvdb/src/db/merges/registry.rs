@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use kvfs_store::Result;
 use parking_lot::{Condvar, Mutex};
 
+use super::reclaim::Leisure;
 use crate::version::RunId;
 
 /// The merges under way.
@@ -25,8 +26,8 @@ struct State {
     /// How often somebody has got all runs to himself, and which of these passes was the last to do all its work.
     passes: u64,
     pass_complete: u64,
-    /// A pass that nobody waits for has not done all its work.
-    has_left_pass: bool,
+    /// Why there was a pass that nobody waits for, and that has not done all its work.
+    left_pass: Option<Leisure>,
     /// Claims and passes that have ended.
     ends: u64,
 }
@@ -86,7 +87,7 @@ impl<'a> Exclusive<'a> {
     pub(super) fn complete(&self) {
         let mut state = self.registry.state.lock();
         state.pass_complete = self.pass;
-        state.has_left_pass = false;
+        state.left_pass = None;
     }
 
     /// Whether somebody who came later than `passes` has done so since.
@@ -167,14 +168,14 @@ impl Registry {
         }
     }
 
-    /// Whether a pass that nobody waits for has left something to be done.
-    pub(crate) fn has_left_pass(&self) -> bool {
-        self.state.lock().has_left_pass
+    /// Why there was a pass that nobody waits for, if it has left something to be done.
+    pub(crate) fn left_pass(&self) -> Option<Leisure> {
+        self.state.lock().left_pass
     }
 
-    /// See [`Self::has_left_pass`].
-    pub(super) fn leave_pass(&self, has_left: bool) {
-        self.state.lock().has_left_pass = has_left;
+    /// See [`Self::left_pass`].
+    pub(super) fn leave_pass(&self, left: Option<Leisure>) {
+        self.state.lock().left_pass = left;
     }
 
     /// Passes that have begun so far.

@@ -11,8 +11,10 @@
 //! nobody here holds a version while a slice is over, since that would hold the space. Readers may: where nobody waits for the
 //! merge, it ends before what they hold comes to much.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 use parking_lot::Mutex;
@@ -34,6 +36,22 @@ const ZONES_OF_OUTPUT: u64 = 3;
 
 /// The part of the capacity that merges for which nobody waits leave to those who write, and half of which readers may hold.
 const SHARE_OF_WRITERS: u64 = 16;
+/// In the reserve readers may hold no more zones than this.
+const ZONES_OF_READERS: u64 = 4;
+
+/// How often, and how long, readers are waited for before a merge ends for what they hold: most are done at once.
+const WAITS_FOR_READERS: u32 = 8;
+const WAIT_FOR_READERS: Duration = Duration::from_millis(25);
+
+/// For whom all runs of a keyspace are merged where there is little space.
+pub(super) struct Tight {
+    /// Of the write that waits. Only for deletions it is tried with less than two runs need.
+    pub(super) budget: Budget,
+    /// What it may take.
+    pub(super) space: Budget,
+    /// With one, nobody waits, and the runs are claimed.
+    pub(super) pace: Option<Arc<dyn Pace>>,
+}
 
 /// A merge in slices. It knows its inputs by name, so as not to hold them.
 pub(super) struct Slices {
@@ -61,7 +79,9 @@ impl Replaced {
     /// The pieces of `old` that `new`, which it has become, has no more.
     fn add(&self, old: &Run, new: Option<&Run>) {
         let count = old.pieces.len() - new.map_or(0, |run| run.pieces.len());
-        self.pieces.lock().extend(old.pieces[..count].iter().map(Arc::downgrade));
+        let mut pieces = self.pieces.lock();
+        pieces.retain(|piece| piece.strong_count() > 0);
+        pieces.extend(old.pieces[..count].iter().map(Arc::downgrade));
     }
 
     /// What they hold (bytes). Of one that was cut it will be lost when its parts are merged.
@@ -73,50 +93,47 @@ impl Replaced {
 }
 
 impl Inner {
-    /// Merges all runs of a keyspace into one, for a write within `budget`. With a `pace`, for nobody who waits: the runs are
-    /// claimed here then. False when it ended early.
+    /// Merges all runs of a keyspace into one. False when it ended early.
     ///
     /// # Errors
     /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors, corruption.
-    pub(super) fn merge_tightly(
-        &self,
-        keyspace: u32,
-        victims: &Victims,
-        budget: Budget,
-        pace: Option<&Arc<dyn Pace>>,
-    ) -> Result<bool> {
+    pub(super) fn merge_tightly(&self, keyspace: u32, victims: &Victims, tight: &Tight) -> Result<bool> {
         let kind = self.keyspaces.kind(keyspace)?;
         let Some(age) = self.view().version.runs(keyspace).first().map(|run| run.age) else {
             return Ok(true);
         };
         let mut count_max = usize::MAX;
         loop {
-            let alone = pace.map(|_| self.claim_all());
+            let alone = tight.pace.as_ref().map(|_| self.claim_all());
             let (slices, is_all) = {
                 let view = self.view();
                 let all = view.version.runs(keyspace);
                 // What is flushed meanwhile is for the next time: each would have all that is merged copied once more.
                 let newer = all.iter().take_while(|run| run.age > age).count();
                 let runs = &all[newer..];
+                let unfinished = unfinished(runs);
                 if !is_worth_it(runs, victims)? {
                     return Ok(true);
                 }
                 if self.stopping.load(Ordering::Acquire) {
                     return Ok(false);
                 }
-                let (options, count) = self.slicing(kind, runs, self.room_for_slices(Budget::Reserve));
-                if count < 2 && runs.len() > 1 && budget == Budget::Ordinary {
-                    // Only for deletions it is tried all the same.
+                // What was begun comes first (see `slices_of`).
+                let range = unfinished.unwrap_or(0..runs.len());
+                let (options, count) =
+                    self.slicing(kind, &runs[range.clone()], self.room_for_slices(tight.space));
+                if count < 2 && range.len() > 1 && tight.budget == Budget::Ordinary {
                     return Err(StoreError::Full);
                 }
-                let count = count.min(count_max).max(2).min(runs.len());
-                (self.slices_of(keyspace, &runs[..count], options), count == runs.len())
+                let count = count.min(count_max).max(2).min(range.len());
+                let inputs = &runs[range.start..range.start + count];
+                (self.slices_of(keyspace, inputs, options), count == runs.len())
             };
             let claim = alone.map(|alone| alone.narrow(slices.runs()));
             if claim.is_some() {
                 self.work.ring();
             }
-            let terms = self.terms_of_slices(&slices, victims, Budget::Reserve, pace.cloned());
+            let terms = self.terms_of_slices(&slices, victims, tight.space, tight.pace.clone());
             let merged = self.merge_in_slices(&slices, &terms);
             drop(claim);
             match (merged, slices.inputs.len()) {
@@ -131,13 +148,18 @@ impl Inner {
     /// How a merge of these runs can be cut so that it fits beside what others write; `None`: not at all, or readers hold much
     /// of what was merged before.
     pub(super) fn slicing_at_leisure(&self, kind: KeyspaceKind, runs: &[Arc<Run>]) -> Option<MergeOptions> {
+        let runs = &runs[unfinished(runs).unwrap_or(0..runs.len())];
         let (options, count) = self.slicing(kind, runs, self.room_for_slices(Budget::Ordinary));
-        (count == runs.len() && !self.readers_hold_much()).then_some(options)
+        (count == runs.len() && !self.readers_hold_much(Budget::Ordinary)).then_some(options)
     }
 
-    /// Whether so much of what slices have replaced is still read that nothing more should be.
-    pub(super) fn readers_hold_much(&self) -> bool {
-        self.replaced.bytes() > self.share_of_writers() / 2
+    /// Whether so much of what slices have replaced is still read that nothing more should be, in `space`.
+    pub(super) fn readers_hold_much(&self, space: Budget) -> bool {
+        let bytes_max = match space {
+            Budget::Ordinary => self.share_of_writers() / 2,
+            _ => ZONES_OF_READERS * u64::from(self.ctx.zones.zone_bytes()),
+        };
+        self.replaced.bytes() > bytes_max.min(self.share_of_writers() / 2)
     }
 
     /// See [`SHARE_OF_WRITERS`] (bytes).
@@ -179,7 +201,9 @@ impl Inner {
         let fits = |run: &&Arc<Run>| {
             let largest = run.pieces.iter().map(|piece| piece.desc().data_bytes).max().unwrap_or(0);
             let piece_bytes = if is_large(run, piece_bytes) { piece_bytes } else { largest };
+            let is_empty = run.pieces.is_empty();
             let zones = zones_of(piece_bytes) + ZONES_OF_INPUT + zones_of(bytes_of_cut(run, piece_bytes));
+            let zones = if is_empty { 0 } else { zones };
             let rest = left.checked_sub(zones);
             left = rest.unwrap_or(0);
             rest.is_some()
@@ -187,10 +211,15 @@ impl Inner {
         runs.iter().take_while(fits).count()
     }
 
-    /// Of these runs, which are neighbours.
+    /// Of these runs, which are neighbours. If a merge that ended early has left some of them, it goes on with those: else all
+    /// that it has done would be copied again.
     pub(super) fn slices_of(&self, keyspace: u32, runs: &[Arc<Run>], options: MergeOptions) -> Slices {
+        let (output, runs) = match unfinished(runs) {
+            Some(range) => (runs[range.start].id, &runs[range.start + 1..range.end]),
+            None => (self.new_run_id(), runs),
+        };
         let inputs = runs.iter().map(|run| (run.id, self.new_run_id())).collect();
-        Slices { keyspace, inputs, output: self.new_run_id(), options }
+        Slices { keyspace, inputs, output, options }
     }
 
     /// As slices run: each merge ends after a piece.
@@ -275,9 +304,27 @@ impl Inner {
     }
 
     /// Whether a merge that nobody waits for is to end, so that those who write are not refused for those who read.
-    fn has_to_give_way_to_readers(&self, budget: Budget) -> bool {
-        self.readers_hold_much() || (budget == Budget::Ordinary && self.room_for_slices(budget) == 0)
+    fn has_to_give_way_to_readers(&self, space: Budget) -> bool {
+        for _ in 0..WAITS_FOR_READERS {
+            if !self.readers_hold_much(space) || self.ends_early(true) {
+                break;
+            }
+            let seen = self.timer.rings();
+            self.timer.wait_after(seen, WAIT_FOR_READERS);
+        }
+        self.readers_hold_much(space) || (space == Budget::Ordinary && self.room_for_slices(space) == 0)
     }
+}
+
+/// What a merge that ended early has left, newest first: its output, and inputs, of which all keys up to the last one of
+/// the output have moved on.
+pub(super) fn unfinished(runs: &[Arc<Run>]) -> Option<Range<usize>> {
+    (0..runs.len()).find_map(|start| {
+        let last_key = runs[start].last_key()?;
+        let is_left = |run: &&Arc<Run>| run.lower_bound > *last_key;
+        let count = runs[start + 1..].iter().take_while(is_left).count();
+        (count > 0).then_some(start..start + 1 + count)
+    })
 }
 
 /// Whether a run is to be cut first.

@@ -13,7 +13,7 @@ use kvfs_store::clock::{ManualClock, SystemClock};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store, StoreError};
 use parking_lot::{Condvar, Mutex};
 
-use super::{Claim, Due, Merge, Terms};
+use super::{Claim, Due, Leisure, Merge, Terms};
 use crate::compaction::{Pace, Victims};
 use crate::db::inner::Inner;
 use crate::format::Extent;
@@ -462,17 +462,20 @@ fn a_reclaim_at_leisure_that_could_not_flush_is_done_again_when_flushes_go_on() 
     batch.delete_range(rows, key(0), key(KEYS));
     db.apply(batch, Durability::Buffered).expect("applies");
     let taken = take_all_space(&db);
-    db.inner.reclaim_at_leisure(true).expect("is no failure");
+    db.inner.reclaim_at_leisure(Leisure::OldGarbage).expect("is no failure");
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1, "the deletion is in memory");
-    assert!(db.inner.merging.has_left_pass() && !db.inner.reclaim_wanted(), "nothing has changed so far");
+    assert!(
+        db.inner.merging.left_pass().is_some() && !db.inner.reclaim_wanted(),
+        "nothing has changed so far"
+    );
 
     for extent in taken {
         db.inner.ctx.zones.release(extent);
     }
     db.inner.flush_all().expect("flushes");
-    assert!(db.inner.merging.has_left_pass() && db.inner.reclaim_wanted());
-    db.inner.reclaim_at_leisure(true).expect("merges");
-    assert!(!db.inner.merging.has_left_pass() && !db.inner.reclaim_wanted());
+    assert!(db.inner.merging.left_pass().is_some() && db.inner.reclaim_wanted());
+    db.inner.reclaim_at_leisure(Leisure::OldGarbage).expect("merges");
+    assert!(db.inner.merging.left_pass().is_none() && !db.inner.reclaim_wanted());
     assert!(db.inner.view().version.runs(rows.0).is_empty(), "everything is gone");
 }
 
@@ -563,7 +566,7 @@ fn clearing_up_at_leisure_leaves_new_runs_to_others() {
         assert!(clearing.join().expect("ends").expect("merges"));
     });
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 2);
-    db.inner.reclaim_at_leisure(true).expect("merges all");
+    db.inner.reclaim_at_leisure(Leisure::OldGarbage).expect("merges all");
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1);
     compare(&db, rows, &model).expect("the same");
 }

@@ -1,6 +1,7 @@
 //! Merges where there is hardly any space.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kvfs_device::{CrashMode, Device, Rng};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, StoreError};
@@ -11,7 +12,8 @@ use super::{
 };
 use crate::Db;
 use crate::compaction::Victims;
-use crate::db::merges::{Due, bytes_of};
+use crate::db::merges::slices::{Tight, unfinished};
+use crate::db::merges::{Due, Leisure, bytes_of};
 use crate::format::Extent;
 use crate::zone::{Budget, Stream};
 
@@ -23,7 +25,8 @@ fn open_with_long_pieces(device: Arc<dyn Device>) -> Arc<Db> {
 }
 
 fn merge_tightly(db: &Db, rows: Keyspace) -> kvfs_store::Result<()> {
-    db.inner.merge_tightly(rows.0, &Victims::default(), Budget::Deleting, None).map(drop)
+    let tight = Tight { budget: Budget::Deleting, space: Budget::Reserve, pace: None };
+    db.inner.merge_tightly(rows.0, &Victims::default(), &tight).map(drop)
 }
 
 fn runs(db: &Db, rows: Keyspace) -> usize {
@@ -57,11 +60,19 @@ fn bytes(db: &Db, rows: Keyspace) -> u64 {
     bytes_of(db.inner.view().version.runs(rows.0))
 }
 
+fn bytes_copied(db: &Db) -> u64 {
+    let counted = db.inner.counters.list().into_iter().find(|(name, _)| name == "merge.bytes_written");
+    counted.expect("is counted").1
+}
+
+/// Pieces of this length are cut first (bytes).
+const LONG: u64 = 64 << 20;
+
 /// With more rows than there is space left, in so many runs that a merge of all is due.
-fn more_rows_than_space(seed: u64) -> (Arc<Db>, Keyspace, Model, Vec<Extent>) {
+fn more_rows_than_space(seed: u64, piece_bytes: u64) -> (Arc<Db>, Keyspace, Model, Vec<Extent>) {
     const RUNS: usize = 5;
     let mut options = options();
-    (options.merge.piece_bytes, options.merge.class_runs) = (64 << 20, RUNS);
+    (options.merge.piece_bytes, options.merge.class_runs) = (piece_bytes, RUNS);
     let db = open_with(memory(), options);
     let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
     let (mut model, mut rng) = (Model::new(), Rng::new(seed));
@@ -215,16 +226,15 @@ fn what_a_merge_that_ended_early_has_left_is_not_merged_past_its_output() {
 #[test]
 fn rows_that_do_not_fit_at_once_are_merged_in_slices_while_nobody_waits() {
     for seed in 1..4 {
-        let (db, rows, model, _taken) = more_rows_than_space(seed);
+        let (db, rows, model, _taken) = more_rows_than_space(seed, LONG);
         let (due, claim) = db.inner.claim_merge().expect("looks").expect("one is due");
         assert!(matches!(due, Due::InSlices(_)), "seed {seed}: it fits");
         assert_eq!(due.runs().len(), 2 * runs(&db, rows) + 1, "seed {seed}: it claims all that it makes");
         drop((due, claim));
-        let copied = || db.inner.counters.list().into_iter().find(|(name, _)| name == "merge.bytes_written");
-        assert_eq!(copied().expect("is counted").1, 0);
+        assert_eq!(bytes_copied(&db), 0);
         assert!(db.inner.merge_once().expect("merges"), "seed {seed}");
         assert_eq!(runs(&db, rows), 1, "seed {seed}");
-        let (copied, merged) = (copied().expect("is counted").1, bytes(&db, rows));
+        let (copied, merged) = (bytes_copied(&db), bytes(&db, rows));
         assert!(copied > merged * 9 / 10, "seed {seed}: all slices count: {copied} bytes for {merged}");
         same(&db, rows, &model, &format!("seed {seed}"));
     }
@@ -232,25 +242,26 @@ fn rows_that_do_not_fit_at_once_are_merged_in_slices_while_nobody_waits() {
 
 #[test]
 fn who_reads_what_slices_replace_ends_those_that_nobody_waits_for() {
-    let (db, rows, model, _taken) = more_rows_than_space(1);
+    let (db, rows, model, _taken) = more_rows_than_space(1, LONG);
     let reader = db.inner.view();
     let before = db.inner.space_left();
     assert!(!db.inner.merge_once().expect("gives way"), "it ended early");
-    assert!(db.inner.readers_hold_much());
+    assert!(db.inner.readers_hold_much(Budget::Ordinary));
     let held = before - db.inner.space_left();
     assert!(held < CAPACITY / 16, "writers keep what is theirs: {held} bytes are held");
     let runs_then = runs(&db, rows);
     assert!(!db.inner.merge_once().expect("looks") && runs(&db, rows) == runs_then, "nothing begins");
     same(&db, rows, &model, "half-way");
     drop(reader);
-    db.inner.reclaim(Budget::Deleting).expect("merges");
+    while db.inner.merge_once().expect("merges") {}
+    db.inner.reclaim(Budget::Deleting).expect("merges the rest");
     assert_eq!(runs(&db, rows), 1);
     same(&db, rows, &model, "in the end");
 }
 
 #[test]
 fn at_leisure_rows_that_do_not_fit_give_back_what_was_deleted() {
-    let (db, rows, mut model, _taken) = more_rows_than_space(1);
+    let (db, rows, mut model, _taken) = more_rows_than_space(1, LONG);
     let mut batch = Batch::new();
     for key in model.keys() {
         batch.delete(rows, key.clone());
@@ -258,7 +269,7 @@ fn at_leisure_rows_that_do_not_fit_give_back_what_was_deleted() {
     model.clear();
     db.apply(batch, Durability::Buffered).expect("deletes");
     let before = db.inner.space_left();
-    db.inner.reclaim_at_leisure(false).expect("merges");
+    db.inner.reclaim_at_leisure(Leisure::ShortSpace).expect("merges");
     assert_eq!(runs(&db, rows), 0, "everything is gone");
     assert!(db.inner.space_left() > 2 * before);
     same(&db, rows, &model, "empty");
@@ -268,24 +279,30 @@ fn at_leisure_rows_that_do_not_fit_give_back_what_was_deleted() {
 fn at_leisure_rows_are_left_alone_of_which_hardly_any_have_changed() {
     let db = open_with_long_pieces(memory());
     let (rows, mut model) = four_runs(&db, 1);
-    db.inner.reclaim_at_leisure(false).expect("merges");
+    db.inner.reclaim_at_leisure(Leisure::ShortSpace).expect("merges");
     assert_eq!(runs(&db, rows), 1);
-    for (changed, is_thorough, left) in [(3, false, 2), (3, true, 1), (KEYS / 8, false, 1)] {
+    let all = [
+        (3, Leisure::ShortSpace, 2),
+        (3, Leisure::OldGarbage, 1),
+        (KEYS / 8, Leisure::MuchGarbage, 2),
+        (KEYS / 8, Leisure::ShortSpace, 1),
+    ];
+    for (changed, why, left) in all {
         let mut batch = Batch::new();
         for number in 0..changed {
             batch.put(rows, key(number), vec![9; 100]);
             model.insert(key(number), vec![9; 100]);
         }
         db.apply(batch, Durability::Buffered).expect("applies");
-        db.inner.reclaim_at_leisure(is_thorough).expect("merges");
-        assert_eq!(runs(&db, rows), left, "{changed} rows changed, thorough: {is_thorough}");
+        db.inner.reclaim_at_leisure(why).expect("merges");
+        assert_eq!(runs(&db, rows), left, "{changed} rows changed, {why:?}");
     }
     same(&db, rows, &model, "in the end");
 }
 
 #[test]
 fn when_half_of_the_rows_were_deleted_they_are_merged_at_leisure() {
-    let (db, rows, mut model, _taken) = more_rows_than_space(1);
+    let (db, rows, mut model, _taken) = more_rows_than_space(1, LONG);
     db.inner.reclaim(Budget::Deleting).expect("merges");
     let keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     let mut delete = |part: std::ops::Range<usize>| {
@@ -302,7 +319,29 @@ fn when_half_of_the_rows_were_deleted_they_are_merged_at_leisure() {
     assert!(!delete(0..keys.len() / 3), "a third may stay");
     assert!(delete(keys.len() / 3..keys.len() * 2 / 3));
     let before = bytes(&db, rows);
-    db.inner.reclaim_at_leisure(false).expect("merges");
+    db.inner.reclaim_at_leisure(Leisure::MuchGarbage).expect("merges");
     assert!(!db.inner.has_much_garbage() && bytes(&db, rows) < before / 2);
+    same(&db, rows, &model, "in the end");
+}
+
+#[test]
+fn slices_that_ended_early_go_on_where_they_ended() {
+    let (db, rows, model, _taken) = more_rows_than_space(1, 64 << 10);
+    let is_begun = |db: &Db| unfinished(db.inner.view().version.runs(rows.0)).is_some();
+    let mut outputs = Vec::new();
+    db.inner.stopping.store(true, Ordering::Release);
+    for _ in 0..5 {
+        assert!(!db.inner.merge_once().expect("ends early"));
+        let view = db.inner.view();
+        let all = view.version.runs(rows.0);
+        outputs.push(all[unfinished(all).expect("a part is merged").start].id);
+    }
+    db.inner.stopping.store(false, Ordering::Release);
+    same(&db, rows, &model, "half-way");
+    assert!(db.inner.merge_once().expect("merges") && !is_begun(&db));
+    outputs.extend(db.inner.view().version.runs(rows.0).iter().map(|run| run.id));
+    assert!(outputs.len() == 6 && outputs.iter().all(|id| *id == outputs[0]), "one run: {outputs:?}");
+    let (copied, merged) = (bytes_copied(&db), bytes(&db, rows));
+    assert!(copied < merged * 21 / 20, "nothing is copied twice: {copied} bytes for {merged}");
     same(&db, rows, &model, "in the end");
 }
