@@ -17,11 +17,10 @@ use crate::{FileSystem, FsError, NodeId, Result};
 /// What the front end does before the commit point.
 #[derive(Debug, Default)]
 pub struct CommitPlan {
-    /// Files whose content the transaction changed and that the main line's kernel may have pages of: write
-    /// its dirty pages out.
+    /// Files whose content the transaction changed, but for those that it made: of those that the main line knows
+    /// ([`FileSystem::knows`]) its kernel may have pages, which are to be written out; the others it may come to know
+    /// before the commit.
     pub contents: Vec<NodeId>,
-    /// Files whose content it changed that the main line does not know yet: it may come to know them before the commit.
-    pub contents_unknown: Vec<NodeId>,
 }
 
 /// A commit that took place.
@@ -93,6 +92,8 @@ impl FileSystem {
             }
             *phase = Phase::Closed;
         }
+        // What takes long comes before anybody has to wait.
+        view.txn.prepare()?;
         progress::stage("committing", Unit::Items, 0);
         self.changed_contents(view)
     }
@@ -110,7 +111,6 @@ impl FileSystem {
             return Err(FsError::Invalid("a commit is planned first"));
         }
         let locks = view.lock_owner()?;
-        view.txn.prepare()?;
         let set = self.write_set(view)?;
         let gate = self.gate();
         let charged = self.charge_commit(&gate, view, locks.traits().owner.uid)?;

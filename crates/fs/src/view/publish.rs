@@ -59,9 +59,7 @@ impl FileSystem {
         })?;
         contents.sort_unstable();
         contents.dedup();
-        let (contents, contents_unknown) =
-            contents.into_iter().partition(|node| view.main.nodes.get(node.0).is_some());
-        Ok(CommitPlan { contents, contents_unknown })
+        Ok(CommitPlan { contents })
     }
 
     /// The changes that a commit brings to nodes. Asked for before it, walked after it.

@@ -181,18 +181,20 @@ impl Bridge {
     /// Has the kernel drop its pages of these files. What is dirty comes in, and dooms the transaction.
     /// Until what this returns is dropped, who reads them waits.
     fn drive_out(&self, view: &Arc<FileSystem>, plan: &CommitPlan) -> Option<DrivenOut<'_>> {
-        let is_needed = !plan.contents.is_empty() || !plan.contents_unknown.is_empty();
-        let notifier = self.files.shared.notifier.get().filter(|_| is_needed)?;
+        let notifier = self.files.shared.notifier.get().filter(|_| !plan.contents.is_empty())?;
         let driven = DrivenOut(&self.files.shared.writers);
         let mut files = driven.0.drive(plan, view);
-        loop {
+        files.retain(|file| self.files.shared.fs.knows(NodeId(*file)));
+        // Of one that has given way nothing will appear.
+        while view.doom().is_none() {
             // The connection's end leaves no pages either.
             let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
             files = driven.0.next_round();
             if files.is_empty() {
-                return Some(driven);
+                break;
             }
         }
+        Some(driven)
     }
 
     /// Has the kernel forget what a commit changed.
