@@ -33,6 +33,11 @@ const TABLES_UNMERGED: u64 = 64;
 /// Most operations between two passes (see [`Inner::reclaim_is_worth_it`]).
 const RECLAIM_PAUSE_MAX: u64 = 64;
 
+/// How often a writer waits for those who read what his pass has freed, and how long. Most have it for a moment; who has it
+/// longer (a scan, a backup) is not worth waiting for.
+const WAITS_FOR_READERS: u32 = 40;
+const WAIT_FOR_READERS: Duration = Duration::from_millis(5);
+
 /// Below the resolution of a timed wait a delay would cost more than it asks for: it is left for the next one.
 const DELAY_MIN: Duration = Duration::from_micros(200);
 
@@ -81,15 +86,19 @@ impl Inner {
             let before = self.ctx.zones.free_bytes(Budget::Reserve);
             // A pass that ran out of space half-way may have freed enough.
             full_is_false(self.reclaim(budget))?;
+            let has_space = self.has_space_soon(bytes, budget, WAITS_FOR_READERS);
             self.note_reclaimed(before);
-            if self.has_space(bytes, budget) {
+            if has_space {
                 return Ok(());
             }
+        } else if self.has_space_soon(bytes, budget, 1) {
+            // Of a pass that has ended since.
+            return Ok(());
         }
         // What was there before a transaction is worth less than what comes now.
         if self.give_up_undo()? {
             full_is_false(self.reclaim(budget))?;
-            if self.has_space(bytes, budget) {
+            if self.has_space_soon(bytes, budget, WAITS_FOR_READERS) {
                 return Ok(());
             }
         }
@@ -122,6 +131,22 @@ impl Inner {
         // Indexes and filters of the future runs, and padding of short records.
         let needed = (self.bytes_waiting() + bytes) / 16 * 17 + self.flush_slack_bytes();
         self.ctx.zones.free_bytes(budget) >= needed
+    }
+
+    /// As [`Self::has_space`], after a pass: what it has freed comes when nobody reads it any more, as a rule in a moment.
+    fn has_space_soon(&self, bytes: u64, budget: Budget, waits_max: u32) -> bool {
+        for _ in 0..waits_max {
+            let is_read = self.has_former_readers();
+            if self.has_space(bytes, budget) {
+                return true;
+            }
+            if !is_read || self.options.background == Background::Manual {
+                return false;
+            }
+            let seen = self.timer.rings();
+            self.timer.wait_after(seen, WAIT_FOR_READERS);
+        }
+        self.has_space(bytes, budget)
     }
 
     /// Bytes that ordinary writes may still bring, beside what waits to be written.

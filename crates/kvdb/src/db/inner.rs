@@ -4,8 +4,8 @@
 //! No lock is held across a wait for background work; the ledger lock is held across the manifest's write and flush,
 //! because edits must reach it in one order, and the naming lock across the sync before them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Position, Result, Seqno, StoreError};
@@ -30,7 +30,7 @@ use crate::commit::{Publisher, SnapshotTracker};
 use crate::journal::Journal;
 use crate::memtable::MemTable;
 use crate::run::{Piece, RunContext};
-use crate::version::{Edit, Manifest, ManifestState, RunId};
+use crate::version::{Edit, Manifest, ManifestState, RunId, Version};
 
 /// What the order lock protects.
 pub(crate) struct Order {
@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) view: RwLock<Arc<View>>,
+    /// Former versions, as long as somebody reads them: what they have and the current one has not takes space until then.
+    pub(crate) versions_read: Mutex<Vec<Weak<Version>>>,
     pub(crate) next_id: Arc<AtomicU64>,
     /// One flush at a time.
     pub(crate) flushing: Mutex<()>,
@@ -116,10 +118,20 @@ impl Inner {
         let mut view = self.view.write();
         let next = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, next);
+        if !Arc::ptr_eq(&old.version, &view.version) {
+            let mut versions = self.versions_read.lock();
+            versions.retain(|version| version.strong_count() > 0);
+            versions.push(Arc::downgrade(&old.version));
+        }
         self.pace.note_sealed(view.sealed.len());
         drop(view);
         // The last reference to pieces may go here: outside the lock.
         drop(old);
+    }
+
+    /// Whether anybody reads a former version.
+    pub(crate) fn has_former_readers(&self) -> bool {
+        self.versions_read.lock().iter().any(|version| version.strong_count() > 0)
     }
 
     /// The newest committed state.

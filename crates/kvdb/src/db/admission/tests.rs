@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvfs_device::{Device, MemoryDevice};
 use kvfs_store::clock::SystemClock;
-use kvfs_store::{Batch, Durability, KeyspaceKind, Store};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Position, Store, StoreError};
 
 use crate::db::throttle::SEALED_MAX;
 use crate::{Background, CreateOptions, Db, Options};
@@ -13,11 +13,15 @@ use crate::{Background, CreateOptions, Db, Options};
 const CAPACITY: u64 = 256 << 20;
 
 fn open(memtable_bytes: u64, journal_bytes: u64) -> Arc<Db> {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, CAPACITY));
+    open_of(CAPACITY, memtable_bytes, journal_bytes)
+}
+
+fn open_of(capacity: u64, memtable_bytes: u64, journal_bytes: u64) -> Arc<Db> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::growable(0, capacity));
     let create = CreateOptions {
         zone_bytes: 256 << 10,
         journal_bytes: Some(journal_bytes),
-        ..CreateOptions::new(CAPACITY, [7; 16])
+        ..CreateOptions::new(capacity, [7; 16])
     };
     Db::create(Arc::clone(&device), &create).expect("creates");
     let options =
@@ -78,5 +82,58 @@ fn who_is_not_held_back_is_not_counted() {
 fn tables_are_small_enough_for_the_journal() {
     let db = open(8 << 20, 5 << 20);
     assert_eq!(db.inner.table_bytes, 1 << 20);
+    db.close().expect("closes");
+}
+
+/// A store full of one file, which is deleted then: what a pass gives back.
+fn full_of_what_is_deleted() -> (Arc<Db>, Keyspace) {
+    let db = open_of(16 << 20, 1 << 20, 4 << 20);
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let mut block = 0;
+    while fill(&db, data, block).is_ok() {
+        block += BLOCKS;
+    }
+    assert!(block >= 20 * BLOCKS, "{block} blocks fill it");
+    // Nobody else looks for space from now on.
+    let tending = db.inner.tending.lock();
+    let mut batch = Batch::new();
+    batch.delete_range(data, Vec::new(), vec![u8::MAX]);
+    db.apply(batch, Durability::Buffered).expect("deletes on a full store");
+    std::mem::forget(tending);
+    (db, data)
+}
+
+const BLOCKS: u64 = 64;
+
+fn fill(db: &Db, data: Keyspace, block: u64) -> kvfs_store::Result<Position> {
+    let mut batch = Batch::new();
+    batch.put_blocks(data, b"file".to_vec(), block, vec![7; BLOCKS as usize * BLOCK_BYTES]);
+    db.apply(batch, Durability::Buffered)
+}
+
+#[test]
+fn who_is_refused_has_waited_for_those_who_are_about_to_end_their_reading() {
+    let (db, data) = full_of_what_is_deleted();
+    let reader = db.inner.view();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| fill(&db, data, 0));
+        // The pass is through, and nothing has become free.
+        while db.inner.reclaim_wanted() {
+            std::thread::yield_now();
+        }
+        drop(reader);
+        writer.join().expect("no panic").expect("there is space");
+    });
+    db.close().expect("closes");
+}
+
+#[test]
+fn who_is_refused_does_not_wait_for_those_who_read_on() {
+    let (db, data) = full_of_what_is_deleted();
+    let reader = db.inner.view();
+    assert!(matches!(fill(&db, data, 0), Err(StoreError::Full)));
+    assert!(!db.inner.reclaim_wanted(), "there was a pass");
+    drop(reader);
+    fill(&db, data, 0).expect("there is space");
     db.close().expect("closes");
 }
