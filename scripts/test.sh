@@ -9,9 +9,9 @@ export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(suites lint unit docs build mount realwork)
 logs=$(mktemp -d)
-tools=''
+tools='' release=''
 cleanup() {
-  [ -n "$tools" ] && kill "$tools" 2>/dev/null
+  [ -z "$tools$release" ] || kill $tools $release 2>/dev/null
   rm -rf "$logs"
 }
 trap cleanup EXIT
@@ -36,15 +36,26 @@ check_locks() {
 
 run_stage() {
   case $1 in
-    # The POSIX suites compile for minutes: beside the other stages, and only once per machine.
+    # What takes minutes to compile and is not needed yet has what the other stages leave of the processors: the POSIX suites
+    # (only once per machine), and the release binary.
     suites)
       nice -n 10 tests/suites/tools.sh >"$logs/tools" 2>&1 </dev/null &
       tools=$!
+      nice -n 19 make --no-print-directory build >"$logs/release" 2>&1 </dev/null &
+      release=$!
       ;;
     lint) cargo fmt --all -- --check && check_locks && with_lints test_all --no-run ;;
     unit) $linted test_all --no-fail-fast ;;
     docs) make --no-print-directory docs ;;
-    build) make --no-print-directory build ;;
+    build)
+      if [ -n "$release" ]; then
+        wait "$release"
+        release=''
+        cat "$logs/release"
+      fi
+      # If it was ready, this finds nothing to do.
+      make --no-print-directory build
+      ;;
     mount)
       if [ -n "$tools" ]; then wait "$tools" || { cat "$logs/tools"; return 1; }; fi
       tools=''
