@@ -30,7 +30,7 @@ build: ## the release binary, its manual and completions: target/release/kvfs, t
 	@cargo build --release --locked --bin kvfs
 	@rm -rf $(SHARE) && $(KVFS) pages $(SHARE)
 
-test: ## everything CI runs: lint, docs, unit tests, suites on a mount, real work (short)
+test: ## everything CI runs: lint, unit tests, suites on a mount, docs, real work (short)
 	@scripts/setup.sh test
 	@scripts/test.sh
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Runs the tests stage by stage and adds up what their runners report.
-# usage: scripts/test.sh [stage...]     stages: suites lint unit docs build mount realwork (default: all)
+# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs realwork (default: all)
 # A failing stage does not stop the later ones, so that one run tells everything.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit docs build mount realwork)
+[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs realwork)
 logs=$(mktemp -d)
-tools='' release=''
+declare -A jobs=()
 cleanup() {
-  [ -z "$tools$release" ] || kill $tools $release 2>/dev/null
+  [ ${#jobs[@]} = 0 ] || kill "${jobs[@]}" 2>/dev/null
   rm -rf "$logs"
 }
 trap cleanup EXIT
@@ -34,33 +34,44 @@ check_locks() {
   done
 }
 
+# beside NAME COMMAND...: with what the stages leave of the processors, until somebody needs it.
+beside() {
+  local name=$1
+  shift
+  nice -n 19 "$@" >"$logs/beside-$name" 2>&1 </dev/null &
+  jobs[$name]=$!
+}
+# Waits for it and says what it said; whether it ended well.
+joined() {
+  local status=0
+  wait "${jobs[$1]}" || status=$?
+  unset "jobs[$1]"
+  cat "$logs/beside-$1"
+  return "$status"
+}
+has_stage() { [[ " ${stages[*]} " == *" $1 "* ]]; }
+
 run_stage() {
   case $1 in
-    # What takes minutes to compile and is not needed yet has what the other stages leave of the processors: the POSIX suites
-    # (only once per machine), and the release binary.
+    # What takes minutes to compile and is not needed yet; the POSIX suites only once per machine.
     suites)
-      nice -n 10 tests/suites/tools.sh >"$logs/tools" 2>&1 </dev/null &
-      tools=$!
-      nice -n 19 make --no-print-directory build >"$logs/release" 2>&1 </dev/null &
-      release=$!
+      beside tools tests/suites/tools.sh
+      ! has_stage build || beside build make --no-print-directory build
       ;;
     lint) cargo fmt --all -- --check && check_locks && with_lints test_all --no-run ;;
     unit) $linted test_all --no-fail-fast ;;
-    docs) make --no-print-directory docs ;;
     build)
-      if [ -n "$release" ]; then
-        wait "$release"
-        release=''
-        cat "$logs/release"
-      fi
-      # If it was ready, this finds nothing to do.
+      [ -z "${jobs[build]:-}" ] || joined build
+      # If it is ready, this finds nothing to do.
       make --no-print-directory build
       ;;
     mount)
-      if [ -n "$tools" ]; then wait "$tools" || { cat "$logs/tools"; return 1; }; fi
-      tools=''
+      [ -z "${jobs[tools]:-}" ] || joined tools || return 1
+      # The suites wait more than they compute.
+      ! has_stage docs || beside docs make --no-print-directory docs
       tests/suites/all.sh
       ;;
+    docs) if [ -n "${jobs[docs]:-}" ]; then joined docs; else make --no-print-directory docs; fi ;;
     realwork) scripts/realwork.sh --short ;;
     *) echo "no such stage: $1"; return 2 ;;
   esac
@@ -81,15 +92,17 @@ start=$SECONDS
 for stage in "${stages[@]}"; do
   t0=$SECONDS
   if [ "$stage" = suites ]; then
-    # Not in a pipeline: the job must belong to this shell.
     run_stage suites
     continue
   fi
   printf '\n== %s\n' "$stage"
-  run_stage "$stage" > >(tee "$logs/$stage") 2>&1 </dev/null
+  exec 4> >(tee "$logs/$stage")
+  tee=$!
+  run_stage "$stage" >&4 2>&1 4>&- </dev/null
   status=$?
+  exec 4>&-
   [ "$stage-$status" != lint-0 ] || linted=with_lints
-  wait $! 2>/dev/null # tee has written its last line
+  wait "$tee" 2>/dev/null # it has written its last line
   read -r p f s <<<"$(counts "$logs/$stage")"
   # A stage without a runner's summary counts as one; one that ended badly counts as a failure in any case.
   [ $((p + f)) -gt 0 ] || { [ $status = 0 ] && p=1; }
