@@ -136,15 +136,14 @@ impl Inner {
     /// As [`Self::has_space`], after a pass: what it has freed comes when nobody reads it any more, as a rule in a moment.
     fn has_space_soon(&self, bytes: u64, budget: Budget, waits_max: u32) -> bool {
         for _ in 0..waits_max {
-            let is_read = self.has_former_readers();
+            let is_read = self.versions_outlived.any();
             if self.has_space(bytes, budget) {
                 return true;
             }
             if !is_read || self.options.background == Background::Manual {
                 return false;
             }
-            let seen = self.timer.rings();
-            self.timer.wait_after(seen, WAIT_FOR_READERS);
+            self.timer.wait(WAIT_FOR_READERS);
         }
         self.has_space(bytes, budget)
     }
@@ -234,8 +233,7 @@ impl Inner {
             self.counters.note_delay(delay);
             self.hold(held, || {
                 // Not the bell of progress: whatever ends first would let all go on who have been slowed down.
-                let seen = self.timer.rings();
-                self.timer.wait_after(seen, delay);
+                self.timer.wait(delay);
             });
         }
     }

@@ -4,8 +4,8 @@
 //! No lock is held across a wait for background work; the ledger lock is held across the manifest's write and flush,
 //! because edits must reach it in one order, and the naming lock across the sync before them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Position, Result, Seqno, StoreError};
@@ -17,9 +17,10 @@ use super::features::Announced;
 use super::health::Health;
 use super::keyspaces::Keyspaces;
 use super::layers::Layers;
-use super::merges::{MergePace, ReclaimState, Registry, Replaced};
+use super::merges::{MergePace, ReclaimState, Registry};
 use super::named::Named;
 use super::options::Options;
+use super::outlived::Outlived;
 use super::signals::Bell;
 use super::stalls::Stalls;
 use super::timeline::Timeline;
@@ -66,8 +67,8 @@ pub(crate) struct Inner {
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) view: RwLock<Arc<View>>,
-    /// Former versions, as long as somebody reads them: what they have and the current one has not takes space until then.
-    pub(crate) versions_read: Mutex<Vec<Weak<Version>>>,
+    /// Former versions: what they have and the current one has not takes space until nobody reads them.
+    pub(crate) versions_outlived: Outlived<Version>,
     pub(crate) next_id: Arc<AtomicU64>,
     /// One flush at a time.
     pub(crate) flushing: Mutex<()>,
@@ -100,7 +101,8 @@ pub(crate) struct Inner {
     pub(crate) debt_lacking_space: AtomicU64,
     /// The passes over all runs.
     pub(crate) reclaims: ReclaimState,
-    pub(crate) replaced: Replaced,
+    /// What merges in slices have replaced.
+    pub(crate) pieces_outlived: Outlived<Piece>,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// What the superblocks say that the store may hold.
@@ -119,19 +121,12 @@ impl Inner {
         let next = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, next);
         if !Arc::ptr_eq(&old.version, &view.version) {
-            let mut versions = self.versions_read.lock();
-            versions.retain(|version| version.strong_count() > 0);
-            versions.push(Arc::downgrade(&old.version));
+            self.versions_outlived.add([&old.version]);
         }
         self.pace.note_sealed(view.sealed.len());
         drop(view);
         // The last reference to pieces may go here: outside the lock.
         drop(old);
-    }
-
-    /// Whether anybody reads a former version.
-    pub(crate) fn has_former_readers(&self) -> bool {
-        self.versions_read.lock().iter().any(|version| version.strong_count() > 0)
     }
 
     /// The newest committed state.

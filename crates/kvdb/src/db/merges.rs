@@ -39,7 +39,6 @@ pub(crate) use pace::MergePace;
 pub(crate) use reclaim::{Leisure, ReclaimState};
 pub(crate) use registry::Registry;
 use registry::{Busy, Claim};
-pub(crate) use slices::Replaced;
 use slices::Slices;
 
 /// A merge of neighbours in one keyspace.

@@ -23,6 +23,7 @@ mod merges;
 mod named;
 mod open;
 mod options;
+mod outlived;
 mod patches;
 mod read;
 mod repair;

@@ -22,9 +22,10 @@ use super::features::Announced;
 use super::health::Health;
 use super::inner::{Inner, Ledger, Order};
 use super::keyspaces::{KeyspaceMeta, Keyspaces};
-use super::merges::{MergePace, ReclaimState, Registry, Replaced};
+use super::merges::{MergePace, ReclaimState, Registry};
 use super::named::Named;
 use super::options::{Background, CreateOptions, Options};
+use super::outlived::Outlived;
 use super::signals::Bell;
 use super::stalls::Stalls;
 use super::transactions::Transactions;
@@ -171,7 +172,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
         ledger: Mutex::new(Ledger { manifest, state }),
         view: RwLock::new(Arc::new(view)),
-        versions_read: Mutex::default(),
+        versions_outlived: Outlived::default(),
         next_id,
         flushing: Mutex::new(()),
         merging,
@@ -193,7 +194,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         flush_is_full: AtomicBool::new(false),
         debt_lacking_space: AtomicU64::new(0),
         reclaims: ReclaimState::default(),
-        replaced: Replaced::default(),
+        pieces_outlived: Outlived::default(),
         deleted_positions: Mutex::default(),
         announced,
     })

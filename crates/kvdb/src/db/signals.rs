@@ -26,6 +26,11 @@ impl Bell {
         *self.rings.lock()
     }
 
+    /// Returns at the next ring, or when `time_max` has passed.
+    pub(crate) fn wait(&self, time_max: Duration) {
+        self.wait_after(self.rings(), time_max);
+    }
+
     /// Returns at the first ring after number `seen`, or when `time_max` has passed.
     pub(crate) fn wait_after(&self, seen: u64, time_max: Duration) {
         let mut rings = self.rings.lock();

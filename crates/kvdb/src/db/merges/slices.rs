@@ -12,18 +12,16 @@
 //! merge, it ends before what they hold comes to much.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kvfs_store::{KeyspaceKind, Result, StoreError};
-use parking_lot::Mutex;
 
 use super::reclaim::is_worth_it;
 use super::{Inner, Merge, Terms};
 use crate::compaction::{MergeOptions, Pace, Victims};
 use crate::format::SECTOR_BYTES;
-use crate::run::Piece;
 use crate::version::{Run, RunId};
 use crate::zone::Budget;
 
@@ -66,29 +64,6 @@ impl Slices {
     /// All that it has to claim.
     pub(super) fn runs(&self) -> Vec<RunId> {
         self.inputs.iter().flat_map(|&(run, cut)| [run, cut]).chain([self.output]).collect()
-    }
-}
-
-/// Pieces that merges in slices have replaced, as long as somebody reads them.
-#[derive(Default)]
-pub(crate) struct Replaced {
-    pieces: Mutex<Vec<Weak<Piece>>>,
-}
-
-impl Replaced {
-    /// The pieces of `old` that `new`, which it has become, has no more.
-    fn add(&self, old: &Run, new: Option<&Run>) {
-        let count = old.pieces.len() - new.map_or(0, |run| run.pieces.len());
-        let mut pieces = self.pieces.lock();
-        pieces.retain(|piece| piece.strong_count() > 0);
-        pieces.extend(old.pieces[..count].iter().map(Arc::downgrade));
-    }
-
-    /// What they hold (bytes). Of one that was cut it will be lost when its parts are merged.
-    fn bytes(&self) -> u64 {
-        let mut pieces = self.pieces.lock();
-        pieces.retain(|piece| piece.strong_count() > 0);
-        pieces.iter().filter_map(Weak::upgrade).map(|piece| piece.desc().data_bytes).sum()
     }
 }
 
@@ -159,7 +134,12 @@ impl Inner {
             Budget::Ordinary => self.share_of_writers() / 2,
             _ => ZONES_OF_READERS * u64::from(self.ctx.zones.zone_bytes()),
         };
-        self.replaced.bytes() > bytes_max.min(self.share_of_writers() / 2)
+        self.bytes_outlived() > bytes_max.min(self.share_of_writers() / 2)
+    }
+
+    /// What readers hold of what slices have replaced (bytes). Of a piece that was cut it will be lost when its parts are merged.
+    fn bytes_outlived(&self) -> u64 {
+        self.pieces_outlived.sum(|piece| piece.desc().data_bytes)
     }
 
     /// See [`SHARE_OF_WRITERS`] (bytes).
@@ -289,7 +269,8 @@ impl Inner {
             let runs = view.version.runs(keyspace);
             for old in replaced {
                 let new = runs.iter().find(|run| run.id == old.id);
-                self.replaced.add(&old, new.map(AsRef::as_ref));
+                let count = old.pieces.len() - new.map_or(0, |run| run.pieces.len());
+                self.pieces_outlived.add(&old.pieces[..count]);
                 slice.inputs.extend(new.cloned());
             }
             // What the inputs have lost is free once this is gone.
@@ -309,8 +290,7 @@ impl Inner {
             if !self.readers_hold_much(space) || self.ends_early(true) {
                 break;
             }
-            let seen = self.timer.rings();
-            self.timer.wait_after(seen, WAIT_FOR_READERS);
+            self.timer.wait(WAIT_FOR_READERS);
         }
         self.readers_hold_much(space) || (space == Budget::Ordinary && self.room_for_slices(space) == 0)
     }

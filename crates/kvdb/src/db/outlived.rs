@@ -1,0 +1,48 @@
+//! What was replaced, as long as somebody reads it: it takes space until then.
+//!
+//! Thread safety: the lock is held for a few instructions for each thing that is still read, which are few.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+/// Replaced things that somebody may still read.
+pub(crate) struct Outlived<T>(Mutex<Vec<Weak<T>>>);
+
+impl<T> Default for Outlived<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Outlived<T> {
+    /// These were replaced; forgets those that nobody reads any more.
+    pub(crate) fn add<'a>(&self, replaced: impl IntoIterator<Item = &'a Arc<T>>)
+    where
+        T: 'a,
+    {
+        let mut all = self.0.lock();
+        forget_unread(&mut all);
+        all.extend(replaced.into_iter().map(Arc::downgrade));
+    }
+
+    /// Whether any of them is read.
+    pub(crate) fn any(&self) -> bool {
+        self.0.lock().iter().any(|one| one.strong_count() > 0)
+    }
+
+    /// The sum over those that are read.
+    pub(crate) fn sum(&self, of: impl Fn(&T) -> u64) -> u64 {
+        // The last reference to one may come to be ours, which then goes outside the lock.
+        let read: Vec<Arc<T>> = {
+            let mut all = self.0.lock();
+            forget_unread(&mut all);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        read.iter().map(|one| of(one)).sum()
+    }
+}
+
+fn forget_unread<T>(all: &mut Vec<Weak<T>>) {
+    all.retain(|one| one.strong_count() > 0);
+}
