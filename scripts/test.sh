@@ -41,13 +41,18 @@ beside() {
   nice -n 19 "$@" >"$logs/beside-$name" 2>&1 </dev/null &
   jobs[$name]=$!
 }
-# Waits for it and says what it said; whether it ended well.
+# joined NAME: waits for it, if there is one, and says what it said; whether it ended well.
 joined() {
   local status=0
+  [ -n "${jobs[$1]:-}" ] || return 0
   wait "${jobs[$1]}" || status=$?
   unset "jobs[$1]"
   cat "$logs/beside-$1"
   return "$status"
+}
+# made TARGET: beside the stages before, or now.
+made() {
+  if [ -n "${jobs[$1]:-}" ]; then joined "$1"; else make --no-print-directory "$1"; fi
 }
 has_stage() { [[ " ${stages[*]} " == *" $1 "* ]]; }
 
@@ -60,18 +65,13 @@ run_stage() {
       ;;
     lint) cargo fmt --all -- --check && check_locks && with_lints test_all --no-run ;;
     unit) $linted test_all --no-fail-fast ;;
-    build)
-      [ -z "${jobs[build]:-}" ] || joined build
-      # If it is ready, this finds nothing to do.
-      make --no-print-directory build
-      ;;
+    build | docs) made "$1" ;;
     mount)
-      [ -z "${jobs[tools]:-}" ] || joined tools || return 1
+      joined tools || return 1
       # The suites wait more than they compute.
       ! has_stage docs || beside docs make --no-print-directory docs
       tests/suites/all.sh
       ;;
-    docs) if [ -n "${jobs[docs]:-}" ]; then joined docs; else make --no-print-directory docs; fi ;;
     realwork) scripts/realwork.sh --short ;;
     *) echo "no such stage: $1"; return 2 ;;
   esac

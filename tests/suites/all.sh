@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every suite, each on a store of its own; then the ones that want a directory, check, and the life of a mount.
+# Every suite: most make stores of their own, the POSIX suites share a mount, which is checked after them.
 # usage: tests/suites/all.sh
 #
 # They wait for disks and clocks more than they compute, so there are two lanes side by side. What a suite has to say
@@ -28,17 +28,24 @@ finish() {
 }
 trap finish EXIT
 
-bad() { echo "$1: 0 passed, 1 failed, 0 skipped"; }
+# bad NAME: what has no summary of its own, and went wrong.
+bad() {
+  echo "$1" >>"$work/failed"
+  echo "$1: 0 passed, 1 failed, 0 skipped"
+}
 
-# Runs one, and counts it in $work/failed unless its last line, which it prints itself, says that all is well.
+# Runs one, and notes it in $work/failed unless its last line, which it prints itself, says that all is well.
 suite() {
   local name=$1 t0=$SECONDS log=$work/$1.log line
   shift
   # Started in the background it would ignore them, and so would what it starts.
   env --default-signal=INT,QUIT "$@" >"$log" 2>&1 </dev/null
   line=$(grep -E "^$name: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$" "$log" | tail -n 1)
-  [ -n "$line" ] || bad "$name" >>"$log"
-  case $line in *" 0 failed, "*) ;; *) echo "$name" >>"$work/failed" ;; esac
+  case $line in
+    '') bad "$name" >>"$log" ;;
+    *" 0 failed, "*) ;;
+    *) echo "$name" >>"$work/failed" ;;
+  esac
   echo "$name took $((SECONDS - t0)) s" >>"$log"
   flock "$work" cat "$log"
 }
@@ -55,11 +62,10 @@ if mount_store; then
   suite pjdfstest "$here/pjdfstest.sh" "$mnt"
   suite fsx "$here/fsx.sh" "$mnt" 8000 1 2
   suite stress-ng "$here/stress-ng.sh" "$mnt" 1
-  umount_store || { bad umount; echo umount >>"$work/failed"; }
-  check_store || { bad check; echo check >>"$work/failed"; }
+  umount_store || bad umount
+  check_store || bad check
 else
   bad mount
-  echo mount >>"$work/failed"
 fi
 wait "$lane"
 lane=''
