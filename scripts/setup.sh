@@ -13,7 +13,8 @@ need() {
   "$@" >/dev/null 2>&1 || missing+=("$package")
 }
 has() { command -v "$1"; }
-find_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || compgen -G '/usr/lib/*/libclang*.so*'; }
+# Not libclang-cpp, which is something else.
+find_libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang.so*' || compgen -G '/usr/lib/*/libclang-[0-9]*.so*'; }
 # /usr/sbin is not in every user's PATH.
 has_admin() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
 
