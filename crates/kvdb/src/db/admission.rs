@@ -81,8 +81,10 @@ impl Inner {
                 return Ok(());
             }
         }
+        // Ordinary writes are many, and refused one after the other; deletions are not to be refused.
+        let waits_max = if budget == Budget::Ordinary { 1 } else { WAITS_FOR_READERS };
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
-        if self.reclaim_wanted() && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
+        if self.reclaim_wanted(budget) && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
             let before = self.ctx.zones.free_bytes(Budget::Reserve);
             // A pass that ran out of space half-way may have freed enough.
             full_is_false(self.reclaim(budget))?;
@@ -91,7 +93,7 @@ impl Inner {
             if has_space {
                 return Ok(());
             }
-        } else if self.has_space_soon(bytes, budget, 1) {
+        } else if self.has_space_soon(bytes, budget, waits_max) {
             // Of a pass that has ended since.
             return Ok(());
         }
@@ -114,7 +116,7 @@ impl Inner {
     /// that slow, so ordinary ones wait for more and more operations in between; deletions never do.
     fn reclaim_is_worth_it(&self, budget: Budget) -> bool {
         budget != Budget::Ordinary
-            || self.operations_since_reclaim() > self.reclaims.pause.load(Ordering::Relaxed)
+            || self.operations_since_reclaim(budget) > self.reclaims.pause.load(Ordering::Relaxed)
     }
 
     /// After a pass, before which so many bytes were free.

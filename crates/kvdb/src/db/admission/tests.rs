@@ -8,6 +8,7 @@ use kvfs_store::clock::SystemClock;
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Position, Store, StoreError};
 
 use crate::db::throttle::SEALED_MAX;
+use crate::zone::Budget;
 use crate::{Background, CreateOptions, Db, Options};
 
 const CAPACITY: u64 = 256 << 20;
@@ -118,7 +119,7 @@ fn who_is_refused_has_waited_for_those_who_are_about_to_end_their_reading() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| fill(&db, data, 0));
         // The pass is through, and nothing has become free.
-        while db.inner.reclaim_wanted() {
+        while db.inner.reclaim_wanted(Budget::Ordinary) {
             std::thread::yield_now();
         }
         drop(reader);
@@ -132,7 +133,7 @@ fn who_is_refused_does_not_wait_for_those_who_read_on() {
     let (db, data) = full_of_what_is_deleted();
     let reader = db.inner.view();
     assert!(matches!(fill(&db, data, 0), Err(StoreError::Full)));
-    assert!(!db.inner.reclaim_wanted(), "there was a pass");
+    assert!(!db.inner.reclaim_wanted(Budget::Ordinary), "there was a pass");
     drop(reader);
     fill(&db, data, 0).expect("there is space");
     db.close().expect("closes");

@@ -53,8 +53,11 @@ pub(crate) enum Leisure {
 /// What is known of the passes so far.
 #[derive(Debug, Default)]
 pub(crate) struct ReclaimState {
-    /// The last operation that the last pass knew of: another one pays only after something changed.
+    /// The last operation that the last pass knew of: another one pays only after something changed. Deletions may go further
+    /// than one for ordinary writes that has failed, which is not meant.
     seqno: AtomicU64,
+    /// As `seqno`, of the last pass for ordinary writes, whatever came of it.
+    seqno_of_writers: AtomicU64,
     /// As `seqno`, of the last pass at leisure.
     seqno_at_leisure: AtomicU64,
     /// The last one found no space for its merges.
@@ -64,14 +67,18 @@ pub(crate) struct ReclaimState {
 }
 
 impl Inner {
-    /// Whether anything was applied since the last reclaim, so that another one may find garbage.
-    pub(crate) fn reclaim_wanted(&self) -> bool {
-        self.operations_since_reclaim() > 0
+    /// Whether anything was applied since the last reclaim, so that another one within `budget` may find garbage.
+    pub(crate) fn reclaim_wanted(&self, budget: Budget) -> bool {
+        self.operations_since_reclaim(budget) > 0
     }
 
-    /// Operations since the last reclaim, those of transactions included.
-    pub(crate) fn operations_since_reclaim(&self) -> u64 {
-        match self.reclaims.seqno.load(Ordering::Acquire) {
+    /// Operations since the last reclaim that has done what one within `budget` can, those of transactions included.
+    pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
+        let mut known = self.reclaims.seqno.load(Ordering::Acquire);
+        if budget == Budget::Ordinary {
+            known = known.max(self.reclaims.seqno_of_writers.load(Ordering::Acquire));
+        }
+        match known {
             NEVER => u64::MAX,
             seqno => self.position().0.saturating_sub(seqno),
         }
@@ -128,12 +135,14 @@ impl Inner {
     /// Something that is no batch has left garbage.
     pub(crate) fn note_garbage(&self) {
         self.reclaims.seqno.store(NEVER, Ordering::Release);
+        self.reclaims.seqno_of_writers.store(NEVER, Ordering::Release);
         self.reclaims.seqno_at_leisure.store(NEVER, Ordering::Release);
     }
 
     /// As [`Inner::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than there is.
     pub(crate) fn leisure_wanted(&self) -> bool {
-        self.reclaim_wanted() && self.position().0 > self.reclaims.seqno_at_leisure.load(Ordering::Acquire)
+        self.reclaim_wanted(Budget::Ordinary)
+            && self.position().0 > self.reclaims.seqno_at_leisure.load(Ordering::Acquire)
     }
 
     /// Whether rows may have much garbage. Which merges are due goes by bytes, of which deletions have few.
@@ -195,8 +204,10 @@ impl Inner {
         if budget != Budget::Ordinary {
             self.reclaims.is_stuck.store(matches!(result, Err(StoreError::Full)), Ordering::Relaxed);
         }
-        if is_through || result.is_err() {
+        if is_through || (result.is_err() && budget != Budget::Ordinary) {
             self.reclaims.seqno.store(mark, Ordering::Release);
+        } else if result.is_err() {
+            self.reclaims.seqno_of_writers.store(mark, Ordering::Release);
         }
         if is_through {
             alone.complete();

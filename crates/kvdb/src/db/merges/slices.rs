@@ -251,11 +251,15 @@ impl Inner {
         let view = self.view();
         let runs = view.version.runs(keyspace);
         // Their order may be another one: runs of one age are ordered by number, and one that was cut has a new one.
-        let start = runs.iter().position(|run| ids.contains(&run.id))?;
-        let inputs = runs.get(start..start + ids.len())?;
-        assert!(inputs.iter().all(|run| ids.contains(&run.id)), "neighbours stay neighbours");
-        let is_wanted = inputs.iter().any(|run| wanted(run));
-        is_wanted.then(|| Merge { output, ..self.merge_of(keyspace, inputs, &runs[start + ids.len()..]) })
+        let is_input = |run: &Arc<Run>| ids.contains(&run.id);
+        let (first, last) = (runs.iter().position(is_input)?, runs.iter().rposition(is_input)?);
+        let (inputs, between): (Vec<_>, Vec<_>) = runs[first..=last].iter().cloned().partition(is_input);
+        // If the merge has ended early before, its output, and what was cut then and not yet merged, may lie between what was
+        // cut now and the rest: of the output's age, and not behind it.
+        let stays_before = |run: &Arc<Run>| run.age == runs[first].age && run.id >= output;
+        assert!(between.iter().all(stays_before), "neighbours stay neighbours");
+        let is_wanted = inputs.len() == ids.len() && inputs.iter().any(|run| wanted(run));
+        is_wanted.then(|| Merge { output, ..self.merge_of(keyspace, &inputs, &runs[last + 1..]) })
     }
 
     /// False when it ended early.
@@ -278,10 +282,21 @@ impl Inner {
             if is_done || self.ends_early(terms.pace.is_some()) {
                 return Ok(is_done);
             }
+            if slice.inputs.len() > 2 && self.is_little_left(terms) {
+                return Err(StoreError::Full);
+            }
             if terms.pace.is_some() && self.has_to_give_way_to_readers(terms.budget) {
                 return Ok(false);
             }
         }
+    }
+
+    /// Whether a merge of many runs is to end, so that there is space for one of two: it gives back what each of these holds
+    /// of its first and last zone, and then there is more for the rest.
+    fn is_little_left(&self, terms: &Terms) -> bool {
+        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
+        let zones = 3 * terms.options.piece_bytes.div_ceil(zone_bytes) + 2 * ZONES_OF_INPUT + ZONES_OF_OUTPUT;
+        terms.budget == Budget::Reserve && self.ctx.zones.free_bytes(Budget::Reserve) < zones * zone_bytes
     }
 
     /// Whether a merge that nobody waits for is to end, so that those who write are not refused for those who read.

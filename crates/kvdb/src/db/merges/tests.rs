@@ -465,7 +465,7 @@ fn a_reclaim_at_leisure_that_could_not_flush_is_done_again_when_flushes_go_on() 
     db.inner.reclaim_at_leisure(Leisure::OldGarbage).expect("is no failure");
     assert_eq!(db.inner.view().version.runs(rows.0).len(), 1, "the deletion is in memory");
     assert!(
-        db.inner.merging.left_pass().is_some() && !db.inner.reclaim_wanted(),
+        db.inner.merging.left_pass().is_some() && !db.inner.reclaim_wanted(Budget::Ordinary),
         "nothing has changed so far"
     );
 
@@ -473,9 +473,9 @@ fn a_reclaim_at_leisure_that_could_not_flush_is_done_again_when_flushes_go_on() 
         db.inner.ctx.zones.release(extent);
     }
     db.inner.flush_all().expect("flushes");
-    assert!(db.inner.merging.left_pass().is_some() && db.inner.reclaim_wanted());
+    assert!(db.inner.merging.left_pass().is_some() && db.inner.reclaim_wanted(Budget::Ordinary));
     db.inner.reclaim_at_leisure(Leisure::OldGarbage).expect("merges");
-    assert!(db.inner.merging.left_pass().is_none() && !db.inner.reclaim_wanted());
+    assert!(db.inner.merging.left_pass().is_none() && !db.inner.reclaim_wanted(Budget::Ordinary));
     assert!(db.inner.view().version.runs(rows.0).is_empty(), "everything is gone");
 }
 

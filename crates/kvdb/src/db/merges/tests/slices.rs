@@ -11,7 +11,7 @@ use super::{
     memory, open_with, options, terms,
 };
 use crate::Db;
-use crate::compaction::Victims;
+use crate::compaction::{MergeOptions, Victims};
 use crate::db::merges::slices::{Tight, unfinished};
 use crate::db::merges::{Due, Leisure, bytes_of};
 use crate::format::Extent;
@@ -344,4 +344,73 @@ fn slices_that_ended_early_go_on_where_they_ended() {
     let (copied, merged) = (bytes_copied(&db), bytes(&db, rows));
     assert!(copied < merged * 21 / 20, "nothing is copied twice: {copied} bytes for {merged}");
     same(&db, rows, &model, "in the end");
+}
+
+#[test]
+fn what_is_cut_beside_the_output_of_a_merge_that_ended_early_goes_into_it() {
+    for (seed, ends_early) in [(1, false), (2, true), (3, true)] {
+        let what = format!("seed {seed}, ends early: {ends_early}");
+        let db = open_with_long_pieces(memory());
+        let (rows, model) = four_runs(&db, seed);
+        let all = || db.inner.view().version.runs(rows.0).to_vec();
+        let options = MergeOptions { piece_bytes: 32 << 10, ..db.inner.options.merge };
+        let merge = db.inner.merge_of(rows.0, &all(), &[]);
+        let output = merge.output;
+        let slice = Terms { is_sliced: true, options, ..terms(Free) };
+        assert!(!db.inner.run_merge(&merge, slice.clone()).expect("merges"), "{what}: one piece");
+        drop(merge);
+        // The runs are as long as they were, but for that piece.
+        db.inner.stopping.store(ends_early, Ordering::Release);
+        let mut steps = 0;
+        while runs(&db, rows) > 1 {
+            let slices = db.inner.slices_of(rows.0, &all(), options);
+            db.inner.merge_in_slices(&slices, &slice).unwrap_or_else(|error| panic!("{what}: {error}"));
+            steps += 1;
+            same(&db, rows, &model, &format!("{what}, step {steps}"));
+            assert!(steps < 1000, "{what}");
+        }
+        assert!(if ends_early { steps > 8 } else { steps == 1 }, "{what}: {steps} steps");
+        assert!(ends_early || all()[0].id == output, "{what}");
+    }
+}
+
+#[test]
+fn deletions_may_go_further_than_a_pass_for_writers_that_found_too_little_space() {
+    let db = open_with_long_pieces(memory());
+    let (rows, model) = four_runs(&db, 1);
+    let taken = leave(&db, 5);
+    let ended = db.inner.reclaim(Budget::Ordinary);
+    assert!(matches!(ended, Err(StoreError::Full)), "{ended:?}");
+    assert!(!db.inner.reclaim_wanted(Budget::Ordinary), "writers would find as little again");
+    assert!(db.inner.reclaim_wanted(Budget::Deleting));
+    same(&db, rows, &model, "as before");
+    for extent in taken {
+        db.inner.ctx.zones.release(extent);
+    }
+    db.inner.reclaim(Budget::Deleting).expect("merges");
+    assert!(!db.inner.reclaim_wanted(Budget::Deleting) && runs(&db, rows) == 1);
+    same(&db, rows, &model, "in the end");
+}
+
+#[test]
+fn a_merge_of_many_runs_leaves_space_for_one_of_two() {
+    let free = |db: &Db| db.inner.ctx.zones.free_bytes(Budget::Reserve) / u64::from(ZONE_BYTES);
+    for seed in 1..4 {
+        let db = open_with_long_pieces(memory());
+        let (rows, mut model) = four_runs(&db, seed);
+        let mut rng = Rng::new(seed + 100);
+        (0..4).for_each(|_| change_and_flush(&db, rows, &mut model, &mut rng));
+        let _taken = leave(&db, 11);
+        let options = MergeOptions { piece_bytes: ZONE_BYTES.into(), ..db.inner.options.merge };
+        // More of them than there is space for.
+        let slices = db.inner.slices_of(rows.0, db.inner.view().version.runs(rows.0), options);
+        let terms = Terms { is_sliced: true, options, budget: Budget::Reserve, pace: None, ..terms(Free) };
+        let ended = db.inner.merge_in_slices(&slices, &terms);
+        assert!(matches!(ended, Err(StoreError::Full)), "seed {seed}: {ended:?}");
+        assert!(free(&db) >= 4, "seed {seed}: {} zones are left", free(&db));
+        same(&db, rows, &model, &format!("seed {seed}, half-way"));
+        merge_tightly(&db, rows).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(runs(&db, rows), 1, "seed {seed}");
+        same(&db, rows, &model, &format!("seed {seed}, in the end"));
+    }
 }
