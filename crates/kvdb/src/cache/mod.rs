@@ -203,6 +203,11 @@ impl BlockCache {
         self.evict_down_to(bytes, start);
     }
 
+    /// Whether so many bytes more can be held without anything else going.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.bytes() + bytes <= self.accountant.cache_budget()
+    }
+
     /// Bytes held, bookkeeping included.
     pub fn bytes(&self) -> u64 {
         self.accountant.used(Pool::BlockCache)

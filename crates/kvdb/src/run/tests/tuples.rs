@@ -2,7 +2,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_device::{Call, Rng};
+use kvfs_device::{Call, FaultError, FaultRule, Rng};
 use kvfs_store::{KeyspaceKind, Seqno, StoreError};
 
 use super::{Record, Rig, small_options};
@@ -320,13 +320,19 @@ fn empty_and_tombstone_only_pieces_open() {
     assert_eq!((desc.records, desc.seqno_min, desc.seqno_max), (0, 0, 0));
 }
 
-#[test]
-fn scans_read_ahead() {
+/// A piece of about 230 blocks of 16 KiB, in a store of its own, and its records.
+fn large_piece() -> (Rig, Arc<Piece>, Vec<Record>) {
     let rig = Rig::new(8 << 20, RunOptions::default());
     let records: Vec<Record> = (0..30_000_u64)
         .map(|n| (n.to_be_bytes().to_vec(), n + 1, RecordKind::Put, vec![n as u8; 100]))
         .collect();
     let piece = write(&rig, 1, &records, &[]);
+    (rig, piece, records)
+}
+
+#[test]
+fn scans_read_ahead() {
+    let (rig, piece, records) = large_piece();
     let blocks = piece.index().expect("readable").tuple_entries().len() as u64;
     let walk = |access, forward: bool| {
         let reads_before = rig.device.counts().of(Call::Read);
@@ -352,4 +358,62 @@ fn scans_read_ahead() {
     let reads_before = rig.device.counts().of(Call::Read);
     piece.lookup(&mut lookup).expect("readable");
     assert_eq!(rig.device.counts().of(Call::Read), reads_before + 1, "a point read is one request");
+}
+
+/// Looks up the first key of each block, in any order; the requests that it takes.
+fn touch_blocks(rig: &Rig, piece: &Piece, rng: &mut Rng) -> u64 {
+    let mut keys: Vec<Bytes> = {
+        let index = piece.index().expect("readable");
+        index.tuple_entries().iter().map(|entry| entry.first_key.clone()).collect()
+    };
+    rng.shuffle(&mut keys);
+    let reads_before = rig.device.counts().of(Call::Read);
+    for key in keys {
+        let mut lookup = Lookup::new(&key, Seqno::MAX);
+        piece.lookup(&mut lookup).expect("readable");
+        assert!(matches!(lookup.outcome(), Outcome::Found(_)), "{key:?}");
+    }
+    rig.device.counts().of(Call::Read) - reads_before
+}
+
+#[test]
+fn neighbours_come_along_while_there_is_room() {
+    let (rig, piece, _) = large_piece();
+    let blocks = piece.index().expect("readable").tuple_entries().len() as u64;
+    let mut rng = Rng::new(1);
+    let reads = touch_blocks(&rig, &piece, &mut rng);
+    assert!(reads * 3 < blocks, "{reads} requests for {blocks} blocks");
+    assert_eq!(touch_blocks(&rig, &piece, &mut rng), 0, "all came in, and stays");
+
+    // Now each block would push out another one.
+    rig.make_cold(&piece);
+    rig.ctx.accountant.set_bytes_ceiling(64 << 10);
+    let before = rig.ctx.cache.stats().insertions;
+    touch_blocks(&rig, &piece, &mut rng);
+    assert_eq!(rig.ctx.cache.stats().insertions - before, blocks, "one for each that is asked for");
+}
+
+#[test]
+fn what_is_wrong_with_a_neighbour_is_its_own_affair() {
+    let (rig, piece, _) = large_piece();
+    let index = piece.index().expect("readable");
+    let [wanted, damaged] = [&index.tuple_entries()[0], &index.tuple_entries()[1]];
+    let find = |key: &[u8]| {
+        let mut lookup = Lookup::new(key, Seqno::MAX);
+        piece.lookup(&mut lookup).map(|()| matches!(lookup.outcome(), Outcome::Found(_)))
+    };
+    rig.device.flip(damaged.extent.addr + 100, 1);
+    assert!(find(&wanted.first_key).expect("whole"));
+    assert!(find(&damaged.first_key).is_err(), "the flip shows");
+    rig.device.clear();
+    rig.make_cold(&piece);
+    assert!(find(&damaged.first_key).expect("whole again"));
+
+    // A request for several fails where one for the wanted block alone does not.
+    rig.make_cold(&piece);
+    rig.device.add(FaultRule::once(Call::Read, 0, FaultError::EIO));
+    assert!(find(&wanted.first_key).expect("read alone"));
+    rig.device.clear();
+    rig.make_cold(&piece);
+    assert!(find(&wanted.last_key).expect("readable"));
 }
