@@ -21,11 +21,9 @@ pub struct MemoryCgroup {
 impl MemoryCgroup {
     /// Makes one that holds nothing yet.
     pub fn new(limit_bytes: u64) -> Result<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup")?;
-        let (base, own_path, limit_file) =
-            hierarchy(&own).context("there is no memory cgroup hierarchy here")?;
+        let (base, own_path, limit_file) = own_hierarchy()?;
         let home = base.join(own_path.trim_start_matches('/'));
-        let dir = base.join(format!("kvfs-bench-{}", std::process::id()));
+        let dir = dir_of(base, std::process::id());
         fs::create_dir(&dir).with_context(|| format!("cannot make the cgroup {}", dir.display()))?;
         let cgroup = Self { dir, home };
         if limit_file == "memory.max" {
@@ -35,6 +33,13 @@ impl MemoryCgroup {
         fs::write(cgroup.dir.join(limit_file), limit_bytes.to_string())
             .context("cannot limit the cgroup's memory")?;
         Ok(cgroup)
+    }
+
+    /// Removes what a process that was killed has left, if it has.
+    pub fn remove_of(process: u32) {
+        if let Ok((base, ..)) = own_hierarchy() {
+            let _ = fs::remove_dir(dir_of(base, process));
+        }
     }
 
     /// Moves this process in: what it starts from now on is in it too.
@@ -52,6 +57,15 @@ fn move_to(dir: &Path) -> Result<()> {
     let procs = dir.join("cgroup.procs");
     fs::write(&procs, std::process::id().to_string())
         .with_context(|| format!("cannot enter {}", dir.display()))
+}
+
+fn dir_of(base: &Path, process: u32) -> PathBuf {
+    base.join(format!("kvfs-bench-{process}"))
+}
+
+fn own_hierarchy() -> Result<(&'static Path, String, &'static str)> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    hierarchy(&own).context("there is no memory cgroup hierarchy here")
 }
 
 /// Mount point, own path and name of the limit of version 1 or, where memory is not there, of version 2.

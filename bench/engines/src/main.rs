@@ -197,6 +197,9 @@ fn run_child(args: &Args, kind: &Kind, run: u32, results: &mut Results) -> Resul
     }
     let status = child.wait()?;
     if !status.success() {
+        // One that was killed has removed nothing.
+        let _ = fs::remove_dir_all(WorkDir::path(&args.work, child.id()));
+        MemoryCgroup::remove_of(child.id());
         bail!("its process ended with {status}");
     }
     Ok(())
@@ -223,9 +226,14 @@ struct WorkDir(PathBuf);
 
 impl WorkDir {
     fn new(parent: &Path) -> Result<Self> {
-        let path = parent.join(format!("engines-{}", std::process::id()));
+        let path = Self::path(parent, std::process::id());
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
+    }
+
+    /// That of a process.
+    fn path(parent: &Path, process: u32) -> PathBuf {
+        parent.join(format!("engines-{process}"))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{Config, Engine, Kind, Pair};
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use kvfs_device::FileDevice;
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
@@ -14,9 +13,10 @@ pub(crate) const KIND: Kind = Kind { name: "kvfs", about: "its engine as a libra
 
 const KEYSPACE: &str = "bench";
 
-/// What it may need beyond the memory that it is told to use (docs/SEMANTICS.md). All else it is told to use, as the
-/// others have the kernel use whatever their programs leave.
-const BEYOND_BYTES: u64 = 64 << 20;
+/// The part of what its process may have that it is told to use; the others have the kernel use whatever their programs
+/// leave. A cache that has to give way to memtables, which may take a quarter, gives back no memory at first: blocks that stay
+/// are spread over all of it. So filled, read and then written to, it comes to a quarter and about 30 MiB more than it was told.
+const TOLD: (u64, u64) = (5, 8);
 
 struct Kvfs {
     db: Arc<Db>,
@@ -35,7 +35,7 @@ fn open(dir: &Path, config: &Config) -> Result<Box<dyn Engine>> {
         device
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let db = Db::open(device, Options::with_memory(config.process_bytes - BEYOND_BYTES), clock)?;
+    let db = Db::open(device, Options::with_memory(config.process_bytes * TOLD.0 / TOLD.1), clock)?;
     let kind = if config.is_blocks { KeyspaceKind::Block } else { KeyspaceKind::Tuple };
     let keyspace = db.open_keyspace(KEYSPACE, kind, None)?;
     Ok(Box::new(Kvfs { db, keyspace, is_blocks: config.is_blocks }))
