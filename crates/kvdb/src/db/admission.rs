@@ -81,8 +81,6 @@ impl Inner {
                 return Ok(());
             }
         }
-        // Ordinary writes are many, and refused one after the other; deletions are not to be refused.
-        let waits_max = if budget == Budget::Ordinary { 1 } else { WAITS_FOR_READERS };
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
         if self.reclaim_wanted(budget) && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
             let before = self.ctx.zones.free_bytes(Budget::Reserve);
@@ -93,7 +91,7 @@ impl Inner {
             if has_space {
                 return Ok(());
             }
-        } else if self.has_space_soon(bytes, budget, waits_max) {
+        } else if self.has_space_soon(bytes, budget, 1) {
             // Of a pass that has ended since.
             return Ok(());
         }

@@ -87,9 +87,9 @@ impl Piece {
             return Ok(block);
         }
         let group = neighbours(entries, at);
-        // What lies next to it may be asked for soon or never: nothing is pushed out for it.
+        // What lies next to it may be asked for soon or never: nothing is pushed out for it. The last one may go beyond the end.
         if group.len() > 1
-            && self.ctx().cache.has_room(AROUND_BYTES)
+            && self.ctx().cache.has_room(2 * AROUND_BYTES)
             && let Some(block) = self.read_around(&entries[group], entry)?
         {
             return Ok(block);

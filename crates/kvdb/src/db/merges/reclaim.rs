@@ -379,7 +379,8 @@ impl Inner {
 fn is_changed(runs: &[Arc<Run>], rows_per_change: u64) -> bool {
     // What a merge that ended early has made of the oldest ones is as old as they.
     let last = runs.len().saturating_sub(1);
-    let start = unfinished(runs).filter(|range| range.end == runs.len()).map_or(last, |range| range.start);
+    let start = unfinished(runs).map(|unfinished| unfinished.range).filter(|range| range.end == runs.len());
+    let start = start.map_or(last, |range| range.start);
     let (newer, oldest) = runs.split_at(start);
     if newer.is_empty() && runs.len() == 1 {
         // It is known to have some.

@@ -7,6 +7,9 @@
 //! hardly anything; and there are no more inputs at a time than there are free zones for. With two of them all runs of a
 //! keyspace become one in the end, but the newest data is copied once for each run.
 //!
+//! What is cut becomes a new run of the same age, which comes before all of that age. So it may be cut only where none of these
+//! has newer versions of its keys, and what was cut of the newest input is merged before anything older is ([`Unfinished`]).
+//!
 //! Thread safety: the caller has claimed the runs ([`Slices::runs`]), or has all. Invariants: as for merges that end early;
 //! nobody here holds a version while a slice is over, since that would hold the space. Readers may: where nobody waits for the
 //! merge, it ends before what they hold comes to much.
@@ -80,7 +83,7 @@ impl Inner {
         let mut count_max = usize::MAX;
         loop {
             let alone = tight.pace.as_ref().map(|_| self.claim_all());
-            let (slices, is_all) = {
+            let (slices, is_all, is_least) = {
                 let view = self.view();
                 let all = view.version.runs(keyspace);
                 // What is flushed meanwhile is for the next time: each would have all that is merged copied once more.
@@ -93,16 +96,20 @@ impl Inner {
                 if self.stopping.load(Ordering::Acquire) {
                     return Ok(false);
                 }
-                // What was begun comes first (see `slices_of`).
-                let range = unfinished.unwrap_or(0..runs.len());
+                // What was begun comes first (see `slices_of`), of which its output and one behind that are the least.
+                let (range, least) = match unfinished {
+                    Some(Unfinished { range, output }) => (range.clone(), output + 2 - range.start),
+                    None => (0..runs.len(), 2),
+                };
                 let (options, count) =
                     self.slicing(kind, &runs[range.clone()], self.room_for_slices(tight.space));
-                if count < 2 && range.len() > 1 && tight.budget == Budget::Ordinary {
+                let is_begun = count_max < usize::MAX;
+                if count < 2 && range.len() > 1 && tight.budget == Budget::Ordinary && !is_begun {
                     return Err(StoreError::Full);
                 }
-                let count = count.min(count_max).max(2).min(range.len());
+                let count = count.min(count_max).max(least).min(range.len());
                 let inputs = &runs[range.start..range.start + count];
-                (self.slices_of(keyspace, inputs, options), count == runs.len())
+                (self.slices_of(keyspace, inputs, options), count == runs.len(), count <= least)
             };
             let claim = alone.map(|alone| alone.narrow(slices.runs()));
             if claim.is_some() {
@@ -114,7 +121,7 @@ impl Inner {
             match (merged, slices.inputs.len()) {
                 (Ok(true), _) if is_all => return Ok(true),
                 (Ok(true), _) => {}
-                (Err(StoreError::Full), count) if count > 2 => count_max = count / 2,
+                (Err(StoreError::Full), count) if count > 2 && !is_least => count_max = count / 2,
                 (ended, _) => return ended,
             }
         }
@@ -123,7 +130,7 @@ impl Inner {
     /// How a merge of these runs can be cut so that it fits beside what others write; `None`: not at all, or readers hold much
     /// of what was merged before.
     pub(super) fn slicing_at_leisure(&self, kind: KeyspaceKind, runs: &[Arc<Run>]) -> Option<MergeOptions> {
-        let runs = &runs[unfinished(runs).unwrap_or(0..runs.len())];
+        let runs = &runs[unfinished(runs).map_or(0..runs.len(), |unfinished| unfinished.range)];
         let (options, count) = self.slicing(kind, runs, self.room_for_slices(Budget::Ordinary));
         (count == runs.len() && !self.readers_hold_much(Budget::Ordinary)).then_some(options)
     }
@@ -194,11 +201,12 @@ impl Inner {
     /// Of these runs, which are neighbours. If a merge that ended early has left some of them, it goes on with those: else all
     /// that it has done would be copied again.
     pub(super) fn slices_of(&self, keyspace: u32, runs: &[Arc<Run>], options: MergeOptions) -> Slices {
-        let (output, runs) = match unfinished(runs) {
-            Some(range) => (runs[range.start].id, &runs[range.start + 1..range.end]),
-            None => (self.new_run_id(), runs),
+        let (output, range) = match unfinished(runs) {
+            Some(Unfinished { range, output }) => (runs[output].id, range),
+            None => (self.new_run_id(), 0..runs.len()),
         };
-        let inputs = runs.iter().map(|run| (run.id, self.new_run_id())).collect();
+        let inputs = runs[range].iter().filter(|run| run.id != output);
+        let inputs = inputs.map(|run| (run.id, self.new_run_id())).collect();
         Slices { keyspace, inputs, output, options }
     }
 
@@ -218,8 +226,9 @@ impl Inner {
         let keyspace = slices.keyspace;
         let mut inputs = Vec::new();
         for &(input, cut) in &slices.inputs {
-            let is_large = |run: &Run| is_large(run, slices.options.piece_bytes);
-            let Some(merge) = self.merge_of_these(keyspace, &[input], cut, is_large) else {
+            let is_to_be_cut =
+                |run: &Run| is_large(run, slices.options.piece_bytes) && self.may_be_cut(keyspace, run);
+            let Some(merge) = self.merge_of_these(keyspace, &[input], cut, is_to_be_cut) else {
                 inputs.push(input);
                 continue;
             };
@@ -238,6 +247,17 @@ impl Inner {
             Some(merge) => self.slice_by_slice(merge, terms),
             None => Ok(true),
         }
+    }
+
+    /// Whether what is made of it may come before all runs of its age, where a new run comes: that none of these has newer data for
+    /// its keys.
+    fn may_be_cut(&self, keyspace: u32, run: &Run) -> bool {
+        let view = self.view();
+        let before = view.version.runs(keyspace).iter().take_while(|other| other.id != run.id);
+        !before.filter(|other| other.age == run.age).any(|other| {
+            let ends_before = |a: &Run, b: &Run| a.last_key() < b.first_key();
+            !ends_before(other, run) && !ends_before(run, other)
+        })
     }
 
     /// Of these runs into `output`, if `wanted` says so of any. Others may have come before them since they were chosen.
@@ -296,7 +316,10 @@ impl Inner {
     fn is_little_left(&self, terms: &Terms) -> bool {
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zones = 3 * terms.options.piece_bytes.div_ceil(zone_bytes) + 2 * ZONES_OF_INPUT + ZONES_OF_OUTPUT;
-        terms.budget == Budget::Reserve && self.ctx.zones.free_bytes(Budget::Reserve) < zones * zone_bytes
+        // What somebody still reads will be free.
+        terms.budget == Budget::Reserve
+            && !self.pieces_outlived.any()
+            && self.ctx.zones.free_bytes(Budget::Reserve) < zones * zone_bytes
     }
 
     /// Whether a merge that nobody waits for is to end, so that those who write are not refused for those who read.
@@ -311,14 +334,24 @@ impl Inner {
     }
 }
 
-/// What a merge that ended early has left, newest first: its output, and inputs, of which all keys up to the last one of
-/// the output have moved on.
-pub(super) fn unfinished(runs: &[Arc<Run>]) -> Option<Range<usize>> {
-    (0..runs.len()).find_map(|start| {
-        let last_key = runs[start].last_key()?;
-        let is_left = |run: &&Arc<Run>| run.lower_bound > *last_key;
-        let count = runs[start + 1..].iter().take_while(is_left).count();
-        (count > 0).then_some(start..start + 1 + count)
+/// What a merge that ended early has left: its output, and inputs, newest first, of which all keys up to the last one of the
+/// output have moved on. What was cut of the newest input has its age and a greater number than the output, so it lies before
+/// that; all else comes behind.
+pub(super) struct Unfinished {
+    pub(super) range: Range<usize>,
+    pub(super) output: usize,
+}
+
+pub(super) fn unfinished(runs: &[Arc<Run>]) -> Option<Unfinished> {
+    (0..runs.len()).find_map(|output| {
+        let (age, last_key) = (runs[output].age, runs[output].last_key()?);
+        let is_beyond = |run: &&Arc<Run>| run.first_key().is_none_or(|first_key| first_key > last_key);
+        let is_trimmed = |run: &Arc<Run>| run.lower_bound > *last_key;
+        // What was cut of an older one has no bound.
+        let behind = runs[output + 1..].iter().take_while(is_beyond).count();
+        let before = runs[..output].iter().rev().take_while(|run| run.age == age && is_beyond(run)).count();
+        let is_begun = runs[output + 1..][..behind].iter().any(is_trimmed);
+        is_begun.then(|| Unfinished { range: output - before..output + 1 + behind, output })
     })
 }
 
