@@ -112,6 +112,8 @@ struct Terms {
     options: MergeOptions,
     /// It ends after each piece.
     is_sliced: bool,
+    /// One of many runs ends when too little space is left for one of two.
+    leaves_space: bool,
 }
 
 impl Terms {
@@ -229,7 +231,14 @@ impl Inner {
 
     /// As merges run ordinarily.
     fn terms(&self, victims: &Victims, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
-        Terms { victims: victims.clone(), budget, pace, options: self.options.merge, is_sliced: false }
+        Terms {
+            victims: victims.clone(),
+            budget,
+            pace,
+            options: self.options.merge,
+            is_sliced: false,
+            leaves_space: false,
+        }
     }
 
     /// The most urgent merge, whose runs are the caller's until he drops the claim.

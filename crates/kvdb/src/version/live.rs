@@ -72,6 +72,14 @@ impl Run {
         self.pieces.last().map(|piece| &piece.desc().last_key)
     }
 
+    /// Whether all its keys are less than `key`. The end of a range tombstone is none of them: where a run was cut, they end there.
+    pub(crate) fn ends_before(&self, key: &Bytes) -> bool {
+        self.pieces.last().is_none_or(|piece| {
+            let desc = piece.desc();
+            desc.last_key < *key || (desc.tombstones > 0 && desc.last_key == *key)
+        })
+    }
+
     /// Whether a merge of the run alone may drop something: tombstones, versions that only a snapshot saw,
     /// or keys below the bound.
     pub(crate) fn has_garbage(&self) -> Result<bool> {

@@ -97,9 +97,11 @@ impl Inner {
                     return Ok(false);
                 }
                 // What was begun comes first (see `slices_of`), of which its output and one behind that are the least.
-                let (range, least) = match unfinished {
-                    Some(Unfinished { range, output }) => (range.clone(), output + 2 - range.start),
-                    None => (0..runs.len(), 2),
+                let (range, output, least) = match unfinished {
+                    Some(Unfinished { range, output }) => {
+                        (range.clone(), Some(runs[output].id), output + 2 - range.start)
+                    }
+                    None => (0..runs.len(), None, 2),
                 };
                 let (options, count) =
                     self.slicing(kind, &runs[range.clone()], self.room_for_slices(tight.space));
@@ -109,13 +111,14 @@ impl Inner {
                 }
                 let count = count.min(count_max).max(least).min(range.len());
                 let inputs = &runs[range.start..range.start + count];
-                (self.slices_of(keyspace, inputs, options), count == runs.len(), count <= least)
+                (self.slices_into(output, keyspace, inputs, options), count == runs.len(), count <= least)
             };
             let claim = alone.map(|alone| alone.narrow(slices.runs()));
             if claim.is_some() {
                 self.work.ring();
             }
             let terms = self.terms_of_slices(&slices, victims, tight.space, tight.pace.clone());
+            let terms = Terms { leaves_space: !is_least, ..terms };
             let merged = self.merge_in_slices(&slices, &terms);
             drop(claim);
             match (merged, slices.inputs.len()) {
@@ -201,11 +204,24 @@ impl Inner {
     /// Of these runs, which are neighbours. If a merge that ended early has left some of them, it goes on with those: else all
     /// that it has done would be copied again.
     pub(super) fn slices_of(&self, keyspace: u32, runs: &[Arc<Run>], options: MergeOptions) -> Slices {
-        let (output, range) = match unfinished(runs) {
-            Some(Unfinished { range, output }) => (runs[output].id, range),
-            None => (self.new_run_id(), 0..runs.len()),
-        };
-        let inputs = runs[range].iter().filter(|run| run.id != output);
+        match unfinished(runs) {
+            Some(Unfinished { range, output }) => {
+                self.slices_into(Some(runs[output].id), keyspace, &runs[range], options)
+            }
+            None => self.slices_into(None, keyspace, runs, options),
+        }
+    }
+
+    /// Of all these runs, into one of them, or a new one.
+    fn slices_into(
+        &self,
+        output: Option<RunId>,
+        keyspace: u32,
+        runs: &[Arc<Run>],
+        options: MergeOptions,
+    ) -> Slices {
+        let output = output.unwrap_or_else(|| self.new_run_id());
+        let inputs = runs.iter().filter(|run| run.id != output);
         let inputs = inputs.map(|run| (run.id, self.new_run_id())).collect();
         Slices { keyspace, inputs, output, options }
     }
@@ -254,10 +270,9 @@ impl Inner {
     fn may_be_cut(&self, keyspace: u32, run: &Run) -> bool {
         let view = self.view();
         let before = view.version.runs(keyspace).iter().take_while(|other| other.id != run.id);
-        !before.filter(|other| other.age == run.age).any(|other| {
-            let ends_before = |a: &Run, b: &Run| a.last_key() < b.first_key();
-            !ends_before(other, run) && !ends_before(run, other)
-        })
+        !before
+            .filter(|other| other.age == run.age)
+            .any(|other| !comes_before(other, run) && !comes_before(run, other))
     }
 
     /// Of these runs into `output`, if `wanted` says so of any. Others may have come before them since they were chosen.
@@ -302,7 +317,7 @@ impl Inner {
             if is_done || self.ends_early(terms.pace.is_some()) {
                 return Ok(is_done);
             }
-            if slice.inputs.len() > 2 && self.is_little_left(terms) {
+            if terms.leaves_space && slice.inputs.len() > 2 && self.is_little_left(terms) {
                 return Err(StoreError::Full);
             }
             if terms.pace.is_some() && self.has_to_give_way_to_readers(terms.budget) {
@@ -316,10 +331,10 @@ impl Inner {
     fn is_little_left(&self, terms: &Terms) -> bool {
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zones = 3 * terms.options.piece_bytes.div_ceil(zone_bytes) + 2 * ZONES_OF_INPUT + ZONES_OF_OUTPUT;
-        // What somebody still reads will be free.
+        // What somebody still reads will be free, if it is not much.
+        let outlived = self.bytes_outlived().min(ZONES_OF_READERS * zone_bytes);
         terms.budget == Budget::Reserve
-            && !self.pieces_outlived.any()
-            && self.ctx.zones.free_bytes(Budget::Reserve) < zones * zone_bytes
+            && self.ctx.zones.free_bytes(Budget::Reserve) + outlived < zones * zone_bytes
     }
 
     /// Whether a merge that nobody waits for is to end, so that those who write are not refused for those who read.
@@ -343,16 +358,21 @@ pub(super) struct Unfinished {
 }
 
 pub(super) fn unfinished(runs: &[Arc<Run>]) -> Option<Unfinished> {
-    (0..runs.len()).find_map(|output| {
-        let (age, last_key) = (runs[output].age, runs[output].last_key()?);
-        let is_beyond = |run: &&Arc<Run>| run.first_key().is_none_or(|first_key| first_key > last_key);
-        let is_trimmed = |run: &Arc<Run>| run.lower_bound > *last_key;
+    (0..runs.len()).filter(|&output| !runs[output].pieces.is_empty()).find_map(|output| {
+        let of = &runs[output];
+        let is_beyond = |run: &&Arc<Run>| comes_before(of, run);
         // What was cut of an older one has no bound.
         let behind = runs[output + 1..].iter().take_while(is_beyond).count();
-        let before = runs[..output].iter().rev().take_while(|run| run.age == age && is_beyond(run)).count();
-        let is_begun = runs[output + 1..][..behind].iter().any(is_trimmed);
+        let before =
+            runs[..output].iter().rev().take_while(|run| run.age == of.age && is_beyond(run)).count();
+        let is_begun = runs[output + 1..][..behind].iter().any(|run| of.ends_before(&run.lower_bound));
         is_begun.then(|| Unfinished { range: output - before..output + 1 + behind, output })
     })
+}
+
+/// Whether all keys of one run are less than those of the other.
+fn comes_before(run: &Run, other: &Run) -> bool {
+    other.first_key().is_none_or(|first_key| run.ends_before(first_key))
 }
 
 /// Whether a run is to be cut first.

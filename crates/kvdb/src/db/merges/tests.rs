@@ -164,7 +164,14 @@ fn claim(inner: &Inner, rows: Keyspace, range: std::ops::Range<usize>) -> (Merge
 
 fn terms(pace: impl Pace + 'static) -> Terms {
     let (victims, pace) = (Victims::default(), Some(Arc::new(pace) as Arc<dyn Pace>));
-    Terms { victims, budget: Budget::Ordinary, pace, options: options().merge, is_sliced: false }
+    Terms {
+        victims,
+        budget: Budget::Ordinary,
+        pace,
+        options: options().merge,
+        is_sliced: false,
+        leaves_space: false,
+    }
 }
 
 /// Two threads of which one runs at a time: at each step a die says who goes on. So a seed replays exactly.

@@ -378,9 +378,22 @@ fn what_is_cut_beside_the_output_of_a_merge_that_ended_early_goes_into_it() {
 /// comes before all of them.
 #[test]
 fn what_is_cut_does_not_come_before_newer_versions() {
-    for seed in 1..4 {
+    for (seed, deletes_range) in [(1, false), (2, false), (3, true), (4, true)] {
         let db = open_with_long_pieces(memory());
-        let (rows, model) = four_runs(&db, seed);
+        let (rows, mut model) = four_runs(&db, seed);
+        if deletes_range {
+            // Cut anywhere, a tombstone ends there and goes on.
+            let mut batch = Batch::new();
+            batch.delete_range(rows, key(5), key(KEYS - 5));
+            model.retain(|at, _| *at < key(5) || *at >= key(KEYS - 5));
+            for number in (0..KEYS).step_by(2) {
+                batch.put(rows, key(number), vec![number as u8; 900]);
+                model.insert(key(number), vec![number as u8; 900]);
+            }
+            db.apply(batch, Durability::Synced).expect("applies");
+            db.inner.seal_if(|active| active.bytes() > 0);
+            db.inner.flush_all().expect("flushes");
+        }
         let all = || db.inner.view().version.runs(rows.0).to_vec();
         let with = |piece_bytes| {
             let options = MergeOptions { piece_bytes, ..db.inner.options.merge };
@@ -438,7 +451,8 @@ fn a_merge_of_many_runs_leaves_space_for_one_of_two() {
         let options = MergeOptions { piece_bytes: ZONE_BYTES.into(), ..db.inner.options.merge };
         // More of them than there is space for.
         let slices = db.inner.slices_of(rows.0, db.inner.view().version.runs(rows.0), options);
-        let terms = Terms { is_sliced: true, options, budget: Budget::Reserve, pace: None, ..terms(Free) };
+        let terms = Terms { is_sliced: true, leaves_space: true, options, pace: None, ..terms(Free) };
+        let terms = Terms { budget: Budget::Reserve, ..terms };
         let ended = db.inner.merge_in_slices(&slices, &terms);
         assert!(matches!(ended, Err(StoreError::Full)), "seed {seed}: {ended:?}");
         assert!(free(&db) >= 4, "seed {seed}: {} zones are left", free(&db));
