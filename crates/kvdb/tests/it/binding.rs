@@ -97,9 +97,9 @@ fn large_writes_reach_the_device_once() {
             written - 2 * merged < payload * 11 / 10,
             "{written} bytes for {payload}, {merged} in merges"
         );
+        assert!(written < payload * 5 / 4, "{written} bytes for {payload}");
         assert_eq!(stat(&db, "journal.bytes_bound"), payload);
-        let percent_max = 110 + 200 * merged / payload;
-        assert!(stat(&db, "amplification.write_percent") <= percent_max, "{merged} bytes in merges");
+        assert!(stat(&db, "amplification.write_percent") < 125);
         assert!(are(&db, data, 0..ops * BLOCKS, 1));
         assert!(db.check().expect("checks").findings.is_empty());
     }

@@ -399,9 +399,9 @@ fn what_is_cut_does_not_come_before_newer_versions() {
             let options = MergeOptions { piece_bytes, ..db.inner.options.merge };
             (options, Terms { is_sliced: true, options, ..terms(Free) })
         };
-        let go_on = |piece_bytes, ends_early, what: &str| {
+        let go_on = |ends_early, what: &str| {
             db.inner.stopping.store(ends_early, Ordering::Release);
-            let (options, terms) = with(piece_bytes);
+            let (options, terms) = with(32 << 10);
             let slices = db.inner.slices_of(rows.0, &all(), options);
             let ended = db.inner.merge_in_slices(&slices, &terms);
             ended.unwrap_or_else(|error| panic!("seed {seed}, {what}: {error}"));
@@ -411,12 +411,12 @@ fn what_is_cut_does_not_come_before_newer_versions() {
         let merge = db.inner.merge_of(rows.0, &all(), &[]);
         assert!(!db.inner.run_merge(&merge, with(256 << 10).1).expect("merges"), "seed {seed}: one piece");
         drop(merge);
-        go_on(32 << 10, true, "cut in part");
-        go_on(32 << 10, false, "gone on");
+        go_on(true, "cut in part");
+        go_on(false, "gone on");
         for step in 0..200 {
-            go_on(32 << 10, true, &format!("step {step}"));
+            go_on(true, &format!("step {step}"));
         }
-        go_on(32 << 10, false, "in the end");
+        go_on(false, "in the end");
         assert_eq!(runs(&db, rows), 1, "seed {seed}");
     }
 }
