@@ -1,5 +1,5 @@
 //! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one flushes
-//! memtables, a few merge. They talk to writers through bells and end when told to.
+//! memtables, one reads ahead of walks, a few merge. They talk to writers through bells and end when told to.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,6 +38,7 @@ impl Threads {
             ("kvfs-commit".to_owned(), commit_loop as fn(&Inner)),
             ("kvfs-journal".to_owned(), journal_loop),
             ("kvfs-flush".to_owned(), flush_loop),
+            ("kvfs-ahead".to_owned(), ahead_loop),
         ];
         let merging = 1..=inner.options.merge_threads();
         bodies.extend(merging.map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Inner))));
@@ -62,12 +63,18 @@ impl Threads {
         inner.timer.ring();
         inner.journal_due.ring();
         inner.pace.stop();
+        inner.ctx.windows.close();
         for handle in std::mem::take(&mut *self.handles.lock()) {
             if handle.join().is_err() {
                 tracing::error!("a background thread of the store panicked");
             }
         }
     }
+}
+
+/// Reads what walks are about to come to.
+fn ahead_loop(inner: &Inner) {
+    inner.ctx.windows.serve();
 }
 
 /// Runs `step` until the store stops; waits for work when it did nothing.

@@ -92,6 +92,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// Fewer are left.
+    #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(DecodeError("ends in the middle"))?;
         self.rest = rest;
@@ -119,26 +120,38 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// Cut off, or more than 64 bits.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
+        // Records are made of short ones, and walks decode millions of them.
+        if let [byte @ 0..=0x7f, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
+        for (&byte, shift) in self.rest.iter().zip((0..64).step_by(7)) {
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
-                break;
+                return Err(DecodeError("an integer has more than 64 bits"));
             }
             value |= bits << shift;
             if byte < 0x80 {
+                self.rest = &self.rest[shift / 7 + 1..];
                 return Ok(value);
             }
         }
-        Err(DecodeError("an integer has more than 64 bits"))
+        let is_cut = self.rest.len() < VARINT_LEN_MAX;
+        Err(DecodeError(if is_cut { "ends in the middle" } else { "an integer has more than 64 bits" }))
     }
 
     /// A varint that fits 32 bits.
     ///
     /// # Errors
     /// As [`Decoder::varint`]; too great.
+    #[inline]
     pub fn varint_u32(&mut self) -> Result<u32, DecodeError> {
         u32::try_from(self.varint()?).map_err(|_| DecodeError("an integer has more than 32 bits"))
     }

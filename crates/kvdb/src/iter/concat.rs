@@ -7,6 +7,9 @@ use crate::format::{RecordIter, RecordRef};
 
 /// Sorted parts with disjoint keys, such as the pieces of a run.
 pub trait Parts: Send {
+    /// A walk over a part.
+    type Walk: RecordIter;
+
     /// Number of parts.
     fn count(&self) -> usize;
 
@@ -20,15 +23,15 @@ pub trait Parts: Send {
     ///
     /// # Errors
     /// I/O errors and corruption.
-    fn open(&self, at: usize) -> Result<Box<dyn RecordIter>>;
+    fn open(&self, at: usize) -> Result<Self::Walk>;
 }
 
 /// A walk over parts, from a lower bound on. Holds one part open.
-pub struct ConcatIter<P> {
+pub struct ConcatIter<P: Parts> {
     parts: P,
     /// Records with smaller keys do not count.
     lower_bound: Bytes,
-    open: Option<(usize, Box<dyn RecordIter>)>,
+    open: Option<(usize, P::Walk)>,
     /// Whether the open part stands on a record that counts.
     valid: bool,
 }
@@ -40,22 +43,18 @@ impl<P: Parts> ConcatIter<P> {
     }
 
     /// The walk over part `at`, opened if it isn't.
-    fn part(&mut self, at: usize) -> Result<&mut dyn RecordIter> {
+    fn part(&mut self, at: usize) -> Result<&mut P::Walk> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != at) {
             self.open = Some((at, self.parts.open(at)?));
         }
         match &mut self.open {
-            Some((_, part)) => Ok(&mut **part),
+            Some((_, part)) => Ok(part),
             None => unreachable!("opened above"),
         }
     }
 
     /// Places part `at`, or the parts behind it while they give nothing.
-    fn forward_from(
-        &mut self,
-        at: usize,
-        mut place: impl FnMut(&mut dyn RecordIter) -> Result<()>,
-    ) -> Result<()> {
+    fn forward_from(&mut self, at: usize, mut place: impl FnMut(&mut P::Walk) -> Result<()>) -> Result<()> {
         self.valid = false;
         for at in at..self.parts.count() {
             let part = self.part(at)?;
@@ -69,11 +68,7 @@ impl<P: Parts> ConcatIter<P> {
     }
 
     /// Places part `end - 1`, or the parts before it while they give nothing.
-    fn backward_from(
-        &mut self,
-        end: usize,
-        mut place: impl FnMut(&mut dyn RecordIter) -> Result<()>,
-    ) -> Result<()> {
+    fn backward_from(&mut self, end: usize, mut place: impl FnMut(&mut P::Walk) -> Result<()>) -> Result<()> {
         self.valid = false;
         for at in (0..end).rev() {
             if *self.parts.last_key(at) < self.lower_bound[..] {
@@ -103,7 +98,7 @@ impl<P: Parts> ConcatIter<P> {
         low
     }
 
-    fn current(&mut self) -> Option<(usize, &mut Box<dyn RecordIter>)> {
+    fn current(&mut self) -> Option<(usize, &mut P::Walk)> {
         let (at, part) = self.open.as_mut().filter(|_| self.valid)?;
         Some((*at, part))
     }
@@ -133,14 +128,14 @@ impl<P: Parts> RecordIter for ConcatIter<P> {
 
     fn first(&mut self) -> Result<()> {
         if self.lower_bound.is_empty() {
-            return self.forward_from(0, |part| part.first());
+            return self.forward_from(0, RecordIter::first);
         }
         let bound = self.lower_bound.clone();
         self.seek(&bound, Seqno::MAX)
     }
 
     fn last(&mut self) -> Result<()> {
-        self.backward_from(self.parts.count(), |part| part.last())
+        self.backward_from(self.parts.count(), RecordIter::last)
     }
 
     fn next(&mut self) -> Result<()> {
@@ -149,7 +144,7 @@ impl<P: Parts> RecordIter for ConcatIter<P> {
         let ended = part.record().is_none();
         self.valid = moved.is_ok() && !ended;
         moved?;
-        if ended { self.forward_from(at + 1, |part| part.first()) } else { Ok(()) }
+        if ended { self.forward_from(at + 1, RecordIter::first) } else { Ok(()) }
     }
 
     fn prev(&mut self) -> Result<()> {
@@ -158,7 +153,7 @@ impl<P: Parts> RecordIter for ConcatIter<P> {
         let ended = part.record().is_none();
         self.valid = moved.is_ok() && !ended && !self.is_below_bound();
         moved?;
-        if ended { self.backward_from(at, |part| part.last()) } else { Ok(()) }
+        if ended { self.backward_from(at, RecordIter::last) } else { Ok(()) }
     }
 
     fn record(&self) -> Option<RecordRef<'_>> {

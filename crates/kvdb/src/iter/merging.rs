@@ -13,12 +13,27 @@ enum Direction {
     Backward,
 }
 
+/// The first bytes of a key as a number; those that it lacks are zeros. Of keys with different heads the one with the
+/// smaller head is the smaller one, which most comparisons come to; no child needs to be asked for them.
+type Head = u128;
+
+fn head_of(key: &[u8]) -> Head {
+    if let Some(head) = key.first_chunk() {
+        return Head::from_be_bytes(*head);
+    }
+    let mut head = [0; size_of::<Head>()];
+    head[..key.len()].copy_from_slice(key);
+    Head::from_be_bytes(head)
+}
+
 /// A heap-based merge. One step costs O(log k) comparisons for k children, and two in the common
 /// case that the same child goes on; a turn costs a seek in every child.
 ///
 /// No two children hold the same (key, seqno).
 pub struct MergingIter {
     children: Vec<Box<dyn RecordIter>>,
+    /// How the key begins that each child stands on.
+    heads: Vec<Head>,
     /// Binary heap of the children that stand on a record, the current one at the root.
     heap: Vec<usize>,
     direction: Direction,
@@ -27,8 +42,8 @@ pub struct MergingIter {
 impl MergingIter {
     /// Stands nowhere.
     pub fn new(children: Vec<Box<dyn RecordIter>>) -> Self {
-        let heap = Vec::with_capacity(children.len());
-        Self { children, heap, direction: Direction::Forward }
+        let (heads, heap) = (vec![0; children.len()], Vec::with_capacity(children.len()));
+        Self { children, heads, heap, direction: Direction::Forward }
     }
 
     /// Which child holds the current record.
@@ -77,20 +92,35 @@ impl MergingIter {
         for (at, child) in self.children.iter_mut().enumerate() {
             place(at, &mut **child)?;
         }
-        self.heap.extend((0..self.children.len()).filter(|&at| self.children[at].record().is_some()));
+        for at in 0..self.children.len() {
+            if self.note_head(at) {
+                self.heap.push(at);
+            }
+        }
         for at in (0..self.heap.len() / 2).rev() {
             self.sift_down(at);
         }
         Ok(())
     }
 
+    /// Takes note of what a child stands on; false: on nothing.
+    fn note_head(&mut self, at: usize) -> bool {
+        let head = self.children[at].record().map(|record| head_of(record.key));
+        self.heads[at] = head.unwrap_or_default();
+        head.is_some()
+    }
+
     /// Whether child `a` comes before child `b` on this walk.
     fn is_before(&self, a: usize, b: usize) -> bool {
-        let (Some(a), Some(b)) = (self.children[a].record(), self.children[b].record()) else {
-            return false;
-        };
-        let order = a.key.cmp(b.key).then(b.seqno.cmp(&a.seqno));
+        let order = self.heads[a].cmp(&self.heads[b]).then_with(|| self.compare(a, b));
         order == if self.direction == Direction::Forward { Ordering::Less } else { Ordering::Greater }
+    }
+
+    fn compare(&self, a: usize, b: usize) -> Ordering {
+        let (Some(a), Some(b)) = (self.children[a].record(), self.children[b].record()) else {
+            return Ordering::Equal;
+        };
+        a.key.cmp(b.key).then(b.seqno.cmp(&a.seqno))
     }
 
     fn sift_down(&mut self, mut at: usize) {
@@ -124,7 +154,7 @@ impl MergingIter {
             self.heap.clear();
             return Err(error);
         }
-        if self.children[current].record().is_none() {
+        if !self.note_head(current) {
             self.heap.swap_remove(0);
         }
         self.sift_down(0);

@@ -6,7 +6,7 @@ use kvfs_store::Result;
 
 use super::{ConcatIter, Parts};
 use crate::format::RecordIter;
-use crate::run::{Access, Piece};
+use crate::run::{Access, Piece, PieceIter};
 use crate::version::Run;
 
 /// The pieces of a run, as parts of one walk.
@@ -16,6 +16,8 @@ struct Pieces {
 }
 
 impl Parts for Pieces {
+    type Walk = PieceIter;
+
     fn count(&self) -> usize {
         self.pieces.len()
     }
@@ -28,7 +30,7 @@ impl Parts for Pieces {
         &self.pieces[at].desc().last_key
     }
 
-    fn open(&self, at: usize) -> Result<Box<dyn RecordIter>> {
+    fn open(&self, at: usize) -> Result<PieceIter> {
         Ok(self.pieces[at].iter(self.access))
     }
 }

@@ -62,10 +62,20 @@ pub struct VisibleCursor {
     range: KeyRange,
     merger: Merger,
     place: Place,
+    /// On a forward walk: whether the records stand on a version of `key`, or else behind all of them.
+    is_on_key: bool,
     key: Vec<u8>,
     value: Bytes,
     /// Keeps alive what the sources need (a pinned version).
     _guard: Box<dyn Any + Send>,
+}
+
+/// A record of the current key.
+#[derive(Debug, Clone, Copy)]
+struct Version {
+    seqno: Seqno,
+    kind: RecordKind,
+    layer: usize,
 }
 
 /// What the versions of one key come to.
@@ -113,6 +123,7 @@ impl VisibleCursor {
             range,
             merger,
             place: Place::Fresh,
+            is_on_key: false,
             key: Vec::new(),
             value: Bytes::new(),
             _guard: guard,
@@ -124,13 +135,13 @@ impl VisibleCursor {
         self.limits.first().copied().unwrap_or(0)
     }
 
-    /// The current record when it belongs to `self.key`: seqno, kind, child.
-    fn version(&self) -> Option<(Seqno, RecordKind, usize)> {
+    /// The current record when it belongs to `self.key`.
+    fn version(&self) -> Option<Version> {
         let RecordRef { key, seqno, kind } = self.records.record()?;
         if *key != self.key[..] {
             return None;
         }
-        Some((seqno, kind, self.records.current_child()?))
+        Some(Version { seqno, kind, layer: self.records.current_child()? })
     }
 
     /// Moves, and forgets the place when that fails.
@@ -143,22 +154,39 @@ impl VisibleCursor {
         Ok(())
     }
 
-    /// From the first record of some key on to the next entry.
-    fn settle_forward(&mut self) -> Result<Place> {
-        let mut hidden = 0;
+    /// From the first record of some key on to the next entry; `is_left`: the first key that is not `self.key`.
+    fn settle_forward(&mut self, mut is_left: bool) -> Result<Place> {
+        let (mut hidden, mut steps) = (0, 0);
         loop {
-            let Some(record) = self.records.record() else { return Ok(Place::AfterLast) };
+            let (Some(record), Some(layer)) = (self.records.record(), self.records.current_child()) else {
+                return Ok(Place::AfterLast);
+            };
+            if is_left && *record.key == self.key[..] {
+                if steps == VERSION_STEPS_MAX {
+                    self.seek_behind_key()?;
+                } else {
+                    self.records.next()?;
+                }
+                steps += 1;
+                continue;
+            }
             if self.range.end.as_ref().is_some_and(|end| *record.key >= end[..]) {
                 return Ok(Place::AfterLast);
             }
             self.key.clear();
             self.key.extend_from_slice(record.key);
-            let resolved = self.resolve_forward()?;
+            let newest = Version { seqno: record.seqno, kind: record.kind, layer };
+            if self.is_all_there_is(newest) {
+                self.value = self.records.value()?;
+                self.is_on_key = true;
+                return Ok(Place::Forward);
+            }
+            let resolved = self.resolve_forward(Some(newest))?;
             if let Some(value) = resolved.value {
                 self.value = value;
                 return Ok(Place::Forward);
             }
-            self.pass_key()?;
+            (is_left, steps) = (true, 0);
             let Some(layer) = resolved.hidden_by else {
                 hidden = 0;
                 continue;
@@ -170,6 +198,14 @@ impl VisibleCursor {
                 self.records.skip_to(layer + 1, &end)?;
             }
         }
+    }
+
+    /// Whether the newest version of `self.key` says by itself what the key is, as it does for most keys.
+    #[inline]
+    fn is_all_there_is(&mut self, newest: Version) -> bool {
+        newest.kind == RecordKind::Put
+            && newest.seqno <= self.limits[newest.layer]
+            && self.hiding_layer(newest.layer, newest.seqno).is_none()
     }
 
     /// From the last record of some key back to the next entry before.
@@ -200,14 +236,14 @@ impl VisibleCursor {
         }
     }
 
-    /// The next version of `self.key` that counts, from the current record on.
-    fn visible_version(&mut self) -> Result<Option<(Seqno, RecordKind, usize)>> {
+    /// The next version of `self.key` that counts, from the current record on, which is `current` if that is known.
+    fn visible_version(&mut self, mut current: Option<Version>) -> Result<Option<Version>> {
         let mut steps = 0;
         loop {
-            let Some((seqno, kind, layer)) = self.version() else { return Ok(None) };
-            let limit = self.limits[layer];
-            if seqno <= limit {
-                return Ok(Some((seqno, kind, layer)));
+            let Some(version) = current.take().or_else(|| self.version()) else { return Ok(None) };
+            let limit = self.limits[version.layer];
+            if version.seqno <= limit {
+                return Ok(Some(version));
             }
             if steps == VERSION_STEPS_MAX {
                 // Layers above this one are behind already: their seqnos are greater.
@@ -220,19 +256,6 @@ impl VisibleCursor {
         }
     }
 
-    /// From any version of `self.key` to behind all of them.
-    fn pass_key(&mut self) -> Result<()> {
-        let mut steps = 0;
-        while self.version().is_some() {
-            if steps == VERSION_STEPS_MAX {
-                return self.seek_behind_key();
-            }
-            self.records.next()?;
-            steps += 1;
-        }
-        Ok(())
-    }
-
     fn seek_behind_key(&mut self) -> Result<()> {
         self.key.push(0);
         let sought = self.records.seek(&self.key, Seqno::MAX);
@@ -240,13 +263,14 @@ impl VisibleCursor {
         sought
     }
 
-    /// From the newest visible version of `self.key` on to the one that decides, or behind them.
-    fn resolve_forward(&mut self) -> Result<Resolved> {
+    /// From the newest version of `self.key`, if it is known, on to the one that decides, or behind them.
+    fn resolve_forward(&mut self, newest: Option<Version>) -> Result<Resolved> {
         let (mut base, mut operands, mut hidden_by) = (None, Vec::new(), None);
-        while let Some((seqno, kind, child)) = self.visible_version()? {
-            let hiding = self.hiding_layer(child, seqno);
+        let mut next = self.visible_version(newest)?;
+        while let Some(Version { seqno, kind, layer }) = next {
+            let hiding = self.hiding_layer(layer, seqno);
             if hiding.is_some() {
-                hidden_by = hiding.filter(|&layer| layer < child);
+                hidden_by = hiding.filter(|&hiding| hiding < layer);
                 break;
             }
             match kind {
@@ -258,7 +282,9 @@ impl VisibleCursor {
                 RecordKind::Merge => operands.push(self.records.value()?),
             }
             self.records.next()?;
+            next = self.visible_version(None)?;
         }
+        self.is_on_key = next.is_some();
         Ok(Resolved { value: self.merger.resolve(&self.key, base, &operands)?, hidden_by })
     }
 
@@ -266,17 +292,17 @@ impl VisibleCursor {
     fn resolve_backward(&mut self) -> Result<Resolved> {
         let (mut base, mut operands, mut hidden_by) = (None, Vec::new(), None);
         let mut steps = 0;
-        while let Some((seqno, kind, child)) = self.version() {
+        while let Some(Version { seqno, kind, layer }) = self.version() {
             if steps == VERSION_STEPS_MAX {
                 // Many versions: from the newest on is the shorter way.
                 self.records.seek(&self.key, self.top())?;
-                let resolved = self.resolve_forward()?;
+                let resolved = self.resolve_forward(None)?;
                 self.records.seek_before(&self.key)?;
                 return Ok(resolved);
             }
-            if seqno <= self.limits[child] {
-                let hiding = self.hiding_layer(child, seqno);
-                hidden_by = hiding.filter(|&layer| layer < child);
+            if seqno <= self.limits[layer] {
+                let hiding = self.hiding_layer(layer, seqno);
+                hidden_by = hiding.filter(|&hiding| hiding < layer);
                 if hiding.is_some() || kind != RecordKind::Merge {
                     operands.clear();
                     base = match kind {
@@ -314,7 +340,7 @@ impl Cursor for VisibleCursor {
                 return Ok(Place::AfterLast);
             }
             cursor.records.seek(from, cursor.top())?;
-            cursor.settle_forward()
+            cursor.settle_forward(false)
         })
     }
 
@@ -348,12 +374,14 @@ impl Cursor for VisibleCursor {
             Place::Fresh | Place::BeforeFirst => self.first(),
             Place::AfterLast => Ok(()),
             Place::Forward => self.moving(|cursor| {
-                cursor.pass_key()?;
-                cursor.settle_forward()
+                if cursor.is_on_key {
+                    cursor.records.next()?;
+                }
+                cursor.settle_forward(true)
             }),
             Place::Backward => self.moving(|cursor| {
                 cursor.seek_behind_key()?;
-                cursor.settle_forward()
+                cursor.settle_forward(false)
             }),
         }
     }

@@ -280,7 +280,7 @@ impl Piece {
                     continue;
                 }
                 let len = (end - position) * BLOCK_BYTES;
-                if let Some(window) = self.ahead(addr, BLOCK_BYTES, len, Direction::Forward) {
+                if let Some(window) = self.blocks_ahead(addr, BLOCK_BYTES, len) {
                     let count = (window.bytes_from(addr) / BLOCK_BYTES).min(end - position);
                     let part = Stretch { position, count, region: stretch.region };
                     if self.copy_window(&window, layer, fill, addr, &[part])? {
@@ -311,6 +311,16 @@ impl Piece {
             }
         }
         Ok(())
+    }
+
+    /// As [`Piece::ahead`], forward; plans what lies behind it in the same zone.
+    pub(super) fn blocks_ahead(&self, addr: u64, len_min: usize, len: usize) -> Option<Arc<Window>> {
+        let window = self.ahead(addr, (len_min, len), None, Direction::Forward)?;
+        let next = window.range().end;
+        if window.wants_next(addr, Direction::Forward) && self.zone_extent(addr)?.end > next {
+            self.plan(&window, next..next + BLOCK_BYTES as u64, Direction::Forward);
+        }
+        Some(window)
     }
 
     pub(super) fn verify_blocks(self: &Arc<Self>, layers: &[Layer]) -> Result<u64> {

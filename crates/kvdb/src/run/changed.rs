@@ -22,12 +22,12 @@ impl Piece {
         let index = self.index()?;
         let entries = index.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *search.start(bound));
-        for entry in &entries[first..] {
+        for (at, entry) in entries.iter().enumerate().skip(first) {
             if search.is_beyond(&entry.first_key) {
                 break;
             }
             if search.concerns(entry.seqno_min, entry.seqno_max) {
-                self.find_changed_records(entry, search, bound)?;
+                self.find_changed_records(entries, at, search, bound)?;
             }
         }
         for layer in index.layers() {
@@ -38,13 +38,14 @@ impl Piece {
 
     fn find_changed_records(
         &self,
-        entry: &TupleEntry,
+        entries: &[TupleEntry],
+        at: usize,
         search: &mut ChangedSearch,
         bound: &[u8],
     ) -> Result<()> {
-        let malformed = |error| self.malformed_block(entry, error);
-        let block = self.tuple_block(entry, Direction::Forward)?;
-        let mut cursor = TupleCursor::new(block, entry.shift).map_err(malformed)?;
+        let malformed = |error| self.malformed_block(&entries[at], error);
+        let block = self.tuple_block(entries, at, Direction::Forward)?;
+        let mut cursor = TupleCursor::new(block, entries[at].shift).map_err(malformed)?;
         cursor.seek(search.start(bound), u64::MAX).map_err(malformed)?;
         while let Some(record) = cursor.record() {
             if search.is_beyond(record.key) {

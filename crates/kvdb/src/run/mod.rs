@@ -28,6 +28,7 @@ mod index;
 mod meta_read;
 mod newer;
 mod piece;
+mod piece_iter;
 mod read_ahead;
 pub(crate) mod salvage;
 #[cfg(test)]
@@ -37,12 +38,14 @@ mod tuple_read;
 mod tuple_writer;
 mod unit_buffer;
 mod unit_read;
+mod upcoming;
 mod windows;
 mod writer;
 
 pub(crate) use filter::fingerprint;
 pub(crate) use index::Index;
 pub use piece::Piece;
+pub use piece_iter::PieceIter;
 pub use salvage::LostPart;
 pub use windows::Windows;
 pub use writer::{Packing, PieceWriter};

@@ -34,7 +34,7 @@ impl Piece {
     ) -> Result<()> {
         let first = entries.partition_point(|entry| entry.last_key[..] < *search.start(bound));
         let mut filter = search.one_key().map(<[u8]>::to_vec);
-        for entry in &entries[first..] {
+        for (at, entry) in entries.iter().enumerate().skip(first) {
             if search.is_over() || search.is_beyond(&entry.first_key) {
                 break;
             }
@@ -44,20 +44,21 @@ impl Piece {
             if filter.take().is_some_and(|key| !self.passes_filter(&key)) {
                 break;
             }
-            self.find_newer_record(entry, search, bound)?;
+            self.find_newer_record(entries, at, search, bound)?;
         }
         Ok(())
     }
 
     fn find_newer_record(
         &self,
-        entry: &TupleEntry,
+        entries: &[TupleEntry],
+        at: usize,
         search: &mut NewerSearch<'_>,
         bound: &[u8],
     ) -> Result<()> {
-        let malformed = |error| self.malformed_block(entry, error);
-        let block = self.tuple_block(entry, Direction::Forward)?;
-        let mut cursor = TupleCursor::new(block, entry.shift).map_err(malformed)?;
+        let malformed = |error| self.malformed_block(&entries[at], error);
+        let block = self.tuple_block(entries, at, Direction::Forward)?;
+        let mut cursor = TupleCursor::new(block, entries[at].shift).map_err(malformed)?;
         cursor.seek(search.start(bound), u64::MAX).map_err(malformed)?;
         while let Some(record) = cursor.record() {
             if search.is_over() || search.is_beyond(record.key) {

@@ -14,10 +14,11 @@ use super::filter::Filter;
 use super::filtering::FilterWish;
 use super::index::{Content, Facts, Index};
 use super::meta_read::{Front, MetaReader, place};
+use super::piece_iter::PieceIter;
 use super::read_ahead::ReadAhead;
-use super::{Access, RunContext, block_iter, tuple_iter};
+use super::{Access, RunContext};
 use crate::cache::{CacheKey, CachedBlock, Charge, Page, PageRef, Pool};
-use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, RecordIter, crc32c};
+use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, ZoneUse, crc32c};
 use crate::memtable::{BlockFill, Lookup, TombstoneSet};
 
 /// What a piece consists of besides its descriptor.
@@ -311,10 +312,10 @@ impl Piece {
 
     /// An iterator over the point records. A block piece yields a put for each block, and reads its
     /// data only when asked for the value.
-    pub fn iter(self: &Arc<Self>, access: Access) -> Box<dyn RecordIter> {
+    pub fn iter(self: &Arc<Self>, access: Access) -> PieceIter {
         match self.kind {
-            KeyspaceKind::Tuple => Box::new(tuple_iter::TupleIter::new(Arc::clone(self), access)),
-            KeyspaceKind::Block => Box::new(block_iter::BlockIter::new(Arc::clone(self), access)),
+            KeyspaceKind::Tuple => PieceIter::tuples(Arc::clone(self), access),
+            KeyspaceKind::Block => PieceIter::blocks(Arc::clone(self), access),
         }
     }
 
@@ -354,10 +355,15 @@ impl Piece {
 
     /// The part of the zone of `addr` that the piece has, all of which is written.
     pub(super) fn zone_extent(&self, addr: u64) -> Option<Range<u64>> {
-        let (zone, offset) = self.ctx.zone_offset(addr);
+        let start = addr - u64::from(self.ctx.zone_offset(addr).1);
+        Some(start..start + u64::from(self.zone_use(addr)?.end))
+    }
+
+    /// What the piece has in the zone of `addr`.
+    pub(super) fn zone_use(&self, addr: u64) -> Option<&ZoneUse> {
+        let (zone, _) = self.ctx.zone_offset(addr);
         let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone).ok()?;
-        let start = addr - u64::from(offset);
-        Some(start..start + u64::from(self.desc.zones[at].end))
+        Some(&self.desc.zones[at])
     }
 
     /// Fills `buf` from the device.

@@ -2,7 +2,8 @@
 //!
 //! Files that were written together lie one behind the other, and so do the rows of a directory; both are
 //! mostly read in about that order. Who notices that reads advance reads a *window*: one large request
-//! instead of many small ones (limits of the medium: a small read costs as much as a large one).
+//! instead of many small ones (limits of the medium: a small read costs as much as a large one). Half-way through it the
+//! next one is planned, which a thread reads meanwhile.
 //!
 //! Thread safety: one small lock for each piece, held for a few instructions.
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::piece::Piece;
+use super::upcoming::ZoneHold;
 use super::windows::{Owner, Window};
 
 /// The first window when a walk is noticed (bytes); it doubles up to the read-ahead of the options.
@@ -64,11 +66,26 @@ impl ReadAhead {
     }
 
     /// Which addresses to read when `wanted` ones are needed and not at hand: more than that, up to
-    /// `bytes_max`, when they are close to what was read before; `None` when they are not.
-    fn window(&self, wanted: Range<u64>, direction: Direction, bytes_max: u64) -> Option<Range<u64>> {
+    /// `bytes_max`, when they are close to what was read before; `None` when they are not. A walk that was `before` goes
+    /// on at the wanted ones, wherever they lie.
+    fn window(
+        &self,
+        wanted: Range<u64>,
+        before: Option<Range<u64>>,
+        direction: Direction,
+        bytes_max: u64,
+    ) -> Option<Range<u64>> {
         let mut walks = self.walks.lock();
-        let Some(mut walk) = take_walk(&mut walks, &wanted) else {
-            walks.push_back(Walk { last: wanted, window_bytes: 0 });
+        let jumped = |walks: &mut VecDeque<Walk>| {
+            let window_bytes = take_walk(walks, &before?)?.window_bytes;
+            let at = match direction {
+                Direction::Forward => wanted.start,
+                Direction::Backward => wanted.end,
+            };
+            Some(Walk { last: at..at, window_bytes })
+        };
+        let Some(mut walk) = take_walk(&mut walks, &wanted).or_else(|| jumped(&mut walks)) else {
+            put_walk(&mut walks, Walk { last: wanted, window_bytes: 0 });
             return None;
         };
         // What a reader that is ahead of it left out: only the gap, since beyond it everything was read.
@@ -101,46 +118,83 @@ impl ReadAhead {
     fn passed(&self, read: Range<u64>) {
         let mut walks = self.walks.lock();
         let window_bytes = take_walk(&mut walks, &read).map_or(0, |walk| walk.window_bytes);
-        walks.push_back(Walk { last: read, window_bytes });
+        put_walk(&mut walks, Walk { last: read, window_bytes });
     }
 }
 
-/// Takes out the walk that goes on at `wanted`; if there is none, makes room for it.
+/// Takes out the walk that goes on at `wanted`.
 fn take_walk(walks: &mut VecDeque<Walk>, wanted: &Range<u64>) -> Option<Walk> {
-    if let Some(at) = walks.iter().rposition(|walk| walk.goes_on_with(wanted)) {
-        return walks.remove(at);
-    }
+    let at = walks.iter().rposition(|walk| walk.goes_on_with(wanted))?;
+    walks.remove(at)
+}
+
+/// Puts a walk behind the others, of which the oldest goes if there are too many.
+fn put_walk(walks: &mut VecDeque<Walk>, walk: Walk) {
     if walks.len() == WALKS_MAX {
         walks.pop_front();
     }
-    None
+    walks.push_back(walk);
 }
 
 impl Piece {
     /// A window that holds at least `len_min` of the bytes at `addr` if they were read ahead, or all `len`
-    /// of them (if they lie in one zone) if a walk is under way. `None`: read just what is needed. A window
-    /// that can't be read is none, since that says nothing about its parts.
+    /// of them (if they lie in one zone) if a walk is under way, which may have come from what is `before`. `None`: read
+    /// just what is needed. A window that can't be read is none, since that says nothing about its parts.
     pub(super) fn ahead(
         &self,
         addr: u64,
-        len_min: usize,
-        len: usize,
+        (len_min, len): (usize, usize),
+        before: Option<Range<u64>>,
         direction: Direction,
     ) -> Option<Arc<Window>> {
         if let Some(window) = self.window_at(addr, len_min) {
             return Some(window);
         }
-        let windows = &self.ctx().windows;
-        let bytes_max = (self.ctx().options.read_ahead_bytes as u64).min(windows.window_bytes_max());
-        let plan = self.read_ahead().window(addr..addr + len as u64, direction, bytes_max)?;
-        let own = self.zone_extent(addr)?;
+        let (start, len) = self.window_around(addr..addr + len as u64, before, direction)?;
+        self.ctx().windows.load(self.read_ahead().owner, start, len, |buf, addr| self.read(buf, addr))
+    }
+
+    /// Where the window begins that a walk needs, and its bytes, all in one zone.
+    fn window_around(
+        &self,
+        wanted: Range<u64>,
+        before: Option<Range<u64>>,
+        direction: Direction,
+    ) -> Option<(u64, usize)> {
+        let bytes_max =
+            (self.ctx().options.read_ahead_bytes as u64).min(self.ctx().windows.window_bytes_max());
+        let own = self.zone_extent(wanted.start)?;
+        let plan = self.read_ahead().window(wanted, before, direction, bytes_max)?;
         let (start, end) = (plan.start.max(own.start), plan.end.min(own.end));
-        windows.load(self.read_ahead().owner, start, (end - start) as usize, |buf| self.read(buf, start))
+        Some((start, (end - start) as usize))
     }
 
     /// The window that holds all of these bytes, if they were read ahead.
     pub(super) fn window_at(&self, addr: u64, len: usize) -> Option<Arc<Window>> {
-        self.ctx().windows.find(self.read_ahead().owner, addr, len)
+        let windows = &self.ctx().windows;
+        let window = windows.find(self.read_ahead().owner, addr, len)?;
+        windows.fill(&window, |buf, addr| self.read(buf, addr)).then_some(window)
+    }
+
+    /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`.
+    pub(super) fn plan(&self, window: &Window, next: Range<u64>, direction: Direction) {
+        let windows = &self.ctx().windows;
+        let owner = self.read_ahead().owner;
+        if !windows.can_plan() || windows.find(owner, next.start, (next.end - next.start) as usize).is_some()
+        {
+            return;
+        }
+        let hold = self.zone_hold(next.start);
+        if let Some(hold) = hold
+            && let Some((start, len)) = self.window_around(next, Some(window.range()), direction)
+        {
+            windows.plan(owner, start, len, hold);
+        }
+    }
+
+    fn zone_hold(&self, addr: u64) -> Option<ZoneHold> {
+        let zone_use = *self.zone_use(addr)?;
+        Some(ZoneHold::new(Arc::clone(&self.ctx().device), Arc::clone(&self.ctx().zones), zone_use))
     }
 
     /// Takes note of a read past all windows.
@@ -162,7 +216,7 @@ mod tests {
     }
 
     fn forward(ahead: &ReadAhead, addr: u64, len: u64) -> Option<u64> {
-        let window = ahead.window(addr..addr + len, Direction::Forward, MAX)?;
+        let window = ahead.window(addr..addr + len, None, Direction::Forward, MAX)?;
         assert_eq!(window.start, addr);
         Some(window.end - window.start)
     }
@@ -186,10 +240,28 @@ mod tests {
         let ahead = read_ahead();
         let mut end = 20 << 20;
         for expected in [None, Some(64), Some(128)] {
-            let window = ahead.window(end - 4096..end, Direction::Backward, MAX);
+            let window = ahead.window(end - 4096..end, None, Direction::Backward, MAX);
             assert_eq!(window, expected.map(|kib| end - (kib << 10)..end));
             end -= expected.map_or(4096, |kib| kib << 10);
         }
+    }
+
+    #[test]
+    fn a_walk_goes_on_in_another_zone() {
+        let ahead = read_ahead();
+        let jump = |from: u64, to: u64, direction| {
+            ahead.window(to..to + 4096, Some(from..from + 4096), direction, MAX)
+        };
+        assert_eq!(forward(&ahead, 10 << 20, 4096), None);
+        assert_eq!(forward(&ahead, (10 << 20) + 4096, 4096), Some(64 << 10));
+        let to = 40 << 20;
+        assert_eq!(jump(90 << 20, to, Direction::Forward), None, "nobody came from there");
+        let to = 50 << 20;
+        assert_eq!(jump((10 << 20) + 65536, to, Direction::Forward), Some(to..to + (128 << 10)));
+        assert_eq!(forward(&ahead, to + (128 << 10), 4096), Some(256 << 10), "and on from there");
+        let to = 60 << 20;
+        let window = jump((50 << 20) + (300 << 10), to, Direction::Backward);
+        assert_eq!(window, Some(to + 4096 - (512 << 10)..to + 4096));
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl BlockReader {
             _ => Direction::Forward,
         };
         if self.access == Access::Random {
-            return piece.tuple_block(&entries[index], direction);
+            return piece.tuple_block(entries, index, direction);
         }
         if !self.window_blocks.contains(&index) {
             let bytes_max = self.access.bytes_ahead(&piece.ctx().options);

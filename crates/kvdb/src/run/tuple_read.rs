@@ -11,7 +11,7 @@ use super::Access;
 use super::piece::{Piece, is_intact};
 use super::read_ahead::Direction;
 use super::windows::Window;
-use crate::format::{DecodeError, PackedBlock, TupleBlock, TupleCursor, TupleEntry, unpack};
+use crate::format::{DecodeError, PackedBlock, RecordIter, TupleBlock, TupleCursor, TupleEntry, unpack};
 use crate::memtable::Lookup;
 
 /// How much is read around a block, itself included (bytes). On the disks that this was measured on 16 KiB take 0.1 ms,
@@ -32,6 +32,11 @@ fn neighbours(entries: &[TupleEntry], at: usize) -> Range<usize> {
     let before = entries[..=at].windows(2).rev().take_while(|pair| go_together(pair)).count();
     let behind = entries[at..].windows(2).take_while(|pair| go_together(pair)).count();
     at - before..at + behind + 1
+}
+
+/// The device addresses of a block.
+fn range_of(entry: &TupleEntry) -> Range<u64> {
+    entry.extent.addr..entry.extent.addr + u64::from(entry.extent.len)
 }
 
 impl Piece {
@@ -72,20 +77,25 @@ impl Piece {
         Ok(())
     }
 
-    /// The verified bytes of a block, from the cache or the device; reads ahead along a walk in `direction`.
-    pub(super) fn tuple_block(&self, entry: &TupleEntry, direction: Direction) -> Result<Bytes> {
-        match self.tuple_block_at_hand(entry, direction)? {
+    /// The verified bytes of `entries[at]`, from the cache or the device; reads ahead along a walk in `direction`.
+    pub(super) fn tuple_block(
+        &self,
+        entries: &[TupleEntry],
+        at: usize,
+        direction: Direction,
+    ) -> Result<Bytes> {
+        match self.tuple_block_at_hand(entries, at, direction)? {
             Some(block) => Ok(block),
-            None => self.tuple_block_alone(entry),
+            None => self.tuple_block_alone(&entries[at]),
         }
     }
 
     /// The verified bytes of `entries[at]`; while the cache is not full, its neighbours come into it along with the block.
     fn tuple_block_among(&self, entries: &[TupleEntry], at: usize) -> Result<Bytes> {
-        let entry = &entries[at];
-        if let Some(block) = self.tuple_block_at_hand(entry, Direction::Forward)? {
+        if let Some(block) = self.tuple_block_at_hand(entries, at, Direction::Forward)? {
             return Ok(block);
         }
+        let entry = &entries[at];
         let group = neighbours(entries, at);
         // What lies next to it may be asked for soon or never: nothing is pushed out for it. The last one may go beyond the end.
         if group.len() > 1
@@ -98,14 +108,41 @@ impl Piece {
     }
 
     /// As [`Self::tuple_block`], if the cache has it or a walk leads to it.
-    fn tuple_block_at_hand(&self, entry: &TupleEntry, direction: Direction) -> Result<Option<Bytes>> {
-        let (addr, len) = (entry.extent.addr, entry.extent.len as usize);
+    fn tuple_block_at_hand(
+        &self,
+        entries: &[TupleEntry],
+        at: usize,
+        direction: Direction,
+    ) -> Result<Option<Bytes>> {
+        let (addr, len) = (entries[at].extent.addr, entries[at].extent.len as usize);
         if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
             return Ok(Some(block.bytes().clone()));
         }
-        match self.ahead(addr, len, len, direction).as_deref().and_then(Window::bytes) {
-            Some(window) => self.admit(entry, window.at(addr, len)).map(Some),
+        let before = match direction {
+            Direction::Forward => at.checked_sub(1),
+            Direction::Backward => (at + 1 < entries.len()).then_some(at + 1),
+        };
+        let before = before.map(|at| range_of(&entries[at]));
+        let Some(window) = self.ahead(addr, (len, len), before, direction) else { return Ok(None) };
+        if window.wants_next(addr, direction) {
+            self.plan_behind(&window, entries, at, direction);
+        }
+        match window.bytes() {
+            Some(window) => self.admit(&entries[at], window.at(addr, len)).map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// Lets the blocks be read that come after those of `window`, in which a walk has come to `entries[at]`.
+    fn plan_behind(&self, window: &Window, entries: &[TupleEntry], at: usize, direction: Direction) {
+        let held = window.range();
+        let is_beyond = |range: &Range<u64>| range.start < held.start || range.end > held.end;
+        let next = match direction {
+            Direction::Forward => entries[at..].iter().map(range_of).find(is_beyond),
+            Direction::Backward => entries[..at].iter().rev().map(range_of).find(is_beyond),
+        };
+        if let Some(next) = next {
+            self.plan(window, next, direction);
         }
     }
 

@@ -9,7 +9,6 @@ use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 
 use super::block_read::Stretch;
 use super::piece::Piece;
-use super::read_ahead::Direction;
 use crate::format::{DecodeError, Layer, Region, Unit};
 use crate::memtable::BlockFill;
 
@@ -96,7 +95,7 @@ impl Piece {
         let window = match self.window_at(first.addr, len) {
             Some(window) => Some(window),
             None if len >= self.ctx().options.bypass_bytes => None,
-            None => self.ahead(first.addr, len, len, Direction::Forward),
+            None => self.blocks_ahead(first.addr, len, len),
         };
         // A window may end before the last unit does: at the end of what the piece has in the zone.
         if let Some(window) = window.filter(|window| window.bytes_from(first.addr) >= len)

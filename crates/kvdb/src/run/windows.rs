@@ -5,24 +5,34 @@
 //! for costs no checksum and no place in the block cache, and no page of memory is touched for the first
 //! time (on a virtual machine that costs more than the copy).
 //!
-//! Thread safety: all methods take `&self`. One lock, held for a few instructions; a second one for each
-//! window, held exclusively while it is read from the device, so that who asks for it meanwhile waits.
+//! Thread safety: all methods take `&self`. One lock, held for a few instructions. A window is read by the first who comes
+//! to it, be it the thread that reads ahead; who asks for it meanwhile waits.
 //!
 //! Invariants: a window belongs to one piece and holds nothing but bytes of zones that the piece has
 //! references on; a piece is immutable, so whatever of a window lies in the piece's own extents stays true.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kvfs_device::{AlignedBuf, SECTOR_BYTES};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::Mutex;
 
+use super::read_ahead::Direction;
+use super::upcoming::{Request, Upcoming, ZoneHold};
 use crate::cache::{Accountant, Charge, Pool};
 
 /// Most bytes that all windows together hold, if memory allows.
 const BYTES_MAX: u64 = 16 << 20;
 /// Share of the block cache's budget that windows may take: one in this many parts.
 const BUDGET_DIVISOR: u64 = 16;
+/// One window has at most one in this many parts of what all may have: four walks have two each, one that they are in
+/// and one to come.
+const SHARE_DIVISOR: u64 = 8;
+/// The next window is read along with the use of one from this size on (bytes): to wake a thread costs as much as the
+/// device needs for some tens of KiB.
+const FOLLOWED_BYTES_MIN: usize = 128 << 10;
 /// Windows that there may be however little memory is left: one that is used, one that is read.
 const COUNT_MIN: usize = 2;
 
@@ -30,14 +40,21 @@ const COUNT_MIN: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner(u64);
 
-/// Bytes of one piece that were read ahead.
+/// Bytes of one piece that were read ahead, or are about to be.
 pub(super) struct Window {
     owner: Owner,
     /// Device address of the first byte.
     addr: u64,
     len: usize,
-    /// `None` when the read failed.
-    data: RwLock<Option<Buffer>>,
+    accountant: Arc<Accountant>,
+    /// What its bytes will lie in, if there was one to be used again.
+    empty: Mutex<Option<Buffer>>,
+    /// `None` in it when the read failed.
+    data: OnceLock<Option<Buffer>>,
+    /// Somebody has asked for bytes in it.
+    is_used: AtomicBool,
+    /// The next one was planned.
+    is_followed: AtomicBool,
 }
 
 struct Buffer {
@@ -47,7 +64,7 @@ struct Buffer {
 
 /// The bytes of a window, which stay as long as this lives.
 pub(super) struct WindowBytes<'a> {
-    guard: RwLockReadGuard<'a, Option<Buffer>>,
+    buffer: &'a Buffer,
     addr: u64,
 }
 
@@ -58,8 +75,7 @@ impl WindowBytes<'_> {
     /// When they are not in the window.
     pub(super) fn at(&self, addr: u64, len: usize) -> &[u8] {
         let start = (addr - self.addr) as usize;
-        let bytes = self.guard.as_ref().map_or(&[][..], |buffer| buffer.bytes.as_ref());
-        &bytes[start..start + len]
+        &self.buffer.bytes.as_ref()[start..start + len]
     }
 }
 
@@ -69,15 +85,58 @@ impl Window {
         self.len - (addr - self.addr) as usize
     }
 
-    fn holds(&self, owner: Owner, addr: u64, len: usize) -> bool {
-        self.owner == owner && self.addr <= addr && addr + len as u64 <= self.addr + self.len as u64
+    /// Its device addresses.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.addr..self.addr + self.len as u64
     }
 
-    /// Its bytes, once they are there; `None` when they could not be read.
-    pub(super) fn bytes(&self) -> Option<WindowBytes<'_>> {
-        let guard = self.data.read();
-        guard.is_some().then_some(WindowBytes { guard, addr: self.addr })
+    fn holds(&self, owner: Owner, addr: u64, len: usize) -> bool {
+        self.owner == owner && self.addr <= addr && addr + len as u64 <= self.range().end
     }
+
+    /// Reads its bytes, or waits for somebody who does; at once if they are there. False: they could not be read.
+    pub(super) fn fill<E>(&self, read: impl FnOnce(&mut [u8], u64) -> Result<(), E>) -> bool {
+        let fill = || {
+            let mut buffer = self.empty.lock().take().unwrap_or_else(|| self.new_buffer());
+            read(&mut buffer.bytes.as_mut()[..self.len], self.addr).is_ok().then_some(buffer)
+        };
+        self.data.get_or_init(fill).is_some()
+    }
+
+    fn new_buffer(&self) -> Buffer {
+        Buffer {
+            bytes: AlignedBuf::zeroed(self.len),
+            _charge: self.accountant.guard(Pool::Io, self.len as u64),
+        }
+    }
+
+    fn into_buffer(self) -> Option<Buffer> {
+        self.data.into_inner().flatten().or(self.empty.into_inner())
+    }
+
+    /// Its bytes, if they were read.
+    pub(super) fn bytes(&self) -> Option<WindowBytes<'_>> {
+        let buffer = self.data.get()?.as_ref()?;
+        Some(WindowBytes { buffer, addr: self.addr })
+    }
+
+    /// Whether it is time to read the next one, now that somebody who goes in `direction` needs what lies at `addr`. Says so
+    /// once.
+    pub(super) fn wants_next(&self, addr: u64, direction: Direction) -> bool {
+        let is_late = match direction {
+            Direction::Forward => self.bytes_from(addr) <= self.len / 2,
+            Direction::Backward => self.bytes_from(addr) >= self.len / 2,
+        };
+        is_late && self.len >= FOLLOWED_BYTES_MIN && !self.is_followed.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// Why a window is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Now,
+    /// A walk comes to it soon: nothing goes for it that nobody has used yet.
+    Soon,
 }
 
 #[derive(Default)]
@@ -91,12 +150,23 @@ struct Slots {
 pub struct Windows {
     accountant: Arc<Accountant>,
     slots: Mutex<Slots>,
+    upcoming: Upcoming,
 }
 
 impl Windows {
     /// No window yet; each will be counted by `accountant`.
     pub fn new(accountant: Arc<Accountant>) -> Self {
-        Self { accountant, slots: Mutex::default() }
+        Self { accountant, slots: Mutex::default(), upcoming: Upcoming::default() }
+    }
+
+    /// Reads what walks are about to come to, until [`Self::close`]. Without it nothing is read before it is needed.
+    pub fn serve(&self) {
+        self.upcoming.serve();
+    }
+
+    /// Ends [`Self::serve`], now or when it begins.
+    pub fn close(&self) {
+        self.upcoming.close();
     }
 
     pub(super) fn new_owner(&self) -> Owner {
@@ -105,11 +175,12 @@ impl Windows {
         Owner(slots.owners)
     }
 
-    /// The window that holds these bytes. O(windows), which are a few.
+    /// The window that holds these bytes, or will. O(windows), which are a few.
     pub(super) fn find(&self, owner: Owner, addr: u64, len: usize) -> Option<Arc<Window>> {
         let mut slots = self.slots.lock();
         let at = slots.windows.iter().rposition(|window| window.holds(owner, addr, len))?;
         let window = slots.windows.remove(at)?;
+        window.is_used.store(true, Ordering::Relaxed);
         slots.windows.push_back(Arc::clone(&window));
         Some(window)
     }
@@ -121,7 +192,7 @@ impl Windows {
 
     /// Bytes that one window may have so that there can be a few of them; whole sectors.
     pub(super) fn window_bytes_max(&self) -> u64 {
-        self.bytes_max() / 4 / SECTOR_BYTES as u64 * SECTOR_BYTES as u64
+        self.bytes_max() / SHARE_DIVISOR / SECTOR_BYTES as u64 * SECTOR_BYTES as u64
     }
 
     fn bytes_max(&self) -> u64 {
@@ -135,45 +206,74 @@ impl Windows {
         owner: Owner,
         addr: u64,
         len: usize,
-        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+        read: impl FnOnce(&mut [u8], u64) -> Result<(), E>,
     ) -> Option<Arc<Window>> {
-        let window = Arc::new(Window { owner, addr, len, data: RwLock::default() });
-        let mut data = window.data.write();
-        let mut recycled = None;
-        {
-            let mut slots = self.slots.lock();
-            if !self.make_room(&mut slots, len, &mut recycled) {
-                return None;
-            }
-            slots.windows.push_back(Arc::clone(&window));
+        let window = self.insert(owner, addr, len, Need::Now)?;
+        self.fill(&window, read).then_some(window)
+    }
+
+    /// As [`Window::fill`]; what can't be read is dropped.
+    pub(super) fn fill<E>(
+        &self,
+        window: &Arc<Window>,
+        read: impl FnOnce(&mut [u8], u64) -> Result<(), E>,
+    ) -> bool {
+        let is_filled = window.fill(read);
+        if !is_filled {
+            self.slots.lock().windows.retain(|other| !Arc::ptr_eq(other, window));
         }
-        let mut buffer = recycled.unwrap_or_else(|| Buffer {
-            bytes: AlignedBuf::zeroed(len),
-            _charge: self.accountant.guard(Pool::Io, len as u64),
-        });
-        if read(&mut buffer.bytes.as_mut()[..len]).is_err() {
-            drop(data);
-            self.slots.lock().windows.retain(|other| !Arc::ptr_eq(other, &window));
+        is_filled
+    }
+
+    /// Whether somebody reads what will be needed.
+    pub(super) fn can_plan(&self) -> bool {
+        self.upcoming.has_room()
+    }
+
+    /// A new window that is read by [`Self::serve`] if nobody needs it before; none if there is no room. Nothing may be
+    /// done to what `hold` refers to until then.
+    pub(super) fn plan(&self, owner: Owner, addr: u64, len: usize, hold: ZoneHold) {
+        if let Some(window) = self.insert(owner, addr, len, Need::Soon) {
+            self.upcoming.push(Request { window, hold });
+        }
+    }
+
+    fn insert(&self, owner: Owner, addr: u64, len: usize, need: Need) -> Option<Arc<Window>> {
+        let mut slots = self.slots.lock();
+        let mut empty = None;
+        if !self.make_room(&mut slots, len, need, &mut empty) {
             return None;
         }
-        *data = Some(buffer);
-        drop(data);
+        let window = Arc::new(Window {
+            owner,
+            addr,
+            len,
+            accountant: Arc::clone(&self.accountant),
+            empty: Mutex::new(empty),
+            data: OnceLock::new(),
+            is_used: AtomicBool::new(need == Need::Now),
+            is_followed: AtomicBool::new(false),
+        });
+        slots.windows.push_back(Arc::clone(&window));
         Some(window)
     }
 
     /// Drops the least recently used windows until there is room for one more, and keeps a buffer of the
-    /// right size if there is one among them. False when what is there is in use.
-    fn make_room(&self, slots: &mut Slots, len: usize, recycled: &mut Option<Buffer>) -> bool {
+    /// right size if there is one among them. False when what is there must stay.
+    fn make_room(&self, slots: &mut Slots, len: usize, need: Need, recycled: &mut Option<Buffer>) -> bool {
         let bytes_max = self.bytes_max();
         let is_full = |slots: &Slots| {
             let bytes: usize = slots.windows.iter().map(|window| window.len).sum();
             slots.windows.len() >= COUNT_MIN && (bytes + len) as u64 > bytes_max
         };
+        // Alone in the list: nobody can come to use it while the list is locked.
+        let may_go = |window: &Arc<Window>| {
+            Arc::strong_count(window) == 1 && (need == Need::Now || window.is_used.load(Ordering::Relaxed))
+        };
         while is_full(slots) {
-            // Alone in the list: nobody can come to use it while the list is locked.
-            let unused = slots.windows.iter().position(|window| Arc::strong_count(window) == 1);
+            let unused = slots.windows.iter().position(may_go);
             let Some(window) = unused.and_then(|at| slots.windows.remove(at)) else { return false };
-            let buffer = Arc::into_inner(window).and_then(|window| window.data.into_inner());
+            let buffer = Arc::into_inner(window).and_then(Window::into_buffer);
             if let Some(buffer) = buffer
                 && buffer.bytes.len() == len.next_multiple_of(SECTOR_BYTES)
             {
@@ -191,13 +291,35 @@ impl std::fmt::Debug for Windows {
 }
 
 #[cfg(test)]
+impl Windows {
+    /// Has a thread of its own read what is planned while `body` runs, even if that panics.
+    pub(super) fn while_served(&self, body: impl FnOnce()) {
+        struct Close<'a>(&'a Windows);
+        impl Drop for Close<'_> {
+            fn drop(&mut self) {
+                self.0.close();
+            }
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.serve());
+            let _close = Close(self);
+            body();
+        });
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use kvfs_device::{Device, MemoryDevice};
+
     use super::*;
+    use crate::format::{Extent, ZoneId, ZoneUse};
+    use crate::zone::{Budget, Stream, Zones};
 
     const KIB: usize = 1 << 10;
 
     fn load(windows: &Windows, owner: Owner, addr: u64, len: usize, byte: u8) -> Option<Arc<Window>> {
-        windows.load(owner, addr, len, |buf| {
+        windows.load(owner, addr, len, |buf, _| {
             buf.fill(byte);
             Ok::<_, ()>(())
         })
@@ -222,7 +344,7 @@ mod tests {
         let accountant = Accountant::new(64 << 20);
         let windows = Windows::new(Arc::clone(&accountant));
         let owner = windows.new_owner();
-        assert!(windows.load(owner, 1 << 20, 64 * KIB, |_| Err("broken")).is_none());
+        assert!(windows.load(owner, 1 << 20, 64 * KIB, |_, _| Err("broken")).is_none());
         assert!(windows.find(owner, 1 << 20, 4096).is_none());
         assert_eq!(accountant.used(Pool::Io), 0);
     }
@@ -253,5 +375,99 @@ mod tests {
         }
         assert!(windows.find(owner, 0, 1).is_none());
         assert!(windows.find(owner, 1 << 20, 1).is_some() && windows.find(owner, 2 << 20, 1).is_some());
+    }
+
+    /// What a piece has in a zone, full of sevens.
+    struct Stored {
+        device: Arc<dyn Device>,
+        zones: Arc<Zones>,
+        extent: Extent,
+    }
+
+    impl Stored {
+        fn new() -> Self {
+            let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(64 << 20));
+            let zones = Zones::new(Arc::clone(&device), 1 << 20, 64 << 20, ZoneId(1));
+            let extent = zones.allocate(Stream::FlushTuple, 512 << 10, Budget::Ordinary).expect("empty");
+            device.write_at(&vec![7; 512 * KIB], extent.addr).expect("memory");
+            Self { device, zones, extent }
+        }
+
+        /// The address of its `n`th 64 KiB.
+        fn at(&self, n: u64) -> u64 {
+            self.extent.addr + (n << 16)
+        }
+
+        fn plan(&self, windows: &Windows, owner: Owner, n: u64) {
+            let zone_use =
+                ZoneUse { zone: self.zones.zone_of(self.extent.addr), bytes: 4096, pieces: 1, end: 4096 };
+            let hold = ZoneHold::new(Arc::clone(&self.device), Arc::clone(&self.zones), zone_use);
+            windows.plan(owner, self.at(n), 64 * KIB, hold);
+        }
+
+        fn holds(&self) -> u64 {
+            let bytes_live: u64 = self.zones.rows().iter().map(|zone| zone.bytes_live).sum();
+            (bytes_live - u64::from(self.extent.len)) / 4096
+        }
+    }
+
+    #[test]
+    fn what_is_planned_is_read_by_who_serves_or_who_needs_it_first() {
+        let (stored, windows) = (Stored::new(), Windows::new(Accountant::new(64 << 20)));
+        let nines = |buf: &mut [u8], _: u64| {
+            buf.fill(9);
+            Ok::<_, ()>(())
+        };
+        let owner = windows.new_owner();
+        assert!(!windows.can_plan(), "nobody serves");
+        stored.plan(&windows, owner, 0);
+        let early = windows.find(owner, stored.at(0), 4096).expect("planned");
+        assert!(early.bytes().is_none() && stored.holds() == 1);
+        assert!(windows.fill(&early, nines));
+        windows.while_served(|| {
+            stored.plan(&windows, owner, 1);
+            while stored.holds() > 0 {
+                std::thread::yield_now();
+            }
+            let late = windows.find(owner, stored.at(1), 4096).expect("planned");
+            assert!(windows.can_plan() && windows.fill(&late, nines));
+            assert_eq!(
+                late.bytes().expect("read").at(stored.at(1), 4096),
+                [7; 4096],
+                "not read a second time"
+            );
+        });
+        assert_eq!(early.bytes().expect("read").at(stored.at(0), 4096), [9; 4096], "nor this");
+        stored.plan(&windows, owner, 2);
+        assert!(stored.holds() == 0 && !windows.can_plan(), "nothing is held for who has ended");
+    }
+
+    #[test]
+    fn what_is_planned_pushes_nothing_out_that_nobody_has_used() {
+        let (stored, windows) = (Stored::new(), Windows::new(Accountant::new(0)));
+        let owner = windows.new_owner();
+        load(&windows, owner, 32 << 20, 64 * KIB, 0).expect("room");
+        for n in 0..3 {
+            stored.plan(&windows, owner, n);
+        }
+        windows.close();
+        assert!(windows.find(owner, 32 << 20, 1).is_none(), "used, and the oldest");
+        assert!(windows.find(owner, stored.at(0), 1).is_some());
+        assert!(windows.find(owner, stored.at(1), 1).is_some());
+        assert!(windows.find(owner, stored.at(2), 1).is_none(), "no room for it");
+    }
+
+    #[test]
+    fn the_next_window_is_wanted_once_and_half_way_through() {
+        let windows = Windows::new(Accountant::new(64 << 20));
+        let owner = windows.new_owner();
+        let window = load(&windows, owner, 1 << 20, 256 * KIB, 0).expect("room");
+        let at = |kib: u64| (1 << 20) + (kib << 10);
+        assert!(!window.wants_next(at(64), Direction::Forward));
+        assert!(!window.wants_next(at(192), Direction::Backward));
+        assert!(window.wants_next(at(128), Direction::Forward));
+        assert!(!window.wants_next(at(192), Direction::Forward), "once");
+        let small = load(&windows, owner, 2 << 20, 64 * KIB, 0).expect("room");
+        assert!(!small.wants_next((2 << 20) + (60 << 10), Direction::Forward), "a thread costs more");
     }
 }

@@ -8,6 +8,8 @@ use crate::{
 struct TestParts(Vec<(Bytes, Bytes, Vec<Record>)>);
 
 impl Parts for TestParts {
+    type Walk = VecIter;
+
     fn count(&self) -> usize {
         self.0.len()
     }
@@ -20,8 +22,8 @@ impl Parts for TestParts {
         &self.0[at].1
     }
 
-    fn open(&self, at: usize) -> Result<Box<dyn RecordIter>> {
-        Ok(VecIter::boxed(self.0[at].2.clone()))
+    fn open(&self, at: usize) -> Result<VecIter> {
+        Ok(VecIter::new(self.0[at].2.clone()))
     }
 }
 

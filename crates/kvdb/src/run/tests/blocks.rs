@@ -5,7 +5,7 @@ use kvfs_device::{AlignedBuf, Call, Rng};
 use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Seqno};
 
 use super::{Rig, small_options};
-use crate::format::SeqnoSpan;
+use crate::format::{RecordIter, SeqnoSpan};
 use crate::memtable::{BlockFill, BlockState, Lookup, Outcome, block_key};
 use crate::run::{Access, Piece, PieceWriter, RunOptions};
 
@@ -383,7 +383,7 @@ fn walks_over_small_files_read_ahead() {
         drop(fill);
         assert!(buf.as_ref() == &expected[..], "seed {seed}, file {number}");
     };
-    let requests_min = desc.data_bytes.div_ceil(1 << 20);
+    let requests_min = desc.data_bytes.div_ceil(rig.ctx.windows.window_bytes_max());
     let mut order: Vec<u64> = (0..FILES).collect();
     for group in order.chunks_mut(16) {
         group.sort_by_key(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -2,7 +2,7 @@ use kvfs_device::{Call, FaultError, FaultRule, Rng};
 use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, StoreError};
 
 use super::{KEYSPACE, Rig, small_options};
-use crate::format::{RecordKind, SeqnoSpan};
+use crate::format::{RecordIter, RecordKind, SeqnoSpan};
 use crate::memtable::{BlockFill, Lookup, Outcome};
 use crate::run::{Access, Packing, Piece, PieceWriter, RunOptions};
 

@@ -106,13 +106,13 @@ fn check_walks(seed: u64, piece: &Arc<Piece>, records: &[Record], access: Access
     let mut iter = piece.iter(access);
     iter.first().expect("readable");
     for record in records {
-        assert_eq!(current(&mut *iter).as_ref(), Some(record), "seed {seed}, forward");
+        assert_eq!(current(&mut iter).as_ref(), Some(record), "seed {seed}, forward");
         iter.next().expect("readable");
     }
     assert!(iter.record().is_none());
     iter.last().expect("readable");
     for record in records.iter().rev() {
-        assert_eq!(current(&mut *iter).as_ref(), Some(record), "seed {seed}, back");
+        assert_eq!(current(&mut iter).as_ref(), Some(record), "seed {seed}, back");
         iter.prev().expect("readable");
     }
     assert!(iter.record().is_none());
@@ -127,7 +127,7 @@ fn check_walks(seed: u64, piece: &Arc<Piece>, records: &[Record], access: Access
             records.partition_point(|r| r.0 < key).wrapping_sub(1)
         };
         for _ in 0..rng.below(30) {
-            assert_eq!(current(&mut *iter).as_ref(), records.get(at), "seed {seed}: around {key:?}");
+            assert_eq!(current(&mut iter).as_ref(), records.get(at), "seed {seed}: around {key:?}");
             if at >= records.len() {
                 break;
             }
@@ -358,6 +358,40 @@ fn scans_read_ahead() {
     let reads_before = rig.device.counts().of(Call::Read);
     piece.lookup(&mut lookup).expect("readable");
     assert_eq!(rig.device.counts().of(Call::Read), reads_before + 1, "a point read is one request");
+}
+
+#[test]
+fn walks_go_on_in_other_zones_while_a_thread_reads_ahead() {
+    let rig = Rig::new(1 << 20, RunOptions::default());
+    let records: Vec<Record> = (0..60_000_u64)
+        .map(|n| (n.to_be_bytes().to_vec(), n + 1, RecordKind::Put, vec![n as u8; 100]))
+        .collect();
+    let piece = write(&rig, 1, &records, &[]);
+    let windows = piece.desc().data_bytes.div_ceil(rig.ctx.windows.window_bytes_max());
+    let zones = piece.desc().zones.len() as u64;
+    let walk = |forward: bool| {
+        rig.make_cold(&piece);
+        let reads_before = rig.device.counts().of(Call::Read);
+        let mut iter = piece.iter(Access::Random);
+        if forward { iter.first() } else { iter.last() }.expect("readable");
+        let mut seen = Vec::new();
+        while let Some(record) = current(&mut iter) {
+            seen.push(record);
+            if forward { iter.next() } else { iter.prev() }.expect("readable");
+        }
+        if !forward {
+            seen.reverse();
+        }
+        assert!(seen == records, "forward: {forward}");
+        rig.device.counts().of(Call::Read) - reads_before
+    };
+    rig.ctx.windows.while_served(|| {
+        for forward in [true, false] {
+            let reads = walk(forward);
+            // One that ends with its zone is followed by a shorter one; the first ones are short.
+            assert!(reads <= windows + zones + 8, "{reads} requests for {windows} windows in {zones} zones");
+        }
+    });
 }
 
 /// Looks up the first key of each block, in any order; the requests that it takes.
