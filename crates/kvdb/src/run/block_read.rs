@@ -280,7 +280,7 @@ impl Piece {
                     continue;
                 }
                 let len = (end - position) * BLOCK_BYTES;
-                if let Some(window) = self.blocks_ahead(addr, BLOCK_BYTES, len) {
+                if let Some(window) = self.blocks_ahead(addr, len) {
                     let count = (window.bytes_from(addr) / BLOCK_BYTES).min(end - position);
                     let part = Stretch { position, count, region: stretch.region };
                     if self.copy_window(&window, layer, fill, addr, &[part])? {
@@ -314,11 +314,13 @@ impl Piece {
     }
 
     /// As [`Piece::ahead`], forward; plans what lies behind it in the same zone.
-    pub(super) fn blocks_ahead(&self, addr: u64, len_min: usize, len: usize) -> Option<Arc<Window>> {
-        let window = self.ahead(addr, (len_min, len), None, Direction::Forward)?;
+    fn blocks_ahead(&self, addr: u64, len: usize) -> Option<Arc<Window>> {
+        let window = self.ahead(addr, (BLOCK_BYTES, len), None, Direction::Forward)?;
         let next = window.range().end;
-        if window.wants_next(addr, Direction::Forward) && self.zone_extent(addr)?.end > next {
-            self.plan(&window, next..next + BLOCK_BYTES as u64, Direction::Forward);
+        if window.note_use(addr, len, Direction::Forward)
+            && self.zone_extent(addr).is_some_and(|own| own.end > next)
+        {
+            self.plan(&window, next..next + BLOCK_BYTES as u64, None, Direction::Forward);
         }
         Some(window)
     }

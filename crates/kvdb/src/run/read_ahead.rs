@@ -21,7 +21,7 @@ use super::windows::{Owner, Window};
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 
 /// A read that begins this close to an end of the last one still belongs to the walk (bytes).
-const GAP_BYTES_MAX: u64 = 256 << 10;
+pub(super) const GAP_BYTES_MAX: u64 = 256 << 10;
 
 /// Walks that one piece tells apart: as many programs may go through it at the same time.
 const WALKS_MAX: usize = 4;
@@ -47,6 +47,20 @@ impl Walk {
     }
 }
 
+/// How a walk may come to a place that is not close to where it was: in another zone, or past what others share.
+#[derive(Debug, Clone)]
+pub(super) struct Jump {
+    /// What comes before the place, in the order of keys.
+    pub(super) from: Range<u64>,
+    /// What lies together there (bytes).
+    pub(super) bytes_max: u64,
+}
+
+/// Whether one read follows the other without a jump.
+pub(super) fn is_near(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start <= other.end + GAP_BYTES_MAX && other.start <= one.end + GAP_BYTES_MAX
+}
+
 /// Notices walks over the device addresses of one piece.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
@@ -66,25 +80,28 @@ impl ReadAhead {
     }
 
     /// Which addresses to read when `wanted` ones are needed and not at hand: more than that, up to
-    /// `bytes_max`, when they are close to what was read before; `None` when they are not. A walk that was `before` goes
-    /// on at the wanted ones, wherever they lie.
+    /// `bytes_max`, when they are close to what was read before, or a walk can have jumped to them; `None` when not.
     fn window(
         &self,
         wanted: Range<u64>,
-        before: Option<Range<u64>>,
+        jump: Option<&Jump>,
         direction: Direction,
         bytes_max: u64,
     ) -> Option<Range<u64>> {
         let mut walks = self.walks.lock();
-        let jumped = |walks: &mut VecDeque<Walk>| {
-            let window_bytes = take_walk(walks, &before?)?.window_bytes;
+        let mut bytes_max = bytes_max;
+        let mut jumped = |walks: &VecDeque<Walk>| {
+            let jump = jump?;
+            let from = walks.iter().rfind(|walk| walk.goes_on_with(&jump.from))?;
             let at = match direction {
                 Direction::Forward => wanted.start,
                 Direction::Backward => wanted.end,
             };
-            Some(Walk { last: at..at, window_bytes })
+            bytes_max = bytes_max.min(jump.bytes_max);
+            // The walk that it comes from stays: it may go back there.
+            Some(Walk { last: at..at, window_bytes: from.window_bytes })
         };
-        let Some(mut walk) = take_walk(&mut walks, &wanted).or_else(|| jumped(&mut walks)) else {
+        let Some(mut walk) = take_walk(&mut walks, &wanted).or_else(|| jumped(&walks)) else {
             put_walk(&mut walks, Walk { last: wanted, window_bytes: 0 });
             return None;
         };
@@ -100,7 +117,7 @@ impl ReadAhead {
             if !is_noticed {
                 walk.last = wanted;
             }
-            walks.push_back(walk);
+            put_walk(&mut walks, walk);
             return gap.filter(|_| is_noticed);
         }
         walk.window_bytes = (walk.window_bytes * 2).max(WINDOW_BYTES_MIN).min(bytes_max);
@@ -110,8 +127,20 @@ impl ReadAhead {
             Direction::Backward => wanted.end.saturating_sub(bytes)..wanted.end,
         };
         walk.last = window.clone();
-        walks.push_back(walk);
+        put_walk(&mut walks, walk);
         Some(window)
+    }
+
+    /// The walk that goes on with `planned` is still in `held`.
+    fn stays_in(&self, held: &Range<u64>, planned: &Range<u64>) {
+        let mut walks = self.walks.lock();
+        let walk = walks.iter_mut().rfind(|walk| walk.last == *planned);
+        if let Some(walk) = walk
+            && held.start <= planned.end
+            && planned.start <= held.end
+        {
+            walk.last = held.start.min(planned.start)..held.end.max(planned.end);
+        }
     }
 
     /// Takes note of a large read that needed no window: the walk goes on behind it.
@@ -138,35 +167,37 @@ fn put_walk(walks: &mut VecDeque<Walk>, walk: Walk) {
 
 impl Piece {
     /// A window that holds at least `len_min` of the bytes at `addr` if they were read ahead, or all `len`
-    /// of them (if they lie in one zone) if a walk is under way, which may have come from what is `before`. `None`: read
-    /// just what is needed. A window that can't be read is none, since that says nothing about its parts.
+    /// of them (if they lie in one zone) if a walk is under way. `None`: read just what is needed. A window
+    /// that can't be read is none, since that says nothing about its parts.
     pub(super) fn ahead(
         &self,
         addr: u64,
         (len_min, len): (usize, usize),
-        before: Option<Range<u64>>,
+        jump: Option<&Jump>,
         direction: Direction,
     ) -> Option<Arc<Window>> {
         if let Some(window) = self.window_at(addr, len_min) {
             return Some(window);
         }
-        let (start, len) = self.window_around(addr..addr + len as u64, before, direction)?;
-        self.ctx().windows.load(self.read_ahead().owner, start, len, |buf, addr| self.read(buf, addr))
+        let window = self.window_around(addr..addr + len as u64, jump, direction)?;
+        let (owner, len) = (self.read_ahead().owner, (window.end - window.start) as usize);
+        self.ctx().windows.load(owner, window.start, len, |buf, addr| self.read(buf, addr))
     }
 
-    /// Where the window begins that a walk needs, and its bytes, all in one zone.
+    /// The window that a walk needs, all in one zone.
     fn window_around(
         &self,
         wanted: Range<u64>,
-        before: Option<Range<u64>>,
+        jump: Option<&Jump>,
         direction: Direction,
-    ) -> Option<(u64, usize)> {
-        let bytes_max =
-            (self.ctx().options.read_ahead_bytes as u64).min(self.ctx().windows.window_bytes_max());
+    ) -> Option<Range<u64>> {
         let own = self.zone_extent(wanted.start)?;
-        let plan = self.read_ahead().window(wanted, before, direction, bytes_max)?;
-        let (start, end) = (plan.start.max(own.start), plan.end.min(own.end));
-        Some((start, (end - start) as usize))
+        let plan = self.read_ahead().window(wanted, jump, direction, self.window_bytes_max())?;
+        Some(plan.start.max(own.start)..plan.end.min(own.end))
+    }
+
+    fn window_bytes_max(&self) -> u64 {
+        (self.ctx().options.read_ahead_bytes as u64).min(self.ctx().windows.window_bytes_max())
     }
 
     /// The window that holds all of these bytes, if they were read ahead.
@@ -176,20 +207,26 @@ impl Piece {
         windows.fill(&window, |buf, addr| self.read(buf, addr)).then_some(window)
     }
 
-    /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`.
-    pub(super) fn plan(&self, window: &Window, next: Range<u64>, direction: Direction) {
+    /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`. A plan that can't be
+    /// made is tried again at the next use of the window.
+    pub(super) fn plan(&self, window: &Window, next: Range<u64>, jump: Option<&Jump>, direction: Direction) {
         let windows = &self.ctx().windows;
         let owner = self.read_ahead().owner;
-        if !windows.can_plan() || windows.find(owner, next.start, (next.end - next.start) as usize).is_some()
-        {
-            return;
-        }
-        let hold = self.zone_hold(next.start);
-        if let Some(hold) = hold
-            && let Some((start, len)) = self.window_around(next, Some(window.range()), direction)
-        {
-            windows.plan(owner, start, len, hold);
-        }
+        window.follow(|| {
+            if !windows.can_plan() {
+                return false;
+            }
+            if windows.find(owner, next.start, (next.end - next.start) as usize).is_some() {
+                return true;
+            }
+            let Some(hold) = self.zone_hold(next.start) else { return false };
+            let place = || {
+                let planned = self.window_around(next, jump, direction)?;
+                self.read_ahead().stays_in(&window.range(), &planned);
+                Some(planned)
+            };
+            windows.plan(owner, self.window_bytes_max() as usize, hold, place)
+        });
     }
 
     fn zone_hold(&self, addr: u64) -> Option<ZoneHold> {
@@ -250,7 +287,8 @@ mod tests {
     fn a_walk_goes_on_in_another_zone() {
         let ahead = read_ahead();
         let jump = |from: u64, to: u64, direction| {
-            ahead.window(to..to + 4096, Some(from..from + 4096), direction, MAX)
+            let jump = Jump { from: from..from + 4096, bytes_max: 300 << 10 };
+            ahead.window(to..to + 4096, Some(&jump), direction, MAX)
         };
         assert_eq!(forward(&ahead, 10 << 20, 4096), None);
         assert_eq!(forward(&ahead, (10 << 20) + 4096, 4096), Some(64 << 10));
@@ -261,7 +299,25 @@ mod tests {
         assert_eq!(forward(&ahead, to + (128 << 10), 4096), Some(256 << 10), "and on from there");
         let to = 60 << 20;
         let window = jump((50 << 20) + (300 << 10), to, Direction::Backward);
-        assert_eq!(window, Some(to + 4096 - (512 << 10)..to + 4096));
+        assert_eq!(window, Some(to + 4096 - (300 << 10)..to + 4096), "no more than lies together");
+        assert_eq!(forward(&ahead, (10 << 20) + 4096 + (64 << 10), 4096), Some(128 << 10), "it may go back");
+    }
+
+    #[test]
+    fn a_walk_that_is_planned_for_is_still_where_it_was() {
+        let ahead = read_ahead();
+        let at = |kib: u64| (10 << 20) + (kib << 10);
+        assert_eq!(forward(&ahead, at(0), 4096), None);
+        let mut addr = at(4);
+        for expected in [64, 128, 256, 512] {
+            assert_eq!(forward(&ahead, addr, 4096), Some(expected << 10));
+            addr += expected << 10;
+        }
+        let held = addr - (512 << 10)..addr;
+        let planned = ahead.window(addr..addr + 4096, None, Direction::Forward, MAX).expect("it goes on");
+        ahead.stays_in(&held, &planned);
+        let middle = held.start + (100 << 10);
+        assert_eq!(forward(&ahead, middle, 4096), Some(MAX), "the window it was in was dropped");
     }
 
     #[test]

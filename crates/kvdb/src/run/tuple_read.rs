@@ -9,7 +9,7 @@ use kvfs_store::Result;
 
 use super::Access;
 use super::piece::{Piece, is_intact};
-use super::read_ahead::Direction;
+use super::read_ahead::{Direction, GAP_BYTES_MAX, Jump, is_near};
 use super::windows::Window;
 use crate::format::{DecodeError, PackedBlock, RecordIter, TupleBlock, TupleCursor, TupleEntry, unpack};
 use crate::memtable::Lookup;
@@ -17,6 +17,9 @@ use crate::memtable::Lookup;
 /// How much is read around a block, itself included (bytes). On the disks that this was measured on 16 KiB take 0.1 ms,
 /// 64 KiB 0.15, 128 KiB 0.23.
 const AROUND_BYTES: u64 = 64 << 10;
+
+/// Blocks that are looked at to find out how a walk goes on: more than a window has.
+const LOOK_MAX: usize = 128;
 
 /// Those of `entries` that are read together with the one at `at`: they begin in the same aligned stretch, with nothing in
 /// between, and are neither large nor packed, because to unpack what nobody asked for takes longer than to read it.
@@ -37,6 +40,32 @@ fn neighbours(entries: &[TupleEntry], at: usize) -> Range<usize> {
 /// The device addresses of a block.
 fn range_of(entry: &TupleEntry) -> Range<u64> {
     entry.extent.addr..entry.extent.addr + u64::from(entry.extent.len)
+}
+
+/// How a walk may come to `entries[at]` if that is not close to the one before: with it comes what follows there closely.
+fn jump_to(entries: &[TupleEntry], at: usize, direction: Direction) -> Option<Jump> {
+    let range = |at: usize| entries.get(at).map(range_of);
+    let step = |at: usize| match direction {
+        Direction::Forward => Some(at + 1),
+        Direction::Backward => at.checked_sub(1),
+    };
+    let from = match direction {
+        Direction::Forward => range(at.checked_sub(1)?)?,
+        Direction::Backward => range(at + 1)?,
+    };
+    let first = range(at)?;
+    if is_near(&from, &first) {
+        return None;
+    }
+    let ranges = std::iter::successors(Some(at), |&at| step(at)).skip(1).map_while(range);
+    let mut last = first.clone();
+    for range in ranges.take(LOOK_MAX) {
+        if !is_near(&last, &range) {
+            break;
+        }
+        last = range;
+    }
+    Some(Jump { from, bytes_max: first.end.max(last.end) - first.start.min(last.start) })
 }
 
 impl Piece {
@@ -118,13 +147,9 @@ impl Piece {
         if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
             return Ok(Some(block.bytes().clone()));
         }
-        let before = match direction {
-            Direction::Forward => at.checked_sub(1),
-            Direction::Backward => (at + 1 < entries.len()).then_some(at + 1),
-        };
-        let before = before.map(|at| range_of(&entries[at]));
-        let Some(window) = self.ahead(addr, (len, len), before, direction) else { return Ok(None) };
-        if window.wants_next(addr, direction) {
+        let jump = jump_to(entries, at, direction);
+        let Some(window) = self.ahead(addr, (len, len), jump.as_ref(), direction) else { return Ok(None) };
+        if window.note_use(addr, len, direction) {
             self.plan_behind(&window, entries, at, direction);
         }
         match window.bytes() {
@@ -133,16 +158,31 @@ impl Piece {
         }
     }
 
-    /// Lets the blocks be read that come after those of `window`, in which a walk has come to `entries[at]`.
+    /// Lets the blocks be read that come after those of `window`, in which a walk has come to `entries[at]`: those that follow
+    /// it on the device, if it has any, before those that it jumps to.
     fn plan_behind(&self, window: &Window, entries: &[TupleEntry], at: usize, direction: Direction) {
         let held = window.range();
-        let is_beyond = |range: &Range<u64>| range.start < held.start || range.end > held.end;
-        let next = match direction {
-            Direction::Forward => entries[at..].iter().map(range_of).find(is_beyond),
-            Direction::Backward => entries[..at].iter().rev().map(range_of).find(is_beyond),
+        let is_beyond = |&at: &usize| {
+            let range = range_of(&entries[at]);
+            range.start < held.start || range.end > held.end
         };
+        let follows = |&at: &usize| match direction {
+            Direction::Forward => {
+                (held.start..=held.end + GAP_BYTES_MAX).contains(&range_of(&entries[at]).start)
+            }
+            Direction::Backward => {
+                (held.start.saturating_sub(GAP_BYTES_MAX)..=held.end).contains(&range_of(&entries[at]).end)
+            }
+        };
+        let mut to_come: Vec<usize> = match direction {
+            Direction::Forward => (at..entries.len().min(at + LOOK_MAX)).collect(),
+            Direction::Backward => (at.saturating_sub(LOOK_MAX)..at).rev().collect(),
+        };
+        to_come.retain(is_beyond);
+        let next = to_come.iter().copied().find(follows).or(to_come.first().copied());
         if let Some(next) = next {
-            self.plan(window, next, direction);
+            let jump = jump_to(entries, next, direction);
+            self.plan(window, range_of(&entries[next]), jump.as_ref(), direction);
         }
     }
 

@@ -49,6 +49,15 @@ impl Drop for ZoneHold {
     }
 }
 
+/// Closes the queue at the end of a block.
+struct Closes<'a>(&'a Upcoming);
+
+impl Drop for Closes<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     requests: VecDeque<Request>,
@@ -80,9 +89,21 @@ impl Upcoming {
         }
     }
 
+    /// Whether windows are read before anybody needs them.
+    pub(super) fn is_served(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.is_served && !queue.is_closed
+    }
+
     /// Reads what is asked for, until [`Self::close`].
     pub(super) fn serve(&self) {
+        // However it ends: nothing waits for somebody who is gone.
+        let _closes = Closes(self);
         while let Some(Request { window, hold }) = self.next() {
+            if Arc::strong_count(&window) == 1 {
+                // Its piece is gone, or its place was needed.
+                continue;
+            }
             // What can't be read says so to who needs it: he tries again, part by part.
             window.fill(|buf, addr| hold.device.read_at(buf, addr));
         }

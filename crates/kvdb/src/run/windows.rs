@@ -5,7 +5,8 @@
 //! for costs no checksum and no place in the block cache, and no page of memory is touched for the first
 //! time (on a virtual machine that costs more than the copy).
 //!
-//! Thread safety: all methods take `&self`. One lock, held for a few instructions. A window is read by the first who comes
+//! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's walks may be
+//! taken. A window is read by the first who comes
 //! to it, be it the thread that reads ahead; who asks for it meanwhile waits.
 //!
 //! Invariants: a window belongs to one piece and holds nothing but bytes of zones that the piece has
@@ -13,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_device::{AlignedBuf, SECTOR_BYTES};
@@ -27,12 +28,15 @@ use crate::cache::{Accountant, Charge, Pool};
 const BYTES_MAX: u64 = 16 << 20;
 /// Share of the block cache's budget that windows may take: one in this many parts.
 const BUDGET_DIVISOR: u64 = 16;
-/// One window has at most one in this many parts of what all may have: four walks have two each, one that they are in
-/// and one to come.
-const SHARE_DIVISOR: u64 = 8;
+/// One window has at most one in this many parts of what all may have, so that there can be a few; twice as many where the next
+/// ones are read, too.
+const SHARE_DIVISOR: u64 = 4;
 /// The next window is read along with the use of one from this size on (bytes): to wake a thread costs as much as the
 /// device needs for some tens of KiB.
 const FOLLOWED_BYTES_MIN: usize = 128 << 10;
+/// A walk that has so much of a window left, or less, is through: no block of rows is larger as a rule, and the last one of a
+/// window may lie in it only in part (bytes).
+const PASSED_BYTES_MAX: usize = 48 << 10;
 /// Windows that there may be however little memory is left: one that is used, one that is read.
 const COUNT_MIN: usize = 2;
 
@@ -51,8 +55,10 @@ pub(super) struct Window {
     empty: Mutex<Option<Buffer>>,
     /// `None` in it when the read failed.
     data: OnceLock<Option<Buffer>>,
-    /// Somebody has asked for bytes in it.
-    is_used: AtomicBool,
+    /// Bytes that were asked for so far; more than once counts again.
+    bytes_asked: AtomicUsize,
+    /// A walk has come to its end.
+    is_passed: AtomicBool,
     /// The next one was planned.
     is_followed: AtomicBool,
 }
@@ -120,14 +126,28 @@ impl Window {
         Some(WindowBytes { buffer, addr: self.addr })
     }
 
-    /// Whether it is time to read the next one, now that somebody who goes in `direction` needs what lies at `addr`. Says so
-    /// once.
-    pub(super) fn wants_next(&self, addr: u64, direction: Direction) -> bool {
-        let is_late = match direction {
-            Direction::Forward => self.bytes_from(addr) <= self.len / 2,
-            Direction::Backward => self.bytes_from(addr) >= self.len / 2,
+    /// Takes note that somebody who goes in `direction` has asked for `len` bytes at `addr`. Whether it is time to read the next
+    /// one: he walks, and is half-way through.
+    pub(super) fn note_use(&self, addr: u64, len: usize, direction: Direction) -> bool {
+        let asked = self.bytes_asked.fetch_add(len, Ordering::Relaxed) + len;
+        let left = match direction {
+            Direction::Forward => self.bytes_from(addr).saturating_sub(len),
+            Direction::Backward => (addr - self.addr) as usize,
         };
-        is_late && self.len >= FOLLOWED_BYTES_MIN && !self.is_followed.swap(true, Ordering::Relaxed)
+        if left <= PASSED_BYTES_MAX {
+            self.is_passed.store(true, Ordering::Relaxed);
+        }
+        left <= self.len / 2
+            && asked >= self.len / 4
+            && self.len >= FOLLOWED_BYTES_MIN
+            && !self.is_followed.load(Ordering::Relaxed)
+    }
+
+    /// Has one of those who find it due plan the next one; whoever comes after a failure tries again.
+    pub(super) fn follow(&self, plan: impl FnOnce() -> bool) {
+        if !self.is_followed.swap(true, Ordering::Relaxed) && !plan() {
+            self.is_followed.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -135,7 +155,7 @@ impl Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Now,
-    /// A walk comes to it soon: nothing goes for it that nobody has used yet.
+    /// A walk comes to it soon: nothing goes for it that somebody is in, or will be.
     Soon,
 }
 
@@ -180,7 +200,6 @@ impl Windows {
         let mut slots = self.slots.lock();
         let at = slots.windows.iter().rposition(|window| window.holds(owner, addr, len))?;
         let window = slots.windows.remove(at)?;
-        window.is_used.store(true, Ordering::Relaxed);
         slots.windows.push_back(Arc::clone(&window));
         Some(window)
     }
@@ -192,7 +211,10 @@ impl Windows {
 
     /// Bytes that one window may have so that there can be a few of them; whole sectors.
     pub(super) fn window_bytes_max(&self) -> u64 {
-        self.bytes_max() / SHARE_DIVISOR / SECTOR_BYTES as u64 * SECTOR_BYTES as u64
+        let (alone, followed) = (self.bytes_max() / SHARE_DIVISOR, self.bytes_max() / (2 * SHARE_DIVISOR));
+        let bytes =
+            if followed >= FOLLOWED_BYTES_MIN as u64 && self.upcoming.is_served() { followed } else { alone };
+        bytes / SECTOR_BYTES as u64 * SECTOR_BYTES as u64
     }
 
     fn bytes_max(&self) -> u64 {
@@ -208,7 +230,14 @@ impl Windows {
         len: usize,
         read: impl FnOnce(&mut [u8], u64) -> Result<(), E>,
     ) -> Option<Arc<Window>> {
-        let window = self.insert(owner, addr, len, Need::Now)?;
+        let window = {
+            let mut slots = self.slots.lock();
+            let mut recycled = None;
+            if !self.make_room(&mut slots, len, Need::Now, &mut recycled) {
+                return None;
+            }
+            self.insert(&mut slots, owner, addr, len, recycled)
+        };
         self.fill(&window, read).then_some(window)
     }
 
@@ -230,20 +259,38 @@ impl Windows {
         self.upcoming.has_room()
     }
 
-    /// A new window that is read by [`Self::serve`] if nobody needs it before; none if there is no room. Nothing may be
-    /// done to what `hold` refers to until then.
-    pub(super) fn plan(&self, owner: Owner, addr: u64, len: usize, hold: ZoneHold) {
-        if let Some(window) = self.insert(owner, addr, len, Need::Soon) {
-            self.upcoming.push(Request { window, hold });
-        }
+    /// A new window, where `place` says if there is room for `len_max` bytes, that is read by [`Self::serve`] if nobody needs
+    /// it before; whether there is one. Nothing may be done to what `hold` refers to until then.
+    pub(super) fn plan(
+        &self,
+        owner: Owner,
+        len_max: usize,
+        hold: ZoneHold,
+        place: impl FnOnce() -> Option<Range<u64>>,
+    ) -> bool {
+        let window = {
+            let mut slots = self.slots.lock();
+            let mut recycled = None;
+            if !self.make_room(&mut slots, len_max, Need::Soon, &mut recycled) {
+                return false;
+            }
+            let Some(place) = place() else { return false };
+            let len = (place.end - place.start) as usize;
+            self.insert(&mut slots, owner, place.start, len, recycled)
+        };
+        self.upcoming.push(Request { window, hold });
+        true
     }
 
-    fn insert(&self, owner: Owner, addr: u64, len: usize, need: Need) -> Option<Arc<Window>> {
-        let mut slots = self.slots.lock();
-        let mut empty = None;
-        if !self.make_room(&mut slots, len, need, &mut empty) {
-            return None;
-        }
+    fn insert(
+        &self,
+        slots: &mut Slots,
+        owner: Owner,
+        addr: u64,
+        len: usize,
+        recycled: Option<Buffer>,
+    ) -> Arc<Window> {
+        let empty = recycled.filter(|buffer| buffer.bytes.len() == len.next_multiple_of(SECTOR_BYTES));
         let window = Arc::new(Window {
             owner,
             addr,
@@ -251,11 +298,12 @@ impl Windows {
             accountant: Arc::clone(&self.accountant),
             empty: Mutex::new(empty),
             data: OnceLock::new(),
-            is_used: AtomicBool::new(need == Need::Now),
+            bytes_asked: AtomicUsize::new(0),
+            is_passed: AtomicBool::new(false),
             is_followed: AtomicBool::new(false),
         });
         slots.windows.push_back(Arc::clone(&window));
-        Some(window)
+        window
     }
 
     /// Drops the least recently used windows until there is room for one more, and keeps a buffer of the
@@ -268,7 +316,7 @@ impl Windows {
         };
         // Alone in the list: nobody can come to use it while the list is locked.
         let may_go = |window: &Arc<Window>| {
-            Arc::strong_count(window) == 1 && (need == Need::Now || window.is_used.load(Ordering::Relaxed))
+            Arc::strong_count(window) == 1 && (need == Need::Now || window.is_passed.load(Ordering::Relaxed))
         };
         while is_full(slots) {
             let unused = slots.windows.iter().position(may_go);
@@ -402,7 +450,7 @@ mod tests {
             let zone_use =
                 ZoneUse { zone: self.zones.zone_of(self.extent.addr), bytes: 4096, pieces: 1, end: 4096 };
             let hold = ZoneHold::new(Arc::clone(&self.device), Arc::clone(&self.zones), zone_use);
-            windows.plan(owner, self.at(n), 64 * KIB, hold);
+            windows.plan(owner, 64 * KIB, hold, || Some(self.at(n)..self.at(n + 1)));
         }
 
         fn holds(&self) -> u64 {
@@ -443,31 +491,43 @@ mod tests {
     }
 
     #[test]
-    fn what_is_planned_pushes_nothing_out_that_nobody_has_used() {
+    fn what_is_planned_pushes_out_only_what_walks_are_through_with() {
         let (stored, windows) = (Stored::new(), Windows::new(Accountant::new(0)));
         let owner = windows.new_owner();
-        load(&windows, owner, 32 << 20, 64 * KIB, 0).expect("room");
-        for n in 0..3 {
-            stored.plan(&windows, owner, n);
-        }
+        let first = load(&windows, owner, 32 << 20, 64 * KIB, 0).expect("room");
+        stored.plan(&windows, owner, 0);
+        stored.plan(&windows, owner, 1);
+        assert!(windows.find(owner, stored.at(1), 1).is_none(), "somebody is in the first one");
+        first.note_use((32 << 20) + 32768, 4096, Direction::Forward);
+        drop(first);
+        stored.plan(&windows, owner, 1);
+        stored.plan(&windows, owner, 2);
         windows.close();
-        assert!(windows.find(owner, 32 << 20, 1).is_none(), "used, and the oldest");
+        assert!(windows.find(owner, 32 << 20, 1).is_none(), "he has left it");
         assert!(windows.find(owner, stored.at(0), 1).is_some());
         assert!(windows.find(owner, stored.at(1), 1).is_some());
         assert!(windows.find(owner, stored.at(2), 1).is_none(), "no room for it");
     }
 
     #[test]
-    fn the_next_window_is_wanted_once_and_half_way_through() {
+    fn a_walk_wants_the_next_window_half_way_through_until_there_is_one() {
         let windows = Windows::new(Accountant::new(64 << 20));
         let owner = windows.new_owner();
-        let window = load(&windows, owner, 1 << 20, 256 * KIB, 0).expect("room");
         let at = |kib: u64| (1 << 20) + (kib << 10);
-        assert!(!window.wants_next(at(64), Direction::Forward));
-        assert!(!window.wants_next(at(192), Direction::Backward));
-        assert!(window.wants_next(at(128), Direction::Forward));
-        assert!(!window.wants_next(at(192), Direction::Forward), "once");
-        let small = load(&windows, owner, 2 << 20, 64 * KIB, 0).expect("room");
-        assert!(!small.wants_next((2 << 20) + (60 << 10), Direction::Forward), "a thread costs more");
+        let load = || load(&windows, owner, 1 << 20, 256 * KIB, 0).expect("room");
+        let window = load();
+        for kib in [0, 32, 64] {
+            assert!(!window.note_use(at(kib), 32 * KIB, Direction::Forward));
+        }
+        assert!(window.note_use(at(96), 32 * KIB, Direction::Forward));
+        window.follow(|| false);
+        assert!(window.note_use(at(128), 32 * KIB, Direction::Forward), "it was refused");
+        window.follow(|| true);
+        assert!(!window.note_use(at(160), 32 * KIB, Direction::Forward), "once");
+        let window = load();
+        assert!(!window.note_use(at(192), 4 * KIB, Direction::Forward), "a single look is no walk");
+        let window = load();
+        assert!(!window.note_use(at(160), 96 * KIB, Direction::Backward));
+        assert!(window.note_use(at(128), 32 * KIB, Direction::Backward));
     }
 }
