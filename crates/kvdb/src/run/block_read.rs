@@ -205,10 +205,11 @@ impl Piece {
             let count: usize = request.iter().map(|stretch| stretch.count).sum();
             if count * BLOCK_BYTES >= self.ctx().options.bypass_bytes {
                 let len = count * BLOCK_BYTES;
-                if let Some(window) = self.window_at(addr, len)
-                    && self.copy_window(&window, layer, fill, addr, request)?
-                {
-                    continue;
+                if let Some(window) = self.window_at(addr, len) {
+                    window.note_use(addr, len, Direction::Forward);
+                    if self.copy_window(&window, layer, fill, addr, request)? {
+                        continue;
+                    }
                 }
                 self.read_request(layer, fill, addr, start..start + count, request)?;
                 self.passed(addr, len);
@@ -318,6 +319,7 @@ impl Piece {
         let window = self.ahead(addr, (BLOCK_BYTES, len), None, Direction::Forward)?;
         let next = window.range().end;
         if window.note_use(addr, len, Direction::Forward)
+            && self.can_plan()
             && self.zone_extent(addr).is_some_and(|own| own.end > next)
         {
             self.plan(&window, next..next + BLOCK_BYTES as u64, None, Direction::Forward);

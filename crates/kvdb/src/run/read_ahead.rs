@@ -23,8 +23,8 @@ const WINDOW_BYTES_MIN: u64 = 64 << 10;
 /// A read that begins this close to an end of the last one still belongs to the walk (bytes).
 pub(super) const GAP_BYTES_MAX: u64 = 256 << 10;
 
-/// Walks that one piece tells apart: as many programs may go through it at the same time.
-const WALKS_MAX: usize = 4;
+/// Walks that one piece tells apart: as many programs may go through it at the same time, or places that one goes to by turns.
+const WALKS_MAX: usize = 16;
 
 /// Which way a reader goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,28 +80,34 @@ impl ReadAhead {
     }
 
     /// Which addresses to read when `wanted` ones are needed and not at hand: more than that, up to
-    /// `bytes_max`, when they are close to what was read before, or a walk can have jumped to them; `None` when not.
+    /// `bytes_max`, when they are close to what was read before, or a walk can have jumped to them; `None` when not. If they
+    /// are planned for, the walk that will need them is still in a window, `held`.
     fn window(
         &self,
         wanted: Range<u64>,
         jump: Option<&Jump>,
+        held: Option<&Range<u64>>,
         direction: Direction,
         bytes_max: u64,
     ) -> Option<Range<u64>> {
         let mut walks = self.walks.lock();
-        let mut bytes_max = bytes_max;
-        let mut jumped = |walks: &VecDeque<Walk>| {
-            let jump = jump?;
-            let from = walks.iter().rfind(|walk| walk.goes_on_with(&jump.from))?;
+        let (mut known, mut lies_together) = (take_walk(&mut walks, &wanted), u64::MAX);
+        if known.is_none() {
+            // The walk that it comes from stays: it may go back there.
+            let from = jump.and_then(|jump| walks.iter().rfind(|walk| walk.goes_on_with(&jump.from)));
+            let window_bytes = match (from, held) {
+                (Some(walk), _) => Some(walk.window_bytes),
+                (None, Some(held)) => Some(held.end - held.start),
+                (None, None) => None,
+            };
             let at = match direction {
                 Direction::Forward => wanted.start,
                 Direction::Backward => wanted.end,
             };
-            bytes_max = bytes_max.min(jump.bytes_max);
-            // The walk that it comes from stays: it may go back there.
-            Some(Walk { last: at..at, window_bytes: from.window_bytes })
-        };
-        let Some(mut walk) = take_walk(&mut walks, &wanted).or_else(|| jumped(&walks)) else {
+            known = window_bytes.map(|window_bytes| Walk { last: at..at, window_bytes });
+            lies_together = jump.map_or(u64::MAX, |jump| jump.bytes_max);
+        }
+        let Some(mut walk) = known else {
             put_walk(&mut walks, Walk { last: wanted, window_bytes: 0 });
             return None;
         };
@@ -121,26 +127,18 @@ impl ReadAhead {
             return gap.filter(|_| is_noticed);
         }
         walk.window_bytes = (walk.window_bytes * 2).max(WINDOW_BYTES_MIN).min(bytes_max);
-        let bytes = walk.window_bytes.max(wanted.end - wanted.start);
+        let bytes = walk.window_bytes.min(lies_together).max(wanted.end - wanted.start);
         let window = match direction {
             Direction::Forward => wanted.start..wanted.start + bytes,
             Direction::Backward => wanted.end.saturating_sub(bytes)..wanted.end,
         };
-        walk.last = window.clone();
+        walk.last = match held.filter(|held| held.start <= window.end && window.start <= held.end) {
+            Some(held) => held.start.min(window.start)..held.end.max(window.end),
+            None => window.clone(),
+        };
         put_walk(&mut walks, walk);
-        Some(window)
-    }
-
-    /// The walk that goes on with `planned` is still in `held`.
-    fn stays_in(&self, held: &Range<u64>, planned: &Range<u64>) {
-        let mut walks = self.walks.lock();
-        let walk = walks.iter_mut().rfind(|walk| walk.last == *planned);
-        if let Some(walk) = walk
-            && held.start <= planned.end
-            && planned.start <= held.end
-        {
-            walk.last = held.start.min(planned.start)..held.end.max(planned.end);
-        }
+        // What a walk passes by on its way is not worth a window.
+        Some(window).filter(|_| lies_together > wanted.end - wanted.start)
     }
 
     /// Takes note of a large read that needed no window: the walk goes on behind it.
@@ -157,10 +155,11 @@ fn take_walk(walks: &mut VecDeque<Walk>, wanted: &Range<u64>) -> Option<Walk> {
     walks.remove(at)
 }
 
-/// Puts a walk behind the others, of which the oldest goes if there are too many.
+/// Puts a walk behind the others. If there are too many, the oldest of those goes that are single reads so far, or the oldest.
 fn put_walk(walks: &mut VecDeque<Walk>, walk: Walk) {
     if walks.len() == WALKS_MAX {
-        walks.pop_front();
+        let single = walks.iter().position(|walk| walk.window_bytes == 0);
+        walks.remove(single.unwrap_or(0));
     }
     walks.push_back(walk);
 }
@@ -179,7 +178,7 @@ impl Piece {
         if let Some(window) = self.window_at(addr, len_min) {
             return Some(window);
         }
-        let window = self.window_around(addr..addr + len as u64, jump, direction)?;
+        let window = self.window_around(addr..addr + len as u64, jump, None, direction)?;
         let (owner, len) = (self.read_ahead().owner, (window.end - window.start) as usize);
         self.ctx().windows.load(owner, window.start, len, |buf, addr| self.read(buf, addr))
     }
@@ -189,10 +188,11 @@ impl Piece {
         &self,
         wanted: Range<u64>,
         jump: Option<&Jump>,
+        held: Option<&Range<u64>>,
         direction: Direction,
     ) -> Option<Range<u64>> {
         let own = self.zone_extent(wanted.start)?;
-        let plan = self.read_ahead().window(wanted, jump, direction, self.window_bytes_max())?;
+        let plan = self.read_ahead().window(wanted, jump, held, direction, self.window_bytes_max())?;
         Some(plan.start.max(own.start)..plan.end.min(own.end))
     }
 
@@ -208,25 +208,30 @@ impl Piece {
     }
 
     /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`. A plan that can't be
-    /// made is tried again at the next use of the window.
+    /// made is tried again later in the window.
     pub(super) fn plan(&self, window: &Window, next: Range<u64>, jump: Option<&Jump>, direction: Direction) {
         let windows = &self.ctx().windows;
         let owner = self.read_ahead().owner;
         window.follow(|| {
-            if !windows.can_plan() {
-                return false;
-            }
-            if windows.find(owner, next.start, (next.end - next.start) as usize).is_some() {
+            if self.has_window(&next) {
                 return true;
             }
             let Some(hold) = self.zone_hold(next.start) else { return false };
-            let place = || {
-                let planned = self.window_around(next, jump, direction)?;
-                self.read_ahead().stays_in(&window.range(), &planned);
-                Some(planned)
-            };
-            windows.plan(owner, self.window_bytes_max() as usize, hold, place)
+            let together = jump.map_or(u64::MAX, |jump| jump.bytes_max);
+            let len_max = self.window_bytes_max().min(together).max(next.end - next.start);
+            let place = || self.window_around(next, jump, Some(&window.range()), direction);
+            windows.plan(owner, len_max as usize, hold, place)
         });
+    }
+
+    /// Whether it makes sense to plan ahead.
+    pub(super) fn can_plan(&self) -> bool {
+        self.ctx().windows.can_plan()
+    }
+
+    /// Whether all of `range` was read ahead, or will be.
+    pub(super) fn has_window(&self, range: &Range<u64>) -> bool {
+        self.ctx().windows.holds(self.read_ahead().owner, range.start, (range.end - range.start) as usize)
     }
 
     fn zone_hold(&self, addr: u64) -> Option<ZoneHold> {
@@ -253,7 +258,7 @@ mod tests {
     }
 
     fn forward(ahead: &ReadAhead, addr: u64, len: u64) -> Option<u64> {
-        let window = ahead.window(addr..addr + len, None, Direction::Forward, MAX)?;
+        let window = ahead.window(addr..addr + len, None, None, Direction::Forward, MAX)?;
         assert_eq!(window.start, addr);
         Some(window.end - window.start)
     }
@@ -277,7 +282,7 @@ mod tests {
         let ahead = read_ahead();
         let mut end = 20 << 20;
         for expected in [None, Some(64), Some(128)] {
-            let window = ahead.window(end - 4096..end, None, Direction::Backward, MAX);
+            let window = ahead.window(end - 4096..end, None, None, Direction::Backward, MAX);
             assert_eq!(window, expected.map(|kib| end - (kib << 10)..end));
             end -= expected.map_or(4096, |kib| kib << 10);
         }
@@ -288,7 +293,7 @@ mod tests {
         let ahead = read_ahead();
         let jump = |from: u64, to: u64, direction| {
             let jump = Jump { from: from..from + 4096, bytes_max: 300 << 10 };
-            ahead.window(to..to + 4096, Some(&jump), direction, MAX)
+            ahead.window(to..to + 4096, Some(&jump), None, direction, MAX)
         };
         assert_eq!(forward(&ahead, 10 << 20, 4096), None);
         assert_eq!(forward(&ahead, (10 << 20) + 4096, 4096), Some(64 << 10));
@@ -297,6 +302,9 @@ mod tests {
         let to = 50 << 20;
         assert_eq!(jump((10 << 20) + 65536, to, Direction::Forward), Some(to..to + (128 << 10)));
         assert_eq!(forward(&ahead, to + (128 << 10), 4096), Some(256 << 10), "and on from there");
+        let lone = Jump { from: to..to + 4096, bytes_max: 4096 };
+        let passed_by = ahead.window(90 << 20..(90 << 20) + 4096, Some(&lone), None, Direction::Forward, MAX);
+        assert_eq!(passed_by, None, "a block by itself");
         let to = 60 << 20;
         let window = jump((50 << 20) + (300 << 10), to, Direction::Backward);
         assert_eq!(window, Some(to + 4096 - (300 << 10)..to + 4096), "no more than lies together");
@@ -314,8 +322,14 @@ mod tests {
             addr += expected << 10;
         }
         let held = addr - (512 << 10)..addr;
-        let planned = ahead.window(addr..addr + 4096, None, Direction::Forward, MAX).expect("it goes on");
-        ahead.stays_in(&held, &planned);
+        let plan =
+            |ahead: &ReadAhead| ahead.window(addr..addr + 4096, None, Some(&held), Direction::Forward, MAX);
+        assert_eq!(plan(&ahead), Some(addr..addr + MAX));
+        assert_eq!(plan(&read_ahead()), Some(addr..addr + MAX), "though others pushed the walk out");
+        let far = Jump { from: held.clone(), bytes_max: 100 << 10 };
+        let planned =
+            read_ahead().window(1 << 20..(1 << 20) + 4096, Some(&far), Some(&held), Direction::Forward, MAX);
+        assert_eq!(planned, Some(1 << 20..(1 << 20) + (100 << 10)), "and though it lies far before");
         let middle = held.start + (100 << 10);
         assert_eq!(forward(&ahead, middle, 4096), Some(MAX), "the window it was in was dropped");
     }

@@ -149,7 +149,7 @@ impl Piece {
         }
         let jump = jump_to(entries, at, direction);
         let Some(window) = self.ahead(addr, (len, len), jump.as_ref(), direction) else { return Ok(None) };
-        if window.note_use(addr, len, direction) {
+        if window.note_use(addr, len, direction) && self.can_plan() {
             self.plan_behind(&window, entries, at, direction);
         }
         match window.bytes() {
@@ -179,7 +179,8 @@ impl Piece {
             Direction::Backward => (at.saturating_sub(LOOK_MAX)..at).rev().collect(),
         };
         to_come.retain(is_beyond);
-        let next = to_come.iter().copied().find(follows).or(to_come.first().copied());
+        let elsewhere = || to_come.iter().copied().find(|&at| !self.has_window(&range_of(&entries[at])));
+        let next = to_come.iter().copied().find(follows).or_else(elsewhere);
         if let Some(next) = next {
             let jump = jump_to(entries, next, direction);
             self.plan(window, range_of(&entries[next]), jump.as_ref(), direction);

@@ -102,6 +102,7 @@ impl Piece {
         if let Some(window) = window.filter(|window| window.bytes_from(first.addr) >= len)
             && let Some(bytes) = window.bytes()
         {
+            window.note_use(first.addr, len, Direction::Forward);
             return self.take_group(layer, fill, group, bytes.at(first.addr, len));
         }
         let mut stored = AlignedBuf::zeroed(len);

@@ -6,8 +6,7 @@
 //! time (on a virtual machine that costs more than the copy).
 //!
 //! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's walks may be
-//! taken. A window is read by the first who comes
-//! to it, be it the thread that reads ahead; who asks for it meanwhile waits.
+//! taken. A window is read by the first who comes to it, be it the thread that reads ahead; who asks for it meanwhile waits.
 //!
 //! Invariants: a window belongs to one piece and holds nothing but bytes of zones that the piece has
 //! references on; a piece is immutable, so whatever of a window lies in the piece's own extents stays true.
@@ -57,6 +56,8 @@ pub(super) struct Window {
     data: OnceLock<Option<Buffer>>,
     /// Bytes that were asked for so far; more than once counts again.
     bytes_asked: AtomicUsize,
+    /// From so many on it is worth a plan for the next one.
+    bytes_asked_min: AtomicUsize,
     /// A walk has come to its end.
     is_passed: AtomicBool,
     /// The next one was planned.
@@ -134,18 +135,21 @@ impl Window {
             Direction::Forward => self.bytes_from(addr).saturating_sub(len),
             Direction::Backward => (addr - self.addr) as usize,
         };
-        if left <= PASSED_BYTES_MAX {
+        // A single look-up is no walk.
+        if left <= PASSED_BYTES_MAX.max(len) && asked >= self.len / 4 {
             self.is_passed.store(true, Ordering::Relaxed);
         }
         left <= self.len / 2
-            && asked >= self.len / 4
+            && asked >= self.bytes_asked_min.load(Ordering::Relaxed)
             && self.len >= FOLLOWED_BYTES_MIN
             && !self.is_followed.load(Ordering::Relaxed)
     }
 
-    /// Has one of those who find it due plan the next one; whoever comes after a failure tries again.
+    /// Has one of those who find it due plan the next one; after a failure it is due again an eighth of the window later.
     pub(super) fn follow(&self, plan: impl FnOnce() -> bool) {
         if !self.is_followed.swap(true, Ordering::Relaxed) && !plan() {
+            let asked = self.bytes_asked.load(Ordering::Relaxed);
+            self.bytes_asked_min.store(asked + self.len / 8, Ordering::Relaxed);
             self.is_followed.store(false, Ordering::Relaxed);
         }
     }
@@ -202,6 +206,11 @@ impl Windows {
         let window = slots.windows.remove(at)?;
         slots.windows.push_back(Arc::clone(&window));
         Some(window)
+    }
+
+    /// Whether [`Self::find`] would find one.
+    pub(super) fn holds(&self, owner: Owner, addr: u64, len: usize) -> bool {
+        self.slots.lock().windows.iter().any(|window| window.holds(owner, addr, len))
     }
 
     /// Drops the windows of an owner that is gone.
@@ -299,6 +308,7 @@ impl Windows {
             empty: Mutex::new(empty),
             data: OnceLock::new(),
             bytes_asked: AtomicUsize::new(0),
+            bytes_asked_min: AtomicUsize::new(len / 4),
             is_passed: AtomicBool::new(false),
             is_followed: AtomicBool::new(false),
         });
@@ -499,6 +509,9 @@ mod tests {
         stored.plan(&windows, owner, 1);
         assert!(windows.find(owner, stored.at(1), 1).is_none(), "somebody is in the first one");
         first.note_use((32 << 20) + 32768, 4096, Direction::Forward);
+        stored.plan(&windows, owner, 1);
+        assert!(windows.find(owner, stored.at(1), 1).is_none(), "no walk, but a look-up");
+        first.note_use((32 << 20) + 36864, 16384, Direction::Forward);
         drop(first);
         stored.plan(&windows, owner, 1);
         stored.plan(&windows, owner, 2);
@@ -521,9 +534,10 @@ mod tests {
         }
         assert!(window.note_use(at(96), 32 * KIB, Direction::Forward));
         window.follow(|| false);
-        assert!(window.note_use(at(128), 32 * KIB, Direction::Forward), "it was refused");
+        assert!(!window.note_use(at(128), 16 * KIB, Direction::Forward), "it was refused just now");
+        assert!(window.note_use(at(144), 16 * KIB, Direction::Forward), "it was refused");
         window.follow(|| true);
-        assert!(!window.note_use(at(160), 32 * KIB, Direction::Forward), "once");
+        assert!(!window.note_use(at(160), 64 * KIB, Direction::Forward), "once");
         let window = load();
         assert!(!window.note_use(at(192), 4 * KIB, Direction::Forward), "a single look is no walk");
         let window = load();
