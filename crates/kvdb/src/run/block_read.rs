@@ -316,7 +316,7 @@ impl Piece {
 
     /// As [`Piece::ahead`], forward; plans what lies behind it in the same zone.
     fn blocks_ahead(&self, addr: u64, len: usize) -> Option<Arc<Window>> {
-        let window = self.ahead(addr, (BLOCK_BYTES, len), None, Direction::Forward)?;
+        let window = self.ahead(addr, (BLOCK_BYTES, len), || None, Direction::Forward)?;
         let next = window.range().end;
         if window.note_use(addr, len, Direction::Forward)
             && self.can_plan()

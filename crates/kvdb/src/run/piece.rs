@@ -18,7 +18,7 @@ use super::piece_iter::PieceIter;
 use super::read_ahead::ReadAhead;
 use super::{Access, RunContext};
 use crate::cache::{CacheKey, CachedBlock, Charge, Page, PageRef, Pool};
-use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, ZoneUse, crc32c};
+use crate::format::{Fingerprints, PieceDesc, PieceMetaHeader, ZoneId, ZoneUse, crc32c};
 use crate::memtable::{BlockFill, Lookup, TombstoneSet};
 
 /// What a piece consists of besides its descriptor.
@@ -361,9 +361,12 @@ impl Piece {
 
     /// What the piece has in the zone of `addr`.
     pub(super) fn zone_use(&self, addr: u64) -> Option<&ZoneUse> {
-        let (zone, _) = self.ctx.zone_offset(addr);
-        let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone).ok()?;
-        Some(&self.desc.zones[at])
+        Some(&self.desc.zones[self.zone_index(self.ctx.zones.zone_of(addr))?])
+    }
+
+    /// Where `zone` is in `desc.zones`, and in `generations`.
+    fn zone_index(&self, zone: ZoneId) -> Option<usize> {
+        self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone).ok()
     }
 
     /// Fills `buf` from the device.
@@ -386,8 +389,8 @@ impl Piece {
     /// The key in the block cache of what lies at `addr`.
     pub(super) fn cache_key(&self, addr: u64) -> CacheKey {
         let (zone, offset) = self.ctx.zone_offset(addr);
-        let at = self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone);
-        let generation = at.map_or_else(|_| self.ctx.zones.generation(zone), |at| self.generations[at]);
+        let at = self.zone_index(zone);
+        let generation = at.map_or_else(|| self.ctx.zones.generation(zone), |at| self.generations[at]);
         CacheKey { zone, generation, offset }
     }
 

@@ -41,13 +41,6 @@ struct Walk {
     window_bytes: u64,
 }
 
-impl Walk {
-    fn goes_on_with(&self, wanted: &Range<u64>) -> bool {
-        let reach = self.last.start.saturating_sub(GAP_BYTES_MAX)..=self.last.end + GAP_BYTES_MAX;
-        reach.contains(&wanted.start) || reach.contains(&wanted.end)
-    }
-}
-
 /// How a walk may come to a place that is not close to where it was: in another zone, or past what others share.
 #[derive(Debug, Clone)]
 pub(super) struct Jump {
@@ -57,9 +50,10 @@ pub(super) struct Jump {
     pub(super) bytes_max: u64,
 }
 
-/// Whether one read follows the other without a jump.
-pub(super) fn is_near(one: &Range<u64>, other: &Range<u64>) -> bool {
-    one.start <= other.end + GAP_BYTES_MAX && other.start <= one.end + GAP_BYTES_MAX
+/// Whether `wanted` goes on where `last` was, without a jump.
+pub(super) fn is_near(last: &Range<u64>, wanted: &Range<u64>) -> bool {
+    let reach = last.start.saturating_sub(GAP_BYTES_MAX)..=last.end + GAP_BYTES_MAX;
+    reach.contains(&wanted.start) || reach.contains(&wanted.end)
 }
 
 /// Notices walks over the device addresses of one piece.
@@ -95,7 +89,7 @@ impl ReadAhead {
         let (mut known, mut lies_together) = (take_walk(&mut walks, &wanted), u64::MAX);
         if known.is_none() {
             // The walk that it comes from stays: it may go back there.
-            let from = jump.and_then(|jump| walks.iter().rfind(|walk| walk.goes_on_with(&jump.from)));
+            let from = jump.and_then(|jump| walks.iter().rfind(|walk| is_near(&walk.last, &jump.from)));
             let window_bytes = match (from, held) {
                 (Some(walk), _) => Some(walk.window_bytes),
                 (None, Some(held)) => Some(held.end - held.start),
@@ -152,7 +146,7 @@ impl ReadAhead {
 
 /// Takes out the walk that goes on at `wanted`.
 fn take_walk(walks: &mut VecDeque<Walk>, wanted: &Range<u64>) -> Option<Walk> {
-    let at = walks.iter().rposition(|walk| walk.goes_on_with(wanted))?;
+    let at = walks.iter().rposition(|walk| is_near(&walk.last, wanted))?;
     walks.remove(at)
 }
 
@@ -172,13 +166,13 @@ impl Piece {
         &self,
         addr: u64,
         (len_min, len): (usize, usize),
-        jump: Option<&Jump>,
+        jump: impl FnOnce() -> Option<Jump>,
         direction: Direction,
     ) -> Option<Arc<Window>> {
         if let Some(window) = self.window_at(addr, len_min) {
             return Some(window);
         }
-        let window = self.window_around(addr..addr + len as u64, jump, None, direction)?;
+        let window = self.window_around(addr..addr + len as u64, jump().as_ref(), None, direction)?;
         let (owner, len) = (self.read_ahead().owner, (window.end - window.start) as usize);
         self.ctx().windows.load(owner, window.start, len, |buf, addr| self.read(buf, addr))
     }

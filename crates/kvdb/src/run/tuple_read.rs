@@ -147,8 +147,8 @@ impl Piece {
         if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
             return Ok(Some(block.bytes().clone()));
         }
-        let jump = jump_to(entries, at, direction);
-        let Some(window) = self.ahead(addr, (len, len), jump.as_ref(), direction) else { return Ok(None) };
+        let jump = || jump_to(entries, at, direction);
+        let Some(window) = self.ahead(addr, (len, len), jump, direction) else { return Ok(None) };
         if window.note_use(addr, len, direction) && self.can_plan() {
             self.plan_behind(&window, entries, at, direction);
         }

@@ -96,7 +96,7 @@ impl Piece {
         let window = match self.window_at(first.addr, len) {
             Some(window) => Some(window),
             None if len >= self.ctx().options.bypass_bytes => None,
-            None => self.ahead(first.addr, (len, len), None, Direction::Forward),
+            None => self.ahead(first.addr, (len, len), || None, Direction::Forward),
         };
         // A window may end before the last unit does: at the end of what the piece has in the zone.
         if let Some(window) = window.filter(|window| window.bytes_from(first.addr) >= len)

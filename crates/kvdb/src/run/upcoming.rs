@@ -49,8 +49,8 @@ impl Drop for ZoneHold {
     }
 }
 
-/// Closes the queue at the end of a block.
-struct Closes<'a>(&'a Upcoming);
+/// Closes the queue at the end of a block, however that ends.
+pub(super) struct Closes<'a>(&'a Upcoming);
 
 impl Drop for Closes<'_> {
     fn drop(&mut self) {
@@ -77,7 +77,7 @@ impl Upcoming {
     /// Whether it makes sense to plan ahead.
     pub(super) fn has_room(&self) -> bool {
         let queue = self.queue.lock();
-        queue.is_served && !queue.is_closed && queue.requests.len() < WAITING_MAX
+        queue.is_served && queue.requests.len() < WAITING_MAX
     }
 
     /// Puts a window behind the others.
@@ -91,14 +91,13 @@ impl Upcoming {
 
     /// Whether windows are read before anybody needs them.
     pub(super) fn is_served(&self) -> bool {
-        let queue = self.queue.lock();
-        queue.is_served && !queue.is_closed
+        self.queue.lock().is_served
     }
 
     /// Reads what is asked for, until [`Self::close`].
     pub(super) fn serve(&self) {
-        // However it ends: nothing waits for somebody who is gone.
-        let _closes = Closes(self);
+        // Nothing waits for somebody who is gone.
+        let _closes = self.closes();
         while let Some(Request { window, hold }) = self.next() {
             if Arc::strong_count(&window) == 1 {
                 // Its piece is gone, or its place was needed.
@@ -111,7 +110,7 @@ impl Upcoming {
 
     fn next(&self) -> Option<Request> {
         let mut queue = self.queue.lock();
-        queue.is_served = true;
+        queue.is_served = !queue.is_closed;
         loop {
             if queue.is_closed {
                 return None;
@@ -123,11 +122,15 @@ impl Upcoming {
         }
     }
 
+    pub(super) fn closes(&self) -> Closes<'_> {
+        Closes(self)
+    }
+
     /// Ends [`Self::serve`], now or when it begins.
     pub(super) fn close(&self) {
         let waiting = {
             let mut queue = self.queue.lock();
-            queue.is_closed = true;
+            (queue.is_served, queue.is_closed) = (false, true);
             std::mem::take(&mut queue.requests)
         };
         self.wake.notify_all();

@@ -352,15 +352,9 @@ impl std::fmt::Debug for Windows {
 impl Windows {
     /// Has a thread of its own read what is planned while `body` runs, even if that panics.
     pub(super) fn while_served(&self, body: impl FnOnce()) {
-        struct Close<'a>(&'a Windows);
-        impl Drop for Close<'_> {
-            fn drop(&mut self) {
-                self.0.close();
-            }
-        }
         std::thread::scope(|scope| {
             scope.spawn(|| self.serve());
-            let _close = Close(self);
+            let _closes = self.upcoming.closes();
             body();
         });
     }
