@@ -6,14 +6,13 @@
 //!
 //! Invariant: the stretch is within the allocation, which never moves.
 
-use std::ops::Range;
+use bytes::{Buf, BytesMut};
 
 use crate::SECTOR_BYTES;
 
 /// A zero-filled buffer of whole, aligned sectors.
 pub struct AlignedBuf {
-    memory: Vec<u8>,
-    aligned: Range<usize>,
+    memory: BytesMut,
 }
 
 impl AlignedBuf {
@@ -21,11 +20,18 @@ impl AlignedBuf {
     pub fn zeroed(len: usize) -> Self {
         let len = len.next_multiple_of(SECTOR_BYTES);
         if len == 0 {
-            return Self { memory: Vec::new(), aligned: 0..0 };
+            return Self { memory: BytesMut::new() };
         }
-        let memory = vec![0; len + SECTOR_BYTES];
-        let start = memory.as_ptr().addr().wrapping_neg() % SECTOR_BYTES;
-        Self { memory, aligned: start..start + len }
+        let mut memory = BytesMut::zeroed(len + SECTOR_BYTES);
+        memory.advance(memory.as_ptr().addr().wrapping_neg() % SECTOR_BYTES);
+        memory.truncate(len);
+        Self { memory }
+    }
+
+    /// `count` buffers as by [`Self::zeroed`], for large reads: see [`kvfs_memory`].
+    pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<Self> {
+        let buffers = kvfs_memory::zeroed_in_huge_pages(len.next_multiple_of(SECTOR_BYTES), count);
+        buffers.into_iter().map(|memory| Self { memory }).collect()
     }
 
     /// A copy of `bytes`, zero-padded to whole sectors.
@@ -37,12 +43,12 @@ impl AlignedBuf {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.aligned.len()
+        self.memory.len()
     }
 
     /// Whether the buffer holds no sector.
     pub fn is_empty(&self) -> bool {
-        self.aligned.is_empty()
+        self.memory.is_empty()
     }
 }
 
@@ -54,13 +60,13 @@ impl Clone for AlignedBuf {
 
 impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
-        &self.memory[self.aligned.clone()]
+        &self.memory
     }
 }
 
 impl AsMut<[u8]> for AlignedBuf {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.aligned.clone()]
+        &mut self.memory
     }
 }
 
@@ -81,6 +87,10 @@ mod tests {
             let copy = moved.clone();
             assert!(copy.is_empty() || copy.as_ref().as_ptr().addr().is_multiple_of(SECTOR_BYTES));
             assert!(copy.as_ref() == moved.as_ref());
+        }
+        for buf in AlignedBuf::zeroed_in_huge_pages(100_000, 3) {
+            assert_eq!(buf.len(), 102_400);
+            assert!(buf.as_ref().as_ptr().addr().is_multiple_of(SECTOR_BYTES));
         }
         let buf = AlignedBuf::from_slice(b"abc");
         assert_eq!((buf.len(), &buf.as_ref()[..4]), (SECTOR_BYTES, &b"abc\0"[..]));

@@ -17,14 +17,6 @@ pub fn become_io_flusher() -> io::Result<()> {
     Ok(rustix::process::configure_io_flusher_behavior(true)?)
 }
 
-/// Keeps the kernel from giving this process huge pages: one that was freed in part stays resident as a whole.
-///
-/// # Errors
-/// The kernel may be built without them.
-pub fn refuse_huge_pages() -> io::Result<()> {
-    Ok(rustix::thread::disable_transparent_huge_pages(true)?)
-}
-
 /// Makes the out-of-memory killer prefer others: `adjustment` is in −1000 (never) to 1000.
 ///
 /// # Errors

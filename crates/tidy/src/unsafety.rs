@@ -12,6 +12,8 @@ pub const ALLOWED: &[&str] = &[
     "crates/kvdb/src/memtable/skiplist.rs",
     // The ioctl that clones a FUSE descriptor.
     "crates/fuse/src/transport/clone.rs",
+    // Advice about memory.
+    "crates/memory/src/advice.rs",
     // How a worker is scheduled.
     "crates/fuse/src/process/policy.rs",
     // Options of the allocator.

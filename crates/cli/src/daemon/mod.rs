@@ -126,8 +126,8 @@ fn protect_process() {
     if let Err(error) = process::become_io_flusher() {
         tracing::debug!(%error, "not marked as a process that writes dirty pages");
     }
-    if let Err(error) = process::refuse_huge_pages() {
-        tracing::debug!(%error, "the kernel may give huge pages, which take more memory");
+    if let Err(error) = kvfs_memory::huge_pages_only_where_asked_for() {
+        tracing::debug!(%error, "the kernel may give huge pages unasked, which take more memory");
     }
     if let Err(error) = process::adjust_oom_score(OOM_SCORE_ADJUSTMENT) {
         tracing::debug!(%error, "not protected from the out-of-memory killer");

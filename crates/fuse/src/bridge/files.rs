@@ -329,13 +329,13 @@ impl Operations for Files {
         let size = args.size as usize;
         let mut buffer = on.buffers.take();
         // A short answer means the end of the file, so a READ larger than the buffers gets one of its own.
-        let outcome = match buffer.data_space().get_mut(..size) {
+        let outcome = match buffer.as_mut().get_mut(..size) {
             Some(space) => on.fs.read(&caller(cx), NodeId(node), args.offset, space),
             None => return self.read_into_own(cx, node, args, reply),
         };
         match outcome {
             Ok(len) => {
-                reply.slice(&buffer.data_space()[..len.min(size)]);
+                reply.slice(&buffer.as_mut()[..len.min(size)]);
             }
             Err(FsError::Parked(_)) => self.read_into_own(cx, node, args, reply),
             Err(error) => reply.error(errno(&error)),

@@ -21,6 +21,7 @@ mod files;
 mod flags;
 mod hidden;
 mod ids;
+mod read_buffers;
 mod route;
 mod view;
 mod writers;
@@ -42,7 +43,7 @@ use crate::dispatch::{
 };
 use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
-use crate::transport::{BufferPool, Delivery};
+use crate::transport::Delivery;
 use background::Background;
 use commit::WriteOut;
 use door::RootNames;
@@ -50,6 +51,7 @@ pub use door::{Answer, Door, Visitor};
 use files::Listing;
 pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
+use read_buffers::ReadBuffers;
 pub use view::{View, ViewError, ViewOptions};
 use writers::{Place, Writers};
 
@@ -148,7 +150,7 @@ struct Shared {
     /// Counts what the kernel knows of a view that ends when it knows nothing.
     known: Option<Arc<Known>>,
     config: BridgeConfig,
-    buffers: Arc<BufferPool>,
+    buffers: Arc<ReadBuffers>,
     notifier: OnceLock<Notifier>,
     entries: AtomicU32,
     pruning: Arc<AtomicBool>,
@@ -243,7 +245,7 @@ impl Bridge {
     /// # Errors
     /// Threads can't be started.
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
-        let buffers = BufferPool::new(config.read_buffer_bytes, 16);
+        let buffers = ReadBuffers::new(config.read_buffer_bytes);
         Self::with_buffers(fs, config, buffers)
     }
 
@@ -252,7 +254,11 @@ impl Bridge {
         Self::with_buffers(fs, config, Arc::clone(&self.files.shared.buffers))
     }
 
-    fn with_buffers(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<BufferPool>) -> io::Result<Self> {
+    fn with_buffers(
+        fs: Arc<FileSystem>,
+        config: BridgeConfig,
+        buffers: Arc<ReadBuffers>,
+    ) -> io::Result<Self> {
         let hidden = config.hidden.clone().map(|hidden| Arc::new(Hidden::new(hidden)));
         let shared = Arc::new(Shared::new(Arc::clone(&fs), config, buffers));
         let (tick, swept) = (Arc::clone(&shared), hidden.clone());
@@ -393,7 +399,7 @@ fn park<T: Payload + Counted + 'static>(
 }
 
 impl Shared {
-    fn new(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<BufferPool>) -> Self {
+    fn new(fs: Arc<FileSystem>, config: BridgeConfig, buffers: Arc<ReadBuffers>) -> Self {
         Self {
             fs,
             base: 0,

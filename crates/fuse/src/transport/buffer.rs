@@ -71,11 +71,6 @@ impl RequestBuffer {
         &mut self.pages.as_mut_slice().as_mut_bytes()[REQUEST_START..]
     }
 
-    /// The part that begins at a page boundary, as room for data on the way out.
-    pub fn data_space(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_slice().as_mut_bytes()[PAGE_BYTES..]
-    }
-
     fn bytes(&self) -> &[u8] {
         &self.pages.as_slice().as_bytes()[REQUEST_START..]
     }

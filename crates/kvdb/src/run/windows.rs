@@ -3,7 +3,7 @@
 //! Purpose: a walk over small files or rows costs one large request for many of them. The bytes stay as
 //! they came from the device, unverified, until somebody asks for a block in them; so what is never asked
 //! for costs no checksum and no place in the block cache, and no page of memory is touched for the first
-//! time (on a virtual machine that costs more than the copy).
+//! time (on a virtual machine that costs more than the copy). Large ones lie in huge pages: see [`kvfs_memory`].
 //!
 //! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's walks may be
 //! taken. A window is read by the first who comes to it, be it the thread that reads ahead; who asks for it meanwhile waits.
@@ -36,6 +36,7 @@ const FOLLOWED_BYTES_MIN: usize = 128 << 10;
 /// A walk that has so much of a window left, or less, is through: no block of rows is larger as a rule, and the last one of a
 /// window may lie in it only in part (bytes).
 const PASSED_BYTES_MAX: usize = 48 << 10;
+const HALF_A_HUGE_PAGE: usize = kvfs_memory::HUGE_PAGE_BYTES / 2;
 /// Windows that there may be however little memory is left: one that is used, one that is read.
 const COUNT_MIN: usize = 2;
 
@@ -49,7 +50,7 @@ pub(super) struct Window {
     /// Device address of the first byte.
     addr: u64,
     len: usize,
-    accountant: Arc<Accountant>,
+    memory: Arc<Memory>,
     /// What its bytes will lie in, if there was one to be used again.
     empty: Mutex<Option<Buffer>>,
     /// `None` in it when the read failed.
@@ -67,6 +68,40 @@ pub(super) struct Window {
 struct Buffer {
     bytes: AlignedBuf,
     _charge: Charge,
+}
+
+/// Where buffers come from.
+struct Memory {
+    accountant: Arc<Accountant>,
+    /// The other half of a huge page.
+    spare: Mutex<Option<AlignedBuf>>,
+}
+
+impl Memory {
+    /// A new buffer for `len` bytes.
+    fn buffer(&self, len: usize) -> Buffer {
+        let bytes = match buffer_bytes(len) {
+            HALF_A_HUGE_PAGE => self.half_a_huge_page(),
+            bytes => AlignedBuf::zeroed(bytes),
+        };
+        let charge = self.accountant.guard(Pool::Io, bytes.len() as u64);
+        Buffer { bytes, _charge: charge }
+    }
+
+    fn half_a_huge_page(&self) -> AlignedBuf {
+        let mut spare = self.spare.lock();
+        spare.take().unwrap_or_else(|| {
+            let mut halves = AlignedBuf::zeroed_in_huge_pages(HALF_A_HUGE_PAGE, 2);
+            *spare = halves.pop();
+            halves.swap_remove(0)
+        })
+    }
+}
+
+/// Size of the buffer for a window of `len` bytes: large ones lie in huge pages, two in each.
+fn buffer_bytes(len: usize) -> usize {
+    let is_large = (HALF_A_HUGE_PAGE / 2 + 1..=HALF_A_HUGE_PAGE).contains(&len);
+    if is_large { HALF_A_HUGE_PAGE } else { len.next_multiple_of(SECTOR_BYTES) }
 }
 
 /// The bytes of a window, which stay as long as this lives.
@@ -104,17 +139,10 @@ impl Window {
     /// Reads its bytes, or waits for somebody who does; at once if they are there. False: they could not be read.
     pub(super) fn fill<E>(&self, read: impl FnOnce(&mut [u8], u64) -> Result<(), E>) -> bool {
         let fill = || {
-            let mut buffer = self.empty.lock().take().unwrap_or_else(|| self.new_buffer());
+            let mut buffer = self.empty.lock().take().unwrap_or_else(|| self.memory.buffer(self.len));
             read(&mut buffer.bytes.as_mut()[..self.len], self.addr).is_ok().then_some(buffer)
         };
         self.data.get_or_init(fill).is_some()
-    }
-
-    fn new_buffer(&self) -> Buffer {
-        Buffer {
-            bytes: AlignedBuf::zeroed(self.len),
-            _charge: self.accountant.guard(Pool::Io, self.len as u64),
-        }
     }
 
     fn into_buffer(self) -> Option<Buffer> {
@@ -172,7 +200,7 @@ struct Slots {
 
 /// The windows of all pieces of a store.
 pub struct Windows {
-    accountant: Arc<Accountant>,
+    memory: Arc<Memory>,
     slots: Mutex<Slots>,
     upcoming: Upcoming,
 }
@@ -180,7 +208,8 @@ pub struct Windows {
 impl Windows {
     /// No window yet; each will be counted by `accountant`.
     pub fn new(accountant: Arc<Accountant>) -> Self {
-        Self { accountant, slots: Mutex::default(), upcoming: Upcoming::default() }
+        let memory = Arc::new(Memory { accountant, spare: Mutex::default() });
+        Self { memory, slots: Mutex::default(), upcoming: Upcoming::default() }
     }
 
     /// Reads what walks are about to come to, until [`Self::close`]. Without it nothing is read before it is needed.
@@ -227,7 +256,7 @@ impl Windows {
     }
 
     fn bytes_max(&self) -> u64 {
-        (self.accountant.cache_budget() / BUDGET_DIVISOR).min(BYTES_MAX)
+        (self.memory.accountant.cache_budget() / BUDGET_DIVISOR).min(BYTES_MAX)
     }
 
     /// A new window, filled by `read`; whoever looks for its bytes meanwhile waits for them. `None` when
@@ -299,12 +328,12 @@ impl Windows {
         len: usize,
         recycled: Option<Buffer>,
     ) -> Arc<Window> {
-        let empty = recycled.filter(|buffer| buffer.bytes.len() == len.next_multiple_of(SECTOR_BYTES));
+        let empty = recycled.filter(|buffer| buffer.bytes.len() == buffer_bytes(len));
         let window = Arc::new(Window {
             owner,
             addr,
             len,
-            accountant: Arc::clone(&self.accountant),
+            memory: Arc::clone(&self.memory),
             empty: Mutex::new(empty),
             data: OnceLock::new(),
             bytes_asked: AtomicUsize::new(0),
@@ -321,8 +350,8 @@ impl Windows {
     fn make_room(&self, slots: &mut Slots, len: usize, need: Need, recycled: &mut Option<Buffer>) -> bool {
         let bytes_max = self.bytes_max();
         let is_full = |slots: &Slots| {
-            let bytes: usize = slots.windows.iter().map(|window| window.len).sum();
-            slots.windows.len() >= COUNT_MIN && (bytes + len) as u64 > bytes_max
+            let bytes: usize = slots.windows.iter().map(|window| buffer_bytes(window.len)).sum();
+            slots.windows.len() >= COUNT_MIN && (bytes + buffer_bytes(len)) as u64 > bytes_max
         };
         // Alone in the list: nobody can come to use it while the list is locked.
         let may_go = |window: &Arc<Window>| {
@@ -333,7 +362,7 @@ impl Windows {
             let Some(window) = unused.and_then(|at| slots.windows.remove(at)) else { return false };
             let buffer = Arc::into_inner(window).and_then(Window::into_buffer);
             if let Some(buffer) = buffer
-                && buffer.bytes.len() == len.next_multiple_of(SECTOR_BYTES)
+                && buffer.bytes.len() == buffer_bytes(len)
             {
                 *recycled = Some(buffer);
             }
