@@ -2,16 +2,17 @@
 
 use super::{Job, Scenario, ScenarioName, Start, Workload, files, nothing, number, sample};
 use anyhow::Result;
+use kvfs_bench::host;
 use kvfs_bench::results::Class;
-use std::fs::{self, File};
+use std::fs;
 
 /// Of the cgroup.
 pub(crate) const MEMORY_BYTES: u64 = 512 << 20;
 /// `--memory` of the kvfs daemon in it: what is left is for the client, the kernel's inodes and its page cache.
 pub(crate) const DAEMON_MEMORY_BYTES: u64 = 192 << 20;
 const FILES_PER_DIR: u32 = 10_000;
-/// After so many files all are synced: inodes that are dirty can't be given up, and ext4 has 330,000 of them when the cgroup is
-/// full and the kernel kills who creates the next one.
+/// After so many files all are synced, and the kernel's caches dropped: ext4 allocates inodes where Linux can't take back those of
+/// others (`GFP_NOFS`), so that after 330,000 of them the cgroup is full and the client is killed.
 const FILES_PER_SYNC: u32 = 100_000;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -53,11 +54,11 @@ fn names(job: &Job, seed: u64) -> impl Iterator<Item = String> {
 }
 
 fn create(job: &Job) -> Result<()> {
-    let dir = File::open(job.dir)?;
     for first in (0..job.sizes.million).step_by(FILES_PER_SYNC as usize) {
         let end = job.sizes.million.min(first + FILES_PER_SYNC);
         files::create_named(job.dir, (first..end).map(name))?;
-        rustix::fs::syncfs(&dir)?;
+        host::sync_file_system(job.dir)?;
+        host::drop_caches()?;
     }
     Ok(())
 }
