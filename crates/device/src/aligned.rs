@@ -6,7 +6,7 @@
 //!
 //! Invariant: the stretch is within the allocation, which never moves.
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 
 use crate::SECTOR_BYTES;
 
@@ -22,10 +22,7 @@ impl AlignedBuf {
         if len == 0 {
             return Self { memory: BytesMut::new() };
         }
-        let mut memory = BytesMut::zeroed(len + SECTOR_BYTES);
-        memory.advance(memory.as_ptr().addr().wrapping_neg() % SECTOR_BYTES);
-        memory.truncate(len);
-        Self { memory }
+        Self { memory: kvfs_memory::zeroed_aligned(len, SECTOR_BYTES) }
     }
 
     /// `count` buffers as by [`Self::zeroed`], for large reads: see [`kvfs_memory`].

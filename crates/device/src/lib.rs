@@ -26,6 +26,7 @@ pub use counting::{CountingDevice, IoCounts};
 pub use crash::{CrashDevice, CrashEvent, CrashEventKind, CrashMode, PowerCut};
 pub use fault::{Call, CallCounts, FaultDevice, FaultError, FaultRule};
 pub use file::{FileDevice, OpenError};
+pub use kvfs_memory::HUGE_PAGE_BYTES;
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
 pub use rng::Rng;

@@ -27,16 +27,15 @@ pub fn huge_pages_only_where_asked_for() -> io::Result<()> {
     Ok(rustix::thread::disable_transparent_huge_pages(true)?)
 }
 
-/// Asks for huge pages for all whole pages of `zeros`, which hold nothing but that.
+/// Asks for huge pages for all whole pages of `zeros`, which begin on one and hold nothing but that.
 ///
 /// # Errors
-/// The kernel may be built without them.
+/// The kernel may be built without them; EINVAL: `zeros` begin within a page.
 pub(crate) fn use_huge_pages(zeros: &mut [u8]) -> io::Result<()> {
     let page_bytes = rustix::param::page_size();
-    let lead = zeros.as_ptr().addr().wrapping_neg() % page_bytes;
-    let len = zeros.len().saturating_sub(lead) / page_bytes * page_bytes;
-    let Some(pages) = zeros.get_mut(lead..).filter(|_| len > 0) else { return Ok(()) };
-    let start = pages.as_mut_ptr().cast();
+    // The kernel would round it up.
+    let len = zeros.len() / page_bytes * page_bytes;
+    let start = zeros.as_mut_ptr().cast();
     // SAFETY: these are whole pages that nobody else has, and they are read as zeros before and after: the allocator's memory is
     // private and anonymous, of which this drops what was touched already, with a small page for each 4 KiB.
     unsafe { madvise(start, len, Advice::LinuxDontNeed) }?;

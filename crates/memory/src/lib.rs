@@ -9,19 +9,28 @@
 
 mod advice;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 
 pub use advice::huge_pages_only_where_asked_for;
 
 /// What a huge page measures where pages have 4 KiB (bytes). Elsewhere buffers still begin at a multiple of this.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// `len` zeroed bytes that begin at a multiple of `align`: a stretch of an ordinary allocation that is so much longer.
+///
+/// # Panics
+/// When `align` is 0.
+pub fn zeroed_aligned(len: usize, align: usize) -> BytesMut {
+    let mut memory = BytesMut::zeroed(len + align);
+    memory.advance(memory.as_ptr().addr().wrapping_neg() % align);
+    memory.truncate(len);
+    memory
+}
+
 /// `count` zeroed buffers of `len` bytes, one behind the other in huge pages, if the kernel has some: else in others. They take
 /// no memory before they are written to. What they lie in is freed with the last of them.
 pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<BytesMut> {
-    let mut slab = BytesMut::zeroed(len * count + HUGE_PAGE_BYTES);
-    let lead = slab.as_ptr().addr().wrapping_neg() % HUGE_PAGE_BYTES;
-    drop(slab.split_to(lead));
+    let mut slab = zeroed_aligned(len * count, HUGE_PAGE_BYTES);
     // Huge pages make it faster, nothing depends on them.
     let _ = advice::use_huge_pages(&mut slab);
     (0..count).map(|_| slab.split_to(len)).collect()

@@ -8,7 +8,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("device", &["memory"]),
     ("store", &[]),
-    ("kvdb", &["store", "device", "memory"]),
+    ("kvdb", &["store", "device"]),
     ("txn", &["store"]),
     ("fs", &["txn", "store"]),
     ("fuse", &["fs", "memory"]),

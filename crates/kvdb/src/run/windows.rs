@@ -3,7 +3,7 @@
 //! Purpose: a walk over small files or rows costs one large request for many of them. The bytes stay as
 //! they came from the device, unverified, until somebody asks for a block in them; so what is never asked
 //! for costs no checksum and no place in the block cache, and no page of memory is touched for the first
-//! time (on a virtual machine that costs more than the copy). Large ones lie in huge pages: see [`kvfs_memory`].
+//! time (on a virtual machine that costs more than the copy). Large ones lie in huge pages: see [`AlignedBuf::zeroed_in_huge_pages`].
 //!
 //! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's walks may be
 //! taken. A window is read by the first who comes to it, be it the thread that reads ahead; who asks for it meanwhile waits.
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use kvfs_device::{AlignedBuf, SECTOR_BYTES};
+use kvfs_device::{AlignedBuf, HUGE_PAGE_BYTES, SECTOR_BYTES};
 use parking_lot::Mutex;
 
 use super::read_ahead::Direction;
@@ -36,7 +36,7 @@ const FOLLOWED_BYTES_MIN: usize = 128 << 10;
 /// A walk that has so much of a window left, or less, is through: no block of rows is larger as a rule, and the last one of a
 /// window may lie in it only in part (bytes).
 const PASSED_BYTES_MAX: usize = 48 << 10;
-const HALF_A_HUGE_PAGE: usize = kvfs_memory::HUGE_PAGE_BYTES / 2;
+const HALF_A_HUGE_PAGE: usize = HUGE_PAGE_BYTES / 2;
 /// Windows that there may be however little memory is left: one that is used, one that is read.
 const COUNT_MIN: usize = 2;
 
