@@ -20,6 +20,7 @@ help: ## list the targets
 
 run: ## set up, build, mount a demonstration store and show it
 	@scripts/setup.sh run
+	@[ -x $(KVFS) ] || echo "building kvfs: about five minutes on two cores, this first time"
 	@cargo build --release --locked --bin kvfs
 	@scripts/demo.sh
 

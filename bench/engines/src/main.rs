@@ -36,11 +36,11 @@ struct Args {
     targets: Vec<String>,
 
     /// How often everything is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
     runs: u32,
 
     /// Memory of each engine; its stores are four times as large
-    #[arg(long, value_enum, default_value_t = Suite::Full)]
+    #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
     sizes: Suite,
 
     /// Only the workloads of these stores, separated by commas
@@ -52,7 +52,7 @@ struct Args {
     work: PathBuf,
 
     /// Also keep the results in this file, saved step by step
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "json")]
     json: Option<PathBuf>,
 
     /// Keep what --json holds and measure only what is missing
@@ -60,7 +60,7 @@ struct Args {
     resume: bool,
 
     /// Also write a page with tables and figures into this directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "plots")]
     plots: Option<PathBuf>,
 
     /// Be the process of one engine
@@ -194,6 +194,7 @@ fn run_child(args: &Args, kind: &Kind, run: u32, results: &mut Results) -> Resul
         let sample: Sample = serde_json::from_str(&line?).context("the child says something else")?;
         eprintln!("run {run}: {:10} {:24} {:9.3} s", kind.name, sample.workload, sample.seconds);
         results.add(sample);
+        results.save()?;
     }
     let status = child.wait()?;
     if !status.success() {

@@ -41,11 +41,11 @@ pub(crate) struct Args {
     pub(crate) targets: Vec<TargetName>,
 
     /// How often everything is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), overrides_with = "runs")]
     pub(crate) runs: u32,
 
     /// How much the workloads do
-    #[arg(long, value_enum, default_value_t = Suite::Full)]
+    #[arg(long, value_enum, default_value_t = Suite::Full, overrides_with = "sizes")]
     pub(crate) sizes: Suite,
 
     /// Only these scenarios, separated by commas
@@ -82,7 +82,7 @@ pub(crate) struct Args {
     pub(crate) tar: Option<PathBuf>,
 
     /// Also keep the results in this file, saved step by step
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "json")]
     pub(crate) json: Option<PathBuf>,
 
     /// Keep what --json holds and measure only what is missing
@@ -90,7 +90,7 @@ pub(crate) struct Args {
     pub(crate) resume: bool,
 
     /// Also write a page with tables and figures (SVG and PNG) into this directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "plots")]
     pub(crate) plots: Option<PathBuf>,
 
     /// Draw a flame graph of every workload into this directory; times are not to be quoted then
@@ -314,4 +314,16 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|error| format!("{digits:?}: {error}"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_makefile_gives_may_be_given_again() {
+        let line = "kvfs-bench --sizes full --runs 3 --runs 1 --sizes trial";
+        let args = Args::parse_from(line.split(' '));
+        assert!(args.runs == 1 && args.sizes == Suite::Trial);
+    }
 }

@@ -57,11 +57,11 @@ struct Args {
     work: PathBuf,
 
     /// Also write the results to this file
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "json")]
     json: Option<PathBuf>,
 
     /// Also draw the results beside those of the thesis: a page and SVG files in this directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "plots")]
     plots: Option<PathBuf>,
 }
 
