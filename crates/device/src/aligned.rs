@@ -1,18 +1,24 @@
-//! A heap buffer whose start and length are sector-aligned, as `O_DIRECT` asks for.
+//! A buffer whose start and length are sector-aligned, as `O_DIRECT` asks for.
 //!
-//! It is a stretch of an ordinary allocation that is a sector longer. C libraries seldom use freed memory that was
+//! But for those in huge pages it is a stretch of an ordinary allocation that is a sector longer. C libraries seldom use freed memory that was
 //! asked for with an alignment for the same thing again: what a program with their allocator holds would grow to several
 //! times what it uses.
 //!
 //! Invariant: the stretch is within the allocation, which never moves.
 
 use bytes::BytesMut;
+use kvfs_memory::MappedBuf;
 
 use crate::SECTOR_BYTES;
 
 /// A zero-filled buffer of whole, aligned sectors.
 pub struct AlignedBuf {
-    memory: BytesMut,
+    memory: Memory,
+}
+
+enum Memory {
+    Heap(BytesMut),
+    Mapped(MappedBuf),
 }
 
 impl AlignedBuf {
@@ -20,15 +26,15 @@ impl AlignedBuf {
     pub fn zeroed(len: usize) -> Self {
         let len = len.next_multiple_of(SECTOR_BYTES);
         if len == 0 {
-            return Self { memory: BytesMut::new() };
+            return Self { memory: Memory::Heap(BytesMut::new()) };
         }
-        Self { memory: kvfs_memory::zeroed_aligned(len, SECTOR_BYTES) }
+        Self { memory: Memory::Heap(kvfs_memory::zeroed_aligned(len, SECTOR_BYTES)) }
     }
 
     /// `count` buffers as by [`Self::zeroed`], for large reads: see [`kvfs_memory`].
     pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<Self> {
         let buffers = kvfs_memory::zeroed_in_huge_pages(len.next_multiple_of(SECTOR_BYTES), count);
-        buffers.into_iter().map(|memory| Self { memory }).collect()
+        buffers.into_iter().map(|buf| Self { memory: Memory::Mapped(buf) }).collect()
     }
 
     /// A copy of `bytes`, zero-padded to whole sectors.
@@ -40,12 +46,12 @@ impl AlignedBuf {
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.memory.len()
+        self.as_ref().len()
     }
 
     /// Whether the buffer holds no sector.
     pub fn is_empty(&self) -> bool {
-        self.memory.is_empty()
+        self.as_ref().is_empty()
     }
 }
 
@@ -57,13 +63,19 @@ impl Clone for AlignedBuf {
 
 impl AsRef<[u8]> for AlignedBuf {
     fn as_ref(&self) -> &[u8] {
-        &self.memory
+        match &self.memory {
+            Memory::Heap(memory) => memory,
+            Memory::Mapped(memory) => memory.as_ref(),
+        }
     }
 }
 
 impl AsMut<[u8]> for AlignedBuf {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.memory
+        match &mut self.memory {
+            Memory::Heap(memory) => memory,
+            Memory::Mapped(memory) => memory.as_mut(),
+        }
     }
 }
 

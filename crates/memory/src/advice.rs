@@ -1,10 +1,8 @@
-//! What the kernel is told about memory.
-#![expect(unsafe_code, reason = "there is no safe form of these system calls")]
+//! What the kernel is told about the memory of the process.
+#![expect(unsafe_code, reason = "there is no safe form of this system call")]
 
 use std::ffi::c_ulong;
 use std::{fs, io};
-
-use rustix::mm::{Advice, madvise};
 
 /// `PR_THP_DISABLE_EXCEPT_ADVISED`, since Linux 6.18.
 const EXCEPT_ADVISED: c_ulong = 1 << 1;
@@ -25,20 +23,4 @@ pub fn huge_pages_only_where_asked_for() -> io::Result<()> {
         return Ok(());
     }
     Ok(rustix::thread::disable_transparent_huge_pages(true)?)
-}
-
-/// Asks for huge pages for all whole pages of `zeros`, which begin on one and hold nothing but that.
-///
-/// # Errors
-/// The kernel may be built without them; EINVAL: `zeros` begin within a page.
-pub(crate) fn use_huge_pages(zeros: &mut [u8]) -> io::Result<()> {
-    let page_bytes = rustix::param::page_size();
-    // The kernel would round it up.
-    let len = zeros.len() / page_bytes * page_bytes;
-    let start = zeros.as_mut_ptr().cast();
-    // SAFETY: these are whole pages that nobody else has, and they are read as zeros before and after: the allocator's memory is
-    // private and anonymous, of which this drops what was touched already, with a small page for each 4 KiB.
-    unsafe { madvise(start, len, Advice::LinuxDontNeed) }?;
-    // SAFETY: these are whole pages, and this advice leaves what is in them as it is.
-    Ok(unsafe { madvise(start, len, Advice::LinuxHugepage) }?)
 }

@@ -8,10 +8,12 @@
 //! Thread safety: functions without state. [`huge_pages_only_where_asked_for`] is called before there are other threads.
 
 mod advice;
+mod mapping;
 
 use bytes::{Buf, BytesMut};
 
 pub use advice::huge_pages_only_where_asked_for;
+pub use mapping::MappedBuf;
 
 /// What a huge page measures where pages have 4 KiB (bytes). Elsewhere buffers still begin at a multiple of this.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -28,12 +30,12 @@ pub fn zeroed_aligned(len: usize, align: usize) -> BytesMut {
 }
 
 /// `count` zeroed buffers of `len` bytes, one behind the other in huge pages, if the kernel has some: else in others. They take
-/// no memory before they are written to. What they lie in is freed with the last of them.
-pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<BytesMut> {
-    let mut slab = zeroed_aligned(len * count, HUGE_PAGE_BYTES);
-    // Huge pages make it faster, nothing depends on them.
-    let _ = advice::use_huge_pages(&mut slab);
-    (0..count).map(|_| slab.split_to(len)).collect()
+/// no memory before they are written to; what they lie in goes back to the kernel with the last of them. The first one
+/// begins at a multiple of [`HUGE_PAGE_BYTES`].
+///
+/// Ends the process as an allocation does when there is no memory.
+pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<MappedBuf> {
+    mapping::huge(len, count)
 }
 
 #[cfg(test)]
@@ -41,26 +43,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_zeroed_and_do_not_overlap() {
-        // The second time from memory that the allocator has had in use.
-        for _ in 0..2 {
-            let mut buffers = zeroed_in_huge_pages(1 << 20, 3);
-            assert_eq!(buffers.len(), 3);
-            assert!(buffers[0].as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
-            for (n, buffer) in buffers.iter_mut().enumerate() {
-                assert!(buffer.len() == 1 << 20 && buffer.iter().all(|&byte| byte == 0));
-                buffer.fill(n as u8 + 1);
-            }
-            for (n, buffer) in buffers.iter().enumerate() {
-                assert!(buffer.iter().all(|&byte| byte == n as u8 + 1));
-            }
+    fn a_stretch_is_aligned_and_as_long_as_asked_for() {
+        for (len, align) in [(0, 512), (1, 4096), (100_000, 4096)] {
+            let stretch = zeroed_aligned(len, align);
+            assert!(stretch.len() == len && stretch.iter().all(|&byte| byte == 0));
+            assert!(stretch.as_ptr().addr().is_multiple_of(align));
         }
-    }
-
-    #[test]
-    fn there_may_be_none_and_they_may_be_small() {
-        assert!(zeroed_in_huge_pages(1 << 20, 0).is_empty());
-        let buffers = zeroed_in_huge_pages(100, 2);
-        assert!(buffers.iter().all(|buffer| buffer[..] == [0; 100]));
     }
 }

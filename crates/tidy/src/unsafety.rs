@@ -14,6 +14,8 @@ pub const ALLOWED: &[&str] = &[
     "crates/fuse/src/transport/clone.rs",
     // Advice about memory.
     "crates/memory/src/advice.rs",
+    // Memory from the kernel, past the allocator.
+    "crates/memory/src/mapping.rs",
     // How a worker is scheduled.
     "crates/fuse/src/process/policy.rs",
     // Options of the allocator.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use kvfs_memory::MappedBuf;
 use parking_lot::Mutex;
 
 const PAGE_BYTES: usize = 4096;
@@ -15,13 +15,14 @@ const SLAB_BUFFERS: usize = 4;
 
 /// Gives and takes back buffers of one size.
 pub(super) struct ReadBuffers {
-    free: Mutex<Vec<BytesMut>>,
+    free: Mutex<Vec<MappedBuf>>,
     bytes: usize,
 }
 
 /// One buffer.
 pub(super) struct ReadBuffer {
-    memory: BytesMut,
+    /// `None` while it goes back.
+    memory: Option<MappedBuf>,
     pool: Arc<ReadBuffers>,
 }
 
@@ -35,11 +36,11 @@ impl ReadBuffers {
     pub(super) fn take(self: &Arc<Self>) -> ReadBuffer {
         let recycled = self.free.lock().pop();
         let memory = recycled.unwrap_or_else(|| self.add_slab());
-        ReadBuffer { memory, pool: Arc::clone(self) }
+        ReadBuffer { memory: Some(memory), pool: Arc::clone(self) }
     }
 
     /// Makes a slab; returns one of its buffers.
-    fn add_slab(&self) -> BytesMut {
+    fn add_slab(&self) -> MappedBuf {
         let mut slab = kvfs_memory::zeroed_in_huge_pages(self.bytes, SLAB_BUFFERS);
         // The neighbour in the huge page of the first goes out next.
         slab.reverse();
@@ -51,13 +52,13 @@ impl ReadBuffers {
 
 impl AsMut<[u8]> for ReadBuffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.memory
+        self.memory.as_mut().map_or(&mut [], AsMut::as_mut)
     }
 }
 
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
-        self.pool.free.lock().push(std::mem::take(&mut self.memory));
+        self.pool.free.lock().extend(self.memory.take());
     }
 }
 

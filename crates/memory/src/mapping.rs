@@ -1,0 +1,140 @@
+//! Memory from the kernel, for buffers in huge pages.
+//!
+//! Past the allocator: what is unmapped is given back at once, and advice about huge pages goes with it. On an address that
+//! an allocator has again, the first small block touched after that would cost a whole huge page.
+//!
+//! Thread safety: a buffer has its stretch to itself and may be sent and shared as a `Vec<u8>` may be.
+//!
+//! Invariants: the buffers of a mapping don't overlap, and it is unmapped with the last of them.
+#![expect(unsafe_code, reason = "there is no safe form of these system calls")]
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::ptr::{NonNull, null_mut};
+use std::slice;
+use std::sync::Arc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::HUGE_PAGE_BYTES;
+
+/// Bytes of an anonymous mapping that nobody else has.
+#[derive(Debug)]
+pub struct MappedBuf {
+    start: NonNull<u8>,
+    len: usize,
+    /// Goes with the last of those that share it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "held, not used"))]
+    mapping: Arc<Mapping>,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address and a length; the memory is used by nobody through this.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+// SAFETY: the bytes are its own, and a thread may write to what another one has mapped.
+unsafe impl Send for MappedBuf {}
+// SAFETY: shared it gives out nothing but shared slices.
+unsafe impl Sync for MappedBuf {}
+
+impl Mapping {
+    /// So many zeros, which take no memory before they are touched.
+    fn new(len: usize) -> Self {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: the kernel chooses an address where nothing is.
+        let mapped = unsafe { mmap_anonymous(null_mut(), len, protection, flags) };
+        match mapped.ok().and_then(|start| NonNull::new(start.cast())) {
+            Some(start) => Self { start, len },
+            // As an allocation that fails.
+            None => handle_alloc_error(Layout::from_size_align(len, 1).unwrap_or(Layout::new::<u8>())),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is what was mapped, whole, and all who had a part of it are gone.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// See [`crate::zeroed_in_huge_pages`].
+pub(crate) fn huge(len: usize, count: usize) -> Vec<MappedBuf> {
+    let bytes = len * count;
+    if bytes == 0 {
+        return Vec::new();
+    }
+    // Room to begin at a huge page.
+    let mapping = Arc::new(Mapping::new(bytes + HUGE_PAGE_BYTES));
+    let skipped = mapping.start.addr().get().wrapping_neg() % HUGE_PAGE_BYTES;
+    // SAFETY: less than the mapping is longer than the buffers.
+    let first = unsafe { mapping.start.add(skipped) };
+    // Huge pages make it faster, nothing depends on them: the kernel may be built without.
+    // SAFETY: all of it is in the mapping, and this advice leaves what is there as it is.
+    let _ = unsafe { madvise(first.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+    let buffer = |number| {
+        // SAFETY: `count` times `len` bytes from the first on are in the mapping.
+        let start = unsafe { first.add(number * len) };
+        MappedBuf { start, len, mapping: Arc::clone(&mapping) }
+    };
+    (0..count).map(buffer).collect()
+}
+
+impl AsRef<[u8]> for MappedBuf {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: mapped, readable, initialized by the kernel, and shared as long as `self` is.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsMut<[u8]> for MappedBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped, writable, initialized by the kernel; the buffers of a mapping don't overlap, and this one is borrowed
+        // exclusively.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_zeroed_and_do_not_overlap() {
+        let mut buffers = huge(1 << 20, 3);
+        assert_eq!(buffers.len(), 3);
+        assert!(buffers[0].start.addr().get().is_multiple_of(HUGE_PAGE_BYTES));
+        for (n, buffer) in buffers.iter_mut().enumerate() {
+            assert!(buffer.as_ref().len() == 1 << 20 && buffer.as_ref().iter().all(|&byte| byte == 0));
+            buffer.as_mut().fill(n as u8 + 1);
+        }
+        for (n, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.as_ref().iter().all(|&byte| byte == n as u8 + 1));
+        }
+        buffers.swap_remove(0);
+        assert!(buffers.iter().all(|buffer| buffer.as_ref()[7] > 1), "the others stay");
+    }
+
+    #[test]
+    fn there_may_be_none_and_they_may_be_small() {
+        assert!(huge(1 << 20, 0).is_empty() && huge(0, 2).is_empty());
+        let buffers = huge(100, 2);
+        assert!(buffers.iter().all(|buffer| buffer.as_ref() == [0; 100]));
+    }
+
+    #[test]
+    fn the_last_buffer_takes_themapping_along() {
+        let mut buffers = huge(1 << 20, 2);
+        let mapping = Arc::downgrade(&buffers[0].mapping);
+        buffers.truncate(1);
+        assert!(mapping.upgrade().is_some());
+        buffers.clear();
+        assert!(mapping.upgrade().is_none());
+    }
+}
