@@ -201,22 +201,48 @@ impl Piece {
             requests.push((addr_of(&request[0]), request));
         }
         for (addr, request) in requests {
-            let start = request[0].position;
             let count: usize = request.iter().map(|stretch| stretch.count).sum();
             if count * BLOCK_BYTES >= self.ctx().options.bypass_bytes {
-                let len = count * BLOCK_BYTES;
-                if let Some(window) = self.window_at(addr, len) {
-                    window.note_use(addr, len, Direction::Forward);
-                    if self.copy_window(&window, layer, fill, addr, request)? {
-                        continue;
-                    }
-                }
-                self.read_request(layer, fill, addr, start..start + count, request)?;
-                self.passed(addr, len);
-                fill.mark_data(start..start + count);
+                self.read_large(layer, fill, addr, request)?;
             } else {
                 self.read_cached(layer, fill, request)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Stretches that lie one behind the other from `addr` on, past the cache: what was read ahead of them, and the rest straight
+    /// into the caller's buffer. What will be asked for next is read meanwhile, where such reads follow one another.
+    fn read_large(
+        &self,
+        layer: &Layer,
+        fill: &mut BlockFill<'_>,
+        addr: u64,
+        stretches: &[Stretch],
+    ) -> Result<()> {
+        let (mut addr, mut rest) = (addr, stretches.to_vec());
+        while let Some(first) = rest.first() {
+            let start = first.position;
+            let count: usize = rest.iter().map(|stretch| stretch.count).sum();
+            let len = count * BLOCK_BYTES;
+            if let Some(window) = self.window_at(addr, BLOCK_BYTES) {
+                let held = (window.bytes_from(addr) / BLOCK_BYTES).min(count);
+                if window.note_use(addr, held * BLOCK_BYTES, Direction::Forward) {
+                    window.follow(|| self.plan_large(&window.range(), len));
+                }
+                let (head, tail) = split_stretches(&rest, held);
+                if self.copy_window(&window, layer, fill, addr, &head)? {
+                    addr += (held * BLOCK_BYTES) as u64;
+                    rest = tail;
+                    continue;
+                }
+            }
+            if self.passed(addr, len) {
+                self.plan_large(&(addr..addr + len as u64), len);
+            }
+            self.read_request(layer, fill, addr, start..start + count, &rest)?;
+            fill.mark_data(start..start + count);
+            return Ok(());
         }
         Ok(())
     }
@@ -348,6 +374,22 @@ fn first_key(region: &Region<'_>) -> Vec<u8> {
 
 fn fill_block(fill: &BlockFill<'_>, position: usize) -> u64 {
     fill.first() + position as u64
+}
+
+/// The first `count` blocks of stretches, and the others.
+fn split_stretches(stretches: &[Stretch], count: usize) -> (Vec<Stretch>, Vec<Stretch>) {
+    let (mut head, mut tail, mut left) = (Vec::new(), Vec::new(), count);
+    for &Stretch { position, count, region } in stretches {
+        let taken = count.min(left);
+        left -= taken;
+        if taken > 0 {
+            head.push(Stretch { position, count: taken, region });
+        }
+        if taken < count {
+            tail.push(Stretch { position: position + taken, count: count - taken, region });
+        }
+    }
+    (head, tail)
 }
 
 /// The first position of `fill` whose key is at or after `bound`. O(log count).

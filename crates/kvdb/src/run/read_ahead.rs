@@ -136,11 +136,20 @@ impl ReadAhead {
         Some(window).filter(|_| lies_together > wanted.end - wanted.start)
     }
 
-    /// Takes note of a large read that needed no window: the walk goes on behind it.
-    fn passed(&self, read: Range<u64>) {
+    /// Takes note of a large read that needed no window: the walk goes on behind it. Whether it begins where that had come to.
+    fn passed(&self, read: Range<u64>) -> bool {
         let mut walks = self.walks.lock();
-        let window_bytes = take_walk(&mut walks, &read).map_or(0, |walk| walk.window_bytes);
+        let known = take_walk(&mut walks, &read);
+        let goes_on =
+            known.as_ref().is_some_and(|Walk { last, .. }| last.start < read.start && read.start <= last.end);
+        let window_bytes = known.map_or(0, |walk| walk.window_bytes);
         put_walk(&mut walks, Walk { last: read, window_bytes });
+        goes_on
+    }
+
+    /// Whether a walk has been at all of `range`, or is about to: with several requests at a time, one may overtake another.
+    fn has_passed(&self, range: &Range<u64>) -> bool {
+        self.walks.lock().iter().any(|Walk { last, .. }| last.start <= range.start && range.end <= last.end)
     }
 }
 
@@ -204,18 +213,44 @@ impl Piece {
     /// Lets the window be read that a walk needs after `window`, when it asks for the bytes at `next`. A plan that can't be
     /// made is tried again later in the window.
     pub(super) fn plan(&self, window: &Window, next: Range<u64>, jump: Option<&Jump>, direction: Direction) {
-        let windows = &self.ctx().windows;
-        let owner = self.read_ahead().owner;
         window.follow(|| {
-            if self.has_window(&next) {
-                return true;
-            }
-            let Some(hold) = self.zone_hold(next.start) else { return false };
             let together = jump.map_or(u64::MAX, |jump| jump.bytes_max);
-            let len_max = self.window_bytes_max().min(together).max(next.end - next.start);
-            let place = || self.window_around(next, jump, Some(&window.range()), direction);
-            windows.plan(owner, len_max as usize, hold, place)
+            let bytes_max = self.window_bytes_max().min(together).max(next.end - next.start);
+            let place = || self.window_around(next.clone(), jump, Some(&window.range()), direction);
+            self.plan_at(next.clone(), bytes_max, place)
         });
+    }
+
+    /// As [`Self::plan`], for somebody who goes forward by `len` bytes at a time and has come to the end of `held`. Nothing where
+    /// a window can't hold that much: what he gains would cost him one more request. Whether it is read, or will be.
+    pub(super) fn plan_large(&self, held: &Range<u64>, len: usize) -> bool {
+        let (len, bytes_max) = (len as u64, self.window_bytes_max());
+        let next = held.end..held.end + len;
+        let is_written = |own: Range<u64>| own.end > next.start;
+        if len > bytes_max || !self.can_plan() || !self.zone_extent(next.start).is_some_and(is_written) {
+            return false;
+        }
+        let place = || {
+            if self.read_ahead().has_passed(&next) {
+                return None;
+            }
+            self.window_around(next.clone(), None, Some(held), Direction::Forward)
+        };
+        self.plan_at(next.start..next.start + 1, bytes_max, place)
+    }
+
+    /// Lets a window of at most `bytes_max` be read, unless there is one that holds `needed`. Whether there is.
+    fn plan_at(
+        &self,
+        needed: Range<u64>,
+        bytes_max: u64,
+        place: impl FnOnce() -> Option<Range<u64>>,
+    ) -> bool {
+        if self.has_window(&needed) {
+            return true;
+        }
+        let Some(hold) = self.zone_hold(needed.start) else { return false };
+        self.ctx().windows.plan(self.read_ahead().owner, bytes_max as usize, hold, place)
     }
 
     /// Whether it makes sense to plan ahead.
@@ -233,9 +268,9 @@ impl Piece {
         Some(ZoneHold::new(Arc::clone(&self.ctx().device), Arc::clone(&self.ctx().zones), zone_use))
     }
 
-    /// Takes note of a read past all windows.
-    pub(super) fn passed(&self, addr: u64, len: usize) {
-        self.read_ahead().passed(addr..addr + len as u64);
+    /// Takes note of a read past all windows. Whether it goes on where a walk had come to.
+    pub(super) fn passed(&self, addr: u64, len: usize) -> bool {
+        self.read_ahead().passed(addr..addr + len as u64)
     }
 }
 
@@ -351,7 +386,26 @@ mod tests {
         assert_eq!(forward(&ahead, 10 << 20, 4096), None);
         assert_eq!(forward(&ahead, (10 << 20) + 4096, 4096), Some(64 << 10));
         let large = (10 << 20) + 4096 + (64 << 10);
-        ahead.passed(large..large + (4 << 20));
+        assert!(ahead.passed(large..large + (4 << 20)), "right behind it");
         assert_eq!(forward(&ahead, large + (4 << 20), 4096), Some(128 << 10));
+    }
+    #[test]
+    fn large_reads_are_a_walk_where_one_begins_at_the_end_of_another() {
+        let ahead = read_ahead();
+        let at = |mib: u64| (10 + mib) << 20..(11 + mib) << 20;
+        assert!(!ahead.passed(at(0)), "the first read says nothing");
+        assert!(!ahead.passed(at(0)), "the same again");
+        assert!(!ahead.passed(at(20)), "elsewhere");
+        assert!(ahead.passed(at(1)) && ahead.passed(at(2)));
+        assert!(!ahead.passed(at(19)), "before another one");
+        assert!(!ahead.passed((30 << 20) + 4096..31 << 20), "with a gap");
+        let part = |start: u64, end: u64| (start << 10)..(end << 10);
+        assert!(
+            ahead.has_passed(&part(12 << 10, 13 << 10)) && ahead.has_passed(&part((12 << 10) + 1, 13 << 10))
+        );
+        assert!(
+            !ahead.has_passed(&part(12 << 10, (13 << 10) + 1))
+                && !ahead.has_passed(&part(11 << 10, 13 << 10))
+        );
     }
 }

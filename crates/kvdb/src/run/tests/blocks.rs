@@ -406,6 +406,61 @@ fn walks_over_small_files_read_ahead() {
     assert!(reads <= requests_min * 2 + 16, "{reads} requests for two walks at once");
 }
 
+/// Requests past the cache: the next one is read while one is in use, and nothing where they are scattered.
+#[test]
+fn large_reads_one_behind_the_other_are_read_ahead() {
+    const BLOCKS: u64 = 4096;
+    const AT_ONCE: u64 = 32;
+    let seed = 22;
+    let mut rng = Rng::new(seed);
+    let rig = Rig::new(4 << 20, RunOptions::default());
+    let data: Vec<Vec<u8>> = (0..BLOCKS).map(|_| random_block(&mut rng)).collect();
+    let mut writer = rig.writer(KeyspaceKind::Block, 1);
+    for (first, part) in (0..BLOCKS).step_by(1024).zip(data.chunks(1024)) {
+        let span = SeqnoSpan { count: part.len() as u32, seqno: 1 };
+        let part: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
+        writer.add_blocks(0, b"file", first, &[span], &part, Compression::None).expect("space");
+    }
+    let (desc, piece) = writer.finish().expect("space");
+    let read = |request: u64| {
+        let first = request * AT_ONCE;
+        let mut buf = AlignedBuf::zeroed(AT_ONCE as usize * BLOCK_BYTES);
+        let mut fill = BlockFill::new(b"file", first, Seqno::MAX, buf.as_mut());
+        piece.fill(&mut fill).expect("readable");
+        assert!(fill.is_complete(), "seed {seed}, block {first}");
+        drop(fill);
+        assert!(
+            buf.as_ref() == data[first as usize..][..AT_ONCE as usize].concat(),
+            "seed {seed}, block {first}"
+        );
+    };
+    let requests = BLOCKS / AT_ONCE;
+    let reads_of = |order: &[u64]| {
+        rig.make_cold(&piece);
+        let reads_before = rig.device.counts().of(Call::Read);
+        for &request in order {
+            read(request);
+        }
+        rig.device.counts().of(Call::Read) - reads_before
+    };
+    let in_order: Vec<u64> = (0..requests).collect();
+    let mut scattered: Vec<u64> = in_order.iter().map(|number| number * 37 % requests).collect();
+    assert_eq!(reads_of(&in_order), requests, "nobody reads ahead");
+    rig.ctx.windows.while_served(|| {
+        while !rig.ctx.windows.can_plan() {
+            std::thread::yield_now();
+        }
+        let (windows, zones) =
+            (desc.data_bytes.div_ceil(rig.ctx.windows.window_bytes_max()), desc.zones.len() as u64);
+        let reads = reads_of(&in_order);
+        // The first two requests of a zone may need reads of their own, and its last window is shorter.
+        assert!(reads <= windows + zones * 3 + 8, "{reads} requests for {windows} windows in {zones} zones");
+        assert_eq!(reads_of(&scattered), requests);
+        scattered.reverse();
+        assert_eq!(reads_of(&scattered), requests);
+    });
+}
+
 /// Small packed files, one behind the other, read in that order, and a large one.
 #[test]
 fn packed_units_are_read_together() {
