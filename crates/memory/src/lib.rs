@@ -34,6 +34,9 @@ pub fn zeroed_aligned(len: usize, align: usize) -> BytesMut {
 /// begins at a multiple of [`HUGE_PAGE_BYTES`].
 ///
 /// Ends the process as an allocation does when there is no memory.
+///
+/// # Panics
+/// When that is more than there are addresses.
 pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<MappedBuf> {
     mapping::huge(len, count)
 }

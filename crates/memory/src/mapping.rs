@@ -65,13 +65,14 @@ impl Drop for Mapping {
 }
 
 /// See [`crate::zeroed_in_huge_pages`].
+///
+/// # Panics
+/// When that is more than there are addresses.
 pub(crate) fn huge(len: usize, count: usize) -> Vec<MappedBuf> {
-    let bytes = len * count;
-    if bytes == 0 {
-        return Vec::new();
-    }
     // Room to begin at a huge page.
-    let mapping = Arc::new(Mapping::new(bytes + HUGE_PAGE_BYTES));
+    let sizes = len.checked_mul(count).and_then(|bytes| Some((bytes, bytes.checked_add(HUGE_PAGE_BYTES)?)));
+    let (bytes, mapped_bytes) = sizes.expect("there are fewer addresses");
+    let mapping = Arc::new(Mapping::new(mapped_bytes));
     let skipped = mapping.start.addr().get().wrapping_neg() % HUGE_PAGE_BYTES;
     // SAFETY: less than the mapping is longer than the buffers.
     let first = unsafe { mapping.start.add(skipped) };
@@ -123,13 +124,14 @@ mod tests {
 
     #[test]
     fn there_may_be_none_and_they_may_be_small() {
-        assert!(huge(1 << 20, 0).is_empty() && huge(0, 2).is_empty());
+        assert!(huge(1 << 20, 0).is_empty());
+        assert!(huge(0, 2).iter().all(|buffer| buffer.as_ref().is_empty()));
         let buffers = huge(100, 2);
         assert!(buffers.iter().all(|buffer| buffer.as_ref() == [0; 100]));
     }
 
     #[test]
-    fn the_last_buffer_takes_themapping_along() {
+    fn the_last_buffer_takes_the_mapping_along() {
         let mut buffers = huge(1 << 20, 2);
         let mapping = Arc::downgrade(&buffers[0].mapping);
         buffers.truncate(1);

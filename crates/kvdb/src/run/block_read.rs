@@ -227,7 +227,10 @@ impl Piece {
             let len = count * BLOCK_BYTES;
             if let Some(window) = self.window_at(addr, BLOCK_BYTES) {
                 let held = (window.bytes_from(addr) / BLOCK_BYTES).min(count);
-                if window.note_use(addr, held * BLOCK_BYTES, Direction::Forward) {
+                let next = window.range().end;
+                if window.note_use(addr, held * BLOCK_BYTES, Direction::Forward)
+                    && goes_on(layer, &rest, next)
+                {
                     window.follow(|| self.plan_large(&window.range(), len));
                 }
                 let (head, tail) = split_stretches(&rest, held);
@@ -237,8 +240,9 @@ impl Piece {
                     continue;
                 }
             }
-            if self.passed(addr, len) {
-                self.plan_large(&(addr..addr + len as u64), len);
+            let end = addr + len as u64;
+            if self.passed(addr, len) && goes_on(layer, &rest, end) {
+                self.plan_large(&(addr..end), len);
             }
             self.read_request(layer, fill, addr, start..start + count, &rest)?;
             fill.mark_data(start..start + count);
@@ -374,6 +378,19 @@ fn first_key(region: &Region<'_>) -> Vec<u8> {
 
 fn fill_block(fill: &BlockFill<'_>, position: usize) -> u64 {
     fill.first() + position as u64
+}
+
+/// Whether the file of these stretches, which are one behind the other, has more at or behind the device address `next`: who reads
+/// it to its end seldom goes on with its neighbour.
+fn goes_on(layer: &Layer, stretches: &[Stretch], next: u64) -> bool {
+    let Some(last) = stretches.last() else { return false };
+    let region = layer.region(last.region);
+    let extent = region.extent();
+    let is_followed = || {
+        let behind = last.region + 1;
+        behind < layer.len() && layer.region(behind).prefix[..] == region.prefix[..]
+    };
+    next < extent.addr + u64::from(extent.len) || is_followed()
 }
 
 /// The first `count` blocks of stretches, and the others.

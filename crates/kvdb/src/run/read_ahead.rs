@@ -234,7 +234,8 @@ impl Piece {
             if self.read_ahead().has_passed(&next) {
                 return None;
             }
-            self.window_around(next.clone(), None, Some(held), Direction::Forward)
+            let window = self.window_around(next.clone(), None, Some(held), Direction::Forward)?;
+            Some(window.start..window.end.min(window.start + bytes_max))
         };
         self.plan_at(next.start..next.start + 1, bytes_max, place)
     }
@@ -389,6 +390,7 @@ mod tests {
         assert!(ahead.passed(large..large + (4 << 20)), "right behind it");
         assert_eq!(forward(&ahead, large + (4 << 20), 4096), Some(128 << 10));
     }
+
     #[test]
     fn large_reads_are_a_walk_where_one_begins_at_the_end_of_another() {
         let ahead = read_ahead();

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_device::{AlignedBuf, HUGE_PAGE_BYTES, SECTOR_BYTES};
@@ -36,6 +36,8 @@ const FOLLOWED_BYTES_MIN: usize = 128 << 10;
 /// A walk that has so much of a window left, or less, is through: no block of rows is larger as a rule, and the last one of a
 /// window may lie in it only in part (bytes).
 const PASSED_BYTES_MAX: usize = 48 << 10;
+/// A window that nobody has come to, while so many times as many were made or wanted as there are, waits for nobody.
+const STALE_AFTER: u64 = 4;
 const HALF_A_HUGE_PAGE: usize = HUGE_PAGE_BYTES / 2;
 /// Windows that there may be however little memory is left: one that is used, one that is read.
 const COUNT_MIN: usize = 2;
@@ -61,6 +63,8 @@ pub(super) struct Window {
     bytes_asked_min: AtomicUsize,
     /// A walk has come to its end.
     is_passed: AtomicBool,
+    /// By the clock of all windows.
+    used_at: AtomicU64,
     /// The next one was planned.
     is_followed: AtomicBool,
 }
@@ -187,7 +191,7 @@ impl Window {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Now,
-    /// A walk comes to it soon: nothing goes for it that somebody is in, or will be.
+    /// A walk comes to it soon: nothing goes for it that somebody is in, or will be, as far as one can tell.
     Soon,
 }
 
@@ -196,6 +200,8 @@ struct Slots {
     /// Least recently used first.
     windows: VecDeque<Arc<Window>>,
     owners: u64,
+    /// Windows that were made or wanted so far.
+    clock: u64,
 }
 
 /// The windows of all pieces of a store.
@@ -233,6 +239,7 @@ impl Windows {
         let mut slots = self.slots.lock();
         let at = slots.windows.iter().rposition(|window| window.holds(owner, addr, len))?;
         let window = slots.windows.remove(at)?;
+        window.used_at.store(slots.clock, Ordering::Relaxed);
         slots.windows.push_back(Arc::clone(&window));
         Some(window)
     }
@@ -339,6 +346,7 @@ impl Windows {
             bytes_asked: AtomicUsize::new(0),
             bytes_asked_min: AtomicUsize::new(len / 4),
             is_passed: AtomicBool::new(false),
+            used_at: AtomicU64::new(slots.clock),
             is_followed: AtomicBool::new(false),
         });
         slots.windows.push_back(Arc::clone(&window));
@@ -348,14 +356,18 @@ impl Windows {
     /// Drops the least recently used windows until there is room for one more, and keeps a buffer of the
     /// right size if there is one among them. False when what is there must stay.
     fn make_room(&self, slots: &mut Slots, len: usize, need: Need, recycled: &mut Option<Buffer>) -> bool {
-        let bytes_max = self.bytes_max();
+        slots.clock += 1;
+        let (bytes_max, clock) = (self.bytes_max(), slots.clock);
+        let stale_after = STALE_AFTER * slots.windows.len() as u64;
         let is_full = |slots: &Slots| {
             let bytes: usize = slots.windows.iter().map(|window| buffer_bytes(window.len)).sum();
             slots.windows.len() >= COUNT_MIN && (bytes + buffer_bytes(len)) as u64 > bytes_max
         };
         // Alone in the list: nobody can come to use it while the list is locked.
         let may_go = |window: &Arc<Window>| {
-            Arc::strong_count(window) == 1 && (need == Need::Now || window.is_passed.load(Ordering::Relaxed))
+            let is_left = window.is_passed.load(Ordering::Relaxed)
+                || clock - window.used_at.load(Ordering::Relaxed) > stale_after;
+            Arc::strong_count(window) == 1 && (need == Need::Now || is_left)
         };
         while is_full(slots) {
             let unused = slots.windows.iter().position(may_go);
@@ -543,6 +555,22 @@ mod tests {
         assert!(windows.find(owner, stored.at(0), 1).is_some());
         assert!(windows.find(owner, stored.at(1), 1).is_some());
         assert!(windows.find(owner, stored.at(2), 1).is_none(), "no room for it");
+    }
+
+    #[test]
+    fn what_was_planned_for_nobody_goes_in_the_end() {
+        let (stored, windows) = (Stored::new(), Windows::new(Accountant::new(0)));
+        let owner = windows.new_owner();
+        // Without the queue nothing else refers to them.
+        windows.close();
+        stored.plan(&windows, owner, 0);
+        stored.plan(&windows, owner, 1);
+        for _ in 0..20 {
+            stored.plan(&windows, owner, 2);
+            assert!(windows.find(owner, stored.at(1), 1).is_some(), "somebody comes to it again and again");
+        }
+        assert!(windows.find(owner, stored.at(0), 1).is_none());
+        assert!(windows.find(owner, stored.at(2), 1).is_some());
     }
 
     #[test]
