@@ -1,12 +1,12 @@
 //! A buffer whose start and length are sector-aligned, as `O_DIRECT` asks for.
 //!
-//! But for those in huge pages it is a stretch of an ordinary allocation that is a sector longer. C libraries seldom use freed memory that was
-//! asked for with an alignment for the same thing again: what a program with their allocator holds would grow to several
-//! times what it uses.
+//! But for those in huge pages it is a stretch of an ordinary allocation that is a sector longer. C libraries seldom use
+//! freed memory that was asked for with an alignment for the same thing again: what a program with their allocator holds
+//! would grow to several times what it uses.
 //!
 //! Invariant: the stretch is within the allocation, which never moves.
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use kvfs_memory::MappedBuf;
 
 use crate::SECTOR_BYTES;
@@ -28,7 +28,10 @@ impl AlignedBuf {
         if len == 0 {
             return Self { memory: Memory::Heap(BytesMut::new()) };
         }
-        Self { memory: Memory::Heap(kvfs_memory::zeroed_aligned(len, SECTOR_BYTES)) }
+        let mut memory = BytesMut::zeroed(len + SECTOR_BYTES);
+        memory.advance(memory.as_ptr().addr().wrapping_neg() % SECTOR_BYTES);
+        memory.truncate(len);
+        Self { memory: Memory::Heap(memory) }
     }
 
     /// `count` buffers as by [`Self::zeroed`], for large reads: see [`kvfs_memory`].

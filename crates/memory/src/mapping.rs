@@ -20,11 +20,11 @@ use crate::HUGE_PAGE_BYTES;
 /// Bytes of an anonymous mapping that nobody else has.
 #[derive(Debug)]
 pub struct MappedBuf {
-    start: NonNull<u8>,
-    len: usize,
     /// Goes with the last of those that share it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "held, not used"))]
     mapping: Arc<Mapping>,
+    /// Where in it the bytes begin.
+    offset: usize,
+    len: usize,
 }
 
 #[derive(Debug)]
@@ -33,14 +33,10 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address and a length; the memory is used by nobody through this.
+// SAFETY: any thread may use and unmap what another one has mapped.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: shared it gives out an address and a length. Only a buffer turns these into slices, each of bytes that are its own.
 unsafe impl Sync for Mapping {}
-// SAFETY: the bytes are its own, and a thread may write to what another one has mapped.
-unsafe impl Send for MappedBuf {}
-// SAFETY: shared it gives out nothing but shared slices.
-unsafe impl Sync for MappedBuf {}
 
 impl Mapping {
     /// So many zeros, which take no memory before they are touched.
@@ -64,33 +60,40 @@ impl Drop for Mapping {
     }
 }
 
-/// See [`crate::zeroed_in_huge_pages`].
+/// `count` zeroed buffers of `len` bytes, one behind the other in huge pages, if the kernel has some: else in others. They take
+/// no memory before they are written to; what they lie in goes back to the kernel with the last of them. The first one
+/// begins at a multiple of [`HUGE_PAGE_BYTES`].
+///
+/// Ends the process as an allocation does when there is no memory.
 ///
 /// # Panics
 /// When that is more than there are addresses.
-pub(crate) fn huge(len: usize, count: usize) -> Vec<MappedBuf> {
+pub fn zeroed_in_huge_pages(len: usize, count: usize) -> Vec<MappedBuf> {
     // Room to begin at a huge page.
     let sizes = len.checked_mul(count).and_then(|bytes| Some((bytes, bytes.checked_add(HUGE_PAGE_BYTES)?)));
     let (bytes, mapped_bytes) = sizes.expect("there are fewer addresses");
     let mapping = Arc::new(Mapping::new(mapped_bytes));
-    let skipped = mapping.start.addr().get().wrapping_neg() % HUGE_PAGE_BYTES;
+    let lead = mapping.start.addr().get().wrapping_neg() % HUGE_PAGE_BYTES;
     // SAFETY: less than the mapping is longer than the buffers.
-    let first = unsafe { mapping.start.add(skipped) };
+    let first = unsafe { mapping.start.add(lead) };
     // Huge pages make it faster, nothing depends on them: the kernel may be built without.
     // SAFETY: all of it is in the mapping, and this advice leaves what is there as it is.
     let _ = unsafe { madvise(first.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
-    let buffer = |number| {
-        // SAFETY: `count` times `len` bytes from the first on are in the mapping.
-        let start = unsafe { first.add(number * len) };
-        MappedBuf { start, len, mapping: Arc::clone(&mapping) }
-    };
+    let buffer = |number| MappedBuf { mapping: Arc::clone(&mapping), offset: lead + number * len, len };
     (0..count).map(buffer).collect()
+}
+
+impl MappedBuf {
+    fn start(&self) -> *mut u8 {
+        // SAFETY: the buffer is in the mapping, from here on.
+        unsafe { self.mapping.start.add(self.offset) }.as_ptr()
+    }
 }
 
 impl AsRef<[u8]> for MappedBuf {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: mapped, readable, initialized by the kernel, and shared as long as `self` is.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts(self.start(), self.len) }
     }
 }
 
@@ -98,7 +101,7 @@ impl AsMut<[u8]> for MappedBuf {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: mapped, writable, initialized by the kernel; the buffers of a mapping don't overlap, and this one is borrowed
         // exclusively.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }
 
@@ -108,9 +111,9 @@ mod tests {
 
     #[test]
     fn buffers_are_zeroed_and_do_not_overlap() {
-        let mut buffers = huge(1 << 20, 3);
+        let mut buffers = zeroed_in_huge_pages(1 << 20, 3);
         assert_eq!(buffers.len(), 3);
-        assert!(buffers[0].start.addr().get().is_multiple_of(HUGE_PAGE_BYTES));
+        assert!(buffers[0].start().addr().is_multiple_of(HUGE_PAGE_BYTES));
         for (n, buffer) in buffers.iter_mut().enumerate() {
             assert!(buffer.as_ref().len() == 1 << 20 && buffer.as_ref().iter().all(|&byte| byte == 0));
             buffer.as_mut().fill(n as u8 + 1);
@@ -124,15 +127,15 @@ mod tests {
 
     #[test]
     fn there_may_be_none_and_they_may_be_small() {
-        assert!(huge(1 << 20, 0).is_empty());
-        assert!(huge(0, 2).iter().all(|buffer| buffer.as_ref().is_empty()));
-        let buffers = huge(100, 2);
+        assert!(zeroed_in_huge_pages(1 << 20, 0).is_empty());
+        assert!(zeroed_in_huge_pages(0, 2).iter().all(|buffer| buffer.as_ref().is_empty()));
+        let buffers = zeroed_in_huge_pages(100, 2);
         assert!(buffers.iter().all(|buffer| buffer.as_ref() == [0; 100]));
     }
 
     #[test]
     fn the_last_buffer_takes_the_mapping_along() {
-        let mut buffers = huge(1 << 20, 2);
+        let mut buffers = zeroed_in_huge_pages(1 << 20, 2);
         let mapping = Arc::downgrade(&buffers[0].mapping);
         buffers.truncate(1);
         assert!(mapping.upgrade().is_some());

@@ -201,8 +201,7 @@ impl Piece {
             requests.push((addr_of(&request[0]), request));
         }
         for (addr, request) in requests {
-            let count: usize = request.iter().map(|stretch| stretch.count).sum();
-            if count * BLOCK_BYTES >= self.ctx().options.bypass_bytes {
+            if blocks_of(request) * BLOCK_BYTES >= self.ctx().options.bypass_bytes {
                 self.read_large(layer, fill, addr, request)?;
             } else {
                 self.read_cached(layer, fill, request)?;
@@ -223,7 +222,7 @@ impl Piece {
         let (mut addr, mut rest) = (addr, stretches.to_vec());
         while let Some(first) = rest.first() {
             let start = first.position;
-            let count: usize = rest.iter().map(|stretch| stretch.count).sum();
+            let count = blocks_of(&rest);
             let len = count * BLOCK_BYTES;
             if let Some(window) = self.window_at(addr, BLOCK_BYTES) {
                 let held = (window.bytes_from(addr) / BLOCK_BYTES).min(count);
@@ -378,6 +377,11 @@ fn first_key(region: &Region<'_>) -> Vec<u8> {
 
 fn fill_block(fill: &BlockFill<'_>, position: usize) -> u64 {
     fill.first() + position as u64
+}
+
+/// How many blocks all of these stretches have.
+pub(super) fn blocks_of(stretches: &[Stretch]) -> usize {
+    stretches.iter().map(|stretch| stretch.count).sum()
 }
 
 /// Whether the file of these stretches, which are one behind the other, has more at or behind the device address `next`: who reads

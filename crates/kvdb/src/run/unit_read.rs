@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kvfs_device::AlignedBuf;
 use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 
-use super::block_read::Stretch;
+use super::block_read::{Stretch, blocks_of};
 use super::piece::Piece;
 use super::read_ahead::Direction;
 use crate::format::{DecodeError, Layer, Region, Unit};
@@ -124,8 +124,7 @@ impl Piece {
         let Some(start) = group.first().map(|stretch| layer.region(stretch.region).addr) else {
             return Ok(());
         };
-        let blocks: usize = group.iter().map(|stretch| stretch.count).sum();
-        let is_large = blocks * BLOCK_BYTES >= self.ctx().options.bypass_bytes;
+        let is_large = blocks_of(group) * BLOCK_BYTES >= self.ctx().options.bypass_bytes;
         let mut unpacked: Option<(u64, Bytes)> = None;
         for stretch in group {
             let region = layer.region(stretch.region);

@@ -3,7 +3,8 @@
 //! Purpose: a walk over small files or rows costs one large request for many of them. The bytes stay as
 //! they came from the device, unverified, until somebody asks for a block in them; so what is never asked
 //! for costs no checksum and no place in the block cache, and no page of memory is touched for the first
-//! time (on a virtual machine that costs more than the copy). Large ones lie in huge pages: see [`AlignedBuf::zeroed_in_huge_pages`].
+//! time (on a virtual machine that costs more than the copy). Large ones lie in huge pages: see
+//! [`AlignedBuf::zeroed_in_huge_pages`].
 //!
 //! Thread safety: all methods take `&self`. One lock, held for a few instructions; under it that of a piece's walks may be
 //! taken. A window is read by the first who comes to it, be it the thread that reads ahead; who asks for it meanwhile waits.
