@@ -137,9 +137,9 @@ pub struct Capabilities {
 pub struct SpaceStats {
     /// What the store can hold in all, its own needs taken off.
     pub capacity_bytes: u64,
-    /// Taken by data, garbage that can't be reused yet included.
+    /// Taken by data, garbage included that nothing is known of yet or that can't be had back.
     pub used_bytes: u64,
-    /// What an ordinary write may still take, the reserve taken off.
+    /// What an ordinary write may still take, the reserve taken off. Space may have to be made for it first.
     pub available_bytes: u64,
 }
 

@@ -6,7 +6,7 @@ use kvfs_store::{KeyspaceKind, Result};
 
 use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, blocks, tuples};
-use crate::format::Extent;
+use crate::format::{Extent, ZoneId};
 use crate::iter::KeepRules;
 use crate::memtable::TombstoneSet;
 use crate::version::Run;
@@ -42,7 +42,18 @@ impl Victims {
 
     /// Whether `extent` lies in one of them.
     pub(crate) fn contain(&self, extent: Extent) -> bool {
-        !self.zones.is_empty() && self.zones.binary_search(&((extent.addr / self.zone_bytes) as u32)).is_ok()
+        !self.zones.is_empty() && self.have(ZoneId((extent.addr / self.zone_bytes) as u32))
+    }
+
+    /// Whether `zone` is one of them.
+    pub(crate) fn have(&self, zone: ZoneId) -> bool {
+        self.zones.binary_search(&zone.0).is_ok()
+    }
+
+    /// Whether `run` has anything there.
+    pub(crate) fn have_any_of(&self, run: &Run) -> bool {
+        let mut uses = run.pieces.iter().flat_map(|piece| &piece.desc().zones);
+        self.any() && uses.any(|zone_use| self.have(zone_use.zone))
     }
 }
 

@@ -8,7 +8,7 @@
 //! writes under way add. A writer is slowed down before it is stopped: while the last table fills, each byte costs
 //! more and more of what its flush costs, so that the flush under way ends first. What still may hold a writer
 //! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
-//! that is full before a table is, and a full store, where it reclaims space itself.
+//! that is full before a table is, and a full store, where it waits for space that is being made, or makes some itself.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -72,6 +72,9 @@ impl Inner {
         // What waits to be flushed is counted with all that it may come to.
         let is_much = self.view().unwritten_space_bytes() >= self.flush_slack_bytes();
         if is_much && self.flush_everything()? && self.has_space(bytes, budget) {
+            return Ok(());
+        }
+        if self.has_space_when_emptied(bytes, budget)? {
             return Ok(());
         }
         // Merges under way hold what they have written and not yet brought in.
@@ -148,6 +151,26 @@ impl Inner {
         self.has_space(bytes, budget)
     }
 
+    /// As [`Self::has_space`], while zones are emptied at leisure and until they are: ended half-way, that would have taken space and
+    /// given none back.
+    fn has_space_when_emptied(&self, bytes: u64, budget: Budget) -> Result<bool> {
+        let _hurry = self.pace.hurry();
+        loop {
+            let seen = self.progress.rings();
+            let is_emptying = self.is_emptying_zones();
+            if self.has_space(bytes, budget) || !is_emptying {
+                return Ok(self.has_space(bytes, budget));
+            }
+            self.health.check()?;
+            self.progress.wait_after(seen, PROGRESS_WAIT_MAX);
+        }
+    }
+
+    /// Whether space is being made for which nobody waits.
+    fn is_emptying_zones(&self) -> bool {
+        self.reclaims.is_emptying.load(Ordering::Relaxed)
+    }
+
     /// Bytes that ordinary writes may still bring, beside what waits to be written.
     pub(crate) fn space_left(&self) -> u64 {
         let free = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(self.flush_slack_bytes());
@@ -222,6 +245,7 @@ impl Inner {
                 .saturating_sub(self.debt_lacking_space.load(Ordering::Relaxed)),
             compaction_bytes_full: self.compaction_bytes_full(),
             flush_rate: self.counters.flush_rate(),
+            shortage: if self.is_emptying_zones() { self.shortage() } else { 0.0 },
         };
         let cost = throttle::cost(payload_bytes, debt);
         if cost.is_zero() {
@@ -281,7 +305,8 @@ impl Inner {
         });
         let debt = debt.sum();
         self.compaction_debt_bytes.store(debt, Ordering::Relaxed);
-        self.pace.note_behind(throttle::is_charged(debt, self.compaction_bytes_full()));
+        let is_behind = throttle::is_charged(debt, self.compaction_bytes_full()) || self.is_emptying_zones();
+        self.pace.note_behind(is_behind);
     }
 }
 

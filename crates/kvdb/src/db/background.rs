@@ -124,9 +124,9 @@ fn merge_loop(inner: &Inner) {
 }
 
 /// A deleted snapshot's garbage, and deleted rows, lie where merges may not come by for long. Those under way come first, but
-/// when there is no space for any.
+/// when there is no space for any, or soon will be none.
 fn clear_up(inner: &Inner, is_full: bool) -> Result<()> {
-    if !is_full && inner.merging.claims() > 0 {
+    if !is_full && inner.merging.claims() > 0 && !inner.is_emptying_pressing() {
         return Ok(());
     }
     let Some(_tending) = inner.tending.try_lock() else { return Ok(()) };

@@ -92,10 +92,12 @@ impl Inner {
     }
 
     pub(crate) fn space(&self) -> SpaceStats {
-        let stats = self.ctx.zones.space();
-        let free = self.ctx.zones.free_bytes(Budget::Reserve);
+        let zones = &self.ctx.zones;
+        let stats = zones.space();
+        let gained = self.bytes_to_be_gained();
+        let free = zones.free_bytes(Budget::Reserve) + gained;
         let waiting = self.bytes_waiting() + self.flush_slack_bytes();
-        let available = self.ctx.zones.free_bytes(Budget::Ordinary).saturating_sub(waiting);
+        let available = (zones.free_bytes(Budget::Ordinary) + gained).saturating_sub(waiting);
         SpaceStats {
             capacity_bytes: stats.bytes_capacity,
             used_bytes: stats.bytes_capacity.saturating_sub(free),

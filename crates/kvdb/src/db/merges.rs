@@ -34,6 +34,7 @@ mod pace;
 mod reclaim;
 mod registry;
 mod slices;
+mod victims;
 
 pub(crate) use pace::MergePace;
 pub(crate) use reclaim::{Leisure, ReclaimState};
@@ -195,11 +196,11 @@ impl Inner {
         // There may be another one for another thread.
         self.work.ring();
         // The reserve belongs to flushes, deletions and reclaiming.
-        let (victims, budget, pace) = (Victims::default(), Budget::Ordinary, Some(self.pace()));
+        let (budget, pace) = (Budget::Ordinary, Some(self.pace()));
         let done = match &due {
-            Due::AtOnce(merge) => self.run_merge(merge, self.terms(&victims, budget, pace)),
+            Due::AtOnce(merge) => self.run_merge(merge, self.terms(budget, pace)),
             Due::InSlices(slices) => {
-                self.merge_in_slices(slices, &self.terms_of_slices(slices, &victims, budget, pace))
+                self.merge_in_slices(slices, &self.terms_of_slices(slices, budget, pace))
             }
         };
         // Who waits for the claim counts on the space of the inputs.
@@ -230,9 +231,9 @@ impl Inner {
     }
 
     /// As merges run ordinarily.
-    fn terms(&self, victims: &Victims, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
+    fn terms(&self, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
         Terms {
-            victims: victims.clone(),
+            victims: Victims::default(),
             budget,
             pace,
             options: self.options.merge,

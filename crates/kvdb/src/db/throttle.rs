@@ -2,8 +2,8 @@
 //!
 //! Hard stalls come from ignoring the debt until it hits a limit. Here each byte that is written
 //! while memtables or runs pile up pays a share of what it costs the background threads, so the rate
-//! of writers glides to the rate of the disk; and more than that, before the limit is reached. Pure arithmetic, no
-//! clock, no lock.
+//! of writers glides to the rate of the disk; and more than that, before the limit is reached. So it is with space, while some is
+//! made. Pure arithmetic, no clock, no lock.
 
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ pub(crate) struct Debt {
     pub(crate) compaction_bytes_full: u64,
     /// What one flush thread has lately written (bytes each second); 0: not known yet.
     pub(crate) flush_rate: u64,
+    /// How much of the space is gone in which zones are emptied, from 0 to 1, while they are.
+    pub(crate) shortage: f64,
 }
 
 /// Whether writers pay for a debt of merges. (Below half of what makes the full price they don't.)
@@ -54,7 +56,9 @@ fn price(debt: Debt) -> f64 {
     let flush_price = over.min(1.0) + steep * steep * (PRICE_MAX - 1.0);
     let over = debt.compaction_bytes.saturating_sub(debt.compaction_bytes_full / 2);
     let compaction_price = over as f64 / debt.compaction_bytes_full.max(1) as f64;
-    flush_price.min(PRICE_MAX).max(compaction_price.min(COMPACTION_PRICE_MAX))
+    // Zones are emptied the faster the more space is left for it.
+    let space_price = debt.shortage * debt.shortage * PRICE_MAX;
+    flush_price.min(PRICE_MAX).max(compaction_price.min(COMPACTION_PRICE_MAX)).max(space_price)
 }
 
 /// How much time of all writers together one that adds `bytes` takes.
@@ -77,6 +81,7 @@ mod tests {
             compaction_bytes,
             compaction_bytes_full: 100 * MIB,
             flush_rate: 100 * MIB,
+            shortage: 0.0,
         }
     }
 
@@ -101,6 +106,17 @@ mod tests {
         assert!(costs.is_sorted());
         assert!(costs.windows(2).all(|w| w[1].saturating_sub(w[0]) <= Duration::from_millis(1)));
         assert_eq!(costs[99], Duration::from_millis(20));
+    }
+
+    #[test]
+    fn writers_slow_down_while_space_is_made() {
+        let short = |percent| Debt { shortage: f64::from(percent) / 100.0, ..debt(0, 0) };
+        let costs: Vec<_> = (0..=100).map(|percent| cost(MIB, short(percent))).collect();
+        assert!(costs.is_sorted());
+        assert_eq!(
+            (costs[0], costs[50], costs[100]),
+            (Duration::ZERO, Duration::from_millis(80), Duration::from_millis(320))
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod basics;
 mod binding;
 mod checkpoints;
+mod overwritten;
 mod paging;
 mod patches;
 mod repair;

@@ -10,18 +10,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use kvfs_store::{KeyspaceKind, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno, StoreError};
 
 use super::registry::Exclusive;
 use super::slices::{Tight, unfinished};
-use super::{Inner, bytes_of, full_is_false};
-use crate::compaction::Victims;
+use super::{Inner, Terms, bytes_of, full_is_false};
+use crate::compaction::{Pace, Victims};
 use crate::format::PieceDesc;
 use crate::version::Run;
-use crate::zone::{Budget, ZoneState};
-
-/// A zone with less live data than this share is emptied when space is short.
-const VICTIM_LIVE_PERCENT: u64 = 60;
+use crate::zone::Budget;
 
 /// At leisure all rows of a keyspace are merged when one of so many may have been overwritten or deleted: it goes over all of
 /// them, and somebody may write a little all the time.
@@ -64,6 +61,29 @@ pub(crate) struct ReclaimState {
     pub(crate) is_stuck: AtomicBool,
     /// Operations that ordinary writes on a full store wait for before the next one.
     pub(crate) pause: AtomicU64,
+    /// A pass at leisure is emptying zones.
+    pub(crate) is_emptying: AtomicBool,
+}
+
+/// A pass over the runs of each keyspace.
+struct Round<'a> {
+    /// The zones that are emptied.
+    victims: &'a Victims,
+    /// How far that may go.
+    budget: Budget,
+    /// Garbage has been dropped: only what lies in these is of interest.
+    is_later: bool,
+}
+
+impl Round<'_> {
+    fn concerns(&self, runs: &[Arc<Run>]) -> bool {
+        runs.iter().any(|run| self.victims.have_any_of(run))
+    }
+
+    /// Whether a merge of all these may free anything.
+    fn is_worth_it(&self, runs: &[Arc<Run>]) -> Result<bool> {
+        Ok(self.concerns(runs) || (!self.is_later && is_worth_it(runs)?))
+    }
 }
 
 impl Inner {
@@ -118,18 +138,40 @@ impl Inner {
     /// False when it ended early.
     fn merge_at_leisure(&self, mark: Seqno, why: Leisure) -> Result<bool> {
         let mut has_skipped = false;
-        let mut each = |victims: &Victims| self.merge_each(victims, why, &mut has_skipped);
-        let result =
-            each(&Victims::default()).and_then(|is_through| Ok(is_through && each(&self.victims())?));
+        let mut round = |victims: &Victims, is_later| {
+            self.note_emptying(victims.any());
+            // Those who write may take what the zones were chosen for.
+            let is_emptied = why == Leisure::ShortSpace && victims.any();
+            let budget = if is_emptied { Budget::Deleting } else { Budget::Ordinary };
+            let round = self.merge_each(&Round { victims, budget, is_later }, why, &mut has_skipped);
+            self.note_emptying(false);
+            round
+        };
+        // Where space is short, zones are emptied on the way.
+        let first = if why == Leisure::ShortSpace { self.victims_at_leisure() } else { Victims::default() };
+        let result = round(&first, false)
+            .and_then(|is_through| Ok(is_through && round(&self.victims_at_leisure(), true)?));
         if !matches!(result, Ok(false)) {
             // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
             // further, since he may take the reserve.
             self.reclaims.seqno_at_leisure.store(mark, Ordering::Release);
-            if !has_skipped && result.is_ok() {
+            if !has_skipped && result.is_ok() && self.is_all_reclaimed() {
                 self.reclaims.seqno.store(mark, Ordering::Release);
             }
         }
         result
+    }
+
+    fn note_emptying(&self, is_emptying: bool) {
+        self.reclaims.is_emptying.store(is_emptying, Ordering::Relaxed);
+        // Writers pay for it, and merges don't give way meanwhile.
+        self.update_debt();
+        self.progress.ring();
+    }
+
+    /// Whether the pass that has just ended has left nothing that another one could free. What somebody still reads hides that.
+    fn is_all_reclaimed(&self) -> bool {
+        !self.versions_outlived.any() && !self.victims_for_waiting().0.any()
     }
 
     /// Something that is no batch has left garbage.
@@ -192,22 +234,23 @@ impl Inner {
             return Ok(());
         }
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
-        let merged = self.merge_everything(&Victims::default(), budget);
+        // One pass over all that is stored does both.
+        let (victims, within) = self.victims_for_waiting();
+        let round = Round { victims: &victims, budget: within, is_later: false };
+        let merged = self.merge_everything(&round, budget);
         // Also where something found no space: zones of which little is left may be all that can be freed.
-        let emptied = if full_is_false(merged.clone().map(drop)).is_ok() {
-            self.merge_everything(&self.victims(), budget)
-        } else {
-            Ok(true)
-        };
+        let emptied =
+            if full_is_false(merged.clone().map(drop)).is_ok() { self.empty_zones(budget) } else { Ok(true) };
         let is_through = matches!((&merged, &emptied), (Ok(true), Ok(true)));
         let result = merged.and(emptied).map(drop);
         if budget != Budget::Ordinary {
             self.reclaims.is_stuck.store(matches!(result, Err(StoreError::Full)), Ordering::Relaxed);
         }
-        if is_through || (result.is_err() && budget != Budget::Ordinary) {
-            self.reclaims.seqno.store(mark, Ordering::Release);
-        } else if result.is_err() {
+        if budget == Budget::Ordinary {
             self.reclaims.seqno_of_writers.store(mark, Ordering::Release);
+        }
+        if (is_through && self.is_all_reclaimed()) || (result.is_err() && budget != Budget::Ordinary) {
+            self.reclaims.seqno.store(mark, Ordering::Release);
         }
         if is_through {
             alone.complete();
@@ -227,7 +270,7 @@ impl Inner {
     /// Merges all runs of each keyspace: first blocks, which are stitched as a rule, and the small ones, which may be all that keeps
     /// zones from being free. The caller has all of them. What finds no space keeps the others from nothing. False when rows were
     /// left alone, since enough has become free without them.
-    fn merge_everything(&self, victims: &Victims, budget: Budget) -> Result<bool> {
+    fn merge_everything(&self, round: &Round<'_>, budget: Budget) -> Result<bool> {
         let mut left = BTreeSet::new();
         for (keyspace, runs) in self.view().version.keyspaces() {
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
@@ -245,7 +288,7 @@ impl Inner {
                     && !self.keyspace_fits(keyspace)?
                 {
                     is_all = false;
-                } else if !self.merge_keyspace(keyspace, is_tuple, victims, budget)? {
+                } else if !self.merge_keyspace(keyspace, is_tuple, round, budget)? {
                     full.insert(entry);
                 }
             }
@@ -259,11 +302,22 @@ impl Inner {
         }
     }
 
-    /// Nobody needs more for now.
-    fn has_much_space(&self) -> bool {
-        let zones = &self.ctx.zones;
-        zones.free_bytes(Budget::Ordinary)
-            > (zones.space().bytes_capacity / 32).max(4 * self.flush_slack_bytes())
+    /// Empties zones until there is space enough, or no more to be gained. What is copied has to fit what is free, so each
+    /// round makes room for a larger one. As [`Inner::merge_everything`].
+    fn empty_zones(&self, budget: Budget) -> Result<bool> {
+        let free_bytes = || self.ctx.zones.free_bytes(Budget::Reserve);
+        loop {
+            let before = free_bytes();
+            let (victims, within) = self.victims_for_waiting();
+            if !victims.any() || self.has_much_space() {
+                return Ok(true);
+            }
+            let round = Round { victims: &victims, budget: within, is_later: true };
+            let is_all = self.merge_everything(&round, budget)?;
+            if !is_all || free_bytes() <= before {
+                return Ok(is_all);
+            }
+        }
     }
 
     /// False: there was no space for it.
@@ -271,49 +325,51 @@ impl Inner {
         &self,
         keyspace: u32,
         is_tuple: bool,
-        victims: &Victims,
+        round: &Round<'_>,
         budget: Budget,
     ) -> Result<bool> {
-        if self.keyspace_fits(keyspace)? && full_is_false(self.merge_at_once(keyspace, victims))? {
+        if self.keyspace_fits(keyspace)? && full_is_false(self.merge_at_once(keyspace, round))? {
             return Ok(true);
         }
-        if is_tuple && victims.any() {
-            // What is merged tightly is all copied: there is nothing left to be emptied.
-            return Ok(true);
+        if round.is_later {
+            // Rows that are merged tightly are all copied: there is nothing left to be emptied.
+            return Ok(is_tuple);
         }
         if !self.ctx.zones.reserves_for_merges() {
             return Ok(false);
         }
         let tight = Tight { budget, space: Budget::Reserve, pace: None };
-        full_is_false(self.merge_tightly(keyspace, victims, &tight).map(drop))
+        full_is_false(self.merge_tightly(keyspace, &tight).map(drop))
     }
 
     /// Merges all runs of a keyspace, which needs as much space as what is copied takes.
-    fn merge_at_once(&self, keyspace: u32, victims: &Victims) -> Result<()> {
+    fn merge_at_once(&self, keyspace: u32, round: &Round<'_>) -> Result<()> {
         let view = self.view();
         let runs = view.version.runs(keyspace);
-        if is_worth_it(runs, victims)? && !self.stopping.load(Ordering::Acquire) {
+        if round.is_worth_it(runs)? && !self.stopping.load(Ordering::Acquire) {
             let merge = self.merge_of(keyspace, runs, &[]);
             drop(view);
-            self.run_merge(&merge, self.terms(victims, Budget::Deleting, None))?;
+            self.run_merge(&merge, self.terms_of_reclaim(round, None))?;
         }
         Ok(())
     }
 
     /// As [`Inner::merge_everything`], with a claim for each keyspace; passes over those that are not worth it or find no space, and
     /// says so. False when it ended early.
-    fn merge_each(&self, victims: &Victims, why: Leisure, has_skipped: &mut bool) -> Result<bool> {
+    fn merge_each(&self, round: &Round<'_>, why: Leisure, has_skipped: &mut bool) -> Result<bool> {
         let keyspaces: Vec<u32> = self.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
         for keyspace in keyspaces {
             let view = self.view();
             let runs = view.version.runs(keyspace);
-            if !is_worth_it(runs, victims)? {
+            if !round.is_worth_it(runs)? {
                 continue;
             }
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
+            let fits = self.keyspace_fits(keyspace)?;
             let is_due = match why {
+                _ if fits && round.concerns(runs) => true,
                 Leisure::MuchGarbage => is_tuple && is_changed(runs, ROWS_PER_CHANGE_OF_MUCH),
-                Leisure::ShortSpace => !is_tuple || victims.any() || is_changed(runs, ROWS_PER_CHANGE),
+                Leisure::ShortSpace => !is_tuple || is_changed(runs, ROWS_PER_CHANGE),
                 Leisure::OldGarbage => true,
             };
             if !is_due {
@@ -321,12 +377,12 @@ impl Inner {
                 continue;
             }
             drop(view);
-            let is_done = if self.keyspace_fits(keyspace)? {
-                self.merge_at_once_beside_others(keyspace, victims)?
+            let is_done = if fits {
+                self.merge_at_once_beside_others(keyspace, round)?
             } else {
                 // Of what is copied as a whole nothing is left to be emptied; and what others merge meanwhile, this does not.
                 *has_skipped = true;
-                victims.any() || self.merge_tightly_beside_others(keyspace, why)?
+                round.is_later || self.merge_tightly_beside_others(keyspace, why)?
             };
             if !is_done {
                 return Ok(false);
@@ -335,8 +391,18 @@ impl Inner {
         Ok(true)
     }
 
+    /// As passes run: what does not have to be copied is not, however short. A pass goes over all that is stored, and a short
+    /// stretch between long ones would be copied by each of them.
+    fn terms_of_reclaim(&self, round: &Round<'_>, pace: Option<Arc<dyn Pace>>) -> Terms {
+        let mut terms = Terms { victims: round.victims.clone(), ..self.terms(round.budget, pace) };
+        if terms.options.stitch_bytes_min < u64::MAX {
+            terms.options.stitch_bytes_min = terms.options.stitch_bytes_min.min(BLOCK_BYTES as u64);
+        }
+        terms
+    }
+
     /// Merges all runs of a keyspace, which it claims. False when it ended early.
-    fn merge_at_once_beside_others(&self, keyspace: u32, victims: &Victims) -> Result<bool> {
+    fn merge_at_once_beside_others(&self, keyspace: u32, round: &Round<'_>) -> Result<bool> {
         let alone = self.claim_all();
         let view = self.view();
         let merge = self.merge_of(keyspace, view.version.runs(keyspace), &[]);
@@ -344,7 +410,8 @@ impl Inner {
         drop(view);
         let claim = alone.narrow(merge.runs());
         self.work.ring();
-        let done = self.run_merge(&merge, self.terms(victims, Budget::Ordinary, Some(self.pace())));
+        let terms = self.terms_of_reclaim(round, Some(self.pace()));
+        let done = self.run_merge(&merge, terms);
         // Who waits for the claim counts on the space of the inputs.
         drop(merge);
         drop(claim);
@@ -358,20 +425,10 @@ impl Inner {
             return Ok(true);
         }
         let tight = Tight { budget: Budget::Ordinary, space, pace: Some(self.pace()) };
-        match self.merge_tightly(keyspace, &Victims::default(), &tight) {
+        match self.merge_tightly(keyspace, &tight) {
             Err(StoreError::Full) => Ok(true),
             ended => ended,
         }
-    }
-
-    /// The zones that are worth emptying: at least three of them become at most two.
-    fn victims(&self) -> Victims {
-        let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
-        let table = self.ctx.zones.table();
-        let poor = table.iter().filter(|(_, state, live)| {
-            *state == ZoneState::Closed && *live > 0 && *live * 100 < zone_bytes * VICTIM_LIVE_PERCENT
-        });
-        Victims::new(poor.map(|(zone, ..)| zone.0).collect(), zone_bytes)
     }
 }
 
@@ -396,10 +453,10 @@ fn is_changed(runs: &[Arc<Run>], rows_per_change: u64) -> bool {
 }
 
 /// Whether a merge of all runs of a keyspace may free anything.
-pub(super) fn is_worth_it(runs: &[Arc<Run>], victims: &Victims) -> Result<bool> {
+pub(super) fn is_worth_it(runs: &[Arc<Run>]) -> Result<bool> {
     match runs {
         [] => Ok(false),
-        [alone] => Ok(victims.any() || alone.has_garbage()?),
+        [alone] => alone.has_garbage(),
         _ => Ok(true),
     }
 }

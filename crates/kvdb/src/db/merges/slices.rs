@@ -23,7 +23,7 @@ use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::reclaim::is_worth_it;
 use super::{Inner, Merge, Terms};
-use crate::compaction::{MergeOptions, Pace, Victims};
+use crate::compaction::{MergeOptions, Pace};
 use crate::format::SECTOR_BYTES;
 use crate::version::{Run, RunId};
 use crate::zone::Budget;
@@ -75,7 +75,7 @@ impl Inner {
     ///
     /// # Errors
     /// `Full`: not even two runs could be merged, or too little would be left for deletions; I/O errors, corruption.
-    pub(super) fn merge_tightly(&self, keyspace: u32, victims: &Victims, tight: &Tight) -> Result<bool> {
+    pub(super) fn merge_tightly(&self, keyspace: u32, tight: &Tight) -> Result<bool> {
         let kind = self.keyspaces.kind(keyspace)?;
         let Some(age) = self.view().version.runs(keyspace).first().map(|run| run.age) else {
             return Ok(true);
@@ -90,7 +90,7 @@ impl Inner {
                 let newer = all.iter().take_while(|run| run.age > age).count();
                 let runs = &all[newer..];
                 let unfinished = unfinished(runs);
-                if !is_worth_it(runs, victims)? {
+                if !is_worth_it(runs)? {
                     return Ok(true);
                 }
                 if self.stopping.load(Ordering::Acquire) {
@@ -117,7 +117,7 @@ impl Inner {
             if claim.is_some() {
                 self.work.ring();
             }
-            let terms = self.terms_of_slices(&slices, victims, tight.space, tight.pace.clone());
+            let terms = self.terms_of_slices(&slices, tight.space, tight.pace.clone());
             let terms = Terms { leaves_space: !is_least, ..terms };
             let merged = self.merge_in_slices(&slices, &terms);
             drop(claim);
@@ -230,11 +230,10 @@ impl Inner {
     pub(super) fn terms_of_slices(
         &self,
         slices: &Slices,
-        victims: &Victims,
         budget: Budget,
         pace: Option<Arc<dyn Pace>>,
     ) -> Terms {
-        Terms { options: slices.options, is_sliced: true, ..self.terms(victims, budget, pace) }
+        Terms { options: slices.options, is_sliced: true, ..self.terms(budget, pace) }
     }
 
     /// False when it ended early.
@@ -250,7 +249,7 @@ impl Inner {
             };
             // Nothing is dropped, so hardly anything has to be copied.
             let options = MergeOptions { stitch_bytes_min: 0, ..slices.options };
-            let terms = Terms { victims: Victims::default(), options, ..terms.clone() };
+            let terms = Terms { options, ..terms.clone() };
             if !self.slice_by_slice(Merge { bottom: false, ..merge }, &terms)? {
                 return Ok(false);
             }

@@ -21,6 +21,7 @@ use crate::version::Run;
 use crate::zone::{Budget, Stream};
 use crate::{Background, CreateOptions, Db, Options};
 
+mod emptying;
 mod slices;
 
 const ZONE_BYTES: u32 = 256 << 10;

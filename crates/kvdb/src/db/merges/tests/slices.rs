@@ -11,7 +11,7 @@ use super::{
     memory, open_with, options, terms,
 };
 use crate::Db;
-use crate::compaction::{MergeOptions, Victims};
+use crate::compaction::MergeOptions;
 use crate::db::merges::slices::{Tight, unfinished};
 use crate::db::merges::{Due, Leisure, bytes_of};
 use crate::format::Extent;
@@ -26,7 +26,7 @@ fn open_with_long_pieces(device: Arc<dyn Device>) -> Arc<Db> {
 
 fn merge_tightly(db: &Db, rows: Keyspace) -> kvfs_store::Result<()> {
     let tight = Tight { budget: Budget::Deleting, space: Budget::Reserve, pace: None };
-    db.inner.merge_tightly(rows.0, &Victims::default(), &tight).map(drop)
+    db.inner.merge_tightly(rows.0, &tight).map(drop)
 }
 
 fn runs(db: &Db, rows: Keyspace) -> usize {
@@ -34,7 +34,7 @@ fn runs(db: &Db, rows: Keyspace) -> usize {
 }
 
 /// Takes zones until so many are left.
-fn leave(db: &Db, zones: u64) -> Vec<Extent> {
+pub(super) fn leave(db: &Db, zones: u64) -> Vec<Extent> {
     let free = || db.inner.ctx.zones.free_bytes(Budget::Reserve) / u64::from(ZONE_BYTES);
     let mut taken = Vec::new();
     while free() > zones {

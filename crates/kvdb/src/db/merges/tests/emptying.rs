@@ -1,0 +1,114 @@
+//! Passes that empty zones.
+
+use std::sync::Arc;
+
+use kvfs_device::{CrashMode, Device, Rng};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
+
+use super::slices::leave;
+use super::{crash_device, open_on};
+use crate::Db;
+use crate::zone::{Budget, Stream};
+
+const FILES: u32 = 12;
+const BLOCKS: u64 = 64;
+
+/// By file and block: what it was filled with.
+type Fills = Vec<Vec<u8>>;
+
+fn write(db: &Db, data: Keyspace, file: u32, first: u64, fills: &[u8]) {
+    let mut batch = Batch::new();
+    let blocks: Vec<u8> = fills.iter().flat_map(|&fill| [fill; BLOCK_BYTES]).collect();
+    batch.put_blocks(data, file.to_be_bytes().to_vec(), first, blocks);
+    db.apply(batch, Durability::Synced).expect("applies");
+}
+
+fn flush(db: &Db) {
+    db.inner.seal_if(|active| active.bytes() > 0);
+    db.inner.flush_all().expect("flushes");
+}
+
+/// Files of a zone each, of which two fifths were overwritten since: two runs.
+fn half_dead_zones(db: &Db, seed: u64) -> (Keyspace, Fills) {
+    let mut rng = Rng::new(seed);
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let mut fills = vec![vec![1; BLOCKS as usize]; FILES as usize];
+    for (file, fills) in (0..).zip(&fills) {
+        write(db, data, file, 0, fills);
+    }
+    flush(db);
+    for (file, fills) in (0..).zip(&mut fills) {
+        for first in (0..BLOCKS).step_by(8) {
+            if rng.below(5) < 3 {
+                continue;
+            }
+            let piece = &mut fills[first as usize..][..8];
+            piece.fill(rng.range(2, 256) as u8);
+            write(db, data, file, first, piece);
+        }
+    }
+    flush(db);
+    (data, fills)
+}
+
+fn same(db: &Db, data: Keyspace, fills: &Fills, what: &str) {
+    let mut found = vec![0; BLOCKS as usize * BLOCK_BYTES];
+    for (file, fills) in (0_u32..).zip(fills) {
+        db.read_blocks(data, &file.to_be_bytes(), 0, &mut found).expect("reads");
+        for (block, found) in found.chunks_exact(BLOCK_BYTES).enumerate() {
+            assert!(found.iter().all(|byte| *byte == fills[block]), "{what}: block {block} of file {file}");
+        }
+    }
+    let findings = db.check().expect("checks").findings;
+    assert!(findings.is_empty(), "{what}: {findings:?}");
+}
+
+#[test]
+fn a_power_cut_at_any_step_of_emptying_zones_loses_nothing() {
+    for seed in 1..2 {
+        let device = crash_device();
+        let db = open_on(Arc::clone(&device) as Arc<dyn Device>);
+        let (data, fills) = half_dead_zones(&db, seed);
+        // What is dead is known.
+        db.inner.reclaim(Budget::Ordinary).expect("merges");
+        let free_zones = |db: &Db| db.inner.ctx.zones.space().zones_free;
+        db.inner.ctx.zones.close_stream(Stream::MergeBlock);
+        let taken = leave(&db, 24);
+        assert!(db.inner.victims_for_waiting().0.any(), "seed {seed}");
+        let (before, free_before) = (device.events_len(), free_zones(&db));
+        db.inner.note_garbage();
+        db.inner.reclaim(Budget::Ordinary).expect("empties zones");
+        let (after, free_after) = (device.events_len(), free_zones(&db));
+        assert!(free_after > free_before + 1, "seed {seed}: {free_before} zones were free, {free_after} are");
+        same(&db, data, &fills, "without a power cut");
+        drop(taken);
+        for event in before..=after {
+            let what = format!("seed {seed}, event {event} of {before}..{after}");
+            let mode = [CrashMode::KeepSubset, CrashMode::Tear][event % 2];
+            let image = device.image_at(event, seed, mode).expect("is in the log");
+            let opened = open_on(Arc::new(image));
+            let data = opened.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+            same(&opened, data, &fills, &what);
+            if event % 5 == 0 {
+                opened.inner.reclaim(Budget::Ordinary).unwrap_or_else(|error| panic!("{what}: {error}"));
+                same(&opened, data, &fills, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_zone_is_emptied_that_somebody_still_reads() {
+    let db = open_on(super::memory());
+    let (data, fills) = half_dead_zones(&db, 7);
+    db.inner.reclaim(Budget::Ordinary).expect("merges");
+    let _taken = leave(&db, 24);
+    let reader = db.inner.view();
+    assert!(db.inner.victims_for_waiting().0.any());
+    db.inner.note_garbage();
+    db.inner.reclaim(Budget::Ordinary).expect("empties zones");
+    assert!(!db.inner.victims_for_waiting().0.any(), "they would not become free");
+    assert!(db.inner.reclaim_wanted(Budget::Deleting), "there is something left to be done");
+    drop(reader);
+    same(&db, data, &fills, "after the reader has gone");
+}
