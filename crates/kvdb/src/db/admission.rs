@@ -158,8 +158,11 @@ impl Inner {
         loop {
             let seen = self.progress.rings();
             let is_emptying = self.is_emptying_zones();
-            if self.has_space(bytes, budget) || !is_emptying {
-                return Ok(self.has_space(bytes, budget));
+            if self.has_space(bytes, budget) {
+                return Ok(true);
+            }
+            if !is_emptying || self.stopping.load(Ordering::Acquire) {
+                return Ok(false);
             }
             self.health.check()?;
             self.progress.wait_after(seen, PROGRESS_WAIT_MAX);

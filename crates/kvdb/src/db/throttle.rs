@@ -42,6 +42,9 @@ pub(crate) struct Debt {
     pub(crate) shortage: f64,
 }
 
+/// Slower flushes than this make space no dearer (bytes each second).
+const SPACE_RATE_MIN: u64 = 32 << 20;
+
 /// Whether writers pay for a debt of merges. (Below half of what makes the full price they don't.)
 pub(crate) fn is_charged(compaction_bytes: u64, compaction_bytes_full: u64) -> bool {
     compaction_bytes > compaction_bytes_full / 2
@@ -56,15 +59,21 @@ fn price(debt: Debt) -> f64 {
     let flush_price = over.min(1.0) + steep * steep * (PRICE_MAX - 1.0);
     let over = debt.compaction_bytes.saturating_sub(debt.compaction_bytes_full / 2);
     let compaction_price = over as f64 / debt.compaction_bytes_full.max(1) as f64;
-    // Zones are emptied the faster the more space is left for it.
-    let space_price = debt.shortage * debt.shortage * PRICE_MAX;
-    flush_price.min(PRICE_MAX).max(compaction_price.min(COMPACTION_PRICE_MAX)).max(space_price)
+    flush_price.min(PRICE_MAX).max(compaction_price.min(COMPACTION_PRICE_MAX))
+}
+
+/// What a byte costs while zones are emptied: that is the faster the more space is left for it.
+fn space_price(shortage: f64) -> f64 {
+    shortage * shortage * PRICE_MAX
 }
 
 /// How much time of all writers together one that adds `bytes` takes.
 pub(crate) fn cost(bytes: u64, debt: Debt) -> Duration {
     let flush_rate = if debt.flush_rate == 0 { FLUSH_RATE_UNKNOWN } else { debt.flush_rate };
     let seconds = bytes as f64 / flush_rate as f64 * price(debt);
+    // Small flushes are slow ones, and say nothing of how fast space is made.
+    let space_rate = flush_rate.max(SPACE_RATE_MIN);
+    let seconds = seconds.max(bytes as f64 / space_rate as f64 * space_price(debt.shortage));
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 

@@ -24,6 +24,9 @@ use crate::zone::Budget;
 /// them, and somebody may write a little all the time.
 const ROWS_PER_CHANGE: u64 = 16;
 
+/// Blocks are stitched, which costs less, but still new metadata for all of them.
+const BLOCKS_PER_CHANGE: u64 = 64;
+
 /// Where space is not short it is worth it when half of them may have been.
 const ROWS_PER_CHANGE_OF_MUCH: u64 = 2;
 
@@ -55,6 +58,8 @@ pub(crate) struct ReclaimState {
     seqno: AtomicU64,
     /// As `seqno`, of the last pass for ordinary writes, whatever came of it.
     seqno_of_writers: AtomicU64,
+    /// As `seqno`, of the last pass for anybody, as long as somebody reads what was there before one.
+    seqno_while_read: AtomicU64,
     /// As `seqno`, of the last pass at leisure.
     seqno_at_leisure: AtomicU64,
     /// The last one found no space for its merges.
@@ -63,6 +68,17 @@ pub(crate) struct ReclaimState {
     pub(crate) pause: AtomicU64,
     /// A pass at leisure is emptying zones.
     pub(crate) is_emptying: AtomicBool,
+}
+
+/// See [`Inner::emptying`].
+struct Emptying<'a>(&'a Inner);
+
+impl Drop for Emptying<'_> {
+    fn drop(&mut self) {
+        self.0.reclaims.is_emptying.store(false, Ordering::Relaxed);
+        self.0.update_debt();
+        self.0.progress.ring();
+    }
 }
 
 /// A pass over the runs of each keyspace.
@@ -95,6 +111,9 @@ impl Inner {
     /// Operations since the last reclaim that has done what one within `budget` can, those of transactions included.
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
         let mut known = self.reclaims.seqno.load(Ordering::Acquire);
+        if self.versions_outlived.any() {
+            known = known.max(self.reclaims.seqno_while_read.load(Ordering::Acquire));
+        }
         if budget == Budget::Ordinary {
             known = known.max(self.reclaims.seqno_of_writers.load(Ordering::Acquire));
         }
@@ -139,13 +158,10 @@ impl Inner {
     fn merge_at_leisure(&self, mark: Seqno, why: Leisure) -> Result<bool> {
         let mut has_skipped = false;
         let mut round = |victims: &Victims, is_later| {
-            self.note_emptying(victims.any());
             // Those who write may take what the zones were chosen for.
             let is_emptied = why == Leisure::ShortSpace && victims.any();
             let budget = if is_emptied { Budget::Deleting } else { Budget::Ordinary };
-            let round = self.merge_each(&Round { victims, budget, is_later }, why, &mut has_skipped);
-            self.note_emptying(false);
-            round
+            self.merge_each(&Round { victims, budget, is_later }, why, &mut has_skipped)
         };
         // Where space is short, zones are emptied on the way.
         let first = if why == Leisure::ShortSpace { self.victims_at_leisure() } else { Victims::default() };
@@ -155,28 +171,34 @@ impl Inner {
             // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
             // further, since he may take the reserve.
             self.reclaims.seqno_at_leisure.store(mark, Ordering::Release);
-            if !has_skipped && result.is_ok() && self.is_all_reclaimed() {
-                self.reclaims.seqno.store(mark, Ordering::Release);
+            if !has_skipped && result.is_ok() && !self.victims_for_waiting().0.any() {
+                self.note_all_reclaimed(mark);
             }
         }
         result
     }
 
-    fn note_emptying(&self, is_emptying: bool) {
-        self.reclaims.is_emptying.store(is_emptying, Ordering::Relaxed);
-        // Writers pay for it, and merges don't give way meanwhile.
+    /// Zones are being emptied while this lives: writers pay for it, who finds no space waits for it, and it does not give way.
+    fn emptying(&self) -> Emptying<'_> {
+        self.reclaims.is_emptying.store(true, Ordering::Relaxed);
         self.update_debt();
-        self.progress.ring();
+        Emptying(self)
     }
 
-    /// Whether the pass that has just ended has left nothing that another one could free. What somebody still reads hides that.
-    fn is_all_reclaimed(&self) -> bool {
-        !self.versions_outlived.any() && !self.victims_for_waiting().0.any()
+    /// After a pass that knew of all up to `mark`, and has left nothing that another one could free.
+    fn note_all_reclaimed(&self, mark: Seqno) {
+        if self.versions_outlived.any() {
+            // Who still reads may hide what there is.
+            self.reclaims.seqno_while_read.store(mark, Ordering::Release);
+        } else {
+            self.reclaims.seqno.store(mark, Ordering::Release);
+        }
     }
 
     /// Something that is no batch has left garbage.
     pub(crate) fn note_garbage(&self) {
         self.reclaims.seqno.store(NEVER, Ordering::Release);
+        self.reclaims.seqno_while_read.store(NEVER, Ordering::Release);
         self.reclaims.seqno_of_writers.store(NEVER, Ordering::Release);
         self.reclaims.seqno_at_leisure.store(NEVER, Ordering::Release);
     }
@@ -241,15 +263,17 @@ impl Inner {
         // Also where something found no space: zones of which little is left may be all that can be freed.
         let emptied =
             if full_is_false(merged.clone().map(drop)).is_ok() { self.empty_zones(budget) } else { Ok(true) };
+        if budget != Budget::Ordinary {
+            self.reclaims.is_stuck.store(matches!(merged, Err(StoreError::Full)), Ordering::Relaxed);
+        }
         let is_through = matches!((&merged, &emptied), (Ok(true), Ok(true)));
         let result = merged.and(emptied).map(drop);
-        if budget != Budget::Ordinary {
-            self.reclaims.is_stuck.store(matches!(result, Err(StoreError::Full)), Ordering::Relaxed);
-        }
         if budget == Budget::Ordinary {
             self.reclaims.seqno_of_writers.store(mark, Ordering::Release);
         }
-        if (is_through && self.is_all_reclaimed()) || (result.is_err() && budget != Budget::Ordinary) {
+        if is_through && !self.victims_for_waiting().0.any() {
+            self.note_all_reclaimed(mark);
+        } else if result.is_err() && budget != Budget::Ordinary {
             self.reclaims.seqno.store(mark, Ordering::Release);
         }
         if is_through {
@@ -366,10 +390,12 @@ impl Inner {
             }
             let is_tuple = self.keyspaces.kind(keyspace)? == KeyspaceKind::Tuple;
             let fits = self.keyspace_fits(keyspace)?;
+            let is_emptied = fits && round.concerns(runs);
             let is_due = match why {
-                _ if fits && round.concerns(runs) => true,
+                _ if is_emptied => true,
                 Leisure::MuchGarbage => is_tuple && is_changed(runs, ROWS_PER_CHANGE_OF_MUCH),
-                Leisure::ShortSpace => !is_tuple || is_changed(runs, ROWS_PER_CHANGE),
+                Leisure::ShortSpace if is_tuple => is_changed(runs, ROWS_PER_CHANGE),
+                Leisure::ShortSpace => is_deleted_of(runs) || is_changed(runs, BLOCKS_PER_CHANGE),
                 Leisure::OldGarbage => true,
             };
             if !is_due {
@@ -378,6 +404,7 @@ impl Inner {
             }
             drop(view);
             let is_done = if fits {
+                let _emptying = is_emptied.then(|| self.emptying());
                 self.merge_at_once_beside_others(keyspace, round)?
             } else {
                 // Of what is copied as a whole nothing is left to be emptied; and what others merge meanwhile, this does not.
@@ -450,6 +477,14 @@ fn is_changed(runs: &[Arc<Run>], rows_per_change: u64) -> bool {
     let changes =
         sum(newer, |piece| piece.records.saturating_add(piece.tombstones.saturating_mul(CHANGES_OF_RANGE)));
     changes.saturating_mul(rows_per_change) >= rows
+}
+
+/// Whether anything was deleted since the oldest of these runs: of blocks that may be much.
+fn is_deleted_of(runs: &[Arc<Run>]) -> bool {
+    let newer = runs
+        .split_last()
+        .map_or(runs, |(oldest, newer)| if newer.is_empty() { std::slice::from_ref(oldest) } else { newer });
+    newer.iter().flat_map(|run| &run.pieces).any(|piece| piece.desc().tombstones > 0)
 }
 
 /// Whether a merge of all runs of a keyspace may free anything.

@@ -9,13 +9,13 @@
 //! Invariants: what lies in the chosen zones fits the space that is free before the first of them is; nobody but runs has
 //! anything there, neither transactions nor the journal nor those who read what has been merged since.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{Inner, bytes_of};
 use crate::compaction::Victims;
 use crate::format::{ZoneId, ZoneUse};
-use crate::version::Run;
+use crate::version::{Run, Version};
 use crate::zone::{Budget, ZoneRow, ZoneState};
 
 /// A zone with less live data than this share is emptied whenever one looks at it: at least three of them become at most two.
@@ -37,7 +37,7 @@ const SHORTAGE_PRESSING: f64 = 0.5;
 /// For somebody who waits until this is: one part in so many of the capacity, and no more than so much (bytes), lest he wait for
 /// minutes.
 const SHARE_WAITED_FOR: u64 = 32;
-const BYTES_WAITED_FOR_MAX: u64 = 1 << 30;
+const BYTES_WAITED_FOR_MAX: u64 = 256 << 20;
 
 /// A pass at leisure copies no more than one part in so many of the capacity, or so much if that is more (bytes): somebody may come to
 /// wait for its end.
@@ -49,6 +49,9 @@ const ZONES_BEGUN: u64 = 3;
 
 /// Zones of the reserve that no pass takes.
 const ZONES_LEFT: u64 = 2;
+
+/// Where readers hold so many that would be free without them, no more are emptied but for somebody who waits.
+const ZONES_OF_READERS: u64 = 4;
 
 /// How far one goes.
 struct Limits {
@@ -119,6 +122,9 @@ fn emptiable<'a>(
 impl Inner {
     /// The zones that are worth emptying while nobody waits.
     pub(super) fn victims_at_leisure(&self) -> Victims {
+        if self.readers_hold_zones() {
+            return Victims::default();
+        }
         let wanted = self.bytes_at_leisure();
         let gain_bytes = wanted.saturating_sub(self.ctx.zones.free_bytes(Budget::Ordinary));
         let percent_more = (LIVE_PERCENT_MAX - POOR_PERCENT) * gain_bytes / wanted.max(1);
@@ -150,7 +156,7 @@ impl Inner {
     /// be done without it.
     pub(super) fn victims_for_waiting(&self) -> (Victims, Budget) {
         let victims = self.victims_in(Budget::Deleting, 0);
-        if victims.any() {
+        if victims.any() || self.readers_hold_zones() {
             return (victims, Budget::Deleting);
         }
         let victims = self.victims_in(Budget::Reserve, ZONES_LEFT);
@@ -163,9 +169,13 @@ impl Inner {
     fn victims_in(&self, budget: Budget, zones_left: u64) -> Victims {
         let zones = &self.ctx.zones;
         let gain_bytes = self.bytes_waited_for().saturating_sub(zones.free_bytes(Budget::Ordinary));
-        let begun_bytes = (ZONES_BEGUN + zones_left) * u64::from(zones.zone_bytes());
-        let taken_bytes = self.bytes_waiting() + self.bytes_of_metadata() + begun_bytes;
+        let zone_bytes = u64::from(zones.zone_bytes());
+        let begun_bytes = (ZONES_BEGUN + zones_left) * zone_bytes;
+        let taken_bytes = self.bytes_waiting() + self.bytes_of_metadata_at_once() + begun_bytes;
         let room_bytes = zones.free_bytes(budget).saturating_sub(taken_bytes);
+        // What a pass that ended half-way has left of some zones may be brought to its end.
+        let is_least = budget == Budget::Reserve && zones.free_bytes(budget) >= ZONES_BEGUN * zone_bytes;
+        let room_bytes = room_bytes.max(if is_least { zone_bytes } else { 0 });
         // As much metadata as a pass writes becomes free in its end.
         let gain_bytes_min = self.flush_slack_bytes();
         self.victims(&Limits { gain_bytes, room_bytes, live_percent_max: LIVE_PERCENT_MAX, gain_bytes_min })
@@ -181,12 +191,34 @@ impl Inner {
         share_bytes.min(BYTES_WAITED_FOR_MAX).max(4 * self.flush_slack_bytes())
     }
 
-    /// What a pass over all runs writes besides what it copies: new metadata of all pieces, twice.
+    /// What a pass over all runs writes besides what it copies: new metadata of all pieces, twice (bytes).
     fn bytes_of_metadata(&self) -> u64 {
+        2 * self.sum_of_runs(|run| run.pieces.iter().map(|piece| u64::from(piece.desc().meta_len)).sum())
+    }
+
+    /// How much of that there is beside the old one at a time: each piece that comes in lets those go that it replaces (bytes).
+    fn bytes_of_metadata_at_once(&self) -> u64 {
+        let longest = |run: &Run| run.pieces.iter().map(|piece| u64::from(piece.desc().meta_len)).max();
+        (4 * self.sum_of_runs(|run| longest(run).unwrap_or(0))).min(self.bytes_of_metadata())
+    }
+
+    fn sum_of_runs(&self, of: impl Fn(&Run) -> u64) -> u64 {
+        self.view().version.keyspaces().flat_map(|(_, runs)| runs).map(|run| of(run)).sum()
+    }
+
+    /// Whether many zones would be free if nobody read what has been merged since.
+    fn readers_hold_zones(&self) -> bool {
         let view = self.view();
-        let pieces = view.version.keyspaces().flat_map(|(_, runs)| runs).flat_map(|run| &run.pieces);
-        let meta_bytes: u64 = pieces.map(|piece| u64::from(piece.desc().meta_len)).sum();
-        2 * meta_bytes
+        let held: HashSet<ZoneId> =
+            uses_of(&view.version, |_, _| true).map(|zone_use| zone_use.zone).collect();
+        let zones_of = |old: &Version| {
+            let uses = uses_of(old, |_, _| true);
+            uses.map(|zone_use| zone_use.zone)
+                .filter(|zone| !held.contains(zone))
+                .collect::<HashSet<_>>()
+                .len() as u64
+        };
+        self.versions_outlived.sum(zones_of) >= ZONES_OF_READERS
     }
 
     /// What whoever writes may count on besides what is free, since it is made free for him (bytes). What is overwritten but not merged
@@ -208,11 +240,15 @@ impl Inner {
     fn emptiable(&self, may_be: impl Fn(u32, &[Arc<Run>]) -> bool) -> Vec<ZoneRow> {
         let zones = self.ctx.zones.rows();
         let view = self.view();
-        let runs = view.version.keyspaces().filter(|(keyspace, runs)| may_be(*keyspace, runs));
-        let pieces = runs.flat_map(|(_, runs)| runs).flat_map(|run| &run.pieces);
-        let uses = pieces.flat_map(|piece| &piece.desc().zones);
-        emptiable(zones, self.ctx.zones.zone_bytes().into(), uses)
+        emptiable(zones, self.ctx.zones.zone_bytes().into(), uses_of(&view.version, may_be))
     }
+}
+
+/// What the runs have of those keyspaces of which `may_be` says so.
+fn uses_of(version: &Version, may_be: impl Fn(u32, &[Arc<Run>]) -> bool) -> impl Iterator<Item = &ZoneUse> {
+    let runs = version.keyspaces().filter(move |(keyspace, runs)| may_be(*keyspace, runs));
+    let pieces = runs.flat_map(|(_, runs)| runs).flat_map(|run| &run.pieces);
+    pieces.flat_map(|piece| &piece.desc().zones)
 }
 
 #[cfg(test)]
