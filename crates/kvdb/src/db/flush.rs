@@ -22,7 +22,7 @@ use crate::iter::{CompactionIter, KeepRules, Kept, surviving_tombstones};
 use crate::memtable::MemTable;
 use crate::run::Piece;
 use crate::version::Edit;
-use crate::zone::{Budget, Stream};
+use crate::zone::{Budget, Lane, Stream};
 
 /// Collects the pieces of one run.
 #[derive(Default)]
@@ -156,24 +156,25 @@ impl Inner {
         };
         let mut below = Below::new(view.version.runs(keyspace).to_vec(), self.flush_readers());
         let spec =
-            OutputSpec { copy_bound: copy, ..self.output_spec(keyspace, &meta, true, Budget::Reserve) };
+            OutputSpec { copy_bound: copy, ..self.output_spec(keyspace, &meta, None, Budget::Reserve) };
         let written = write_table(table, spec, rules, &mut below)?;
         self.counters.note_lost_blocks(below.tell_lost(&meta.name));
         Ok(written)
     }
 
+    /// Of the merge in `lane`, or of a flush.
     pub(crate) fn output_spec(
         &self,
         keyspace: u32,
         meta: &KeyspaceMeta,
-        flush: bool,
+        lane: Option<Lane>,
         budget: Budget,
     ) -> OutputSpec {
-        let stream = match (meta.kind, flush) {
-            (KeyspaceKind::Tuple, true) => Stream::FlushTuple,
-            (KeyspaceKind::Block, true) => Stream::FlushBlock,
-            (KeyspaceKind::Tuple, false) => Stream::MergeTuple,
-            (KeyspaceKind::Block, false) => Stream::MergeBlock,
+        let stream = match (meta.kind, lane) {
+            (KeyspaceKind::Tuple, None) => Stream::FlushTuple,
+            (KeyspaceKind::Block, None) => Stream::FlushBlock,
+            (KeyspaceKind::Tuple, Some(lane)) => Stream::MergeTuple(lane),
+            (KeyspaceKind::Block, Some(lane)) => Stream::MergeBlock(lane),
         };
         OutputSpec {
             ctx: Arc::clone(&self.ctx),

@@ -28,7 +28,7 @@ use crate::compaction::{Finished, MergeJob, MergeOptions, Pace, Sink, Victims, p
 use crate::iter::KeepRules;
 use crate::run::Piece;
 use crate::version::{Edit, Run, RunId};
-use crate::zone::Budget;
+use crate::zone::{Budget, Lane};
 
 mod pace;
 mod reclaim;
@@ -106,6 +106,8 @@ impl Urgent {
 /// On whose behalf a merge runs, and how.
 #[derive(Clone)]
 struct Terms {
+    /// Whose zones it fills.
+    lane: Lane,
     victims: Victims,
     budget: Budget,
     /// `None`: somebody waits for it.
@@ -198,9 +200,9 @@ impl Inner {
         // The reserve belongs to flushes, deletions and reclaiming.
         let (budget, pace) = (Budget::Ordinary, Some(self.pace()));
         let done = match &due {
-            Due::AtOnce(merge) => self.run_merge(merge, self.terms(budget, pace)),
+            Due::AtOnce(merge) => self.run_merge(merge, self.terms(claim.lane(), budget, pace)),
             Due::InSlices(slices) => {
-                self.merge_in_slices(slices, &self.terms_of_slices(slices, budget, pace))
+                self.merge_in_slices(slices, &self.terms_of_slices(slices, claim.lane(), budget, pace))
             }
         };
         // Who waits for the claim counts on the space of the inputs.
@@ -231,8 +233,9 @@ impl Inner {
     }
 
     /// As merges run ordinarily.
-    fn terms(&self, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
+    fn terms(&self, lane: Lane, budget: Budget, pace: Option<Arc<dyn Pace>>) -> Terms {
         Terms {
+            lane,
             victims: Victims::default(),
             budget,
             pace,
@@ -355,7 +358,7 @@ impl Inner {
         let Some(newest) = merge.inputs.first() else { return Ok(true) };
         let start = self.clock.monotonic();
         let meta = self.keyspaces.get(merge.keyspace)?;
-        let mut spec = self.output_spec(merge.keyspace, &meta, false, terms.budget);
+        let mut spec = self.output_spec(merge.keyspace, &meta, Some(terms.lane), terms.budget);
         spec.pace.clone_from(&terms.pace);
         spec.piece_bytes = terms.options.piece_bytes;
         spec.copies_meta = terms.copies_meta();

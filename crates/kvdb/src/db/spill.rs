@@ -44,7 +44,7 @@ impl Inner {
             let meta = self.keyspaces.get(keyspace)?;
             // Nobody pins a position inside of a transaction; below it there may be anything.
             let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: meta.merger.clone() };
-            let mut spec = self.output_spec(keyspace, &meta, true, budget);
+            let mut spec = self.output_spec(keyspace, &meta, None, budget);
             spec.stream = match spec.stream {
                 Stream::FlushBlock => Stream::SpillBlock,
                 _ => Stream::SpillTuple,

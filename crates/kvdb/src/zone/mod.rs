@@ -28,8 +28,17 @@ use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub use bound::{Bindings, Bound, Place};
 use table::Table;
 
+/// One of the merges that are under way at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(pub u32);
+
+impl Lane {
+    /// Of who merges alone.
+    pub const FIRST: Self = Self(0);
+}
+
 /// Who writes: each stream fills a zone of its own, so that data which dies together lies together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stream {
     /// Tuples from memtables.
     FlushTuple,
@@ -39,23 +48,23 @@ pub enum Stream {
     SpillTuple,
     /// Blocks that a transaction has spilled.
     SpillBlock,
-    /// Tuples from merges.
-    MergeTuple,
-    /// Blocks from merges.
-    MergeBlock,
+    /// Tuples from a merge.
+    MergeTuple(Lane),
+    /// Blocks from a merge.
+    MergeBlock(Lane),
     /// Metadata of pieces.
     Meta,
 }
 
 impl Stream {
-    /// All streams.
+    /// All streams of who merges alone.
     pub const ALL: [Self; 7] = [
         Self::FlushTuple,
         Self::FlushBlock,
         Self::SpillTuple,
         Self::SpillBlock,
-        Self::MergeTuple,
-        Self::MergeBlock,
+        Self::MergeTuple(Lane::FIRST),
+        Self::MergeBlock(Lane::FIRST),
         Self::Meta,
     ];
 }
@@ -326,7 +335,15 @@ impl Zones {
     /// `stream` begins a new zone with its next extent; the one that it fills is free at once if it holds
     /// nothing.
     pub fn close_stream(&self, stream: Stream) {
-        self.table.lock().close_stream(stream);
+        self.table.lock().close_streams(|open| open == stream);
+    }
+
+    /// As [`Zones::close_stream`], those of merges that are none of the first.
+    pub fn close_other_lanes(&self) {
+        self.table.lock().close_streams(|open| match open {
+            Stream::MergeTuple(lane) | Stream::MergeBlock(lane) => lane != Lane::FIRST,
+            _ => false,
+        });
     }
 
     /// How often `zone` has become free since the store was opened; part of cache keys.

@@ -1,6 +1,6 @@
 //! The allocator's tables, without device and locks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kvfs_store::{Result, StoreError};
@@ -41,7 +41,7 @@ pub(super) struct Table {
     /// Closed zones of which at least half may still be filled: what a reopened store left behind.
     partly: BTreeSet<u32>,
     /// The zone that each stream fills.
-    open: [Option<u32>; Stream::ALL.len()],
+    open: BTreeMap<Stream, u32>,
     /// Free zones that only the manifest may take.
     manifest_zones: u32,
     can_grow: bool,
@@ -56,7 +56,7 @@ impl Table {
             entries: Vec::new(),
             free: BTreeSet::new(),
             partly: BTreeSet::new(),
-            open: [None; Stream::ALL.len()],
+            open: BTreeMap::new(),
             manifest_zones: 1,
             can_grow: true,
             failed: None,
@@ -149,7 +149,7 @@ impl Table {
         len_max: u32,
         budget: Budget,
     ) -> Option<Extent> {
-        if let Some(zone) = self.open[stream as usize]
+        if let Some(&zone) = self.open.get(&stream)
             && self.room(zone) >= len_min
         {
             return Some(self.bump(zone, len_max));
@@ -158,7 +158,7 @@ impl Table {
             Some(zone) => zone,
             None => self.take_zone(self.zones_held_back(budget))?,
         };
-        if let Some(full) = self.open[stream as usize].replace(zone) {
+        if let Some(full) = self.open.insert(stream, zone) {
             self.close(full);
         }
         self.entries[zone as usize].state = ZoneState::Open(stream);
@@ -287,8 +287,11 @@ impl Table {
         self.note_partly(zone_use.zone.0);
     }
 
-    pub(super) fn close_stream(&mut self, stream: Stream) {
-        if let Some(zone) = self.open[stream as usize].take() {
+    /// Those of which `is_meant` says so.
+    pub(super) fn close_streams(&mut self, is_meant: impl Fn(Stream) -> bool) {
+        let closed: Vec<u32> =
+            self.open.extract_if(.., |stream, _| is_meant(*stream)).map(|(_, zone)| zone).collect();
+        for zone in closed {
             self.close(zone);
         }
     }

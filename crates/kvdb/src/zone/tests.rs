@@ -116,7 +116,7 @@ fn no_live_byte_is_ever_given_out_again() {
 fn streams_fill_zones_of_their_own_from_the_start() {
     let zones = zones(20, 20);
     let first = zones.allocate(Stream::FlushTuple, 8192, Budget::Ordinary).unwrap();
-    let other = zones.allocate(Stream::MergeTuple, 8192, Budget::Ordinary).unwrap();
+    let other = zones.allocate(Stream::MergeTuple(Lane::FIRST), 8192, Budget::Ordinary).unwrap();
     let second = zones.allocate(Stream::FlushTuple, 4096, Budget::Ordinary).unwrap();
     assert_eq!(second.addr, first.addr + 8192);
     assert_ne!(zones.zone_of(other.addr), zones.zone_of(first.addr));
@@ -124,6 +124,28 @@ fn streams_fill_zones_of_their_own_from_the_start() {
     assert_eq!((rest.addr, rest.len), (second.addr + 4096, ZONE_BYTES - 12288));
     let next = zones.allocate_up_to(Stream::FlushTuple, ZONE_BYTES, Budget::Ordinary).unwrap();
     assert_eq!(next.len, ZONE_BYTES);
+}
+
+#[test]
+fn what_two_merges_write_lies_in_zones_of_their_own() {
+    let zones = zones(20, 20);
+    let allocate =
+        |lane| zones.allocate(Stream::MergeTuple(Lane(lane)), ZONE_BYTES / 4, Budget::Ordinary).unwrap();
+    let free = zones.space().zones_free;
+    let by_turns: Vec<[Extent; 2]> = (0..4).map(|_| [0, 1].map(allocate)).collect();
+    assert_eq!(zones.space().zones_free, free - 2);
+    for [first, _] in &by_turns {
+        zones.release(*first);
+    }
+    // One merge has been merged again: all that it wrote is free, whatever the other one still holds.
+    zones.close_stream(Stream::MergeTuple(Lane::FIRST));
+    assert_eq!(zones.space().zones_free, free - 1);
+    let third = allocate(2);
+    zones.close_other_lanes();
+    let is_open = |state| matches!(state, ZoneState::Open(_));
+    assert!(!zones.table().into_iter().any(|(_, state, _)| is_open(state)));
+    // Half a zone and more is filled by whoever comes next.
+    assert_eq!(allocate(0).addr, third.addr + u64::from(third.len));
 }
 
 #[test]
@@ -138,12 +160,12 @@ fn a_zone_becomes_free_with_its_last_live_byte_and_a_new_generation() {
     assert_eq!((zones.generation(zone), zones.space().zones_free), (0, free - 1));
     zones.release(extent);
     assert_eq!((zones.generation(zone), zones.space().zones_free), (1, free));
-    let again = zones.allocate(Stream::MergeBlock, 4096, Budget::Ordinary).unwrap();
+    let again = zones.allocate(Stream::MergeBlock(Lane::FIRST), 4096, Budget::Ordinary).unwrap();
     assert_eq!(again.addr, extent.addr);
     // An open zone starts over.
     zones.release(again);
     assert_eq!(zones.generation(zone), 2);
-    assert_eq!(zones.allocate(Stream::MergeBlock, 4096, Budget::Ordinary).unwrap(), again);
+    assert_eq!(zones.allocate(Stream::MergeBlock(Lane::FIRST), 4096, Budget::Ordinary).unwrap(), again);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::{Inner, Terms, bytes_of, full_is_false};
 use crate::compaction::{Pace, Victims};
 use crate::format::PieceDesc;
 use crate::version::Run;
-use crate::zone::Budget;
+use crate::zone::{Budget, Lane};
 
 /// At leisure all rows of a keyspace are merged when one of so many may have been overwritten or deleted: it goes over all of
 /// them, and somebody may write a little all the time.
@@ -239,7 +239,9 @@ impl Inner {
 
     /// Waits until the merges under way have ended, at their next piece, and have given back what they hold.
     pub(crate) fn end_merges(&self) {
-        drop(self.claim_all());
+        let alone = self.claim_all();
+        self.ctx.zones.close_other_lanes();
+        drop(alone);
     }
 
     /// Waits until no merge is under way.
@@ -255,6 +257,7 @@ impl Inner {
         if alone.is_needless(passes) {
             return Ok(());
         }
+        self.ctx.zones.close_other_lanes();
         let before = self.ctx.zones.free_bytes(Budget::Ordinary);
         // One pass over all that is stored does both.
         let (victims, within) = self.victims_for_waiting();
@@ -373,7 +376,7 @@ impl Inner {
         if round.is_worth_it(runs)? && !self.stopping.load(Ordering::Acquire) {
             let merge = self.merge_of(keyspace, runs, &[]);
             drop(view);
-            self.run_merge(&merge, self.terms_of_reclaim(round, None))?;
+            self.run_merge(&merge, self.terms_of_reclaim(round, Lane::FIRST, None))?;
         }
         Ok(())
     }
@@ -420,8 +423,8 @@ impl Inner {
 
     /// As passes run: what does not have to be copied is not, however short. A pass goes over all that is stored, and a short
     /// stretch between long ones would be copied by each of them.
-    fn terms_of_reclaim(&self, round: &Round<'_>, pace: Option<Arc<dyn Pace>>) -> Terms {
-        let mut terms = Terms { victims: round.victims.clone(), ..self.terms(round.budget, pace) };
+    fn terms_of_reclaim(&self, round: &Round<'_>, lane: Lane, pace: Option<Arc<dyn Pace>>) -> Terms {
+        let mut terms = Terms { victims: round.victims.clone(), ..self.terms(lane, round.budget, pace) };
         if terms.options.stitch_bytes_min < u64::MAX {
             terms.options.stitch_bytes_min = terms.options.stitch_bytes_min.min(BLOCK_BYTES as u64);
         }
@@ -437,7 +440,7 @@ impl Inner {
         drop(view);
         let claim = alone.narrow(merge.runs());
         self.work.ring();
-        let terms = self.terms_of_reclaim(round, Some(self.pace()));
+        let terms = self.terms_of_reclaim(round, claim.lane(), Some(self.pace()));
         let done = self.run_merge(&merge, terms);
         // Who waits for the claim counts on the space of the inputs.
         drop(merge);

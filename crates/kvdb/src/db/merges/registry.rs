@@ -2,7 +2,7 @@
 //!
 //! Thread safety: shared by reference; one lock, held while a merge is chosen, never during its work.
 //!
-//! Invariants: no run is in two claims, as input or as output. While somebody holds [`Exclusive`] nobody else has a
+//! Invariants: no run is in two claims, as input or as output, nor is a lane. While somebody holds [`Exclusive`] nobody else has a
 //! claim; while somebody waits for it no new claim is made, so those that are there end, and he gets it.
 
 use std::collections::BTreeSet;
@@ -12,13 +12,15 @@ use parking_lot::{Condvar, Mutex};
 
 use super::reclaim::Leisure;
 use crate::version::RunId;
+use crate::zone::Lane;
 
 /// The merges under way.
 #[derive(Default)]
 struct State {
     /// Inputs and outputs of all claims.
     busy: BTreeSet<RunId>,
-    claims: usize,
+    /// One for each claim.
+    lanes: BTreeSet<Lane>,
     claims_large: usize,
     /// Who waits until all claims have ended.
     waiting: usize,
@@ -33,11 +35,19 @@ struct State {
 }
 
 impl State {
-    fn take(&mut self, runs: &[RunId], is_large: bool) {
+    fn claims(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Returns the first lane that nobody has.
+    fn take(&mut self, runs: &[RunId], is_large: bool) -> Lane {
         debug_assert!(runs.iter().all(|run| !self.busy.contains(run)), "a run belongs to one merge");
         self.busy.extend(runs);
-        self.claims += 1;
         self.claims_large += usize::from(is_large);
+        let taken = self.lanes.len() as u32;
+        let lane = (0..taken).map(Lane).find(|lane| !self.lanes.contains(lane)).unwrap_or(Lane(taken));
+        self.lanes.insert(lane);
+        lane
     }
 }
 
@@ -67,6 +77,7 @@ pub(super) struct Claim<'a> {
     registry: &'a Registry,
     runs: Vec<RunId>,
     is_large: bool,
+    lane: Lane,
 }
 
 /// All runs belong to the holder until this is dropped.
@@ -75,12 +86,19 @@ pub(super) struct Exclusive<'a> {
     pass: u64,
 }
 
+impl Claim<'_> {
+    /// Nobody else has it meanwhile.
+    pub(super) fn lane(&self) -> Lane {
+        self.lane
+    }
+}
+
 impl<'a> Exclusive<'a> {
     /// Goes on with a claim of these runs alone, for a large merge.
     pub(super) fn narrow(self, runs: Vec<RunId>) -> Claim<'a> {
         // `self` is dropped behind the lock: until then nobody claims anything.
-        self.registry.state.lock().take(&runs, true);
-        Claim { registry: self.registry, runs, is_large: true }
+        let lane = self.registry.state.lock().take(&runs, true);
+        Claim { registry: self.registry, runs, is_large: true, lane }
     }
 
     /// The holder has gone over all runs.
@@ -117,19 +135,19 @@ impl Registry {
         let Some((chosen, runs, is_large)) = choose(&Busy { runs: &state.busy, large_may_begin })? else {
             return Ok(None);
         };
-        state.take(&runs, is_large);
+        let lane = state.take(&runs, is_large);
         drop(state);
-        Ok(Some((chosen, Claim { registry: self, runs, is_large })))
+        Ok(Some((chosen, Claim { registry: self, runs, is_large, lane })))
     }
 
     /// Waits until all claims have ended; [`Registry::is_wanted`] asks them to. `tell` is called once somebody who
     /// looks there learns of it.
     pub(super) fn exclusive(&self, tell: impl FnOnce()) -> Exclusive<'_> {
         let mut state = self.state.lock();
-        if state.is_exclusive || state.claims > 0 {
+        if state.is_exclusive || state.claims() > 0 {
             state.waiting += 1;
             parking_lot::MutexGuard::unlocked(&mut state, tell);
-            while state.is_exclusive || state.claims > 0 {
+            while state.is_exclusive || state.claims() > 0 {
                 self.ended.wait(&mut state);
             }
             state.waiting -= 1;
@@ -146,7 +164,7 @@ impl Registry {
 
     /// Merges under way.
     pub(crate) fn claims(&self) -> usize {
-        self.state.lock().claims
+        self.state.lock().claims()
     }
 
     /// Claims and passes that have ended so far: look at this, then for a merge, then [`Self::wait_for_end`].
@@ -161,7 +179,7 @@ impl Registry {
             if state.ends != seen {
                 return true;
             }
-            if state.claims == 0 && !state.is_exclusive && state.waiting == 0 {
+            if state.claims() == 0 && !state.is_exclusive && state.waiting == 0 {
                 return false;
             }
             self.ended.wait(&mut state);
@@ -190,7 +208,7 @@ impl Drop for Claim<'_> {
         for run in &self.runs {
             state.busy.remove(run);
         }
-        state.claims -= 1;
+        state.lanes.remove(&self.lane);
         state.claims_large -= usize::from(self.is_large);
         state.ends += 1;
         drop(state);
@@ -232,6 +250,19 @@ mod tests {
         assert!(claim(&registry, &[4], false).is_none());
         drop(second);
         assert_eq!(registry.claims(), 0);
+    }
+
+    #[test]
+    fn each_merge_has_a_lane_of_its_own_and_the_first_that_is_free() {
+        let registry = Registry::new(4);
+        let first = claim(&registry, &[1], false).expect("free");
+        let second = claim(&registry, &[2], false).expect("free");
+        assert_eq!((first.lane(), second.lane()), (Lane(0), Lane(1)));
+        drop(first);
+        let third = claim(&registry, &[3], false).expect("free");
+        assert_eq!((second.lane(), third.lane()), (Lane(1), Lane(0)));
+        drop((second, third));
+        assert_eq!(registry.exclusive(|| ()).narrow(vec![RunId(1)]).lane(), Lane::FIRST);
     }
 
     #[test]

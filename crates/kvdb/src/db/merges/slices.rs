@@ -8,12 +8,14 @@
 //! keyspace become one in the end, but the newest data is copied once for each run.
 //!
 //! What is cut becomes a new run of the same age, which comes before all of that age. So it may be cut only where none of these
-//! has newer versions of its keys, and what was cut of the newest input is merged before anything older is ([`Unfinished`]).
+//! has newer versions of its keys, and what was cut of the newest input is merged before anything older is ([`Unfinished`]). A cut
+//! that ended early goes on as one: what it has made shares its zones with what is being cut.
 //!
 //! Thread safety: the caller has claimed the runs ([`Slices::runs`]), or has all. Invariants: as for merges that end early;
 //! nobody here holds a version while a slice is over, since that would hold the space. Readers may: where nobody waits for the
 //! merge, it ends before what they hold comes to much.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,11 +24,12 @@ use std::time::Duration;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
 use super::reclaim::is_worth_it;
+use super::registry::Claim;
 use super::{Inner, Merge, Terms};
 use crate::compaction::{MergeOptions, Pace};
-use crate::format::SECTOR_BYTES;
+use crate::format::{SECTOR_BYTES, ZoneId};
 use crate::version::{Run, RunId};
-use crate::zone::Budget;
+use crate::zone::{Budget, Lane};
 
 /// With shorter pieces, metadata would take a large part of the space (bytes).
 const PIECE_BYTES_MIN: u64 = 256 << 10;
@@ -60,6 +63,9 @@ pub(super) struct Slices {
     /// Newest first, and what each of them is called when it has been cut.
     inputs: Vec<(RunId, RunId)>,
     output: RunId,
+    /// They are the rest of one run whose cut has ended early, and the output has the beginning. Merged as others are, they would be
+    /// copied without giving space back: the piece that is cut holds all of it until its end.
+    is_cut: bool,
     options: MergeOptions,
 }
 
@@ -97,12 +103,13 @@ impl Inner {
                     return Ok(false);
                 }
                 // What was begun comes first (see `slices_of`), of which its output and one behind that are the least.
-                let (range, output, least) = match unfinished {
-                    Some(Unfinished { range, output }) => {
-                        (range.clone(), Some(runs[output].id), output + 2 - range.start)
-                    }
-                    None => (0..runs.len(), None, 2),
+                let (range, least) = match &unfinished {
+                    Some(cut) if cut.is_cut => (cut.range.clone(), cut.range.len()),
+                    Some(begun) => (begun.range.clone(), begun.output + 2 - begun.range.start),
+                    None => (0..runs.len(), 2),
                 };
+                let output = unfinished.as_ref().map(|begun| runs[begun.output].id);
+                let is_cut = unfinished.as_ref().is_some_and(|begun| begun.is_cut);
                 let (options, count) =
                     self.slicing(kind, &runs[range.clone()], self.room_for_slices(tight.space));
                 let is_begun = count_max < usize::MAX;
@@ -111,13 +118,16 @@ impl Inner {
                 }
                 let count = count.min(count_max).max(least).min(range.len());
                 let inputs = &runs[range.start..range.start + count];
-                (self.slices_into(output, keyspace, inputs, options), count == runs.len(), count <= least)
+                let slices = Slices { is_cut, ..self.slices_into(output, keyspace, inputs, options) };
+                // What is cut still has what a merge would drop.
+                (slices, count == runs.len() && !is_cut, count <= least)
             };
             let claim = alone.map(|alone| alone.narrow(slices.runs()));
             if claim.is_some() {
                 self.work.ring();
             }
-            let terms = self.terms_of_slices(&slices, tight.space, tight.pace.clone());
+            let lane = claim.as_ref().map_or(Lane::FIRST, Claim::lane);
+            let terms = self.terms_of_slices(&slices, lane, tight.space, tight.pace.clone());
             let terms = Terms { leaves_space: !is_least, ..terms };
             let merged = self.merge_in_slices(&slices, &terms);
             drop(claim);
@@ -205,8 +215,9 @@ impl Inner {
     /// that it has done would be copied again.
     pub(super) fn slices_of(&self, keyspace: u32, runs: &[Arc<Run>], options: MergeOptions) -> Slices {
         match unfinished(runs) {
-            Some(Unfinished { range, output }) => {
-                self.slices_into(Some(runs[output].id), keyspace, &runs[range], options)
+            Some(Unfinished { range, output, is_cut }) => {
+                let slices = self.slices_into(Some(runs[output].id), keyspace, &runs[range], options);
+                Slices { is_cut, ..slices }
             }
             None => self.slices_into(None, keyspace, runs, options),
         }
@@ -223,22 +234,28 @@ impl Inner {
         let output = output.unwrap_or_else(|| self.new_run_id());
         let inputs = runs.iter().filter(|run| run.id != output);
         let inputs = inputs.map(|run| (run.id, self.new_run_id())).collect();
-        Slices { keyspace, inputs, output, options }
+        Slices { keyspace, inputs, output, is_cut: false, options }
     }
 
     /// As slices run: each merge ends after a piece.
     pub(super) fn terms_of_slices(
         &self,
         slices: &Slices,
+        lane: Lane,
         budget: Budget,
         pace: Option<Arc<dyn Pace>>,
     ) -> Terms {
-        Terms { options: slices.options, is_sliced: true, ..self.terms(budget, pace) }
+        Terms { options: slices.options, is_sliced: true, ..self.terms(lane, budget, pace) }
     }
 
     /// False when it ended early.
     pub(super) fn merge_in_slices(&self, slices: &Slices, terms: &Terms) -> Result<bool> {
         let keyspace = slices.keyspace;
+        if slices.is_cut {
+            let inputs: Vec<RunId> = slices.inputs.iter().map(|&(input, _)| input).collect();
+            let merge = self.merge_of_these(keyspace, &inputs, slices.output, |_| true);
+            return merge.map_or(Ok(true), |merge| self.cut(merge, terms));
+        }
         let mut inputs = Vec::new();
         for &(input, cut) in &slices.inputs {
             let is_to_be_cut =
@@ -247,10 +264,7 @@ impl Inner {
                 inputs.push(input);
                 continue;
             };
-            // Nothing is dropped, so hardly anything has to be copied.
-            let options = MergeOptions { stitch_bytes_min: 0, ..slices.options };
-            let terms = Terms { options, ..terms.clone() };
-            if !self.slice_by_slice(Merge { bottom: false, ..merge }, &terms)? {
+            if !self.cut(merge, terms)? {
                 return Ok(false);
             }
             inputs.push(cut);
@@ -262,6 +276,15 @@ impl Inner {
             Some(merge) => self.slice_by_slice(merge, terms),
             None => Ok(true),
         }
+    }
+
+    /// Makes shorter pieces, of nothing but what is there: none of it is dropped, so hardly anything has to be copied. False when
+    /// it ended early.
+    fn cut(&self, merge: Merge, terms: &Terms) -> Result<bool> {
+        let options = MergeOptions { stitch_bytes_min: 0, ..terms.options };
+        // There is no less space in the end, so it need not leave any.
+        let terms = Terms { options, leaves_space: false, ..terms.clone() };
+        self.slice_by_slice(Merge { bottom: false, ..merge }, &terms)
     }
 
     /// Whether what is made of it may come before all runs of its age, where a new run comes: that none of these has newer data for
@@ -354,6 +377,8 @@ impl Inner {
 pub(super) struct Unfinished {
     pub(super) range: Range<usize>,
     pub(super) output: usize,
+    /// A run was being cut: nothing older takes part, and the output lies where its rest does.
+    pub(super) is_cut: bool,
 }
 
 pub(super) fn unfinished(runs: &[Arc<Run>]) -> Option<Unfinished> {
@@ -365,8 +390,24 @@ pub(super) fn unfinished(runs: &[Arc<Run>]) -> Option<Unfinished> {
         let before =
             runs[..output].iter().rev().take_while(|run| run.age == of.age && is_beyond(run)).count();
         let is_begun = runs[output + 1..][..behind].iter().any(|run| of.ends_before(&run.lower_bound));
-        is_begun.then(|| Unfinished { range: output - before..output + 1 + behind, output })
+        let range = output - before..output + 1 + behind;
+        is_begun.then(|| {
+            let is_one = runs[range.clone()].iter().all(|run| run.age == of.age);
+            let mut rest = runs.iter().filter(|run| run.age == of.age && run.id != of.id);
+            Unfinished { range, output, is_cut: is_one && rest.any(|rest| shares_zones(of, rest)) }
+        })
     })
+}
+
+/// Whether most of the last piece of `output` lies in zones that `rest` has, too, as what was stitched from there does.
+fn shares_zones(output: &Run, rest: &Run) -> bool {
+    let zones_of_rest: HashSet<ZoneId> =
+        rest.pieces.iter().flat_map(|piece| &piece.desc().zones).map(|zone_use| zone_use.zone).collect();
+    let last = output.pieces.last().map(|piece| &piece.desc().zones[..]).unwrap_or_default();
+    let bytes = |is_meant: &dyn Fn(ZoneId) -> bool| -> u64 {
+        last.iter().filter(|zone_use| is_meant(zone_use.zone)).map(|zone_use| zone_use.bytes).sum()
+    };
+    bytes(&|zone| zones_of_rest.contains(&zone)) > bytes(&|_| true) / 2
 }
 
 /// Whether all keys of one run are less than those of the other.

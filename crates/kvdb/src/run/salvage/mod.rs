@@ -27,7 +27,7 @@ use crate::format::{
     ZoneUse,
 };
 use crate::memtable::{TombstoneSet, block_key};
-use crate::zone::{Budget, Stream};
+use crate::zone::{Budget, Lane, Stream};
 use meta::{FoundMeta, Stray};
 
 /// Data is read so many bytes at a time.
@@ -273,8 +273,8 @@ fn mend(
         return Ok(Mended::NotNeeded);
     }
     let stream = match piece.kind() {
-        KeyspaceKind::Tuple => Stream::MergeTuple,
-        KeyspaceKind::Block => Stream::MergeBlock,
+        KeyspaceKind::Tuple => Stream::MergeTuple(Lane::FIRST),
+        KeyspaceKind::Block => Stream::MergeBlock(Lane::FIRST),
     };
     let (ctx, keyspace) = (Arc::clone(piece.ctx()), piece.keyspace());
     let mut writer = PieceWriter::new(ctx, keyspace, piece.kind(), stream, Budget::Reserve, id());

@@ -8,7 +8,7 @@ use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, S
 use super::slices::leave;
 use super::{crash_device, open_on};
 use crate::Db;
-use crate::zone::{Budget, Stream};
+use crate::zone::{Budget, Lane, Stream};
 
 const FILES: u32 = 12;
 const BLOCKS: u64 = 64;
@@ -73,7 +73,7 @@ fn a_power_cut_at_any_step_of_emptying_zones_loses_nothing() {
         // What is dead is known.
         db.inner.reclaim(Budget::Ordinary).expect("merges");
         let free_zones = |db: &Db| db.inner.ctx.zones.space().zones_free;
-        db.inner.ctx.zones.close_stream(Stream::MergeBlock);
+        db.inner.ctx.zones.close_stream(Stream::MergeBlock(Lane::FIRST));
         let taken = leave(&db, zones_left);
         let (victims, budget) = db.inner.victims_for_waiting();
         assert!(victims.any() && budget == within, "seed {seed}: {budget:?}");

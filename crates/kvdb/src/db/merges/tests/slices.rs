@@ -8,14 +8,14 @@ use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Store, StoreError};
 
 use super::{
     CAPACITY, Free, KEYS, Model, Terms, ZONE_BYTES, change_and_flush, compare, crash_device, four_runs, key,
-    memory, open_with, options, terms,
+    memory, open_with, options, terms, write_run,
 };
 use crate::Db;
 use crate::compaction::MergeOptions;
 use crate::db::merges::slices::{Tight, unfinished};
 use crate::db::merges::{Due, Leisure, bytes_of};
 use crate::format::Extent;
-use crate::zone::{Budget, Stream};
+use crate::zone::{Budget, Lane, Stream};
 
 /// A store whose flushes make one piece of each table.
 fn open_with_long_pieces(device: Arc<dyn Device>) -> Arc<Db> {
@@ -39,7 +39,11 @@ pub(super) fn leave(db: &Db, zones: u64) -> Vec<Extent> {
     let mut taken = Vec::new();
     while free() > zones {
         taken.push(
-            db.inner.ctx.zones.allocate(Stream::MergeBlock, ZONE_BYTES, Budget::Reserve).expect("is free"),
+            db.inner
+                .ctx
+                .zones
+                .allocate(Stream::MergeBlock(Lane::FIRST), ZONE_BYTES, Budget::Reserve)
+                .expect("is free"),
         );
     }
     taken
@@ -50,7 +54,11 @@ fn leave_for_writes(db: &Db, bytes: u64) -> Vec<Extent> {
     let mut taken = Vec::new();
     while db.inner.space_left() > bytes {
         taken.push(
-            db.inner.ctx.zones.allocate(Stream::MergeBlock, ZONE_BYTES, Budget::Ordinary).expect("is free"),
+            db.inner
+                .ctx
+                .zones
+                .allocate(Stream::MergeBlock(Lane::FIRST), ZONE_BYTES, Budget::Ordinary)
+                .expect("is free"),
         );
     }
     taken
@@ -372,6 +380,61 @@ fn what_is_cut_beside_the_output_of_a_merge_that_ended_early_goes_into_it() {
         assert!(if ends_early { steps > 8 } else { steps == 1 }, "{what}: {steps} steps");
         assert_eq!(all()[0].id, output, "{what}: nothing is left over, to be merged once more");
     }
+}
+
+/// What is cut shares its zones with the piece that is cut, as long as a part of that is left.
+#[test]
+fn a_cut_that_ended_early_goes_on_without_copying() {
+    let db = open_with_long_pieces(memory());
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    write_run(&db, rows, 1, 1900);
+    let model: Model = (0..KEYS).map(|number| (key(number), vec![1; 1900])).collect();
+    let all = || db.inner.view().version.runs(rows.0).to_vec();
+    assert!(all().len() == 1 && all()[0].pieces.len() == 1, "one long piece");
+    let _taken = leave(&db, 6);
+    let go_on = |piece_bytes, ends_early| {
+        let options = MergeOptions { stitch_bytes_min: u64::MAX, piece_bytes, ..db.inner.options.merge };
+        db.inner.stopping.store(ends_early, Ordering::Release);
+        let slices = db.inner.slices_of(rows.0, &all(), options);
+        let terms = db.inner.terms_of_slices(&slices, Lane::FIRST, Budget::Reserve, None);
+        let is_done = db.inner.merge_in_slices(&slices, &terms).expect("fits what is free");
+        assert_eq!(is_done, !ends_early);
+    };
+    let (bytes, copied) = (bytes(&db, rows), bytes_copied(&db));
+    assert!(bytes > 10 * u64::from(ZONE_BYTES), "more than there is space for: {bytes} bytes");
+    // Each time with shorter pieces, so what was cut before would be cut again.
+    for piece_bytes in [256 << 10, 128 << 10, 64 << 10, 32 << 10] {
+        (0..3).for_each(|_| go_on(piece_bytes, true));
+    }
+    same(&db, rows, &model, "half-way");
+    assert!(unfinished(&all()).expect("is begun").is_cut);
+    db.inner.stopping.store(false, Ordering::Release);
+    merge_tightly(&db, rows).expect("fits what is free");
+    assert!(runs(&db, rows) == 1 && unfinished(&all()).is_none());
+    let copied = bytes_copied(&db) - copied;
+    assert!(copied < bytes / 8, "{copied} bytes were copied of {bytes}");
+    same(&db, rows, &model, "in the end");
+}
+
+#[test]
+fn a_merge_of_one_run_that_ended_early_is_no_cut() {
+    let db = open_with_long_pieces(memory());
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    write_run(&db, rows, 1, 1900);
+    let model: Model = (0..KEYS).map(|number| (key(number), vec![1; 1900])).collect();
+    let all = || db.inner.view().version.runs(rows.0).to_vec();
+    let options = MergeOptions { stitch_bytes_min: u64::MAX, piece_bytes: 256 << 10, ..options().merge };
+    let slice = Terms { is_sliced: true, options, ..terms(Free) };
+    let merge = db.inner.merge_of(rows.0, &all(), &[]);
+    assert!(!db.inner.run_merge(&merge, slice).expect("merges"), "one piece");
+    drop(merge);
+    assert!(
+        !unfinished(&all()).expect("is begun").is_cut,
+        "what it has dropped so far is not to be dropped again"
+    );
+    merge_tightly(&db, rows).expect("fits");
+    assert_eq!(runs(&db, rows), 1);
+    same(&db, rows, &model, "in the end");
 }
 
 /// As long as no two runs of one age have versions of the same key, it matters not which of them comes first: what is cut
