@@ -440,6 +440,7 @@ fn large_reads_one_behind_the_other_are_read_ahead() {
         let reads_before = rig.device.counts().of(Call::Read);
         for &request in order {
             read(request);
+            rig.ctx.windows.wait_for_reads();
         }
         rig.device.counts().of(Call::Read) - reads_before
     };
