@@ -392,7 +392,8 @@ impl std::fmt::Debug for Windows {
 
 #[cfg(test)]
 impl Windows {
-    /// Waits until what is planned was read: how many requests there are must not depend on who comes first.
+    /// Waits until what is planned was read, so that how many requests there are does not depend on who comes first. Nobody
+    /// may be in a window meanwhile.
     pub(super) fn wait_for_reads(&self) {
         while self.slots.lock().windows.iter().any(|window| Arc::strong_count(window) > 1) {
             std::thread::yield_now();
