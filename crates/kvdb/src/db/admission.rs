@@ -87,9 +87,7 @@ impl Inner {
         // Deleted data takes space until a merge drops it: reclaim before saying "full".
         if self.reclaim_wanted(budget) && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
             let before = self.ctx.zones.free_bytes(Budget::Reserve);
-            // A pass that ran out of space half-way may have freed enough.
-            full_is_false(self.reclaim(budget))?;
-            let has_space = self.has_space_soon(bytes, budget, WAITS_FOR_READERS);
+            let has_space = self.has_space_after_passes(bytes, budget)?;
             self.note_reclaimed(before);
             if has_space {
                 return Ok(());
@@ -111,6 +109,23 @@ impl Inner {
             self.reclaims.is_stuck.load(Ordering::Relaxed) || !self.ctx.zones.has_zones_for_merges();
         let is_last_resort = budget == Budget::Deleting && is_stuck;
         if is_last_resort && self.has_space(bytes, Budget::Reserve) { Ok(()) } else { Err(StoreError::Full) }
+    }
+
+    /// Reclaims; whether that has made space.
+    fn has_space_after_passes(&self, bytes: u64, budget: Budget) -> Result<bool> {
+        // A pass that ran out of space half-way may have freed enough.
+        full_is_false(self.reclaim(budget))?;
+        if self.has_space_soon(bytes, budget, WAITS_FOR_READERS) {
+            return Ok(true);
+        }
+        // Deletions, or merges that were ended, may have left less of the reserve than two runs need. Only what is done for
+        // deletions goes on from there; without it writes would be refused until somebody deletes more.
+        let has_changed = self.operations_since_reclaim(Budget::Deleting) > RECLAIM_PAUSE_MAX;
+        if budget != Budget::Ordinary || !has_changed {
+            return Ok(false);
+        }
+        full_is_false(self.reclaim(Budget::Deleting))?;
+        Ok(self.has_space_soon(bytes, budget, WAITS_FOR_READERS))
     }
 
     /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store

@@ -131,6 +131,14 @@ fn rows_of_a_full_store_can_be_deleted_one_by_one_in_any_order() {
     delete_one_by_one(1, 400, |options| options.memtable_bytes = 8 << 20);
 }
 
+/// Where it ends, deletions have taken the reserve down to what merges of two runs need, or nearly so.
+#[test]
+fn what_was_deleted_can_be_written_though_less_is_left_of_the_reserve_than_merges_need() {
+    for (seed, memtable_bytes) in [(2, 2 << 20), (4, 2 << 20), (2, 4 << 20)] {
+        delete_one_by_one(seed, 400, |options| options.memtable_bytes = memtable_bytes);
+    }
+}
+
 #[test]
 fn rows_of_a_full_store_can_be_deleted_while_threads_merge() {
     delete_one_by_one(2, 400, |options| options.background = Background::Threads);
