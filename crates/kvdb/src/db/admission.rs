@@ -92,14 +92,14 @@ impl Inner {
             if has_space {
                 return Ok(());
             }
-        } else if self.has_space_soon(bytes, budget, 1) {
+        } else if self.has_space_soon(bytes, budget) {
             // Of a pass that has ended since.
             return Ok(());
         }
         // What was there before a transaction is worth less than what comes now.
         if self.give_up_undo()? {
             full_is_false(self.reclaim(budget))?;
-            if self.has_space_soon(bytes, budget, WAITS_FOR_READERS) {
+            if self.has_space_soon(bytes, budget) {
                 return Ok(());
             }
         }
@@ -115,7 +115,7 @@ impl Inner {
     fn has_space_after_passes(&self, bytes: u64, budget: Budget) -> Result<bool> {
         // A pass that ran out of space half-way may have freed enough.
         full_is_false(self.reclaim(budget))?;
-        if self.has_space_soon(bytes, budget, WAITS_FOR_READERS) {
+        if self.has_space_soon(bytes, budget) {
             return Ok(true);
         }
         // Deletions, or merges that were ended, may have left less of the reserve than two runs need. Only what is done for
@@ -125,7 +125,7 @@ impl Inner {
             return Ok(false);
         }
         full_is_false(self.reclaim(Budget::Deleting))?;
-        Ok(self.has_space_soon(bytes, budget, WAITS_FOR_READERS))
+        Ok(self.has_space_soon(bytes, budget))
     }
 
     /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store
@@ -151,10 +151,13 @@ impl Inner {
         self.ctx.zones.free_bytes(budget) >= needed
     }
 
-    /// As [`Self::has_space`], after a pass: what it has freed comes when nobody reads it any more, as a rule in a moment.
-    fn has_space_soon(&self, bytes: u64, budget: Budget, waits_max: u32) -> bool {
-        for _ in 0..waits_max {
-            let is_read = self.versions_outlived.any();
+    /// As [`Self::has_space`], after a pass, whoever has made it: what it has freed comes when nobody reads it any more, as a rule in
+    /// a moment. Where that took too long once, nobody waits for long until another pass has ended.
+    fn has_space_soon(&self, bytes: u64, budget: Budget) -> bool {
+        let pass = self.reclaims.passes_ended.load(Ordering::Acquire);
+        let was_in_vain = self.reclaims.waited_in_vain.load(Ordering::Relaxed) == pass;
+        for _ in 0..if was_in_vain { 1 } else { WAITS_FOR_READERS } {
+            let is_read = self.pieces_outlived.any();
             if self.has_space(bytes, budget) {
                 return true;
             }
@@ -163,7 +166,11 @@ impl Inner {
             }
             self.timer.wait(WAIT_FOR_READERS);
         }
-        self.has_space(bytes, budget)
+        let has_space = self.has_space(bytes, budget);
+        if !has_space {
+            self.reclaims.waited_in_vain.store(pass, Ordering::Relaxed);
+        }
+        has_space
     }
 
     /// As [`Self::has_space`], while zones are emptied at leisure and until they are: ended half-way, that would have taken space and

@@ -28,10 +28,11 @@ use super::transactions::Transactions;
 use super::undo::Undo;
 use super::view::View;
 use crate::commit::{Publisher, SnapshotTracker};
+use crate::format::PieceDesc;
 use crate::journal::Journal;
 use crate::memtable::MemTable;
 use crate::run::{Piece, RunContext};
-use crate::version::{Edit, Manifest, ManifestState, RunId, Version};
+use crate::version::{Edit, Manifest, ManifestState, RunId};
 
 /// What the order lock protects.
 pub(crate) struct Order {
@@ -67,8 +68,9 @@ pub(crate) struct Inner {
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) view: RwLock<Arc<View>>,
-    /// Former versions: what they have and the current one has not takes space until nobody reads them.
-    pub(crate) versions_outlived: Outlived<Version>,
+    /// What former versions have and the current one has not takes space until nobody reads it. Each of these goes when its piece
+    /// has given its space back.
+    pub(crate) pieces_outlived: Outlived<PieceDesc>,
     pub(crate) next_id: Arc<AtomicU64>,
     /// One flush at a time.
     pub(crate) flushing: Mutex<()>,
@@ -101,8 +103,8 @@ pub(crate) struct Inner {
     pub(crate) debt_lacking_space: AtomicU64,
     /// The passes over all runs.
     pub(crate) reclaims: ReclaimState,
-    /// What merges in slices have replaced.
-    pub(crate) pieces_outlived: Outlived<Piece>,
+    /// What of that merges in slices have replaced.
+    pub(crate) slices_outlived: Outlived<PieceDesc>,
     /// Positions of deleted snapshots: what only they saw is to be cleared away when nobody reads it any more.
     pub(crate) deleted_positions: Mutex<Vec<Seqno>>,
     /// What the superblocks say that the store may hold.
@@ -121,7 +123,7 @@ impl Inner {
         let next = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, next);
         if !Arc::ptr_eq(&old.version, &view.version) {
-            self.versions_outlived.add([&old.version]);
+            self.pieces_outlived.add(old.version.pieces_replaced_by(&view.version));
         }
         self.pace.note_sealed(view.sealed.len());
         drop(view);

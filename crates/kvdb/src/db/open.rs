@@ -172,7 +172,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
         ledger: Mutex::new(Ledger { manifest, state }),
         view: RwLock::new(Arc::new(view)),
-        versions_outlived: Outlived::default(),
+        pieces_outlived: Outlived::default(),
         next_id,
         flushing: Mutex::new(()),
         merging,
@@ -194,7 +194,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         flush_is_full: AtomicBool::new(false),
         debt_lacking_space: AtomicU64::new(0),
         reclaims: ReclaimState::default(),
-        pieces_outlived: Outlived::default(),
+        slices_outlived: Outlived::default(),
         deleted_positions: Mutex::default(),
         announced,
     })

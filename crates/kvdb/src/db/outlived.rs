@@ -31,15 +31,11 @@ impl<T> Outlived<T> {
         self.0.lock().iter().any(|one| one.strong_count() > 0)
     }
 
-    /// The sum over those that are read.
-    pub(crate) fn sum(&self, of: impl Fn(&T) -> u64) -> u64 {
-        // The last reference to one may come to be ours, which then goes outside the lock.
-        let read: Vec<Arc<T>> = {
-            let mut all = self.0.lock();
-            forget_unread(&mut all);
-            all.iter().filter_map(Weak::upgrade).collect()
-        };
-        read.iter().map(|one| of(one)).sum()
+    /// Those that are read. The last reference to one may come to be the caller's.
+    pub(crate) fn read(&self) -> Vec<Arc<T>> {
+        let mut all = self.0.lock();
+        forget_unread(&mut all);
+        all.iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -45,7 +45,8 @@ pub(super) enum Source {
 /// has it in it. Range tombstones and a few facts are always in memory; index and filter are [pages](crate::cache).
 pub struct Piece {
     ctx: Arc<RunContext>,
-    desc: PieceDesc,
+    /// Shared with nobody for long: it goes when the references on the zones have gone.
+    desc: Arc<PieceDesc>,
     base: Seqno,
     keyspace: u32,
     kind: KeyspaceKind,
@@ -136,7 +137,7 @@ impl Piece {
         tombstones.rebase(by);
         let (ctx, filter) = (Arc::clone(&self.ctx), Arc::clone(&self.filter));
         let whose = (self.keyspace, self.kind);
-        let piece = Self::assemble(ctx, whose, self.desc.clone(), base, tombstones, filter);
+        let piece = Self::assemble(ctx, whose, (*self.desc).clone(), base, tombstones, filter);
         if let Some(header) = self.header.get() {
             piece.header.get_or_init(|| *header);
         }
@@ -166,7 +167,7 @@ impl Piece {
             _tombstones_charge: ctx.accountant.guard(Pool::Index, tombstones.bytes() as u64),
             index: Page::new(&ctx.pages, Pool::Index),
             ctx,
-            desc,
+            desc: Arc::new(desc),
             base,
             keyspace,
             kind,
@@ -260,6 +261,11 @@ impl Piece {
 
     /// What the manifest knows of the piece.
     pub fn desc(&self) -> &PieceDesc {
+        &self.desc
+    }
+
+    /// As [`Piece::desc`]. Who has no more than a weak reference learns when the piece has given its space back.
+    pub(crate) fn shared_desc(&self) -> &Arc<PieceDesc> {
         &self.desc
     }
 

@@ -7,14 +7,14 @@
 //! that the output of an unfinished merge stands beside its trimmed inputs, with disjoint keys; the
 //! pieces of a run are ordered by key and don't overlap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, Seqno};
 
 use super::{ManifestState, RunId, RunState};
-use crate::format::PieceId;
+use crate::format::{PieceDesc, PieceId};
 use crate::memtable::{
     BlockFill, ChangedSearch, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after,
 };
@@ -193,6 +193,12 @@ pub struct KeyspaceRuns {
     pub runs: Vec<Arc<Run>>,
 }
 
+impl KeyspaceRuns {
+    fn pieces(&self) -> impl Iterator<Item = &Arc<Piece>> {
+        self.runs.iter().flat_map(|run| &run.pieces)
+    }
+}
+
 /// The live set of runs of all keyspaces.
 #[derive(Clone, Default)]
 pub struct Version {
@@ -208,6 +214,22 @@ impl Version {
     /// Every keyspace that has runs.
     pub fn keyspaces(&self) -> impl Iterator<Item = (u32, &[Arc<Run>])> {
         self.keyspaces.iter().map(|(&id, runs)| (id, &runs.runs[..]))
+    }
+
+    /// What `next`, which came after this one, has no more. O(pieces) of the keyspaces that have changed.
+    pub(crate) fn pieces_replaced_by(&self, next: &Self) -> Vec<&Arc<PieceDesc>> {
+        let mut replaced = Vec::new();
+        for (keyspace, runs) in &self.keyspaces {
+            let later = next.keyspaces.get(keyspace);
+            if later.is_some_and(|later| Arc::ptr_eq(runs, later)) {
+                continue;
+            }
+            let stay: HashSet<PieceId> =
+                later.into_iter().flat_map(|later| later.pieces()).map(|piece| piece.desc().id).collect();
+            let gone = runs.pieces().filter(|piece| !stay.contains(&piece.desc().id));
+            replaced.extend(gone.map(|piece| piece.shared_desc()));
+        }
+        replaced
     }
 
     /// Opens all that `state` names.

@@ -1,6 +1,7 @@
 //! Writers that are ahead of flushes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_device::{Device, MemoryDevice};
@@ -135,6 +136,33 @@ fn who_is_refused_does_not_wait_for_those_who_read_on() {
     assert!(matches!(fill(&db, data, 0), Err(StoreError::Full)));
     assert!(!db.inner.reclaim_wanted(Budget::Ordinary), "there was a pass");
     drop(reader);
+    fill(&db, data, 0).expect("there is space");
+    db.close().expect("closes");
+}
+
+#[test]
+fn who_is_refused_waits_for_readers_after_a_pass_of_others_and_once_for_each_pass() {
+    let (db, data) = full_of_what_is_deleted();
+    let was_in_vain = || {
+        let reclaims = &db.inner.reclaims;
+        reclaims.waited_in_vain.load(Ordering::Relaxed) == reclaims.passes_ended.load(Ordering::Relaxed)
+    };
+    let reader = db.inner.view();
+    for _ in 0..2 {
+        db.inner.reclaim(Budget::Ordinary).expect("goes over all");
+        assert!(!db.inner.reclaim_wanted(Budget::Ordinary), "the next one has nothing to do");
+        assert!(!was_in_vain(), "it is worth waiting");
+        assert!(matches!(fill(&db, data, 0), Err(StoreError::Full)));
+        assert!(was_in_vain(), "it was not");
+    }
+    assert!(db.inner.pieces_outlived.any());
+    let free_bytes = || db.inner.ctx.zones.free_bytes(Budget::Ordinary);
+    let before = free_bytes();
+    drop(reader);
+    while db.inner.pieces_outlived.any() {
+        std::thread::yield_now();
+    }
+    assert!(free_bytes() > before, "what nobody reads any more has given its space back");
     fill(&db, data, 0).expect("there is space");
     db.close().expect("closes");
 }

@@ -68,6 +68,9 @@ pub(crate) struct ReclaimState {
     pub(crate) pause: AtomicU64,
     /// A pass at leisure is emptying zones.
     pub(crate) is_emptying: AtomicBool,
+    /// Passes that have ended, and how many of them had when somebody last waited in vain for those who read what they have freed.
+    pub(crate) passes_ended: AtomicU64,
+    pub(crate) waited_in_vain: AtomicU64,
 }
 
 /// See [`Inner::emptying`].
@@ -111,7 +114,7 @@ impl Inner {
     /// Operations since the last reclaim that has done what one within `budget` can, those of transactions included.
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
         let mut known = self.reclaims.seqno.load(Ordering::Acquire);
-        if self.versions_outlived.any() {
+        if self.pieces_outlived.any() {
             known = known.max(self.reclaims.seqno_while_read.load(Ordering::Acquire));
         }
         if budget == Budget::Ordinary {
@@ -167,6 +170,7 @@ impl Inner {
         let first = if why == Leisure::ShortSpace { self.victims_at_leisure() } else { Victims::default() };
         let result = round(&first, false)
             .and_then(|is_through| Ok(is_through && round(&self.victims_at_leisure(), true)?));
+        self.reclaims.passes_ended.fetch_add(1, Ordering::Release);
         if !matches!(result, Ok(false)) {
             // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
             // further, since he may take the reserve.
@@ -187,7 +191,7 @@ impl Inner {
 
     /// After a pass that knew of all up to `mark`, and has left nothing that another one could free.
     fn note_all_reclaimed(&self, mark: Seqno) {
-        if self.versions_outlived.any() {
+        if self.pieces_outlived.any() {
             // Who still reads may hide what there is.
             self.reclaims.seqno_while_read.store(mark, Ordering::Release);
         } else {
@@ -283,6 +287,7 @@ impl Inner {
             alone.complete();
         }
         drop(alone);
+        self.reclaims.passes_ended.fetch_add(1, Ordering::Release);
         let after = self.ctx.zones.free_bytes(Budget::Ordinary);
         tracing::info!(bytes_before = before, bytes_after = after, "reclaimed space");
         result

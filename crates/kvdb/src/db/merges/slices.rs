@@ -159,7 +159,7 @@ impl Inner {
 
     /// What readers hold of what slices have replaced (bytes). Of a piece that was cut it will be lost when its parts are merged.
     fn bytes_outlived(&self) -> u64 {
-        self.pieces_outlived.sum(|piece| piece.desc().data_bytes)
+        self.slices_outlived.read().iter().map(|piece| piece.data_bytes).sum()
     }
 
     /// See [`SHARE_OF_WRITERS`] (bytes).
@@ -331,7 +331,7 @@ impl Inner {
             for old in replaced {
                 let new = runs.iter().find(|run| run.id == old.id);
                 let count = old.pieces.len() - new.map_or(0, |run| run.pieces.len());
-                self.pieces_outlived.add(&old.pieces[..count]);
+                self.slices_outlived.add(old.pieces[..count].iter().map(|piece| piece.shared_desc()));
                 slice.inputs.extend(new.cloned());
             }
             // What the inputs have lost is free once this is gone.

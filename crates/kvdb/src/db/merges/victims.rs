@@ -51,7 +51,7 @@ const ZONES_BEGUN: u64 = 3;
 const ZONES_LEFT: u64 = 2;
 
 /// Where readers hold so many that would be free without them, no more are emptied but for somebody who waits.
-const ZONES_OF_READERS: u64 = 4;
+const ZONES_OF_READERS: usize = 4;
 
 /// How far one goes.
 struct Limits {
@@ -211,14 +211,10 @@ impl Inner {
         let view = self.view();
         let held: HashSet<ZoneId> =
             uses_of(&view.version, |_, _| true).map(|zone_use| zone_use.zone).collect();
-        let zones_of = |old: &Version| {
-            let uses = uses_of(old, |_, _| true);
-            uses.map(|zone_use| zone_use.zone)
-                .filter(|zone| !held.contains(zone))
-                .collect::<HashSet<_>>()
-                .len() as u64
-        };
-        self.versions_outlived.sum(zones_of) >= ZONES_OF_READERS
+        let read = self.pieces_outlived.read();
+        let zones = read.iter().flat_map(|piece| &piece.zones).map(|zone_use| zone_use.zone);
+        let held_alone: HashSet<ZoneId> = zones.filter(|zone| !held.contains(zone)).collect();
+        held_alone.len() >= ZONES_OF_READERS
     }
 
     /// What whoever writes may count on besides what is free, since it is made free for him (bytes). What is overwritten but not merged
