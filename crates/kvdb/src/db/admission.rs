@@ -97,11 +97,8 @@ impl Inner {
             return Ok(());
         }
         // What was there before a transaction is worth less than what comes now.
-        if self.give_up_undo()? {
-            full_is_false(self.reclaim(budget))?;
-            if self.has_space_soon(bytes, budget) {
-                return Ok(());
-            }
+        if self.give_up_undo()? && self.has_space_after_passes(bytes, budget)? {
+            return Ok(());
         }
         // Merges that can't go on need what was left for them no more, and blocks may be found whose space comes back
         // without them.
@@ -119,9 +116,12 @@ impl Inner {
             return Ok(true);
         }
         // Deletions, or merges that were ended, may have left less of the reserve than two runs need. Only what is done for
-        // deletions goes on from there; without it writes would be refused until somebody deletes more.
-        let has_changed = self.operations_since_reclaim(Budget::Deleting) > RECLAIM_PAUSE_MAX;
-        if budget != Budget::Ordinary || !has_changed {
+        // deletions goes on from there; without it writes would be refused until somebody deletes more. What undo keeps could not
+        // be dropped yet.
+        let operations = self.operations_since_reclaim(Budget::Deleting);
+        let is_paused = self.reclaims.pause.load(Ordering::Relaxed) > 0;
+        let is_worth_it = operations > if is_paused { RECLAIM_PAUSE_MAX } else { 0 };
+        if budget != Budget::Ordinary || !is_worth_it || self.undo.keeps_any() {
             return Ok(false);
         }
         full_is_false(self.reclaim(Budget::Deleting))?;
@@ -154,21 +154,27 @@ impl Inner {
     /// As [`Self::has_space`], after a pass, whoever has made it: what it has freed comes when nobody reads it any more, as a rule in
     /// a moment. Where that took too long once, nobody waits for long until another pass has ended.
     fn has_space_soon(&self, bytes: u64, budget: Budget) -> bool {
-        let pass = self.reclaims.passes_ended.load(Ordering::Acquire);
-        let was_in_vain = self.reclaims.waited_in_vain.load(Ordering::Relaxed) == pass;
-        for _ in 0..if was_in_vain { 1 } else { WAITS_FOR_READERS } {
-            let is_read = self.pieces_outlived.any();
+        let passes_ended = self.reclaims.passes_ended();
+        for _ in 0..WAITS_FOR_READERS {
+            // Looked for first: what has been let go of by then is free already.
+            let is_read = self.versions_outlived.any() || self.pieces_outlived.any();
             if self.has_space(bytes, budget) {
                 return true;
             }
-            if !is_read || self.options.background == Background::Manual {
+            if !is_read {
                 return false;
             }
+            if self.options.background == Background::Manual {
+                break;
+            }
             self.timer.wait(WAIT_FOR_READERS);
+            if self.reclaims.was_in_vain() {
+                break;
+            }
         }
         let has_space = self.has_space(bytes, budget);
-        if !has_space {
-            self.reclaims.waited_in_vain.store(pass, Ordering::Relaxed);
+        if !has_space && self.versions_outlived.any() {
+            self.reclaims.note_in_vain(passes_ended);
         }
         has_space
     }
@@ -253,6 +259,9 @@ impl Inner {
         full_is_false(self.reclaim(Budget::Reserve))?;
         if self.flush_is_full.load(Ordering::Acquire) && self.give_up_undo()? {
             full_is_false(self.reclaim(Budget::Reserve))?;
+        }
+        if self.flush_is_full.load(Ordering::Acquire) && self.has_space_soon(0, Budget::Reserve) {
+            full_is_false(self.flush_all())?;
         }
         if self.flush_is_full.load(Ordering::Acquire) { Err(StoreError::Full) } else { Ok(()) }
     }

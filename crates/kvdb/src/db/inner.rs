@@ -32,7 +32,7 @@ use crate::format::PieceDesc;
 use crate::journal::Journal;
 use crate::memtable::MemTable;
 use crate::run::{Piece, RunContext};
-use crate::version::{Edit, Manifest, ManifestState, RunId};
+use crate::version::{Edit, Manifest, ManifestState, RunId, Version};
 
 /// What the order lock protects.
 pub(crate) struct Order {
@@ -68,8 +68,11 @@ pub(crate) struct Inner {
     pub(crate) order: Mutex<Order>,
     pub(crate) ledger: Mutex<Ledger>,
     pub(crate) view: RwLock<Arc<View>>,
-    /// What former versions have and the current one has not takes space until nobody reads it. Each of these goes when its piece
-    /// has given its space back.
+    /// Former versions: what they have and the current one has not takes space until nobody reads them, and so does what memtables of
+    /// their time have bound.
+    pub(crate) versions_outlived: Outlived<Version>,
+    /// Pieces of theirs that the current one has not. Each of these goes when its piece has given its space back, be it by somebody
+    /// who has let go of the version already. Merges hold some, too.
     pub(crate) pieces_outlived: Outlived<PieceDesc>,
     pub(crate) next_id: Arc<AtomicU64>,
     /// One flush at a time.
@@ -123,6 +126,7 @@ impl Inner {
         let next = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, next);
         if !Arc::ptr_eq(&old.version, &view.version) {
+            self.versions_outlived.add([&old.version]);
             self.pieces_outlived.add(old.version.pieces_replaced_by(&view.version));
         }
         self.pace.note_sealed(view.sealed.len());

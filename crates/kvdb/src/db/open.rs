@@ -172,6 +172,7 @@ fn open_inner(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) 
         order: Mutex::new(Order { next_seqno: last_seqno + 1, active_from }),
         ledger: Mutex::new(Ledger { manifest, state }),
         view: RwLock::new(Arc::new(view)),
+        versions_outlived: Outlived::default(),
         pieces_outlived: Outlived::default(),
         next_id,
         flushing: Mutex::new(()),

@@ -7,7 +7,7 @@
 //! that the output of an unfinished merge stands beside its trimmed inputs, with disjoint keys; the
 //! pieces of a run are ordered by key and don't overlap.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -193,12 +193,6 @@ pub struct KeyspaceRuns {
     pub runs: Vec<Arc<Run>>,
 }
 
-impl KeyspaceRuns {
-    fn pieces(&self) -> impl Iterator<Item = &Arc<Piece>> {
-        self.runs.iter().flat_map(|run| &run.pieces)
-    }
-}
-
 /// The live set of runs of all keyspaces.
 #[derive(Clone, Default)]
 pub struct Version {
@@ -216,7 +210,7 @@ impl Version {
         self.keyspaces.iter().map(|(&id, runs)| (id, &runs.runs[..]))
     }
 
-    /// What `next`, which came after this one, has no more. O(pieces) of the keyspaces that have changed.
+    /// What `next`, which came after this one, has no more. O(runs²) of the keyspaces that have changed.
     pub(crate) fn pieces_replaced_by(&self, next: &Self) -> Vec<&Arc<PieceDesc>> {
         let mut replaced = Vec::new();
         for (keyspace, runs) in &self.keyspaces {
@@ -224,10 +218,13 @@ impl Version {
             if later.is_some_and(|later| Arc::ptr_eq(runs, later)) {
                 continue;
             }
-            let stay: HashSet<PieceId> =
-                later.into_iter().flat_map(|later| later.pieces()).map(|piece| piece.desc().id).collect();
-            let gone = runs.pieces().filter(|piece| !stay.contains(&piece.desc().id));
-            replaced.extend(gone.map(|piece| piece.shared_desc()));
+            for run in &runs.runs {
+                // They lose pieces from the front, or all of them.
+                let later = later.and_then(|later| later.runs.iter().find(|later| later.id == run.id));
+                let left = later.map_or(0, |later| later.pieces.len());
+                let gone = run.pieces.len().saturating_sub(left);
+                replaced.extend(run.pieces[..gone].iter().map(|piece| piece.shared_desc()));
+            }
         }
         replaced
     }

@@ -140,6 +140,35 @@ fn what_was_deleted_can_be_written_though_less_is_left_of_the_reserve_than_merge
 }
 
 #[test]
+fn who_was_refused_because_of_a_reader_is_not_when_that_has_gone() {
+    for (seed, part) in [(0, 10), (1, 10), (0, 5), (1, 5)] {
+        let mut rng = Rng::new(seed);
+        let device = make(400);
+        let db = open(&device, |options| options.memtable_bytes = 2 << 20);
+        let rows = rows(&db);
+        let mut keys = fill_with_small_rows(&db, rows, &mut rng);
+        let reader = db.cursor(rows, KeyRange::all()).expect("opens");
+        rng.shuffle(&mut keys);
+        let delete = |key: &Vec<u8>| {
+            let mut batch = Batch::new();
+            batch.delete(rows, key.clone());
+            db.apply(batch, Durability::Buffered).is_ok()
+        };
+        // What he reads has nowhere to go.
+        let deleted = keys.iter().take(keys.len() / part).filter(|key| delete(key)).count();
+        assert!(deleted > 5000, "seed {seed}: {deleted} of {}", keys.len());
+        let beside = fill_with_small_rows(&db, rows, &mut rng).len();
+        drop(reader);
+        let again = fill_with_small_rows(&db, rows, &mut rng).len();
+        assert!(
+            beside + again > deleted / 2,
+            "seed {seed}: {beside} and {again} for {deleted} that were deleted"
+        );
+        assert!(db.check().expect("checks").findings.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
 fn rows_of_a_full_store_can_be_deleted_while_threads_merge() {
     delete_one_by_one(2, 400, |options| options.background = Background::Threads);
 }

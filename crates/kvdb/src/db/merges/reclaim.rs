@@ -69,8 +69,26 @@ pub(crate) struct ReclaimState {
     /// A pass at leisure is emptying zones.
     pub(crate) is_emptying: AtomicBool,
     /// Passes that have ended, and how many of them had when somebody last waited in vain for those who read what they have freed.
-    pub(crate) passes_ended: AtomicU64,
-    pub(crate) waited_in_vain: AtomicU64,
+    passes_ended: AtomicU64,
+    waited_in_vain: AtomicU64,
+}
+
+impl ReclaimState {
+    /// Passes that have ended.
+    pub(crate) fn passes_ended(&self) -> u64 {
+        self.passes_ended.load(Ordering::Acquire)
+    }
+
+    /// Those who read what the passes before `passes_ended` was this have freed are no longer waited for.
+    pub(crate) fn note_in_vain(&self, passes_ended: u64) {
+        self.waited_in_vain.fetch_max(passes_ended, Ordering::AcqRel);
+    }
+
+    /// Whether somebody was refused since the last pass because of those who read on.
+    pub(crate) fn was_in_vain(&self) -> bool {
+        let passes_ended = self.passes_ended();
+        passes_ended > 0 && self.waited_in_vain.load(Ordering::Acquire) == passes_ended
+    }
 }
 
 /// See [`Inner::emptying`].
@@ -114,13 +132,16 @@ impl Inner {
     /// Operations since the last reclaim that has done what one within `budget` can, those of transactions included.
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
         let mut known = self.reclaims.seqno.load(Ordering::Acquire);
-        if self.pieces_outlived.any() {
+        let is_read = self.versions_outlived.any();
+        if is_read {
             known = known.max(self.reclaims.seqno_while_read.load(Ordering::Acquire));
         }
         if budget == Budget::Ordinary {
             known = known.max(self.reclaims.seqno_of_writers.load(Ordering::Acquire));
         }
         match known {
+            // What they have hidden may be found now.
+            _ if !is_read && self.reclaims.was_in_vain() => u64::MAX,
             NEVER => u64::MAX,
             seqno => self.position().0.saturating_sub(seqno),
         }
@@ -170,8 +191,8 @@ impl Inner {
         let first = if why == Leisure::ShortSpace { self.victims_at_leisure() } else { Victims::default() };
         let result = round(&first, false)
             .and_then(|is_through| Ok(is_through && round(&self.victims_at_leisure(), true)?));
-        self.reclaims.passes_ended.fetch_add(1, Ordering::Release);
         if !matches!(result, Ok(false)) {
+            self.reclaims.passes_ended.fetch_add(1, Ordering::Release);
             // Of one that failed, too: it would only fail again before anything has changed. Who waits for space may go
             // further, since he may take the reserve.
             self.reclaims.seqno_at_leisure.store(mark, Ordering::Release);
@@ -191,7 +212,7 @@ impl Inner {
 
     /// After a pass that knew of all up to `mark`, and has left nothing that another one could free.
     fn note_all_reclaimed(&self, mark: Seqno) {
-        if self.pieces_outlived.any() {
+        if self.versions_outlived.any() {
             // Who still reads may hide what there is.
             self.reclaims.seqno_while_read.store(mark, Ordering::Release);
         } else {
@@ -275,6 +296,8 @@ impl Inner {
         }
         let is_through = matches!((&merged, &emptied), (Ok(true), Ok(true)));
         let result = merged.and(emptied).map(drop);
+        // Who then finds that there is nothing to be done has to know of it.
+        self.reclaims.passes_ended.fetch_add(1, Ordering::Release);
         if budget == Budget::Ordinary {
             self.reclaims.seqno_of_writers.store(mark, Ordering::Release);
         }
@@ -287,7 +310,6 @@ impl Inner {
             alone.complete();
         }
         drop(alone);
-        self.reclaims.passes_ended.fetch_add(1, Ordering::Release);
         let after = self.ctx.zones.free_bytes(Budget::Ordinary);
         tracing::info!(bytes_before = before, bytes_after = after, "reclaimed space");
         result

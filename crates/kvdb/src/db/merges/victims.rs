@@ -211,10 +211,11 @@ impl Inner {
         let view = self.view();
         let held: HashSet<ZoneId> =
             uses_of(&view.version, |_, _| true).map(|zone_use| zone_use.zone).collect();
-        let read = self.pieces_outlived.read();
-        let zones = read.iter().flat_map(|piece| &piece.zones).map(|zone_use| zone_use.zone);
-        let held_alone: HashSet<ZoneId> = zones.filter(|zone| !held.contains(zone)).collect();
-        held_alone.len() >= ZONES_OF_READERS
+        let zones_of = |old: &Arc<Version>| {
+            let zones = uses_of(old, |_, _| true).map(|zone_use| zone_use.zone);
+            zones.filter(|zone| !held.contains(zone)).collect::<HashSet<_>>().len()
+        };
+        self.versions_outlived.read().iter().map(zones_of).sum::<usize>() >= ZONES_OF_READERS
     }
 
     /// What whoever writes may count on besides what is free, since it is made free for him (bytes). What is overwritten but not merged
