@@ -62,6 +62,13 @@ impl Run {
         self.pieces.iter().map(|piece| piece.desc().data_bytes).sum()
     }
 
+    /// The pieces that it has lost when it is `later`, or has gone: those at the front, or all.
+    pub(crate) fn pieces_lost(&self, later: Option<&Arc<Self>>) -> impl Iterator<Item = &Arc<PieceDesc>> {
+        let left = later.map_or(0, |later| later.pieces.len());
+        let lost = self.pieces.len().saturating_sub(left);
+        self.pieces[..lost].iter().map(|piece| piece.shared_desc())
+    }
+
     /// Smallest key that counts.
     pub(crate) fn first_key(&self) -> Option<&Bytes> {
         self.pieces.first().map(|piece| (&piece.desc().first_key).max(&self.lower_bound))
@@ -219,11 +226,8 @@ impl Version {
                 continue;
             }
             for run in &runs.runs {
-                // They lose pieces from the front, or all of them.
                 let later = later.and_then(|later| later.runs.iter().find(|later| later.id == run.id));
-                let left = later.map_or(0, |later| later.pieces.len());
-                let gone = run.pieces.len().saturating_sub(left);
-                replaced.extend(run.pieces[..gone].iter().map(|piece| piece.shared_desc()));
+                replaced.extend(run.pieces_lost(later));
             }
         }
         replaced

@@ -330,8 +330,7 @@ impl Inner {
             let runs = view.version.runs(keyspace);
             for old in replaced {
                 let new = runs.iter().find(|run| run.id == old.id);
-                let count = old.pieces.len() - new.map_or(0, |run| run.pieces.len());
-                self.slices_outlived.add(old.pieces[..count].iter().map(|piece| piece.shared_desc()));
+                self.slices_outlived.add(old.pieces_lost(new));
                 slice.inputs.extend(new.cloned());
             }
             // What the inputs have lost is free once this is gone.
