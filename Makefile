@@ -13,7 +13,7 @@ KVFS    := target/release/kvfs
 SHARE   := target/release/share
 UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
 
-.PHONY: help run stop build test test-unit test-mount realwork torture bench-quick bench bench-aged profile bench-txn lint docs install install-files uninstall deb clean setup
+.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn lint docs install install-files uninstall deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,13 +46,13 @@ realwork: build ## a kernel tree, a C project, git, SQLite, kill -9: the long fo
 	@scripts/setup.sh test
 	@scripts/realwork.sh
 
-torture: build ## transactions, the long form: beside other work, beyond memory, kill -9 1,000 times: an hour
+fuzz: ## every fuzz target for a minute; FUZZ_SECONDS
 	@scripts/setup.sh test
-	@tests/suites/load.sh --long
-	@cargo build --release --locked -p kvfs-cli --examples
-	@KVFS_LEAK_TXNS=10000 KVFS_LEAK_OPEN=200 KVFS_HISTORY_TXNS=2000 KVFS_POWER_ROUNDS=50 \
-		cargo test --release --locked -p kvfs-cli --test it --example history -- transactions --nocapture
-	@scripts/torture.sh
+	@scripts/fuzz.sh $${FUZZ_SECONDS:-60}
+
+torture: build ## transactions, the long form, in parts: beside other work, kill -9 1,000 times, ext4 beside it, fuzzing
+	@scripts/setup.sh test
+	@scripts/endurance.sh $(TORTURE)
 
 BENCH_OUT   := target/bench-report
 BENCH_FLOOR := target/release/examples/floor

@@ -19,12 +19,12 @@ def store_photo(txn: kvfs.Transaction, photo: str) -> None:
 
 
 def store_tags(txn: kvfs.Transaction) -> None:
-    txn["photo-tags"]["cat.jpg"] = "cat, sofa"
+    txn["photo-tags"][b"cat.jpg"] = b"cat, sofa"
 
 
 def show(store: kvfs.Store, photo: str) -> None:
     there = {True: "there", False: "absent"}
-    print(f"  photo: {there[os.path.exists(photo)]}   tags: {there['cat.jpg' in store['photo-tags']]}")
+    print(f"  photo: {there[os.path.exists(photo)]}   tags: {there[b'cat.jpg' in store['photo-tags']]}")
 
 
 def main(directory: str, crashes: bool) -> None:

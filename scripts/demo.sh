@@ -12,7 +12,12 @@ store=$demo/store mnt=$demo/mnt
 
 is_mounted() { awk -v d="$mnt" '$2 == d { found = 1 } END { exit !found }' /proc/self/mounts; }
 show() {
-  printf '\n$ %s\n' "$*"
+  local word line=''
+  for word in "$@"; do
+    [[ $word != *' '* ]] || word="\"$word\""
+    line+=" $word"
+  done
+  printf '\n$%s\n' "$line"
   "$@"
 }
 
@@ -65,7 +70,7 @@ show "$kvfs" kv put -s "$mnt" tags tree "origin=$tree"
 show "$kvfs" kv put -s "$mnt" tags tree.files "$files"
 show "$kvfs" kv scan -s "$mnt" tags
 printf '\n$ %s stats %s | head\n' "$kvfs" "$mnt"
-"$kvfs" stats "$mnt" 2>/dev/null | sed -n '1,12p'
+"$kvfs" stats "$mnt" 2>/dev/null | sed -n '1,10p'
 
 # A plain user needs user namespaces and an open /dev/fuse for it.
 if (cd "$mnt" && "$kvfs" txn run -- true) 2>/dev/null; then

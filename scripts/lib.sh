@@ -142,7 +142,23 @@ check_store() {
   "$KVFS" check "$store"
 }
 
-# A file system that hangs would hang its tests: after LIMIT seconds the daemon is killed, and whoever waits for
+# A Python that has grpcio: the system's, or one in target/.
+python=''
+find_python() {
+  local own=$repo/target/python-venv
+  for python in python3 "$own/bin/python"; do
+    "$python" -c 'import grpc, google.protobuf' 2>/dev/null && return 0
+  done
+  python=''
+  echo "making $own"
+  # Not twice at a time, and not for long where there is no network.
+  (flock 9 && timeout 100 sh -c "python3 -m venv '$own' && '$own/bin/pip' -q install 'grpcio>=1.51' 'protobuf>=3.20.2'") \
+    9>"$repo/target/python-venv.lock" >"$work/pip" 2>&1
+  python=$own/bin/python
+  "$python" -c 'import grpc, google.protobuf' 2>/dev/null || { python=''; tail -n 2 "$work/pip"; return 1; }
+}
+
+# A file system that hangs would hang its tests: after LIMIT seconds the daemon is killed, and a process that waits for
 # it gets an error. Says first where its threads are.
 watch_step() {
   local pid

@@ -50,12 +50,15 @@ odd_tree() {
   [ "$(id -u)" != 0 ] || { mknod null c 1 3 && chown games:games sub; }
 }
 
-# Arguments for tar: the trees of this machine that make up the short form.
+# Arguments for tar: the trees of this machine that make up the short form. What is in a registry of crates grows with
+# the machine's age, so the first of each are taken.
 local_trees() {
-  local d
-  for d in /usr/include /usr/share/{zoneinfo,perl,perl5,doc,i18n} "$(dirname "$tools")" \
-    "${CARGO_HOME:-$user_home/.cargo}/registry/src"; do
+  local d registry=${CARGO_HOME:-$user_home/.cargo}/registry/src
+  for d in /usr/include /usr/share/{zoneinfo,perl,perl5,doc,i18n} "$(dirname "$tools")"; do
     [ -d "$d" ] && printf '%s\n' -C "$(dirname "$d")" "$(basename "$d")"
+  done
+  for d in "$registry"/*/[a-f]*; do
+    [ -d "$d" ] && printf '%s\n' -C "$registry" "${d#"$registry/"}"
   done
 }
 

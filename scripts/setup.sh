@@ -23,6 +23,7 @@ need gcc has cc
 need libc6-dev test -e /usr/include/stdlib.h
 if [ "$want" != run ]; then
   need make has make
+  need g++ has c++
   need git has git
   need procps has pkill
   need rsync has rsync
@@ -30,6 +31,8 @@ if [ "$want" != run ]; then
   need python3 python3 -c 'import sqlite3'
   need python3-venv python3 -c 'import ensurepip'
   need bc has bc
+  need zsh has zsh
+  need fish has fish
   need acl has setfacl
   need attr has setfattr
   need libacl1-dev test -e /usr/include/sys/acl.h
@@ -37,6 +40,8 @@ if [ "$want" != run ]; then
   need e2fsprogs has_admin mkfs.ext4
   need xz-utils has xz
   need dpkg-dev has dpkg-source
+  need crun has crun
+  need busybox-static has busybox
 fi
 if [ "$want" = bench ]; then
   need xfsprogs has_admin mkfs.xfs

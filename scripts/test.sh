@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests stage by stage and adds up what their runners report.
-# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs realwork (default: all)
+# usage: scripts/test.sh [stage...]     stages: suites lint unit build mount docs fuzz realwork (default: all)
 # A failing stage does not stop the later ones, so that one run tells everything.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:$HOME/.cargo/bin CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs realwork)
+[ ${#stages[@]} -gt 0 ] || stages=(suites lint unit build mount docs fuzz realwork)
 logs=$(mktemp -d)
 declare -A jobs=()
 cleanup() {
@@ -27,9 +27,15 @@ with_lints() {
 test_all() { cargo test --workspace --locked "$@"; }
 # The benchmarks are workspaces of their own, which are not compiled here: a new dependency of kvfs must be in their
 # lock files, too.
+check_dependencies() {
+  local tools arguments=(--log-level error check bans licenses sources)
+  tools=$(tests/suites/tools.sh cargo-deny) || return 1
+  # The database of advisories is fetched, which not every machine may.
+  PATH=$tools:$PATH cargo deny "${arguments[@]}" && PATH=$tools:$PATH cargo deny --manifest-path fuzz/Cargo.toml "${arguments[@]}"
+}
 check_locks() {
   local dir
-  for dir in bench bench/engines; do
+  for dir in bench bench/engines fuzz; do
     (cd "$dir" && cargo update --workspace --locked --quiet) || { echo "run: cd $dir && cargo update --workspace"; return 1; }
   done
 }
@@ -37,10 +43,12 @@ check_locks() {
 # What is ignored because it needs root and a loop device.
 test_block_devices() {
   [ "$(id -u)" = 0 ] || { echo 'block-devices: 0 passed, 0 failed, 1 skipped'; return; }
-  $linted cargo test --locked -p kvfs-device --test it block_devices -- --ignored
+  # Of the whole workspace, as everywhere here: for one crate its dependencies would be compiled once more, with
+  # fewer features.
+  $linted test_all --test it block_devices -- --ignored
 }
 
-# beside NAME COMMAND...: with what the stages leave of the processors, until somebody needs it.
+# beside NAME COMMAND...: with what the stages leave of the processors, until a stage needs it.
 beside() {
   local name=$1
   shift
@@ -76,11 +84,16 @@ run_stage() {
       joined tools || return 1
       # The suites wait more than they compute.
       ! has_stage docs || beside docs make --no-print-directory docs
+      ! has_stage fuzz || beside fuzz scripts/fuzz.sh 0
       local status=0
+      check_dependencies || status=1
+      $linted cargo build --workspace --locked --examples || return 1
       test_block_devices || status=1
       tests/suites/all.sh || status=1
       return "$status"
       ;;
+    # Fuzzers take the processors that realwork would be measured on: by itself.
+    fuzz) joined fuzz && scripts/fuzz.sh 60 ;;
     realwork) scripts/realwork.sh --short ;;
     *) echo "no such stage: $1"; return 2 ;;
   esac

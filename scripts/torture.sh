@@ -76,7 +76,7 @@ one_round() {
   # Values, one a line.
   "$KVFS" kv scan -s "$mnt" ids 2>/dev/null | awk '{ print $NF }' >"$mnt.keys"
   found=$(verify 2>&1) || { echo "round $round, seed $seed: $found"; return 1; }
-  # Whoever looks at all mounts of the machine (df, a new namespace) is in the way for a moment.
+  # A process that looks at all mounts of the machine (df, a new namespace) is in the way for a moment.
   TRIES=20 until_ok umount_store && check_store >/dev/null
 }
 

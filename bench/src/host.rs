@@ -105,7 +105,7 @@ pub fn read_through_cache(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Touches a gibibyte of free memory and gives it back at once, so that the next who allocate get pages that are
+/// Touches a gibibyte of free memory and gives it back at once, so that the next allocations get pages that are
 /// there. A virtual machine gives free memory back to its host within seconds, and getting it again costs
 /// microseconds per page: more than most of what is measured. With several gibibytes the giving back itself
 /// would fall into the timing.

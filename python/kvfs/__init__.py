@@ -8,7 +8,16 @@ A store and what comes from it may be used by any number of threads.
 
 from ._errors import Conflict, KvfsError, NotMounted, TransactionEnded
 from ._locate import locate
-from ._store import Batch, Keyspace, KeyspaceInfo, Store, Transaction, TransactionInfo, connect
+from ._store import (
+    Batch,
+    Keyspace,
+    KeyspaceInfo,
+    Snapshot,
+    Store,
+    Transaction,
+    TransactionInfo,
+    connect,
+)
 
 __all__ = [
     "Batch",
@@ -17,6 +26,7 @@ __all__ = [
     "KeyspaceInfo",
     "KvfsError",
     "NotMounted",
+    "Snapshot",
     "Store",
     "Transaction",
     "TransactionEnded",

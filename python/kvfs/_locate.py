@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
-from typing import Union
+import socket
+import stat
+import struct
+from typing import Optional, Tuple, Union
 
 from ._errors import NotMounted
 
 SOCKET_NAME = "kv.sock"
+PUBLIC = "/run/kvfs"
+
+#: What SO_PEERCRED gives: process, user, group.
+_CREDENTIALS = struct.Struct("iII")
+
+#: What the kernel shows for users that a namespace has no number for.
+_UID_UNMAPPED = 65534
+
+
+def socket_of(store: str) -> Tuple[str, Optional[int]]:
+    """The socket of a mounted store, and the owner of its directory, whose daemon is to be behind it; that of a mount of root's
+    for all users, where the store's directory is closed."""
+    path = os.path.join(store, SOCKET_NAME)
+    directory = os.path.join(PUBLIC, hashlib.sha256(os.fsencode(store)).hexdigest())
+    public = os.path.join(directory, SOCKET_NAME)
+    if not os.path.lexists(path) and os.path.lexists(public):
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or not _is_root(found.st_uid) or found.st_mode & 0o022:
+            raise PermissionError(errno.EACCES, "not root's alone", directory)
+        return public, found.st_uid
+    return path, os.stat(store).st_uid if os.path.exists(store) else None
+
+
+def expect_daemon_of(path: str, owner: Optional[int]) -> None:
+    """Refuses the daemon behind a socket if it is of a user that may not serve the store: another one than root, this process's
+    user, and ``owner``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        try:
+            line.connect(path)
+        except OSError as error:
+            raise NotMounted(f"cannot reach the daemon at {path}: {error.strerror}") from error
+        peer = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    uid = _CREDENTIALS.unpack(peer)[1]
+    if uid not in (0, owner, os.geteuid()):
+        raise PermissionError(errno.EACCES, f"of user {uid}, which may not serve the store", path)
+
+
+def _is_root(uid: int) -> bool:
+    """In a user namespace without root the kernel shows root, as all users that are not in it, as one number."""
+    if uid != _UID_UNMAPPED:
+        return uid == 0
+    with open("/proc/self/uid_map", encoding="ascii") as table:
+        return table.read().split() != ["0", "0", "4294967295"]
 
 
 def locate(path: Union[str, "os.PathLike[str]"]) -> str:

@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import os
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, TypeVar, Union
+from typing import (
+    IO,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 import grpc
 
 from ._errors import Conflict, KvfsError, NotMounted, explained
-from ._locate import SOCKET_NAME, locate
+from ._locate import SOCKET_NAME, expect_daemon_of, locate, socket_of
 from ._proto import store_pb2 as pb
 from ._proto.store_pb2_grpc import StoreStub
 
 T = TypeVar("T")
-#: Keys and values are bytes; text is taken as UTF-8.
-Data = Union[bytes, str]
+#: Keys and values are bytes, or what has them: bytes, bytearray, memoryview, array.
+Data = Union[bytes, bytearray, memoryview]
 Path = Union[str, "os.PathLike[str]"]
 
 #: A socket's address has room for so many bytes.
 _ADDRESS_LEN_MAX = 107
 _MESSAGE_LEN_MAX = 16 << 20
+_MS_MAX = (1 << 64) - 1
+#: What an import sends at a time: keys and values, and their number.
+_IMPORT_BYTES = 1 << 20
+_IMPORT_OPERATIONS = 1000
 
 
 def _bytes(data: Data) -> bytes:
-    return data.encode() if isinstance(data, str) else bytes(data)
+    try:
+        # What bytes() takes otherwise (numbers, lists, text with an encoding) has no bytes of its own.
+        return bytes(memoryview(data))
+    except TypeError:
+        hint = "; text has them after .encode()" if isinstance(data, str) else ""
+        raise TypeError(f"keys and values are bytes, not {type(data).__name__}{hint}") from None
+
+
+def _text(name: str, data: bytes) -> Dict[str, str]:
+    """Bytes as members of a JSON object: text, and base64 beside it where they are none."""
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(data).decode()
+        return {name: data.decode(errors="replace"), f"{name}_base64": encoded}
+
+
+def _data(entry: Mapping[str, str], name: str) -> bytes:
+    encoded = entry.get(f"{name}_base64")
+    return entry[name].encode() if encoded is None else base64.b64decode(encoded, validate=True)
 
 
 def _range(start: Optional[Data], end: Optional[Data]) -> pb.KeyRange:
@@ -57,6 +97,13 @@ class TransactionInfo:
     state: str
 
 
+def _idle_ms(idle: Optional[float]) -> int:
+    """0: as the mount says; the greatest number: never."""
+    if idle is None:
+        return 0
+    return _MS_MAX if math.isinf(idle) else max(1, round(idle * 1000))
+
+
 class _Connection:
     """A channel to the daemon."""
 
@@ -64,11 +111,12 @@ class _Connection:
         self.store = store
         self.deadline = deadline
         self._directory: Optional[int] = None
-        socket = os.path.join(store, SOCKET_NAME)
+        socket, owner = socket_of(store)
         if len(os.fsencode(socket)) > _ADDRESS_LEN_MAX:
             # Too long for an address: through a descriptor of the directory.
             self._directory = os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             socket = f"/proc/self/fd/{self._directory}/{SOCKET_NAME}"
+        expect_daemon_of(socket, owner)
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_LEN_MAX),
             ("grpc.enable_http_proxy", 0),
@@ -94,12 +142,16 @@ class _Connection:
 class Keyspace:
     """A named ordered map of bytes to bytes, on the main line or in a transaction.
 
-    It need not exist: it is made by the first change, and then belongs to whoever made that.
+    It need not exist: it is made by the first change, and then belongs to the user that made that. That of a named
+    snapshot (:meth:`Store.snapshot`) is read-only.
     """
 
-    def __init__(self, connection: _Connection, name: str, txn: int, durable: bool) -> None:
+    def __init__(
+        self, connection: _Connection, name: str, txn: int, durable: bool, snapshot: str = ""
+    ) -> None:
         self._connection = connection
         self._txn = txn
+        self._snapshot = snapshot
         self._durability = pb.DURABLE if durable else pb.ASYNCHRONOUS
         self.name = name
 
@@ -109,19 +161,34 @@ class Keyspace:
     def _call(self, method: str, request: Any) -> Any:
         return self._connection.call(method, request, self._txn)
 
+    def _check_writable(self) -> None:
+        if self._snapshot:
+            raise KvfsError(
+                f"snapshot {self._snapshot!r} is read-only", grpc.StatusCode.FAILED_PRECONDITION
+            )
+
     def get(self, key: Data, default: Optional[T] = None) -> Union[bytes, Optional[T]]:
         """The value of a key, or ``default``."""
-        answer = self._call("Get", pb.GetRequest(keyspace=self.name, key=_bytes(key), txn=self._txn))
+        request = pb.GetRequest(
+            keyspace=self.name, key=_bytes(key), txn=self._txn, snapshot=self._snapshot
+        )
+        answer = self._call("Get", request)
         return answer.value if answer.HasField("value") else default
 
     def get_many(self, keys: Iterable[Data]) -> List[Optional[bytes]]:
         """The values of several keys at one moment, in their order; ``None`` for keys that are not there."""
-        request = pb.MultiGetRequest(keyspace=self.name, keys=[_bytes(key) for key in keys], txn=self._txn)
+        request = pb.MultiGetRequest(
+            keyspace=self.name,
+            keys=[_bytes(key) for key in keys],
+            txn=self._txn,
+            snapshot=self._snapshot,
+        )
         answer = self._call("MultiGet", request)
         return [value.value if value.HasField("value") else None for value in answer.values]
 
     def put(self, key: Data, value: Data) -> None:
         """Sets a key."""
+        self._check_writable()
         self._call(
             "Put",
             pb.PutRequest(
@@ -135,6 +202,7 @@ class Keyspace:
 
     def delete(self, key: Data) -> bool:
         """Removes a key. Returns whether it was there."""
+        self._check_writable()
         request = pb.DeleteRequest(
             keyspace=self.name, key=_bytes(key), txn=self._txn, durability=self._durability
         )
@@ -142,6 +210,7 @@ class Keyspace:
 
     def delete_range(self, start: Optional[Data] = None, end: Optional[Data] = None) -> None:
         """Removes the keys from ``start`` up to, not including, ``end``; all without them."""
+        self._check_writable()
         request = pb.DeleteRangeRequest(
             keyspace=self.name, range=_range(start, end), txn=self._txn, durability=self._durability
         )
@@ -149,6 +218,7 @@ class Keyspace:
 
     def update(self, entries: Union[Mapping[Data, Data], Iterable[Tuple[Data, Data]]]) -> None:
         """Sets several keys, all of them or none."""
+        self._check_writable()
         batch = Batch()
         for key, value in entries.items() if isinstance(entries, Mapping) else entries:
             batch.put(self.name, key, value)
@@ -165,7 +235,7 @@ class Keyspace:
     ) -> Iterator[Tuple[bytes, bytes]]:
         """Keys and values as of one moment, in key order or against it.
 
-        Whoever takes longer than half a minute between two entries, or five minutes in all, gets a
+        A reader that takes longer than half a minute between two entries, or five minutes in all, gets a
         :class:`KvfsError` with the code ABORTED: scan on from behind the last key.
         """
         if limit is not None and limit <= 0:
@@ -177,6 +247,7 @@ class Keyspace:
             reverse=reverse,
             limit=limit or 0,
             txn=self._txn,
+            snapshot=self._snapshot,
         )
         pages = self._call("Scan", request)
         try:
@@ -186,6 +257,43 @@ class Keyspace:
                         yield entry.key, entry.value
         finally:
             pages.cancel()
+
+    def export_to(self, file: IO[str], prefix: Data = b"") -> int:
+        """Writes keys and values of one moment to a text file, as ``kvfs kv export``. Returns how many."""
+        count = 0
+        for key, value in self.scan(prefix):
+            entry = {**_text("key", key), **_text("value", value)}
+            file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")) + "\n")
+            count += 1
+        return count
+
+    def import_from(self, file: Iterable[str]) -> int:
+        """Sets the keys of a text file that :meth:`export_to` or ``kvfs kv export`` has written, all or none.
+
+        Returns how many.
+        """
+        self._check_writable()
+        if not self._txn:
+            request = pb.BeginRequest(tied=True, label=f"import {self.name}")
+            txn = self._connection.call("Begin", request).txn
+            with Transaction(self._connection, txn, self._durability == pb.DURABLE) as inside:
+                return inside[self.name].import_from(file)
+        count, size, batch = 0, 0, Batch()
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                entry = json.loads(line)
+                key, value = _data(entry, "key"), _data(entry, "value")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise ValueError(f"line {number} is no entry; nothing was imported") from None
+            batch.put(self.name, key, value)
+            count, size = count + 1, size + len(key) + len(value)
+            if size >= _IMPORT_BYTES or len(batch._operations) >= _IMPORT_OPERATIONS:
+                batch._apply(self._connection, self._txn, self._durability)
+                size, batch = 0, Batch()
+        batch._apply(self._connection, self._txn, self._durability)
+        return count
 
     def items(self) -> Iterator[Tuple[bytes, bytes]]:
         """Every key with its value, in order."""
@@ -317,6 +425,14 @@ class Store(_Keys):
         request = pb.ChangeKeyspaceRequest(name=name, uid=uid, gid=gid)
         return _keyspace_info(self._connection.call("ChangeKeyspace", request))
 
+    def drop_keyspace(self, name: str) -> None:
+        """Removes a keyspace with all its keys, outside of any transaction. Named snapshots keep both."""
+        self._connection.call("DropKeyspace", pb.DropKeyspaceRequest(name=name))
+
+    def snapshot(self, name: str) -> "Snapshot":
+        """The keys of a named snapshot, read-only; its files are in ``.kvfs/snapshots/NAME``."""
+        return Snapshot(self._connection, name)
+
     def transactions(self) -> List[TransactionInfo]:
         """This user's open transactions."""
         answer = self._connection.call("ListTransactions", pb.ListTransactionsRequest())
@@ -339,6 +455,7 @@ class Store(_Keys):
         isolation: str = "snapshot",
         nice: int = 0,
         timeout: Optional[float] = None,
+        idle: Optional[float] = None,
         durable: bool = True,
         tied: bool = True,
         label: str = "python",
@@ -346,9 +463,11 @@ class Store(_Keys):
         """Begins a transaction over keys and files.
 
         ``isolation``: ``"snapshot"`` or ``"serializable"``. ``nice``: of two in each other's way the one with the
-        greater number gives way. ``timeout``: it is given up when it takes longer (seconds). ``durable``: the
+        greater number gives way. ``timeout``: it is given up when it takes longer (seconds). ``idle``: it is
+        given up when it goes without an operation for longer (seconds; ``math.inf``: never; without it as the mount says).
+        ``durable``: the
         commit survives a power cut when it returns. ``tied``: it ends with this connection, however the process
-        ends; else it stays until somebody commits or aborts it.
+        ends; else it stays until it is committed or aborted.
         """
         if self._txn:
             raise KvfsError(f"this is in transaction {self._txn} already; there are none inside of others")
@@ -361,6 +480,7 @@ class Store(_Keys):
             timeout_ms=0 if timeout is None else max(1, round(timeout * 1000)),
             tied=tied,
             label=label,
+            idle_ms_max=_idle_ms(idle),
         )
         txn = self._connection.call("Begin", request).txn
         return Transaction(self._connection, txn, durable)
@@ -385,8 +505,28 @@ class Store(_Keys):
                 retries -= 1
 
 
+class Snapshot:
+    """The keys of a named snapshot: ``store.snapshot("monday")["tags"][b"song"]``. Nothing can be changed."""
+
+    def __init__(self, connection: _Connection, name: str) -> None:
+        self._connection = connection
+        self.name = name
+
+    def keyspace(self, name: str) -> Keyspace:
+        """The keyspace of this name; one that was not there holds nothing."""
+        return Keyspace(self._connection, name, 0, True, self.name)
+
+    def __getitem__(self, name: str) -> Keyspace:
+        return self.keyspace(name)
+
+    def keyspaces(self) -> List[KeyspaceInfo]:
+        """The keyspaces of then that this user may use, ordered by name."""
+        answer = self._connection.call("ListKeyspaces", pb.ListKeyspacesRequest(snapshot=self.name))
+        return [_keyspace_info(info) for info in answer.keyspaces]
+
+
 class Transaction(_Keys):
-    """A transaction over keys and files: ``txn["tags"]["song"] = "…"``, ``open(txn.path("song.mp3"), "wb")``.
+    """A transaction over keys and files: ``txn["tags"][b"song"] = b"…"``, ``open(txn.path("song.mp3"), "wb")``.
 
     As a context manager it commits at the end of the block, and aborts when an exception leaves it.
     """
@@ -425,7 +565,7 @@ class Transaction(_Keys):
     ) -> None:
         """Locks keys until the transaction ends, those that don't exist included: with a prefix, in a range, or all.
 
-        Waits for others. :class:`Conflict`: somebody changed one after the transaction began (unless it is
+        Waits for others. :class:`Conflict`: another changed one after the transaction began (unless it is
         serializable), so lock early. The keyspace must be there.
         """
         keys = pb.KeyLock(

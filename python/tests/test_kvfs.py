@@ -3,6 +3,7 @@
 usage: KVFS_DIR=… KVFS=… python3 -m unittest discover -s python/tests
 """
 
+import io
 import os
 import re
 import subprocess
@@ -50,34 +51,34 @@ class OnMount(unittest.TestCase):
 
     def test_a_keyspace_is_like_a_dictionary_in_order(self):
         keys = self.keys
-        keys["b"] = "2"
+        keys[b"b"] = b"2"
         keys[b"a"] = b"1"
-        keys.update({"c": "3", b"\xff\x00": b"\x00"})
-        self.assertEqual(keys["b"], b"2")
+        keys.update({b"c": bytearray(b"3"), b"\xff\x00": memoryview(b"\x00")})
+        self.assertEqual(keys[b"b"], b"2")
         self.assertEqual(list(keys), [b"a", b"b", b"c", b"\xff\x00"])
         self.assertEqual(list(reversed(keys))[0], b"\xff\x00")
         self.assertEqual(list(keys.values())[:2], [b"1", b"2"])
-        self.assertEqual(keys.get_many(["c", "none", "a"]), [b"3", None, b"1"])
-        self.assertTrue("a" in keys and "none" not in keys)
-        self.assertEqual(keys.get("none", 7), 7)
+        self.assertEqual(keys.get_many([b"c", b"none", b"a"]), [b"3", None, b"1"])
+        self.assertTrue(b"a" in keys and b"none" not in keys)
+        self.assertEqual(keys.get(b"none", 7), 7)
         with self.assertRaises(KeyError):
-            keys["none"]
-        del keys["a"]
+            keys[b"none"]
+        del keys[b"a"]
         with self.assertRaises(KeyError):
-            del keys["a"]
-        keys.delete_range("b", "c")
+            del keys[b"a"]
+        keys.delete_range(b"b", b"c")
         self.assertEqual(list(keys.items()), [(b"c", b"3"), (b"\xff\x00", b"\x00")])
         self.assertEqual(self.kv("get", self.name, "c"), b"3")
 
     def test_scans_go_both_ways(self):
         with self.store.batch() as batch:
             for number in range(3000):
-                batch.put(self.name, f"{number:05}", "v" * (number % 100))
+                batch.put(self.name, b"%05d" % number, b"v" * (number % 100))
         keys = [key for key, _ in self.keys.scan()]
         self.assertEqual(keys, [f"{number:05}".encode() for number in range(3000)])
         self.assertEqual([key for key, _ in self.keys.scan(reverse=True)], keys[::-1])
-        self.assertEqual([key for key, _ in self.keys.scan("001", start="00150", limit=2)], [b"00150", b"00151"])
-        self.assertEqual([key for key, _ in self.keys.scan(end="00002", reverse=True)], [b"00001", b"00000"])
+        self.assertEqual([key for key, _ in self.keys.scan(b"001", start=b"00150", limit=2)], [b"00150", b"00151"])
+        self.assertEqual([key for key, _ in self.keys.scan(end=b"00002", reverse=True)], [b"00001", b"00000"])
         self.assertEqual(list(self.keys.scan(limit=0)), [])
         for key, _ in self.keys.scan():  # left in the middle
             break
@@ -85,7 +86,7 @@ class OnMount(unittest.TestCase):
 
     def test_a_batch_that_is_left_by_an_error_does_nothing(self):
         with self.assertRaises(ZeroDivisionError), self.store.batch() as batch:
-            batch.put(self.name, "a", "1")
+            batch.put(self.name, b"a", b"1")
             1 / 0
         self.assertEqual(list(self.keys), [])
 
@@ -97,54 +98,54 @@ class OnMount(unittest.TestCase):
             txn[self.name][b"song"] = b"artist"
             with open(txn.path(inside), "wb") as file:
                 file.write(b"la la la")
-            self.assertTrue("song" in txn[self.name] and "song" not in self.keys)
+            self.assertTrue(b"song" in txn[self.name] and b"song" not in self.keys)
             self.assertFalse(os.path.exists(path))
             kv = self.kv("get", self.name, "song", env=txn.environment())
             self.assertEqual(kv, b"artist", "a command in the transaction")
             self.assertIn(txn.id, [line.id for line in self.store.transactions()])
-        self.assertEqual(self.keys["song"], b"artist")
+        self.assertEqual(self.keys[b"song"], b"artist")
         with open(path, "rb") as file:
             self.assertEqual(file.read(), b"la la la")
         with self.assertRaises(kvfs.TransactionEnded):
-            txn[self.name]["song"]
+            txn[self.name][b"song"]
         with self.assertRaises(ZeroDivisionError), self.store.transaction() as txn:
-            del txn[self.name]["song"]
+            del txn[self.name][b"song"]
             os.remove(txn.path(inside))
             1 / 0
-        self.assertTrue(os.path.exists(path) and "song" in self.keys)
+        self.assertTrue(os.path.exists(path) and b"song" in self.keys)
         self.assertEqual(self.store.transactions(), [])
         os.remove(path)
 
     def test_a_conflict_names_whom_and_what(self):
-        self.keys["fought"] = "0"
+        self.keys[b"fought"] = b"0"
         with self.assertRaises(kvfs.Conflict) as caught:
             with self.store.transaction() as txn:
-                txn[self.name]["other"] = "1"
-                self.keys["fought"] = "theirs"
-                txn[self.name]["fought"] = "mine"
+                txn[self.name][b"other"] = b"1"
+                self.keys[b"fought"] = b"theirs"
+                txn[self.name][b"fought"] = b"mine"
         self.assertEqual((caught.exception.keyspace, caught.exception.key), (self.name, b"fought"))
         self.assertIn("fought", str(caught.exception))
         self.assertEqual(dict(self.keys.items()), {b"fought": b"theirs"})
 
     def test_locks_keep_others_away_and_tell_who_is_late(self):
-        self.keys["song/a"] = "1"
+        self.keys[b"song/a"] = b"1"
         with self.assertRaises(kvfs.Conflict) as caught:
             with self.store.transaction() as late:
                 with self.store.transaction() as txn:
-                    txn.lock_keys(self.name, prefix="song/", exclusive=True)
-                    txn.lock_keys(self.name, start="talk/", end="talk/z")
+                    txn.lock_keys(self.name, prefix=b"song/", exclusive=True)
+                    txn.lock_keys(self.name, start=b"talk/", end=b"talk/z")
                     txn.lock_file("/")
-                    self.keys["zebra"] = "1"
-                    txn[self.name]["song/b"] = "2"
-                late.lock_keys(self.name, prefix="song/")
+                    self.keys[b"zebra"] = b"1"
+                    txn[self.name][b"song/b"] = b"2"
+                late.lock_keys(self.name, prefix=b"song/")
         self.assertEqual((caught.exception.keyspace, caught.exception.key), (self.name, b"song/b"))
 
     def test_run_retries_and_loses_no_update(self):
-        self.keys["count"] = "0"
+        self.keys[b"count"] = b"0"
 
         def add(txn):
-            number = int(txn[self.name]["count"]) + 1
-            txn[self.name]["count"] = str(number)
+            number = int(txn[self.name][b"count"]) + 1
+            txn[self.name][b"count"] = b"%d" % number
             return number
 
         def work():
@@ -157,17 +158,17 @@ class OnMount(unittest.TestCase):
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual(self.keys["count"], b"20")
+        self.assertEqual(self.keys[b"count"], b"20")
         with self.assertRaises(kvfs.Conflict):
-            self.store.run(lambda txn: (self.keys.put("count", "x"), add(txn))[1], retries=0)
+            self.store.run(lambda txn: (self.keys.put(b"count", b"x"), add(txn))[1], retries=0)
 
     def test_serializable_and_joined(self):
         txn = self.store.transaction(isolation="serializable", tied=False, timeout=60)
         with kvfs.connect(DIR) as other:
-            other.join(txn.id)[self.name]["a"] = "1"
-        self.assertEqual(txn[self.name]["a"], b"1")
+            other.join(txn.id)[self.name][b"a"] = b"1"
+        self.assertEqual(txn[self.name][b"a"], b"1")
         subprocess.run([KVFS, "txn", "commit", str(txn.id)], cwd=DIR, check=True)
-        self.assertEqual(self.keys["a"], b"1")
+        self.assertEqual(self.keys[b"a"], b"1")
         with self.assertRaises(ValueError):
             self.store.transaction(isolation="chaos")
 
@@ -176,7 +177,7 @@ class OnMount(unittest.TestCase):
             "import os, sys, kvfs\n"
             "store = kvfs.connect(sys.argv[1])\n"
             "txn = store.transaction()\n"
-            "txn[sys.argv[2]]['a'] = '1'\n"
+            "txn[sys.argv[2]][b'a'] = b'1'\n"
             "open(txn.path('left-behind'), 'w').write('x')\n"
             "os.abort()\n"
         )
@@ -184,11 +185,11 @@ class OnMount(unittest.TestCase):
         self.assertLess(died.returncode, 0)
         while self.store.transactions():
             pass
-        self.assertNotIn("a", self.keys)
+        self.assertNotIn(b"a", self.keys)
         self.assertFalse(os.path.exists(os.path.join(self.mount, "left-behind")))
 
     def test_keyspaces_have_owners(self):
-        self.keys["a"] = "1"
+        self.keys[b"a"] = b"1"
         mine = {info.name: info for info in self.store.keyspaces()}[self.name]
         self.assertEqual((mine.uid, mine.mode), (os.geteuid(), 0o600))
         self.assertEqual(self.store.chmod(self.name, 0o640).mode, 0o640)
@@ -196,19 +197,77 @@ class OnMount(unittest.TestCase):
             self.store.create_keyspace(self.name, exclusive=True)
         self.assertEqual(caught.exception.code, grpc.StatusCode.ALREADY_EXISTS)
         with self.assertRaises(kvfs.KvfsError) as caught:
-            self.store["meta"]["a"] = "1"
+            self.store["meta"][b"a"] = b"1"
         self.assertEqual(caught.exception.code, grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_keys_and_values_that_are_not_bytes_are_a_type_error(self):
+        for bad in ("text", 7, 1.5, None, [1, 2], {"a": 1}, object()):
+            for call in (
+                lambda: self.keys.put(b"a", bad),
+                lambda: self.keys.put(bad, b"1"),
+                lambda: self.keys.get(bad),
+                lambda: self.keys.delete(bad),
+                lambda: self.keys.get_many([b"a", bad]),
+                lambda: self.keys.update({b"a": bad}),
+                lambda: kvfs.Batch().delete(self.name, bad),
+                lambda: next(self.keys.scan(prefix=bad)),
+            ):
+                with self.assertRaises(TypeError):
+                    call()
+        self.assertEqual(list(self.keys), [])
+
+    def test_export_and_import_keep_every_byte(self):
+        entries = {bytes([number, 255 - number]): bytes([number]) * 3 for number in range(256)}
+        entries["ü".encode()] = "artist=…".encode()
+        self.keys.update(entries)
+        file = io.StringIO()
+        self.assertEqual(self.keys.export_to(file), len(entries))
+        self.assertEqual(self.kv("export", self.name).decode(), file.getvalue())
+        copy = self.store[self.name + "-copy"]
+        self.assertEqual(copy.import_from(file.getvalue().splitlines()), len(entries))
+        self.assertEqual(dict(copy.items()), entries)
+        with self.assertRaises(ValueError):
+            copy.import_from(['{"key": "new", "value": "1"}', "nonsense"])
+        self.assertNotIn(b"new", copy)
+        self.store.drop_keyspace(copy.name)
+        self.assertNotIn(copy.name, [info.name for info in self.store.keyspaces()])
+        self.assertEqual(list(copy), [])
+
+    def test_keys_of_a_named_snapshot_are_those_of_then(self):
+        self.keys.update({b"a": b"then", b"gone": b"1"})
+        subprocess.run([KVFS, "snapshot", "create", self.name], cwd=DIR, check=True)
+        self.keys.update({b"a": b"now", b"new": b"1"})
+        del self.keys[b"gone"]
+        then = self.store.snapshot(self.name)
+        self.assertEqual(dict(then[self.name].items()), {b"a": b"then", b"gone": b"1"})
+        self.assertEqual(then[self.name].get_many([b"a", b"new"]), [b"then", None])
+        self.assertIn(self.name, [info.name for info in then.keyspaces()])
+        self.store.drop_keyspace(self.name)
+        self.assertEqual(then[self.name][b"a"], b"then")
+        for change in (
+            lambda: then[self.name].put(b"a", b"1"),
+            lambda: then[self.name].delete(b"a"),
+            lambda: then[self.name].delete_range(),
+            lambda: then[self.name].update({b"a": b"1"}),
+            lambda: then[self.name].import_from([]),
+        ):
+            with self.assertRaises(kvfs.KvfsError):
+                change()
+        with self.assertRaises(kvfs.KvfsError) as caught:
+            self.store.snapshot("none")[self.name].get(b"a")
+        self.assertEqual(caught.exception.code, grpc.StatusCode.NOT_FOUND)
+        subprocess.run([KVFS, "snapshot", "delete", self.name], cwd=DIR, check=True)
 
     def test_a_place_without_a_store(self):
         with self.assertRaises(kvfs.NotMounted):
             kvfs.connect("/proc")
 
     def test_in_a_run_the_store_is_the_transaction(self):
-        script = "import kvfs, sys; kvfs.connect()[sys.argv[1]]['a'] = '1'; sys.exit(int(sys.argv[2]))"
+        script = "import kvfs, sys; kvfs.connect()[sys.argv[1]][b'a'] = b'1'; sys.exit(int(sys.argv[2]))"
         for code, there in ((3, False), (0, True)):
             command = [KVFS, "txn", "run", "--", sys.executable, "-c", script, self.name, str(code)]
             ran = subprocess.run(command, cwd=DIR)
-            self.assertEqual((ran.returncode, "a" in self.keys), (code, there))
+            self.assertEqual((ran.returncode, b"a" in self.keys), (code, there))
 
 
 if __name__ == "__main__":

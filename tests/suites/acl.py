@@ -3,7 +3,7 @@
 usage: acl.py ONE OTHER SEED COUNT
 The other directory is on a file system of the kernel's own, which is the reference.
 """
-import errno, os, random, stat, struct, sys
+import errno, fcntl, os, random, stat, struct, sys
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 OWNER, USER, OWNING, GROUP, MASK, OTHERS = 1, 2, 4, 8, 16, 32
@@ -82,7 +82,7 @@ def walk(root):
 
 
 def as_user(user, work):
-    """What `work` returns (text) as somebody else."""
+    """What `work` returns (text) as another user."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -106,7 +106,27 @@ def rights(root, paths):
     def may(path, flags):
         at = os.path.join(root, path)
         return tried(lambda: os.close(os.open(at, flags | os.O_NOFOLLOW | os.O_NONBLOCK)))
-    return [(may(path, os.O_RDONLY), may(path, os.O_WRONLY), os.access(os.path.join(root, path), os.X_OK)) for path in paths]
+    def rights_of(path):
+        at = os.path.join(root, path)
+        return may(path, os.O_RDONLY), may(path, os.O_WRONLY), os.access(at, os.X_OK), locks(at)
+    return [rights_of(path) for path in paths]
+
+
+def locks(path):
+    """What comes of each of the kernel's locks on a file: those need what the file must be open for."""
+    if tried(lambda: stat.S_ISREG(os.lstat(path).st_mode)) is not True:
+        return []
+    def take(flags, lock, *how):
+        fd = os.open(path, flags | os.O_NOFOLLOW)
+        try:
+            lock(fd, *how)
+        finally:
+            os.close(fd)
+    lease = lambda fd: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    kinds = [(fcntl.flock, fcntl.LOCK_SH), (fcntl.flock, fcntl.LOCK_EX), (fcntl.lockf, fcntl.LOCK_SH), (fcntl.lockf, fcntl.LOCK_EX)]
+    opened = [os.O_RDONLY, os.O_WRONLY, os.O_RDWR]
+    found = [tried(take, flags, lock, how | fcntl.LOCK_NB) for flags in opened for lock, how in kinds]
+    return found + [tried(take, os.O_RDONLY, lease)]
 
 
 def one_step(rng, number, paths):
@@ -168,4 +188,5 @@ def main():
     print(f"# {stepped} of {count} changes went through, the same ones; errors: {' '.join(sorted(errors - {'None'}))}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,19 @@ same_as_kernel() {
   done
 }
 
+own_locks() {
+  is_root || { echo "needs root, to become other users"; return 77; }
+  has_reference || return
+  find_python || return 77
+  # Users come by the socket of the mount.
+  chmod 700 "$store" || return 1
+  local seed
+  for seed in 1 2; do
+    mkdir "locks-$seed" "$work/reference/locks-$seed" &&
+      PYTHONPATH=$repo/python "$python" "$here/acl_locks.py" "$mnt" "locks-$seed" "$work/reference/locks-$seed" "$seed" || return 1
+  done
+}
+
 lists_of() { (cd "$1" && find . | sort | xargs getfacl -n && find . | sort | xargs stat -c '%n %A'); }
 
 # What the usual tools make of it.
@@ -68,7 +81,7 @@ commits() {
 
 # In the namespaces of an ordinary user's transaction the kernel knows no other user.
 ordinary_user() {
-  is_root || { echo "needs root, to become somebody else"; return 77; }
+  is_root || { echo "needs root, to become another user"; return 77; }
   as 65534 unshare --user --mount true 2>/dev/null && as 65534 "$KVFS" version >/dev/null || { echo "no namespaces here"; return 77; }
   local home=$work/home
   mkdir -p "$home/mnt" && chown -R 65534:65534 "$home" || return 1
@@ -128,6 +141,7 @@ killed() {
 }
 
 step "as tmpfs has it, in random changes by several users" same_as_kernel
+step "locks of transactions need the rights that the kernel asks for" own_locks
 step "setfacl, getfacl, chmod, cp, mv as elsewhere" by_tools
 step "commits and aborts show at once" commits
 step "an ordinary user's transaction" ordinary_user

@@ -50,7 +50,7 @@ suite() {
   flock "$work" cat "$log"
 }
 
-for name in lifecycle install txn snapshot branch transfer rpc calls acl quota writeback compress hidden formats; do
+for name in lifecycle install txn snapshot branch transfer rpc calls acl privileges quota writeback compress hidden kernel fair formats differential hostile container examples; do
   suite $name "$here/$name.sh"
 done &
 lane=$!

@@ -52,17 +52,23 @@ refused() {
   cd "$mnt" && mkdir d e && echo old >d/f && branch create meets && branch mount meets "$at" || return 1
   echo inside >"$at/d/f" && mv "$at/d" "$at/e/d" && echo outside >d/f && touch d/g && ends "$conflict" branch merge meets && said '/d/f was changed outside' &&
     [ "$(cat d/f)" = outside ] && [ -z "$(ls e)" ] || return 1
-  # It stays, and can be gone on with: put what is in the way away.
-  branch mount meets "$at" && [ "$(cat "$at/e/d/f")" = inside ] && branch umount meets || return 1
+  # It stays, mounted where it was, and can be gone on with: put what is in the way away.
+  [ "$(cat "$at/e/d/f")" = inside ] && branch umount meets || return 1
   rm -r d && ends "$conflict" branch merge meets && ends 0 branch delete meets && no_branches && rm -rf d e && cd /
 }
 no_circle() {
   cd "$mnt" && mkdir a b && branch create circle && branch mount circle "$at" && mv "$at/a" "$at/b/a" && mv b a/b &&
-    ends "$conflict" branch merge circle && said 'inside of itself' && [ -d a/b ] && branch delete circle && rmdir a/b a && cd /
+    ends "$conflict" branch merge circle && said 'inside of itself' && [ -d a/b ] && [ -d "$at/b/a" ] && branch delete circle && rmdir a/b a && cd /
 }
 in_use_inside() {
   branch create busy && branch mount busy "$at" && echo 1 >"$at/f" && exec 8<"$at/f" && ends "$in_use" branch merge busy &&
     ends "$in_use" branch umount busy && exec 8<&- && ends 0 branch merge busy && [ "$(cat "$mnt/f")" = 1 ] && rm "$mnt/f"
+}
+one_side_preferred() {
+  cd "$mnt" && echo old >f && echo old >g && branch create sides && branch mount sides "$at" && echo inside >"$at/f" && echo inside >"$at/g" &&
+    echo outside >f && echo outside >g && ends "$conflict" branch merge sides && said 'prefer main' &&
+    ends "$conflict" branch merge sides --prefer branch /f && said '/g was changed outside' && [ "$(cat f)" = outside ] &&
+    ends 0 branch merge sides --prefer branch /f --prefer main /g && [ "$(cat f g | xargs)" = 'inside outside' ] && no_branches && rm f g && cd /
 }
 two_at_once() {
   mkdir "$mnt/shared" && branch create one && branch create two && branch mount one "$at" && branch mount two "$at2" || return 1
@@ -126,6 +132,7 @@ step "names, lists, errors" named
 step "worked in beside the main line, and merged" worked_in
 step "a merge shows at once on the main line" seen_at_once
 step "a conflict: 75, the paths, and the branch stays" refused
+step "one side preferred, where both have changed something" one_side_preferred
 step "no circle of directories" no_circle
 step "files open in it" in_use_inside
 step "two branches and the main line at once" two_at_once

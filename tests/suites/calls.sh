@@ -51,7 +51,7 @@ def within(seconds, works):
     for thread in threads: thread.start()
     end = time.monotonic() + seconds
     for thread in threads: thread.join(max(0, end - time.monotonic()))
-    assert not any(thread.is_alive() for thread in threads), "somebody still waits"
+    assert not any(thread.is_alive() for thread in threads), "a thread still waits"
     if errors: raise errors[0]
 EOF2
 export MNT=$mnt PYTHONPATH=$work
@@ -70,7 +70,7 @@ assert commit(txn)[0] == 0
 assert open("file").read() == "new\n" and open("made").read() == "made\n"
 assert commit(txn)[0] == errno.ENOENT
 fails(errno.ENOTTY, fcntl.ioctl, root, 3 << 30 | 96 << 16 | ord("k") << 8 | 0x7f, bytes(96))
-fails(errno.EINVAL, begin, "", 2)
+fails(errno.EINVAL, begin, "", 4)
 file = os.open("file", os.O_RDONLY)
 txn = begin("aborted", flags=1, fd=file)
 open(f"{view(txn)}/file", "w").write("never\n")
@@ -110,7 +110,7 @@ assert open("contended").read() == "1"
 '
 }
 as_another_user() {
-  # An ordinary user, on a root that is not his and that he may not write to.
+  # An ordinary user, on a root of another user's, without the right to write to it.
   local py=(setpriv --reuid 65534 --regid 65534 --clear-groups timeout 60 python3 -c)
   py 'print(begin("of root"))' >"$work/id" && chmod 755 "$work/calls.py" &&
     "${py[@]}" "from calls import *
@@ -153,7 +153,7 @@ within(50, [lambda n=n, work=work: work(n) for n in range(2) for work in (by_ioc
 }
 empty_ones() {
   # What has changed nothing is ended by the worker itself, beside commits that wait for it. No other thread is woken
-  # for it: its caller would find his CPU taken.
+  # for it: its caller would find its CPU taken.
   DAEMON=$(cat "$work/daemon.pid") py '
 import glob
 def switches_of_clock():
@@ -182,7 +182,7 @@ assert xget("list") == ""
 '
 }
 pages_that_wait() {
-  # A page of the view waits for another transaction's lock. Who commits by a setxattr meanwhile gets the root's lock back.
+  # A page of the view waits for another transaction's lock. A commit by a setxattr meanwhile gives the root's lock back.
   head -c 4096 /dev/zero >paged && py '
 holder = begin("holder")
 open(f"{view(holder)}/paged", "r+").write("h")

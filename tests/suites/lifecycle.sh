@@ -134,6 +134,72 @@ EOF
   "$KVFS" umount "$work/tiny.mnt" && "$KVFS" check "$work/tiny" && return $status
 }
 
+# Loop devices of this run, to be detached at the end, whatever happens.
+loops=()
+detach() {
+  local loop
+  for loop in "${loops[@]}"; do losetup -d "$loop" 2>/dev/null; done
+}
+trap 'detach; cleanup' EXIT
+loop_device() { # FILE: sets $loop
+  loop=$(losetup -f --show "$1" 2>/dev/null) || { echo "no loop devices, or not root"; return 77; }
+  loops+=("$loop")
+}
+state_of() { # MOUNT
+  "$KVFS" status --json | python3 -c 'import json,sys; print(*[line["state"] for line in json.load(sys.stdin) if line["mounted"] == sys.argv[1]])' "$1"
+}
+until_said() { # FILE TEXT
+  local i
+  for ((i = 0; i < 600; i++)); do
+    grep -q "$2" "$1" && return
+    sleep 0.05
+  done
+  return 1
+}
+# A block device with another file system on it becomes a store only by force, and is one then.
+block_device() {
+  command -v mkfs.ext4 >/dev/null || { echo "no mkfs.ext4"; return 77; }
+  truncate -s 512M "$work/block" && mkfs.ext4 -q -F "$work/block" || return
+  loop_device "$work/block" || return
+  local before after dir=$work/block.mnt
+  mkdir -p "$dir"
+  before=$(md5sum <"$work/block")
+  fails $in_use "$loop holds an ext2, ext3 or ext4 file system.*--force" "$KVFS" mkfs "$work/on-block" --device "$loop" || return
+  after=$(md5sum <"$work/block")
+  [ "$before" = "$after" ] && [ ! -e "$work/on-block" ] || { echo "the refusal has left something"; return 1; }
+  "$KVFS" mkfs "$work/on-block" --device "$loop" --force && [ "$(readlink "$work/on-block/device")" = "$loop" ] || return
+  fails $in_use 'a kvfs store' "$KVFS" mkfs "$work/another" --device "$loop" || return
+  "$KVFS" mount "$work/on-block" "$dir" && head -c 20M /dev/urandom >"$work/data" && cp "$work/data" "$dir/data" && "$KVFS" sync "$dir" &&
+    fails $in_use 'in use' "$KVFS" mkfs "$work/another" --device "$loop" --force && "$KVFS" umount "$dir" &&
+    "$KVFS" mount "$work/on-block" "$dir" && cmp "$work/data" "$dir/data" && "$KVFS" umount "$dir" && "$KVFS" check "$work/on-block"
+}
+# A block device that is gone under a live mount: a loop device on a file of another mount, whose daemon is killed, fails
+# every read and write as a disk does whose cable was pulled.
+vanished_device() {
+  local dir=$work/vanished.mnt below=$work/below.mnt log=$work/vanished/kvfs.log why='no more writes are accepted.*input/output error' pid
+  mkdir -p "$dir" "$below"
+  "$KVFS" mkfs "$work/below" --size 2G && "$KVFS" mount "$work/below" "$below" && truncate -s 512M "$below/image" || return
+  loop_device "$below/image" || return
+  "$KVFS" mkfs "$work/vanished" --device "$loop" && "$KVFS" mount "$work/vanished" "$dir" && head -c 1M /dev/urandom >"$dir/file" && "$KVFS" sync "$dir" || return
+  [ "$(state_of "$dir")" = serving ] || return
+  pid=$(pgrep -f "kvfs mount .*$work/below ") && kill -9 "$pid" || return
+  # Whatever is written next cannot be made durable; the first failure is told, and then it is known.
+  echo x >"$dir/new" 2>/dev/null
+  sync -f "$dir" 2>/dev/null
+  "$KVFS" sync "$dir" 2>/dev/null
+  until_said "$log" 'stops accepting writes' || { echo "the log says nothing"; return 1; }
+  [ "$(state_of "$dir")" = failed ] && fails 1 "$why" "$KVFS" status && fails 0 "$why" "$KVFS" stats "$dir" && fails 1 'stopped accepting writes' "$KVFS" sync "$dir" || return
+  [ "$("$KVFS" stats --json "$dir" 2>/dev/null | python3 -c 'import json,sys; s=json.load(sys.stdin); print(s["store.failed"], s["device.failures"] > 0)')" = "1 True" ] || return
+  # The errors stay, and the log does not grow with them.
+  local i
+  for ((i = 0; i < 50; i++)); do
+    if touch "$dir/new-$i" 2>/dev/null; then echo "a write succeeded"; return 1; fi
+    if mkdir "$dir/dir-$i" 2>/dev/null; then echo "mkdir succeeded"; return 1; fi
+  done
+  [ "$(grep -c 'stops accepting writes' "$log")" = 1 ] && [ "$(grep -c ' ERROR ' "$log")" -le 4 ] || { cat "$log"; return 1; }
+  fails 1 "unmounted $dir, but" "$KVFS" umount "$dir" && ! is_mounted "$dir" && umount -l "$below"
+}
+
 step "version and help" version
 step "mkfs makes a sparse store" mkfs
 step "mkfs on a store is refused" mkfs_again
@@ -160,4 +226,6 @@ step "a mount whose daemon was killed" dead_daemon
 step "a damaged superblock" damaged_store
 step "a full store: ENOSPC, then delete, then write" full_disk
 step "a store full of small files: all of them can be deleted" full_of_small_files
+step "a block device that holds another file system" block_device
+step "a block device that is gone under a mount" vanished_device
 summary lifecycle

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Transactions beside other work and beyond memory: nobody is in anybody's way who does not touch the same.
+# Transactions beside other work and beyond memory: programs that do not touch the same are not in each other's way.
 # usage: tests/suites/load.sh [--long]      long: minutes instead of seconds, and a transaction of 5 GiB
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -55,7 +55,7 @@ without_short() {
 }
 
 # again NAME COMMAND: until there is $work/stop; a line in $work/NAME.rounds for each time. What vanishes while it is
-# read, and what grows, is no failure of those who read everything: a file that is being written can end before the size
+# read, and what grows, is no failure of programs that read everything: a file that is being written can end before the size
 # that fstat says (docs/SEMANTICS.md, what is not promised). Then rsync gives it a wrong checksum; a checksum that is wrong
 # without that is a failure.
 again() {
@@ -72,7 +72,7 @@ again() {
 }
 
 # install_beside LEVEL: a build and `make install` in transactions, one after the other, beside unrelated builds and
-# those who read everything. None may be doomed, refused or come to grief.
+# programs that read everything. None may be doomed, refused or come to grief.
 install_beside() {
   local level=$1 i pids=() status=0 name dooms conflicts
   rm -rf "$work"/stop "$work"/*.rounds "$work"/*.bad "$mnt"/* && mkdir "$mnt/project" "$mnt/other" "$mnt/third" "$work/backup" &&
@@ -106,7 +106,7 @@ install_beside() {
 }
 
 # Writers of the main line wait for what a transaction holds, by write and by mapping, while it commits; the mount has
-# one worker. Nobody waits for himself: the commit ends, with 0 or 75, and every writer gets his turn.
+# one worker. No thread waits for itself: the commit ends, with 0 or 75, and every writer gets its turn.
 parked_writers() {
   local store mnt daemon='' status=0 round
   make_store parked --size 1G >/dev/null && mount_store "$(mount_options)" --workers 1 || return 1
@@ -167,7 +167,7 @@ for round in range(rounds):
         by_mapping = pages[200:208] == b"mmap" + mark
         assert by_write or by_mapping, (round, number, "a write of the main line is lost")
         assert maps[number][:208] == pages[:208], (round, number, "a mapping shows another state")
-print(f"# {rounds} rounds: {committed} committed, {refused} gave way; in {parked} somebody was waiting at the commit")
+print(f"# {rounds} rounds: {committed} committed, {refused} gave way; in {parked} a writer was waiting at the commit")
 assert committed and parked
 PY
   umount_store && check_store >/dev/null && return $status
@@ -217,7 +217,7 @@ for round in range(rounds):
     assert done.returncode in (0, 75), done
     for thread in threads:
         thread.join(30)
-        assert not thread.is_alive(), "somebody hangs"
+        assert not thread.is_alive(), "a thread hangs"
     os.close(reader)
     if done.returncode:
         run("txn", "abort", "-s", mnt, txn)
@@ -232,9 +232,9 @@ PY
   umount_store && check_store >/dev/null && return $status
 }
 
-# A commit of many files takes a while. Who opens one of them for the first time meanwhile, and changes a page of it by mapping,
-# takes nothing back; who has the kernel itself look into a mapping, and gets signals, is not told that it is a bad address.
-# And who has only read a file commits beside a page of it that waits.
+# A commit of many files takes a while. A program that opens one of them for the first time meanwhile, and changes a page of it by mapping,
+# takes nothing back; one that has the kernel itself look into a mapping, and gets signals, is not told that it is a bad address.
+# And a transaction that has only read a file commits beside a page of it that waits.
 opened_during_commits() {
   local store mnt daemon='' status=0
   make_store opened --size 2G >/dev/null && mount_store || return 1

@@ -13,7 +13,7 @@ cd "$mnt" || die "no mount"
 no_space=6 denied=7 in_use=3 me=$(id -u) group=$(id -g)
 is_root() { [ "$me" = 0 ]; }
 quota() { timeout 60 "$KVFS" quota "$@" -s "${on:-$mnt}"; }
-# Somebody who is limited: root is not.
+# A user that is limited: root is not.
 if is_root; then who=2001; else who=$me; fi
 as() { if is_root; then setpriv --reuid "$who" --regid "$who" --clear-groups -- "$@"; else "$@"; fi; }
 # has KIND ID FIELD
@@ -47,7 +47,7 @@ follows() {
   rm tree/4 && until_ok counts_what_is_there && "$KVFS" check "$mnt"
 }
 
-# Who is not root sees what is said of himself and his groups.
+# A user other than root sees what is said of that user and its groups.
 seen_by_others() {
   is_root || return 0
   chmod 711 "$store" "$work" && chmod 666 "$store/control.sock"

@@ -17,21 +17,24 @@ failed_code=1 usage=2 in_use=3 other_version=4 damaged=5
 snap() { timeout 60 "$KVFS" snapshot "$@"; }
 send() { timeout 60 "$KVFS" snapshot send -s "$mnt" "$@"; }
 receive() { timeout 60 "$KVFS" snapshot receive -s "$target" "$@"; }
-# What makes a tree. (Inode numbers of a snapshot are shown as others.)
+# What makes a tree. (Inode numbers of a snapshot are shown as others, and without set-id bits: [privileges].)
 picture() {
   (
     cd "$1" || exit 1
-    find . -printf '%y %m %U %G %n %T@ %P %l %s %b\n' | sort
+    find . -printf '%M %U %G %n %T@ %P %l %s %b\n' | sed 's/^\(...\)s/\1x/' | sort
     find . -type f -print0 | sort -z | xargs -0r sha256sum
     getfattr -R -d -m - . 2>/dev/null
   )
 }
+# Files that lend privileges; nothing takes them away here after the first snapshot.
+privileges() { (cd "$1" && find . -path ./.kvfs -prune -o -perm /7000 -printf '%m %U %G %P\n' | sort); }
 # target_is DIRECTORY: the receiving store's tree is what is in DIRECTORY of the source, and sound.
 target_is() {
   picture "$1" >"$work/expected"
   "$KVFS" check "$target" || return 1
   mkdir -p "$work/target.mnt" && "$KVFS" mount "$target" "$work/target.mnt" || return 1
   picture "$work/target.mnt" >"$work/found"
+  privileges "$mnt" | tee "$work/lent" | diff - <(privileges "$work/target.mnt") && grep -q '^4750 .* dir/two$' "$work/lent" || return 1
   "$KVFS" kv get -s "$work/target.mnt" tags song >"$work/key" && "$KVFS" kv keyspaces -s "$work/target.mnt" >"$work/keyspaces"
   "$KVFS" umount "$work/target.mnt" && diff "$work/expected" "$work/found"
 }
@@ -121,8 +124,8 @@ home_again() {
     mount_store && [ "$(cat "$mnt/home")" = home ]
 }
 ordinary_user() {
-  [ "$(id -u)" = 0 ] || { echo "needs root, to become somebody else"; return 77; }
-  setpriv --reuid=65534 --regid=65534 --clear-groups -- "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for everybody"; return 77; }
+  [ "$(id -u)" = 0 ] || { echo "needs root, to become another user"; return 77; }
+  setpriv --reuid=65534 --regid=65534 --clear-groups -- "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for every user"; return 77; }
   mkdir -p "$work/home" && chown 65534:65534 "$work/home" || return 1
   send saturday >"$work/whole" && chmod 644 "$work/whole" || return 1
   setpriv --reuid=65534 --regid=65534 --clear-groups -- sh -exc "

@@ -168,7 +168,7 @@ retried() {
   return $status
 }
 appends() {
-  # A log that the main line keeps open, and runs that append to it at any moment: whoever says that it is in, is in.
+  # A log that the main line keeps open, and runs that append to it at any moment: a run that says that it is in, is in.
   rm -f log && touch log
   (
     exec 6>>log
@@ -201,6 +201,22 @@ killed() {
   pid=$("$KVFS" txn list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["pid"])')
   kill -9 "$pid" && until_ok no_open && [ ! -e killed ] && until_ok sh -c "! pgrep -f '[m]kdir killed; echo x' >/dev/null"
   local status=$?
+  wait $runner
+  return $status
+}
+# What has left the process group outlives it, and must see an error at once: neither a hang, nor the main line.
+killed_group() {
+  rm -f "$work/left"*
+  setsid "$KVFS" txn run -- sh -c "setsid sh -c 'exec 5>left; echo \$\$ >\"$work/left.pid\"; while echo x >&5; do sleep 0.05; done; ls /proc/\$\$/cwd/ ; cat file-of-nobody; echo over' >'$work/left.said' 2>&1 & sleep 60" &
+  local runner=$! pid left status=0
+  until_ok test -s "$work/left.pid" || return
+  left=$(cat "$work/left.pid")
+  pid=$("$KVFS" txn list --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["pid"])')
+  kill -9 -- "-$(ps -o pgid= -p "$pid" | tr -d ' ')"
+  until_ok no_open || status=1
+  until_ok grep -qx over "$work/left.said" || { echo "it hangs: $(cat "$work/left.said")"; kill -9 "$left"; status=1; }
+  grep -qE 'not connected|I/O error' "$work/left.said" || { cat "$work/left.said"; status=1; }
+  [ ! -e left ] || { echo "it wrote to the main line"; status=1; }
   wait $runner
   return $status
 }
@@ -241,7 +257,7 @@ keys_conflict() {
   timeout 20 "$KVFS" kv put tags fought theirs && tell && wait $runner && said 'fought' && [ "$("$KVFS" kv get tags fought)" = theirs ]
 }
 own_locks() {
-  # A user's locks keep others away, are listed, and tell who was late.
+  # A user's locks keep others away, are listed, and tell which transaction was late.
   local id late
   "$KVFS" kv put tags song/a 1 && mkdir -p kept && echo x >kept/a
   id=$("$KVFS" txn begin | head -n 1)
@@ -281,15 +297,15 @@ compared() {
     cat cmp/same > /dev/null; echo g > cmp/tmp; mv cmp/tmp cmp/replaced; mv cmp/sub cmp/under; '$KVFS' kv put tags fresh 1; '$KVFS' kv del tags dropped"
   "$KVFS" txn diff "$id" | tee "$work/said"
   local want line status=0
-  want='~ /cmp/edited  3 B
+  want='~ /cmp/edited  2 B → 3 B
 - /cmp/gone
-+ /cmp/new/
-+ /cmp/new/file  2 B
++ /cmp/new/  mode 0755, owner root:root
++ /cmp/new/file  2 B, mode 0644, owner root:root
 ~ /cmp/replaced  2 B
 > /cmp/sub → /cmp/under/
 > /cmp/moved → /cmp/under/here  2 B
-- key tags/dropped
-+ key tags/fresh  1 B'
+- key tags/dropped  1 B, "1"
++ key tags/fresh  1 B, "1"'
   diff <(echo "$want") <(sed '/gone/s/  .*//' "$work/said") || status=1
   [ "$("$KVFS" txn diff --stat "$id")" = "3 added, 2 removed, 2 changed, 2 renamed, 12 B" ] || { "$KVFS" txn diff --stat "$id"; status=1; }
   "$KVFS" txn diff --json "$id" | python3 -c 'import json,sys; [json.loads(l) for l in sys.stdin]' || status=1
@@ -300,7 +316,7 @@ compared() {
   "$KVFS" txn abort "$id" && [ -e cmp/gone ] && return $status
 }
 ended_view() {
-  # Who is still inside of a view that has ended gets errors, not old data.
+  # A process that is still inside of a view that has ended gets errors, not old data.
   local id
   echo before >ended
   id=$("$KVFS" txn begin | head -n 1)
@@ -312,7 +328,7 @@ ended_view() {
 timed_out() {
   local id
   id=$("$KVFS" txn begin --timeout 300ms | head -n 1)
-  until_ok no_open && ends 1 "$KVFS" txn commit "$id"
+  until_ok no_open && ends $conflict "$KVFS" txn commit "$id" && said 'time is over'
 }
 remove_open() {
   mkdir -p tree/sub && echo keep >tree/sub/open && for i in $(seq 50); do echo "$i" >tree/$i; done
@@ -365,7 +381,7 @@ abort_open() {
   local runner=$! status=0
   until_ok has_open_at 2 && "$KVFS" umount --abort-open "$mnt" || status=1
   wait $runner && status=1
-  grep -q 'aborted from outside' "$work/cut" || status=1
+  grep -q 'aborted.*; nothing happened' "$work/cut" || status=1
   wait "$daemon" || status=1
   daemon=''
   no_views || status=1
@@ -389,8 +405,8 @@ daemon_killed() {
 }
 # The machine's /dev/fuse may be closed to ordinary users: in a mount namespace of its own it is opened.
 ordinary_user() {
-  [ "$(id -u)" = 0 ] || { echo "needs root, to become somebody else"; return 77; }
-  setpriv --reuid=65534 --regid=65534 --clear-groups -- "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for everybody"; return 77; }
+  [ "$(id -u)" = 0 ] || { echo "needs root, to become another user"; return 77; }
+  setpriv --reuid=65534 --regid=65534 --clear-groups -- "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for every user"; return 77; }
   setpriv --reuid=65534 --regid=65534 --clear-groups -- unshare --user --mount true 2>/dev/null || { echo "no user namespaces here"; return 77; }
   local home=$work/home
   mkdir -p "$home/mnt" && chown -R 65534:65534 "$home"
@@ -428,7 +444,185 @@ ordinary_user() {
   cat "$work/user.log"
   [ $status = 0 ]
 }
-# Everything that there is to see of a tree, but for inode numbers and times that nobody sets.
+# on_terminal CASE [SHELL]: see terminal.py.
+on_terminal() { timeout 120 python3 "$here/terminal.py" "$KVFS" "$mnt" "$@" && no_open; }
+reaped() {
+  # What has a session and a process group of its own is waited for, too, and killed with the rest.
+  run -- sh -c 'setsid sh -c "sleep 0.5; echo late >late" & exit 0' && [ "$(cat late)" = late ] &&
+    ends 3 run -- sh -c "setsid sh -c 'sleep 1001; echo x' & until pgrep -f '[s]leep 1001' >/dev/null; do sleep 0.05; done; exit 3" &&
+    ! pgrep -f '[s]leep 1001' >/dev/null && no_open
+}
+init_killed() {
+  # The process between `kvfs txn run` and the command is killed: what it watched over goes all the same.
+  run -- sh -c 'echo x >initless; setsid sleep 1002 & sleep 1003' >/dev/null 2>&1 &
+  local runner=$! pid
+  until_ok sh -c "pgrep -f '[s]leep 1002' >/dev/null && pgrep -f '[s]leep 1003' >/dev/null" || return
+  pid=$(pgrep -f '[t]xn init .*sleep 1003') && kill -9 "$pid"
+  ! wait $runner && [ ! -e initless ] && ! pgrep -f '[s]leep 100[23]' >/dev/null && no_open
+}
+without_dashes() {
+  run echo -n x --json >"$work/said" && [ "$(cat "$work/said")" = 'x --json' ] && ends 4 run sh -c 'exit 4' && run --isolation si -- true
+}
+time_limit() {
+  ends 124 run --timeout 300ms -- sh -c 'echo x >slow; sleep 60' && said 'longer than its time of .*--timeout' && [ ! -e slow ] && no_open &&
+    ends 124 run --retry 3 --timeout 300ms sleep 60 && ! said 'trying again'
+}
+# Bind mounts of everything, of a part, inside of the mount; another file system on it. No path leads around the
+# transaction, and no working directory.
+every_mount() {
+  [ "$(id -u)" = 0 ] || { echo "needs root, to mount"; return 77; }
+  rm -rf parts && mkdir -p parts/sub parts/hole parts/again "$work/all" "$work/sub" && echo before >parts/sub/file &&
+    mount --bind "$mnt" "$work/all" && mount --bind "$mnt/parts/sub" "$work/sub" && mount -o ro,bind "$mnt/parts/sub" "$mnt/parts/again" &&
+    mount -t tmpfs tmpfs "$mnt/parts/hole" && echo other >parts/hole/file || return
+  local dir status=0 files="$mnt/parts/sub/file $work/all/parts/sub/file $work/sub/file $mnt/parts/again/file"
+  for dir in "$mnt/parts/sub" "$work/all/parts/sub" "$work/sub"; do
+    (cd "$dir" && ends 5 run -s "$mnt" -- sh -ec "echo inside >file; cat $files $mnt/parts/hole/file; pwd; exit 5") || status=1
+    [ "$(tr '\n' ' ' <"$work/said")" = "inside inside inside inside other $dir " ] || { echo "$dir: seen were: $(cat "$work/said")"; status=1; }
+    # shellcheck disable=SC2086 # words
+    [ "$(cat $files | sort -u)" = before ] || { echo "$dir: written outside of the transaction"; status=1; }
+    (cd "$dir" && ends 1 run -- sh -c "echo x >'$work/all/parts/sub/file'; exit 1") && [ "$(cat parts/sub/file)" = before ] || status=1
+  done
+  # What was read-only is so in the transaction.
+  ends 1 run -- sh -c "echo x >parts/again/file || exit 1" && [ "$(cat parts/again/file)" = before ] || status=1
+  local id
+  id=$("$KVFS" txn begin -s "$work/sub" | head -n 1)
+  (cd "$work/sub" && "$KVFS" txn join "$id" -- sh -ec "echo joined >file; cat $files") >"$work/said" || status=1
+  [ "$(sort -u "$work/said")" = joined ] && [ "$(cat parts/sub/file)" = before ] && "$KVFS" txn abort "$id" || status=1
+  # Only a part is seen.
+  unshare --mount sh -ec "umount '$mnt/parts/again' '$mnt/parts/hole'; umount -l '$mnt' '$work/all'; cd '$work/sub'
+    ! '$KVFS' txn run -- sh -c 'cat file; echo part >file; ls; exit 1'; cat file" >"$work/said" 2>&1 || status=1
+  [ "$(tr '\n' ' ' <"$work/said")" = "before file before " ] || { cat "$work/said"; status=1; }
+  umount "$mnt/parts/hole" "$mnt/parts/again" "$work/sub" && umount -l "$work/all"
+  return $status
+}
+on_branch() {
+  mkdir -p "$work/branch" && echo main >of-branch && "$KVFS" branch create b1 && "$KVFS" branch mount b1 "$work/branch" || return
+  local status=0 command
+  (
+    cd "$work/branch" || exit 1
+    # Keys are those of the branch; what is of the main line alone is refused, and says what to do.
+    "$KVFS" kv put branched key value && [ "$("$KVFS" kv get branched key)" = value ] && "$KVFS" sync || exit 1
+    for command in 'txn run -- true' 'txn begin' 'txn join 1 -- true' 'snapshot create s1' 'snapshot restore s1' 'branch create b2'; do
+      # shellcheck disable=SC2086 # words
+      ends 2 "$KVFS" $command && said "on a branch, or in a transaction.*-s $mnt" || exit 1
+    done
+    # Named, the main line is meant; the branch can be read, not written.
+    ends 1 "$KVFS" txn run -s "$mnt" -- sh -c 'cat of-branch; echo x >of-branch || exit 1' && said '^main' && said 'Read-only'
+  ) || status=1
+  ends 1 "$KVFS" kv get branched key || status=1
+  [ "$(cat "$work/branch/of-branch")" = main ] || status=1
+  "$KVFS" branch umount b1 && "$KVFS" branch merge b1 && [ "$("$KVFS" kv get branched key)" = value ] && return $status
+}
+key_outside() {
+  # In the view of a transaction keys belong to it, also without the variable; where that can't be, it is said.
+  local id view
+  { read -r id; read -r view; } < <("$KVFS" txn begin)
+  (cd "$view" && "$KVFS" kv put viewed key 1) && ends 1 "$KVFS" kv get viewed key && "$KVFS" txn commit "$id" &&
+    [ "$("$KVFS" kv get viewed key)" = 1 ] && ends 2 run -- env -u KVFS_TXN "$KVFS" kv put viewed key 2 && said 'KVFS_TXN=ID' &&
+    [ "$("$KVFS" kv get viewed key)" = 1 ]
+}
+view_gone() {
+  local id view
+  # The command itself refuses it, too, where the daemon has not noticed yet.
+  refused() { ends 9 "$KVFS" txn join "$id" -- touch around && said "view of transaction $id was unmounted"; }
+  { read -r id; read -r view; } < <("$KVFS" txn begin)
+  umount "$view" && until_ok refused && [ ! -e around ] && "$KVFS" txn abort "$id" && no_open
+}
+dead_views() {
+  mount_store && "$KVFS" txn begin -s "$mnt" >/dev/null && kill_daemon && ! no_views && mount_store && no_views &&
+    [ -z "$(ls "$store/views")" ] && umount_store
+}
+
+# Users of a mount of root's: the store's directory is closed to them.
+as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
+can_be_nobody() {
+  [ "$(id -u)" = 0 ] || { echo "needs root, to become another user"; return 77; }
+  as_nobody "$KVFS" version >/dev/null 2>&1 || { echo "the binary is not for every user"; return 77; }
+  as_nobody unshare --user --mount true 2>/dev/null || { echo "no user namespaces here"; return 77; }
+}
+users_of_mount() {
+  can_be_nobody || return
+  rm -rf of-user && mkdir -p of-user && chown 65534:65534 of-user && echo root >of-root && chmod 600 of-root && echo shared >for-all && chmod 666 for-all &&
+    chmod 755 "$mnt" && "$KVFS" kv put roots key value && "$KVFS" quota on || return
+  chmod 700 "$store"
+  local id mine
+  cd of-user || return
+  # A transaction: permissions are those of the file system, for what is root's as for what is the user's.
+  ends 0 as_nobody "$KVFS" txn run sh -ec "echo new >file; echo more >>../for-all; id -u; \"$KVFS\" kv put users key inside
+    ! cat ../of-root; ! sh -c 'echo x >../of-root'; ! chmod 777 ../for-all; ! chown 0 file; echo \$KVFS_TXN >id" &&
+    said '^65534$' && [ "$(stat -c %u:%g file)" = 65534:65534 ] && [ "$(stat -c %a ../for-all)" = 666 ] || return
+  mine=$(cat id)
+  [ "$(as_nobody "$KVFS" kv get users key)" = inside ] && ends 7 as_nobody "$KVFS" kv get roots key && ends 1 as_nobody "$KVFS" txn run false || return
+  # Of others nothing is seen, and nothing ended.
+  id=$("$KVFS" txn begin | head -n 1) && ! as_nobody "$KVFS" txn list --json | grep -q "\"id\":$id," &&
+    ends 7 as_nobody "$KVFS" txn diff "$id" && ends 7 as_nobody "$KVFS" txn abort "$id" && ends 7 as_nobody "$KVFS" txn commit "$id" && has_open 1 &&
+    "$KVFS" txn abort "$id" || return
+  as_nobody "$KVFS" txn list --committed | grep -qE "^ +$mine " || return
+  # What the file system shows to every user.
+  ends 0 as_nobody "$KVFS" sync && ends 0 as_nobody "$KVFS" stats --json "$mnt" && ! said 'keyspace[.].*roots' && ends 0 as_nobody "$KVFS" quota get --user 65534 &&
+    ends 0 as_nobody "$KVFS" snapshot list && ends 7 as_nobody "$KVFS" quota get --user 0 || return
+  local command
+  for command in 'txn begin --nice=-5' 'txn run --nice=-5 true' 'snapshot create s1' 'branch create b1' 'quota off' "check $mnt" "stats --zones $mnt"; do
+    # shellcheck disable=SC2086 # words
+    ends 7 as_nobody "$KVFS" $command && said 'only root and the store' || return
+  done
+  # Taken back is what the user could do by hand: not in a file of root's, and not where rights were taken away since.
+  ends 7 as_nobody "$KVFS" txn undo "$mine" && said 'for-all is not yours' && [ -e file ] || return
+  as_nobody "$KVFS" txn run sh -ec 'echo first >first; mv file moved; echo $KVFS_TXN >id' && mine=$(cat id) &&
+    ends 0 as_nobody "$KVFS" txn undo "$mine" && [ ! -e first ] && [ -e file ] || return
+  as_nobody "$KVFS" txn run sh -ec 'echo second >second; echo $KVFS_TXN >id' && mine=$(cat id) && chown 0:0 ../of-user && chmod 700 ../of-user || return
+  ends 7 as_nobody "$KVFS" txn undo -s "$mnt" "$mine" && said 'only root and the store' && [ -e second ] && ends 0 "$KVFS" txn undo "$mine" || return
+  "$KVFS" quota off && no_open && [ "$(stat -c %a "$store/control.sock")" = 600 ]
+}
+begin_of_users() {
+  can_be_nobody || return
+  cd "$mnt" || return
+  rm -rf begun && mkdir begun && chown 65534:65534 begun && echo root >of-root && chmod 600 of-root && chmod 755 "$mnt" && chmod 700 "$store" || return
+  local id
+  id=$(as_nobody "$KVFS" txn begin) && [ "$(wc -l <<<"$id")" = 1 ] || return
+  cd begun || return
+  # Several commands, each in namespaces of its own, in one view.
+  ends 0 as_nobody "$KVFS" txn join "$id" -- sh -ec "echo one >file; \"$KVFS\" kv put begun key value; id -u; ! cat ../of-root" && said '^65534$' && [ ! -e file ] &&
+    [ "$(as_nobody "$KVFS" txn join "$id" -- cat file)" = one ] && ends 0 as_nobody "$KVFS" txn join "$id" -- sh -ec 'echo two >>file' || return
+  # Those of other users are not joined, and what is mounted in one of their namespaces is seen in no other.
+  ends 7 setpriv --reuid=65533 --regid=65533 --clear-groups -- "$KVFS" txn join "$id" -- true &&
+    ends 0 as_nobody "$KVFS" txn join "$id" -- unshare --user --map-root-user --mount --propagation unchanged sh -ec 'mkdir point; mount -t tmpfs tmpfs point; echo x >point/x' &&
+    ends 1 as_nobody "$KVFS" txn join "$id" -- test -e point/x && ! grep -q "$store/views/$id/" /proc/mounts || return
+  ends 0 as_nobody "$KVFS" txn commit "$id" && [ "$(tr '\n' , <file)" = one,two, ] && [ "$(stat -c %u:%g file)" = 65534:65534 ] &&
+    [ "$(as_nobody "$KVFS" kv get begun key)" = value ] || return
+  ends 7 as_nobody "$KVFS" txn begin --nice -1 || return
+  id=$(as_nobody "$KVFS" txn begin) && ends 0 as_nobody "$KVFS" txn abort "$id" && no_open
+}
+many_connections() {
+  # A user that takes all connections of that user's share keeps no other user, and not root, from the daemon.
+  can_be_nobody || return
+  python3 - "$KVFS" "$mnt" "$store" <<'PY'
+import hashlib, os, socket, subprocess, sys
+kvfs, mnt, store = sys.argv[1:]
+path = f"/run/kvfs/{hashlib.sha256(os.fsencode(store)).hexdigest()}/control.sock"
+assert os.stat(os.path.dirname(path)).st_mode & 0o7777 == 0o711 and os.stat(path).st_uid == 0
+def run(uid, *words):
+    return subprocess.run([kvfs, *words], cwd=mnt, user=uid, group=uid, extra_groups=[], capture_output=True, text=True)
+held = []
+pid = os.fork()
+if pid == 0:
+    os.setgid(65534); os.setuid(65534)
+    for _ in range(300):
+        held.append(socket.socket(socket.AF_UNIX)); held[-1].connect(path)
+    refused = subprocess.run([kvfs, "txn", "list"], cwd=mnt, capture_output=True, text=True)
+    assert refused.returncode == 3 and "too many connections" in refused.stderr, refused
+    os.kill(os.getpid(), 19)
+    os._exit(0)
+_, status = os.waitpid(pid, os.WUNTRACED)
+assert os.WIFSTOPPED(status), status
+for uid in (0, 65533):
+    done = run(uid, "txn", "list")
+    assert done.returncode == 0, (uid, done)
+os.kill(pid, 9); os.waitpid(pid, 0)
+PY
+}
+
+# Everything that there is to see of a tree, but for inode numbers and times that no program sets.
 tree_of() {
   (cd "$1" && find . -printf '%p %y %m %U %G %n %s %T@ %l\n' | sort && find . -type f -exec sha256sum {} + | sort &&
     getfattr -R -d . 2>/dev/null)
@@ -466,7 +660,7 @@ undo_refused() {
   local first=$id
   echo newer >built/file
   noted "echo more >built/dir/more" && later=$id
-  ends $built_on undo "$first" && said '~ /built/file' && said "\+ /built/dir/more.*transaction $later: .*uid $(id -u)" || return
+  ends $built_on undo "$first" && said '~ /built/file' && said "\+ /built/dir/more.*transaction $later: .*user $(id -un)" || return
   ends $built_on undo --dry-run --json "$first" && said '"place":"/built/file"' || return
   [ "$(cat built/file)" = newer ] && [ -e built/dir/more ] && no_open || return
   # What was in the way goes: then it can be done.
@@ -523,8 +717,24 @@ alone "--retry loses no update" retried
 alone "appends and commits lose nothing" appends
 alone "two runs at once" two_at_once
 alone "kill -9 of a run leaves nothing" killed
+alone "kill -9 of the group of a run: what has left it sees errors" killed_group
 alone "Ctrl-C aborts" interrupted
 alone "SIGTERM aborts" terminated
+alone "on a terminal: bash" on_terminal shell bash
+alone "on a terminal: dash" on_terminal shell dash
+alone "on a terminal: zsh" on_terminal shell zsh
+alone "on a terminal: fish" on_terminal shell fish
+alone "on a terminal: signals and size" on_terminal signals
+alone "on a terminal: what is left is named" on_terminal left
+alone "on a terminal: a line says what has come of it" on_terminal told
+alone "what has left its process group belongs to the run" reaped
+alone "kill -9 of the process above the command" init_killed
+alone "without --" without_dashes
+alone "--timeout ends with 124" time_limit
+alone "every mount of the store shows the transaction" every_mount
+alone "on a branch" on_branch
+alone "keys in a view" key_outside
+alone "a view that was unmounted is not joined" view_gone
 alone "descendants belong to the run" descendants
 alone "files and keys in one transaction" files_and_keys
 alone "appends on the main line go to the end that a commit left" appended
@@ -542,11 +752,15 @@ alone "a descriptor from outside is warned of" outside_descriptor
 alone "a large transaction" large
 alone "a transaction is taken back" taken_back
 alone "what was built on a transaction is in the way of undo" undo_refused
+alone "users of a mount of root" users_of_mount
+alone "transactions begun and joined by users of a mount of root" begin_of_users
+alone "a user with many connections is in the way of no other" many_connections
 alone "how long an empty run takes" quick
 alone "umount is refused while one is open" umount_refused
 alone "umount --abort-open" abort_open
 alone "SIGTERM of the daemon aborts and logs" sigterm
 alone "kill -9 of the daemon" daemon_killed
+alone "dead views go at the next mount" dead_views
 alone "undo after kill -9, and until it is pushed out" undo_survives
 alone "as an ordinary user" ordinary_user
 summary txn

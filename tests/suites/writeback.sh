@@ -12,7 +12,7 @@ options=$(mount_options),writeback
 mount_store "$options" || die "mount failed"
 usage=2
 
-# Steps that unmount begin elsewhere: whoever watches them has their working directory.
+# Steps that unmount begin elsewhere: the observer has their working directory.
 again() { cd / && umount_store && mount_store "$options"; }
 fsx_passes() { PROFILES='plain mapped large' "$here/fsx.sh" "$mnt" 3000 7; }
 attributes_stay() {

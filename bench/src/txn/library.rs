@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use kvfs_device::Rng;
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, Isolation, Keyspace, KeyspaceKind, Store, TxnOptions};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, Isolation, Keyspace, KeyspaceKind, Store, Transactions, TxnOptions,
+};
 use kvfs_txn::{Admission, LockName, LockOptions, Party, Refused, TxnTraits, Want};
 
 use crate::rig::Rig;
@@ -232,6 +234,7 @@ fn write_blocks(
                 Ok(guard) => break guard,
                 Err(Refused::Wait(again)) => ticket.insert(again).wait(),
                 Err(Refused::Doomed(doom)) => return Err(anyhow!("doomed: {doom:?}")),
+                Err(Refused::Full(share)) => return Err(anyhow!("the lock table is full: {share:?}")),
             }
         };
         let mut batch = Batch::new();

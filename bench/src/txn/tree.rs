@@ -155,7 +155,7 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
 
 /// Projects copied and built, then removed: by cargo, by make, and two by make at the same time.
 fn builds(mount: &Rc<Mount>, sources: &Path, all: &mut Vec<Experiment>) -> Result<()> {
-    // Whoever has made this program has what it takes to build a crate of it.
+    // The machine that has made this program has what it takes to build a crate of it.
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("bench/ is in no workspace")?;
     let in_rust = format!(
         "mkdir crates && cp -r {0}/crates {0}/Cargo.toml {0}/Cargo.lock crates && cd crates && \

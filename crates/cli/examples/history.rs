@@ -41,7 +41,7 @@ impl Client {
         let mount = store.call(async |client| client.info().await)?.1;
         let inside = dir.strip_prefix(&mount)?.to_owned();
         let keyspace = dir.file_name().ok_or("DIR is no name for a keyspace")?.to_string_lossy().into_owned();
-        // Who makes the keyspace first is no part of the history.
+        // Which process makes the keyspace first is no part of the history.
         store.put(&keyspace, b"made", b"")?;
         let lists = match lists {
             "files" => Lists::Files,

@@ -1,7 +1,10 @@
 //! The command line, as clap sees it.
 
 mod branch;
+mod defrag;
 mod front;
+mod grow;
+mod kv;
 mod property;
 mod quota;
 mod snapshot;
@@ -11,9 +14,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::units::{parse_mode, parse_owner, parse_size};
+use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
-pub(crate) use front::{CompletionsArgs, PagesArgs, SyncArgs};
+pub(crate) use defrag::{DefragArgs, PolicyArg};
+pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableForm};
+pub(crate) use grow::GrowArgs;
+pub(crate) use kv::{KvArgs, KvCommand, KvRange};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
@@ -23,10 +29,10 @@ const AFTER_HELP: &str = "\
 Examples:
   kvfs mkfs ~/store                        make a store in a directory
   kvfs mount ~/store ~/mnt                 mount it (in the background)
-  kvfs mount --create ~/store ~/mnt        the same, making the store when it is missing
+  kvfs mount --create ~/store ~/mnt        the same; makes a missing store
   cd ~/mnt && kvfs kv put tags song.mp3 'artist=…'
   kvfs txn run -- make install             all of it, or nothing
-  kvfs snapshot create before-upgrade      and `snapshot restore`, should it go wrong
+  kvfs snapshot create before-upgrade      and `snapshot restore`
   kvfs umount ~/mnt
 
 Exit codes:
@@ -34,12 +40,15 @@ Exit codes:
   4 not a store, or of another version            5 damaged          6 no space
   7 missing rights   8 mount point unfit          9 not mounted
   10 a transaction that was to be undone was built on: nothing happened
-  11 repaired, nothing is lost                    12 repaired, what is lost was listed
-  75 a transaction met another one: nothing happened, try again";
+  11 repaired, nothing is lost                    12 repaired, with losses
+  75 a transaction met another one: nothing happened, try again
+  124 the time of `txn run --timeout` was over: nothing happened
+  141 the reader of standard output has gone (`| head`)
+`txn run` and `txn join` pass on the exit code of their command.";
 
 /// A transactional file system and key-value store in one.
 #[derive(Debug, Parser)]
-#[command(name = "kvfs", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "kvfs", version, about, after_help = AFTER_HELP, max_term_width = 80)]
 pub(crate) struct Cli {
     /// No progress bars; they are for terminals only, at any rate
     #[arg(long, short = 'q', global = true)]
@@ -53,6 +62,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Make a new store
     Mkfs(MkfsArgs),
+    /// Make a store larger, mounted or not
+    Grow(GrowArgs),
+    /// Give partly used zones back and join what is scattered, mounted or not
+    Defrag(DefragArgs),
     /// Mount a store
     Mount(MountArgs),
     /// Unmount, after everything is written
@@ -67,12 +80,14 @@ pub(crate) enum Command {
     Kv(KvArgs),
     /// Transactions over files and keys
     Txn(TxnArgs),
-    /// What transactions have locked, and who waits for it
+    /// What transactions have locked, and which wait for it
     Locks(LocksArgs),
     /// Named snapshots of all files and keys
     Snapshot(SnapshotArgs),
     /// Writable copies of all files and keys, to be merged or deleted
     Branch(BranchArgs),
+    /// What is mounted where, by which user, since when
+    Status(StatusArgs),
     /// Wait until everything done so far survives a power cut
     Sync(SyncArgs),
     /// Completions for a shell
@@ -93,9 +108,9 @@ pub(crate) enum Command {
 
 const MKFS_EXAMPLES: &str = "\
 Examples:
-  kvfs mkfs ~/store                        a sparse file inside that grows with use
+  kvfs mkfs ~/store                        a file inside that grows with use
   kvfs mkfs ~/store --size 20G             at most 20 GiB
-  kvfs mkfs ~/store --device /dev/sdb1     use a block device; ~/store then only names it";
+  kvfs mkfs ~/store --device /dev/sdb1     a block device; ~/store names it";
 
 #[derive(Debug, Args)]
 #[command(after_help = MKFS_EXAMPLES)]
@@ -111,41 +126,51 @@ pub(crate) struct MkfsArgs {
     /// Files up to this size live inside their row, such as 4K; 0 = never
     #[arg(long, value_parser = parse_size, default_value = "4K")]
     pub(crate) inline: u64,
-    /// Overwrite a block device or file that already holds something
+    /// Overwrite a file or block device that holds anything
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 const MOUNT_EXAMPLES: &str = "\
 Options for -o, separated by commas:
-  ro rw exec noexec suid nosuid dev nodev   as in mount(8)
-  relatime (default) noatime strictatime    when reading changes access times
-  allow_other                               let other users in (default for root; others need
-                                            user_allow_other in /etc/fuse.conf)
-  no_allow_other                            only the mounting user
-  commit=SECONDS                            longest time that a change stays only in memory (1)
-  undo_count=N                              transactions that `kvfs txn undo` can take back (16)
-  undo_age=TIME                             and how long after their commit, such as 30m or 1d (1h);
-                                            0 for either: none
-  noacl                                     permission bits alone count: access-control lists
-                                            are neither heeded, shown nor inherited
-  nonempty                                  mount over what is in DIR
-  writeback                                 the kernel collects writes (faster small ones), and
-                                            there are no transactions over files
-  nosteer                                   serve wherever the scheduler likes, not on the CPU of
-                                            the program that asks
-  lazytime                                  access times stay in memory until the inode changes, an
-                                            fsync or sync, the unmount, or for a day
-  nobtime                                   no birth times: statx is answered by the kernel alone
-  memory=SIZE workers=N size=SIZE create    as the switches of these names, for /etc/fstab
-  io_limit=SIZE                             merges read and write at most so much each second, such
-                                            as 50M; writers slow down when it is too little
+  ro rw exec noexec suid nosuid dev nodev
+                      as in mount(8)
+  relatime (default) noatime nodiratime
+                      when reading changes access times
+  allow_other         let other users in (default for root; others need
+                      user_allow_other in /etc/fuse.conf)
+  no_allow_other      only the mounting user
+  commit=SECONDS      longest time that a change stays only in memory (1)
+  undo_count=N        transactions that `kvfs txn undo` can take back (16)
+  undo_age=TIME       and how long after their commit, such as 30m or 1d (1h);
+                      0 for either: none
+  txn_idle=TIME       transactions without an operation for so long are
+                      aborted (8h); 0: never
+  noacl               permission bits alone count: access-control lists are
+                      neither heeded, shown nor inherited
+  nonempty            mount over what is in DIR
+  writeback           the kernel collects writes (faster small ones), and there
+                      are no transactions over files
+  nosteer             serve wherever the scheduler likes, not on the CPU of the
+                      program that asks
+  lazytime            access times stay in memory until the inode changes, an
+                      fsync or sync, the unmount, or for a day
+  remount             change ro, rw, exec, suid and dev of a mount that is
+                      there; everything else stays as it is
+  nobtime             no birth times: statx is answered by the kernel alone
+  memory=SIZE workers=N size=SIZE create
+                      as the switches of these names, for /etc/fstab
+  io_limit=SIZE       merges read and write at most so much each second, such
+                      as 50M; writers slow down when it is too little
+  private_snapshots   snapshots are shown to root and the store's owner alone
+  store_owner=USER    mount the store of another user, which may contain
+                      anything; without this such a store is refused
 
 Examples:
   kvfs mount ~/store ~/mnt
   kvfs mount --create -o noatime,nodev ~/store ~/mnt
   kvfs mount --foreground --memory 256M ~/store ~/mnt
-  mount -t fuse.kvfs ~/store ~/mnt         the same by mount(8); lines of /etc/fstab work, too";
+  mount -t fuse.kvfs ~/store ~/mnt         by mount(8), fstab(5)";
 
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_EXAMPLES)]
@@ -200,21 +225,26 @@ const CHECK_EXAMPLES: &str = "\
 Examples:
   kvfs check ~/store
   kvfs check ~/mnt                             while mounted
-  kvfs check --repair --dry-run ~/store        what a repair would do and what is lost
-  kvfs check --repair --copy-to ~/new ~/store  repair a copy, leave the damaged store as it is
+  kvfs check --repair --dry-run ~/store        what a repair would do
+  kvfs check --repair --copy-to ~/new ~/store  repair a copy only
   kvfs check --repair ~/store                  repair it in place
 
-A repair keeps all that is undamaged, and lists what is lost: paths and ranges of bytes, keys. What has
-no name any more is in lost+found/ afterwards. A repair that is cut off can be repeated.
+A repair keeps all that is undamaged, and lists what is lost: paths and ranges
+of bytes, keys. What has no name any more is in lost+found/ afterwards. A repair
+that is cut off can be repeated.
 
-Exit codes of a repair: 0 nothing was wrong; 11 repaired, nothing is lost; 12 repaired, and what is lost
-was listed; 5 something is damaged still. With --dry-run they say what a repair would come to.";
+Exit codes of a repair: 0 nothing was wrong; 11 repaired, nothing is lost; 12
+repaired, and what is lost was listed; 5 something is damaged still. With
+--dry-run they say what a repair would come to.";
 
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
-    /// Store, or a directory on its mount
-    pub(crate) target: PathBuf,
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    pub(crate) target: Option<PathBuf>,
+    /// The same
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR", conflicts_with = "target")]
+    pub(crate) store: Option<PathBuf>,
     /// Put right what is damaged, in a store that is not mounted
     #[arg(long)]
     pub(crate) repair: bool,
@@ -230,12 +260,13 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  kvfs stats ~/mnt\n  kvfs stats --json ~/mnt\n  kvfs stats --zones ~/mnt"
-)]
+#[command(after_help = "Examples:\n  kvfs stats\n  kvfs stats --json ~/mnt\n  kvfs stats --zones -s ~/store")]
 pub(crate) struct StatsArgs {
-    /// A directory on the mount, or the store
-    pub(crate) target: PathBuf,
+    /// Store, or a directory on its mount (default: the mount of the current directory)
+    pub(crate) target: Option<PathBuf>,
+    /// The same
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR", conflicts_with = "target")]
+    pub(crate) store: Option<PathBuf>,
     /// A picture of the zones of the device, and how fragmented it is
     #[arg(long)]
     pub(crate) zones: bool,
@@ -247,6 +278,7 @@ pub(crate) struct StatsArgs {
 const LOCKS_EXAMPLES: &str = "\
 Examples:
   kvfs locks                               of the mount of the current directory
+  kvfs locks -n                            numbers of users, not their names
   kvfs locks -s ~/mnt --json | jq 'select(.waiters_count > 0)'
   cat ~/mnt/.kvfs/locks                    the same, without the command
 
@@ -258,9 +290,9 @@ pub(crate) struct LocksArgs {
     /// Store, or a directory on its mount (default: the mount of the current directory)
     #[arg(short = 's', long = "store", value_name = "STORE|DIR")]
     pub(crate) store: Option<PathBuf>,
-    /// For machines: one JSON object a line
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// How it is shown; in JSON one object a line
+    #[command(flatten)]
+    pub(crate) form: TableForm,
 }
 
 #[derive(Debug, Args)]
@@ -268,103 +300,4 @@ pub(crate) struct JsonArgs {
     /// For machines
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-const KV_EXAMPLES: &str = "\
-Examples:
-  kvfs kv put tags song.mp3 'artist=…'     on the mount of the current directory
-  kvfs kv get -s ~/store tags song.mp3
-  kvfs kv put tags cover.png - < cover.png     the value from standard input
-  kvfs kv scan tags --prefix song --limit 10 --json
-  kvfs kv del tags song.mp3
-  kvfs kv keyspaces
-  kvfs kv chmod 640 tags                   others in its group may read
-
-A keyspace belongs to whoever made it, and nobody else gets in before a chmod; root and the owner of
-the store always do.
-
-Inside a transaction (`kvfs txn run`, `kvfs txn join`) the commands belong to it; KVFS_TXN=17 puts
-them into transaction 17.";
-
-#[derive(Debug, Args)]
-#[command(after_help = KV_EXAMPLES)]
-pub(crate) struct KvArgs {
-    /// Store, or a directory on its mount (default: the mount of the current directory)
-    #[arg(short = 's', long = "store", global = true, value_name = "STORE|DIR")]
-    pub(crate) store: Option<PathBuf>,
-    /// What to do
-    #[command(subcommand)]
-    pub(crate) command: KvCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum KvCommand {
-    /// Set a key; the keyspace is made when missing
-    Put {
-        /// Keyspace
-        keyspace: String,
-        /// Key
-        key: String,
-        /// Value; `-` or nothing: standard input
-        value: Option<String>,
-    },
-    /// Print the value of a key; exit code 1 when there is none
-    Get {
-        /// Keyspace
-        keyspace: String,
-        /// Key
-        key: String,
-    },
-    /// Remove a key; exit code 1 when there is none
-    Del {
-        /// Keyspace
-        keyspace: String,
-        /// Key
-        key: String,
-    },
-    /// Print keys and values in key order
-    Scan {
-        /// Keyspace
-        keyspace: String,
-        /// Only keys that begin with this
-        #[arg(long)]
-        prefix: Option<String>,
-        /// First key to print
-        #[arg(long)]
-        start: Option<String>,
-        /// First key not to print
-        #[arg(long)]
-        end: Option<String>,
-        /// At most this many
-        #[arg(long)]
-        limit: Option<u64>,
-        /// From the last key to the first
-        #[arg(long)]
-        reverse: bool,
-        /// One JSON object a line
-        #[arg(long)]
-        json: bool,
-    },
-    /// List the keyspaces that you may use: mode, owner, group, name
-    Keyspaces {
-        /// For machines
-        #[arg(long)]
-        json: bool,
-    },
-    /// Change who may read and write a keyspace
-    Chmod {
-        /// Octal read and write bits for owner, group and others, such as 640
-        #[arg(value_parser = parse_mode)]
-        mode: u32,
-        /// Keyspace
-        keyspace: String,
-    },
-    /// Give a keyspace to another user or group
-    Chown {
-        /// Numbers: UID, UID:GID or :GID
-        #[arg(value_parser = parse_owner, value_name = "UID[:GID]")]
-        owner: (Option<u32>, Option<u32>),
-        /// Keyspace
-        keyspace: String,
-    },
 }

@@ -1,8 +1,8 @@
 //! Where a command finds its store: the daemon of a mounted one, or the store itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::control::{Client, Daemon, Handler, Peer, Request, Response};
+use crate::control::{BranchRequest, Client, Daemon, Handler, Peer, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::open::{self, OpenOptions};
@@ -12,7 +12,8 @@ use crate::store_dir::StoreDir;
 
 /// A store that answers requests.
 pub(crate) struct Endpoint {
-    store: StoreDir,
+    /// `None`: only its daemon can be reached.
+    store: Option<StoreDir>,
     read_only: bool,
     via: Via,
 }
@@ -20,9 +21,7 @@ pub(crate) struct Endpoint {
 /// The store at `target` (default: the current directory): itself, or that of the mount that the path is on,
 /// with this mount.
 pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<MountedStore>)> {
-    let path = target.unwrap_or(Path::new("."));
-    // A store may lie on the mount of another one.
-    let mounted = mounts::containing(path)?.filter(|_| target.is_none() || !open::is_store(path));
+    let mounted = mounted_at(target)?;
     let store = match (&mounted, target) {
         (Some(mounted), _) => StoreDir::open(&mounted.store)?,
         (None, Some(path)) => StoreDir::open(path)?,
@@ -36,6 +35,82 @@ pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<Moun
     Ok((store, mounted))
 }
 
+/// The mount that `target` is on, if it means that: a store may lie on the mount of another one.
+pub(crate) fn mounted_at(target: Option<&Path>) -> Result<Option<MountedStore>> {
+    let path = target.unwrap_or(Path::new("."));
+    Ok(mounts::containing(path)?.filter(|_| target.is_none() || !open::is_store(path)))
+}
+
+/// The daemon of the mount that `target` is on, with where it has mounted the store, by the socket for users of the
+/// mount: for what is refused with `error` because the store's directory is closed, or not to be seen from here.
+pub(crate) fn reach_public(
+    target: Option<&Path>,
+    error: CliError,
+) -> Result<(Client, PathBuf, MountedStore)> {
+    let is_closed = matches!(error.code, Code::Denied | Code::NotAStore);
+    match mounted_at(target)? {
+        Some(mounted) if is_closed => match Client::connect_public(&mounted.store)? {
+            Daemon::Serving { client, dir } => Ok((client, dir, mounted)),
+            Daemon::Closing(_) => Err(CliError::new(Code::NotMounted, "the store is being unmounted")),
+            Daemon::Absent => Err(out_of_reach(&mounted).unwrap_or(error)),
+        },
+        _ => Err(error),
+    }
+}
+
+/// The mount is here, and neither its store nor its sockets are: as in a container.
+fn out_of_reach(mounted: &MountedStore) -> Option<CliError> {
+    let (dir, store) = (mounted.dir.display(), mounted.store.display());
+    let is_away = !mounted.store.exists() && mounted.obituary().is_none();
+    is_away.then(|| {
+        let message = format!(
+            "{dir} shows the store {store}, which cannot be reached from here: in a container, bind {} into it, \
+             from where root has mounted the store (or {store}, at the same path); without it there are files only",
+            kvfs_rpc::public::BASE
+        );
+        CliError::new(Code::NotMounted, message)
+    })
+}
+
+/// Refuses a path on a branch, or in a transaction, for what is about the main line alone: `why` says so.
+pub(crate) fn expect_main_line(target: Option<&Path>, why: &str) -> Result<()> {
+    let path = target.unwrap_or(Path::new("."));
+    let Some(view) = mounts::containing(path)?.filter(|mounted| mounted.is_view) else { return Ok(()) };
+    if target.is_some() && open::is_store(path) {
+        return Ok(());
+    }
+    let main = mounts::of_store(&view.store)?.unwrap_or_else(|| view.store.clone());
+    let message = format!(
+        "{} lies on a branch, or in a transaction, that is mounted on {}; {why}: say so with -s {}",
+        mounts::resolve(path)?.display(),
+        view.dir.display(),
+        main.display()
+    );
+    Err(CliError::new(Code::Usage, message))
+}
+
+/// The transaction whose view is mounted at `view`: a branch is one, too.
+pub(crate) fn txn_of_view(client: &mut Client, view: &MountedStore) -> Result<u64> {
+    let mut known: Vec<(u64, Vec<u8>)> = Vec::new();
+    if let Response::Branches { lines, .. } = client.call(&Request::Branch(BranchRequest::List))? {
+        known.extend(lines.into_iter().map(|line| (line.id, line.dir)));
+    }
+    if let Response::Transactions(lines) = client.call(&Request::Transactions)? {
+        known.extend(lines.into_iter().map(|line| (line.id, line.view)));
+    }
+    let same = mounts::list_all()?.into_iter().filter(|mounted| mounted.device == view.device);
+    let dirs: Vec<_> = same.map(|mounted| mounted.dir.into_os_string().into_encoded_bytes()).collect();
+    let found = known.into_iter().find(|(_, dir)| dirs.contains(dir));
+    found.map(|(id, _)| id).ok_or_else(|| {
+        let message = format!(
+            "{} is a branch or a transaction, and not one of yours that is open here; what is done there is not part of \
+             it, so say what you mean: KVFS_TXN=ID, or the main line with -s STORE",
+            view.dir.display()
+        );
+        CliError::new(Code::Usage, message)
+    })
+}
+
 /// The store itself answers: says so where its mount is dead.
 pub(crate) fn tell_of_death(mounted: Option<&MountedStore>) {
     if let Some(why) = mounted.and_then(MountedStore::obituary) {
@@ -43,13 +118,13 @@ pub(crate) fn tell_of_death(mounted: Option<&MountedStore>) {
     }
 }
 
-/// Who answers.
+/// What answers.
 enum Via {
     /// Mounted: the daemon.
     Daemon(Client),
     /// Not mounted: this process, which has opened the store.
     Local(Box<Service>),
-    /// Nobody, any more.
+    /// Nothing, any more.
     Gone,
 }
 
@@ -61,8 +136,15 @@ impl Endpoint {
         read_only: bool,
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let (store, mounted) = find_store(target)?;
-        let via = Via::reach(&store, read_only)?;
+        let found = find_store(target)
+            .and_then(|(store, mounted)| Ok((Via::reach(&store, read_only)?, Some(store), mounted)));
+        let (via, store, mounted) = match found {
+            Err(error) => {
+                let (client, _, mounted) = reach_public(target, error)?;
+                (Via::Daemon(client), None, Some(mounted))
+            }
+            found => found?,
+        };
         if matches!(via, Via::Local(_)) {
             tell_of_death(mounted.as_ref());
         }
@@ -78,15 +160,23 @@ impl Endpoint {
         if let Via::Daemon(client) = &mut self.via {
             match client.call(request) {
                 Ok(Response::Closing) => {
-                    if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone) {
-                        open::wait_closed(&self.store, client)?;
+                    if let Via::Daemon(client) = std::mem::replace(&mut self.via, Via::Gone)
+                        && let Some(store) = &self.store
+                    {
+                        open::wait_closed(store, client)?;
                     }
                 }
-                // It ended. Once more does no harm; only who names something would no longer be told what was there.
-                Err(error) if error.code == Code::NotMounted && !matches!(request, Request::Snapshot(_)) => {}
+                // It ended. Once more does no harm; only a request that names something would no longer be told what was
+                // there, and one that takes long would keep a store that was just unmounted.
+                Err(error)
+                    if error.code == Code::NotMounted
+                        && !matches!(request, Request::Snapshot(_) | Request::Defrag(_)) => {}
                 answer => return answer,
             }
-            self.via = Via::open(&self.store, self.read_only)?;
+            self.via = match &self.store {
+                Some(store) => Via::open(store, self.read_only)?,
+                None => Via::Gone,
+            };
         }
         let Via::Local(service) = &self.via else {
             return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
@@ -123,7 +213,7 @@ impl Via {
     }
 
     fn try_reach(store: &StoreDir, read_only: bool) -> Result<Self> {
-        match Client::connect(&store.socket_path())? {
+        match Client::connect(store)? {
             Daemon::Serving { client, .. } => return Ok(Self::Daemon(client)),
             Daemon::Closing(client) => open::wait_closed(store, client)?,
             Daemon::Absent => {}

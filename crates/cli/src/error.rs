@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kvfs_fs::FsError;
 use kvfs_fs::transfer::{ReceiveError, StreamError};
+use kvfs_service::{ErrorKind, ServiceError};
 use kvfs_store::StoreError;
 
 use crate::mounts;
@@ -31,10 +32,14 @@ pub(crate) enum Code {
     RepairedInPart = 12,
     /// `EX_TEMPFAIL` of sysexits.h: trying again makes sense.
     Conflict = 75,
+    /// The time that a command was given is over; the number that timeout(1) uses.
+    TimedOut = 124,
+    /// The reader of standard output has gone: 128 and the number of SIGPIPE, as shells report it.
+    ReaderGone = 141,
 }
 
 impl Code {
-    const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Failed,
         Self::Usage,
         Self::InUse,
@@ -48,6 +53,8 @@ impl Code {
         Self::Repaired,
         Self::RepairedInPart,
         Self::Conflict,
+        Self::TimedOut,
+        Self::ReaderGone,
     ];
 
     pub(crate) fn from_number(number: u8) -> Self {
@@ -78,6 +85,7 @@ impl CliError {
             return Self::new(Code::NotMounted, format!("cannot {what} {}: {why}", path.display()));
         }
         let code = match error.kind() {
+            std::io::ErrorKind::BrokenPipe if path.to_str().is_some_and(is_output) => Code::ReaderGone,
             std::io::ErrorKind::PermissionDenied => Code::Denied,
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Code::NoSpace,
             _ => Code::Failed,
@@ -86,35 +94,49 @@ impl CliError {
     }
 }
 
+/// Whether a message calls standard output so.
+fn is_output(name: &str) -> bool {
+    matches!(name, "standard output" | "standard input or output")
+}
+
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
+impl From<ErrorKind> for Code {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Usage => Self::Usage,
+            ErrorKind::InUse => Self::InUse,
+            ErrorKind::NotAStore => Self::NotAStore,
+            ErrorKind::Damaged => Self::Damaged,
+            ErrorKind::NoSpace => Self::NoSpace,
+            ErrorKind::Denied => Self::Denied,
+            ErrorKind::MountPoint => Self::MountPoint,
+            ErrorKind::NotMounted => Self::NotMounted,
+            ErrorKind::Conflict => Self::Conflict,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl From<ServiceError> for CliError {
+    fn from(error: ServiceError) -> Self {
+        Self::new(error.kind().into(), error.to_string())
+    }
+}
+
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
-        let code = match &error {
-            StoreError::Corrupt { .. } => Code::Damaged,
-            StoreError::Full => Code::NoSpace,
-            StoreError::SnapshotName { .. } => Code::Usage,
-            _ => Code::Failed,
-        };
-        Self::new(code, error.to_string())
+        ServiceError::from(error).into()
     }
 }
 
 impl From<FsError> for CliError {
     fn from(error: FsError) -> Self {
-        let code = match &error {
-            FsError::Canceled(_) | FsError::MergeRefused { .. } => Code::Conflict,
-            FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull => Code::NoSpace,
-            FsError::Busy(_) => Code::InUse,
-            FsError::Corrupt { .. } => Code::Damaged,
-            FsError::Store(cause) => return Self::from((**cause).clone()),
-            _ => Code::Failed,
-        };
-        Self::new(code, error.to_string())
+        ServiceError::from(error).into()
     }
 }
 

@@ -13,10 +13,14 @@ pub(crate) const FS_TYPE: &str = "fuse.kvfs";
 pub(crate) const VIEW_SUBTYPE: &str = "kvfs-txn";
 
 /// One mounted store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct MountedStore {
     pub(crate) dir: PathBuf,
     pub(crate) store: PathBuf,
+    /// Of the file system: its mounts have it in common, bind mounts included.
+    pub(crate) device: (u32, u32),
+    /// What it shows, as a path from the root: not everything, where it is a bind mount.
+    pub(crate) root: PathBuf,
     /// Options of this mount, separated by commas.
     pub(crate) options: String,
     /// The view of a transaction rather than the main line.
@@ -28,9 +32,20 @@ pub(crate) fn list() -> Result<Vec<MountedStore>> {
     Ok(list_all()?.into_iter().filter(|mount| !mount.is_view).collect())
 }
 
-fn list_all() -> Result<Vec<MountedStore>> {
-    let table = mount::table().map_err(|error| CliError::io("read", MOUNT_TABLE.as_ref(), &error))?;
-    Ok(table.into_iter().filter_map(of_ours).collect())
+/// As [`list`], as process `pid` sees it; nothing where this process may not look.
+pub(crate) fn list_of(pid: u32) -> Vec<MountedStore> {
+    let table = mount::table_in(Path::new(&format!("/proc/{pid}/mountinfo"))).unwrap_or_default();
+    table.into_iter().filter_map(of_ours).filter(|mount| !mount.is_view).collect()
+}
+
+/// What is at a mount point.
+pub(crate) fn state(dir: &Path) -> PointState {
+    mount::state(dir)
+}
+
+/// As [`list`], with views.
+pub(crate) fn list_all() -> Result<Vec<MountedStore>> {
+    Ok(table()?.into_iter().filter_map(of_ours).collect())
 }
 
 /// `path` without symbolic links and dots, also when its last part is missing or a dead mount.
@@ -49,9 +64,19 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
 /// The mount that `path` lies on, if it is one of ours, or a view of one. Asks nothing of the file system at
 /// `path`, so it answers for a dead mount too.
 pub(crate) fn containing(path: &Path) -> Result<Option<MountedStore>> {
-    let resolved = resolve(path)?;
-    let mounts = list_all()?;
-    Ok(mounts.into_iter().filter(|m| resolved.starts_with(&m.dir)).max_by_key(|m| m.dir.as_os_str().len()))
+    on(&resolve(path)?)
+}
+
+/// As [`containing`], for a path without symbolic links and dots.
+pub(crate) fn on(resolved: &Path) -> Result<Option<MountedStore>> {
+    let below = table()?.into_iter().filter(|mount| resolved.starts_with(&mount.point));
+    // What is mounted later lies on top; other file systems may lie on a mount of ours.
+    Ok(below.max_by_key(|mount| mount.point.as_os_str().len()).and_then(of_ours))
+}
+
+/// Everything that is mounted, in mount order.
+pub(crate) fn table() -> Result<Vec<Mount>> {
+    mount::table().map_err(|error| CliError::io("read", MOUNT_TABLE.as_ref(), &error))
 }
 
 impl MountedStore {
@@ -86,9 +111,11 @@ pub(crate) fn of_store(store: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// The mount, if it is one of ours.
-fn of_ours(Mount { point, fs_type, source, options }: Mount) -> Option<MountedStore> {
+pub(crate) fn of_ours(mount: Mount) -> Option<MountedStore> {
+    let Mount { device, root, point, fs_type, source, options, .. } = mount;
     let is_view = fs_type.strip_prefix("fuse.") == Some(VIEW_SUBTYPE);
-    (is_view || fs_type == FS_TYPE).then_some(MountedStore { dir: point, store: source, options, is_view })
+    let is_ours = is_view || fs_type == FS_TYPE;
+    is_ours.then_some(MountedStore { dir: point, store: source, device, root, options, is_view })
 }
 
 #[cfg(test)]
@@ -101,7 +128,15 @@ mod tests {
     fn our_mounts_are_known_by_their_type() {
         let of = |fs_type: &str| {
             let (fs_type, options) = (fs_type.to_owned(), "rw".to_owned());
-            of_ours(Mount { point: "/mnt".into(), fs_type, source: "/store".into(), options })
+            of_ours(Mount {
+                id: 1,
+                device: (0, 52),
+                root: "/".into(),
+                point: "/mnt".into(),
+                fs_type,
+                source: "/store".into(),
+                options,
+            })
         };
         assert!(of("fuse.kvfs").is_some_and(|mount| !mount.is_view && mount.store == Path::new("/store")));
         assert!(of("fuse.kvfs-txn").is_some_and(|mount| mount.is_view));

@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_device::{Device, FileDevice, OpenError};
+use kvfs_device::{Device, FileDevice, OpenError, WatchedDevice};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
 use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
-use crate::control::{Client, Daemon};
+use crate::control::{Client, Daemon, HealthLine};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
@@ -27,6 +27,9 @@ const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long the kernel may take to end a killed process that had the store open.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(2);
 const EXIT_POLL_PERIOD: Duration = Duration::from_millis(10);
+
+/// What a mounted view takes while nothing is asked of it: three threads, tables, a connection (bytes).
+const VIEW_BYTES: u64 = 256 << 10;
 
 /// The memory ceiling and how it is divided.
 #[derive(Debug, Clone, Copy)]
@@ -65,9 +68,25 @@ impl Memory {
         self.bytes / 32
     }
 
+    /// For locks of transactions. What they take of it, the engine's caches give up meanwhile.
+    fn lock_bytes(self) -> u64 {
+        self.bytes / 4
+    }
+
     /// For request buffers that wait for reuse.
     pub(crate) fn io_bytes(self) -> u64 {
         self.bytes / 16
+    }
+
+    /// For requests and answers of the key-value socket that are under way; one of the largest messages fits a user's half.
+    pub(crate) fn message_bytes(self) -> usize {
+        ((self.bytes / 16) as usize).clamp(2 * kvfs_rpc::MESSAGE_LEN_MAX + (2 << 20), 64 << 20)
+    }
+
+    /// How many views of transactions users other than root may have mounted in all: a sixteenth goes to their threads
+    /// and tables.
+    pub(crate) fn views_max(self) -> usize {
+        ((self.bytes / 16 / VIEW_BYTES) as usize).clamp(16, 1024)
     }
 
     /// The ceiling (bytes).
@@ -94,10 +113,13 @@ impl Memory {
 
 /// How a store is opened.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct OpenOptions {
     pub(crate) memory: Memory,
     pub(crate) read_only: bool,
     pub(crate) atime: AtimePolicy,
+    /// Those of directories never change.
+    pub(crate) nodiratime: bool,
     /// Access times are kept in memory for up to a day.
     pub(crate) lazytime: bool,
     pub(crate) commit_interval: Option<Duration>,
@@ -107,13 +129,22 @@ pub(crate) struct OpenOptions {
     pub(crate) undo: Option<(usize, Duration)>,
     /// Merges read and write at most so many bytes each second; `None`: any.
     pub(crate) io_limit: Option<u64>,
+    /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
+    pub(crate) txn_idle: Option<Duration>,
+    /// Snapshots are shown to root and the store's owner alone.
+    pub(crate) private_snapshots: bool,
 }
 
 /// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
 pub(crate) struct OpenStore {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) db: Arc<Db>,
+    pub(crate) device: Arc<FileDevice>,
+    /// The same, as the engine uses it.
+    pub(crate) watched: Arc<WatchedDevice<Arc<FileDevice>>>,
     read_only: bool,
+    /// The user that owns the store.
+    pub(crate) owner: u32,
     /// See [`OpenOptions::undo`].
     pub(crate) undo: (usize, Duration),
 }
@@ -121,8 +152,7 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenOptions { memory, read_only, no_acls, atime, lazytime, commit_interval, undo, io_limit } =
-            *options;
+        let &OpenOptions { memory, read_only, commit_interval, undo, io_limit, .. } = options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let device = open_device(dir, read_only)?;
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
@@ -133,18 +163,40 @@ impl OpenStore {
         engine.merge_bytes_per_second = io_limit.unwrap_or(0);
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
         let undo = (engine.undo_count, engine.undo_age);
-        let db = Db::open(device, engine, Arc::clone(&clock)).map_err(|error| explain_open(dir, error))?;
+        let watched = Arc::new(WatchedDevice::over(Arc::clone(&device)));
+        let db = Db::open(Arc::clone(&watched) as _, engine, Arc::clone(&clock))
+            .map_err(|error| explain_open(dir, error))?;
         let mount = MountOptions {
-            atime,
-            lazytime,
+            atime: options.atime,
+            nodiratime: options.nodiratime,
+            lazytime: options.lazytime,
+            txn_idle: options.txn_idle,
             read_only,
-            acls: !no_acls,
+            acls: !options.no_acls,
             node_bytes_max: memory.node_bytes(),
             content_bytes_max: memory.content_bytes(),
+            private_snapshots: options.private_snapshots,
+            owner_uid: dir.uid(),
+            lock_bytes_max: memory.lock_bytes() as usize,
         };
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, &error))?;
-        Ok(Self { fs: Arc::new(fs), db, read_only, undo })
+        Ok(Self { fs: Arc::new(fs), db, device, watched, read_only, owner: dir.uid(), undo })
+    }
+
+    /// Whether it works.
+    pub(crate) fn health(&self) -> HealthLine {
+        let failure = self.db.failure().map(|reason| reason.to_string());
+        HealthLine {
+            failure: failure.or_else(|| self.fs.failure().map(str::to_owned)),
+            device_failures: self.watched.failed(),
+            device_failure: self.watched.first_failure().map(str::to_owned),
+        }
+    }
+
+    /// Whether nothing can be written.
+    pub(crate) fn read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Writes everything out and gives the device back.
@@ -182,7 +234,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
         Err(error) if error.code == Code::InUse => {}
         done => return done,
     }
-    match Client::connect(&store.socket_path()) {
+    match Client::connect(store) {
         Ok(Daemon::Closing(client)) => {
             wait_closed(store, client)?;
             OpenStore::open_with(store, options)
@@ -191,7 +243,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             if mounts::of_store(store.path())?.is_some() {
                 return Err(in_use(store, &dir));
             }
-            // Unmounted, and its daemon is about to notice; or lazily, and somebody still uses it.
+            // Unmounted, and its daemon is about to notice; or lazily, and still in use.
             if let Ok(false) = client.await_closed().and_then(|closing| closing.wait(NOTICE_TIME_MAX)) {
                 let (store, dir) = (store.path().display(), dir.display());
                 let message = format!("{store}: files of the former mount on {dir} are still in use");
@@ -206,7 +258,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
     }
 }
 
-/// Opens a store that no daemon serves. A process that was killed is gone for everybody else before the
+/// Opens a store that no daemon serves. A process that was killed is gone for other processes before the
 /// kernel has closed its files, so what is in use now may be free in a moment.
 pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
     let clock = SystemClock::new();
@@ -228,7 +280,7 @@ fn in_use(store: &StoreDir, dir: &Path) -> CliError {
 /// Whether the directory `path` holds a device that bears the signature of a store, whatever its state.
 pub(crate) fn is_store(path: &Path) -> bool {
     let Ok(store) = StoreDir::open(path) else { return false };
-    let Ok(device) = std::fs::File::open(store.device_path()) else { return false };
+    let Ok(device) = store.peek_device() else { return false };
     SUPERBLOCK_ADDRS.into_iter().any(|addr| {
         let mut slot = [0; SUPERBLOCK_BYTES];
         let read = device.read_exact_at(&mut slot, addr);
@@ -238,29 +290,20 @@ pub(crate) fn is_store(path: &Path) -> bool {
 
 /// Makes the engine's structures and an empty file system on `device`.
 pub(crate) fn make(dir: &StoreDir, device: Arc<dyn Device>, capacity_bytes: u64, inline: u32) -> Result<()> {
-    let mut uuid = [0; 16];
-    let filled = rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty());
-    if filled != Ok(uuid.len()) {
-        return Err(CliError::new(Code::Failed, "the kernel gave no random bytes for the store's identity"));
-    }
-    Db::create(Arc::clone(&device), &CreateOptions::new(capacity_bytes, uuid))?;
+    Db::create(Arc::clone(&device), &CreateOptions::with_new_uuid(capacity_bytes)?)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = Db::open(device, Options::with_memory(Memory::BYTES_MIN), Arc::clone(&clock))?;
     let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
-    let options = MkfsOptions {
-        inline_len_max: inline,
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-        mode: 0o755,
-    };
+    let (uid, gid) = dir.beneficiary();
+    let options = MkfsOptions { inline_len_max: inline, uid, gid, mode: 0o755 };
     FileSystem::mkfs(&store, clock.as_ref(), &options).map_err(|error| explain_fs(dir, &error))?;
     drop(store);
     db.close()?;
     Ok(())
 }
 
-fn open_device(dir: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
-    match FileDevice::open(dir.device_path(), read_only) {
+fn open_device(dir: &StoreDir, read_only: bool) -> Result<Arc<FileDevice>> {
+    match dir.open_device(read_only) {
         Ok(device) => Ok(Arc::new(device)),
         Err(error) => Err(explain_device(dir.path(), &error)),
     }
@@ -271,7 +314,7 @@ pub(crate) fn explain_device(store: &Path, error: &OpenError) -> CliError {
     let code = match error {
         OpenError::InUse { .. } => Code::InUse,
         OpenError::NotFound { .. } => Code::NotAStore,
-        OpenError::Permission { .. } => Code::Denied,
+        OpenError::Permission { .. } | OpenError::ReadOnly { .. } => Code::Denied,
         _ => Code::Failed,
     };
     CliError::new(code, format!("cannot open the store {}: {error}", store.display()))
@@ -283,7 +326,7 @@ pub(crate) fn explain_open(dir: &StoreDir, error: StoreError) -> CliError {
         _ => None,
     };
     let (code, message) = match superblock {
-        // A store directory whose device holds something else: overwritten, as far as anybody can tell.
+        // A store directory whose device holds something else: overwritten, as far as can be told.
         Some(SuperblockError::NotKvfs { blank: false }) => (
             Code::Damaged,
             "neither superblock bears the signature of a kvfs store; it was overwritten, or never was one; \

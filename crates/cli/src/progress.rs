@@ -1,4 +1,4 @@
-//! Progress bars: one line on standard error, for whoever waits at a terminal.
+//! Progress bars: one line on standard error, for a user at a terminal.
 //!
 //! A bar appears when something has taken a second, and goes when it is done. It is fed by the steps of the work
 //! (`kvfs_store::progress`), which come from this thread or from the daemon; in between it tells that time passes.
@@ -30,10 +30,24 @@ const SIZE_OF: &str = "{spinner} {msg} [{bar:30}] {bytes} of {total_bytes}, {byt
 
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 static IS_UP: AtomicBool = AtomicBool::new(false);
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Allows bars, unless nobody would see them.
-pub(crate) fn allow(is_quiet: bool) {
-    IS_WANTED.store(!is_quiet && std::io::stderr().is_terminal(), Ordering::Relaxed);
+/// Whether `--quiet` was given.
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Says in a line what has come of a command, for people: on a terminal, unless `--quiet` was given.
+pub(crate) fn tell(line: &str) {
+    if !is_quiet() && std::io::stderr().is_terminal() {
+        eprintln!("kvfs: {line}");
+    }
+}
+
+/// Allows bars, if they would be seen.
+pub(crate) fn allow(is_quiet: bool, is_json: bool) {
+    IS_QUIET.store(is_quiet, Ordering::Relaxed);
+    IS_WANTED.store(!is_quiet && !is_json && std::io::stderr().is_terminal(), Ordering::Relaxed);
 }
 
 /// What the bar and the thread that draws it share.
@@ -43,7 +57,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A bar; dropped, it goes. Without effect where nobody would see it, and below another one.
+/// A bar; dropped, it goes. Without effect where it would not be seen, and below another one.
 pub(crate) struct Bar {
     shared: Option<Arc<Shared>>,
     drawing: Option<JoinHandle<()>>,
@@ -142,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_valid_and_nobody_sees_a_bar_where_none_is_wanted() {
+    fn templates_are_valid_and_no_bar_shows_where_none_is_wanted() {
         for template in [SPINNER, COUNT, SIZE, COUNT_OF, SIZE_OF] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }

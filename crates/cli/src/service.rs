@@ -3,47 +3,80 @@
 //!
 //! Thread safety: shared by all control connections; closing waits for the requests in progress.
 
-mod branches;
+pub(crate) mod branches;
+mod defrag;
+mod grow;
 mod quota;
 mod send;
 mod snapshots;
 mod undo;
 
 use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
+use kvfs_fs::repair::DamagedKeys;
 use kvfs_fs::transfer::SendStream;
-use kvfs_fs::{DiffKind, Difference, FileType};
-use kvfs_store::{Compression, Durability, Store, UnknownCompression};
+use kvfs_fs::{DiffKind, Difference, Facts, FileSystem, FileType};
+use kvfs_kv::KeyspaceOwner;
+use kvfs_kvdb::Unreadable;
+use kvfs_service::{Branches, Caller, Transactions};
+use kvfs_store::{Compress, Compression, Durability, Store, StoreError, UnknownCompression};
 use parking_lot::{Mutex, RwLock};
 
-use crate::control::{ChangeLine, Handler, Peer, Request, Response, ZoneLines};
-use crate::daemon::{Branches, Transactions};
+use crate::control::{
+    ChangeLine, FactsLine, FindingLine, Handler, Peer, Request, Response, ZoneLines, authorize,
+};
+use crate::daemon::log::messages_lost;
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 use crate::report::zones;
+use defrag::DefragGate;
+use snapshots::KeptComparison;
+
+/// 1: the store was opened for reading only.
+pub(crate) const READ_ONLY_STAT: &str = "store.read_only";
+
+/// 1: it accepts no more writes, or nothing at all, until it is mounted again.
+const FAILED_STAT: &str = "store.failed";
+
+/// Open transactions that a refusal names.
+const OPEN_NAMED_MAX: usize = 20;
+/// The right to read, among those of a keyspace.
+const READ: u32 = 4;
+
+/// Where a store is mounted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mounted {
+    pub(crate) dir: PathBuf,
+    /// What its mounts show as their source.
+    pub(crate) source: String,
+}
 
 /// The store behind the requests.
 pub(crate) struct Service {
     /// `None`: closed.
     store: RwLock<Option<OpenStore>>,
     /// Where it is mounted; nowhere for a command that opened the store itself.
-    dir: Option<PathBuf>,
+    mounted: Option<Mounted>,
     /// Streams under way, by the connection that asks for them.
     sends: Mutex<BTreeMap<u64, SendStream>>,
+    /// Comparisons of snapshots, by connection.
+    comparisons: Mutex<BTreeMap<u64, KeptComparison>>,
+    defrag: DefragGate,
     /// From when it is mounted.
     transactions: OnceLock<Arc<Transactions>>,
     branches: OnceLock<Arc<Branches>>,
 }
 
 impl Service {
-    pub(crate) fn new(store: OpenStore, dir: Option<PathBuf>) -> Self {
+    pub(crate) fn new(store: OpenStore, mounted: Option<Mounted>) -> Self {
         Self {
             store: RwLock::new(Some(store)),
-            dir,
+            mounted,
             sends: Mutex::default(),
+            comparisons: Mutex::default(),
+            defrag: DefragGate::default(),
             transactions: OnceLock::new(),
             branches: OnceLock::new(),
         }
@@ -67,39 +100,52 @@ impl Service {
         self.transactions.get().cloned()
     }
 
-    /// The counters of now; none of a closed store.
-    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
-        self.store.read().as_ref().map(OpenStore::stats).unwrap_or_default()
+    /// The counters of now, as far as `caller` may know of them; none of a closed store.
+    pub(crate) fn stats(&self, caller: &Caller) -> Vec<(String, u64)> {
+        self.store.read().as_ref().map(|store| store.stats(caller)).unwrap_or_default()
     }
 
     /// Writes everything out and gives the device back. Does nothing the second time.
     pub(crate) fn close(&self) -> Result<()> {
+        // It is waited for.
+        self.defrag.shut();
         let store = self.store.write().take();
         self.sends.lock().clear();
+        self.comparisons.lock().clear();
         store.map_or(Ok(()), OpenStore::close)
     }
 
     fn answer(&self, peer: &Peer, request: Request) -> Result<Response> {
+        let caller = &peer.caller;
+        authorize(caller, &request)?;
         // Not held while a transaction is served: closing waits for those itself.
         let request = match self.answer_transaction(peer, request)? {
             Ok(response) => return Ok(response),
             Err(request) => request,
         };
+        if matches!(request, Request::Health) {
+            // Without a wait for the one that closes it.
+            let open = self.store.try_read();
+            let health = open.as_ref().and_then(|store| store.as_ref()).map(OpenStore::health);
+            return Ok(health.map_or(Response::Closing, Response::Health));
+        }
         let guard = self.store.read();
         let Some(store) = guard.as_ref() else { return Ok(Response::Closing) };
         match request {
             Request::Hello { .. } => {
-                let dir = self.dir.as_ref().map(|dir| dir.as_os_str().as_bytes().to_vec());
-                Ok(Response::Serving { dir: dir.unwrap_or_default() })
+                let Mounted { dir, source } = self.mounted.clone().unwrap_or_default();
+                Ok(Response::Serving { dir: dir.into_os_string().into_encoded_bytes(), source })
             }
-            Request::Stats => Ok(Response::Stats(store.stats())),
+            Request::Stats => Ok(Response::Stats(store.stats(caller))),
             Request::Check => store.check(),
             Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
-            Request::Undo(request) => self.answer_undo(store, peer, request),
-            Request::Quota(request) => Self::answer_quota(store, peer, &request),
-            Request::Branch(request) => self.answer_branch(store, peer, request),
+            Request::Undo(request) => self.answer_undo(store, caller, request),
+            Request::Quota(request) => self.answer_quota(store, caller, &request),
+            Request::Branch(request) => self.answer_branch(store, caller, request),
             Request::Sync => self.sync(store),
+            Request::Grow { bytes } => Self::answer_grow(store, caller, bytes),
+            Request::Defrag(request) => self.answer_defrag(store, peer, request),
             Request::Compression { keyspace, compression } => {
                 store.compression(&keyspace, compression.as_deref()).map(Response::Compression)
             }
@@ -110,34 +156,54 @@ impl Service {
 
     /// Answers what is about transactions as such; gives anything else back.
     fn answer_transaction(&self, peer: &Peer, request: Request) -> Result<Result<Response, Request>> {
+        let caller = &peer.caller;
         let path = |path: PathBuf| path.into_os_string().into_encoded_bytes();
         let response = match request {
             Request::Begin(begin) => {
-                let (id, view) = self.transactions()?.begin(peer, begin)?;
+                let (id, view) = self.transactions()?.begin_mounted(caller, begin.into())?;
                 Response::Begun { id, view: path(view) }
             }
             Request::Attach { id } => {
                 let device = peer.receive_descriptor();
                 let device = device.map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
-                self.transactions()?.attach(peer, id, device)?;
+                self.transactions()?.attach(caller, id, device)?;
                 Response::Done
             }
-            Request::View { id } => Response::Begun { id, view: path(self.transactions()?.path(peer, id)?) },
+            Request::Mount { id } => {
+                peer.give_descriptor(self.transactions()?.mount_detached(caller, id)?);
+                Response::Done
+            }
+            Request::View { id } => {
+                Response::Begun { id, view: path(self.transactions()?.path(caller, id)?) }
+            }
             Request::Commit { id, durable } => {
                 let durability = if durable { Durability::Synced } else { Durability::Buffered };
-                self.transactions()?.commit(peer, id, durability)?;
-                Response::Done
+                let committed = self.transactions()?.commit(caller, id, durability, None)?;
+                let (is_kept, keeps) = self.is_kept(id);
+                // Dirty pages that came with the commit are not among the operations; where nothing is kept they may
+                // be all that there was.
+                Response::TxnCommitted { has_changes: committed.operations > 0 || is_kept || !keeps, is_kept }
             }
-            Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(peer, id)? },
-            Request::Transactions => Response::Transactions(self.transactions()?.list(peer)),
+            Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(caller, id)? },
+            Request::Transactions => Response::Transactions(self.transactions()?.list(caller)),
             Request::Diff { id, from, limit } => {
-                page_of(&self.transactions()?.view(peer, id)?.diff()?, from, limit)
+                let view = self.transactions()?.view(caller, id)?;
+                page_of(&shown_to(caller, &view, view.diff()?)?, from, limit)
             }
-            Request::Locks { after } => Response::Locks(self.transactions()?.locks(peer.uid, after)?),
+            Request::Locks { after } => Response::Locks(self.transactions()?.locks(caller.uid, after)?),
             Request::Leave { abort_open, checkpoint_open } => self.leave(abort_open, checkpoint_open)?,
             request => return Ok(Err(request)),
         };
         Ok(Ok(response))
+    }
+
+    /// Whether a committed transaction can be taken back, and whether any can.
+    fn is_kept(&self, id: u64) -> (bool, bool) {
+        let guard = self.store.read();
+        let Some(store) = guard.as_ref() else { return (false, false) };
+        let (count_max, age_max) = store.undo;
+        let is_kept = store.fs.undo_points().iter().any(|(point, _)| point.txn.0 == id);
+        (is_kept, count_max > 0 && !age_max.is_zero())
     }
 
     /// Makes durable what was acknowledged.
@@ -150,6 +216,10 @@ impl Service {
         let branches = self.branches.get().map_or_else(|| Ok(Vec::new()), |branches| branches.save_all())?;
         let position = store.fs.sync_target_all()?;
         store.fs.sync(position)?;
+        // What was durable before the failure still is, as far as the medium is there; it can't be vouched for.
+        if let Some(reason) = store.db.failure() {
+            return Err(StoreError::Failed { reason }.into());
+        }
         let raw = |dir: PathBuf| dir.into_os_string().into_encoded_bytes();
         Ok(Response::Synced { branches: branches.into_iter().map(raw).collect() })
     }
@@ -167,21 +237,75 @@ impl Service {
             transactions.abort_all("the store is being unmounted with --abort-open");
             return Ok(Response::Done);
         }
-        let (what, are) = if open.len() == 1 { ("transaction", "is") } else { ("transactions", "are") };
-        Err(CliError::new(
-            Code::InUse,
-            format!(
-                "{what} {} {are} open; commit or abort first, or use --abort-open or --checkpoint-open",
-                open.join(", ")
-            ),
-        ))
+        Err(are_open(&open, "--abort-open or --checkpoint-open"))
     }
+}
+
+/// A page of a comparison fits a frame.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// What a line takes beside its texts, at most.
+const LINE_BYTES: usize = 128;
+
+fn facts_bytes(facts: &FactsLine) -> usize {
+    match facts {
+        FactsLine::File { target, .. } => target.as_ref().map_or(0, Vec::len),
+        FactsLine::Key { value, .. } => value.len(),
+    }
+}
+
+fn facts_line(facts: &Facts) -> FactsLine {
+    match facts {
+        Facts::File { mode, uid, gid, bytes, target } => FactsLine::File {
+            mode: *mode,
+            uid: *uid,
+            gid: *gid,
+            bytes: *bytes,
+            target: target.as_ref().map(|target| target.to_vec()),
+        },
+        Facts::Key { value, bytes } => FactsLine::Key { value: value.to_vec(), bytes: *bytes },
+    }
+}
+
+/// Why something is refused while these transactions are open.
+fn are_open(open: &[String], options: &str) -> CliError {
+    let (what, are) = if open.len() == 1 { ("transaction", "is") } else { ("transactions", "are") };
+    let named = open.iter().take(OPEN_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match open.len().saturating_sub(OPEN_NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more (`kvfs txn list`)"),
+    };
+    CliError::new(
+        Code::InUse,
+        format!("{what} {named}{more} {are} open; commit or abort first, or use {options}"),
+    )
+}
+
+/// What the caller may see of a comparison, on the side of `view`.
+fn shown_to(caller: &Caller, view: &FileSystem, mut lines: Vec<Difference>) -> Result<Vec<Difference>> {
+    if !caller.is_master() {
+        view.hide_unreadable(&mut lines, |owner| may_read(caller, owner))?;
+    }
+    Ok(lines)
+}
+
+/// Whether the caller may read the keys of a keyspace with this owner.
+fn may_read(caller: &Caller, owner: &KeyspaceOwner) -> bool {
+    let groups = if caller.is_of_group(owner.gid) { &[owner.gid][..] } else { &[] };
+    owner.allows(caller.uid, groups, READ)
 }
 
 /// One page of a comparison.
 fn page_of(all: &[Difference], from: u64, limit: u64) -> Response {
+    let mut bytes = 0;
+    let mut fits = |line: &ChangeLine| {
+        let is_first = bytes == 0;
+        bytes += LINE_BYTES + line.place.len() + line.from.as_ref().map_or(0, Vec::len);
+        bytes += [&line.before, &line.after].into_iter().flatten().map(facts_bytes).sum::<usize>();
+        is_first || bytes <= PAGE_BYTES_MAX
+    };
     let page = all.iter().skip(from as usize).take(limit as usize);
-    let lines: Vec<ChangeLine> = page.map(change_line).collect();
+    let lines: Vec<ChangeLine> = page.map(change_line).take_while(|line| fits(line)).collect();
     let more = from + (lines.len() as u64) < all.len() as u64;
     Response::Diff { lines, more }
 }
@@ -198,6 +322,8 @@ fn change_line(difference: &Difference) -> ChangeLine {
         place: difference.place.clone(),
         from: difference.from.clone(),
         bytes: difference.bytes,
+        before: difference.before.as_ref().map(facts_line),
+        after: difference.after.as_ref().map(facts_line),
     }
 }
 
@@ -212,11 +338,30 @@ fn file_kind(kind: FileType) -> &'static str {
     }
 }
 
+fn damaged_keys(unreadable: Unreadable) -> DamagedKeys {
+    let Unreadable { keyspace, first, last, keys_max: gone_max, blocks } = unreadable;
+    DamagedKeys { keyspace, first, last, gone_max, blocks, ..DamagedKeys::default() }
+}
+
+/// Whether a counter is one of these keyspaces.
+fn is_of_keyspace(counter: &str, keyspaces: &[String]) -> bool {
+    let Some((name, _)) = counter.strip_prefix("keyspace.").and_then(|rest| rest.rsplit_once('.')) else {
+        return false;
+    };
+    keyspaces.iter().any(|keyspace| keyspace == name)
+}
+
 impl OpenStore {
-    fn stats(&self) -> Vec<(String, u64)> {
+    /// Names of keyspaces are told to those that may read them, as the socket for keys does; the file system's own to all.
+    fn stats(&self, caller: &Caller) -> Vec<(String, u64)> {
         let mut stats = self.db.stats();
-        let (nodes, locks) = (self.fs.node_stats(), self.fs.lock_stats());
+        let hidden = self.keyspaces_hidden_from(caller);
+        stats.retain(|(name, _)| !is_of_keyspace(name, &hidden));
+        let (nodes, locks) = (self.fs.node_stats(), self.fs.admission().stats());
         for (name, value) in [
+            (READ_ONLY_STAT, u64::from(self.read_only())),
+            (FAILED_STAT, u64::from(self.health().failure.is_some())),
+            ("device.failures", self.watched.failed()),
             ("fs.nodes", nodes.nodes),
             ("fs.nodes_bytes", nodes.bytes),
             ("fs.nodes_content_bytes", nodes.content_bytes),
@@ -224,6 +369,7 @@ impl OpenStore {
             ("locks.owners", locks.owners),
             ("locks.bytes", locks.bytes),
             ("txn.dooms", locks.dooms),
+            ("log.messages_lost", messages_lost()),
         ] {
             stats.push((name.to_owned(), value));
         }
@@ -231,9 +377,19 @@ impl OpenStore {
         stats
     }
 
+    /// The users' keyspaces that `caller` may not read.
+    fn keyspaces_hidden_from(&self, caller: &Caller) -> Vec<String> {
+        if caller.uid == 0 || caller.uid == self.owner {
+            return Vec::new();
+        }
+        // Where they can't be read nothing is told of them.
+        let known = self.fs.keys().keyspaces().unwrap_or_default();
+        known.into_iter().filter(|(_, entry)| !may_read(caller, &entry.owner)).map(|(name, _)| name).collect()
+    }
+
     /// How a keyspace is stored, after it was changed if there is something to change.
     fn compression(&self, keyspace: &str, compression: Option<&str>) -> Result<String> {
-        let entry = self.fs.keyspace(keyspace)?;
+        let entry = self.fs.keys().keyspace(keyspace)?;
         let entry = entry
             .ok_or_else(|| CliError::new(Code::Failed, format!("there is no keyspace \"{keyspace}\"")))?;
         if let Some(words) = compression {
@@ -258,20 +414,25 @@ impl OpenStore {
     /// The engine's own structures first, then what the file system made of them.
     fn check(&self) -> Result<Response> {
         let engine = self.db.check()?;
-        let store: Arc<dyn Store> = Arc::clone(&self.db) as Arc<dyn Store>;
-        let files = match kvfs_fs::check::check(&store) {
-            Ok(files) => files,
-            // Damage that the engine has found already keeps the file system from being read.
-            Err(error) if !engine.findings.is_empty() => {
-                let mut findings = engine.findings;
-                findings.push(format!("the file system can't be read: {error}"));
-                return Ok(Response::Checked { findings, counts: engine.counts });
-            }
-            Err(error) => return Err(CliError::new(Code::Damaged, error.to_string())),
-        };
-        let mut findings = engine.findings;
-        findings.extend(files.problems.iter().map(ToString::to_string));
+        let mut findings: Vec<FindingLine> = engine.findings.into_iter().map(FindingLine::from).collect();
         let mut counts = engine.counts;
+        let store: Arc<dyn Store> = Arc::clone(&self.db) as Arc<dyn Store>;
+        let damaged: Vec<DamagedKeys> = engine.unreadable.into_iter().map(damaged_keys).collect();
+        let files = match kvfs_fs::check::check_around(&store, &damaged) {
+            Ok(files) => files,
+            // What the file system can't be read behind is a finding, too.
+            Err(error) => {
+                let detail = format!("it can't be read any further: {error}");
+                findings.push(FindingLine { place: "file system".to_owned(), detail });
+                return Ok(Response::Checked { findings, counts });
+            }
+        };
+        findings.extend(
+            files
+                .problems
+                .iter()
+                .map(|problem| FindingLine { place: problem.place.clone(), detail: problem.detail.clone() }),
+        );
         for (name, count) in [
             ("directories", files.directories),
             ("files", files.files),
@@ -292,9 +453,10 @@ impl Handler for Service {
     }
 
     fn gone(&self, peer: &Peer) {
-        self.sends.lock().remove(&peer.number);
+        self.sends.lock().remove(&peer.caller.number);
+        self.comparisons.lock().remove(&peer.caller.number);
         if let Ok(transactions) = self.transactions() {
-            transactions.gone(peer);
+            transactions.line_gone(peer.caller.number);
         }
     }
 }

@@ -6,10 +6,9 @@
 //!
 //! Thread safety: one receiver at a time, by a lock on the file.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvfs_fs::transfer::{Begin, Frame, PROLOGUE_BYTES, Prologue, StreamError, StreamId, StreamReader};
 
@@ -49,6 +48,7 @@ pub(crate) fn parse_token(text: &str) -> Result<(StreamId, u64)> {
 
 /// A stream that is not whole yet.
 pub(crate) struct Staged {
+    dir: StoreDir,
     path: PathBuf,
     file: File,
     stream: StreamId,
@@ -63,12 +63,10 @@ pub(crate) struct Staged {
 impl Staged {
     /// What is waiting, to go on with it.
     pub(crate) fn find(dir: &StoreDir) -> Result<Option<Self>> {
-        let Some(file) = open(&dir.staging_path(), OpenOptions::new().read(true).write(true))? else {
-            return Ok(None);
-        };
+        let Some(file) = open(dir, true)? else { return Ok(None) };
         lock(&file)?;
-        let Some(staged) = Self::verify(dir.staging_path(), file)? else {
-            remove(&dir.staging_path())?;
+        let Some(staged) = Self::verify(dir, file)? else {
+            remove(dir)?;
             return Ok(None);
         };
         let end = PROLOGUE_BYTES as u64 + staged.position;
@@ -79,49 +77,58 @@ impl Staged {
 
     /// What is waiting, to tell of it.
     pub(crate) fn look(dir: &StoreDir) -> Result<Option<Self>> {
-        match open(&dir.staging_path(), OpenOptions::new().read(true))? {
-            Some(file) => Self::verify(dir.staging_path(), file),
+        match open(dir, false)? {
+            Some(file) => Self::verify(dir, file),
             None => Ok(None),
         }
     }
 
     /// A new one.
     pub(crate) fn start(dir: &StoreDir, stream: StreamId) -> Result<Self> {
-        let path = dir.staging_path();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(&path).map_err(|error| CliError::io("make", &path, &error))?;
+        let path = dir.staging_name();
+        let file = dir.make_staging().map_err(|error| CliError::io("make", &path, &error))?;
         lock(&file)?;
         let prologue = Prologue { stream, offset: 0, bytes_expected: 0 };
-        (&file).write_all(&prologue.encode()).map_err(|error| CliError::io("write", &path, &error))?;
-        Ok(Self::new(path, file, stream))
+        let written = file.set_len(0).and_then(|()| (&file).write_all(&prologue.encode()));
+        written.map_err(|error| CliError::io("write", &path, &error))?;
+        Ok(Self::new(dir, file, stream))
     }
 
     /// Drops what is waiting; returns how much it was (bytes).
     pub(crate) fn abandon(dir: &StoreDir) -> Result<Option<u64>> {
-        let path = dir.staging_path();
-        let Some(file) = open(&path, OpenOptions::new().read(true))? else { return Ok(None) };
+        let Some(file) = open(dir, false)? else { return Ok(None) };
         lock(&file)?;
-        let len = file.metadata().map_err(|error| CliError::io("look at", &path, &error))?.len();
-        remove(&path)?;
+        let len =
+            file.metadata().map_err(|error| CliError::io("look at", &dir.staging_name(), &error))?.len();
+        remove(dir)?;
         Ok(Some(len.saturating_sub(PROLOGUE_BYTES as u64)))
     }
 
-    fn new(path: PathBuf, file: File, stream: StreamId) -> Self {
+    fn new(dir: &StoreDir, file: File, stream: StreamId) -> Self {
         let reader = StreamReader::new(stream);
-        Self { path, file, stream, reader, begin: None, position: 0, synced: 0, is_of_use: true }
+        Self {
+            dir: dir.clone(),
+            path: dir.staging_name(),
+            file,
+            stream,
+            reader,
+            begin: None,
+            position: 0,
+            synced: 0,
+            is_of_use: true,
+        }
     }
 
     /// Reads as far as it is whole. `None`: not even the prologue is.
-    fn verify(path: PathBuf, file: File) -> Result<Option<Self>> {
-        let again = file.try_clone().map_err(|error| CliError::io("read", &path, &error))?;
+    fn verify(dir: &StoreDir, file: File) -> Result<Option<Self>> {
+        let again = file.try_clone().map_err(|error| CliError::io("read", &dir.staging_name(), &error))?;
         let mut source = BufReader::with_capacity(BUFFER_BYTES, again);
         let stream = match Prologue::read(&mut source) {
             Ok(prologue) => prologue.stream,
             Err(error @ StreamError::Io { .. }) => return Err(error.into()),
             Err(_) => return Ok(None),
         };
-        let mut staged = Self::new(path, file, stream);
+        let mut staged = Self::new(dir, file, stream);
         loop {
             match staged.reader.next(&mut source) {
                 Ok(Some(Frame::Begin(begin))) => staged.begin = Some(begin),
@@ -204,7 +211,7 @@ impl Staged {
     /// The frames that are kept, from the first one on.
     pub(crate) fn reopen(&self) -> Result<impl Read + use<>> {
         let read = || -> std::io::Result<_> {
-            let mut file = File::open(&self.path)?;
+            let mut file = self.dir.open_staging(false)?.ok_or(ErrorKind::NotFound)?;
             file.seek(SeekFrom::Start(PROLOGUE_BYTES as u64))?;
             Ok(BufReader::with_capacity(BUFFER_BYTES, file))
         };
@@ -213,17 +220,13 @@ impl Staged {
 
     /// It is through, or of no use any more.
     pub(crate) fn remove(self) -> Result<()> {
-        remove(&self.path)
+        remove(&self.dir)
     }
 }
 
 /// `None`: nothing is there.
-fn open(path: &Path, options: &OpenOptions) -> Result<Option<File>> {
-    match options.open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(CliError::io("open", path, &error)),
-    }
+fn open(dir: &StoreDir, writes: bool) -> Result<Option<File>> {
+    dir.open_staging(writes).map_err(|error| CliError::io("open", &dir.staging_name(), &error))
 }
 
 fn lock(file: &File) -> Result<()> {
@@ -238,8 +241,8 @@ fn lock(file: &File) -> Result<()> {
     }
 }
 
-fn remove(path: &Path) -> Result<()> {
-    std::fs::remove_file(path).map_err(|error| CliError::io("remove", path, &error))
+fn remove(dir: &StoreDir) -> Result<()> {
+    dir.remove_staging().map_err(|error| CliError::io("remove", &dir.staging_name(), &error))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub(crate) use kvfs_service::units::human_duration;
+
 /// Reads a size such as `4096`, `4K`, `20G`, `1.5TiB`: powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -47,6 +49,11 @@ pub(crate) fn parse_owner(text: &str) -> Result<(Option<u32>, Option<u32>), Stri
     }
 }
 
+/// As [`parse_duration`]; `0` is for ever.
+pub(crate) fn parse_duration_or_ever(text: &str) -> Result<Duration, String> {
+    if text.trim() == "0" { Ok(Duration::MAX) } else { parse_duration(text) }
+}
+
 /// Reads a duration such as `30`, `30s`, `5m`, `2h`, `1d` or `250ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
@@ -67,15 +74,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok()
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| format!("\"{text}\" is too short or too long"))
-}
-
-/// `12 s`, `3 min`, `5 h`.
-pub(crate) fn human_duration(duration: Duration) -> String {
-    match duration.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds => format!("{} h", seconds / 3600),
-    }
 }
 
 /// `2026-03-01 09:05:00`, of a time since 1970, in UTC.

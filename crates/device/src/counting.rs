@@ -128,6 +128,24 @@ impl<D: Device> Device for CountingDevice<D> {
         Ok(())
     }
 
+    fn extend(&self, len: u64) -> io::Result<()> {
+        self.inner.extend(len)?;
+        self.counters.grows.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+
+    fn refresh_len(&self) -> io::Result<u64> {
+        self.inner.refresh_len()
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        self.inner.room_bytes()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         self.inner.discard(offset, len)?;
         count(&self.counters.discards, &self.counters.bytes_discarded, len);

@@ -121,7 +121,7 @@ enum Refusal {
 }
 
 impl CrashDevice {
-    /// A device whose durable content goes to `inner`, which nobody else may write meanwhile.
+    /// A device whose durable content goes to `inner`, which must not be written elsewhere meanwhile.
     pub fn over(inner: Arc<dyn Device>) -> Self {
         let state = State { len_bytes_durable: inner.len_bytes(), ..State::default() };
         Self {
@@ -432,7 +432,7 @@ impl Device for CrashDevice {
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         request::check_write("discard", self.len_bytes(), offset, len)?;
-        // Reads after a discard are unspecified: alternate, so that nobody comes to rely on zeros.
+        // Reads after a discard are unspecified: alternate, so that no caller comes to rely on zeros.
         let byte = if self.events_len().is_multiple_of(2) { 0 } else { 0xa5 };
         self.record(Event::Discard { offset, payload: Payload::Fill { byte, len } })
     }

@@ -22,15 +22,18 @@ pub enum Call {
     Write,
     /// [`Device::flush`]
     Flush,
-    /// [`Device::grow`]
+    /// [`Device::grow`] and [`Device::extend`]
     Grow,
+    /// [`Device::allocate`]
+    Allocate,
     /// [`Device::discard`]
     Discard,
 }
 
 impl Call {
     /// Every call, for tests that enumerate them.
-    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Grow, Self::Discard];
+    pub const ALL: [Self; 6] =
+        [Self::Read, Self::Write, Self::Flush, Self::Grow, Self::Allocate, Self::Discard];
 }
 
 /// How often each call was made, failed ones included.
@@ -242,6 +245,24 @@ impl<D: Device> Device for FaultDevice<D> {
     fn grow(&self, len: u64) -> io::Result<()> {
         self.judge_simple(Call::Grow)?;
         self.inner.grow(len)
+    }
+
+    fn extend(&self, len: u64) -> io::Result<()> {
+        self.judge_simple(Call::Grow)?;
+        self.inner.extend(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.judge_simple(Call::Allocate)?;
+        self.inner.allocate(offset, len)
+    }
+
+    fn refresh_len(&self) -> io::Result<u64> {
+        self.inner.refresh_len()
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        self.inner.room_bytes()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -7,9 +7,10 @@
 //! `fork`, and is released when *any* process drops its copy of the device, so a parent that
 //! forks a daemon must leave with `_exit`/`process::exit` and not drop it.
 //!
-//! Space: [`FileDevice::create`] and `grow` allocate for real. `discard` of a regular file gives the
-//! space back to the file system, so a later write there may fail with `StorageFull`.
+//! Space: [`FileDevice::create`], `grow` and `allocate` allocate for real. `extend` leaves a hole, and `discard` of a
+//! regular file gives the space back to the file system, so a write there may fail with `StorageFull`.
 
+mod allocate;
 mod blkdiscard;
 mod open;
 
@@ -25,7 +26,7 @@ use std::fmt::{self, Debug};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Size of the per-thread buffer for requests whose memory is not aligned (bytes). The buffer is
 /// kept, because first touch of fresh memory costs more than the copy.
@@ -43,6 +44,8 @@ pub struct FileDevice {
     grow_lock: Mutex<()>,
     is_block_device: bool,
     is_direct: bool,
+    /// Whether the file system has `fallocate`, as far as is known.
+    sets_space_aside: AtomicBool,
     read_only: bool,
 }
 
@@ -54,19 +57,27 @@ impl FileDevice {
     /// [`OpenError::Exists`] when there is something at `path` already, [`OpenError::NoSpace`] when
     /// the space cannot be allocated (nothing is left behind then), and as [`FileDevice::open`].
     pub fn create(path: impl AsRef<Path>, len_bytes: u64) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let device = Self::from_opened(open::create(path)?, path, Access::ReadWrite);
+        Self::create_by(path.as_ref(), path.as_ref(), len_bytes)
+    }
+
+    /// As [`FileDevice::create`] at the path `reach`, which may lead through a descriptor of this process; messages
+    /// call the device `name`.
+    ///
+    /// # Errors
+    /// As [`FileDevice::create`].
+    pub fn create_by(reach: &Path, name: &Path, len_bytes: u64) -> Result<Self, OpenError> {
+        let device = Self::from_opened(open::create(reach, name)?, name, Access::ReadWrite);
         let len_bytes = len_bytes.next_multiple_of(SECTOR_BYTES as u64);
         let made = device
             .grow(len_bytes)
             .and_then(|()| Ok(fs::fsync(&device.file)?))
-            .and_then(|()| open::sync_parent(path));
+            .and_then(|()| open::sync_parent(reach));
         match made {
             Ok(()) => Ok(device),
             Err(source) => {
                 // The first error is the one to tell; an empty file left behind does no harm.
-                let _ = fs::unlink(path);
-                Err(OpenError::of_creation(path, len_bytes, source))
+                let _ = fs::unlink(reach);
+                Err(OpenError::of_creation(name, len_bytes, source))
             }
         }
     }
@@ -78,9 +89,17 @@ impl FileDevice {
     /// Every variant of [`OpenError`] but `Exists` and `NoSpace`. A block device with a mounted
     /// file system is [`OpenError::InUse`].
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self, OpenError> {
-        let path = path.as_ref();
+        Self::open_by(path.as_ref(), path.as_ref(), read_only)
+    }
+
+    /// As [`FileDevice::open`] at the path `reach`, which may lead through a descriptor of this process; messages
+    /// call the device `name`.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_by(reach: &Path, name: &Path, read_only: bool) -> Result<Self, OpenError> {
         let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
-        Ok(Self::from_opened(open::open(path, access)?, path, access))
+        Ok(Self::from_opened(open::open(reach, name, access)?, name, access))
     }
 
     fn from_opened(opened: Opened, path: &Path, access: Access) -> Self {
@@ -92,8 +111,17 @@ impl FileDevice {
             grow_lock: Mutex::new(()),
             is_block_device: opened.is_block_device,
             is_direct,
+            sets_space_aside: AtomicBool::new(true),
             read_only: matches!(access, Access::ReadOnly),
         }
+    }
+
+    /// Takes the name of a file away that was created and has come to nothing.
+    ///
+    /// # Errors
+    /// As unlink(2).
+    pub fn remove_file(&self) -> io::Result<()> {
+        Ok(fs::unlink(&self.path)?)
     }
 
     /// Where the device was opened.
@@ -170,39 +198,6 @@ impl FileDevice {
             io::ErrorKind::UnexpectedEof,
             format!("{} ends before offset {at}: it was shortened while open", self.path.display()),
         )
-    }
-
-    /// Allocates `[len_now, len)`; on failure the file keeps its length.
-    fn allocate(&self, len_now: u64, len: u64) -> io::Result<()> {
-        let allocated = loop {
-            match fs::fallocate(&self.file, FallocateFlags::empty(), len_now, len - len_now) {
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP) => break self.allocate_by_writing(len_now, len),
-                result => break result.map_err(io::Error::from),
-            }
-        };
-        allocated.map_err(|error| {
-            // The file system may have allocated part of it before it gave up.
-            let _ = fs::ftruncate(&self.file, len_now);
-            match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                    request::storage_full(len_now, len, &format_args!("{}: {error}", self.path.display()))
-                }
-                _ => error,
-            }
-        })
-    }
-
-    /// For file systems without `fallocate`: space is certain only once it was written.
-    fn allocate_by_writing(&self, len_now: u64, len: u64) -> io::Result<()> {
-        let zeros = AlignedBuf::zeroed(BOUNCE_BYTES);
-        let mut offset = len_now;
-        while offset < len {
-            let step = (len - offset).min(BOUNCE_BYTES as u64);
-            self.write_all(&zeros.as_ref()[..step as usize], offset)?;
-            offset += step;
-        }
-        Ok(())
     }
 }
 
@@ -290,9 +285,48 @@ impl Device for FileDevice {
             let message = format!("{} is a block device of {len_now} bytes", self.path.display());
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
-        self.allocate(len_now, len)?;
+        self.allocate_end(len_now, len)?;
         self.len_bytes.store(len, Ordering::Release);
         Ok(())
+    }
+
+    fn extend(&self, len: u64) -> io::Result<()> {
+        if self.is_block_device {
+            return self.grow(len);
+        }
+        self.check_writable()?;
+        request::check_grow(len)?;
+        let _one_at_a_time = self.grow_lock.lock();
+        if len > self.len_bytes() {
+            fs::ftruncate(&self.file, len)?;
+            self.len_bytes.store(len, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_writable()?;
+        request::check_write("allocate", self.len_bytes(), offset, len)?;
+        if self.is_block_device { Ok(()) } else { self.allocate_within(offset, len) }
+    }
+
+    fn refresh_len(&self) -> io::Result<u64> {
+        if self.is_block_device {
+            let _one_at_a_time = self.grow_lock.lock();
+            let len = fs::seek(&self.file, fs::SeekFrom::End(0))?;
+            self.len_bytes.fetch_max(len / SECTOR_BYTES as u64 * SECTOR_BYTES as u64, Ordering::AcqRel);
+        }
+        Ok(self.len_bytes())
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        if self.is_block_device {
+            return Some(0);
+        }
+        let stat = fs::fstatvfs(&self.file).ok()?;
+        let room = stat.f_bavail.saturating_mul(stat.f_frsize);
+        // What the file has of holes comes first: its length is promised already.
+        Some(room.saturating_sub(self.bytes_missing()))
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

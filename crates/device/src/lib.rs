@@ -19,6 +19,7 @@ mod memory;
 mod overlay;
 mod request;
 mod rng;
+mod watched;
 
 pub use aligned::AlignedBuf;
 pub use around::read_around;
@@ -30,6 +31,7 @@ pub use kvfs_memory::HUGE_PAGE_BYTES;
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
 pub use rng::Rng;
+pub use watched::WatchedDevice;
 
 use std::io;
 use std::sync::Arc;
@@ -73,6 +75,40 @@ pub trait Device: Send + Sync {
     /// length is unchanged then; this is never sticky.
     fn grow(&self, len: u64) -> io::Result<()>;
 
+    /// Makes the device at least `len` bytes long; the new space need not be allocated, and reads as zeros. A write
+    /// there may fail with `StorageFull` before [`Device::allocate`] has returned for it.
+    ///
+    /// # Errors
+    /// As [`Device::grow`].
+    fn extend(&self, len: u64) -> io::Result<()> {
+        self.grow(len)
+    }
+
+    /// Returns when every later write to `[offset, offset + len)` has its space. What was written there stays; the
+    /// caller must not write there meanwhile.
+    ///
+    /// # Errors
+    /// `StorageFull` when there is no space, or any other I/O error; never sticky. What the call took is given back
+    /// where the medium can; space of the range that [`Device::grow`] had set aside and that was never written to may
+    /// go with it.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        request::check_write("allocate", self.len_bytes(), offset, len)
+    }
+
+    /// Asks the medium for its size: a device of fixed size may have been made longer. Returns the length.
+    ///
+    /// # Errors
+    /// Any I/O error; the length is unchanged then.
+    fn refresh_len(&self) -> io::Result<u64> {
+        Ok(self.len_bytes())
+    }
+
+    /// By how many bytes it could grow now, beside what [`Device::allocate`] may still take for the length that it has,
+    /// as far as the medium tells; `None`: it tells nothing.
+    fn room_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Hint that `[offset, offset + len)` holds nothing any more. Reads there are unspecified after.
     ///
     /// # Errors
@@ -99,6 +135,22 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn grow(&self, len: u64) -> io::Result<()> {
         (**self).grow(len)
+    }
+
+    fn extend(&self, len: u64) -> io::Result<()> {
+        (**self).extend(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).allocate(offset, len)
+    }
+
+    fn refresh_len(&self) -> io::Result<u64> {
+        (**self).refresh_len()
+    }
+
+    fn room_bytes(&self) -> Option<u64> {
+        (**self).room_bytes()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

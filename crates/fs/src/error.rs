@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use kvfs_kv::KvError;
 use kvfs_store::{StoreError, TxnId};
-use kvfs_txn::{Doom, Refused, Ticket};
+use kvfs_txn::{Doom, LockShare, Refused, Ticket};
 
 /// Result of file-system calls.
 pub type Result<T, E = FsError> = std::result::Result<T, E>;
@@ -80,6 +81,24 @@ pub enum FsError {
         /// Limit (bytes).
         len_max: usize,
     },
+    /// The extended attributes of a file would come to more than it may have (ENOSPC).
+    #[error("extended attributes of {bytes} bytes in all exceed the {bytes_max} that a file may have")]
+    AttributesFull {
+        /// What they would come to (bytes).
+        bytes: u64,
+        /// Limit (bytes).
+        bytes_max: u64,
+    },
+    /// The store has as many of something as it may (ENOSPC).
+    #[error("the store has {count_max} {what}, which is as many as it may have; {remedy}")]
+    TooMany {
+        /// Of what, in the plural.
+        what: &'static str,
+        /// Limit.
+        count_max: usize,
+        /// What makes room.
+        remedy: &'static str,
+    },
     /// Not offered here (EOPNOTSUPP).
     #[error("not supported: {0}")]
     NotSupported(&'static str),
@@ -95,6 +114,12 @@ pub enum FsError {
     /// The transaction can't be committed any more: abort it and run it again (ECANCELED).
     #[error("the transaction was canceled: {0}")]
     Canceled(Doom),
+    /// The transactions of the user hold their share of the memory for locks (ENOLCK). The transaction can go on.
+    #[error(
+        "no more locks: the user's transactions hold {} bytes of them, and {} are left for all; end one, or lock a \
+         directory, a file or a range as a whole", .0.bytes, .0.bytes_free
+    )]
+    NoLocks(LockShare),
     /// A branch can't be merged: what it changed was changed on the main line, too, or the tree would not stay
     /// one. Nothing was changed, and the branch is as it was (ECANCELED).
     #[error("the branch can't be merged: {}{}", .conflicts.join("; "), and_more(*.more))]
@@ -144,11 +169,25 @@ impl From<StoreError> for FsError {
     }
 }
 
+impl From<KvError> for FsError {
+    fn from(error: KvError) -> Self {
+        match error {
+            KvError::Invalid(why) => Self::Invalid(why),
+            KvError::NotFound => Self::NotFound,
+            KvError::Corrupt(name) => {
+                Self::corrupt(format!("keyspace \"{name}\""), "its record says nothing that is known")
+            }
+            KvError::Store(error) => error.into(),
+        }
+    }
+}
+
 impl From<Refused> for FsError {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Wait(ticket) => Self::Parked(ticket),
             Refused::Doomed(doom) => Self::Canceled(doom),
+            Refused::Full(share) => Self::NoLocks(share),
         }
     }
 }
@@ -159,6 +198,11 @@ fn and_more(count: u64) -> String {
 }
 
 impl FsError {
+    /// Whether it repeats an earlier failure that has closed the store for writing, and was told then.
+    pub fn is_repeated(&self) -> bool {
+        matches!(self, Self::Store(error) if matches!(**error, StoreError::Failed { .. }))
+    }
+
     /// The Linux errno for this error. [`FsError::Parked`] must not reach a user; it maps to EAGAIN.
     pub fn errno(&self) -> i32 {
         match self {
@@ -183,8 +227,11 @@ impl FsError {
             Self::NoSuchOffset => errno::ENXIO,
             Self::Stale(_) | Self::ViewEnded(_) => errno::ESTALE,
             Self::Canceled(_) | Self::MergeRefused { .. } => errno::ECANCELED,
+            Self::NoLocks(_) => errno::ENOLCK,
             Self::ReadOnly => errno::EROFS,
-            Self::NoSpace | Self::ProjectFull => errno::ENOSPC,
+            Self::NoSpace | Self::ProjectFull | Self::AttributesFull { .. } | Self::TooMany { .. } => {
+                errno::ENOSPC
+            }
             Self::Corrupt { .. } | Self::CommittedOnly(_) => errno::EIO,
             Self::Store(error) => match **error {
                 StoreError::Failed { .. } => errno::EROFS,
@@ -226,6 +273,7 @@ mod errno {
     pub(super) const EROFS: i32 = 30;
     pub(super) const EMLINK: i32 = 31;
     pub(super) const ENAMETOOLONG: i32 = 36;
+    pub(super) const ENOLCK: i32 = 37;
     pub(super) const ENOTEMPTY: i32 = 39;
     pub(super) const ENODATA: i32 = 61;
     pub(super) const EOPNOTSUPP: i32 = 95;

@@ -8,18 +8,19 @@ use std::sync::{Arc, OnceLock};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Store};
-use kvfs_txn::{Admission, LockOptions, LockStats};
+use kvfs_txn::{Admission, LockOptions};
 use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
-use crate::keys::KeyspaceTable;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::quota::{self, SharedQuotas};
 use crate::schema::{
     Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, TimePatch, encode_row,
     superblock_key,
 };
-use crate::view::{Origin, Shared};
+use crate::snapshots::Snapshots;
+use crate::types::ShownPrivileges;
+use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
 use crate::{
     FileType, FsError, INODE_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
     Result, StatFs, Timestamp,
@@ -45,6 +46,8 @@ pub struct FileSystem {
     pub(crate) lazy_times: LazyTimes,
     pub(crate) shared: Arc<Shared>,
     pub(crate) origin: Origin,
+    /// What the kernel is told of privileges.
+    pub(crate) shows: ShownPrivileges,
     /// Why nothing may be answered any more.
     pub(crate) lost: OnceLock<String>,
 }
@@ -53,6 +56,10 @@ impl fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileSystem").field("nodes", &self.nodes.stats()).finish_non_exhaustive()
     }
+}
+
+fn lock_options(options: &MountOptions) -> LockOptions {
+    LockOptions { bytes_max: options.lock_bytes_max, ..LockOptions::default() }
 }
 
 /// A pinned directory. Derefs to its special part.
@@ -111,16 +118,20 @@ impl FileSystem {
             inline_len_max: superblock.inline_len_max,
             lazy_times: LazyTimes::default(),
             shared: Arc::new(Shared {
-                admission: Arc::new(Admission::new(Arc::clone(&clock), LockOptions::default())),
+                admission: Arc::new(Admission::new(Arc::clone(&clock), lock_options(&options))),
                 clock,
+                open: OpenViews::default(),
+                authors: Authors::default(),
                 inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
-                keyspaces: KeyspaceTable::default(),
+                keyspaces: keyspace_table(&store, &keyspaces),
                 naming_branches: Mutex::default(),
+                snapshots: Snapshots::read(&store, keyspaces.meta, &options)?,
                 quotas: SharedQuotas::default(),
                 has_quotas: AtomicBool::new(superblock.has_quotas),
                 has_projects: AtomicBool::new(superblock.has_projects),
             }),
             origin: Origin::Main,
+            shows: ShownPrivileges::Everything,
             lost: OnceLock::new(),
             store,
         };
@@ -233,11 +244,6 @@ impl FileSystem {
         self.nodes.stats()
     }
 
-    /// What transactions hold, and how many were doomed.
-    pub fn lock_stats(&self) -> LockStats {
-        self.shared.admission.stats()
-    }
-
     /// The time of now, as files get it.
     pub fn time(&self) -> Timestamp {
         self.now()
@@ -256,6 +262,11 @@ impl FileSystem {
     pub(crate) fn lose(&self, reason: &str) {
         tracing::error!(reason, "the file system serves nothing any more; mount it again");
         let _ = self.lost.set(reason.to_owned());
+    }
+
+    /// Why every operation fails until the next mount; `None`: the nodes say what the store holds.
+    pub fn failure(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 
     pub(crate) fn pin_node(&self, node: NodeId) -> Result<Pin<'_>> {
@@ -310,11 +321,14 @@ impl FileSystem {
     pub(crate) fn tell_node(&self, node: &Pin<'_>, patch: &RowPatch, position: Position) {
         let mut state = node.state();
         state.update(patch, position);
-        if patch.atime == Some(TimePatch::Max(state.header.atime)) {
-            state.is_atime_pending = false;
-        }
+        let was_waiting = patch.atime == Some(TimePatch::Max(state.header.atime))
+            && std::mem::take(&mut state.is_atime_pending);
         if patch.content.is_some() {
             self.nodes.drop_content_locked(&mut state);
+        }
+        drop(state);
+        if was_waiting {
+            self.nodes.release(node, 1);
         }
     }
 

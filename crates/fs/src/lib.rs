@@ -8,48 +8,77 @@
 //! others: an operation that meets another one's names returns [`FsError::Parked`] and is called again.
 //!
 //! Invariants: an operation that fails left no trace; the directory tree stays a tree.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//!
+//! use kvfs_fs::{Caller, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags};
+//! use kvfs_store::clock::SystemClock;
+//! use kvfs_store::{Store, model::ModelStore};
+//!
+//! // Any store will do: this one is in memory, `kvfs_kvdb::Db` is on a device.
+//! let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+//! let clock = Arc::new(SystemClock::new());
+//! FileSystem::mkfs(&store, &*clock, &MkfsOptions::default())?;
+//! let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default())?);
+//!
+//! let root = Caller::default();
+//! let (file, _) = fs.create(&root, NodeId::ROOT, b"greeting", 0o644, true)?;
+//! fs.write(&root, file.node, 0, "hello".into(), WriteFlags::default())?;
+//! fs.sync(fs.sync_target_all()?)?;
+//! let mut buffer = [0; 16];
+//! assert_eq!(fs.read(&root, file.node, 0, &mut buffer)?, 5);
+//! fs.forget(file.node, 1);
+//! # Ok(())
+//! # }
+//! ```
 
 mod acl;
 mod attr;
 pub mod check;
 mod dir;
 mod error;
+mod fair_lock;
 mod file;
 mod filesystem;
-mod keys;
 mod namespace;
 mod node;
 mod orphan;
 mod quota;
 pub mod repair;
 mod schema;
+mod snapshots;
 pub mod transfer;
 mod types;
 mod view;
 mod xattr;
 
 pub use acl::AclKind;
+pub use attr::Credentials;
 pub use error::{FsError, Result};
 pub use filesystem::FileSystem;
-pub use keys::{KEYSPACE_NAME_LEN_MAX, KeyChange, KeyspaceEntry, KeyspaceOwner};
 /// A place in the store's history, as [`FileSystem::sync`] takes it; what front ends say of transactions.
 pub use kvfs_store::{Durability, Isolation, Position, TxnId, TxnStats};
 /// What stops a transaction, and what there is to list of locks and transactions.
 pub use kvfs_txn::{
-    Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket, TxnInfo,
-    WaiterInfo,
+    Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
+    TxnInfo, WaiterInfo,
 };
+pub use node::KnownNode;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Usage};
 pub use schema::KEYSPACES;
+pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
 pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
     RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
-    XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled,
+    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled,
 };
 pub use view::{
-    BeginOptions, BranchInfo, CommitPlan, Committed, DiffKind, Difference, Invalidations, Obstacle, Owner,
-    Restored, TakenBack, owner_of_note,
+    Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, CommitPlan, Committed, DiffKind, DiffStream,
+    Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection, TakenBack,
+    owner_of_note,
 };
 pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 

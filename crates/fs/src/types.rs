@@ -5,7 +5,8 @@ use std::time::Duration;
 use kvfs_store::Position;
 use kvfs_txn::Ticket;
 
-use crate::{FsError, Result};
+use crate::attr::SET_ID;
+use crate::{Credentials, FsError, Result};
 
 /// Longest name (bytes).
 pub const NAME_LEN_MAX: usize = 255;
@@ -25,6 +26,9 @@ pub const XATTR_NAME_LEN_MAX: usize = 255;
 /// Longest value, and longest list of names, of extended attributes (bytes).
 pub const XATTR_LEN_MAX: usize = 65536;
 
+/// Names and values of all extended attributes of a file, at most (bytes), access-control lists apart.
+pub const XATTR_BYTES_MAX: usize = 1 << 20;
+
 /// Largest inode number: front ends use the bits above.
 pub const INODE_MAX: u64 = (1 << 48) - 1;
 
@@ -38,7 +42,7 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// Who asks, and what a parked request brings along when it is tried again.
+/// The process that asks, and what a parked request brings along when it is tried again.
 ///
 /// Access rights are the front end's business (FUSE: the kernel's `default_permissions`); the ids
 /// here become owner and group of new files.
@@ -50,14 +54,18 @@ pub struct Caller {
     pub gid: u32,
     /// Bits that new files don't get.
     pub umask: u32,
-    /// Process id, for diagnostics.
+    /// Process id, for diagnostics and [`Credentials`].
     pub pid: u32,
+    /// What the kernel knows of it beyond the ids. `None`: the file system itself, which may do everything.
+    pub credentials: Option<&'static dyn Credentials>,
+    /// Reading leaves the time of the last access as it is (`O_NOATIME`).
+    pub keeps_atime: bool,
     /// The ticket of [`crate::FsError::Parked`], when the request is tried again: it keeps its place in
-    /// the queues, so that nobody starves. `None` at the first try.
+    /// the queues, so that no request starves. `None` at the first try.
     pub ticket: Option<Ticket>,
 }
 
-/// Tries `operation` until nobody is in its way. Blocks meanwhile: not for workers.
+/// Tries `operation` until no other holds what it needs. Blocks meanwhile: not for workers.
 ///
 /// # Errors
 /// Those of `operation`, but for `Parked`.
@@ -161,10 +169,39 @@ pub struct Attr {
     pub btime: Timestamp,
 }
 
+/// What a view tells the kernel of privileges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ShownPrivileges {
+    Everything,
+    /// Device nodes lead to no device: the user that the view is handed over to may clear `nodev` on its mount.
+    NoDevices,
+    /// Programs have neither set-id bits nor capabilities, either: those of a snapshot may have been taken away since.
+    NoPrivileges,
+}
+
+/// A device number that no driver ever has: of the unnamed major, and not that of a whiteout.
+const NO_DEVICE: u32 = 1;
+
 impl Attr {
     /// `st_mode`: type and permission bits.
     pub fn st_mode(&self) -> u32 {
         self.kind.mode_bits() | self.mode
+    }
+
+    /// What `nosuid` does for a whole mount: programs lose their set-id bits.
+    pub(crate) fn without_set_ids(self) -> Self {
+        if self.kind == FileType::Regular { Self { mode: self.mode & !SET_ID, ..self } } else { self }
+    }
+
+    /// What `nodev` does for a whole mount: device nodes lead to no device.
+    pub(crate) fn without_devices(self) -> Self {
+        match self.kind {
+            // 0:0 is what overlayfs takes for a whiteout, as a node or not.
+            FileType::CharDevice | FileType::BlockDevice if self.rdev != 0 => {
+                Self { rdev: NO_DEVICE, ..self }
+            }
+            _ => self,
+        }
     }
 }
 
@@ -206,8 +243,9 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change; only the write-back cache of the kernel sets it.
     pub ctime: Option<Timestamp>,
-    /// Clear set-user-id, and set-group-id where the group may execute (`FATTR_KILL_SUIDGID`). A change of
-    /// owner or group does so by itself, except on directories.
+    /// Clear set-user-id, and set-group-id where the group may execute or the caller is not in it
+    /// (`FATTR_KILL_SUIDGID`). A change of owner or group does so by itself, except on directories. A change of size or
+    /// owner takes file capabilities in any case.
     pub kill_suidgid: bool,
 }
 
@@ -229,10 +267,12 @@ pub enum Append {
 pub struct WriteFlags {
     /// Where it goes.
     pub append: Append,
-    /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`).
+    /// Clear set-id bits as in [`SetAttr::kill_suidgid`] (`FUSE_WRITE_KILL_SUIDGID`). File capabilities go in any case, but
+    /// for what [`Self::is_writeback`] says.
     pub kill_suidgid: bool,
-    /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`): nobody calls for it now, so a
-    /// transaction that is being committed over it gives way at once.
+    /// The kernel writes out a dirty page of its cache (`FUSE_WRITE_CACHE`). A committing transaction may wait for the
+    /// page (it invalidates the cache), so a committing transaction in its way gives way at once. Without a
+    /// calling process there is nothing to decide by, so the file keeps its privileges.
     pub is_writeback: bool,
     /// Times stay as they are: a kernel that caches writes sets them itself.
     pub keeps_times: bool,
@@ -259,6 +299,32 @@ pub enum RenameMode {
     NoReplace,
     /// Swap both (`RENAME_EXCHANGE`).
     Exchange,
+    /// As `Replace`, and leave a whiteout under the old name (`RENAME_WHITEOUT`): a character device 0:0, by which an overlay
+    /// hides what is below.
+    Whiteout,
+    /// As `NoReplace`, and leave a whiteout.
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    fn parts(self) -> (bool, bool) {
+        match self {
+            Self::Replace | Self::Exchange => (true, false),
+            Self::NoReplace => (false, false),
+            Self::Whiteout => (true, true),
+            Self::WhiteoutNoReplace => (false, true),
+        }
+    }
+
+    /// Whether what has the new name may go, or move.
+    pub(crate) fn replaces(self) -> bool {
+        self.parts().0
+    }
+
+    /// Whether the old name stays, of a whiteout.
+    pub(crate) fn leaves_whiteout(self) -> bool {
+        self.parts().1
+    }
 }
 
 /// What `fallocate` does with the range.
@@ -374,7 +440,7 @@ pub enum AtimePolicy {
     Relatime,
     /// Never.
     Noatime,
-    /// Always.
+    /// Always: for a front end that sees each read.
     Strict,
 }
 
@@ -399,9 +465,12 @@ impl Default for MkfsOptions {
 
 /// What a mount chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct MountOptions {
     /// Access times.
     pub atime: AtimePolicy,
+    /// Access times of directories never change.
+    pub nodiratime: bool,
     /// Access times are written with the next change of the inode, at an fsync, by
     /// [`crate::FileSystem::sync_target_all`], or after a day; else within about a second.
     pub lazytime: bool,
@@ -409,21 +478,34 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Access-control lists; without them, permission bits alone count, and lists are neither shown nor handed down.
     pub acls: bool,
+    /// How long a transaction may go without an operation unless its begin says otherwise; `None`: as long as it likes.
+    pub txn_idle: Option<Duration>,
     /// Node table size above which [`crate::FileSystem::prune_candidates`] names nodes (bytes).
     pub node_bytes_max: u64,
     /// Content of small files kept between a lookup and the read that follows (bytes).
     pub content_bytes_max: u64,
+    /// All named snapshots are shown to root and the store's owner alone.
+    pub private_snapshots: bool,
+    /// The store's owner, with the rights of root where that is said.
+    pub owner_uid: u32,
+    /// Locks of transactions: of one user as much as all leave free; of root, all of it (bytes).
+    pub lock_bytes_max: usize,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
             atime: AtimePolicy::default(),
+            nodiratime: false,
             lazytime: false,
             read_only: false,
             acls: true,
+            txn_idle: None,
             node_bytes_max: 64 << 20,
             content_bytes_max: 16 << 20,
+            private_snapshots: false,
+            owner_uid: 0,
+            lock_bytes_max: 64 << 20,
         }
     }
 }

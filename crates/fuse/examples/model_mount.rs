@@ -59,7 +59,6 @@ fn serve(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let atime = match arguments.options.atime {
         AtimeMode::Relatime => AtimePolicy::Relatime,
         AtimeMode::Noatime => AtimePolicy::Noatime,
-        AtimeMode::Strictatime => AtimePolicy::Strict,
     };
     let options = FsOptions { atime, read_only: arguments.options.read_only, ..FsOptions::default() };
     let fs = Arc::new(FileSystem::open(store, clock, options)?);

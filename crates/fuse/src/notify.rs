@@ -13,6 +13,7 @@ use std::io::IoSlice;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -31,7 +32,7 @@ pub enum Notification {
     /// Attributes of `node` changed, and pages from `offset` for `len` bytes (0: to the end); `offset` −1:
     /// attributes only. Dirty pages in the range are written first, so this is also a barrier.
     InvalInode {
-        /// Whose.
+        /// The node.
         node: u64,
         /// First byte; −1: no pages.
         offset: i64,
@@ -59,7 +60,7 @@ pub enum Notification {
     },
     /// Puts `data` into the page cache.
     Store {
-        /// Whose.
+        /// The node.
         node: u64,
         /// First byte.
         offset: u64,
@@ -70,7 +71,7 @@ pub enum Notification {
     Retrieve {
         /// Number to recognise the answer by.
         unique: u64,
-        /// Whose.
+        /// The node.
         node: u64,
         /// First byte.
         offset: u64,
@@ -81,7 +82,7 @@ pub enum Notification {
     Resend,
     /// No dentry of this mount is to be trusted any more.
     IncEpoch,
-    /// The kernel may forget these nodes, if nobody uses them.
+    /// The kernel may forget these nodes, if they are unused.
     Prune {
         /// Which.
         nodes: Vec<u64>,
@@ -94,6 +95,10 @@ pub enum Notification {
 }
 
 impl Notification {
+    fn inode(&self) -> Option<u64> {
+        if let Self::InvalInode { node, .. } = self { Some(*node) } else { None }
+    }
+
     fn code(&self) -> i32 {
         match self {
             Self::InvalInode { .. } => wire::INVAL_INODE,
@@ -164,6 +169,32 @@ struct Shared {
     expire_only: bool,
 }
 
+/// Notifications that are on their way.
+#[derive(Default)]
+pub struct Pending(Arc<(Mutex<Progress>, Condvar)>);
+
+#[derive(Default)]
+struct Progress {
+    left: u64,
+    /// Nodes of which the kernel had nothing.
+    not_cached: Vec<u64>,
+}
+
+impl Pending {
+    /// Returns when all are carried out: the nodes of [`Notification::InvalInode`] of which the kernel had nothing.
+    pub fn wait(&self) -> Vec<u64> {
+        let mut progress = self.0.0.lock();
+        self.0.1.wait_while(&mut progress, |progress| progress.left > 0);
+        std::mem::take(&mut progress.not_cached)
+    }
+
+    /// Returns when all are carried out, or after `time_max`. Whether all are.
+    pub fn wait_for(&self, time_max: Duration) -> bool {
+        let mut progress = self.0.0.lock();
+        !self.0.1.wait_while_for(&mut progress, |progress| progress.left > 0, time_max).timed_out()
+    }
+}
+
 /// A handle to submit notifications.
 #[derive(Clone)]
 pub struct Notifier {
@@ -229,39 +260,50 @@ impl Notifier {
     }
 
     /// Has all `notifications` carried out, in order, and returns then; waits for room in the queue, too. Not
-    /// for workers and the notification thread. How they went is not told: what the kernel doesn't know, or
-    /// has nothing of, needs nothing.
+    /// for workers and the notification thread. Returns the nodes of which the kernel had nothing; what it does not know of needs
+    /// nothing.
     ///
     /// # Errors
-    /// The connection ended: what was not sent, nobody needs any more.
+    /// The connection ended: what was not sent is not needed any more.
     pub fn carry_out_all(
         &self,
         notifications: impl IntoIterator<Item = Notification>,
-    ) -> Result<(), NotifyError> {
-        let pending = Arc::new((Mutex::new(0u64), Condvar::new()));
-        let mut submitted = Ok(());
+    ) -> Result<Vec<u64>, NotifyError> {
+        let (pending, submitted) = self.submit_all(notifications);
+        let not_cached = pending.wait();
+        submitted.map(|()| not_cached)
+    }
+
+    /// Queues all `notifications`, in order, waiting for room in the queue, and returns what is to be waited for. Not for workers
+    /// and the notification thread.
+    ///
+    /// # Errors
+    /// The connection ended: what was not sent is not needed any more.
+    pub fn submit_all(
+        &self,
+        notifications: impl IntoIterator<Item = Notification>,
+    ) -> (Pending, Result<(), NotifyError>) {
+        let pending = Pending::default();
         for notification in notifications {
-            *pending.0.lock() += 1;
-            let counted = Arc::clone(&pending);
-            let done: Done = Box::new(move |_| {
-                *counted.0.lock() -= 1;
+            pending.0.0.lock().left += 1;
+            let counted = Arc::clone(&pending.0);
+            let node = notification.inode();
+            let done: Done = Box::new(move |outcome| {
+                let mut progress = counted.0.lock();
+                progress.left -= 1;
+                progress.not_cached.extend(node.filter(|_| outcome == Outcome::NotCached));
                 counted.1.notify_one();
             });
             match self.enqueue_when(notification, Some(done), true) {
                 Ok(()) => {}
-                Err(NotifyError::Unsupported { .. }) => *pending.0.lock() -= 1,
+                Err(NotifyError::Unsupported { .. }) => pending.0.0.lock().left -= 1,
                 Err(error) => {
-                    *pending.0.lock() -= 1;
-                    submitted = Err(error);
-                    break;
+                    pending.0.0.lock().left -= 1;
+                    return (pending, Err(error));
                 }
             }
         }
-        let mut left = pending.0.lock();
-        while *left > 0 {
-            pending.1.wait(&mut left);
-        }
-        submitted
+        (pending, Ok(()))
     }
 
     fn enqueue(&self, notification: Notification, done: Option<Done>) -> Result<(), NotifyError> {
@@ -326,7 +368,8 @@ impl Notifier {
         self.shared.room.notify_all();
     }
 
-    fn carry_out(&self, notification: &Notification) -> Outcome {
+    /// Sends it now, past the queue. Waits for what the kernel waits for: not for workers and the notification thread.
+    pub(crate) fn carry_out(&self, notification: &Notification) -> Outcome {
         if self.shared.queue.lock().ended {
             return Outcome::Ended;
         }

@@ -8,6 +8,8 @@ pub(crate) mod policy;
 
 use std::{fs, io};
 
+use rustix::process::{Resource, Rlimit};
+
 /// Tells the kernel that this thread, and those it starts, serve the writing of dirty pages: their
 /// allocations then don't wait for it. Call it before threads are started.
 ///
@@ -23,6 +25,16 @@ pub fn become_io_flusher() -> io::Result<()> {
 /// Lowering the value needs `CAP_SYS_RESOURCE`.
 pub fn adjust_oom_score(adjustment: i16) -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", adjustment.to_string())
+}
+
+/// Lets this process have as many descriptors as its hard limit allows. Returns how many.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    Ok(limit.maximum)
 }
 
 /// The CPU on which a thread runs or ran last. O(1): what is read is of one thread, however many its process has.

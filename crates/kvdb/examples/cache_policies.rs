@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_device::{FileDevice, Rng};
-use kvfs_kvdb::cache::Policy;
+use kvfs_kvdb::Policy;
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Batch, Durability, Keyspace, KeyspaceKind, Read, Store};

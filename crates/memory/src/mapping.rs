@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::HUGE_PAGE_BYTES;
 
-/// Bytes of an anonymous mapping that nobody else has.
+/// Bytes of an anonymous mapping that has no other owner.
 #[derive(Debug)]
 pub struct MappedBuf {
     /// Goes with the last of those that share it.
@@ -54,7 +54,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is what was mapped, whole, and all who had a part of it are gone.
+        // SAFETY: this is what was mapped, whole, and all holders of a part of it are gone.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

@@ -21,6 +21,9 @@ pub struct GetRequest {
     /// Transaction; 0: none.
     #[prost(uint64, tag = "3")]
     pub txn: u64,
+    /// Named snapshot to read; empty: none. Not together with a transaction.
+    #[prost(string, tag = "4")]
+    pub snapshot: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetResponse {
@@ -39,6 +42,9 @@ pub struct MultiGetRequest {
     /// Transaction; 0: none.
     #[prost(uint64, tag = "3")]
     pub txn: u64,
+    /// Named snapshot to read; empty: none. Not together with a transaction.
+    #[prost(string, tag = "4")]
+    pub snapshot: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MultiGetResponse {
@@ -180,6 +186,9 @@ pub struct ScanRequest {
     /// Transaction; 0: none.
     #[prost(uint64, tag = "6")]
     pub txn: u64,
+    /// Named snapshot to read; empty: none. Not together with a transaction.
+    #[prost(string, tag = "7")]
+    pub snapshot: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ScanPage {
@@ -187,8 +196,12 @@ pub struct ScanPage {
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<KeyValue>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ListKeyspacesRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListKeyspacesRequest {
+    /// Named snapshot whose keyspaces are listed; empty: those of now.
+    #[prost(string, tag = "1")]
+    pub snapshot: ::prost::alloc::string::String,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeyspaceInfo {
     /// Unique in the store.
@@ -233,10 +246,18 @@ pub struct ChangeKeyspaceRequest {
     /// Absent: as it was. Only root and the store's owner may.
     #[prost(uint32, optional, tag = "3")]
     pub uid: ::core::option::Option<u32>,
-    /// Absent: as it was. The owner may choose among his own groups.
+    /// Absent: as it was. The owner may choose among its own groups.
     #[prost(uint32, optional, tag = "4")]
     pub gid: ::core::option::Option<u32>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DropKeyspaceRequest {
+    /// Which one. Only its owner, root and the store's owner may.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DropKeyspaceResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginRequest {
     /// What it sees of others.
@@ -254,6 +275,10 @@ pub struct BeginRequest {
     /// What it is called in lists and messages.
     #[prost(string, tag = "5")]
     pub label: ::prost::alloc::string::String,
+    /// It is given up when it goes without an operation for longer (milliseconds); 0: what the mount says (`-o txn_idle`); the
+    /// greatest number: no bound.
+    #[prost(uint64, tag = "6")]
+    pub idle_ms_max: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginResponse {
@@ -388,7 +413,7 @@ pub struct Conflict {
     /// The transaction that was canceled.
     #[prost(uint64, tag = "2")]
     pub txn: u64,
-    /// Who was in the way, as far as it is known.
+    /// The transaction or process that was in the way, as far as it is known.
     #[prost(string, tag = "3")]
     pub other: ::prost::alloc::string::String,
     /// Over what: a path, or a key with its keyspace.
@@ -463,9 +488,9 @@ impl Isolation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum LockMode {
-    /// They may lock it likewise, and don't change it.
+    /// Others may lock it likewise, and must not change it.
     LockShared = 0,
-    /// Nothing that takes a lock; those who read without one still do.
+    /// Nothing that takes a lock; readers without one still read.
     LockExclusive = 1,
 }
 impl LockMode {
@@ -569,7 +594,7 @@ pub mod store_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Who answers.
+        /// The daemon that answers.
         pub async fn info(
             &mut self,
             request: impl tonic::IntoRequest<super::InfoRequest>,
@@ -798,6 +823,31 @@ pub mod store_client {
                 .insert(GrpcMethod::new("kvfs.v1.Store", "ChangeKeyspace"));
             self.inner.unary(req, path, codec).await
         }
+        /// Removes a keyspace with all its keys at once; in no transaction. Named snapshots keep both.
+        pub async fn drop_keyspace(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DropKeyspaceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DropKeyspaceResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kvfs.v1.Store/DropKeyspace",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kvfs.v1.Store", "DropKeyspace"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Begins a transaction. Keys: the field `txn` of the other calls. Files: see View.
         pub async fn begin(
             &mut self,
@@ -874,7 +924,7 @@ pub mod store_client {
             req.extensions_mut().insert(GrpcMethod::new("kvfs.v1.Store", "View"));
             self.inner.unary(req, path, codec).await
         }
-        /// Open transactions of the caller; of everybody, for root.
+        /// Open transactions of the caller; of all users, for root.
         pub async fn list_transactions(
             &mut self,
             request: impl tonic::IntoRequest<super::ListTransactionsRequest>,
@@ -899,8 +949,8 @@ pub mod store_client {
                 .insert(GrpcMethod::new("kvfs.v1.Store", "ListTransactions"));
             self.inner.unary(req, path, codec).await
         }
-        /// Takes a lock that the transaction holds until it ends; waits while somebody else's is in the way. In a transaction
-        /// that sees the state at its begin: ABORTED, too, when somebody has changed what is locked since then.
+        /// Takes a lock that the transaction holds until it ends; waits while another owner's lock is in the way. In a transaction
+        /// that sees the state at its begin: ABORTED, too, when what is locked has changed since then.
         pub async fn lock(
             &mut self,
             request: impl tonic::IntoRequest<super::LockRequest>,
@@ -934,7 +984,7 @@ pub mod store_server {
     /// Generated trait containing gRPC methods that should be implemented for use with StoreServer.
     #[async_trait]
     pub trait Store: std::marker::Send + std::marker::Sync + 'static {
-        /// Who answers.
+        /// The daemon that answers.
         async fn info(
             &self,
             request: tonic::Request<super::InfoRequest>,
@@ -1001,6 +1051,14 @@ pub mod store_server {
             &self,
             request: tonic::Request<super::ChangeKeyspaceRequest>,
         ) -> std::result::Result<tonic::Response<super::KeyspaceInfo>, tonic::Status>;
+        /// Removes a keyspace with all its keys at once; in no transaction. Named snapshots keep both.
+        async fn drop_keyspace(
+            &self,
+            request: tonic::Request<super::DropKeyspaceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DropKeyspaceResponse>,
+            tonic::Status,
+        >;
         /// Begins a transaction. Keys: the field `txn` of the other calls. Files: see View.
         async fn begin(
             &self,
@@ -1021,7 +1079,7 @@ pub mod store_server {
             &self,
             request: tonic::Request<super::ViewRequest>,
         ) -> std::result::Result<tonic::Response<super::ViewResponse>, tonic::Status>;
-        /// Open transactions of the caller; of everybody, for root.
+        /// Open transactions of the caller; of all users, for root.
         async fn list_transactions(
             &self,
             request: tonic::Request<super::ListTransactionsRequest>,
@@ -1029,8 +1087,8 @@ pub mod store_server {
             tonic::Response<super::ListTransactionsResponse>,
             tonic::Status,
         >;
-        /// Takes a lock that the transaction holds until it ends; waits while somebody else's is in the way. In a transaction
-        /// that sees the state at its begin: ABORTED, too, when somebody has changed what is locked since then.
+        /// Takes a lock that the transaction holds until it ends; waits while another owner's lock is in the way. In a transaction
+        /// that sees the state at its begin: ABORTED, too, when what is locked has changed since then.
         async fn lock(
             &self,
             request: tonic::Request<super::LockRequest>,
@@ -1580,6 +1638,51 @@ pub mod store_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ChangeKeyspaceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kvfs.v1.Store/DropKeyspace" => {
+                    #[allow(non_camel_case_types)]
+                    struct DropKeyspaceSvc<T: Store>(pub Arc<T>);
+                    impl<
+                        T: Store,
+                    > tonic::server::UnaryService<super::DropKeyspaceRequest>
+                    for DropKeyspaceSvc<T> {
+                        type Response = super::DropKeyspaceResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DropKeyspaceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Store>::drop_keyspace(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DropKeyspaceSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -5,6 +5,8 @@
 //! padding nor pointers, so they are the same for programs of 32 and 64 bits; unknown bits are refused, so that they
 //! can get a meaning.
 
+use std::time::Duration;
+
 use rustix::ioctl::{Opcode, opcode};
 
 /// First byte of all numbers.
@@ -22,6 +24,8 @@ pub const TXN_STATE: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x63)
 pub const TXN_VIEW: Opcode = opcode::read_write::<[u8; Call::LEN]>(GROUP, 0x64);
 
 const SERIALIZABLE: u32 = 1;
+/// The number of a [`Begin`] is, as it is passed, the idle time.
+const IDLE: u32 = 2;
 const ASYNCHRONOUS: u32 = 1;
 
 /// The argument of [`TXN_BEGIN`].
@@ -33,10 +37,27 @@ pub struct Begin {
     pub nice: i32,
     /// It is given up when it takes longer (ms); 0: never.
     pub timeout_ms: u64,
+    /// It is given up when it goes without an operation for longer (ms); 0: as the mount says; the greatest number: never.
+    /// Passed, and not answered.
+    pub idle_ms_max: u64,
     /// Answered: its number.
     pub id: u64,
     /// What it is called in lists and messages.
     pub label: String,
+}
+
+/// An idle time as it is passed; `None`: as the mount says.
+pub fn idle_to_ms(idle_max: Option<Duration>) -> u64 {
+    idle_max.map_or(0, |idle| u64::try_from(idle.as_millis().max(1)).unwrap_or(u64::MAX))
+}
+
+/// An idle time that was passed; `None`: as the mount says.
+pub fn idle_from_ms(idle_ms_max: u64) -> Option<Duration> {
+    match idle_ms_max {
+        0 => None,
+        u64::MAX => Some(Duration::MAX),
+        ms => Some(Duration::from_millis(ms)),
+    }
 }
 
 impl Begin {
@@ -47,10 +68,13 @@ impl Begin {
     /// As it is passed. A label that is too long is cut.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
-        out[..4].copy_from_slice(&(u32::from(self.serializable) * SERIALIZABLE).to_ne_bytes());
+        let has_idle = self.idle_ms_max != 0;
+        let flags = u32::from(self.serializable) * SERIALIZABLE + u32::from(has_idle) * IDLE;
+        let number = if has_idle { self.idle_ms_max } else { self.id };
+        out[..4].copy_from_slice(&flags.to_ne_bytes());
         out[4..8].copy_from_slice(&self.nice.to_ne_bytes());
         out[8..16].copy_from_slice(&self.timeout_ms.to_ne_bytes());
-        out[16..24].copy_from_slice(&self.id.to_ne_bytes());
+        out[16..24].copy_from_slice(&number.to_ne_bytes());
         put_text(&mut out[Self::LABEL..], &self.label);
         out
     }
@@ -59,12 +83,15 @@ impl Begin {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
         let flags = u32::from_ne_bytes(field(bytes, 0)?);
-        (flags & !SERIALIZABLE == 0).then_some(())?;
+        (flags & !(SERIALIZABLE | IDLE) == 0).then_some(())?;
+        let number = u64::from_ne_bytes(field(bytes, 16)?);
+        let (idle_ms_max, id) = if flags & IDLE != 0 { (number, 0) } else { (0, number) };
         Some(Self {
             serializable: flags & SERIALIZABLE != 0,
             nice: i32::from_ne_bytes(field(bytes, 4)?),
             timeout_ms: u64::from_ne_bytes(field(bytes, 8)?),
-            id: u64::from_ne_bytes(field(bytes, 16)?),
+            idle_ms_max,
+            id,
             label: text(&bytes[Self::LABEL..]),
         })
     }
@@ -153,14 +180,19 @@ mod tests {
 
     #[test]
     fn arguments_are_as_documented() {
-        let begin = Begin { serializable: true, nice: -5, timeout_ms: 1500, id: 7, label: "ä".repeat(50) };
+        let label = "ä".repeat(50);
+        let begin = Begin { serializable: true, nice: -5, timeout_ms: 1500, idle_ms_max: 0, id: 7, label };
         let bytes = begin.to_bytes();
         assert_eq!(bytes[..4], 1u32.to_ne_bytes());
         assert_eq!(bytes[4..8], (-5i32).to_ne_bytes());
         assert_eq!(bytes[8..16], 1500u64.to_ne_bytes());
         assert_eq!(bytes[16..24], 7u64.to_ne_bytes());
         assert_eq!(bytes[95], 0);
-        assert_eq!(Begin::from_bytes(&bytes), Some(Begin { label: "ä".repeat(35), ..begin }));
+        assert_eq!(Begin::from_bytes(&bytes), Some(Begin { label: "ä".repeat(35), ..begin.clone() }));
+        let bytes = Begin { idle_ms_max: 2500, ..begin.clone() }.to_bytes();
+        assert_eq!((&bytes[..4], &bytes[16..24]), (&3u32.to_ne_bytes()[..], &2500u64.to_ne_bytes()[..]));
+        let passed = Begin { label: "ä".repeat(35), idle_ms_max: 2500, id: 0, ..begin };
+        assert_eq!(Begin::from_bytes(&bytes), Some(passed));
         let call = Call { id: 9, asynchronous: true, state: State::Doomed, text: "why".to_owned() };
         let bytes = call.to_bytes();
         assert_eq!((&bytes[..8], &bytes[16..20]), (&9u64.to_ne_bytes()[..], &b"why\0"[..]));
@@ -171,7 +203,7 @@ mod tests {
     #[test]
     fn what_a_newer_program_passes_is_refused() {
         let mut bytes = Begin::default().to_bytes();
-        bytes[..4].copy_from_slice(&2u32.to_ne_bytes());
+        bytes[..4].copy_from_slice(&4u32.to_ne_bytes());
         assert_eq!(Begin::from_bytes(&bytes), None);
         let mut bytes = Call::default().to_bytes();
         bytes[8..12].copy_from_slice(&6u32.to_ne_bytes());
@@ -179,6 +211,15 @@ mod tests {
         let mut bytes = Call::default().to_bytes();
         bytes[12..16].copy_from_slice(&3u32.to_ne_bytes());
         assert_eq!(Call::from_bytes(&bytes), None);
+    }
+
+    #[test]
+    fn idle_times_are_passed_as_milliseconds() {
+        for idle in [None, Some(Duration::from_millis(1)), Some(Duration::from_hours(8)), Some(Duration::MAX)]
+        {
+            assert_eq!(idle_from_ms(idle_to_ms(idle)), idle);
+        }
+        assert_eq!(idle_to_ms(Some(Duration::ZERO)), 1, "0 is the mount's");
     }
 
     #[test]

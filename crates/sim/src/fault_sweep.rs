@@ -35,6 +35,8 @@ impl FaultSweep {
             (Call::Grow, FaultError::EIO),
             (Call::Discard, FaultError::EIO),
             (Call::Write, FaultError::ENOSPC),
+            (Call::Allocate, FaultError::ENOSPC),
+            (Call::Allocate, FaultError::EIO),
             (Call::Grow, FaultError::ENOSPC),
         ];
         Self { profile: writes_only(steps), faults, calls_step: 1, lasting: false }

@@ -209,7 +209,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Mostly a few bytes of the few blocks that everybody writes to; at times up to the whole block.
+    /// Mostly a few bytes of the few blocks that all writers write to; at times up to the whole block.
     fn patch_block(&mut self) -> Op {
         let space = self.space_where(|space| SPACES[space].kind == KeyspaceKind::Block);
         let block = if self.one_in(3) { self.block() } else { self.rng.below(4) };

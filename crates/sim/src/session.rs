@@ -48,7 +48,7 @@ pub(crate) fn writes_only(steps: usize) -> Profile {
 }
 
 /// What a transaction that has applied `op` keeps of it. A patch becomes a block at once, out of what the transaction
-/// sees; only who uses it looks whether somebody has changed that block since, and the sweeps commit whatever happens.
+/// sees; only its caller looks whether another writer has changed that block since, and the sweeps commit whatever happens.
 fn as_kept(txn: &dyn Txn, handles: &Handles, op: &Op) -> Result<Op> {
     let Op::PatchBlock { keyspace, prefix, block, compression, .. } = op else { return Ok(op.clone()) };
     let key = [&prefix[..], &block.to_be_bytes()].concat();
@@ -120,7 +120,7 @@ impl Session {
     pub(crate) fn txn_begin(&mut self, slot: usize, isolation: Isolation) -> Result<()> {
         self.txns[slot] = None;
         let store = self.open.store();
-        if store.capabilities().transactions {
+        if store.transactions().is_some() {
             let txn = store.begin(TxnOptions { isolation })?;
             self.outcomes
                 .begun(txn.id())
@@ -298,7 +298,7 @@ pub(crate) fn check_recovery(
 
 /// A transaction that begins after a recovery has an id that none had before.
 pub(crate) fn check_ids_go_on(store: &dyn Store, last: TxnId) -> Result<(), String> {
-    if !store.capabilities().transactions {
+    if store.transactions().is_none() {
         return Ok(());
     }
     match store.begin(TxnOptions::default()) {

@@ -318,7 +318,7 @@ impl<'s> Runner<'s> {
 
     fn named_create(&mut self, slot: usize) -> Verdict {
         let store = self.subject.store();
-        if store.capabilities().named_snapshots && self.named.create(&*store, slot, &self.history)? {
+        if store.snapshots().is_some() && self.named.create(&*store, slot, &self.history)? {
             self.synced();
         }
         Ok(())

@@ -69,7 +69,7 @@ enum NetChange {
     Merge,
 }
 
-/// A net write set of one keyspace in a form that does not depend on who made it.
+/// A net write set of one keyspace in a form that does not depend on what made it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NetSet {
     /// Start to end; those that touch are one. A deleted key is a range too.

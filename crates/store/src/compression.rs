@@ -2,6 +2,7 @@
 //!
 //! A setting is a wish: what does not become smaller is stored as it is, and readers never notice.
 
+use crate::{Keyspace, Result};
 use std::fmt;
 use std::str::FromStr;
 
@@ -82,6 +83,27 @@ impl FromStr for Compression {
         let level = level.filter(|level| (1..=Self::ZSTD_LEVEL_MAX).contains(level));
         level.map(Self::Zstd).ok_or_else(|| UnknownCompression(text.to_owned()))
     }
+}
+
+/// Storing values packed. An extension of a [`Store`](crate::Store), which an engine may lack.
+pub trait Compress: Send + Sync {
+    /// How values of `keyspace` are to be stored from now on, durably when this returns. What was written
+    /// before stays as it is until a merge rewrites it. Blocks that were put with a wish of their own
+    /// ([`crate::Op::PutBlocks`]) keep to that one.
+    ///
+    /// # Errors
+    /// [`crate::StoreError::Unsupported`] by an engine that does not compress; the store is read-only or failed.
+    fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()>;
+
+    /// Announces that data may be compressed, durably when this returns: programs that can't read it refuse the
+    /// store from then on. Nothing is compressed before.
+    ///
+    /// # Errors
+    /// As [`crate::Compress::set_compression`].
+    fn allow_compression(&self) -> Result<()>;
+
+    /// How values of `keyspace` are to be stored.
+    fn compression(&self, keyspace: Keyspace) -> Compression;
 }
 
 #[cfg(test)]

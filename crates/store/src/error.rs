@@ -32,7 +32,9 @@ pub enum StoreError {
     #[error("no space left in the store; delete something or grow the store")]
     Full,
     /// A write or sync failed before: the store refuses writes and serves reads until reopened.
-    #[error("the store stopped accepting writes after a failure: {reason}; mount it again")]
+    #[error(
+        "the store stopped accepting writes after a failure: {reason}; look after its device, then unmount it and mount it again"
+    )]
     Failed {
         /// The first failure.
         reason: Arc<str>,
@@ -115,7 +117,7 @@ pub enum StoreError {
     /// No such snapshot.
     #[error("there is no snapshot \"{0}\" in this store")]
     NoSnapshot(String),
-    /// Somebody else changed a record after the transaction's snapshot: the first updater wins.
+    /// Another writer changed a record after the transaction's snapshot: the first updater wins.
     #[error("key {key} of keyspace #{keyspace} was changed by others after the transaction began; run it again", key = .changed.key.escape_ascii(), keyspace = .changed.keyspace.0)]
     Conflict {
         /// Which record, and when.
@@ -130,7 +132,7 @@ pub enum StoreError {
     /// No transaction of this name waits to be resumed.
     #[error("there is no checkpoint of transaction {0}")]
     NoCheckpoint(TxnId),
-    /// Somebody has it open.
+    /// A caller has it open.
     #[error("transaction {0} is open already")]
     CheckpointOpen(TxnId),
     /// The engine lacks an optional ability.

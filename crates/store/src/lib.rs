@@ -19,30 +19,31 @@ pub mod clock;
 mod compression;
 mod difference;
 mod error;
+mod extensions;
 pub mod model;
 mod named;
+mod pass_on;
 pub mod progress;
 mod txn;
 mod types;
 mod undo;
 
 pub use batch::{Batch, Op, check_key};
-pub use compression::{Compression, UnknownCompression};
-pub use difference::{ChangedRanges, Differences, KeyDifference};
+pub use compression::{Compress, Compression, UnknownCompression};
+pub use difference::{ChangedRanges, Differences, KeyDifference, TrackChanges};
 pub use error::{Result, StoreError};
-pub use named::{SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
+pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
 pub use txn::{
-    CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Isolation, Records, Touch, Txn,
-    TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
+    CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints, Isolation, Records,
+    Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 pub use types::{
     Capabilities, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind,
     MergeFunction, Position, Seqno, SpaceStats,
 };
-pub use undo::{NOTE_LEN_MAX, UndoPoint, UndoViews};
+pub use undo::{NOTE_LEN_MAX, UndoHistory, UndoPoint, UndoViews};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -173,99 +174,11 @@ pub trait Store: Read {
     /// The keyspaces that exist, ordered by name.
     fn keyspaces(&self) -> Vec<KeyspaceInfo>;
 
-    /// How values of `keyspace` are to be stored from now on, durably when this returns. What was written
-    /// before stays as it is until a merge rewrites it. Blocks that were put with a wish of their own
-    /// ([`Op::PutBlocks`]) keep to that one.
-    ///
-    /// # Errors
-    /// [`StoreError::Unsupported`] by an engine that does not compress; the store is read-only or failed.
-    fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()> {
-        let _ = (keyspace, compression);
-        Err(StoreError::Unsupported("compression"))
-    }
-
-    /// Announces that data may be compressed, durably when this returns: programs that can't read it refuse the
-    /// store from then on. Nothing is compressed before.
-    ///
-    /// # Errors
-    /// As [`Store::set_compression`].
-    fn allow_compression(&self) -> Result<()> {
-        Err(StoreError::Unsupported("compression"))
-    }
-
-    /// How values of `keyspace` are to be stored.
-    fn compression(&self, keyspace: Keyspace) -> Compression {
-        let _ = keyspace;
-        Compression::None
-    }
-
     /// Pins the newest committed position.
     ///
     /// # Errors
     /// The store was closed.
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>>;
-
-    /// Gives the newest committed position a name, under which it stays readable until the name is deleted.
-    /// Durable when this returns, with everything up to the position. Costs the same on a store of any size.
-    ///
-    /// # Errors
-    /// [`StoreError::SnapshotName`], [`StoreError::SnapshotExists`]; the store is read-only or failed;
-    /// [`StoreError::Unsupported`] by an engine without them ([`Capabilities::named_snapshots`]).
-    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        let _ = name;
-        Err(StoreError::Unsupported("named snapshots"))
-    }
-
-    /// As [`Store::create_snapshot`], for a state that was made elsewhere: `created` is when, there.
-    ///
-    /// # Errors
-    /// As [`Store::create_snapshot`].
-    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
-        let _ = (name, created);
-        Err(StoreError::Unsupported("named snapshots"))
-    }
-
-    /// The named snapshots, oldest first.
-    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
-        Vec::new()
-    }
-
-    /// Reads at the position of a named snapshot. Who holds the reader keeps the position, also when the name
-    /// is deleted.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSnapshot`]; the store was closed.
-    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
-        Err(StoreError::NoSnapshot(name.to_owned()))
-    }
-
-    /// Where `keyspace` may differ, within `range`, between the positions `older` and `newer`, both of which the
-    /// caller has pinned (by a snapshot or transaction). Outside of the ranges that come, every key has the
-    /// same value at both. Inside, it may have: what was written counts, whatever was there before, and a key
-    /// that was written in between and is there at the newer position always does. Cost and memory go by what
-    /// was written in between; older data is not read.
-    ///
-    /// # Errors
-    /// I/O errors and corruption; [`StoreError::Unsupported`] by an engine without named snapshots.
-    fn changed_ranges(
-        &self,
-        keyspace: Keyspace,
-        range: KeyRange,
-        older: Seqno,
-        newer: Seqno,
-    ) -> Result<Box<dyn ChangedRanges>> {
-        let _ = (keyspace, range, older, newer);
-        Err(StoreError::Unsupported("comparing snapshots"))
-    }
-
-    /// Takes the name away; durable when this returns. What only this snapshot saw is garbage from then on,
-    /// whose space comes back as merges go by. Works on a full store.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSnapshot`]; the store is read-only or failed.
-    fn delete_snapshot(&self, name: &str) -> Result<()> {
-        Err(StoreError::NoSnapshot(name.to_owned()))
-    }
 
     /// Applies `batch` wholly or not at all. It is visible to every later read; with
     /// [`Durability::Synced`] it also survives a power cut when this returns.
@@ -284,60 +197,6 @@ pub trait Store: Read {
     /// The position of the newest applied batch.
     fn position(&self) -> Position;
 
-    /// Begins a transaction at the newest committed position.
-    ///
-    /// # Errors
-    /// [`StoreError::Unsupported`] by an engine without transactions ([`Capabilities::transactions`]); the
-    /// store is read-only or failed.
-    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
-        let _ = options;
-        Err(StoreError::Unsupported("transactions"))
-    }
-
-    /// The checkpointed transactions that have not ended, oldest first.
-    fn checkpointed(&self) -> Vec<CheckpointInfo> {
-        Vec::new()
-    }
-
-    /// Opens a checkpointed transaction as its last checkpoint holds it, also one of an earlier run. Its batches
-    /// are *not* compared with what others have committed meanwhile, since nobody's locks protect it: the caller
-    /// asks [`Txn::changed_since_snapshot`] for the whole write set before the commit.
-    ///
-    /// # Errors
-    /// [`StoreError::NoCheckpoint`], [`StoreError::CheckpointOpen`]; the store is read-only or failed.
-    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
-        Err(StoreError::NoCheckpoint(id))
-    }
-
-    /// What became of a transaction of this store, also one of an earlier run: a store remembers the last
-    /// few thousand commits.
-    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
-        let _ = id;
-        TxnOutcome::Unknown
-    }
-
-    /// The committed transactions that can still be taken back, oldest first. None by an engine that keeps none.
-    fn undo_points(&self) -> Vec<UndoPoint> {
-        Vec::new()
-    }
-
-    /// The states before and after a committed transaction.
-    ///
-    /// # Errors
-    /// [`StoreError::NotKept`]; the store was closed.
-    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
-        Err(StoreError::NotKept(id))
-    }
-
-    /// What the state before a committed transaction has where the transaction wrote (bytes): what keeping it
-    /// costs at most. O(what was overwritten or deleted) the first time, then known.
-    ///
-    /// # Errors
-    /// [`StoreError::NotKept`]; I/O errors and corruption.
-    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
-        Err(StoreError::NotKept(id))
-    }
-
     /// What tells this store from others, given at its creation; a copy of its device has the same.
     fn uuid(&self) -> [u8; 16] {
         [0; 16]
@@ -351,4 +210,34 @@ pub trait Store: Read {
 
     /// Counters and gauges by dotted name, for people and monitors, in a stable order.
     fn stats(&self) -> Vec<(String, u64)>;
+
+    /// [`Compress`], if the engine has it.
+    fn compress(&self) -> Option<&dyn Compress> {
+        None
+    }
+
+    /// [`NamedSnapshots`], if the engine has it.
+    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
+        None
+    }
+
+    /// [`TrackChanges`], if the engine has it.
+    fn changes(&self) -> Option<&dyn TrackChanges> {
+        None
+    }
+
+    /// [`Transactions`], if the engine has it.
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        None
+    }
+
+    /// [`Checkpoints`], if the engine has it.
+    fn checkpoints(&self) -> Option<&dyn Checkpoints> {
+        None
+    }
+
+    /// [`UndoHistory`], if the engine has it.
+    fn undo(&self) -> Option<&dyn UndoHistory> {
+        None
+    }
 }

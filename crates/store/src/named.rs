@@ -7,9 +7,10 @@
 //!
 //! Invariants: a name is a single path component, so that it can be shown as a directory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Position, Result, StoreError};
+use crate::{Position, Result, Snapshot, StoreError};
 
 /// Longest name of a snapshot (bytes).
 pub const SNAPSHOT_NAME_LEN_MAX: usize = 255;
@@ -41,6 +42,39 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
         _ => return Ok(()),
     };
     Err(StoreError::SnapshotName { name: name.to_owned(), problem })
+}
+
+/// Positions that stay readable under a name. An extension of a [`Store`](crate::Store), which an engine may lack.
+pub trait NamedSnapshots: Send + Sync {
+    /// Gives the newest committed position a name, under which it stays readable until the name is deleted.
+    /// Durable when this returns, with everything up to the position. Costs the same on a store of any size.
+    ///
+    /// # Errors
+    /// [`StoreError::SnapshotName`], [`StoreError::SnapshotExists`]; the store is read-only or failed.
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo>;
+
+    /// As [`crate::NamedSnapshots::create_snapshot`], for a state that was made elsewhere: `created` is when, there.
+    ///
+    /// # Errors
+    /// As [`crate::NamedSnapshots::create_snapshot`].
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo>;
+
+    /// The named snapshots, oldest first.
+    fn named_snapshots(&self) -> Vec<SnapshotInfo>;
+
+    /// Reads at the position of a named snapshot. A caller that holds the reader keeps the position, also when the name
+    /// is deleted.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSnapshot`]; the store was closed.
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>>;
+
+    /// Takes the name away; durable when this returns. What only this snapshot saw is garbage from then on,
+    /// whose space comes back as merges go by. Works on a full store.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSnapshot`]; the store is read-only or failed.
+    fn delete_snapshot(&self, name: &str) -> Result<()>;
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! How far a long piece of work is, for whoever waits for it.
+//! How far a long piece of work is, for a caller that waits for it.
 //!
-//! Purpose: work says what it does and how much of it is done, without knowing whether anybody looks; who carries
-//! it out may look. In between lie the layers, whose signatures need not know of it: as with the spans of a log,
-//! what runs on a thread belongs to the piece of work that the thread does.
+//! Purpose: work says what it does and how much of it is done, without knowing whether this is watched; the caller
+//! that has it done may watch. In between lie the layers, whose signatures need not know of it: as with the spans
+//! of a log, what runs on a thread belongs to the piece of work that the thread does.
 //!
 //! Thread safety: all of it is about the calling thread. Invariants: without a watcher a call costs a look at one
 //! thread-local value; a watcher is gone when [`watched`] returns, also by a panic.
@@ -29,7 +29,7 @@ pub struct Step {
     pub unit: Unit,
     /// How much of it is done.
     pub done: u64,
-    /// How much there is to do; 0: nobody knows.
+    /// How much there is to do; 0: not known.
     pub total: u64,
 }
 
@@ -40,7 +40,7 @@ thread_local! {
     static STEP: Cell<Step> = const { Cell::new(Step { stage: "", unit: Unit::Items, done: 0, total: 0 }) };
 }
 
-/// Gives the thread back to whoever watched before.
+/// Gives the thread back to the watcher before.
 struct Watch {
     before: Option<Watcher>,
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_reach_whoever_watches_the_thread_and_nobody_else() {
+    fn steps_reach_the_watcher_of_the_thread_and_no_other() {
         stage("unseen", Unit::Items, 1);
         let seen = Rc::new(RefCell::new(Vec::new()));
         let note = Rc::clone(&seen);

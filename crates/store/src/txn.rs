@@ -2,24 +2,28 @@
 //!
 //! Purpose: what file system and key-value front ends need of an engine to run any mix of operations as
 //! one. Isolation is shared work: *locks* on logical names are above this seam (crate `txn`); below it the
-//! engine keeps the private writes, reads through them, and finds out whether somebody else changed a record
+//! engine keeps the private writes, reads through them, and finds out whether another writer changed a record
 //! since the snapshot ("first updater wins").
 //!
 //! Thread safety: any number of threads, also of several processes' requests, work in one transaction.
 //! Batches of one transaction are applied in some order, each wholly or not at all.
 //!
 //! Invariants:
-//! * nobody outside sees a private write before the commit, and everybody sees all of them after it;
+//! * no other reader sees a private write before the commit, and every reader sees all of them after it;
 //! * a transaction ends once: `commit` or `abort`, or by being dropped, which aborts, or, when it was
 //!   checkpointed, takes it back to the checkpoint;
 //! * the commit takes its place in the store's one order: its writes have consecutive seqnos.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Batch, Durability, KeyRange, Keyspace, Position, Read, Result, Seqno, StoreError};
+use crate::{
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, Op, Position, Read, Result, Seqno, Snapshot,
+    StoreError,
+};
 
 /// Names a transaction of a store. Small numbers in order of `begin`; never given twice, also not after a
 /// crash. 0 is no transaction.
@@ -38,7 +42,7 @@ pub enum Isolation {
     /// The state at `begin`. A write fails if its record changed since. Write skew is possible.
     #[default]
     Snapshot,
-    /// The newest committed state; whoever begins such a transaction holds locks on all that it reads and
+    /// The newest committed state; the caller that begins such a transaction must hold locks on all that it reads and
     /// writes until the end, so it is as if transactions ran one after the other.
     Serializable,
 }
@@ -98,7 +102,29 @@ pub enum Records {
     },
 }
 
-/// A record that somebody else changed after a transaction's snapshot.
+impl Records {
+    /// What an operation changes. `touch` says what the merge of a key with an operand does, and is asked for nothing else.
+    ///
+    /// # Errors
+    /// Those of `touch`.
+    pub fn of(op: &Op, touch: impl FnOnce(&[u8], &[u8]) -> Result<Touch>) -> Result<Self> {
+        Ok(match op {
+            Op::Put { key, .. } | Op::Delete { key, .. } => Self::Key { key: key.clone(), touch: Touch::ALL },
+            Op::Merge { key, operand, .. } => Self::Key { key: key.clone(), touch: touch(key, operand)? },
+            Op::DeleteRange { start, end, .. } => Self::Range(KeyRange::new(start.clone(), end.clone())),
+            Op::PutBlocks { prefix, first, data, .. } => Self::Blocks {
+                prefix: prefix.clone(),
+                first: *first,
+                count: (data.len() / BLOCK_BYTES) as u64,
+            },
+            Op::PatchBlock { prefix, block, .. } => {
+                Self::Blocks { prefix: prefix.clone(), first: *block, count: 1 }
+            }
+        })
+    }
+}
+
+/// A record that another writer changed after a transaction's snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changed {
     /// Where.
@@ -168,6 +194,12 @@ pub trait Txn: Read {
     /// count as conflicts.
     fn snapshot_seqno(&self) -> Seqno;
 
+    /// The state at its snapshot, without what it has written.
+    ///
+    /// # Errors
+    /// The transaction has ended.
+    fn base(&self) -> Result<Arc<dyn Snapshot>>;
+
     /// What is to be remembered of it together with its commit ([`crate::UndoPoint::note`]); at most
     /// [`crate::NOTE_LEN_MAX`] bytes count. Without effect by an engine that keeps no pre-images.
     fn describe(&self, note: Bytes) {
@@ -211,12 +243,12 @@ pub trait Txn: Read {
     /// Makes everything that was written so far survive the process and a power cut, with the snapshot, and with
     /// everything that was committed before the call; the transaction stays open. `owner` means something to the
     /// caller alone. From then on a dropped transaction is not aborted but *suspended*: it goes back to its last
-    /// checkpoint, from which [`crate::Store::resume`] opens it again. Fails with nothing done, or leaves the
+    /// checkpoint, from which [`crate::Checkpoints::resume`] opens it again. Fails with nothing done, or leaves the
     /// former checkpoint.
     ///
     /// # Errors
     /// [`crate::StoreError::ValueTooLong`] for an owner above [`CHECKPOINT_OWNER_LEN_MAX`]; as [`Txn::apply`];
-    /// [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Capabilities::checkpoints`]).
+    /// [`crate::StoreError::Unsupported`] by an engine without them ([`crate::Checkpoints`]).
     fn checkpoint(&self, owner: &[u8]) -> Result<()> {
         let _ = owner;
         Err(StoreError::Unsupported("checkpoints of transactions"))
@@ -229,7 +261,7 @@ pub trait Txn: Read {
     /// # Errors
     /// [`crate::StoreError::Full`] and the like: nothing was committed, it can be tried again or aborted.
     /// [`crate::StoreError::Failed`]: the store stopped; whether it was committed shows at the next open
-    /// ([`crate::Store::txn_outcome`]).
+    /// ([`crate::Transactions::txn_outcome`]).
     fn commit(&self, durability: Durability) -> Result<Position>;
 
     /// Drops the private writes and frees their space, its checkpoint included. Without effect when it ended
@@ -262,7 +294,7 @@ pub struct CheckpointInfo {
     pub created: Duration,
     /// Keys and values of the checkpoint (bytes).
     pub bytes: u64,
-    /// Somebody has it open, and may have written more than the checkpoint holds.
+    /// A caller has it open, and may have written more than the checkpoint holds.
     pub is_open: bool,
     /// As given at the last checkpoint.
     pub owner: Bytes,
@@ -277,4 +309,31 @@ pub enum TxnOutcome {
     Committed(Position),
     /// It never happened, or it ended too long ago for the store to know.
     Unknown,
+}
+
+/// Private changes that are committed as one. An extension of a [`Store`](crate::Store), which an engine may lack.
+pub trait Transactions: Send + Sync {
+    /// Begins a transaction at the newest committed position.
+    ///
+    /// # Errors
+    /// The store is read-only or failed.
+    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>>;
+
+    /// What became of a transaction of this store, also one of an earlier run: a store remembers the last
+    /// few thousand commits.
+    fn txn_outcome(&self, id: TxnId) -> TxnOutcome;
+}
+
+/// Transactions that survive a restart ([`Txn::checkpoint`]). An extension of a [`Store`](crate::Store), which an engine may lack.
+pub trait Checkpoints: Send + Sync {
+    /// The checkpointed transactions that have not ended, oldest first.
+    fn checkpointed(&self) -> Vec<CheckpointInfo>;
+
+    /// Opens a checkpointed transaction as its last checkpoint holds it, also one of an earlier run. Its batches
+    /// are *not* compared with what others have committed meanwhile, since no locks protect it: the caller
+    /// asks [`Txn::changed_since_snapshot`] for the whole write set before the commit.
+    ///
+    /// # Errors
+    /// [`StoreError::NoCheckpoint`], [`StoreError::CheckpointOpen`]; the store is read-only or failed.
+    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>>;
 }

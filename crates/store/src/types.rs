@@ -117,19 +117,12 @@ pub struct Extent {
 }
 
 /// Optional abilities of an engine.
-#[expect(clippy::struct_excessive_bools, reason = "abilities are independent of each other")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// Batches and syncs survive the process.
     pub durable: bool,
     /// `DeleteRange` costs the same for any number of keys.
     pub range_delete_constant: bool,
-    /// [`crate::Store::begin`] works.
-    pub transactions: bool,
-    /// [`crate::Store::create_snapshot`] works.
-    pub named_snapshots: bool,
-    /// [`crate::Txn::checkpoint`] works.
-    pub checkpoints: bool,
 }
 
 /// Capacity and use of a store (bytes).

@@ -1,4 +1,4 @@
-//! Data flows one way: front ends → fs → txn → store trait → engine → device.
+//! Data flows one way: front ends → fs → kv → txn → store trait → engine → device.
 
 use crate::Finding;
 
@@ -10,10 +10,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("kvdb", &["store", "device"]),
     ("txn", &["store"]),
-    ("fs", &["txn", "store"]),
+    ("kv", &["txn", "store"]),
+    ("fs", &["kv", "txn", "store"]),
     ("fuse", &["fs", "memory"]),
-    ("rpc", &["fs", "txn", "store"]),
-    ("cli", &["memory", "device", "store", "kvdb", "txn", "fs", "fuse", "rpc"]),
+    ("rpc", &["fs", "kv", "txn", "store"]),
+    ("service", &["fs", "store"]),
+    ("cli", &["memory", "device", "store", "kvdb", "txn", "kv", "fs", "fuse", "rpc", "service"]),
     ("sim", &["device", "store", "kvdb", "txn", "fs", "fuse"]),
     ("bench", &["device", "store", "kvdb", "txn", "fs", "fuse", "rpc"]),
     ("tidy", &[]),

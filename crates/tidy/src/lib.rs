@@ -6,10 +6,12 @@
 pub mod calls;
 pub mod layers;
 pub mod modules;
+pub mod owners;
 pub mod papers;
 pub mod sizes;
 pub mod source;
 pub mod unsafety;
+pub mod words;
 
 /// One breach of a rule: where, what, and what to do about it.
 pub type Finding = String;

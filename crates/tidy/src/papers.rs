@@ -16,6 +16,7 @@ pub const PRESENT: &[&str] = &[
     ".ci/run",
     "docs/ARCHITECTURE.md",
     "docs/FORMAT.md",
+    "docs/SECURITY.md",
     "docs/SEMANTICS.md",
     "docs/STYLE.md",
 ];
@@ -39,12 +40,15 @@ pub fn test_names(text: &str) -> BTreeSet<String> {
     names
 }
 
-/// Checks `docs/SEMANTICS.md`: the last column of each table row of promises names, in backticks, tests out of
-/// `tests`, or scripts out of `files` (then a step may follow in plain words).
-pub fn check_promises(semantics: &str, tests: &BTreeSet<String>, files: &[String]) -> Vec<Finding> {
+/// Documents whose tables are promises, with the tests of each in the last column.
+pub const PROMISES: &[&str] = &["docs/SEMANTICS.md", "docs/SECURITY.md"];
+
+/// Checks the document `path`: the last column of each table row of promises names, in backticks, tests out of
+/// `tests`, or scripts and fuzz targets out of `files` (then a step may follow in plain words).
+pub fn check_promises(path: &str, text: &str, tests: &BTreeSet<String>, files: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut promises = 0;
-    for (at, line) in semantics.lines().enumerate() {
+    for (at, line) in text.lines().enumerate() {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
         let is_row = line.starts_with('|') && cells.len() >= 2;
         let Some(last) = cells.last().filter(|c| is_row && !c.starts_with("---") && **c != "Test") else {
@@ -53,16 +57,59 @@ pub fn check_promises(semantics: &str, tests: &BTreeSet<String>, files: &[String
         promises += 1;
         let named: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
-            findings.push(format!("docs/SEMANTICS.md:{}: a promise without a test", at + 1));
+            findings.push(format!("{path}:{}: a promise without a test", at + 1));
         }
         for name in named {
             if !tests.contains(name) && !files.iter().any(|f| f == name) {
-                findings.push(format!("docs/SEMANTICS.md:{}: no test is called `{name}`", at + 1));
+                findings.push(format!("{path}:{}: no test is called `{name}`", at + 1));
             }
         }
     }
     if promises == 0 {
-        findings.push("docs/SEMANTICS.md: no promise in it".to_owned());
+        findings.push(format!("{path}: no promise in it"));
+    }
+    findings
+}
+
+/// Documents that lead through the code: each `path.rs` or `path.rs::function` in backticks has to exist.
+pub const GUIDES: &[&str] = &["docs/ARCHITECTURE.md"];
+
+/// Most files of one numbered list of functions: a reader follows it in one sitting.
+const FILES_OF_PATH_MAX: usize = 15;
+
+/// Checks the document `path`: every `path.rs` in backticks is the end of the name of one of `files` (`src` left out), and
+/// with `::function` behind it `read` of such a file has that function. A numbered list names at most 15 files.
+pub fn check_guide(path: &str, text: &str, files: &[String], read: impl Fn(&str) -> String) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut of_list: BTreeSet<&str> = BTreeSet::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.starts_with("1. ") {
+            of_list.clear();
+        }
+        for word in line.split('`').skip(1).step_by(2) {
+            let (file, function) =
+                word.split_once("::").map_or((word, None), |(file, name)| (file, Some(name)));
+            if Path::new(file).extension().is_none_or(|end| end != "rs") || file.contains(' ') {
+                continue;
+            }
+            let of = |f: &&String| format!("/{}", f.replace("/src/", "/")).ends_with(&format!("/{file}"));
+            let found: Vec<&String> = files.iter().filter(of).collect();
+            if found.is_empty() {
+                findings.push(format!("{path}:{}: no file is called `{file}`", at + 1));
+                continue;
+            }
+            let Some(name) = function else { continue };
+            let has =
+                |text: &str| text.contains(&format!("fn {name}(")) || text.contains(&format!("fn {name}<"));
+            if !found.iter().any(|f| has(&read(f))) {
+                findings.push(format!("{path}:{}: `{file}` has no function `{name}`", at + 1));
+            }
+            of_list.insert(file);
+            if of_list.len() == FILES_OF_PATH_MAX + 1 {
+                findings
+                    .push(format!("{path}:{}: a path through more than {FILES_OF_PATH_MAX} files", at + 1));
+            }
+        }
     }
     findings
 }
@@ -77,30 +124,25 @@ pub fn step_names(script: &str) -> Vec<String> {
     script.lines().filter_map(name).collect()
 }
 
-/// Checks that the steps that `docs/SEMANTICS.md` names behind a script are in it: separated by commas, each the
+/// Checks that the steps that the document `path` names behind a script are in it: separated by commas, each the
 /// beginning of a step's name (which may have commas of its own). `steps` gives those of a script.
-pub fn check_steps(semantics: &str, steps: impl Fn(&str) -> Vec<String>) -> Vec<Finding> {
+pub fn check_steps(path: &str, text: &str, steps: impl Fn(&str) -> Vec<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (at, line) in semantics.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| line.starts_with('|')) {
         let parts: Vec<&str> = line.trim().trim_end_matches('|').split('`').collect();
         for pair in
             parts.windows(2).filter(|pair| Path::new(pair[0]).extension().is_some_and(|end| end == "sh"))
         {
-            let Some(text) = pair[1].strip_prefix(": ") else { continue };
-            let text = text.split([';', '|']).next().unwrap_or_default().trim().trim_end_matches(',');
-            let (words, known): (Vec<&str>, _) = (text.split(", ").collect(), steps(pair[0]));
+            let Some(named) = pair[1].strip_prefix(": ") else { continue };
+            let named = named.split([';', '|']).next().unwrap_or_default().trim().trim_end_matches(',');
+            let (words, known): (Vec<&str>, _) = (named.split(", ").collect(), steps(pair[0]));
             let mut first = 0;
             while first < words.len() {
                 let is_step =
                     |end: &usize| known.iter().any(|k| k.starts_with(&words[first..*end].join(", ")));
                 let end = (first + 1..=words.len()).rev().find(is_step);
                 if end.is_none() {
-                    findings.push(format!(
-                        "docs/SEMANTICS.md:{}: no step \"{}\" in {}",
-                        at + 1,
-                        words[first],
-                        pair[0]
-                    ));
+                    findings.push(format!("{path}:{}: no step \"{}\" in {}", at + 1, words[first], pair[0]));
                 }
                 first = end.unwrap_or(first + 1);
             }
@@ -109,7 +151,7 @@ pub fn check_steps(semantics: &str, steps: impl Fn(&str) -> Vec<String>) -> Vec<
     findings
 }
 
-/// Checks that `text` names no directory of somebody's machine.
+/// Checks that `text` names no directory of a developer's machine.
 pub fn check_machine_paths(path: &str, text: &str) -> Vec<Finding> {
     // In pieces, so that this file does not find itself.
     let paths = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
@@ -137,7 +179,10 @@ pub fn check_changelog(changelog: &str, version: &str) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_changelog, check_machine_paths, check_promises, check_steps, step_names, test_names};
+    use super::{
+        check_changelog, check_guide, check_machine_paths, check_promises, check_steps, step_names,
+        test_names,
+    };
 
     #[test]
     fn a_promise_needs_a_test_that_exists() {
@@ -146,7 +191,7 @@ mod tests {
         assert_eq!(tests.len(), 2);
         let files = ["scripts/realwork.sh".to_owned()];
         let head = "| Promise | Test |\n|---|---|\n";
-        let check = |row: &str| check_promises(&format!("{head}{row}"), &tests, &files).len();
+        let check = |row: &str| check_promises("a.md", &format!("{head}{row}"), &tests, &files).len();
         assert_eq!(check("| a | `holds`, `too` |"), 0);
         assert_eq!(check("| a | `scripts/realwork.sh`: step kill -9 |"), 0);
         assert_eq!(check("| a | `helper` |"), 1);
@@ -159,11 +204,26 @@ mod tests {
         let script =
             "step \"one, and more\" f\n[ -n \"$x\" ] || step \"two\" g\nalone \"three\" h\necho \"four\"\n";
         assert_eq!(step_names(script), ["one, and more", "two", "three"]);
-        let check = |cell: &str| check_steps(&format!("| a | {cell} |"), |_| step_names(script)).len();
+        let check =
+            |cell: &str| check_steps("a.md", &format!("| a | {cell} |"), |_| step_names(script)).len();
         assert_eq!(check("`a.sh`: one, and more, two, `test`, `b.sh`: three"), 0);
         assert_eq!(check("`a.sh`: one, two; and so on"), 0);
         assert_eq!(check("`a.sh`: four, two"), 1);
         assert_eq!(check("`a.sh`, `test`"), 0);
+    }
+
+    #[test]
+    fn guide_names_files_and_functions_that_exist() {
+        let files = ["crates/a/src/b/c.rs".to_owned()];
+        let check = |text: &str| {
+            check_guide("x.md", text, &files, |_| "pub fn go(&self) {}\nfn of<T>() {}".to_owned()).len()
+        };
+        assert_eq!(check("1. `a/b/c.rs::go` and `b/c.rs::of`, `c.rs`, `go`"), 0);
+        assert_eq!(check("`a/b/c.rs::stop`"), 1);
+        assert_eq!(check("`b/d.rs`, `a/c.rs`"), 2);
+        let many: Vec<String> = (0..16).map(|n| format!("crates/{n}.rs")).collect();
+        let list: Vec<String> = (0..16).map(|n| format!("{}. `{n}.rs::go`", n + 1)).collect();
+        assert_eq!(check_guide("x.md", &list.join("\n"), &many, |_| "fn go()".to_owned()).len(), 1);
     }
 
     #[test]

@@ -170,7 +170,8 @@ pub fn files() -> Result<Vec<String>, String> {
             let path = entry.map_err(|e| e.to_string())?.path();
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
             if path.is_dir() {
-                if !matches!(name.as_str(), "target" | ".git") {
+                // The fuzz targets and the benchmarks build beside their own manifests.
+                if name != ".git" && path.file_name().is_none_or(|last| last != "target") {
                     dirs.push(path);
                 }
             } else if name != ".git" {

@@ -20,7 +20,9 @@ pub const ALLOWED: &[&str] = &[
     "crates/fuse/src/process/policy.rs",
     // Options of the allocator.
     "crates/cli/src/allocator.rs",
-    // The groups of whoever connects to a socket.
+    // The process at the other end of a socket.
+    "crates/rpc/src/peer_credentials.rs",
+    // The groups of the process that connects to a socket.
     "crates/rpc/src/server/peer_groups.rs",
     // The ioctls by which transactions are begun and ended.
     "crates/rpc/src/client/calls.rs",

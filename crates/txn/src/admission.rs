@@ -1,4 +1,4 @@
-//! Admission: latches for every operation, locks for transactions, behind one door.
+//! Admission: latches for every operation, locks for transactions, behind one interface.
 //!
 //! Purpose: an operation names what it reads and changes, and gets all of it or a ticket. Its *latches* keep
 //! others away until it is applied; a transaction's *locks* keep others away until the transaction ends. An
@@ -7,8 +7,8 @@
 //! Thread safety: all methods are `&self`.
 //!
 //! Invariants: locks are granted and looked at under the latch of their name only, so a lock is never granted
-//! on what somebody is about to change. A holder of latches never waits: who must wait gives up its latches
-//! first. A transaction that waits keeps its locks; that is where deadlocks come from, and they are found.
+//! on what another operation is about to change. A holder of latches never waits: an operation that must wait gives up
+//! its latches first. A transaction that waits keeps its locks; that is where deadlocks come from, and they are found.
 //!
 //! Cost: on the main line, while no transaction holds a lock, that of the latches and one relaxed load.
 
@@ -21,12 +21,12 @@ use kvfs_store::clock::Clock;
 use crate::Want;
 use crate::latch::{self, Latches};
 use crate::lock::{
-    Asker, Doom, LockOptions, LockOwner, LockPage, LockPlace, LockStats, LockTable, Stopped, TxnInfo,
-    TxnTraits,
+    Asker, Doom, LockOptions, LockOwner, LockPage, LockPlace, LockShare, LockStats, LockTable, Stopped,
+    TxnInfo, TxnTraits,
 };
 use crate::ticket::{Table, Ticket};
 
-/// On whose behalf an operation runs.
+/// The party that an operation runs for.
 #[derive(Debug, Clone, Copy)]
 pub enum Party<'a> {
     /// Outside of transactions. It waits for transactions' locks as long as [`LockOptions::main_wait_max`].
@@ -50,9 +50,9 @@ pub enum Party<'a> {
 impl Party<'_> {
     fn asker(&self) -> Asker {
         match self {
-            Self::Reader => Asker::Main { pid: 0, launders: false },
-            Self::Main { pid } => Asker::Main { pid: *pid, launders: false },
-            Self::Launder { pid } => Asker::Main { pid: *pid, launders: true },
+            Self::Reader => Asker::Main { pid: 0, is_writeback: false },
+            Self::Main { pid } => Asker::Main { pid: *pid, is_writeback: false },
+            Self::Launder { pid } => Asker::Main { pid: *pid, is_writeback: true },
             Self::Txn(owner) => Asker::Txn(Arc::clone(&owner.state)),
         }
     }
@@ -65,6 +65,8 @@ pub enum Refused {
     Wait(Ticket),
     /// Its transaction can't go on at all.
     Doomed(Doom),
+    /// Its user's transactions hold their share of the memory for locks. The transaction can go on without the operation.
+    Full(LockShare),
 }
 
 /// Latches and locks of one store. Share it by `Arc`.
@@ -90,7 +92,7 @@ impl Admission {
     /// earlier try of the same operation.
     ///
     /// # Errors
-    /// A ticket to wait with: `again` itself, or a new one. Or the transaction is doomed. Locks that were
+    /// A ticket to wait with: `again` itself, or a new one. Or the transaction is doomed, or there is no memory. Locks that were
     /// granted to earlier steps of the operation stay with the transaction.
     pub fn try_acquire<'a>(
         &'a self,
@@ -120,8 +122,8 @@ impl Admission {
         self.try_acquire(Party::Txn(owner), wants, |_| true, again).map(drop)
     }
 
-    /// Dooms whose time is over. To be called about ten times a second while there are transactions. Returns how
-    /// long nothing can expire; `None`: not before something new begins.
+    /// Dooms transactions past a time limit. The caller must call it about ten times a second while there are
+    /// transactions. Returns how long nothing can expire; `None`: not before something new begins.
     pub fn tick(&self) -> Option<Duration> {
         self.locks.tick()
     }
@@ -218,6 +220,7 @@ impl Guard<'_> {
         match outcome {
             Ok(()) => Ok(()),
             Err(Stopped::Doomed(doom)) => Err(Refused::Doomed(doom)),
+            Err(Stopped::Full(share)) => Err(Refused::Full(share)),
             Err(Stopped::Blocked(wait)) => {
                 let ticket = self.latches.ticket().clone();
                 self.latches.park();

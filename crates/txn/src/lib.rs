@@ -8,7 +8,7 @@
 //!
 //! Invariants: a holder of latches never waits (all names of an operation are taken, or none), so there is
 //! no deadlock among operations; transactions do wait for each other's locks, and deadlocks among them are
-//! found and broken. Waiters are served by importance and age, so nobody starves among equals.
+//! found and broken. Waiters are served by importance and age, so none starves among equals.
 
 mod admission;
 mod latch;
@@ -22,8 +22,8 @@ mod ticket;
 pub use admission::{Admission, Guard, Party, Refused};
 pub use latch::Latches;
 pub use lock::{
-    Doom, DoomReason, LockInfo, LockOptions, LockOwner, LockPage, LockPlace, LockStats, Owner, Phase, Rival,
-    TxnInfo, TxnTraits, WAITERS_LISTED_MAX, WaiterInfo,
+    Doom, DoomReason, LockInfo, LockOptions, LockOwner, LockPage, LockPlace, LockShare, LockStats, Owner,
+    Phase, Rival, TxnInfo, TxnTraits, WAITERS_LISTED_MAX, WaiterInfo,
 };
 pub use name::{Fields, LockName, Mode, Want};
 pub use owned::LockNameBuf;

@@ -1,7 +1,7 @@
 //! Logical lock names and modes.
 //!
 //! Names refer to what is locked (a directory's entry, the size of a file, a range of its blocks), not to
-//! where it is stored, so that a row can move without anybody's lock moving with it.
+//! where it is stored, so that a row can move without a lock moving with it.
 
 use kvfs_store::Keyspace;
 

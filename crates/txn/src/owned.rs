@@ -1,7 +1,7 @@
 //! Lock names that outlive an operation, and lock names as text.
 //!
 //! Purpose: what a list of locks or a message about a conflict keeps of a [`LockName`]. The text here knows
-//! numbers only; who knows paths and names of keyspaces renders a [`LockNameBuf`] better.
+//! numbers only; a caller that knows paths and names of keyspaces renders a [`LockNameBuf`] better.
 //!
 //! Thread safety: plain values. Invariants: [`LockNameBuf::as_name`] gives the name that it was made from.
 

@@ -1,6 +1,6 @@
 //! The mutex of the tables; in tests a schedule can be given to it.
 //!
-//! Purpose: one place where the tables take their mutexes, so that a test decides who runs next at each.
+//! Purpose: one place where the tables take their mutexes, so that a test decides which thread runs next at each.
 //!
 //! Thread safety: a mutex. Invariants: production code uses the plain one.
 
@@ -11,7 +11,7 @@ pub(crate) use scheduled::Mutex;
 
 #[cfg(test)]
 pub(crate) mod scheduled {
-    //! A mutex that asks shuttle who runs next, when a test says so.
+    //! A mutex that asks shuttle which thread runs next, when a test says so.
 
     use std::cell::Cell;
 

@@ -3,7 +3,7 @@
 //! Thread safety: all methods are `&self`. A ticket's mutex is the innermost: nothing is locked under it.
 //!
 //! Invariants: a ticket is blocked at one place at a time. It keeps its places in all queues that it joined
-//! until its operation is done, save that it gives up those at latches when it is blocked at a lock: who waits
+//! until its operation is done, save that it gives up those at latches when it is blocked at a lock: a waiter
 //! for a latch waits for operations that go on, never for a transaction. Its age stays, so it rejoins where it
 //! was.
 
@@ -134,7 +134,7 @@ impl Ticket {
 }
 
 impl TicketState {
-    /// Remembers the place that the operation now waits at. Called with the shard of `key` locked.
+    /// Remembers the place that the operation now waits at. The caller must hold the lock of `key`'s shard.
     pub(crate) fn block_on(&self, table: Table, key: ObjectKey) {
         let mut inner = self.inner.lock();
         inner.ready = false;
@@ -162,7 +162,7 @@ impl TicketState {
         self.passes_queues.store(true, Ordering::Relaxed);
     }
 
-    /// The way is free: wakes whoever waits. Called with no lock held.
+    /// The way is free: wakes the waiter. The caller must hold no lock.
     pub(crate) fn fire(&self) {
         let callback = {
             let mut inner = self.inner.lock();

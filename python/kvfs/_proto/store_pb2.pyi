@@ -35,18 +35,20 @@ class ApplyRequest(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., txn: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ...) -> None: ...
 
 class BeginRequest(_message.Message):
-    __slots__ = ["isolation", "label", "nice", "tied", "timeout_ms"]
+    __slots__ = ["idle_ms_max", "isolation", "label", "nice", "tied", "timeout_ms"]
+    IDLE_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     NICE_FIELD_NUMBER: _ClassVar[int]
     TIED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    idle_ms_max: int
     isolation: Isolation
     label: str
     nice: int
     tied: bool
     timeout_ms: int
-    def __init__(self, isolation: _Optional[_Union[Isolation, str]] = ..., nice: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., tied: bool = ..., label: _Optional[str] = ...) -> None: ...
+    def __init__(self, isolation: _Optional[_Union[Isolation, str]] = ..., nice: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., tied: bool = ..., label: _Optional[str] = ..., idle_ms_max: _Optional[int] = ...) -> None: ...
 
 class BeginResponse(_message.Message):
     __slots__ = ["txn"]
@@ -134,6 +136,16 @@ class DeleteResponse(_message.Message):
     existed: bool
     def __init__(self, existed: bool = ...) -> None: ...
 
+class DropKeyspaceRequest(_message.Message):
+    __slots__ = ["name"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DropKeyspaceResponse(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
 class FileLock(_message.Message):
     __slots__ = ["length", "offset", "path"]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -145,14 +157,16 @@ class FileLock(_message.Message):
     def __init__(self, path: _Optional[bytes] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ["key", "keyspace", "txn"]
+    __slots__ = ["key", "keyspace", "snapshot", "txn"]
     KEYSPACE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     keyspace: str
+    snapshot: str
     txn: int
-    def __init__(self, keyspace: _Optional[str] = ..., key: _Optional[bytes] = ..., txn: _Optional[int] = ...) -> None: ...
+    def __init__(self, keyspace: _Optional[str] = ..., key: _Optional[bytes] = ..., txn: _Optional[int] = ..., snapshot: _Optional[str] = ...) -> None: ...
 
 class GetResponse(_message.Message):
     __slots__ = ["value"]
@@ -211,8 +225,10 @@ class KeyspaceInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., mode: _Optional[int] = ...) -> None: ...
 
 class ListKeyspacesRequest(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["snapshot"]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    def __init__(self, snapshot: _Optional[str] = ...) -> None: ...
 
 class ListKeyspacesResponse(_message.Message):
     __slots__ = ["keyspaces"]
@@ -247,14 +263,16 @@ class LockResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class MultiGetRequest(_message.Message):
-    __slots__ = ["keys", "keyspace", "txn"]
+    __slots__ = ["keys", "keyspace", "snapshot", "txn"]
     KEYSPACE_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[bytes]
     keyspace: str
+    snapshot: str
     txn: int
-    def __init__(self, keyspace: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., txn: _Optional[int] = ...) -> None: ...
+    def __init__(self, keyspace: _Optional[str] = ..., keys: _Optional[_Iterable[bytes]] = ..., txn: _Optional[int] = ..., snapshot: _Optional[str] = ...) -> None: ...
 
 class MultiGetResponse(_message.Message):
     __slots__ = ["values"]
@@ -295,20 +313,22 @@ class ScanPage(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
 class ScanRequest(_message.Message):
-    __slots__ = ["keyspace", "limit", "prefix", "range", "reverse", "txn"]
+    __slots__ = ["keyspace", "limit", "prefix", "range", "reverse", "snapshot", "txn"]
     KEYSPACE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
     REVERSE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
     keyspace: str
     limit: int
     prefix: bytes
     range: KeyRange
     reverse: bool
+    snapshot: str
     txn: int
-    def __init__(self, keyspace: _Optional[str] = ..., prefix: _Optional[bytes] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., reverse: bool = ..., limit: _Optional[int] = ..., txn: _Optional[int] = ...) -> None: ...
+    def __init__(self, keyspace: _Optional[str] = ..., prefix: _Optional[bytes] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., reverse: bool = ..., limit: _Optional[int] = ..., txn: _Optional[int] = ..., snapshot: _Optional[str] = ...) -> None: ...
 
 class TransactionInfo(_message.Message):
     __slots__ = ["age_ms", "isolation", "label", "pid", "state", "txn", "uid"]

@@ -70,6 +70,11 @@ class StoreStub(object):
                 request_serializer=store__pb2.ChangeKeyspaceRequest.SerializeToString,
                 response_deserializer=store__pb2.KeyspaceInfo.FromString,
                 )
+        self.DropKeyspace = channel.unary_unary(
+                '/kvfs.v1.Store/DropKeyspace',
+                request_serializer=store__pb2.DropKeyspaceRequest.SerializeToString,
+                response_deserializer=store__pb2.DropKeyspaceResponse.FromString,
+                )
         self.Begin = channel.unary_unary(
                 '/kvfs.v1.Store/Begin',
                 request_serializer=store__pb2.BeginRequest.SerializeToString,
@@ -183,6 +188,13 @@ class StoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropKeyspace(self, request, context):
+        """Removes a keyspace with all its keys at once; in no transaction. Named snapshots keep both.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Begin(self, request, context):
         """Begins a transaction. Keys: the field `txn` of the other calls. Files: see View.
         """
@@ -283,6 +295,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ChangeKeyspace,
                     request_deserializer=store__pb2.ChangeKeyspaceRequest.FromString,
                     response_serializer=store__pb2.KeyspaceInfo.SerializeToString,
+            ),
+            'DropKeyspace': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropKeyspace,
+                    request_deserializer=store__pb2.DropKeyspaceRequest.FromString,
+                    response_serializer=store__pb2.DropKeyspaceResponse.SerializeToString,
             ),
             'Begin': grpc.unary_unary_rpc_method_handler(
                     servicer.Begin,
@@ -509,6 +526,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/kvfs.v1.Store/ChangeKeyspace',
             store__pb2.ChangeKeyspaceRequest.SerializeToString,
             store__pb2.KeyspaceInfo.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DropKeyspace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/kvfs.v1.Store/DropKeyspace',
+            store__pb2.DropKeyspaceRequest.SerializeToString,
+            store__pb2.DropKeyspaceResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -86,7 +86,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if !self.has_ended {
             unmount_lazily(&self.dir);
-            // It may have ended by itself since, and there is nobody left to tell.
+            // It may have ended by itself since, and there is no daemon left to tell.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::TableForm;
+
 const BRANCH_EXAMPLES: &str = "\
 Examples:
-  kvfs branch create try                   of all files and keys as they are now, in constant time
-  kvfs branch mount try ~/try              work in it like in any directory, for as long as you like
+  kvfs branch create try                   of all files and keys as they are now
+  kvfs branch mount try ~/try              work in it for as long as you like
   kvfs branch diff try
-  kvfs umount ~/try                        it stays, also over unmounting and crashes
-  kvfs branch merge try                    all that was done in it appears on the main line at once
+  kvfs umount ~/try                        it stays, also over crashes
+  kvfs branch merge try                    it appears on the main line at once
   kvfs branch delete try                   or nothing of it happened
 
 With -s STORE all but `mount` work on a store that is not mounted, too.";
@@ -42,15 +44,18 @@ pub(crate) enum BranchCommand {
     /// Your branches, oldest first; root's list shows all
     #[command(after_help = "Examples:\n  kvfs branch list\n  kvfs branch list --json")]
     List {
-        /// For machines
-        #[arg(long)]
-        json: bool,
+        /// How it is shown
+        #[command(flatten)]
+        form: TableForm,
     },
     /// Mount a branch on a directory
-    #[command(after_help = "Example:\n  kvfs branch mount try ~/try\n\n\
-        KVFS_TXN=N puts `kvfs kv` into it, with the number that `list --json` shows.\n\n\
-        What is done in it is safe every 30 seconds, when it is unmounted, and when the store is.\n\
-        An fsync inside makes nothing safer.")]
+    #[command(after_help = "Example:\n  \
+        kvfs branch mount try ~/try\n\
+        \n\
+        KVFS_TXN=N puts `kvfs kv` into it, with the number that `list --json` shows.\n\
+        \n\
+        What is done in it is safe every 30 seconds, when it is unmounted, and when the\n\
+        store is. An fsync inside makes nothing safer.")]
     Mount {
         /// Name
         name: String,
@@ -69,6 +74,9 @@ pub(crate) enum BranchCommand {
     Diff {
         /// Name
         name: String,
+        /// Only what is at and below these: from the root of the store, or kv:KEYSPACE/PREFIX
+        #[arg(value_name = "PATH")]
+        paths: Vec<String>,
         /// Counts only
         #[arg(long)]
         stat: bool,
@@ -77,12 +85,26 @@ pub(crate) enum BranchCommand {
         json: bool,
     },
     /// Bring all that was done in a branch to the main line at once; the branch ends
-    #[command(after_help = "Example:\n  kvfs branch merge try\n\n\
-        Exit code 75: what the branch has changed was changed outside of it, too. The paths and\n\
-        keys are named, nothing has happened, and the branch is as it was.")]
+    #[command(after_help = "Examples:\n  \
+        kvfs branch merge try\n  \
+        kvfs branch merge try --prefer branch             where both changed\n  \
+        kvfs branch merge try --prefer main /etc kv:tags  there only\n  \
+        kvfs branch merge try --prefer branch /a /b --prefer main /c\n\
+        \n\
+        Exit code 75: what the branch has changed was changed outside of it, too. The\n\
+        paths and keys are named, nothing has happened, and the branch is as it was,\n\
+        mounted where it was.\n\
+        \n\
+        --prefer main leaves these as they are outside, with all that depends on it;\n\
+        --prefer branch overwrites them. Files of other users are overwritten for root\n\
+        only.")]
     Merge {
         /// Name
         name: String,
+        /// Which side stays where both have changed something: everywhere, or at and below PATHs
+        /// (from the root of the store, or kv:KEYSPACE/PREFIX)
+        #[arg(long, num_args = 1.., value_names = ["branch|main", "PATH"])]
+        prefer: Vec<String>,
     },
     /// Drop a branch and all that was done in it
     #[command(after_help = "Example:\n  kvfs branch delete try")]

@@ -1,4 +1,4 @@
-//! The command line of what is around a store: `kvfs sync`, `kvfs completions`, and the pages of the manual.
+//! The command line of what is around a store: `kvfs sync`, `kvfs status`, `kvfs completions`, and the pages of the manual.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,49 @@ Examples:
   kvfs sync                                the mount of the current directory
   kvfs sync ~/mnt && echo safe
 
-Everything that any program has done in files and keys before, as far as it was answered, survives a
-power cut when this returns; so do branches that are mounted. What a transaction has written becomes
-durable with its commit. On a store that a killed daemon has left, it makes what is there durable.";
+Everything that any program has done in files and keys before, as far as it was
+answered, survives a power cut when this returns; so do branches that are
+mounted. What a transaction has written becomes durable with its commit. On a
+store that a killed daemon has left, it makes what is there durable.";
 
 /// `kvfs sync`.
 #[derive(Debug, Args)]
 #[command(after_help = SYNC_EXAMPLES)]
 pub(crate) struct SyncArgs {
-    /// A directory on the mount, or the store (default: the mount of the current directory)
+    /// Store, or a directory on its mount (default: the mount of the current directory)
     pub(crate) target: Option<PathBuf>,
+    /// The same
+    #[arg(short = 's', long = "store", value_name = "STORE|DIR", conflicts_with = "target")]
+    pub(crate) store: Option<PathBuf>,
+}
+
+/// `kvfs status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+        kvfs status\n  \
+        kvfs status --json\n\
+        \n\
+        All mounts that this user can see; root sees those of other mount namespaces,\n\
+        too. States: serving, read-only, elsewhere (in another mount namespace), dead\n\
+        (the daemon has died; `kvfs umount` takes the mount away), failing (the device\n\
+        has refused reads or writes), failed (no more writes are accepted until the\n\
+        store is mounted again). For the last two a line says why, and the exit code\n\
+        is 1.")]
+pub(crate) struct StatusArgs {
+    /// How it is shown
+    #[command(flatten)]
+    pub(crate) form: TableForm,
+}
+
+/// How a table with users or groups in it is shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct TableForm {
+    /// Numbers of users and groups, not their names
+    #[arg(short = 'n', long)]
+    pub(crate) numeric: bool,
+    /// For machines
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 const COMPLETIONS_EXAMPLES: &str = "\
@@ -28,7 +61,7 @@ Examples:
   kvfs completions zsh >~/.zfunc/_kvfs
   kvfs completions fish >~/.config/fish/completions/kvfs.fish
 
-`make install` and the package put them in place for everybody.";
+`make install` and the package put them in place for all users.";
 
 /// `kvfs completions`.
 #[derive(Debug, Args)]

@@ -8,15 +8,15 @@ use kvfs_store::Compression;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvfs set ~/mnt/src compression=zstd:3    what is made in it from now on, in new directories, too
+  kvfs set ~/mnt/src compression=zstd:3    all that is made in it from now on
   kvfs set ~/mnt/video compression=none
   kvfs set --keyspace tags compression=lz4
   kvfs get ~/mnt/src                       compression=zstd:3
   kvfs get --keyspace tags
 
-Compressions are none, lz4, zstd (zstd:3) and zstd:1 to zstd:19. What is there already stays as it is
-until it is written again. A file keeps its setting wherever it is moved. Data that does not shrink
-is stored as it is.";
+Compressions are none, lz4, zstd (zstd:3) and zstd:1 to zstd:19. What is there
+already stays as it is until it is written again. A file keeps its setting
+wherever it is moved. Data that does not shrink is stored as it is.";
 
 /// A property and its value.
 #[derive(Debug, Clone, Copy)]

@@ -5,36 +5,39 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::TableForm;
 use crate::units::{parse_duration, parse_size};
 
 const QUOTA_EXAMPLES: &str = "\
 Examples:
-  kvfs quota on -s ~/mnt                   count what everybody has; others work meanwhile
+  kvfs quota on -s ~/mnt                   count all files from now on
   kvfs quota set --user anna --bytes-soft 10G --bytes-hard 12G --grace 3d
   kvfs quota set --group staff --inodes-hard 1000000
-  kvfs quota project set ~/mnt/web 42      the tree is counted for project 42 from now on
+  kvfs quota project set ~/mnt/web 42      the tree is project 42 from now on
   kvfs quota set --project 42 --bytes-hard 20G
   kvfs quota get --user anna
   kvfs quota report
   kvfs quota off                           limits are kept for the next time
 
-Who has more than his soft limit for longer than the grace time, or would have more than his
-hard limit, gets EDQUOT. Root is counted and not limited. Keys don't count.
-Limits of projects keep root, too; what passes them gets ENOSPC, and df in the tree shows them.
-With -s STORE all of it works on a store that is not mounted, too.";
+A user with more than the soft limit for longer than the grace time, or with
+more than the hard limit after a write, gets EDQUOT. Root is counted and not
+limited. Keys don't count. Limits of projects keep root, too; what passes them
+gets ENOSPC, and df in the tree shows them. With -s STORE all of it works on a
+store that is not mounted, too.";
 
 const PROJECT_EXAMPLES: &str = "\
 Examples:
-  kvfs quota project set ~/mnt/web 42      ~/mnt/web and all below it, and what is made in it later
+  kvfs quota project set ~/mnt/web 42      and all below it, now and later
   kvfs quota project set ~/mnt/web web     the number is in /etc/projid: web:42
   kvfs quota set --project web --bytes-hard 20G
   df -h ~/mnt/web                          20G in all
   kvfs quota project list                  which trees there are
   kvfs quota project clear ~/mnt/web
 
-Files get the project of their directory when they are made. Into a tree nothing of another project is
-moved or linked (EXDEV): mv copies then. What is moved out keeps its project. Trees can be given to
-projects whether or not quotas are on. chattr -p, lsattr -p and xfs_quota know these projects, too.";
+Files get the project of their directory when they are made. Into a tree nothing
+of another project is moved or linked (EXDEV): mv copies then. What is moved out
+keeps its project. Trees can be given to projects whether or not quotas are on.
+chattr -p, lsattr -p and xfs_quota know these projects, too.";
 
 /// Quotas of users, groups and projects (trees).
 #[derive(Debug, Args)]
@@ -48,7 +51,7 @@ pub(crate) struct QuotaArgs {
     pub(crate) command: QuotaCommand,
 }
 
-/// Of whom.
+/// The user, group or project.
 #[derive(Debug, Clone, Args)]
 #[group(multiple = false)]
 pub(crate) struct QuotaOf {
@@ -67,8 +70,12 @@ pub(crate) struct QuotaOf {
 #[derive(Debug, Subcommand)]
 pub(crate) enum QuotaCommand {
     /// Count everything from now on, and heed limits; open transactions and branches have to end first
-    #[command(after_help = "Example:\n  kvfs quota on -s ~/mnt")]
-    On,
+    #[command(after_help = "Examples:\n  kvfs quota on -s ~/mnt\n  kvfs quota on --abort-open -s ~/mnt")]
+    On {
+        /// Abort open transactions instead of refusing
+        #[arg(long)]
+        abort_open: bool,
+    },
     /// Count no more
     #[command(after_help = "Example:\n  kvfs quota off -s ~/mnt")]
     Off,
@@ -76,7 +83,7 @@ pub(crate) enum QuotaCommand {
     #[command(after_help = "Examples:\n  kvfs quota set --user anna --bytes-hard 12G\n  \
         kvfs quota set --group 100 --inodes-soft 90000 --inodes-hard 100000 --grace 1d")]
     Set {
-        /// Of whom
+        /// The user, group or project
         #[command(flatten)]
         of: QuotaOf,
         /// Bytes, such as 10G, that may be overstepped for the grace time
@@ -95,25 +102,27 @@ pub(crate) enum QuotaCommand {
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         grace: Option<Duration>,
     },
-    /// What somebody has, and may have (default: yourself)
+    /// What a user or group has, and may have (default: yourself)
     #[command(after_help = "Examples:\n  kvfs quota get\n  kvfs quota get --group staff --json")]
     Get {
-        /// Of whom
+        /// The user, group or project
         #[command(flatten)]
         of: QuotaOf,
-        /// For machines
-        #[arg(long)]
-        json: bool,
+        /// How it is shown
+        #[command(flatten)]
+        form: TableForm,
     },
     /// Give trees to projects, whose usage is counted and limited
     #[command(subcommand, after_help = PROJECT_EXAMPLES)]
     Project(ProjectCommand),
-    /// Everybody who has something, or a limit
-    #[command(after_help = "Examples:\n  kvfs quota report\n  kvfs quota report --json")]
+    /// Every user and group that has something, or a limit
+    #[command(
+        after_help = "Examples:\n  kvfs quota report\n  kvfs quota report --numeric\n  kvfs quota report --json"
+    )]
     Report {
-        /// For machines
-        #[arg(long)]
-        json: bool,
+        /// How it is shown
+        #[command(flatten)]
+        form: TableForm,
     },
 }
 
@@ -144,8 +153,8 @@ pub(crate) enum ProjectCommand {
     /// The trees of projects; reads all that the store knows of its files
     #[command(after_help = "Examples:\n  kvfs quota project list -s ~/mnt\n  kvfs quota project list --json")]
     List {
-        /// For machines
-        #[arg(long)]
-        json: bool,
+        /// How it is shown
+        #[command(flatten)]
+        form: TableForm,
     },
 }

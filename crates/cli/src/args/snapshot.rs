@@ -8,11 +8,11 @@ use crate::units::parse_size;
 
 const SNAPSHOT_EXAMPLES: &str = "\
 Examples:
-  kvfs snapshot create before-upgrade      of all files and keys, in constant time
+  kvfs snapshot create before-upgrade      of all files and keys
   kvfs snapshot list
   kvfs snapshot diff before-upgrade        what has changed since
   kvfs snapshot restore --dry-run before-upgrade
-  kvfs snapshot restore before-upgrade     everything as it was, in one transaction
+  kvfs snapshot restore before-upgrade     all as it was, in one transaction
   kvfs snapshot delete before-upgrade      and its space comes back
   kvfs snapshot send monday | kvfs snapshot receive --create -s /backup/store
 
@@ -21,25 +21,28 @@ With -s STORE they work on a store that is not mounted, too.";
 const SEND_EXAMPLES: &str = "\
 Examples:
   kvfs snapshot send monday | kvfs snapshot receive --create -s /backup/store
-  kvfs snapshot send --from monday tuesday | ssh box kvfs snapshot receive -s /backup/store
+  kvfs snapshot send --from monday tuesday | ssh box kvfs snapshot receive -s /b
   kvfs snapshot send -s ~/store monday >monday.kvfs
-  kvfs snapshot send --resume TOKEN | ssh box kvfs snapshot receive -s /backup/store
+  kvfs snapshot send --resume TOKEN | ssh box kvfs snapshot receive -s /b
 
-The token comes from `kvfs snapshot receive --resume-token` where the stream was broken off.";
+The token comes from `kvfs snapshot receive --resume-token` where the stream was
+broken off.";
 
 const RECEIVE_EXAMPLES: &str = "\
 Examples:
   kvfs snapshot receive --create -s ~/copy <monday.kvfs
   kvfs snapshot receive -s ~/copy tuesday.kvfs
   kvfs snapshot receive -s ~/copy --status
-  kvfs snapshot send --resume $(ssh box kvfs snapshot receive -s /copy --resume-token) | ssh box …
+  token=$(ssh box kvfs snapshot receive -s /copy --resume-token)
+  kvfs snapshot send --resume $token | ssh box kvfs snapshot receive -s /copy
   kvfs snapshot receive -s ~/copy --abandon
 
-What has arrived is kept in the directory of the store until the stream is whole and verified, so it
-takes its size there and again in the store. A store that has changed since the snapshot from which the
-stream leads is left alone, unless --rollback gives these changes up; reading it is no change.
-Exit codes: 4 no stream, or one of another version; 5 damaged on the way; 1 cut off, or it does not
-fit this store: nothing has changed.";
+What has arrived is kept in the directory of the store until the stream is whole
+and verified, so it takes its size there and again in the store. A store that
+has changed since the snapshot from which the stream leads is left alone, unless
+--rollback gives these changes up; reading it is no change.
+Exit codes: 4 no stream, or one of another version; 5 damaged on the way; 1 cut
+off, or it does not fit this store: nothing has changed.";
 
 /// What to send.
 #[derive(Debug, Args)]
@@ -107,14 +110,23 @@ pub(crate) struct SnapshotArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SnapshotCommand {
     /// Give the state of now a name; what open transactions have written is not in it
-    #[command(after_help = "Examples:\n  kvfs snapshot create before-upgrade\n  \
-        kvfs snapshot create --flush nightly\n\n\
-        It holds everything written before, by whatever program. What programs have written into\n\
-        shared mappings (mmap) and not synced is the kernel's: --flush takes it along, and the\n\
-        kernel reads cached files anew afterwards.")]
+    #[command(after_help = "Examples:\n  \
+        kvfs snapshot create before-upgrade\n  \
+        kvfs snapshot create --flush nightly\n\
+        \n\
+        It holds everything written before, by whatever program. What programs have\n\
+        written into shared mappings (mmap) and not synced is the kernel's: --flush\n\
+        takes it along, and the kernel reads cached files anew afterwards.\n\
+        \n\
+        A snapshot shows files to the users that their permission bits allowed then,\n\
+        also when these have changed since; with --private it shows them to root and\n\
+        the store's owner alone.")]
     Create {
         /// Name: up to 255 bytes, no slash
         name: String,
+        /// Show it to root and the store's owner alone
+        #[arg(long)]
+        private: bool,
         /// First have the kernel write out dirty pages of shared mappings
         #[arg(long)]
         flush: bool,
@@ -126,6 +138,19 @@ pub(crate) enum SnapshotCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Show a snapshot to root and the store's owner alone, or again to all users
+    #[command(after_help = "Examples:\n  kvfs snapshot set --private before-upgrade\n  \
+        kvfs snapshot set --public before-upgrade")]
+    Set {
+        /// Name
+        name: String,
+        /// To root and the store's owner
+        #[arg(long, conflicts_with = "public", required_unless_present = "public")]
+        private: bool,
+        /// To all users, as far as the permissions in it let them
+        #[arg(long)]
+        public: bool,
+    },
     /// Take a name away; the space that only this snapshot holds comes back
     #[command(after_help = "Example:\n  kvfs snapshot delete before-upgrade")]
     Delete {
@@ -134,13 +159,16 @@ pub(crate) enum SnapshotCommand {
     },
     /// What differs between a snapshot and now, or another snapshot
     #[command(after_help = "Examples:\n  kvfs snapshot diff monday\n  kvfs snapshot diff monday tuesday\n  \
-        kvfs snapshot diff --stat monday\n\n\
+        kvfs snapshot diff --stat monday\n  kvfs snapshot diff monday -- /etc kv:tags\n\n\
         Signs: + added, - removed, ~ changed, > renamed")]
     Diff {
         /// The state before
         before: String,
         /// The state after (default: now)
         after: Option<String>,
+        /// Only what is at and below these: from the root of the store, or kv:KEYSPACE/PREFIX
+        #[arg(value_name = "PATH", last = true)]
+        paths: Vec<String>,
         /// Counts only
         #[arg(long)]
         stat: bool,
@@ -155,11 +183,13 @@ pub(crate) enum SnapshotCommand {
     #[command(after_help = RECEIVE_EXAMPLES)]
     Receive(ReceiveArgs),
     /// Bring all files and keys back to a snapshot, or some files, in one transaction, with files open
-    #[command(after_help = "Examples:\n  kvfs snapshot restore --dry-run before-upgrade\n  \
+    #[command(after_help = "Examples:\n  \
+        kvfs snapshot restore --dry-run before-upgrade\n  \
         kvfs snapshot restore before-upgrade\n  \
-        kvfs snapshot restore monday /docs/report.txt /music    only these, and what is below them\n\n\
-        Who has a file open that is removed keeps it. Exit code 75: somebody changed the same\n\
-        files meanwhile; nothing happened, and trying again makes sense.")]
+        kvfs snapshot restore monday /docs/report.txt /music    only these\n\
+        \n\
+        A process that has a removed file open keeps it. Exit code 75: the same files\n\
+        were changed meanwhile; nothing happened, and trying again makes sense.")]
     Restore {
         /// Name
         name: String,

@@ -2,19 +2,25 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::txn::print_changes;
-use crate::args::{BranchArgs, BranchCommand};
-use crate::control::{BranchLine, BranchRequest, Request, Response};
-use crate::endpoint::Endpoint;
-use crate::error::{CliError, Result};
+use crate::args::{BranchArgs, BranchCommand, TableForm};
+use crate::control::{BranchLine, BranchRequest, PlaceLine, Request, Response, SelectionLine};
+use crate::endpoint::{Endpoint, expect_main_line};
+use crate::error::{CliError, Code, Result};
+use crate::names::Table;
+use crate::output::print;
+use crate::places::{self, Limits};
 use crate::units::{date_time, human_bytes};
 
 pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
     // Also a comparison opens the branch.
     let only_reads = matches!(args.command, BranchCommand::List { .. });
+    if matches!(args.command, BranchCommand::Create { .. }) {
+        expect_main_line(args.store.as_deref(), "a branch is one of the main line")?;
+    }
     Endpoint::with(args.store.as_deref(), only_reads, |endpoint| answer(endpoint, &args.command))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -27,8 +33,8 @@ fn answer(endpoint: &mut Endpoint, command: &BranchCommand) -> Result<()> {
     match command.clone_request()? {
         Some(request) => done(endpoint, request),
         None => match command {
-            BranchCommand::Diff { name, stat, json } => diff(endpoint, name, *stat, *json),
-            BranchCommand::List { json } => list(endpoint, *json),
+            BranchCommand::Diff { name, paths, stat, json } => diff(endpoint, name, paths, (*stat, *json)),
+            BranchCommand::List { form } => list(endpoint, *form),
             _ => Err(Endpoint::confused()),
         },
     }
@@ -44,7 +50,9 @@ impl BranchCommand {
                 BranchRequest::Mount { name: name.clone(), dir: dir.as_os_str().as_bytes().to_vec() }
             }
             Self::Umount { name } => BranchRequest::Unmount { name: name.clone() },
-            Self::Merge { name } => BranchRequest::Merge { name: name.clone() },
+            Self::Merge { name, prefer } => {
+                BranchRequest::Merge { name: name.clone(), selection: preferred(prefer)? }
+            }
             Self::Delete { name } => BranchRequest::Delete { name: name.clone() },
             Self::List { .. } | Self::Diff { .. } => return Ok(None),
         }))
@@ -55,8 +63,35 @@ fn ask(endpoint: &mut Endpoint, request: BranchRequest) -> Result<Response> {
     endpoint.call(&Request::Branch(request))
 }
 
-fn diff(endpoint: &mut Endpoint, name: &str, stat: bool, json: bool) -> Result<()> {
-    print_changes(stat, json, |from, limit| {
+/// Which side stays where: `branch` or `main`, and places behind it, once or several times.
+fn preferred(words: &[String]) -> Result<Option<SelectionLine>> {
+    let mut selection = SelectionLine::default();
+    let mut words = words.iter().peekable();
+    if words.peek().is_none() {
+        return Ok(None);
+    }
+    while let Some(side) = words.next() {
+        let mut paths = Vec::new();
+        while let Some(path) = words.next_if(|word| !matches!(word.as_str(), "branch" | "main")) {
+            paths.push(path.clone());
+        }
+        let places = if paths.is_empty() { vec![PlaceLine::All] } else { places::parse(&paths)? };
+        match side.as_str() {
+            "branch" => selection.force.extend(places),
+            "main" => selection.keep.extend(places),
+            _ => {
+                let message =
+                    format!("--prefer branch or --prefer main, and paths behind it, not \"{side}\"");
+                return Err(CliError::new(Code::Usage, message));
+            }
+        }
+    }
+    Ok(Some(selection))
+}
+
+fn diff(endpoint: &mut Endpoint, name: &str, paths: &[String], form: (bool, bool)) -> Result<()> {
+    let only = places::parse(paths)?;
+    print_changes(form, &Limits { only: &only, skip: &[] }, |from, limit| {
         match ask(endpoint, BranchRequest::Diff { name: name.to_owned(), from, limit })? {
             Response::Diff { lines, more } => Ok((lines, more)),
             _ => Err(Endpoint::confused()),
@@ -64,28 +99,26 @@ fn diff(endpoint: &mut Endpoint, name: &str, stat: bool, json: bool) -> Result<(
     })
 }
 
-fn list(endpoint: &mut Endpoint, json: bool) -> Result<()> {
-    use std::io::Write;
+fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
     let Response::Branches { lines, .. } = ask(endpoint, BranchRequest::List)? else {
         return Err(Endpoint::confused());
     };
     let mut text = String::new();
-    if json {
+    if form.json {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         text = format!("{}\n", serde_json::Value::Array(list));
     } else if !lines.is_empty() {
-        text = format!("{:19}  {:>9}  {:20}  MOUNTED ON\n", "CREATED (UTC)", "SIZE", "NAME");
+        text = format!("{:19}  {:>8}  {:>9}  {:20}  MOUNTED ON\n", "CREATED (UTC)", "USER", "SIZE", "NAME");
         for line in &lines {
-            let BranchLine { name, created, bytes, .. } = line;
+            let BranchLine { name, created, bytes, uid, .. } = line;
+            let user = Table::Users.shown(*uid, form.numeric);
             let (created, bytes, dir) = (date_time(*created), human_bytes(*bytes), dir_of(line));
-            let row = format!("{created:19}  {bytes:>9}  {name:20}  {}", dir.display());
+            let row = format!("{created:19}  {user:>8}  {bytes:>9}  {name:20}  {}", dir.display());
             text.push_str(row.trim_end());
             text.push('\n');
         }
     }
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| CliError::io("write", Path::new("standard output"), &error))
+    print(&text)
 }
 
 fn dir_of(line: &BranchLine) -> PathBuf {

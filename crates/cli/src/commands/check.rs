@@ -12,18 +12,21 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     if args.repair {
         return super::repair::run(args);
     }
-    let answer = Endpoint::with(Some(&args.target), true, |endpoint| endpoint.call(&Request::Check))?;
+    let target = args.target.as_deref().or(args.store.as_deref());
+    let answer = Endpoint::with(target, true, |endpoint| endpoint.call(&Request::Check))?;
     let Response::Checked { findings, counts } = answer else { return Err(Endpoint::confused()) };
     if args.json {
         let counts: serde_json::Map<_, _> =
-            counts.into_iter().map(|(name, value)| (name, value.into())).collect();
-        println!(
-            "{}",
-            serde_json::json!({ "clean": findings.is_empty(), "findings": findings, "checked": counts })
-        );
+            counts.into_iter().map(|(name, value)| (identifier(&name), value.into())).collect();
+        let clean = findings.is_empty();
+        let list: Vec<_> = findings
+            .iter()
+            .map(|finding| serde_json::json!({ "place": finding.place, "detail": finding.detail }))
+            .collect();
+        println!("{}", serde_json::json!({ "clean": clean, "findings": list, "checked": counts }));
     } else {
         for finding in &findings {
-            println!("damaged: {finding}");
+            println!("damaged: {}: {}", finding.place, finding.detail);
         }
         let seen: Vec<String> = counts.iter().map(|(name, value)| counted(name, *value)).collect();
         let verdict =
@@ -36,4 +39,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
 /// `12 runs`; `3.4 GiB verified` for what is named "bytes verified".
 fn counted(name: &str, value: u64) -> String {
     format!("{} {}", human_value(name, value), name.strip_prefix("bytes ").unwrap_or(name))
+}
+
+/// A name as a key of JSON: `bytes_verified`.
+fn identifier(name: &str) -> String {
+    name.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
 }

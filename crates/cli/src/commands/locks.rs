@@ -20,7 +20,8 @@ pub(crate) fn run(args: &LocksArgs) -> Result<ExitCode> {
         let Response::Locks(page) = client.call(&Request::Locks { after })? else {
             return Err(Client::confused());
         };
-        let text = if args.json { as_json(&page) } else { as_text(&page, &mut has_heading) };
+        let text =
+            if args.form.json { as_json(&page) } else { as_text(&page, args.form.numeric, &mut has_heading) };
         out.write_all(text.as_bytes()).map_err(failed)?;
         after = page.next;
         if after.is_none() {
@@ -30,10 +31,10 @@ pub(crate) fn run(args: &LocksArgs) -> Result<ExitCode> {
 }
 
 /// Rows of a page.
-fn as_text(page: &LockLines, has_heading: &mut bool) -> String {
+fn as_text(page: &LockLines, numeric: bool, has_heading: &mut bool) -> String {
     let mut text = String::new();
     // Writing to a string never fails.
-    let _ = report::page(&mut text, page, has_heading);
+    let _ = report::page(&mut text, page, numeric, has_heading);
     text
 }
 

@@ -1,17 +1,19 @@
 //! `kvfs mkfs`.
 
-use std::os::unix::fs::FileTypeExt;
+mod contents;
+
+use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use kvfs_device::{Device, FileDevice};
+use kvfs_device::Device;
 
 use crate::args::MkfsArgs;
 use crate::error::{CliError, Code, Result};
 use crate::open;
 use crate::progress::Bar;
-use crate::store_dir::StoreDir;
+use crate::store_dir::{self, StoreDir};
 use crate::units::human_bytes;
 
 /// The smallest store that is of any use (bytes).
@@ -64,14 +66,12 @@ fn fill_store(
         None => {
             let capacity = match size {
                 Some(size) => size,
-                None => free_bytes(dir.path())?,
+                None => dir.free_bytes()?,
             };
-            let path = dir.device_path();
-            let device =
-                FileDevice::create(&path, 0).map_err(|error| open::explain_device(dir.path(), &error))?;
+            let device = dir.create_device().map_err(|error| open::explain_device(dir.path(), &error))?;
             (Arc::new(device), capacity)
         }
-        Some(target) => open_target(dir, target, size, force)?,
+        Some(target) => use_target(dir, target, size, force)?,
     };
     if capacity < CAPACITY_BYTES_MIN {
         let (least, found) = (human_bytes(CAPACITY_BYTES_MIN), human_bytes(capacity));
@@ -85,52 +85,46 @@ fn fill_store(
 }
 
 /// A device outside the store directory: a link inside names it.
-fn open_target(
+fn use_target(
     dir: &StoreDir,
     target: &Path,
     size: Option<u64>,
     force: bool,
 ) -> Result<(Arc<dyn Device>, u64)> {
     let target = target.canonicalize().map_err(|error| CliError::io("open", target, &error))?;
-    let device = FileDevice::open(&target, false).map_err(|error| open::explain_device(&target, &error))?;
-    if !force && !begins_empty(&device, &target)? {
-        return Err(CliError::new(
-            Code::InUse,
-            format!("{} already holds something; --force overwrites it", target.display()),
-        ));
+    let explain = |error| open::explain_device(&target, &error);
+    let (device, file) = store_dir::open_target(&target).map_err(explain)?;
+    if !force {
+        let found = contents::find(&file).map_err(|error| CliError::io("read", &target, &error))?;
+        if let Some(found) = found {
+            let message = format!("{} holds {found}; --force overwrites it", target.display());
+            return Err(CliError::new(Code::InUse, message));
+        }
     }
-    std::os::unix::fs::symlink(&target, dir.device_path())
-        .map_err(|error| CliError::io("name the device in", dir.path(), &error))?;
-    let block = std::fs::metadata(&target).is_ok_and(|meta| meta.file_type().is_block_device());
+    dir.link_device(&target).map_err(|error| open::explain_device(dir.path(), &error))?;
     let capacity = match size {
-        Some(size) if block => size.min(device.len_bytes()),
+        Some(size) if device.is_block_device() => size.min(device.len_bytes()),
         Some(size) => size,
-        None if block => device.len_bytes(),
-        None => free_bytes(target.parent().unwrap_or(&target))?.saturating_add(device.len_bytes()),
+        None if device.is_block_device() => device.len_bytes(),
+        None => free_bytes(&file, &target)?.saturating_add(device.len_bytes()),
     };
     Ok((Arc::new(device), capacity))
 }
 
-/// Whether the first 128 KiB, where file systems keep their superblocks, are zeros.
-fn begins_empty(device: &FileDevice, path: &Path) -> Result<bool> {
-    let mut head = kvfs_device::AlignedBuf::zeroed((128 << 10).min(device.len_bytes() as usize));
-    device.read_at(head.as_mut(), 0).map_err(|error| CliError::io("read", path, &error))?;
-    Ok(head.as_ref().iter().all(|&byte| byte == 0))
-}
-
-/// What the file system under `path` can still give to us (bytes).
-fn free_bytes(path: &Path) -> Result<u64> {
-    let stat = rustix::fs::statvfs(path)
+/// What the file system around `file` can still give to us (bytes).
+fn free_bytes(file: &File, path: &Path) -> Result<u64> {
+    let stat = rustix::fs::fstatvfs(file)
         .map_err(|error| CliError::io("ask for free space at", path, &error.into()))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 fn remove_remains(dir: &StoreDir, existed: bool) {
-    let removed = std::fs::remove_file(dir.device_path());
-    let removed = if existed { removed } else { std::fs::remove_dir(dir.path()) };
-    if let Err(error) = removed
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
+    let removed = match dir.remove_device() {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ if existed => Ok(()),
+        _ => dir.clone().remove(),
+    };
+    if let Err(error) = removed {
         eprintln!("kvfs: could not clean up {}: {error}", dir.path().display());
     }
 }

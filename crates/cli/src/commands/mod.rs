@@ -2,15 +2,19 @@
 
 pub(crate) mod branch;
 pub(crate) mod check;
+pub(crate) mod defrag;
+pub(crate) mod grow;
 pub(crate) mod kv;
 pub(crate) mod locks;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod property;
 pub(crate) mod quota;
+pub(crate) mod remount;
 pub(crate) mod repair;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
+pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod txn;
 pub(crate) mod umount;

@@ -7,13 +7,15 @@ use std::time::Duration;
 use kvfs_fs::AtimePolicy;
 use kvfs_fuse::mount::{AtimeMode, MountOptions};
 
+use super::remount;
 use crate::args::{Command, MountArgs};
 use crate::daemon::{self, Plan};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
+use crate::names::Table;
 use crate::open::{Memory, OpenOptions};
 use crate::store_dir::StoreDir;
-use crate::units::{parse_duration, parse_size};
+use crate::units::{parse_duration, parse_duration_or_ever, parse_size};
 
 /// Longest commit interval that makes sense (seconds).
 const COMMIT_SECONDS_MAX: f64 = 3600.0;
@@ -25,14 +27,21 @@ const UNDO_AGE: Duration = Duration::from_hours(1);
 /// Each one that is kept is two more positions of which merges keep the versions.
 const UNDO_COUNT_MAX: usize = 1000;
 
+/// How long a transaction may go without an operation, unless told otherwise: what is forgotten is not kept for good, and
+/// what a user comes back to after a day's work is.
+const TXN_IDLE: Duration = Duration::from_hours(8);
+
 /// Less would not even keep up with an idle store (bytes each second).
 const IO_LIMIT_MIN: u64 = 64 << 10;
 
-/// More threads than this help nobody.
+/// More threads than this do not help.
 const WORKERS_MAX: u16 = 256;
 
 /// `words`: all of the command line, the program's name first.
 pub(crate) fn run(args: &MountArgs, words: &[OsString]) -> Result<ExitCode> {
+    if remount::is_asked_for(args) {
+        return remount::run(args);
+    }
     let plan = plan(args)?;
     if args.in_background {
         daemon::background::serve(&plan)
@@ -46,9 +55,12 @@ pub(crate) fn run(args: &MountArgs, words: &[OsString]) -> Result<ExitCode> {
 /// Whether the arguments of a mount make sense; nothing is mounted.
 pub(crate) fn check(command: &Command) -> Result<ExitCode> {
     let Command::Mount(args) = command else { return Ok(ExitCode::SUCCESS) };
+    if remount::is_asked_for(args) {
+        return mounts::required(&args.dir).map(|_| ExitCode::SUCCESS);
+    }
     let plan = plan(args)?;
     if !plan.create || StoreDir::is_occupied(&plan.store) {
-        StoreDir::open(&plan.store)?;
+        StoreDir::open(&plan.store)?.check_owner(plan.store_owner)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -69,6 +81,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
     Ok(Plan {
         store: mounts::resolve(&args.store)?,
         dir: mounts::resolve(&args.dir)?,
+        store_owner: ours.store_owner,
         create: args.create || ours.create,
         size: args.size.or(ours.size),
         nonempty: ours.nonempty,
@@ -82,14 +95,16 @@ fn plan(args: &MountArgs) -> Result<Plan> {
             atime: match mount.atime {
                 AtimeMode::Relatime => AtimePolicy::Relatime,
                 AtimeMode::Noatime => AtimePolicy::Noatime,
-                AtimeMode::Strictatime => AtimePolicy::Strict,
             },
+            nodiratime: mount.nodiratime,
             // Without permission checks in the kernel, lists would change that.
             no_acls: ours.noacl || !mount.default_permissions,
             lazytime: ours.lazytime,
             commit_interval: ours.commit_interval,
             undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
             io_limit: ours.io_limit,
+            txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
+            private_snapshots: ours.private_snapshots,
         },
         mount,
     })
@@ -108,15 +123,18 @@ struct Ours {
     commit_interval: Option<Duration>,
     undo_count: Option<usize>,
     undo_age: Option<Duration>,
+    txn_idle: Option<Duration>,
     create: bool,
     size: Option<u64>,
     memory: Option<u64>,
     workers: Option<u16>,
     io_limit: Option<u64>,
+    private_snapshots: bool,
+    store_owner: Option<u32>,
 }
 
 impl Ours {
-    /// False: nobody knows it.
+    /// False: the option is unknown.
     fn apply(&mut self, option: &str, mount: &mut MountOptions) -> Result<bool> {
         match option.split_once('=') {
             None if option == "nonempty" => self.nonempty = true,
@@ -131,10 +149,13 @@ impl Ours {
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
             Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
+            Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
+            None if option == "private_snapshots" => self.private_snapshots = true,
             None if option == "create" => self.create = true,
             Some(("size", size)) => self.size = Some(parse_bytes(option, size)?),
             Some(("memory", size)) => self.memory = Some(parse_bytes(option, size)?),
             Some(("workers", count)) => self.workers = Some(parse_workers(count)?),
+            Some(("store_owner", name)) => self.store_owner = Some(parse_owner(option, name)?),
             Some(("io_limit", size)) => self.io_limit = parse_io_limit(option, size)?,
             _ => return Ok(false),
         }
@@ -166,6 +187,10 @@ fn parse_io_limit(option: &str, text: &str) -> Result<Option<u64>> {
     Ok(Some(bytes).filter(|&bytes| bytes > 0))
 }
 
+fn parse_owner(option: &str, name: &str) -> Result<u32> {
+    Table::Users.number(name).map_err(|error| CliError::new(error.code, format!("{option}: {error}")))
+}
+
 fn parse_workers(text: &str) -> Result<u16> {
     let count = text.parse().ok().filter(|count| (1..=WORKERS_MAX).contains(count));
     count.ok_or_else(|| {
@@ -185,6 +210,11 @@ fn parse_undo_age(text: &str) -> Result<Duration> {
         return Ok(Duration::ZERO);
     }
     parse_duration(text).map_err(|error| CliError::new(Code::Usage, format!("undo_age={text}: {error}")))
+}
+
+fn parse_txn_idle(text: &str) -> Result<Duration> {
+    parse_duration_or_ever(text)
+        .map_err(|error| CliError::new(Code::Usage, format!("txn_idle={text}: {error}")))
 }
 
 #[cfg(test)]
@@ -218,7 +248,8 @@ mod tests {
             ["ro,noexec,commit=0.5", "noatime,no_allow_other,nonempty,writeback,lazytime,nobtime,nosteer"];
         let plan = planned(&options).expect("is valid");
         assert!(!plan.steers && planned(&[]).expect("is valid").steers);
-        assert!(plan.open.lazytime && plan.nobtime);
+        assert!(planned(&["private_snapshots"]).expect("is valid").open.private_snapshots);
+        assert!(plan.open.lazytime && plan.nobtime && !plan.open.private_snapshots);
         let plain = planned(&["lazytime,nolazytime"]).expect("is valid");
         assert!(!plain.open.lazytime && !plain.nobtime);
         assert!(plan.writeback && !planned(&[]).expect("is valid").writeback);
@@ -228,10 +259,15 @@ mod tests {
         assert_eq!(plan.open.commit_interval, Some(Duration::from_millis(500)));
         assert_eq!(plan.open.undo, Some((UNDO_COUNT, UNDO_AGE)));
         assert!(!plan.open.no_acls && planned(&["noacl"]).expect("is valid").open.no_acls);
+        let idle = |option| planned(&[option]).expect("is valid").open.txn_idle;
+        assert_eq!(idle("rw"), Some(TXN_IDLE));
+        assert_eq!((idle("txn_idle=30s"), idle("txn_idle=0")), (Some(Duration::from_secs(30)), None));
         let limits = [("io_limit=50M", Some(50 << 20)), ("io_limit=0", None), ("rw", None)];
         for (option, limit) in limits {
             assert_eq!(planned(&[option]).expect("is valid").open.io_limit, limit);
         }
+        assert_eq!(planned(&["store_owner=1000"]).expect("is valid").store_owner, Some(1000));
+        assert_eq!(planned(&["store_owner=root"]).expect("is valid").store_owner, Some(0));
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
         assert_eq!(plan.open.undo, Some((0, Duration::from_mins(30))));
     }
@@ -270,12 +306,14 @@ mod tests {
             "undo_count=-1",
             "undo_count=1001",
             "undo_age=x",
+            "txn_idle=x",
             "memory=x",
             "memory=1M",
             "workers=0",
             "size=",
             "io_limit=x",
             "io_limit=1K",
+            "store_owner=no such user",
         ] {
             let error = planned(&[wrong]).expect_err("is refused");
             assert_eq!(error.code, Code::Usage, "{wrong}");

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_device::{Device, FileDevice, OverlayDevice};
+use kvfs_device::{Device, OverlayDevice};
 use kvfs_fs::repair as files;
 use kvfs_kvdb::{Background, Db, Options, Repaired};
 use kvfs_store::clock::{Clock, SystemClock};
@@ -19,15 +19,20 @@ use kvfs_store::{Op, Store};
 use crate::args::CheckArgs;
 use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
+use crate::mounts;
 use crate::open::{Memory, explain_device, explain_open};
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 use report::Report;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let (store, mounted) = find_store(Some(&args.target))?;
-    if let Some(mounted) = mounted {
-        let (path, dir) = (store.path().display(), mounted.dir.display());
+    let (store, mounted) = find_store(args.target.as_deref().or(args.store.as_deref()))?;
+    let dir = match mounted {
+        Some(mounted) => Some(mounted.dir),
+        None => mounts::of_store(store.path())?,
+    };
+    if let Some(dir) = dir {
+        let (path, dir) = (store.path().display(), dir.display());
         let message = format!("{path} is mounted on {dir}; unmount it first: kvfs umount {dir}");
         return Err(CliError::new(Code::InUse, message));
     }
@@ -60,7 +65,7 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
 }
 
 fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
-    let device = FileDevice::open(store.device_path(), read_only);
+    let device = store.open_device(read_only);
     Ok(Arc::new(device.map_err(|error| explain_device(store.path(), &error))?))
 }
 
@@ -77,7 +82,7 @@ fn repair(store: &StoreDir, device: Arc<dyn Device>) -> Result<Report> {
     let damaged = damaged_keys(&db, &engine)?;
     let handle: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
     let fixed = files::repair(&handle, &*clock)?;
-    let mut lost = files::describe(&handle, &damaged)?;
+    let mut lost = files::describe(&handle, &damaged, &fixed.holed)?;
     lost.extend(fixed.lost);
     let mut report = Report {
         findings: engine.findings,

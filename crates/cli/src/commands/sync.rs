@@ -6,17 +6,18 @@ use std::process::ExitCode;
 
 use crate::args::SyncArgs;
 use crate::control::{Request, Response};
-use crate::endpoint::{Endpoint, find_store};
+use crate::endpoint::{Endpoint, mounted_at};
 use crate::error::Result;
 use crate::progress::Bar;
 
 pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
-    let (_, mounted) = find_store(args.target.as_deref())?;
+    let target = args.target.as_deref().or(args.store.as_deref());
+    let mounted = mounted_at(target)?;
     if let Some(mounted) = &mounted {
         let _bar = Bar::new("waiting for the kernel to hand over pages");
         hand_over_pages(&mounted.dir);
     }
-    let answer = Endpoint::with(args.target.as_deref(), false, |endpoint| endpoint.call(&Request::Sync))?;
+    let answer = Endpoint::with(target, false, |endpoint| endpoint.call(&Request::Sync))?;
     let Response::Synced { branches } = answer else { return Err(Endpoint::confused()) };
     if let Some(view) = mounted.filter(|mounted| mounted.is_view)
         && !branches.iter().any(|dir| dir == view.dir.as_os_str().as_bytes())

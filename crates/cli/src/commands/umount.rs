@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use kvfs_fuse::mount::Unmount;
+use kvfs_fuse::mount::{MountError, Unmount};
 
 use crate::args::UmountArgs;
 use crate::control::{BranchRequest, Client, Daemon, Request, Response};
@@ -11,6 +11,7 @@ use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::open::CLOSE_TIME_MAX;
+use crate::procs;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
@@ -22,8 +23,8 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
             format!("{} lies inside a mount; the mount point is {}", args.dir.display(), mount.dir.display()),
         ));
     }
-    // Whoever may unmount need not be one who may talk to the daemon.
-    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store.socket_path()));
+    // A user that may unmount need not be allowed to talk to the daemon.
+    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store));
     let closing = match daemon {
         Ok(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
             leave(&mut client, args)?;
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     let how = if args.lazy { Unmount::Lazy } else { Unmount::Clean };
     {
         let _bar = Bar::new("unmounting");
-        kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| explain_mount(&error))?;
+        kvfs_fuse::mount::unmount(&mount.dir, how).map_err(|error| in_the_way(&mount, &error))?;
     }
     if mount.is_view && !args.lazy {
         settle(&mount)?;
@@ -49,6 +50,21 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Why it stays mounted, and which processes keep it.
+fn in_the_way(mount: &MountedStore, error: &MountError) -> CliError {
+    let explained = CliError::from(explain_mount(error));
+    if !matches!(error, MountError::Busy { .. }) {
+        return explained;
+    }
+    let users = procs::users_of(&mount.dir);
+    let in_the_way = match users.len() {
+        0 => "; no process that this user may look at is in the way".to_owned(),
+        _ => format!("; in the way:{}", procs::describe(&users)),
+    };
+    let message = format!("{}{in_the_way}\n`kvfs umount --lazy` detaches it all the same", explained.message);
+    CliError::new(explained.code, message)
+}
+
 fn leave(client: &mut Client, args: &UmountArgs) -> Result<()> {
     let UmountArgs { abort_open, checkpoint_open, .. } = *args;
     if let Response::Kept(names) = client.call(&Request::Leave { abort_open, checkpoint_open })? {
@@ -61,7 +77,7 @@ fn leave(client: &mut Client, args: &UmountArgs) -> Result<()> {
 
 /// What was a branch is checkpointed when this returns.
 fn settle(mount: &MountedStore) -> Result<()> {
-    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store.socket_path()));
+    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store));
     if let Ok(Daemon::Serving { mut client, .. }) = daemon {
         let dir = mount.dir.as_os_str().as_bytes().to_vec();
         client.call(&Request::Branch(BranchRequest::Settle { dir }))?;

@@ -1,17 +1,24 @@
 //! The daemon's private control socket: transactions, counters and check for the `kvfs` command of the same
-//! version; keys have a socket of their own (crate `rpc`). Length-prefixed frames; the modes of socket and store directory guard it.
+//! version; keys have a socket of their own (crate `rpc`). Length-prefixed frames. It lies in the store's directory, and for the
+//! users of a mount of root's in `/run/kvfs` (docs/decisions/public-sockets.md); `authority` decides which user may ask what.
 
+mod authority;
 mod client;
 mod descriptor;
 mod peer;
 mod protocol;
 mod server;
+mod shares;
 
+pub(crate) use authority::authorize;
 pub(crate) use client::{Client, Daemon};
-pub(crate) use peer::{Peer, may_act_for};
+pub(crate) use kvfs_service::lines::{
+    DoomLine, FactsLine, FindingLine, HealthLine, LimitChanges, LockLine, LockLines, PartyLine, PlaceLine,
+    QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, TxnLine, WaiterLine,
+};
+pub(crate) use peer::Peer;
 pub(crate) use protocol::{
-    Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DoomLine, LimitChanges, LockLine,
-    LockLines, LockPlaceParts, ObstacleLine, PartyLine, QuotaOwner, QuotaRequest, QuotaRow, Request,
-    Response, SnapshotLine, SnapshotRequest, TxnLine, UndoRequest, WaiterLine, ZoneLines,
+    Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DefragRequest, FragmentationLine,
+    ObstacleLine, Request, Response, SnapshotLine, SnapshotRequest, UndoRequest, ZoneLines,
 };
 pub(crate) use server::{Handler, Server};

@@ -1,93 +1,97 @@
-//! Who is at the other end of a control connection.
+//! The process at the other end of a control connection.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
+use kvfs_rpc::peer_credentials;
 use kvfs_rpc::server::peer_groups;
-use rustix::net::sockopt::socket_peercred;
+use kvfs_service::{Caller, Connection};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use super::descriptor;
 
-/// Set in the numbers of connections to the key-value socket, which has numbers of its own.
-const KEYS_BIT: u64 = 1 << 63;
-
-/// Whether user `actor` may use, and see, what belongs to `uid`.
-pub(crate) fn may_act_for(actor: u32, uid: u32) -> bool {
-    actor == 0 || actor == uid
-}
-
-/// The other end, as the kernel says.
+/// The caller, with the connection that it has come by.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Of the connection; unique in a daemon's life.
-    pub(crate) number: u64,
-    pub(crate) uid: u32,
-    pub(crate) pid: u32,
-    /// None for this process itself, and for connections to the other socket.
-    stream: Option<UnixStream>,
+    pub(crate) caller: Caller,
+    /// None for this process itself.
+    connection: Option<Arc<Stream>>,
+    /// Follows the next answer.
+    outgoing: Mutex<Option<OwnedFd>>,
+}
+
+/// One descriptor, however many transactions are tied to the connection.
+#[derive(Debug)]
+struct Stream(UnixStream);
+
+impl Connection for Stream {
+    fn gid(&self) -> Option<u32> {
+        peer_credentials(&self.0).ok().map(|credentials| credentials.gid)
+    }
+
+    fn groups(&self) -> Vec<u32> {
+        peer_groups(&self.0).unwrap_or_default()
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        self.0.set_read_timeout(None)
+    }
+
+    fn cut(&self) {
+        // It may have ended by itself.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
 }
 
 impl Peer {
     pub(super) fn of(number: u64, stream: &UnixStream) -> io::Result<Self> {
-        let credentials = socket_peercred(stream)?;
-        Ok(Self {
-            number,
-            uid: credentials.uid.as_raw(),
-            pid: credentials.pid.as_raw_nonzero().get() as u32,
-            stream: Some(stream.try_clone()?),
-        })
-    }
-
-    /// Whoever is at the other end of a connection to the key-value socket.
-    pub(crate) fn of_keys(peer: &kvfs_rpc::server::Peer) -> Self {
-        Self { number: Self::keys_line(peer.connection), uid: peer.uid, pid: peer.pid, stream: None }
-    }
-
-    /// The number that stands for a connection to the key-value socket.
-    pub(crate) fn keys_line(connection: u64) -> u64 {
-        connection | KEYS_BIT
-    }
-
-    /// Whoever makes a call on the mount.
-    pub(crate) fn of_mount(uid: u32, pid: u32) -> Self {
-        Self { number: 0, uid, pid, stream: None }
+        let credentials = peer_credentials(stream)?;
+        let connection = Arc::new(Stream(stream.try_clone()?));
+        let shared = Arc::clone(&connection) as Arc<dyn Connection>;
+        let caller = Caller::on(shared, number, credentials.uid, credentials.pid);
+        Ok(Self { caller, connection: Some(connection), outgoing: Mutex::default() })
     }
 
     /// This process, which has opened the store itself.
     pub(crate) fn own() -> Self {
-        let uid = rustix::process::geteuid().as_raw();
-        Self { number: 0, uid, pid: std::process::id(), stream: None }
+        Self { caller: Caller::own(), connection: None, outgoing: Mutex::default() }
     }
 
-    /// Its group; where there is no connection that tells, nobody's.
-    pub(crate) fn gid(&self) -> u32 {
-        let credentials = self.stream.as_ref().and_then(|stream| socket_peercred(stream).ok());
-        credentials.map_or(u32::MAX, |credentials| credentials.gid.as_raw())
+    /// The descriptor is to follow the answer.
+    pub(crate) fn give_descriptor(&self, descriptor: OwnedFd) {
+        *self.outgoing.lock() = Some(descriptor);
     }
 
-    /// Whether it is of the group. Where there is no connection that tells, it is of none.
-    pub(crate) fn is_of_group(&self, gid: u32) -> bool {
-        let Some(stream) = &self.stream else { return false };
-        self.gid() == gid || peer_groups(stream).is_ok_and(|groups| groups.contains(&gid))
-    }
-
-    /// Whether it may use what belongs to `uid`.
-    pub(crate) fn may_act_for(&self, uid: u32) -> bool {
-        may_act_for(self.uid, uid)
-    }
-
-    /// The connection stays as long as its owner lives, whatever passes on it. Returns a handle to cut it, if
-    /// cutting it is for us to do.
-    pub(crate) fn keep(&self) -> io::Result<Option<UnixStream>> {
-        let Some(stream) = &self.stream else { return Ok(None) };
-        let stream = stream.try_clone()?;
-        stream.set_read_timeout(None)?;
-        Ok(Some(stream))
+    /// Sends the descriptor that follows the answer, if one does.
+    pub(super) fn send_descriptor(&self) -> io::Result<()> {
+        let outgoing = self.outgoing.lock().take();
+        match (outgoing, &self.connection) {
+            (Some(outgoing), Some(connection)) => descriptor::send(&connection.0, outgoing.as_fd()),
+            _ => Ok(()),
+        }
     }
 
     /// The descriptor that follows the request.
     pub(crate) fn receive_descriptor(&self) -> io::Result<OwnedFd> {
-        descriptor::receive(self.stream.as_ref().ok_or(io::ErrorKind::NotConnected)?)
+        descriptor::receive(&self.connection.as_ref().ok_or(io::ErrorKind::NotConnected)?.0)
+    }
+
+    /// Whether the other end of the connection is still open.
+    pub(crate) fn is_there(&self) -> bool {
+        let Some(connection) = &self.connection else { return true };
+        let mut end = [PollFd::new(&connection.0, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An error says nothing of the other end.
+        !matches!(retry_on_intr(|| poll(&mut end, Some(&now))), Ok(1..))
+    }
+
+    /// The connection stays while its reader takes nothing.
+    pub(crate) fn keep(&self) -> io::Result<()> {
+        self.connection.as_ref().map_or(Ok(()), |connection| connection.keep())
     }
 }

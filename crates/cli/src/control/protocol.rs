@@ -11,13 +11,21 @@ use kvfs_store::progress::{Step, Unit};
 use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use kvfs_service::lines::{
+    FactsLine, FindingLine, HealthLine, LockLines, LockPlaceParts, QuotaRequest, QuotaRow, SelectionLine,
+    TxnLine,
+};
+
 /// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
 const FRAME_LEN_MAX: usize = 8 << 20;
+
+/// Longest request (bytes): what it is decoded to is not counted for its user.
+const REQUEST_LEN_MAX: usize = 128 << 10;
 
 /// What the command asks of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// First of all: who asks.
+    /// First of all: the client.
     Hello {
         version: String,
     },
@@ -26,6 +34,10 @@ pub(crate) enum Request {
     Begin(Begin),
     /// A descriptor of `/dev/fuse` follows, on which the sender has mounted the transaction's view.
     Attach {
+        id: u64,
+    },
+    /// Answered with `Done`, and a descriptor of a mount of the transaction's view, which the sender attaches.
+    Mount {
         id: u64,
     },
     /// Where the view of a transaction is mounted.
@@ -71,6 +83,35 @@ pub(crate) enum Request {
     },
     Zones,
     Quota(QuotaRequest),
+    /// Makes the store larger; `None`: as far as there is room.
+    Grow {
+        bytes: Option<u64>,
+    },
+    /// Empties partly used zones; ends early when the connection does.
+    Defrag(DefragRequest),
+    /// Whether the store and its device work. Answered at once, whatever else is going on.
+    Health,
+}
+
+/// A defragmentation that is asked for.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct DefragRequest {
+    /// All zones with data, not only those of which much is dead or that hold short stretches.
+    pub(crate) rewrite: bool,
+    /// 0: no limit.
+    pub(crate) bytes_per_second: u64,
+    /// Only the plan is wanted.
+    pub(crate) dry_run: bool,
+}
+
+/// See [`kvfs_kvdb::Fragmentation`].
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct FragmentationLine {
+    pub(crate) zones_used: u64,
+    pub(crate) zones_needed: u64,
+    pub(crate) zone_bytes: u64,
+    pub(crate) bytes_live: u64,
+    pub(crate) stretch_bytes_mean: u64,
 }
 
 /// What the zones of a store are used for.
@@ -85,60 +126,17 @@ pub(crate) struct ZoneLines {
     pub(crate) figures: Vec<(String, u64)>,
 }
 
-/// What is asked about quotas.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum QuotaRequest {
-    /// Answered when everything has been counted.
-    On,
-    Off,
-    Set(QuotaOwner, LimitChanges),
-    Get(QuotaOwner),
-    Report,
-    /// Which directories belong to projects.
-    ProjectTrees,
-}
-
-/// Whose quota.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum QuotaOwner {
-    User(u32),
-    Group(u32),
-    Project(u32),
-}
-
-/// Limits to be set, or as they are; 0: none.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct LimitChanges {
-    pub(crate) bytes_soft: Option<u64>,
-    pub(crate) bytes_hard: Option<u64>,
-    pub(crate) inodes_soft: Option<u64>,
-    pub(crate) inodes_hard: Option<u64>,
-    pub(crate) grace_seconds: Option<u64>,
-}
-
-/// What one user, group or project has.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct QuotaRow {
-    pub(crate) owner: QuotaOwner,
-    pub(crate) bytes: u64,
-    pub(crate) inodes: u64,
-    pub(crate) limits: LimitChanges,
-    /// Until when the soft limit may be overstepped (seconds since 1970), if it is.
-    pub(crate) bytes_until: Option<u64>,
-    pub(crate) inodes_until: Option<u64>,
-}
-
 /// What is asked about committed transactions.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum UndoRequest {
     /// Those that can be taken back.
     List,
     /// One page of what taking one back would change, as [`Request::Diff`].
     Diff { id: u64, from: u64, limit: u64 },
     /// Whether anything is in the way: answered with `Done` or `Refused`.
-    Check { id: u64 },
+    Check { id: u64, selection: SelectionLine },
     /// Answered with `Restored` or `Refused`.
-    TakeBack { id: u64 },
+    TakeBack { id: u64, selection: SelectionLine },
 }
 
 /// A committed transaction, as listed.
@@ -191,8 +189,10 @@ pub(crate) enum BranchRequest {
         from: u64,
         limit: u64,
     },
+    /// Without a selection: only if nothing is in the way.
     Merge {
         name: String,
+        selection: Option<SelectionLine>,
     },
     Delete {
         name: String,
@@ -220,6 +220,13 @@ pub(crate) enum SnapshotRequest {
         name: String,
         /// With dirty pages of shared mappings.
         flush: bool,
+        /// For root and the store's owner alone.
+        private: bool,
+    },
+    /// For root and the store's owner alone, or for all users.
+    SetPrivate {
+        name: String,
+        private: bool,
     },
     Delete {
         name: String,
@@ -260,6 +267,8 @@ pub(crate) struct SnapshotLine {
     pub(crate) position: u64,
     /// Since 1970.
     pub(crate) created: Duration,
+    /// Shown to root and the store's owner alone.
+    pub(crate) is_private: bool,
 }
 
 /// How to begin a transaction.
@@ -267,6 +276,8 @@ pub(crate) struct SnapshotLine {
 pub(crate) struct Begin {
     pub(crate) serializable: bool,
     pub(crate) timeout: Option<Duration>,
+    /// It may go without an operation for so long; `None`: as the mount says, `Duration::MAX`: for ever.
+    pub(crate) idle_max: Option<Duration>,
     pub(crate) nice: i32,
     /// What its owner calls it: a command, mostly.
     pub(crate) label: String,
@@ -274,22 +285,11 @@ pub(crate) struct Begin {
     pub(crate) tied: bool,
 }
 
-/// A transaction, as listed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct TxnLine {
-    pub(crate) id: u64,
-    pub(crate) serializable: bool,
-    pub(crate) uid: u32,
-    pub(crate) pid: u32,
-    pub(crate) label: String,
-    pub(crate) age: Duration,
-    /// `open`, `committing`, or why it can't be committed any more.
-    pub(crate) state: String,
-    pub(crate) operations: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) locks: u64,
-    /// Where its view is mounted, as raw bytes; empty: nowhere, or in namespaces of its own.
-    pub(crate) view: Vec<u8>,
+impl From<Begin> for kvfs_service::Begin {
+    fn from(begin: Begin) -> Self {
+        let Begin { serializable, timeout, idle_max, nice, label, tied } = begin;
+        Self { serializable, timeout, idle_max, nice, label, tied, needs_files: true }
+    }
 }
 
 /// One change of a transaction.
@@ -305,64 +305,8 @@ pub(crate) struct ChangeLine {
     pub(crate) from: Option<Vec<u8>>,
     /// Size now (bytes).
     pub(crate) bytes: Option<u64>,
-}
-
-/// Where a list of locks goes on, as `kvfs_fs::LockPlace::to_parts` gives it.
-pub(crate) type LockPlaceParts = (u8, u64, u64, u64);
-
-/// A page of locks.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct LockLines {
-    pub(crate) locks: Vec<LockLine>,
-    /// With the first page: transactions that can't go on. They hold nothing any more.
-    pub(crate) doomed: Vec<DoomLine>,
-    /// Where the next page begins.
-    pub(crate) next: Option<LockPlaceParts>,
-}
-
-/// A lock, as listed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct LockLine {
-    pub(crate) holder: PartyLine,
-    /// What: a path or a key, where it is known.
-    pub(crate) name: String,
-    /// `shared`, `exclusive` or `increment`.
-    pub(crate) mode: String,
-    pub(crate) age: Duration,
-    /// The first of those who wait for it.
-    pub(crate) waiters: Vec<WaiterLine>,
-    pub(crate) waiters_count: u64,
-}
-
-/// Somebody who waits for a lock.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct WaiterLine {
-    pub(crate) waiter: PartyLine,
-    pub(crate) name: String,
-    pub(crate) mode: String,
-    pub(crate) waited: Duration,
-}
-
-/// A transaction that can never commit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct DoomLine {
-    pub(crate) party: PartyLine,
-    pub(crate) why: String,
-}
-
-/// Who holds or waits.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PartyLine {
-    /// `None`: the main line.
-    pub(crate) txn: Option<u64>,
-    /// Of the transaction's owner.
-    pub(crate) uid: Option<u32>,
-    /// 0: unknown.
-    pub(crate) pid: u32,
-    /// What the transaction's owner calls it.
-    pub(crate) label: String,
-    /// The transaction can't go on.
-    pub(crate) is_doomed: bool,
+    pub(crate) before: Option<FactsLine>,
+    pub(crate) after: Option<FactsLine>,
 }
 
 /// What the daemon answers.
@@ -372,9 +316,10 @@ pub(crate) enum Response {
         code: u8,
         message: String,
     },
-    /// To `Hello`: the store is open, and mounted here (raw bytes of the path).
+    /// To `Hello`: the store is open, and mounted here (raw bytes of the path), where it shows this source.
     Serving {
         dir: Vec<u8>,
+        source: String,
     },
     /// The store is being closed: [`Request::AwaitClosed`], then open it yourself.
     Closing,
@@ -384,6 +329,11 @@ pub(crate) enum Response {
         id: u64,
         /// As in [`TxnLine`].
         view: Vec<u8>,
+    },
+    /// To `Commit`: whether it has changed anything, and can be taken back.
+    TxnCommitted {
+        has_changes: bool,
+        is_kept: bool,
     },
     /// Why the transaction could not have been committed any more, if so.
     Aborted {
@@ -396,7 +346,7 @@ pub(crate) enum Response {
     },
     Locks(LockLines),
     Snapshots {
-        /// Since 1970, by the clock of who answers.
+        /// Since 1970, by the clock of the process that answers.
         now: Duration,
         lines: Vec<SnapshotLine>,
     },
@@ -421,12 +371,12 @@ pub(crate) enum Response {
     },
     /// Findings of the checker (empty: clean) and what it looked at.
     Checked {
-        findings: Vec<String>,
+        findings: Vec<FindingLine>,
         counts: Vec<(String, u64)>,
     },
     /// Oldest first, and how many are kept for how long.
     Committed {
-        /// Since 1970, by the clock of who answers.
+        /// Since 1970, by the clock of the process that answers.
         now: Duration,
         count_max: u64,
         age_max: Duration,
@@ -440,12 +390,12 @@ pub(crate) enum Response {
         lines: Vec<ObstacleLine>,
     },
     Quotas {
-        /// Seconds since 1970, by the clock of who answers.
+        /// Seconds since 1970, by the clock of the process that answers.
         now: u64,
         rows: Vec<QuotaRow>,
     },
     Branches {
-        /// Since 1970, by the clock of who answers.
+        /// Since 1970, by the clock of the process that answers.
         now: Duration,
         lines: Vec<BranchLine>,
     },
@@ -467,6 +417,27 @@ pub(crate) enum Response {
     Compression(String),
     /// Number and path of each tree, as raw bytes.
     ProjectTrees(Vec<(u32, Vec<u8>)>),
+    /// How much the store may take (bytes); `behind`: the file system below has only so much.
+    Grown {
+        before: u64,
+        after: u64,
+        behind: Option<u64>,
+    },
+    Health(HealthLine),
+    /// What a defragmentation would do: zones to be emptied, how many of them come back, bytes to be copied.
+    DefragPlan {
+        now: FragmentationLine,
+        zones: u64,
+        zones_freed: u64,
+        bytes: u64,
+    },
+    Defragmented {
+        before: FragmentationLine,
+        after: FragmentationLine,
+        bytes_moved: u64,
+        took: Duration,
+        is_complete: bool,
+    },
 }
 
 impl From<Step> for Response {
@@ -507,18 +478,38 @@ impl<'de> Deserialize<'de> for Blob {
 }
 
 pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&frame(message)?)
+}
+
+/// As [`write_frame`], for what the daemon reads with [`read_request`].
+pub(super) fn write_request(stream: &mut impl Write, request: &Request) -> io::Result<()> {
+    let frame = frame(request)?;
+    if frame.len() > REQUEST_LEN_MAX {
+        let message = "the request is too long: give fewer paths at a time";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    stream.write_all(&frame)
+}
+
+pub(super) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
     if body.len() > FRAME_LEN_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "message is too long"));
     }
-    let mut frame = Vec::with_capacity(4 + body.len());
-    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    frame.extend_from_slice(&body);
-    stream.write_all(&frame)
+    Ok([&(body.len() as u32).to_le_bytes()[..], &body].concat())
 }
 
 /// The next frame, or `None` when the peer has closed the connection between frames.
 pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>> {
+    read_frame_within(stream, FRAME_LEN_MAX)
+}
+
+/// As [`read_frame`], for requests.
+pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Option<Request>> {
+    read_frame_within(stream, REQUEST_LEN_MAX)
+}
+
+fn read_frame_within<T: DeserializeOwned>(stream: &mut impl Read, len_max: usize) -> io::Result<Option<T>> {
     let mut len = [0; 4];
     let first = loop {
         match stream.read(&mut len) {
@@ -531,10 +522,10 @@ pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Res
     }
     stream.read_exact(&mut len[first..])?;
     let len = u32::from_le_bytes(len) as usize;
-    if len > FRAME_LEN_MAX {
+    if len > len_max {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("frame of {len} bytes is too long")));
     }
-    // Grows with what arrives: a length alone makes nobody allocate.
+    // Grows with what arrives: a length alone allocates nothing.
     let mut body = Vec::new();
     if stream.take(len as u64).read_to_end(&mut body)? < len {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -559,5 +550,14 @@ mod tests {
         }
         assert!(read_frame::<Request>(&mut &u32::MAX.to_le_bytes()[..]).is_err(), "too long");
         assert!(read_frame::<Request>(&mut &[1, 0, 0, 0, 0xff][..]).is_err(), "no such request");
+    }
+
+    #[test]
+    fn request_beyond_its_length_is_neither_sent_nor_read() {
+        let long = Request::Compression { keyspace: "k".repeat(REQUEST_LEN_MAX), compression: None };
+        assert!(write_request(&mut Vec::new(), &long).is_err());
+        let mut wire = Vec::new();
+        write_frame(&mut wire, &long).expect("as an answer it would fit");
+        assert!(read_request(&mut &wire[..]).is_err());
     }
 }

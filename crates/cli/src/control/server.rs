@@ -4,33 +4,36 @@
 //! connections, and can't hold anything of the file system.
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_rpc::address::Address;
+use kvfs_rpc::server::BoundSocket;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Step};
 use parking_lot::Mutex;
 
+use super::authority::authorize;
 use super::peer::Peer;
-use super::protocol::{Request, Response, read_frame, write_frame};
+use super::protocol::{Request, Response, frame, read_request, write_frame};
+use super::shares::Shares;
+use crate::error::Code;
 
-/// Connections served at once; more are closed at once.
-const CONNECTIONS_MAX: usize = 256;
 /// A client that neither sends nor takes anything for this long is dropped.
 const IDLE_MAX: Duration = Duration::from_mins(1);
+/// A client that has not taken an answer as a whole after this is dropped.
+const ANSWER_TIME_MAX: Duration = Duration::from_mins(1);
+/// Bytes of an answer between two looks at the clock.
+const ANSWER_STEP: usize = 64 << 10;
 /// After a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Between two news of how far a request is.
 const NEWS_PERIOD: Duration = Duration::from_millis(400);
-/// The last word to those who wait for the end must not keep the daemon.
+/// The last word to clients that wait for the end must not keep the daemon.
 const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// Answers requests.
@@ -47,13 +50,13 @@ pub(crate) trait Handler: Send + Sync + 'static {
 struct Shared {
     handler: Arc<dyn Handler>,
     stopping: AtomicBool,
-    connections: AtomicUsize,
+    shares: Arc<Shares>,
     /// Number of the next connection.
     next: AtomicU64,
     ending: Mutex<Ending>,
 }
 
-/// Who waits for the store to be closed, and how that went.
+/// The clients that wait for the store to be closed, and how that went.
 #[derive(Default)]
 struct Ending {
     awaiting: Vec<UnixStream>,
@@ -62,26 +65,21 @@ struct Ending {
 
 /// A listening socket; closed and removed on drop.
 pub(crate) struct Server {
-    path: PathBuf,
+    socket: BoundSocket,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
+    /// Other sockets, with the threads that accept there.
+    also: Vec<(UnixListener, JoinHandle<()>)>,
 }
 
 impl Server {
-    /// Binds `path`, replacing a socket that a killed daemon left there (the caller owns the store's
-    /// lock, so no living daemon can be behind it).
-    pub(crate) fn start(path: &Path, handler: Arc<dyn Handler>) -> io::Result<Self> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let address = Address::of(path)?;
-        let listener = UnixListener::bind(address.path())?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    /// Serves on `socket`.
+    pub(crate) fn start(socket: BoundSocket, handler: Arc<dyn Handler>) -> io::Result<Self> {
+        let listener = socket.listener().try_clone()?;
         let shared = Arc::new(Shared {
             handler,
             stopping: AtomicBool::new(false),
-            connections: AtomicUsize::new(0),
+            shares: Arc::default(),
             next: AtomicU64::new(1),
             ending: Mutex::default(),
         });
@@ -89,7 +87,17 @@ impl Server {
         let accepting = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || accept_loop(&listener, &accept))?;
-        Ok(Self { path: path.to_owned(), shared, accepting: Some(accepting) })
+        Ok(Self { socket, shared, accepting: Some(accepting), also: Vec::new() })
+    }
+
+    /// Listens on another socket, too.
+    pub(crate) fn also_listen(&mut self, listener: UnixListener) -> io::Result<()> {
+        let (accepts, shared) = (listener.try_clone()?, Arc::clone(&self.shared));
+        let accepting = std::thread::Builder::new()
+            .name("control-public".into())
+            .spawn(move || accept_loop(&accepts, &shared))?;
+        self.also.push((listener, accepting));
+        Ok(())
     }
 
     /// Stops listening and gives `outcome` to the clients that wait for the end. Their connections stay
@@ -119,13 +127,20 @@ impl Server {
     fn stop(&mut self) {
         let Some(thread) = self.accepting.take() else { return };
         self.shared.stopping.store(true, Ordering::Release);
-        // A connection of our own wakes the accept call. It fails only where somebody has removed the
-        // socket: then the thread is left to the end of the process.
-        let woken = Address::of(&self.path).and_then(|address| UnixStream::connect(address.path()));
-        if woken.is_ok() && thread.join().is_err() {
-            tracing::error!("the control thread panicked");
+        for (listener, thread) in self.also.drain(..) {
+            // Wakes the accept call.
+            let woken = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+            if woken.is_ok() && thread.join().is_err() {
+                tracing::error!("a control thread panicked");
+            }
         }
-        if let Err(error) = std::fs::remove_file(&self.path) {
+        match self.socket.shut_down() {
+            Ok(()) if thread.join().is_err() => tracing::error!("the control thread panicked"),
+            Ok(()) => {}
+            // The thread is left to the end of the process.
+            Err(error) => tracing::warn!(%error, "the control socket still accepts"),
+        }
+        if let Err(error) = self.socket.remove() {
             tracing::warn!(%error, "cannot remove the control socket");
         }
     }
@@ -146,6 +161,17 @@ fn last_word(mut stream: UnixStream, outcome: &Response) {
     std::mem::forget(stream);
 }
 
+/// Says to a client that there are too many connections.
+fn turn_away(mut stream: UnixStream) {
+    let message =
+        "you have too many connections to the daemon; end some commands and transactions".to_owned();
+    // It fits the empty buffer of a new connection, so this does not wait.
+    let told = write_frame(&mut stream, &Response::Failed { code: Code::InUse as u8, message });
+    if let Err(error) = told {
+        tracing::debug!(%error, "a client that was turned away has gone");
+    }
+}
+
 fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
     for stream in listener.incoming() {
         if shared.stopping.load(Ordering::Acquire) {
@@ -160,30 +186,36 @@ fn accept_loop(listener: &UnixListener, shared: &Arc<Shared>) {
                 continue;
             }
         };
-        if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
+        let peer = match Peer::of(shared.next.fetch_add(1, Ordering::Relaxed), &stream) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::debug!(%error, "a client has gone at once");
+                continue;
+            }
+        };
+        // Closed at once: this user has too many.
+        let Some(share) = shared.shares.connect(peer.caller.uid) else {
+            turn_away(stream);
             continue;
-        }
+        };
         let serving = Arc::clone(shared);
         let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
-            if let Err(error) = serve(stream, &serving) {
+            if let Err(error) = serve(stream, &peer, &serving) {
                 tracing::debug!(%error, "control connection ended");
             }
-            serving.connections.fetch_sub(1, Ordering::AcqRel);
+            drop(share);
         });
         if let Err(error) = spawned {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
             tracing::warn!(%error, "no thread for a control connection");
         }
     }
 }
 
-fn serve(stream: UnixStream, shared: &Shared) -> io::Result<()> {
+fn serve(stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(IDLE_MAX))?;
-    let peer = Peer::of(shared.next.fetch_add(1, Ordering::Relaxed), &stream)?;
-    let served = converse(stream, &peer, shared);
-    shared.handler.gone(&peer);
+    let served = converse(stream, peer, shared);
+    shared.handler.gone(peer);
     served
 }
 
@@ -214,9 +246,14 @@ impl News {
 }
 
 fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<()> {
-    while let Some(request) = read_frame::<Request>(&mut stream)? {
+    while let Some(request) = read_request(&mut stream)? {
         match request {
             Request::AwaitClosed => {
+                if let Err(error) = authorize(&peer.caller, &Request::AwaitClosed) {
+                    let refused = Response::Failed { code: error.code as u8, message: error.message };
+                    answer(&mut stream, peer, shared, &refused)?;
+                    continue;
+                }
                 write_frame(&mut stream, &Response::Done)?;
                 let mut ending = shared.ending.lock();
                 match ending.outcome.clone() {
@@ -236,9 +273,27 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                 let news = News::new(stream.try_clone()?);
                 let response =
                     progress::watched(move |step| news.tell(step), || shared.handler.handle(peer, request));
-                write_frame(&mut stream, &response)?;
+                answer(&mut stream, peer, shared, &response)?;
+                peer.send_descriptor()?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Sends an answer. It counts against its user until it is taken, for which there is a bounded time.
+fn answer(stream: &mut UnixStream, peer: &Peer, shared: &Shared, response: &Response) -> io::Result<()> {
+    let bytes = frame(response)?;
+    let Some(_share) = shared.shares.answer(peer.caller.uid, bytes.len()) else {
+        let message = format!("user {} has not taken earlier answers; try again later", peer.caller.uid);
+        return write_frame(stream, &Response::Failed { code: Code::InUse as u8, message });
+    };
+    let clock = SystemClock::new();
+    for part in bytes.chunks(ANSWER_STEP) {
+        if clock.monotonic() > ANSWER_TIME_MAX {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.write_all(part)?;
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<ExitCode> {
     let done = super::serve(plan, log::Target::File, || {
         reported = true;
         report(READY, "").and_then(|()| let_go()).map_err(|error| {
-            CliError::new(Code::Failed, format!("nobody waits for the mount any more: {error}"))
+            CliError::new(Code::Failed, format!("the command that asked for the mount has gone: {error}"))
         })
     });
     match done {

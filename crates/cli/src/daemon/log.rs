@@ -2,19 +2,17 @@
 //!
 //! `KVFS_LOG` (or `RUST_LOG`) filters, as in `KVFS_LOG=debug` or `KVFS_LOG=info,kvfs_fuse=trace`.
 
-use std::fs::{File, OpenOptions};
+mod bounded;
+
 use std::io::IsTerminal;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::Arc;
 
 use tracing_subscriber::EnvFilter;
 
+use bounded::BoundedLog;
+pub(crate) use bounded::messages_lost;
+
 use crate::error::{CliError, Code, Result};
 use crate::store_dir::StoreDir;
-
-/// A log longer than this at the start becomes `kvfs.log.old` (bytes).
-const LOG_BYTES_MAX: u64 = 4 << 20;
 
 /// A stream for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +31,13 @@ pub(crate) fn start(store: &StoreDir, target: Target) -> Result<()> {
         Target::Terminal => {
             builder.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init()
         }
-        Target::File => match open(&store.log_path()) {
-            Ok(file) => builder.with_ansi(false).with_writer(Arc::new(file)).try_init(),
+        Target::File => match BoundedLog::open(store) {
+            Ok(log) => builder.with_ansi(false).with_writer(log).try_init(),
             // A store that is only to be read may lie where nothing can be written.
             Err(error) => {
-                eprintln!("kvfs: no log: cannot write {}: {error}", store.log_path().display());
-                return Ok(());
+                eprintln!("kvfs: no log: cannot write {}: {error}", store.log_name().display());
+                // Into the standard error of a daemon that has let go of its terminal, and till then of the command that mounts.
+                builder.with_ansi(false).with_writer(std::io::stderr).try_init()
             }
         },
     };
@@ -53,11 +52,4 @@ fn filter() -> Result<EnvFilter> {
             .map_err(|error| CliError::new(Code::Usage, format!("{name}={text}: {error}")));
     }
     Ok(EnvFilter::new("info"))
-}
-
-fn open(path: &Path) -> std::io::Result<File> {
-    if path.metadata().is_ok_and(|found| found.len() > LOG_BYTES_MAX) {
-        std::fs::rename(path, path.with_extension("log.old"))?;
-    }
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }

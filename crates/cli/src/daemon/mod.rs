@@ -5,22 +5,22 @@
 //! the clocks of transactions and branches, and the main thread, which waits for the main session to end.
 //!
 //! Invariants: the daemon never depends on its own mount (working directory `/`, log and socket in the
-//! store, which lies elsewhere); the store is closed after the last request; whoever waits for the end is
+//! store, which lies elsewhere); the store is closed after the last request; a client that waits for the end is
 //! told how it went.
 
 pub(crate) mod background;
-mod branches;
+mod control_handler;
+mod keys_handler;
 pub(crate) mod log;
 mod point;
+pub(crate) mod public;
 mod resident;
 mod signals;
-mod transactions;
+mod views;
 
-pub(crate) use branches::Branches;
 pub(crate) use point::explain_mount;
-pub(crate) use transactions::Transactions;
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,20 +30,22 @@ use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
 use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
+use kvfs_service::{Branches, MainLine, Transactions};
 
 use crate::allocator;
 use crate::commands::mkfs::make_store;
 use crate::control::{Response, Server};
+use crate::control_dir;
 use crate::error::{CliError, Code, Result};
-use crate::hidden;
 use crate::open::{OpenOptions, open_unmounted};
-use crate::service::Service;
+use crate::service::{Mounted, Service};
 use crate::store_dir::StoreDir;
+use public::PublicSockets;
 use resident::Keeper;
 use signals::Signals;
-use transactions::MainLine;
+use views::MainMount;
 
-/// Of −1000 (never) to 1000: a killed daemon fails everybody who uses the mount.
+/// Of −1000 (never) to 1000: a killed daemon fails every process that uses the mount.
 const OOM_SCORE_ADJUSTMENT: i16 = -900;
 
 /// The kernel reads this far ahead (bytes); FUSE's own default is 128 KiB.
@@ -55,6 +57,8 @@ const READ_AHEAD_BYTES: u32 = 1 << 20;
 pub(crate) struct Plan {
     pub(crate) store: PathBuf,
     pub(crate) dir: PathBuf,
+    /// Another user whose store is mounted all the same.
+    pub(crate) store_owner: Option<u32>,
     pub(crate) create: bool,
     pub(crate) size: Option<u64>,
     pub(crate) nonempty: bool,
@@ -73,6 +77,7 @@ pub(crate) struct Plan {
 pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
     point::check(plan)?;
     let store = find_or_make(plan)?;
+    store.check_owner(plan.store_owner)?;
     point::check_apart(&store, &plan.dir)?;
     std::env::set_current_dir("/").map_err(|error| CliError::io("go to", "/".as_ref(), &error))?;
     log::start(&store, log)?;
@@ -82,33 +87,66 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let signals = Signals::catch()?;
 
     let open = open_unmounted(&store, &plan.open)?;
+    point::detach_dead_views(&store)?;
     let fs = Arc::clone(&open.fs);
-    let keeper = Keeper::start(Arc::clone(&open.db), plan.open.memory)
+    let keeper = Keeper::start(Arc::clone(&open.db), Arc::clone(&fs), plan.open.memory)
         .map_err(|error| CliError::new(Code::Failed, format!("cannot start a thread: {error}")))?;
-    let service = Arc::new(Service::new(open, Some(plan.dir.clone())));
-    let server = Server::start(&store.socket_path(), Arc::clone(&service) as Arc<_>)
-        .map_err(|error| CliError::io("listen on", &store.socket_path(), &error));
+    let source = store.path().to_string_lossy().into_owned();
+    let mounted = Mounted { dir: plan.dir.clone(), source: source.clone() };
+    let service = Arc::new(Service::new(open, Some(mounted)));
+    let server =
+        store.bind_control().and_then(|socket| Server::start(socket, Arc::clone(&service) as Arc<_>));
+    let server = unless_unwritable(plan, server)
+        .map_err(|error| CliError::io("listen on", &store.control_name(), &error));
+    let public = PublicSockets::new(plan, &source);
     let served = match server {
-        Ok(server) => Ok((run_session(plan, &store, &fs, &service, signals, ready), server)),
+        Ok(mut server) => {
+            let listener = public.as_ref().and_then(PublicSockets::listen_for_commands);
+            if let (Some(server), Some(listener)) = (&mut server, listener)
+                && let Err(error) = server.also_listen(listener)
+            {
+                tracing::warn!(%error, "no control socket for ordinary users");
+            }
+            Ok((run_session(plan, &store, &fs, &service, signals, public.as_ref(), ready), server))
+        }
         Err(error) => Err(error),
     };
     drop(fs);
     drop(keeper);
+    // Before the store can be opened anew: the next daemon has the same directory.
+    drop(public);
     let closed = match &served {
-        Ok((_, server)) => kvfs_store::progress::watched(server.news(), || service.close()),
-        Err(_) => service.close(),
+        Ok((_, Some(server))) => kvfs_store::progress::watched(server.news(), || service.close()),
+        Ok((_, None)) | Err(_) => service.close(),
     };
     if let Err(error) = &closed {
         tracing::error!(%error, "closing the store failed");
     }
     let (served, server) = served?;
     let outcome = served.and(closed);
-    server.finish(&match &outcome {
-        Ok(()) => Response::Done,
-        Err(error) => Response::Failed { code: error.code as u8, message: error.message.clone() },
-    });
+    if let Some(server) = server {
+        server.finish(&match &outcome {
+            Ok(()) => Response::Done,
+            Err(error) => Response::Failed { code: error.code as u8, message: error.message.clone() },
+        });
+    }
     tracing::info!(clean = outcome.is_ok(), "store closed");
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// A store that is only to be read may lie where no socket can be made: then there is none, and commands open the store
+/// themselves, beside the daemon.
+fn unless_unwritable<T>(plan: &Plan, made: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match made {
+        Err(error)
+            if plan.open.read_only && matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem) =>
+        {
+            tracing::info!(%error, "no socket: the store's directory can't be written to");
+            Ok(None)
+        }
+        made => made.map(Some),
+    }
 }
 
 fn find_or_make(plan: &Plan) -> Result<StoreDir> {
@@ -129,6 +167,10 @@ fn protect_process() {
     if let Err(error) = kvfs_memory::huge_pages_only_where_asked_for() {
         tracing::debug!(%error, "the kernel may give huge pages unasked, which take more memory");
     }
+    // Connections of users and kernel sides of views have one or more each. Commands have the limit of their caller.
+    if let Err(error) = process::raise_descriptor_limit() {
+        tracing::debug!(%error, "the limit of descriptors stays as it was");
+    }
     if let Err(error) = process::adjust_oom_score(OOM_SCORE_ADJUSTMENT) {
         tracing::debug!(%error, "not protected from the out-of-memory killer");
     }
@@ -141,6 +183,7 @@ fn run_session(
     fs: &Arc<kvfs_fs::FileSystem>,
     service: &Arc<Service>,
     signals: Signals,
+    public: Option<&PublicSockets>,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let source = store.path().to_string_lossy().into_owned();
@@ -151,11 +194,13 @@ fn run_session(
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         CliError::new(Code::Failed, format!("cannot {what} {}: {error}", plan.dir.display()))
     };
-    let hidden = Some(hidden::directory(service, fs));
-    let door = Some(transactions::door(service));
+    let (also, keys_socket) = public.and_then(PublicSockets::listen_for_keys).unzip();
+    let keys_socket = keys_socket.unwrap_or_else(|| store.keys_name());
+    let hidden = Some(control_dir::directory(service, fs, keys_socket));
+    let control = Some(control_handler::control_handler(service));
     let writeback = plan.writeback;
     let btimes = !plan.nobtime;
-    let bridge_config = BridgeConfig { hidden, door, writeback, btimes, ..BridgeConfig::default() };
+    let bridge_config = BridgeConfig { hidden, control, writeback, btimes, ..BridgeConfig::default() };
     let bridge = Bridge::new(Arc::clone(fs), bridge_config);
     let bridge = Arc::new(bridge.map_err(|error| failed("serve", &error))?);
     let acls = fs.has_acls();
@@ -168,12 +213,13 @@ fn run_session(
     let session = Session::start(transport, &config, Arc::clone(&bridge) as Arc<_>)
         .map_err(|error| failed("serve", &error))?;
     bridge.attach(session.notifier());
-    let (buffers, mount) = (session.buffers(), plan.mount.clone());
-    let main = MainLine { fs: Arc::clone(fs), bridge, buffers, steers: plan.steers, mount };
-    let branches = Branches::new(main.clone(), store.clone())?;
-    let transactions = Transactions::new(main, store.clone(), &branches)?;
+    let (buffers, options, store_dir) = (session.buffers(), plan.mount.clone(), store.clone());
+    let mounts = Arc::new(MainMount { bridge, buffers, steers: plan.steers, options, store: store_dir });
+    let main = MainLine { fs: Arc::clone(fs), mounts, views_max: plan.open.memory.views_max() };
+    let branches = Branches::new(main.clone())?;
+    let transactions = Transactions::new(main, &branches)?;
     service.serve_transactions(&transactions, &branches);
-    let keys = serve_keys(plan, store, fs, &transactions)?;
+    let keys = serve_keys(plan, store, fs, &transactions, also)?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
@@ -188,7 +234,9 @@ fn run_session(
     let ended = session.wait();
     mounted.forget();
     tracing::info!(dir = %plan.dir.display(), "unmounted");
-    keys.stop();
+    if let Some(keys) = keys {
+        keys.stop();
+    }
     transactions.close();
     branches.close();
     drop(unmounter);
@@ -196,25 +244,27 @@ fn run_session(
     ended.map_err(|error| failed("go on serving", &error))
 }
 
-/// The socket for keys. Everybody may connect who gets into the store's directory: each keyspace and each
-/// transaction has an owner.
+/// The socket for keys.
 fn serve_keys(
     plan: &Plan,
     store: &StoreDir,
     fs: &Arc<kvfs_fs::FileSystem>,
     transactions: &Arc<Transactions>,
-) -> Result<kvfs_rpc::server::Server> {
-    let socket = store.keys_socket_path();
-    let failed = |error: std::io::Error| CliError::io("listen on", &socket, &error);
-    let options = kvfs_rpc::server::Options {
-        socket: socket.clone(),
-        mode: 0o666,
-        store_uid: std::fs::metadata(store.path()).map_err(failed)?.uid(),
-        mount: plan.dir.clone(),
-        limits: kvfs_rpc::server::Limits::default(),
+    also: Option<UnixListener>,
+) -> Result<Option<kvfs_rpc::server::Server>> {
+    let failed = |error: std::io::Error| CliError::io("listen on", &store.keys_name(), &error);
+    let Some(socket) = unless_unwritable(plan, store.bind_keys()).map_err(failed)? else { return Ok(None) };
+    let bytes_max = plan.open.memory.message_bytes();
+    let limits = kvfs_rpc::server::Limits {
+        bytes_max,
+        bytes_per_user_max: bytes_max / 2,
+        ..kvfs_rpc::server::Limits::default()
     };
-    let transactions = Arc::clone(transactions) as Arc<_>;
-    kvfs_rpc::server::Server::start(Arc::clone(fs), transactions, options).map_err(failed)
+    let also = also.map(Arc::new);
+    let options = kvfs_rpc::server::Options { store_uid: store.uid(), mount: plan.dir.clone(), also, limits };
+    let transactions = keys_handler::handler(transactions);
+    let server = kvfs_rpc::server::Server::start(Arc::clone(fs), transactions, socket, options);
+    server.map(Some).map_err(failed)
 }
 
 fn detach_lazily(mounted: &MountPoint) {

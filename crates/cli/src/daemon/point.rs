@@ -1,9 +1,11 @@
 //! Whether a store may be mounted on a directory.
 
-use std::io::ErrorKind;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use kvfs_fuse::mount::{self, MountError, PointState, Unmount};
+use kvfs_fuse::mount::{self, MountError, MountOptions, PointState, Unmount};
+use kvfs_service::{ErrorKind, ServiceError};
 
 use super::Plan;
 use crate::error::{CliError, Code, Result};
@@ -38,7 +40,7 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     match std::fs::metadata(dir) {
         Ok(found) if found.is_dir() => {}
         Ok(_) => return unfit("is not a directory"),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return unfit("does not exist; make it with mkdir");
         }
         Err(error) => return Err(CliError::io("look at", dir, &error)),
@@ -66,10 +68,35 @@ fn detach_stale(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Takes away what a daemon that was killed has left of its transactions and branches. The caller must own the store,
+/// so that no other daemon serves them.
+pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
+    let views = mounts::list_all()?.into_iter().filter(|mount| mount.is_view && mount.store == store.path());
+    // What was mounted last lies on top.
+    for view in views.collect::<Vec<_>>().into_iter().rev() {
+        if mount::state(&view.dir) != PointState::Stale {
+            continue;
+        }
+        match mount::unmount(&view.dir, Unmount::Lazy) {
+            Ok(()) => {
+                tracing::info!(dir = %view.dir.display(), "detached the view of a daemon that was killed");
+            }
+            Err(error) => tracing::warn!(%error, "the view of a daemon that was killed stays mounted"),
+        }
+        let id = view.dir.file_name().and_then(|name| name.to_str()?.parse().ok());
+        if let Some(id) = id
+            && view.dir == store.view_name(id)
+            && let Err(error) = store.remove_view(id)
+        {
+            tracing::debug!(%error, "the directory of a view stays");
+        }
+    }
+    Ok(())
+}
+
 /// The daemon must never need its own mount: neither for the store directory nor for the device.
 pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
-    let device = store.device_path();
-    let device = device.canonicalize().unwrap_or(device);
+    let device = store.device_place();
     let nested = |what: &str| {
         let message = format!("{what} {} lie inside each other; mount somewhere else", dir.display());
         Err(CliError::new(Code::MountPoint, message))
@@ -83,36 +110,71 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A mount error with its exit code.
-pub(crate) fn explain_mount(error: &MountError) -> CliError {
+/// The mount of a view differs from the main line's in what the mount table shows, and gives a user nothing that the main
+/// line has taken back since: the view of user `owner` has the set-id bits and device nodes of its begin.
+pub(super) fn view_options(main: &MountOptions, store: &Path, owner: u32) -> MountOptions {
+    MountOptions {
+        nosuid: main.nosuid || owner != 0,
+        nodev: main.nodev || owner != 0,
+        source: String::from_utf8_lossy(store.as_os_str().as_bytes()).into_owned(),
+        subtype: mounts::VIEW_SUBTYPE.to_owned(),
+        ..main.clone()
+    }
+}
+
+/// A mount error, of the kind that it stands for.
+pub(crate) fn explain_mount(error: &MountError) -> ServiceError {
     use rustix::io::Errno;
-    let code = match error {
+    let kind = match error {
         MountError::Device { source } | MountError::Point { source, .. }
-            if source.kind() == ErrorKind::PermissionDenied =>
+            if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            Code::Denied
+            ErrorKind::Denied
+        }
+        MountError::Mount { errno: Errno::PERM, .. } if rustix::process::geteuid().is_root() => {
+            let message = format!(
+                "{error}; root has no CAP_SYS_ADMIN here, which mounting needs: in a container, add it, and /dev/fuse"
+            );
+            return ServiceError::new(ErrorKind::Denied, message);
         }
         MountError::Mount { errno: Errno::PERM | Errno::ACCESS, .. } | MountError::NotPermitted { .. } => {
-            Code::Denied
+            ErrorKind::Denied
         }
         MountError::Fusermount { message, .. } if message.contains("user_allow_other") => {
-            return CliError::new(
-                Code::Denied,
+            return ServiceError::new(
+                ErrorKind::Denied,
                 "-o allow_other needs the line user_allow_other in /etc/fuse.conf; root can add it",
             );
         }
         MountError::Fusermount { message, .. }
             if ["access", "ermission", "permitted"].iter().any(|word| message.contains(word)) =>
         {
-            Code::Denied
+            ErrorKind::Denied
         }
         MountError::Point { .. } | MountError::NotDirectory { .. } | MountError::Stale { .. } => {
-            Code::MountPoint
+            ErrorKind::MountPoint
         }
-        MountError::Option { .. } => Code::Usage,
-        MountError::Busy { .. } => Code::InUse,
-        MountError::NotMounted { .. } => Code::NotMounted,
-        _ => Code::Failed,
+        MountError::Option { .. } => ErrorKind::Usage,
+        MountError::Busy { .. } => ErrorKind::InUse,
+        MountError::NotMounted { .. } => ErrorKind::NotMounted,
+        _ => ErrorKind::Failed,
     };
-    CliError::new(code, error.to_string())
+    ServiceError::new(kind, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn view_of_a_user_takes_no_set_id_bits_or_devices_back() {
+        let main = MountOptions::default();
+        let of = |main: &MountOptions, owner| {
+            let options = view_options(main, Path::new("/store"), owner);
+            (options.nosuid, options.nodev)
+        };
+        assert_eq!((of(&main, 0), of(&main, 1000)), ((false, false), (true, true)));
+        let careful = MountOptions { nosuid: true, nodev: true, ..main };
+        assert_eq!(of(&careful, 0), (true, true));
+    }
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use kvfs_fs::FileSystem;
 use kvfs_kvdb::Db;
 
 use crate::allocator;
@@ -49,6 +50,12 @@ impl Reserve {
         ceiling - ceiling / ROOM_DIVISOR_MIN
     }
 
+    /// What the engine may take while locks of transactions take `lock_bytes`, which it gives up at once (bytes).
+    fn engine_bytes(&self, lock_bytes: u64) -> u64 {
+        let least = self.memory.engine_bytes(*self.memory.reserve_bounds().end());
+        self.memory.engine_bytes(self.bytes).saturating_sub(lock_bytes).max(least)
+    }
+
     /// Takes in a measurement. What is too much goes at once: of what a cache gives up, fragments keep a part.
     fn step(&mut self, resident: u64) {
         let ceiling = self.memory.bytes();
@@ -73,11 +80,11 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Starts it.
-    pub(super) fn start(db: Arc<Db>, memory: Memory) -> io::Result<Self> {
+    pub(super) fn start(db: Arc<Db>, fs: Arc<FileSystem>, memory: Memory) -> io::Result<Self> {
         let statm = File::open("/proc/self/statm")?;
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
-        let body = move || keep(&db, &statm, Reserve::new(memory), &stop);
+        let body = move || keep(&db, &fs, &statm, Reserve::new(memory), &stop);
         let thread = thread::Builder::new().name("kvfs-memory".into()).spawn(body)?;
         Ok(Self { stopping, thread: Some(thread) })
     }
@@ -94,16 +101,17 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(db: &Db, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
+fn keep(db: &Db, fs: &FileSystem, statm: &File, mut reserve: Reserve, stopping: &AtomicBool) {
+    let mut share = reserve.engine_bytes(0);
     while !stopping.load(Ordering::Acquire) {
         thread::park_timeout(PERIOD);
-        let before = reserve.bytes;
         match resident_for_good(statm, reserve.resident_max()) {
             Ok(resident) => reserve.step(resident),
             Err(error) => tracing::debug!(%error, "the resident set is not known"),
         }
-        if reserve.bytes != before {
-            db.set_memory_bytes(reserve.memory.engine_bytes(reserve.bytes));
+        let share_before = std::mem::replace(&mut share, reserve.engine_bytes(fs.admission().stats().bytes));
+        if share != share_before {
+            db.set_memory_bytes(share);
         }
     }
 }
@@ -137,6 +145,14 @@ mod tests {
 
     fn reserve() -> Reserve {
         Reserve::new(Memory::new(Some(256 * MIB)).expect("is enough"))
+    }
+
+    #[test]
+    fn locks_are_charged_to_the_engine_down_to_its_floor() {
+        let reserve = reserve();
+        let alone = reserve.engine_bytes(0);
+        assert_eq!(reserve.engine_bytes(20 * MIB), alone - 20 * MIB);
+        assert_eq!(reserve.engine_bytes(256 * MIB), reserve.memory.engine_bytes(160 * MIB));
     }
 
     #[test]

@@ -1,19 +1,24 @@
 //! SIGTERM, SIGINT and SIGHUP abort open transactions and unmount: cleanly the first time, lazily the second,
-//! by force the third.
+//! by force the third. A mount that is in use when the first one comes is unmounted as soon as it is not.
 //!
 //! Thread safety: one thread of its own; it may wait for the kernel, which needs the workers to write dirty
 //! pages.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kvfs_fs::FileSystem;
 use kvfs_fuse::mount::{MountError, MountPoint, Unmount};
+use kvfs_service::Transactions;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Handle;
 
-use super::Transactions;
 use crate::error::{CliError, Code, Result};
+use crate::procs;
+
+/// Between two attempts to unmount what is in use.
+const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
 /// Signals are caught, and wait for something to unmount.
 pub(super) struct Signals {
@@ -44,12 +49,17 @@ impl Signals {
         let handle = caught.handle();
         let (mounted, fs, transactions) = (Arc::clone(mounted), Arc::clone(fs), Arc::clone(transactions));
         let body = move || {
+            let mut waiting = None;
             for (nth, signal) in caught.forever().enumerate() {
                 tracing::info!(signal, "unmounting");
-                // Their views would keep the mount in use, in namespaces that nobody else sees.
+                // Their views would keep the mount in use, in namespaces that no other process sees.
                 transactions.abort_all("the daemon was told to end");
-                answer(nth, &mounted, &fs);
+                let is_busy = answer(nth, &mounted, &fs);
+                if is_busy && waiting.is_none() {
+                    waiting = Waiting::start(&mounted);
+                }
             }
+            drop(waiting);
         };
         let thread = std::thread::Builder::new()
             .name("kvfs-signals".into())
@@ -59,7 +69,43 @@ impl Signals {
     }
 }
 
-fn answer(nth: usize, mounted: &MountPoint, fs: &FileSystem) {
+/// Unmounts what is in use as soon as that is possible; dropped, it does so no more.
+struct Waiting {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Waiting {
+    fn start(mounted: &Arc<MountPoint>) -> Option<Self> {
+        let mounted = Arc::clone(mounted);
+        let (stop, stopped) = mpsc::channel();
+        let body = move || {
+            while stopped.recv_timeout(RETRY_PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
+                match mounted.unmount(Unmount::Clean) {
+                    Err(MountError::Busy { .. }) => {}
+                    Ok(()) => return,
+                    Err(error) => return tracing::error!(%error, "cannot unmount"),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("kvfs-unmount".into()).spawn(body);
+        let failed = |error| tracing::error!(%error, "cannot wait until the mount is not in use");
+        thread.map_err(failed).ok().map(|thread| Self { stop, thread })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.stop.send(());
+        while !self.thread.is_finished() {
+            std::thread::park_timeout(RETRY_PERIOD / 10);
+        }
+    }
+}
+
+/// True: the mount is in use, and stays.
+fn answer(nth: usize, mounted: &MountPoint, fs: &FileSystem) -> bool {
     let how = match nth {
         0 => Unmount::Clean,
         1 => Unmount::Lazy,
@@ -68,15 +114,22 @@ fn answer(nth: usize, mounted: &MountPoint, fs: &FileSystem) {
     match mounted.unmount(how) {
         Ok(()) => {}
         Err(error @ MountError::Busy { .. }) => {
-            tracing::warn!(%error, "still serving; a second signal detaches the mount all the same");
+            let users = procs::describe(&procs::users_of(mounted.path()));
+            tracing::warn!(
+                %error,
+                users,
+                "still serving, and unmounted when it is not in use; a second signal detaches the mount at once"
+            );
             // What follows a signal that is not obeyed is SIGKILL, often.
             let synced = fs.sync_target_all().map(|position| fs.store().sync(position));
             if !matches!(synced, Ok(Ok(()))) {
                 tracing::error!(?synced, "cannot write everything out");
             }
+            return true;
         }
         Err(error) => tracing::error!(%error, "cannot unmount"),
     }
+    false
 }
 
 impl Drop for Unmounter {

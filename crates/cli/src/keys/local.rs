@@ -1,10 +1,13 @@
-//! Keys of a store that this process has opened: whoever can open it may do everything.
+//! Keys of a store that this process has opened: a process that can open it may do everything.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, FsError, KeyChange, KeyspaceOwner};
+use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Isolation, Owner};
+use kvfs_kv::{KeyChange, KeyspaceOwner};
 use kvfs_rpc::client::Range;
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
-use kvfs_store::{Cursor, KeyRange, Keyspace, StoreError};
+use kvfs_store::{Cursor, KeyRange, Keyspace, NamedSnapshots, StoreError};
 
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
@@ -17,43 +20,115 @@ const MODE: u32 = 0o600;
 
 pub(super) struct Local {
     store: OpenStore,
+    /// What is read, if it is a named snapshot.
+    snapshot: Option<Arc<FileSystem>>,
 }
 
 impl Local {
-    pub(super) fn new(store: OpenStore) -> Self {
-        Self { store }
+    pub(super) fn new(store: OpenStore, snapshot: Option<&str>) -> Result<Self> {
+        let snapshot = snapshot.map(|name| {
+            let opened = store.db.open_snapshot(name).map_err(FsError::from)?;
+            store.fs.view_of(opened)
+        });
+        let snapshot = snapshot.transpose().map_err(explain)?;
+        Ok(Self { store, snapshot })
     }
 
     pub(super) fn close(self) -> Result<()> {
+        drop(self.snapshot);
         self.store.close()
     }
 
+    /// The main line, or the snapshot that is read.
+    fn view(&self) -> &Arc<FileSystem> {
+        self.snapshot.as_ref().unwrap_or(&self.store.fs)
+    }
+
     fn find(&self, name: &str) -> Result<Option<Keyspace>> {
-        let found = self.store.fs.keyspace(name).map_err(explain)?;
-        Ok(found.map(|entry| entry.keyspace))
+        let found = self.view().keys().readable_keyspace(name).map_err(explain)?;
+        Ok(found.map(|(keyspace, _)| keyspace))
+    }
+
+    fn make(&self, keyspace: &str) -> Result<Keyspace> {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let made = self.store.fs.keys().make_keyspace(keyspace, KeyspaceOwner { uid, gid, mode: MODE });
+        made.map(|(entry, _)| entry.keyspace).map_err(explain)
     }
 
     pub(super) fn get(&mut self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
         let Some(keyspace) = self.find(keyspace)? else { return Ok(None) };
-        settled(|caller| self.store.fs.key_get(caller, keyspace, key))
+        settled(|caller| self.view().keys().get(caller, keyspace, key))
     }
 
     pub(super) fn put(&mut self, keyspace: &str, key: &[u8], value: &[u8]) -> Result<()> {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let fs = &self.store.fs;
-        let (entry, _) =
-            fs.make_keyspace(keyspace, KeyspaceOwner { uid, gid, mode: MODE }).map_err(explain)?;
+        let keyspace = self.make(keyspace)?;
         let put = KeyChange::Put { key: Bytes::copy_from_slice(key), value: Bytes::copy_from_slice(value) };
-        let position = settled(|caller| fs.keys_apply(caller, vec![(entry.keyspace, put.clone())]))?;
+        let position = settled(|caller| fs.keys().apply(caller, vec![(keyspace, put.clone())]))?;
         fs.sync(position).map_err(explain)
     }
 
     pub(super) fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<bool> {
         let Some(keyspace) = self.find(keyspace)? else { return Ok(false) };
         let fs = &self.store.fs;
-        let (position, existed) = settled(|caller| fs.key_set(caller, keyspace, key, None))?;
+        let (position, existed) = settled(|caller| fs.keys().set(caller, keyspace, key, None))?;
         fs.sync(position).map_err(explain)?;
         Ok(existed)
+    }
+
+    pub(super) fn delete_range(&mut self, keyspace: &str, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+        let Some(keyspace) = self.find(keyspace)? else { return Ok(()) };
+        let bytes = Bytes::copy_from_slice;
+        let change = KeyChange::DeleteRange(KeyRange { start: bytes(start), end: end.map(bytes) });
+        let fs = &self.store.fs;
+        let position = settled(|caller| fs.keys().apply(caller, vec![(keyspace, change.clone())]))?;
+        fs.sync(position).map_err(explain)
+    }
+
+    pub(super) fn drop_keyspace(&mut self, name: &str) -> Result<()> {
+        let fs = &self.store.fs;
+        let dropped = kvfs_fs::settled(|caller| fs.keys().drop_keyspace(caller, name, |_| Ok(())));
+        let position = dropped.map_err(|error| match error {
+            FsError::NotFound => CliError::new(Code::Failed, format!("there is no keyspace \"{name}\"")),
+            error => explain(error),
+        })?;
+        fs.sync(position).map_err(explain)
+    }
+
+    /// All or none, in a transaction.
+    pub(super) fn import(
+        &mut self,
+        keyspace: &str,
+        entries: &mut dyn Iterator<Item = Result<KeyValue>>,
+    ) -> Result<u64> {
+        let keyspace = self.make(keyspace)?;
+        let view = self.store.fs.begin(&BeginOptions {
+            isolation: Isolation::Snapshot,
+            priority: 0,
+            timeout: None,
+            idle_max: None,
+            lock_wait_max: None,
+            owner: Owner {
+                uid: rustix::process::geteuid().as_raw(),
+                pid: std::process::id(),
+                name: "import".into(),
+            },
+        });
+        let view = view.map_err(explain)?;
+        let mut count = 0;
+        for entry in entries {
+            let KeyValue { key, value } = entry?;
+            let put = KeyChange::Put { key, value };
+            settled(|caller| view.keys().apply(caller, vec![(keyspace, put.clone())]))?;
+            count += 1;
+        }
+        let commit = || {
+            view.freeze()?;
+            view.commit_plan()?;
+            view.commit(Durability::Synced, || ())?.durable
+        };
+        commit().map_err(explain)?;
+        Ok(count)
     }
 
     pub(super) fn page(&mut self, keyspace: &str, range: &Range) -> Result<Vec<KeyValue>> {
@@ -63,7 +138,7 @@ impl Local {
         if bounds.is_empty() {
             return Ok(Vec::new());
         }
-        let mut cursor = settled(|caller| self.store.fs.key_cursor(caller, keyspace, bounds.clone()))?;
+        let mut cursor = settled(|caller| self.view().keys().cursor(caller, keyspace, bounds.clone()))?;
         let (mut entries, mut bytes) = (Vec::new(), 0);
         while bytes < PAGE_BYTES_MAX && (entries.len() as u64) < range.limit {
             let Some(entry) = next(&mut *cursor, range.reverse)? else { break };
@@ -74,7 +149,11 @@ impl Local {
     }
 
     pub(super) fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {
-        let all = self.store.fs.keyspaces().map_err(explain)?;
+        let all = match &self.snapshot {
+            Some(view) => view.keys().keyspaces_then(),
+            None => self.store.fs.keys().keyspaces(),
+        };
+        let all = all.map_err(explain)?;
         Ok(all.into_iter().map(|(name, entry)| info(name, entry.owner)).collect())
     }
 
@@ -90,7 +169,7 @@ impl Local {
                 mode: mode.unwrap_or(owner.mode),
             })
         };
-        match self.store.fs.change_keyspace(name, change) {
+        match self.store.fs.keys().change_keyspace(name, change) {
             Ok(entry) => Ok(info(name.to_owned(), entry.owner)),
             Err(FsError::NotFound) => {
                 Err(CliError::new(Code::Failed, format!("there is no keyspace \"{name}\"")))
@@ -115,7 +194,7 @@ fn info(name: String, owner: KeyspaceOwner) -> KeyspaceInfo {
     KeyspaceInfo { name, uid, gid, mode }
 }
 
-/// Nobody else is in the way for long.
+/// No other operation is in the way for long.
 fn settled<T>(operation: impl FnMut(&Caller) -> Result<T, FsError>) -> Result<T> {
     kvfs_fs::settled(operation).map_err(explain)
 }

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Namespaces that can be left.
-const NAMESPACES: UnshareFlags = UnshareFlags::NEWUSER.union(UnshareFlags::NEWNS).union(UnshareFlags::NEWPID);
+const NAMESPACES: UnshareFlags = UnshareFlags::NEWUSER.union(UnshareFlags::NEWNS);
 
 pub(super) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     let namespaces = flags.intersection(NAMESPACES);

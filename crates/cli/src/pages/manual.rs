@@ -7,7 +7,7 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use crate::args::Cli;
-use crate::helper;
+use crate::mount_helper;
 
 /// One page.
 pub(super) struct Page {
@@ -23,7 +23,7 @@ pub(super) fn pages() -> Vec<Page> {
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
     collect(&program, &mut pages);
-    pages.extend(helper::commands().into_iter().map(|command| page(command, "8")));
+    pages.extend(mount_helper::commands().into_iter().map(|command| page(command, "8")));
     pages
 }
 
@@ -41,6 +41,7 @@ fn collect(command: &Command, pages: &mut Vec<Page>) {
 fn page(command: Command, section: &'static str) -> Page {
     let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let synopsis = synopsis(&command, &name);
     let has_options = command.get_arguments().any(|arg| !arg.is_hide_set());
     let has_subcommands = command.get_subcommands().any(|below| !below.is_hide_set());
     let man =
@@ -52,7 +53,11 @@ fn page(command: Command, section: &'static str) -> Page {
     };
     render(Man::render_title);
     render(Man::render_name_section);
-    render(Man::render_synopsis_section);
+    render(|_, _| Ok(()));
+    text.extend(format!(".SH SYNOPSIS\n{synopsis}\n").into_bytes());
+    let mut render = |part: fn(&Man, &mut dyn std::io::Write) -> std::io::Result<()>| {
+        let _ = part(&man, &mut text);
+    };
     render(Man::render_description_section);
     if has_options {
         render(Man::render_options_section);
@@ -65,6 +70,37 @@ fn page(command: Command, section: &'static str) -> Page {
         text.extend(b".SH \"SEE ALSO\"\n\\fBkvfs\\fR(1)\n");
     }
     Page { name, section, text }
+}
+
+/// The command's line, with the names of values.
+fn synopsis(command: &Command, name: &str) -> String {
+    let bold = |text: &str| format!("\\fB{}\\fR", escape(text));
+    let values = |argument: &clap::Arg| -> String {
+        let names = argument.get_value_names().unwrap_or_default();
+        let names: Vec<String> = names.iter().map(|name| format!("\\fI{}\\fR", escape(name))).collect();
+        if names.is_empty() { String::new() } else { format!(" {}", names.join(" ")) }
+    };
+    let mut words = vec![bold(&name.replace('-', " "))];
+    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        let takes = argument.get_action().takes_values();
+        let many = argument.get_num_args().is_some_and(|count| count.max_values() > 1)
+            || matches!(argument.get_action(), clap::ArgAction::Append);
+        let dots = if many { "..." } else { "" };
+        let word = match (argument.get_long(), argument.get_short()) {
+            (Some("help" | "version"), _) => continue,
+            (Some(long), _) if takes => format!("{}{}", bold(&format!("--{long}")), values(argument)),
+            (Some(long), _) => bold(&format!("--{long}")),
+            (None, Some(short)) if takes => format!("{}{}", bold(&format!("-{short}")), values(argument)),
+            (None, Some(short)) => bold(&format!("-{short}")),
+            (None, None) => values(argument).trim_start().to_owned(),
+        };
+        let word = if argument.is_required_set() { word } else { format!("[{word}]") };
+        words.push(word + dots);
+    }
+    if command.get_subcommands().any(|below| !below.is_hide_set()) {
+        words.push("\\fICOMMAND\\fR".to_owned());
+    }
+    words.join(" ")
 }
 
 /// Blocks between empty lines: one that begins with `Title:` becomes a section of that name, others are notes.
@@ -113,6 +149,25 @@ mod tests {
              .sp\n.nf\nMore.\n.fi\n.SH \"EXIT CODES\"\n.nf\n  0 done\n.fi\n"
         );
         assert_eq!(escape(".TH"), "\\&.TH");
+    }
+
+    #[test]
+    fn synopsis_has_the_names_of_values() {
+        let pages = pages();
+        let text = |name: &str| {
+            let page = pages.iter().find(|page| page.name == name).expect("is there");
+            String::from_utf8_lossy(&page.text).into_owned()
+        };
+        let scan = text("kvfs-kv-scan");
+        assert!(
+            scan.contains("[\\fB\\-\\-limit\\fR \\fIN\\fR]") && scan.contains("\\fIKEYSPACE\\fR"),
+            "{scan}"
+        );
+        let mount = text("kvfs-mount");
+        assert!(
+            mount.contains("[\\fB\\-o\\fR \\fIOPTIONS\\fR]") && mount.contains("\\fISTORE\\fR"),
+            "{mount}"
+        );
     }
 
     #[test]

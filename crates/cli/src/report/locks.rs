@@ -4,18 +4,25 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use crate::control::{DoomLine, LockLine, LockLines, PartyLine, WaiterLine};
+use crate::names::Table;
 use crate::units::human_duration;
 
-/// A page as rows of a table, with a heading before the first lock of all pages.
-pub(crate) fn page(out: &mut impl Write, page: &LockLines, has_heading: &mut bool) -> fmt::Result {
+/// A page as rows of a table, with a heading before the first lock of all pages; users by number
+/// where that is asked for.
+pub(crate) fn page(
+    out: &mut impl Write,
+    page: &LockLines,
+    numeric: bool,
+    has_heading: &mut bool,
+) -> fmt::Result {
     for doomed in &page.doomed {
-        doomed_row(out, doomed)?;
+        doomed_row(out, doomed, numeric)?;
     }
     for lock in &page.locks {
         if !std::mem::replace(has_heading, true) {
             heading(out)?;
         }
-        rows(out, lock)?;
+        rows(out, lock, numeric)?;
     }
     Ok(())
 }
@@ -26,11 +33,11 @@ fn heading(out: &mut impl Write) -> fmt::Result {
 }
 
 /// A lock with its waiters, as rows of a table.
-fn rows(out: &mut impl Write, lock: &LockLine) -> fmt::Result {
-    row(out, &lock.mode, &human_duration(lock.age), &party(&lock.holder), &lock.name)?;
+fn rows(out: &mut impl Write, lock: &LockLine, numeric: bool) -> fmt::Result {
+    row(out, &lock.mode, &human_duration(lock.age), &party(&lock.holder, numeric), &lock.name)?;
     for waiter in &lock.waiters {
-        let who = format!("  waits: {}", party(&waiter.waiter));
-        row(out, &waiter.mode, &human_duration(waiter.waited), &who, &waiter.name)?;
+        let waits = format!("  waits: {}", party(&waiter.waiter, numeric));
+        row(out, &waiter.mode, &human_duration(waiter.waited), &waits, &waiter.name)?;
     }
     let more = lock.waiters_count.saturating_sub(lock.waiters.len() as u64);
     if more > 0 {
@@ -40,19 +47,22 @@ fn rows(out: &mut impl Write, lock: &LockLine) -> fmt::Result {
 }
 
 /// A transaction that can't go on.
-fn doomed_row(out: &mut impl Write, doomed: &DoomLine) -> fmt::Result {
-    writeln!(out, "{} can't be committed: {}", party(&doomed.party), printable(&doomed.why))
+fn doomed_row(out: &mut impl Write, doomed: &DoomLine, numeric: bool) -> fmt::Result {
+    writeln!(out, "{} can't be committed: {}", party(&doomed.party, numeric), printable(&doomed.why))
 }
 
-fn row(out: &mut impl Write, mode: &str, age: &str, who: &str, name: &str) -> fmt::Result {
-    writeln!(out, "{mode:9}  {age:>8}  {who:44}  {}", printable(name))
+fn row(out: &mut impl Write, mode: &str, age: &str, party: &str, name: &str) -> fmt::Result {
+    writeln!(out, "{mode:9}  {age:>8}  {party:44}  {}", printable(name))
 }
 
-fn party(party: &PartyLine) -> String {
+fn party(party: &PartyLine, numeric: bool) -> String {
     let label = printable(&party.label);
     let doomed = if party.is_doomed { ", doomed" } else { "" };
     match (party.txn, party.uid) {
-        (Some(id), Some(uid)) => format!("transaction {id} ({label}, pid {}, uid {uid}{doomed})", party.pid),
+        (Some(id), Some(uid)) => {
+            let user = Table::Users.shown(uid, numeric);
+            format!("transaction {id} ({label}, pid {}, user {user}{doomed})", party.pid)
+        }
         (Some(id), None) => format!("transaction {id}"),
         (None, _) if party.pid == 0 => "main line".to_owned(),
         (None, _) => format!("main line (pid {})", party.pid),
@@ -111,7 +121,7 @@ mod tests {
     use super::*;
 
     fn party_of(txn: Option<u64>, label: &str) -> PartyLine {
-        let uid = txn.map(|_| 1000);
+        let uid = txn.map(|_| 0);
         PartyLine { txn, uid, pid: 7, label: label.to_owned(), is_doomed: false }
     }
 
@@ -133,14 +143,14 @@ mod tests {
         };
         let mut text = String::new();
         heading(&mut text).expect("writes");
-        rows(&mut text, &lock).expect("writes");
+        rows(&mut text, &lock, false).expect("writes");
         let lines: Vec<_> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
             lines,
             [
                 "MODE AGE HOLDER NAME",
-                "exclusive 12 s transaction 17 (make\\tinstall, pid 7, uid 1000) /odd\\nname",
+                "exclusive 12 s transaction 17 (make\\tinstall, pid 7, user root) /odd\\nname",
                 "shared 0 s waits: main line (pid 7) /odd\\nname",
                 "and 4 more wait",
             ]

@@ -1,14 +1,106 @@
 //! Counters as text, as JSON, and as Prometheus reads them.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use crate::units::human_value;
+use crate::units::{human_bytes, human_duration, human_value};
 
 /// Counters of this name are a histogram.
 const HISTOGRAM: &str = "write.stalls_ms.";
 
 /// Longest bar of a histogram (columns).
 const BAR_LEN: u64 = 40;
+
+/// For people: what matters in ten lines, then all counters by name.
+pub(crate) fn as_report(stats: &[(String, u64)]) -> String {
+    format!("{}\nAll counters:\n{}", summary(stats), as_text(stats))
+}
+
+/// How the store is, in ten lines.
+fn summary(stats: &[(String, u64)]) -> String {
+    let get = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |&(_, value)| value);
+    let bytes = |name: &str| human_bytes(get(name));
+    let percent = |part: u64, all: u64| part.saturating_mul(100).checked_div(all).unwrap_or(0);
+    let (live, capacity) = (get("zones.live_bytes"), get("zones.capacity_bytes"));
+    let (hits, misses) = (get("cache.hits"), get("cache.misses"));
+    let seconds = |name: &str| human_duration(Duration::from_micros(get(name)));
+    let lines = [
+        (
+            "space",
+            format!("{} of {} ({} %)", human_bytes(live), human_bytes(capacity), percent(live, capacity)),
+        ),
+        (
+            "zones",
+            format!(
+                "{} free in the device as it is; at most {} in all",
+                get("zones.free"),
+                get("zones.total")
+            ),
+        ),
+        (
+            "memory",
+            format!(
+                "{} of {}, at most {}",
+                bytes("memory.used_bytes"),
+                bytes("memory.ceiling_bytes"),
+                bytes("memory.peak_bytes")
+            ),
+        ),
+        ("cache", format!("{} % of {} reads found their block", percent(hits, hits + misses), hits + misses)),
+        (
+            "journal",
+            format!(
+                "{} of {} wait to be written out",
+                bytes("journal.used_bytes"),
+                bytes("journal.area_bytes")
+            ),
+        ),
+        ("written", format!("{} in {} operations", bytes("write.payload_bytes"), get("write.ops"))),
+        (
+            "waits",
+            format!(
+                "{} writes stalled, for {} in all, {} at most",
+                get("write.stalls"),
+                seconds("write.stall_us"),
+                seconds("write.stall_us_max")
+            ),
+        ),
+        (
+            "merges",
+            format!(
+                "{} done, {} running, {} to do",
+                get("merge.count"),
+                get("merge.running"),
+                bytes("merge.debt_bytes")
+            ),
+        ),
+        (
+            "transactions",
+            format!(
+                "{} open, {} committed, {} aborted, {} conflicts",
+                get("txn.open"),
+                get("txn.commits"),
+                get("txn.aborts"),
+                get("txn.conflicts")
+            ),
+        ),
+        (
+            "kept",
+            format!(
+                "{} snapshots, {} branches, undo of {} transactions",
+                get("snapshots.named"),
+                get("txn.checkpointed"),
+                get("undo.transactions")
+            ),
+        ),
+    ];
+    let mut lines: Vec<String> = lines.iter().map(|(name, text)| format!("{name:13} {text}")).collect();
+    if get("zones.defrag_is_worth_it") != 0 {
+        let gain = bytes("zones.reclaimable_bytes");
+        lines.push(format!("\ndefragmentation would give back {gain}: kvfs defrag DIR"));
+    }
+    lines.join("\n") + "\n"
+}
 
 /// For people: names and rounded values, and a histogram as bars.
 pub(crate) fn as_text(stats: &[(String, u64)]) -> String {
@@ -63,6 +155,27 @@ mod tests {
         assert_eq!(lines[0], format!("write.stalls_ms.below_0001  80        {full}"));
         assert_eq!(lines[1], "write.stalls_ms.below_0256  1         #");
         assert!(lines[2].ends_with(" 3"));
+    }
+
+    #[test]
+    fn report_begins_with_ten_lines_for_people() {
+        let stats = [("zones.live_bytes", 1 << 20), ("zones.capacity_bytes", 4 << 20), ("txn.open", 3)];
+        let text = as_report(&stats.map(|(name, value)| (name.to_owned(), value)));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "space         1.0 MiB of 4.0 MiB (25 %)");
+        assert_eq!(lines[8], "transactions  3 open, 0 committed, 0 aborted, 0 conflicts");
+        assert_eq!(&lines[10..12], ["", "All counters:"]);
+        assert!(lines[..10].iter().all(|line| !line.is_empty() && line.len() <= 80), "{text}");
+        assert_eq!(summary(&[]).lines().count(), 10);
+    }
+
+    #[test]
+    fn report_advises_defragmentation_when_it_is_worth_it() {
+        let stats =
+            |is_worth_it| [("zones.reclaimable_bytes", 5 << 28), ("zones.defrag_is_worth_it", is_worth_it)];
+        let text = |is_worth_it| as_report(&stats(is_worth_it).map(|(name, value)| (name.to_owned(), value)));
+        let advice = "\ndefragmentation would give back 1.2 GiB: kvfs defrag DIR\n";
+        assert!(text(1).contains(advice) && !text(0).contains(advice), "{}", text(1));
     }
 
     #[test]

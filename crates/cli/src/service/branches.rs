@@ -3,12 +3,13 @@
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use kvfs_fs::{BranchInfo, Durability, FsError};
+use kvfs_fs::{BranchInfo, Durability, FsError, Owner, Selection};
+use kvfs_service::{Branches, Caller, begin_merge, end_merged};
 use kvfs_store::clock::{Clock, SystemClock};
 
+use super::undo::selected;
 use super::{Service, page_of};
-use crate::control::{BranchLine, BranchRequest, Peer, Response};
-use crate::daemon::Branches;
+use crate::control::{BranchLine, BranchRequest, Response};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
@@ -20,7 +21,7 @@ impl Service {
     pub(super) fn answer_branch(
         &self,
         store: &OpenStore,
-        peer: &Peer,
+        caller: &Caller,
         request: BranchRequest,
     ) -> Result<Response> {
         let changes_files = matches!(
@@ -35,7 +36,7 @@ impl Service {
                 if let (true, Ok(transactions)) = (flush, self.transactions()) {
                     transactions.flush_main_line()?;
                 }
-                let made = store.fs.create_branch(&name, peer.uid);
+                let made = store.fs.create_branch(&name, caller.uid);
                 let made = made.map_err(|error| match error {
                     FsError::Exists => {
                         CliError::new(Code::Failed, format!("branch \"{name}\" exists already"))
@@ -46,7 +47,7 @@ impl Service {
                 tracing::info!(name, id = made.id.0, "branch created");
                 Ok(Response::Done)
             }
-            BranchRequest::List => Ok(self.list_branches(store, peer)),
+            BranchRequest::List => Ok(self.list_branches(store, caller)),
             BranchRequest::Mount { name, dir } => {
                 let branches = self.branches().ok_or_else(|| {
                     CliError::new(
@@ -54,12 +55,12 @@ impl Service {
                         "a branch of a mounted store is mounted; `kvfs mount` first",
                     )
                 })?;
-                own(store, peer, &name)?;
-                branches.mount(&name, &PathBuf::from(std::ffi::OsString::from_vec(dir)))?;
+                own(store, caller, &name)?;
+                branches.mount(&name, &PathBuf::from(std::ffi::OsString::from_vec(dir)), caller)?;
                 Ok(Response::Done)
             }
             BranchRequest::Unmount { name } => {
-                own(store, peer, &name)?;
+                own(store, caller, &name)?;
                 self.branches().map_or(Ok(()), |branches| branches.unmount(&name))?;
                 Ok(Response::Done)
             }
@@ -69,7 +70,7 @@ impl Service {
                 Ok(Response::Done)
             }
             BranchRequest::Diff { name, from, limit } => {
-                own(store, peer, &name)?;
+                own(store, caller, &name)?;
                 let mounted = self.branches().and_then(|branches| branches.view(&name));
                 let view = match mounted {
                     Some(view) => view,
@@ -77,9 +78,12 @@ impl Service {
                 };
                 Ok(page_of(&view.diff()?, from, limit))
             }
-            BranchRequest::Merge { name } => self.merge_branch(store, peer, &name),
+            BranchRequest::Merge { name, selection } => {
+                let selection = selection.map(|choice| selected(caller, choice));
+                self.merge_branch(store, caller, &name, selection.as_ref())
+            }
             BranchRequest::Delete { name } => {
-                own(store, peer, &name)?;
+                own(store, caller, &name)?;
                 self.branches().map_or(Ok(()), |branches| branches.unmount(&name))?;
                 store.fs.delete_branch(&name).map_err(|error| explain(&name, error))?;
                 tracing::info!(name, "branch deleted");
@@ -88,7 +92,7 @@ impl Service {
         }
     }
 
-    fn list_branches(&self, store: &OpenStore, peer: &Peer) -> Response {
+    fn list_branches(&self, store: &OpenStore, caller: &Caller) -> Response {
         let mounted = self.branches().map(Branches::mounted).unwrap_or_default();
         let line = |info: BranchInfo| BranchLine {
             dir: mounted.get(&info.name).map(|dir| dir.as_os_str().as_bytes().to_vec()).unwrap_or_default(),
@@ -98,22 +102,39 @@ impl Service {
             bytes: info.bytes,
             name: info.name,
         };
-        let all = store.fs.branches().into_iter().filter(|info| peer.may_act_for(info.uid));
+        let all = store.fs.branches().into_iter().filter(|info| caller.may_act_for(info.uid));
         Response::Branches { now: SystemClock::new().wall(), lines: all.map(line).collect() }
     }
 
-    fn merge_branch(&self, store: &OpenStore, peer: &Peer, name: &str) -> Result<Response> {
-        own(store, peer, name)?;
+    /// A branch that is not merged is as it was: mounted again where it was mounted.
+    fn merge_branch(
+        &self,
+        store: &OpenStore,
+        caller: &Caller,
+        name: &str,
+        selection: Option<&Selection>,
+    ) -> Result<Response> {
+        own(store, caller, name)?;
+        let owner = Owner { uid: caller.uid, pid: caller.pid, name: format!("merge of branch {name}") };
         let merged = if let Some(branches) = self.branches() {
+            let dir = branches.mounted().remove(name);
             branches.unmount(name)?;
-            branches.merge(name, peer.pid)
+            let merged = branches.merge(name, owner, selection);
+            if let (Err(_), Some(dir)) = (&merged, dir)
+                && let Err(error) = branches.mount(name, &dir, caller)
+            {
+                tracing::error!(name, %error, "a branch that was not merged is not mounted any more");
+            }
+            merged
         } else {
-            store.fs.begin_merge(name, peer.pid).and_then(|merging| {
-                // Where no kernel has to hear of it.
-                merging.freeze()?;
-                merging.commit_plan()?;
-                merging.commit(Durability::Synced, || ())?.durable
-            })
+            begin_merge(&store.fs, name, owner, selection)
+                .and_then(|merging| {
+                    // Where no kernel has to hear of it.
+                    merging.freeze()?;
+                    merging.commit_plan()?;
+                    merging.commit(Durability::Synced, || ())?.durable
+                })
+                .and_then(|()| end_merged(&store.fs, name, selection.is_some()))
         };
         merged.map_err(|error| explain(name, error))?;
         tracing::info!(name, "branch merged");
@@ -121,10 +142,10 @@ impl Service {
     }
 }
 
-/// The branch, if `peer` may use it.
-fn own(store: &OpenStore, peer: &Peer, name: &str) -> Result<BranchInfo> {
+/// The branch, if `caller` may use it.
+fn own(store: &OpenStore, caller: &Caller, name: &str) -> Result<BranchInfo> {
     let info = store.fs.branch(name).map_err(|error| explain(name, error))?;
-    if peer.may_act_for(info.uid) {
+    if caller.may_act_for(info.uid) {
         return Ok(info);
     }
     let message = format!("branch \"{name}\" belongs to user {}; only that user and root may", info.uid);
@@ -139,7 +160,12 @@ fn explain(name: &str, error: FsError) -> CliError {
         ),
         FsError::MergeRefused { conflicts, more } => {
             let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
-            let message = format!("branch \"{name}\" was not merged:\n  {}{more}", conflicts.join("\n  "));
+            let message = format!(
+                "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n`kvfs branch merge {name} --prefer \
+                 branch` takes the branch's side of these, `--prefer main` leaves them as they are outside; with \
+                 paths behind it only there",
+                conflicts.join("\n  ")
+            );
             CliError::new(Code::Conflict, message)
         }
         FsError::Canceled(doom) => {
@@ -147,7 +173,7 @@ fn explain(name: &str, error: FsError) -> CliError {
             CliError::new(Code::Conflict, message)
         }
         FsError::Store(error) if matches!(*error, kvfs_store::StoreError::CheckpointOpen(_)) => {
-            CliError::new(Code::InUse, format!("somebody works in branch \"{name}\""))
+            CliError::new(Code::InUse, format!("branch \"{name}\" is in use"))
         }
         error => error.into(),
     }

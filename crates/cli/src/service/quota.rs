@@ -1,10 +1,11 @@
 //! Requests about quotas.
 
 use kvfs_fs::{Limits, QuotaKind, QuotaLine};
+use kvfs_service::{Caller, is_said_of};
 use kvfs_store::clock::{Clock, SystemClock};
 
-use super::Service;
-use crate::control::{LimitChanges, Peer, QuotaOwner, QuotaRequest, QuotaRow, Response};
+use super::{Service, are_open};
+use crate::control::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow, Response};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 
@@ -12,10 +13,15 @@ use crate::open::OpenStore;
 const LOGGED_ROWS: u64 = 1_000_000;
 
 impl Service {
-    pub(super) fn answer_quota(store: &OpenStore, peer: &Peer, request: &QuotaRequest) -> Result<Response> {
-        expect_allowed(peer, request)?;
+    pub(super) fn answer_quota(
+        &self,
+        store: &OpenStore,
+        caller: &Caller,
+        request: &QuotaRequest,
+    ) -> Result<Response> {
         match request {
-            QuotaRequest::On => {
+            &QuotaRequest::On { abort_open } => {
+                self.clear_for_quotas(store, abort_open)?;
                 store.fs.quota_on(&|rows| {
                     if rows.is_multiple_of(LOGGED_ROWS) {
                         tracing::info!(rows, "counting for quotas");
@@ -44,42 +50,50 @@ impl Service {
             QuotaRequest::Report if !store.fs.has_quotas() => Err(are_off()),
             QuotaRequest::Report => {
                 let mut lines = store.fs.quota_report();
-                lines.retain(|line| may_see(peer, line.kind, line.id));
+                lines.retain(|line| may_see(caller, line.kind, line.id));
                 Ok(rows(&lines))
             }
             QuotaRequest::ProjectTrees => Ok(Response::ProjectTrees(store.fs.project_trees()?)),
         }
     }
+
+    /// What open transactions and branches change is not counted: without them, or with a refusal that names them.
+    fn clear_for_quotas(&self, store: &OpenStore, abort_open: bool) -> Result<()> {
+        if store.fs.has_quotas() {
+            return Ok(());
+        }
+        if let Ok(transactions) = self.transactions() {
+            if abort_open {
+                transactions.abort_all("quotas are being turned on with --abort-open");
+            }
+            let open = transactions.names();
+            if !open.is_empty() {
+                return Err(are_open(&open, "--abort-open"));
+            }
+        }
+        let branches: Vec<String> = store.fs.branches().into_iter().map(|branch| branch.name).collect();
+        if branches.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "what branches change is not counted; merge or delete them first: {}",
+            branches.join(", ")
+        );
+        Err(CliError::new(Code::InUse, message))
+    }
 }
 
-/// As quotactl(2) has it: who is neither root nor the store's owner sees what is said of himself and of his groups.
-fn may_see(peer: &Peer, kind: QuotaKind, id: u32) -> bool {
-    peer.may_act_for(Peer::own().uid)
-        || match kind {
-            QuotaKind::User => peer.uid == id,
-            QuotaKind::Group => peer.is_of_group(id),
-            QuotaKind::Project => false,
-        }
+/// A report leaves out what is not for the caller.
+fn may_see(caller: &Caller, kind: QuotaKind, id: u32) -> bool {
+    caller.is_master() || is_said_of(caller, whose(kind, id))
 }
 
-fn expect_allowed(peer: &Peer, request: &QuotaRequest) -> Result<()> {
-    let is_allowed = match request {
-        // A report leaves out what is not for everybody.
-        QuotaRequest::Report => true,
-        QuotaRequest::Get(owner) => {
-            let (kind, id) = of(*owner);
-            may_see(peer, kind, id)
-        }
-        QuotaRequest::On | QuotaRequest::Off | QuotaRequest::Set(..) | QuotaRequest::ProjectTrees => {
-            peer.may_act_for(Peer::own().uid)
-        }
-    };
-    let denied = match request {
-        QuotaRequest::Get(_) => "only root and the store's owner see other people's quotas",
-        QuotaRequest::ProjectTrees => "only root and the store's owner list the trees of projects",
-        _ => "only root and the store's owner change quotas",
-    };
-    if is_allowed { Ok(()) } else { Err(CliError::new(Code::Denied, denied)) }
+fn whose(kind: QuotaKind, id: u32) -> QuotaOwner {
+    match kind {
+        QuotaKind::User => QuotaOwner::User(id),
+        QuotaKind::Group => QuotaOwner::Group(id),
+        QuotaKind::Project => QuotaOwner::Project(id),
+    }
 }
 
 fn are_off() -> CliError {
@@ -106,11 +120,7 @@ fn changed(limits: Limits, changes: &LimitChanges) -> Limits {
 
 fn rows(lines: &[QuotaLine]) -> Response {
     let row = |line: &QuotaLine| QuotaRow {
-        owner: match line.kind {
-            QuotaKind::User => QuotaOwner::User(line.id),
-            QuotaKind::Group => QuotaOwner::Group(line.id),
-            QuotaKind::Project => QuotaOwner::Project(line.id),
-        },
+        owner: whose(line.kind, line.id),
         bytes: line.usage.bytes.max(0) as u64,
         inodes: line.usage.inodes.max(0) as u64,
         limits: LimitChanges {

@@ -6,7 +6,7 @@
 //! Thread safety: a stream is out of the table while it is worked on.
 
 use kvfs_fs::transfer::{SendStream, SnapshotId, StreamId};
-use kvfs_store::{SnapshotInfo, Store};
+use kvfs_store::{NamedSnapshots, SnapshotInfo, Store};
 
 use super::Service;
 use crate::control::{Blob, Peer, Response};
@@ -27,12 +27,12 @@ impl Service {
         stream: StreamId,
         offset: u64,
     ) -> Result<Response> {
-        let kept = self.sends.lock().remove(&peer.number);
+        let kept = self.sends.lock().remove(&peer.caller.number);
         let fits = |kept: &SendStream| kept.stream() == stream && kept.position() <= offset;
         let mut send = if let Some(kept) = kept.filter(fits) {
             kept
         } else {
-            // The command may have to wait for whoever reads from it.
+            // The command may have to wait for the reader of its output.
             if let Err(error) = peer.keep() {
                 tracing::debug!(%error, "a slow reader of a stream may be cut off");
             }
@@ -52,7 +52,7 @@ impl Service {
             return Err(wrong_place());
         }
         if !is_through {
-            self.sends.lock().insert(peer.number, send);
+            self.sends.lock().insert(peer.caller.number, send);
         }
         Ok(Response::Frames { bytes: Blob(bytes), is_through })
     }
@@ -66,7 +66,7 @@ impl OpenStore {
     fn snapshot_id(&self, name: &str) -> Result<SnapshotId> {
         let named = self.db.named_snapshots().into_iter().find(|info: &SnapshotInfo| info.name == name);
         let info = named.ok_or_else(|| kvfs_store::StoreError::NoSnapshot(name.to_owned()))?;
-        Ok(self.fs.snapshot_id(&info)?)
+        Ok(self.fs.snapshots().id(&info)?)
     }
 
     /// What there is to say of a stream.
@@ -96,13 +96,13 @@ impl OpenStore {
 
     pub(super) fn sending_again(&self, stream: StreamId) -> Result<Response> {
         let (from, to) = self.find_stream(stream)?;
-        let name = |id: &SnapshotId| Ok::<_, CliError>(self.fs.find_snapshot(id)?.map(|info| info.name));
+        let name = |id: &SnapshotId| Ok::<_, CliError>(self.fs.snapshots().find(id)?.map(|info| info.name));
         let from = from.as_ref().map(name).transpose()?.flatten();
         self.sending(from.as_deref(), &name(&to)?.unwrap_or_default())
     }
 
     fn find_stream(&self, stream: StreamId) -> Result<(Option<SnapshotId>, SnapshotId)> {
-        self.fs.find_stream(stream)?.ok_or_else(|| {
+        self.fs.snapshots().find_stream(stream)?.ok_or_else(|| {
             let message = "the snapshots of this stream are not in this store (any more); abandon it where it \
                            was received, and send anew";
             CliError::new(Code::Failed, message)

@@ -1,19 +1,24 @@
 //! Requests about taking committed transactions back.
 
+mod rights;
+
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, FsError, Isolation, Obstacle, Owner, Restored, TakenBack, TxnId, owner_of_note};
+use kvfs_fs::{
+    Area, BeginOptions, FsError, Isolation, Obstacle, Owner, Restored, Selection, TakenBack, TxnId,
+    owner_of_note,
+};
+use kvfs_service::{Caller, ErrorKind, Transactions};
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{Store, StoreError, TxnOutcome, UndoPoint, UndoViews};
+use kvfs_store::{StoreError, Transactions as _, TxnOutcome, UndoHistory, UndoPoint, UndoViews};
 
-use super::{Service, change_line, page_of};
-use crate::control::{CommittedLine, ObstacleLine, Peer, Response, UndoRequest};
-use crate::daemon::Transactions;
+use super::{Service, change_line, page_of, shown_to};
+use crate::control::{CommittedLine, ObstacleLine, PlaceLine, Response, SelectionLine, UndoRequest};
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 use crate::units::human_duration;
 
-/// Somebody's open transaction that is in the way is waited for so long, as by a restore.
+/// An open transaction that is in the way is waited for so long, as by a restore.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Most obstacles that an answer names.
@@ -23,25 +28,30 @@ impl Service {
     pub(super) fn answer_undo(
         &self,
         store: &OpenStore,
-        peer: &Peer,
+        caller: &Caller,
         request: UndoRequest,
     ) -> Result<Response> {
         let transactions = self.transactions()?;
         match request {
-            UndoRequest::List => Ok(store.committed(peer)),
+            UndoRequest::List => Ok(store.committed(caller)),
             UndoRequest::Diff { id, from, limit } => {
-                let views = store.undo_views(peer, TxnId(id))?;
-                Ok(page_of(&store.fs.undo_diff(&views)?, from, limit))
+                let views = store.undo_views(caller, TxnId(id))?;
+                let before = store.fs.view_of(views.before.clone())?;
+                Ok(page_of(&shown_to(caller, &before, store.fs.undo_diff(&views)?)?, from, limit))
             }
-            UndoRequest::Check { id } => {
-                let views = store.undo_views(peer, TxnId(id))?;
-                let view = store.fs.begin(&undoing(peer, id))?;
-                let obstacles = view.undo_obstacles(&views)?;
+            UndoRequest::Check { id, selection } => {
+                let views = store.undo_views(caller, TxnId(id))?;
+                let selection = selected(caller, selection);
+                store.check_rights(caller, &views, &selection)?;
+                let view = store.fs.begin(&undoing(caller, id))?;
+                let obstacles = view.undo_obstacles(&views, &selection)?;
                 Ok(if obstacles.is_empty() { Response::Done } else { refused(&obstacles) })
             }
-            UndoRequest::TakeBack { id } => {
-                let views = store.undo_views(peer, TxnId(id))?;
-                let response = transactions.take_back(peer, id, &views)?;
+            UndoRequest::TakeBack { id, selection } => {
+                let views = store.undo_views(caller, TxnId(id))?;
+                let selection = selected(caller, selection);
+                store.check_rights(caller, &views, &selection)?;
+                let response = take_back(transactions, caller, id, &views, &selection)?;
                 tracing::info!(id, refused = matches!(response, Response::Refused { .. }), "undo");
                 Ok(response)
             }
@@ -50,10 +60,10 @@ impl Service {
 }
 
 impl OpenStore {
-    /// Those that `peer` may take back.
-    fn committed(&self, peer: &Peer) -> Response {
+    /// Those that `caller` may take back.
+    fn committed(&self, caller: &Caller) -> Response {
         let points = self.fs.undo_points().into_iter();
-        let lines = points.filter(|(_, owner)| peer.may_act_for(owner.uid)).map(|(point, owner)| {
+        let lines = points.filter(|(_, owner)| caller.may_act_for(owner.uid)).map(|(point, owner)| {
             let bytes_kept = self.db.undo_bytes(point.txn);
             CommittedLine {
                 // One that goes just now holds nothing any more.
@@ -67,8 +77,8 @@ impl OpenStore {
         Response::Committed { now: SystemClock::new().wall(), count_max: count_max as u64, age_max, lines }
     }
 
-    /// The states before and after a transaction of the peer's.
-    fn undo_views(&self, peer: &Peer, id: TxnId) -> Result<UndoViews> {
+    /// The states before and after a transaction of the caller's.
+    fn undo_views(&self, caller: &Caller, id: TxnId) -> Result<UndoViews> {
         let views = match self.fs.open_undo(id) {
             Err(FsError::Store(error)) if matches!(*error, StoreError::NotKept(_)) => {
                 return Err(self.not_kept(id));
@@ -78,11 +88,25 @@ impl OpenStore {
         let points = self.fs.undo_points();
         let (_, owner) =
             points.into_iter().find(|(point, _)| point.txn == id).ok_or_else(|| self.not_kept(id))?;
-        if peer.may_act_for(owner.uid) {
+        if caller.may_act_for(owner.uid) {
             return Ok(views);
         }
         let only = format!("transaction {id} belonged to user {}; only that user and root may", owner.uid);
         Err(CliError::new(Code::Denied, only))
+    }
+
+    /// Refuses a user that could not do by hand what taking the transaction back does.
+    fn check_rights(&self, caller: &Caller, views: &UndoViews, selection: &Selection) -> Result<()> {
+        if caller.is_master() {
+            return Ok(());
+        }
+        let then = self.fs.view_of(views.before.clone())?;
+        let mut changes = self.fs.undo_diff(views)?;
+        changes.retain(|change| {
+            let places = std::iter::once(&change.place).chain(&change.from);
+            places.into_iter().any(|place| selection.selects(place, change.file.is_none()))
+        });
+        rights::check(&self.fs, &then, caller, &changes)
     }
 
     fn not_kept(&self, id: TxnId) -> CliError {
@@ -108,22 +132,29 @@ impl OpenStore {
 }
 
 /// How the transaction begins that takes back another one.
-fn undoing(peer: &Peer, id: u64) -> BeginOptions {
+fn undoing(caller: &Caller, id: u64) -> BeginOptions {
     BeginOptions {
         isolation: Isolation::Snapshot,
         priority: 0,
         timeout: None,
+        idle_max: None,
         lock_wait_max: Some(LOCK_WAIT_MAX),
-        owner: Owner { uid: peer.uid, pid: peer.pid, name: format!("txn undo {id}") },
+        owner: Owner { uid: caller.uid, pid: caller.pid, name: format!("txn undo {id}") },
     }
 }
 
-impl Transactions {
-    /// Takes back the transaction whose states `views` are, in one of its own.
-    fn take_back(&self, peer: &Peer, id: u64, views: &UndoViews) -> Result<Response> {
-        let mut obstacles = Vec::new();
-        let mut done = Restored::default();
-        let committed = self.carry_out(&undoing(peer, id), |view| match view.undo(views)? {
+/// Takes back the transaction whose states `views` are, in one of its own.
+fn take_back(
+    transactions: &Transactions,
+    caller: &Caller,
+    id: u64,
+    views: &UndoViews,
+    selection: &Selection,
+) -> Result<Response> {
+    let mut obstacles = Vec::new();
+    let mut done = Restored::default();
+    let committed =
+        transactions.carry_out(&undoing(caller, id), |view| match view.undo(views, selection)? {
             TakenBack::Done(restored) => {
                 done = restored;
                 Ok(())
@@ -133,17 +164,37 @@ impl Transactions {
                 Err(FsError::NotPermitted("something was built on it"))
             }
         });
-        match committed {
-            Ok(txn) => {
-                let Restored { names, inodes, keys } = done;
-                Ok(Response::Restored { txn: txn.0, names, inodes, keys })
-            }
-            Err(_) if !obstacles.is_empty() => Ok(refused(&obstacles)),
-            Err(error) if error.code == Code::NoSpace => {
-                Err(CliError::new(error.code, format!("{}; nothing was taken back", error.message)))
-            }
-            Err(error) => Err(error),
+    match committed {
+        Ok(txn) => {
+            let Restored { names, inodes, keys } = done;
+            Ok(Response::Restored { txn: txn.0, names, inodes, keys })
         }
+        Err(_) if !obstacles.is_empty() => Ok(refused(&obstacles)),
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            Err(CliError::new(Code::NoSpace, format!("{error}; nothing was taken back")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same for the file system. By force only root changes files of others.
+pub(super) fn selected(caller: &Caller, selection: SelectionLine) -> Selection {
+    let areas = |places: Vec<PlaceLine>| places.into_iter().map(area).collect();
+    let SelectionLine { only, skip, force, keep } = selection;
+    Selection {
+        only: areas(only),
+        skip: areas(skip),
+        force: areas(force),
+        keep: areas(keep),
+        uid: Some(caller.uid).filter(|&uid| uid != 0),
+    }
+}
+
+fn area(place: PlaceLine) -> Area {
+    match place {
+        PlaceLine::All => Area::All,
+        PlaceLine::Path(path) => Area::path(&path),
+        PlaceLine::Keys(prefix) => Area::Keys(prefix),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::world::{World, kvfs};
 fn every_command_has_help_with_examples() {
     for command in [
         "mkfs",
+        "defrag",
         "mount",
         "umount",
         "check",

@@ -50,7 +50,7 @@ fn round_trip(target: &str) {
     assert_eq!(keyspaces(target)[1].1, "0640");
     assert!(kv(target, &["keyspaces"]).ok().contains("rw-r-----"));
     kv(target, &["chmod", "755", "tags"]).fails(2, &["755", "640"]);
-    kv(target, &["chown", "somebody", "tags"]).fails(2, &["somebody"]);
+    kv(target, &["chown", "stranger", "tags"]).fails(2, &["stranger"]);
     kv(target, &["chmod", "600", "nothing"]).fails(1, &["no keyspace"]);
     kv(target, &["chmod", "640", "meta"]).fails(2, &["belongs to the file system"]);
 }
@@ -149,4 +149,93 @@ fn nowhere_is_not_mounted() {
     let world = World::new();
     let here = run(Command::new(KVFS).args(["kv", "keyspaces"]).current_dir(world.path("")));
     here.fails(9, &["not on a mounted kvfs store", "-s STORE"]);
+}
+
+/// Ranges, whole keyspaces, and what goes out and comes in again.
+fn in_bulk(target: &str) {
+    for (key, value) in [("a/1", "1"), ("a/2", "2"), ("b", "3"), ("c", "4")] {
+        kv(target, &["put", "bulk", key, value]).ok();
+    }
+    let exported = kv(target, &["export", "bulk"]).ok();
+    assert_eq!(exported.lines().next(), Some("{\"key\":\"a/1\",\"value\":\"1\"}"));
+    kv(target, &["delete-range", "bulk"]).fails(2, &["--prefix"]);
+    kv(target, &["delete-range", "bulk", "--prefix", "a/"]).ok();
+    assert_eq!(kv(target, &["scan", "bulk"]).ok(), "b\t3\nc\t4\n");
+    kv(target, &["delete-range", "bulk", "--start", "b", "--end", "c"]).ok();
+    assert_eq!(kv(target, &["scan", "bulk"]).ok(), "c\t4\n");
+    kv(target, &["delete-range", "bulk", "--all"]).ok();
+    assert_eq!(kv(target, &["scan", "bulk"]).ok(), "");
+
+    let import = |text: &[u8]| {
+        let mut child = Command::new(KVFS)
+            .args(["kv", "import", "-s", target, "copy"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text).unwrap();
+        let done = child.wait_with_output().unwrap();
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    assert_eq!(import(exported.as_bytes()), (Some(0), "4 keys\n".to_owned()));
+    assert_eq!(kv(target, &["export", "copy"]).ok(), exported);
+    let (code, why) = import(b"{\"key\": \"new\", \"value\": \"1\"}\nnonsense\n");
+    assert!(code == Some(2) && why.contains("line 2"), "{why}");
+    kv(target, &["get", "copy", "new"]).fails(NOT_FOUND, &[]);
+    // Whatever bytes they are.
+    assert_eq!(
+        import(b"{\"key\":\"?\",\"key_base64\":\"/wA=\",\"value\":\"x\",\"value_base64\":\"gA==\"}").0,
+        Some(0)
+    );
+    let odd = kv(target, &["scan", "copy", "--reverse", "--limit", "1", "--json"]).ok();
+    let odd: serde_json::Value = serde_json::from_str(&odd).unwrap();
+    assert_eq!((&odd["key_base64"], &odd["value_base64"]), (&"/wA=".into(), &"gA==".into()));
+    kv(target, &["drop", "copy"]).ok();
+    kv(target, &["drop", "copy"]).fails(1, &["no keyspace"]);
+    kv(target, &["drop", "bulk"]).ok();
+    assert!(!keyspaces(target).iter().any(|(name, _)| name == "copy" || name == "bulk"));
+}
+
+/// The keys of a named snapshot.
+fn of_a_snapshot(target: &str) {
+    kv(target, &["put", "tags", "a", "then"]).ok();
+    kvfs(&["snapshot", "-s", target, "create", "monday"]).ok();
+    kv(target, &["put", "tags", "a", "now"]).ok();
+    kv(target, &["put", "late", "a", "now"]).ok();
+    let then = |args: &[&str]| kv(target, &[args, &["--snapshot", "monday"]].concat());
+    assert_eq!(then(&["get", "tags", "a"]).ok(), "then");
+    assert_eq!(then(&["scan", "tags", "--json"]).ok(), "{\"key\":\"a\",\"value\":\"then\"}\n");
+    assert_eq!(then(&["export", "tags"]).ok(), "{\"key\":\"a\",\"value\":\"then\"}\n");
+    assert_eq!(then(&["scan", "late"]).ok(), "");
+    let names = then(&["keyspaces", "-n"]).ok();
+    assert!(names.contains("tags") && !names.contains("late"), "{names}");
+    then(&["put", "tags", "a", "1"]).fails(2, &["read-only"]);
+    then(&["drop", "tags"]).fails(2, &["read-only"]);
+    kv(target, &["get", "tags", "a", "--snapshot", "none"]).fails(1, &["no snapshot"]);
+    kv(target, &["drop", "tags"]).ok();
+    assert_eq!(then(&["get", "tags", "a"]).ok(), "then");
+    kvfs(&["snapshot", "-s", target, "delete", "monday"]).ok();
+    kv(target, &["drop", "late"]).ok();
+}
+
+#[test]
+fn keys_in_bulk_and_of_a_snapshot_of_a_store_that_is_not_mounted() {
+    let world = World::new();
+    let store = world.store("store");
+    in_bulk(&store);
+    of_a_snapshot(&store);
+    kvfs(&["check", &store]).ok();
+}
+
+#[test]
+fn keys_in_bulk_and_of_a_snapshot_through_a_mount() {
+    if !can_mount("keys_in_bulk_and_of_a_snapshot_through_a_mount") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    in_bulk(&dir);
+    of_a_snapshot(&dir);
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["check", &store]).ok();
 }

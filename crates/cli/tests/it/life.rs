@@ -287,7 +287,7 @@ fn a_full_store_takes_writes_again_after_deleting() {
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         drop(big);
         fs::remove_file(format!("{dir}/big")).unwrap();
-        // The kernel tells the daemon a moment later that nobody has the file open.
+        // The kernel tells the daemon a moment later that the file is open nowhere.
         let again = vec![0x5a; 20 << 20];
         wait_until("space", || fs::write(format!("{dir}/again"), &again).is_ok());
         assert_eq!(fs::read(format!("{dir}/again")).unwrap(), vec![0x5a; 20 << 20]);

@@ -2,12 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod changes;
 mod crash;
+mod defrag;
+mod foreign;
 mod help;
 mod kv;
 mod life;
 mod mount_errors;
+mod output;
 mod repair;
+mod revoked;
+mod sockets;
+mod space;
 mod stores;
 mod transactions;
 mod user;

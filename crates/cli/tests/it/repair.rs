@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvfs_kvdb::format::SUPERBLOCK_ADDRS;
 
-use crate::world::{World, fingerprint, kvfs};
+use crate::world::{World, can_mount, fingerprint, kvfs};
 
 const SECTOR: usize = 4096;
 const IN_USE: i32 = 3;
@@ -98,4 +98,102 @@ fn the_zones_are_a_picture() {
         serde_json::from_str(&kvfs(&["stats", "--zones", "--json", &store]).ok()).unwrap();
     assert_eq!(json["zones"][0]["use"], "superblocks");
     assert_eq!(json["zones"].as_array().unwrap().len() as u64, json["zones.present"].as_u64().unwrap());
+}
+
+/// Damages each tuple block that holds `words`, but not what the journal remembers of them.
+fn spoil_block_with(device: &Path, words: &[u8]) {
+    let mut bytes = fs::read(device).unwrap();
+    let (mut end, mut found) = (0, 0);
+    for (at, sector) in bytes.chunks_mut(SECTOR).enumerate() {
+        if sector.starts_with(b"KVtb") {
+            let len = u32::from_le_bytes(sector[8..12].try_into().unwrap()) as usize;
+            end = at + len.div_ceil(SECTOR);
+        }
+        if at < end && holds(sector, words) {
+            sector[100..130].fill(0xa5);
+            found += 1;
+        }
+    }
+    assert!(found > 0, "it is on the device");
+    fs::write(device, bytes).unwrap();
+}
+
+/// A block of a file that can be found again on the device.
+fn marked(block: u64) -> Vec<u8> {
+    format!("block {block:04} of big; ").into_bytes().into_iter().cycle().take(SECTOR).collect()
+}
+
+#[test]
+fn check_goes_on_behind_each_damaged_block_and_names_paths_and_a_repair_counts_each_loss_once() {
+    if !can_mount("check_goes_on_behind_each_damaged_block") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = world.mounted();
+    fs::create_dir(format!("{dir}/dir")).unwrap();
+    let big: Vec<u8> = (0..64).flat_map(marked).collect();
+    fs::write(format!("{dir}/dir/big"), &big).unwrap();
+    fs::write(format!("{dir}/dir/whole"), "whole").unwrap();
+    let row = |number: u32| format!("row-{number:04}");
+    for number in 0..600 {
+        fs::write(format!("{dir}/dir/{}", row(number)), format!("content of {}; ", row(number)).repeat(40))
+            .unwrap();
+    }
+    kvfs(&["kv", "put", "-s", &dir, "tags", "song", "artist"]).ok();
+    kvfs(&["kv", "put", "-s", &dir, "notes", "note", "a note on something"]).ok();
+    kvfs(&["umount", &dir]).ok();
+    let device = world.path("store/device");
+    for block in [7, 8, 21] {
+        spoil(&device, |sector| sector == marked(block));
+    }
+    for number in [100, 500] {
+        spoil_block_with(&device, format!("content of {}", row(number)).as_bytes());
+    }
+    spoil(&device, |sector| sector.starts_with(b"KVtb") && holds(sector, b"artist"));
+
+    let check = |target: &str| {
+        let checked = kvfs(&["check", "--json", target]);
+        assert_eq!(checked.code, Some(DAMAGED), "{checked:?}");
+        let json: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+        let of = |finding: &serde_json::Value, key: &str| finding[key].as_str().unwrap().to_owned();
+        let findings = json["findings"].as_array().unwrap().iter();
+        let told: Vec<String> =
+            findings.map(|finding| format!("{}: {}", of(finding, "place"), of(finding, "detail"))).collect();
+        assert!(json["checked"]["files"].as_u64().unwrap() > 400, "it went on: {json}");
+        told
+    };
+    let told = check(&store);
+    let expected = |line: &str| told.iter().any(|told| told == line);
+    assert!(expected("/dir/big: bytes 28672-36864 can't be read"), "{told:#?}");
+    assert!(expected("/dir/big: bytes 86016-90112 can't be read"), "{told:#?}");
+    assert!(expected("keyspace tags: up to 1 keys from song to song can't be read"), "{told:#?}");
+    let names: Vec<_> = told.iter().filter(|line| line.starts_with("between /dir/row-")).collect();
+    assert_eq!(names.len(), 2, "{told:#?}");
+    assert!(
+        names.iter().all(|line| line.ends_with("names (or rows of directories) can't be read")),
+        "{told:#?}"
+    );
+    // What only follows from it is not told.
+    assert!(!told.iter().any(|line| line.contains("it counts") || line.contains("owns it")), "{told:#?}");
+    kvfs(&["mount", &store, &dir]).ok();
+    assert_eq!(check(&dir), told, "the same while it is mounted");
+    kvfs(&["check", "--repair", &store]).fails(IN_USE, &[&format!("is mounted on {dir}; unmount it first")]);
+    kvfs(&["umount", &dir]).ok();
+
+    let repaired = kvfs(&["check", "--repair", &store]);
+    assert_eq!(repaired.code, Some(IN_PART), "{repaired:?}");
+    let said = String::from_utf8_lossy(&repaired.stdout);
+    let lost: Vec<&str> = said.lines().filter(|line| line.starts_with("lost: ")).collect();
+    let once = |words: &str| lost.iter().filter(|line| line.contains(words)).count() == 1;
+    assert!(once("/dir/big: bytes 28672-36864, 86016-90112 of the file"), "{said}");
+    assert!(once("keyspace tags: up to 1 keys"), "{said}");
+    assert_eq!(lost.len(), 4, "{said}");
+    assert!(said.contains(", 4 lost"), "{said}");
+    kvfs(&["check", &store]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    let read = fs::read(format!("{dir}/dir/big")).unwrap();
+    let good = |block: usize| read[block * SECTOR..][..SECTOR] == big[block * SECTOR..][..SECTOR];
+    assert!((0..64).all(|block| good(block) != [7, 8, 21].contains(&block)));
+    assert_eq!(fs::read(format!("{dir}/dir/whole")).unwrap(), b"whole");
+    kvfs(&["umount", &dir]).ok();
 }

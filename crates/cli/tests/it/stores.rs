@@ -56,6 +56,41 @@ fn mkfs_keeps_what_it_finds() {
 }
 
 #[test]
+fn mkfs_on_a_file_with_contents_keeps_and_names_them() {
+    let world = World::new();
+    let (image, store) = (world.text("image"), world.text("store"));
+    let mut ext4 = vec![0; 128 << 10];
+    ext4[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    let mut late = vec![0; 1 << 20];
+    late.push(b'x');
+    let cases: [(&[u8], &str); 7] = [
+        (b"x", "data"),
+        (b"Dear diary, nothing of this is longer than 4 KiB.", "data"),
+        (&[0; 100], "data"),
+        (b"#!/bin/sh\nexit\n", "script"),
+        (b"\x1f\x8b\x08 and so on", "gzip"),
+        (&ext4, "ext4"),
+        (&late, "data"),
+    ];
+    for (contents, name) in cases {
+        fs::write(&image, contents).unwrap();
+        kvfs(&["mkfs", &store, "--device", &image, "--size", "256M"])
+            .fails(IN_USE, &[name, "--force", &image]);
+        assert_eq!(fs::read(&image).unwrap(), contents);
+        assert!(!Path::new(&store).exists(), "nothing is left behind");
+    }
+    let other = world.store("other");
+    let device = format!("{other}/device");
+    kvfs(&["mkfs", &store, "--device", &device, "--size", "256M"])
+        .fails(IN_USE, &["a kvfs store", "--force"]);
+    assert!(kvfs(&["check", &other]).ok().starts_with("clean"));
+    // Room that was reserved and never written holds nothing.
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    kvfs(&["mkfs", &store, "--device", &image, "--size", "256M"]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+}
+
+#[test]
 fn mkfs_refuses_what_makes_no_sense() {
     let world = World::new();
     let store = world.text("store");

@@ -8,33 +8,33 @@ use std::process::Command;
 use crate::world::{KVFS, Run, World, can_mount, daemons_of, is_mounted, kvfs, run};
 
 const DENIED: i32 = 7;
-/// "nobody" on every Linux.
-const NOBODY: u32 = 65534;
+/// The user `nobody` on every Linux.
+pub(crate) const NOBODY: u32 = 65534;
 /// Set where a test runs again in a namespace.
 const NAMESPACE: &str = "KVFS_TEST_NAMESPACE";
 
-fn as_nobody(args: &[&str]) -> Run {
-    let who = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", KVFS];
-    run(Command::new("setpriv").args(who).args(args).current_dir("/"))
+pub(crate) fn as_nobody(args: &[&str]) -> Run {
+    let options = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", KVFS];
+    run(Command::new("setpriv").args(options).args(args).current_dir("/"))
 }
 
 /// Whether a process may become another user, and that user may run the binary and mount.
-fn can_be_nobody(test: &str) -> bool {
+pub(crate) fn can_be_nobody(test: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED {test}: needs root, to become somebody else");
+        eprintln!("SKIPPED {test}: needs root, to become another user");
         return false;
     }
     let probe = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", KVFS, "version"])
         .output();
     if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED {test}: needs setpriv, and a binary that everybody may run");
+        eprintln!("SKIPPED {test}: needs setpriv, and a binary that every user may run");
         return false;
     }
     true
 }
 
-/// Whether the body of `test` may go on here, with a `/dev/fuse` that fusermount3 may open for anybody, as
+/// Whether the body of `test` may go on here, with a `/dev/fuse` that fusermount3 may open for every user, as
 /// distributions have it. Where the machine's is closed, the test runs again in a mount namespace of its own
 /// with an open one, and the machine's stays as it is.
 fn fusermount_works(test: &str) -> bool {
@@ -66,7 +66,7 @@ fn fusermount_works(test: &str) -> bool {
     false
 }
 
-fn give(path: &str) {
+pub(crate) fn give(path: &str) {
     chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
 }
 
@@ -99,13 +99,13 @@ fn an_ordinary_user_mounts_and_unmounts() {
     as_nobody(&["mount", "--create", "--size", "256M", &store, &dir]).ok();
     assert!(is_mounted(&dir));
     let as_user = |script: &str| {
-        let who = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", "sh", "-ec", script];
-        run(Command::new("setpriv").args(who).current_dir("/"))
+        let options = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", "sh", "-ec", script];
+        run(Command::new("setpriv").args(options).current_dir("/"))
     };
     as_user(&format!("echo hello > {dir}/file; mkdir {dir}/sub; chmod 700 {dir}/sub")).ok();
     assert_eq!(as_user(&format!("cat {dir}/file; stat -c %u {dir}/file")).ok(), "hello\n65534\n");
     as_nobody(&["kv", "put", "-s", &dir, "tags", "a", "1"]).ok();
-    // Not even root looks into the mount of a user who has not let others in.
+    // Not even root looks into the mount of a user that has not let others in.
     assert_eq!(fs::read_dir(&dir).unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
     as_nobody(&["umount", &dir]).ok();
     assert!(!is_mounted(&dir));

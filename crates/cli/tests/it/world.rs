@@ -46,7 +46,7 @@ impl Run {
     }
 }
 
-/// Waits until `reached`; polls, since the kernel tells nobody of mounts and exits of strangers.
+/// Waits until `reached`; polls, since the kernel reports no mounts or exits of unrelated processes.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     let clock = SystemClock::new();

@@ -25,13 +25,19 @@ pub enum OpenError {
         /// What was to be opened.
         path: PathBuf,
     },
-    /// The rights of the process do not suffice, or the file system is read-only.
+    /// The rights of the process do not suffice.
     #[error("no permission to open {}: {source}; check its owner and mode", path.display())]
     Permission {
         /// What was to be opened.
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// The medium can't be written to.
+    #[error("{} can only be read: it lies on a read-only file system, or is a read-only device; mount it with -o ro", path.display())]
+    ReadOnly {
+        /// What was to be opened.
+        path: PathBuf,
     },
     /// The path names a directory, socket, pipe or character device.
     #[error("{} is neither a regular file nor a block device", path.display())]
@@ -71,7 +77,8 @@ impl OpenError {
         match errno {
             Errno::BUSY | Errno::WOULDBLOCK | Errno::TXTBSY => Self::InUse { path },
             Errno::NOENT => Self::NotFound { path },
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::Permission { path, source: errno.into() },
+            Errno::ROFS => Self::ReadOnly { path },
+            Errno::ACCESS | Errno::PERM => Self::Permission { path, source: errno.into() },
             Errno::ISDIR | Errno::NXIO => Self::NotAFileOrBlockDevice { path },
             Errno::EXIST => Self::Exists { path },
             _ => Self::Io { path, source: errno.into() },
@@ -105,31 +112,41 @@ pub(super) struct Opened {
     pub(super) is_block_device: bool,
 }
 
-/// Opens what is at `path` and locks it.
-pub(super) fn open(path: &Path, access: Access) -> Result<Opened, OpenError> {
-    let of_errno = |errno| OpenError::of_errno(path, errno);
-    let found = fs::stat(path).map_err(of_errno)?;
+/// Opens what is at `reach` and locks it; errors call it `name`.
+pub(super) fn open(reach: &Path, name: &Path, access: Access) -> Result<Opened, OpenError> {
+    let of_errno = |errno| OpenError::of_errno(name, errno);
+    let found = fs::stat(reach).map_err(of_errno)?;
+    let kind = FileType::from_raw_mode(found.st_mode);
+    if access == Access::ReadWrite && kind == FileType::BlockDevice && is_read_only(found.st_rdev) {
+        return Err(OpenError::ReadOnly { path: name.to_owned() });
+    }
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     flags |= if access == Access::ReadOnly { OFlags::RDONLY } else { OFlags::RDWR };
-    match FileType::from_raw_mode(found.st_mode) {
+    match kind {
         // O_EXCL on a block device claims it, and fails while a file system on it is mounted.
         FileType::BlockDevice if access == Access::ReadWrite => flags |= OFlags::EXCL,
         FileType::RegularFile | FileType::BlockDevice => {}
         // Not even opened: opening a tape rewinds it.
-        _ => return Err(OpenError::NotAFileOrBlockDevice { path: path.to_owned() }),
+        _ => return Err(OpenError::NotAFileOrBlockDevice { path: name.to_owned() }),
     }
-    let file = retry(|| fs::open(path, flags, Mode::empty())).map_err(of_errno)?;
+    let file = retry(|| fs::open(reach, flags, Mode::empty())).map_err(of_errno)?;
     lock(&file, access).map_err(of_errno)?;
-    describe(path, file)
+    describe(name, file)
 }
 
-/// Makes a new, empty file and locks it.
-pub(super) fn create(path: &Path) -> Result<Opened, OpenError> {
-    let of_errno = |errno| OpenError::of_errno(path, errno);
+/// Whether the kernel refuses writes to a block device: some open all the same.
+fn is_read_only(device: u64) -> bool {
+    let (major, minor) = (fs::major(device), fs::minor(device));
+    std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|text| text.starts_with(b"1"))
+}
+
+/// Makes a new, empty file at `reach` and locks it; errors call it `name`.
+pub(super) fn create(reach: &Path, name: &Path) -> Result<Opened, OpenError> {
+    let of_errno = |errno| OpenError::of_errno(name, errno);
     let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    let file = retry(|| fs::open(path, flags, Mode::RUSR | Mode::WUSR)).map_err(of_errno)?;
+    let file = retry(|| fs::open(reach, flags, Mode::RUSR | Mode::WUSR)).map_err(of_errno)?;
     lock(&file, Access::ReadWrite).map_err(of_errno)?;
-    describe(path, file)
+    describe(name, file)
 }
 
 /// Makes the name of a new file survive a power cut.

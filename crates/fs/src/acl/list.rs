@@ -2,7 +2,7 @@
 //!
 //! Purpose: the rules of POSIX 1003.1e draft 17 as Linux has them, without a file system around them.
 //! Thread safety: plain values. Invariant: an [`Acl`] is valid: owner, owning group and others once each, in the
-//! order of the tags, and a mask where anybody else is named.
+//! order of the tags, and a mask where any other user or group is named.
 
 use bytes::Bytes;
 use zerocopy::little_endian::{U16, U32};
@@ -13,8 +13,8 @@ use crate::{FsError, Result};
 /// Version of the form in which lists are set and got.
 const VERSION: u32 = 2;
 
-/// Whom an entry is about who has no number of his own in it.
-const NOBODY: u32 = u32::MAX;
+/// The number in an entry that names no user or group (Linux: `ACL_UNDEFINED_ID`).
+const UNDEFINED_ID: u32 = u32::MAX;
 
 const RIGHTS: u16 = 0o7;
 
@@ -76,7 +76,7 @@ impl Acl {
         }
         let entries = raw.iter().map(|raw| {
             let is_named = matches!(raw.tag.get(), USER | GROUP);
-            let id = if is_named { raw.id.get() } else { NOBODY };
+            let id = if is_named { raw.id.get() } else { UNDEFINED_ID };
             Entry { tag: raw.tag.get(), rights: raw.rights.get(), id }
         });
         let acl = Self(entries.collect());
@@ -86,7 +86,7 @@ impl Acl {
     fn is_valid(&self) -> bool {
         let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
         let is_sound = |entry: &Entry| match entry.tag {
-            USER | GROUP => entry.id != NOBODY,
+            USER | GROUP => entry.id != UNDEFINED_ID,
             OWNER | OWNING_GROUP | MASK | OTHERS => true,
             _ => false,
         };
@@ -122,7 +122,7 @@ impl Acl {
         }
         if !self.0.iter().any(|entry| entry.tag == MASK) {
             let rights = (self.permissions() >> 3) as u16 & RIGHTS;
-            self.0.push(Entry { tag: MASK, rights, id: NOBODY });
+            self.0.push(Entry { tag: MASK, rights, id: UNDEFINED_ID });
         }
         self.0.extend(hidden);
         self.0.sort_by_key(|entry| entry.tag);
@@ -132,6 +132,25 @@ impl Acl {
     /// Whether it says no more than permission bits do.
     pub(crate) fn is_minimal(&self) -> bool {
         self.0.iter().all(|entry| matches!(entry.tag, OWNER | OWNING_GROUP | OTHERS))
+    }
+
+    /// Whether a user other than the owner, in these groups, has all these rights to a file of the group `gid`.
+    pub(crate) fn allows(&self, uid: u32, groups: &[u32], gid: u32, rights: u16) -> bool {
+        let mask = self.0.iter().find(|entry| entry.tag == MASK).map_or(RIGHTS, |mask| mask.rights);
+        let has = |entry: &Entry| entry.rights & rights == rights;
+        if let Some(own) = self.0.iter().find(|entry| entry.tag == USER && entry.id == uid) {
+            return own.rights & mask & rights == rights;
+        }
+        let mut of_groups = self.0.iter().filter(|entry| match entry.tag {
+            OWNING_GROUP => groups.contains(&gid),
+            GROUP => groups.contains(&entry.id),
+            _ => false,
+        });
+        match of_groups.next() {
+            // Any one of them may have the rights.
+            Some(first) => (has(first) || of_groups.any(has)) && mask & rights == rights,
+            None => self.0.iter().any(|entry| entry.tag == OTHERS && has(entry)),
+        }
     }
 
     /// The permission bits that go with it: those of the group are the mask's, where there is one.

@@ -1,6 +1,6 @@
 //! POSIX access-control lists: attributes that permission bits follow, and that new files inherit.
 //!
-//! Purpose: a list is kept as the extended attribute by whose name Linux knows it. Who may do what is the front
+//! Purpose: a list is kept as the extended attribute by whose name Linux knows it. Deciding on access is the front
 //! end's business (the kernel of a FUSE mount reads the lists and decides); what is done here is what a file system
 //! has to do: check what is set, keep lists and permission bits in agreement, hand default lists down.
 //!
@@ -8,6 +8,7 @@
 //! files without one cost no store access; the permission bits are those of the access list where there is one; a
 //! list that says no more than permission bits do is not kept.
 
+mod access;
 mod list;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,7 @@ const S_ISGID: u32 = 0o2000;
 /// Which of an inode's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AclKind {
-    /// Who may use it.
+    /// Which users may use it.
     Access,
     /// What is handed down to what is made in it; directories only.
     Default,
@@ -50,8 +51,8 @@ impl AclKind {
         }
     }
 
-    /// A list as somebody sees it who knows no other user and group than these: a kernel's namespace can't say whom
-    /// else an entry is about.
+    /// A list as a caller sees it that knows no other user and group than these: a kernel's namespace has no number for
+    /// the others that an entry may name.
     ///
     /// # Errors
     /// `Invalid`, `NotSupported` for what is no list.
@@ -99,7 +100,7 @@ impl Inherited {
 
 impl FileSystem {
     /// Sets a list, or takes it away (a value without entries). The permission bits follow an access list;
-    /// `clears_setgid`: who sets it is not in the file's group, so set-group-id goes.
+    /// `clears_setgid`: the caller is not in the file's group, so set-group-id goes.
     ///
     /// # Errors
     /// `Parked`; `Invalid` for what is no list; `NotSupported` for another version of lists, for symbolic links, and

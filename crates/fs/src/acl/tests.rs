@@ -27,11 +27,32 @@ fn lists_round_trip() {
     for entries in [&MINIMAL[..], &NAMED[..]] {
         assert_eq!(acl(entries).encode(), bytes(entries));
     }
-    // Whom the owner's entry is about needs no number.
+    // The owner's entry needs no number.
     let mut odd = MINIMAL;
     odd[0].2 = 7;
     assert_eq!(acl(&odd).encode(), bytes(&MINIMAL));
     assert_eq!(Acl::parse(&bytes(&[])).expect("stands for none"), None);
+}
+
+#[test]
+fn rights_of_a_list_are_those_that_linux_gives() {
+    let list = acl(&[
+        (1, 7, NONE),
+        (2, 7, 1000),
+        (2, 0, 1001),
+        (4, 4, NONE),
+        (8, 2, 50),
+        (0x10, 6, NONE),
+        (0x20, 1, NONE),
+    ]);
+    let rights = |uid, groups: &[u32]| [4, 2, 1].map(|right| list.allows(uid, groups, 100, right));
+    assert_eq!(rights(1000, &[]), [true, true, false], "the mask takes the last one");
+    assert_eq!(rights(1001, &[100, 50]), [false; 3], "the entry of a user has the last word");
+    assert_eq!(rights(1002, &[100]), [true, false, false]);
+    assert_eq!(rights(1002, &[50]), [false, true, false]);
+    assert_eq!(rights(1002, &[50, 100]), [true, true, false], "any group will do");
+    assert!(!list.allows(1002, &[50, 100], 100, 6), "but one of them has to have all that is wanted");
+    assert_eq!(rights(1002, &[7]), [false, false, true]);
 }
 
 #[test]
@@ -42,7 +63,7 @@ fn what_is_no_list_is_refused() {
         entries.remove(index);
         errno(&bytes(&entries))
     };
-    assert_eq!(without(1), Ok(()), "a mask needs nobody who is named");
+    assert_eq!(without(1), Ok(()), "a mask needs no named entry");
     for needed in [0, 2, 4, 5] {
         assert_eq!(without(needed), Err(22), "entry {needed}");
     }
@@ -96,7 +117,7 @@ fn permissions_and_lists_follow_each_other() {
 }
 
 #[test]
-fn who_knows_no_others_sees_and_keeps_their_entries_out() {
+fn list_shown_to_a_namespace_keeps_unknown_entries_out() {
     let entries: [Raw; 6] =
         [(1, 7, NONE), (2, 5, 1000), (2, 6, 1001), (4, 4, NONE), (0x10, 6, NONE), (0x20, 1, NONE)];
     let all = acl(&entries);

@@ -5,8 +5,8 @@
 //! [`crate::MountOptions::lazytime`] it follows with the next change of the inode, at an fsync, a sync of everything,
 //! or after a day. A crash loses at most what waits. (Times of change travel in the batch that changes the inode
 //! anyway: to keep those back would save nothing, and what compares snapshots finds changed files by their rows.)
-//! So reading takes no names that anybody else could wait for; only the writer of the batch holds the times of the
-//! inodes in it, under increment, so that it can't undo a time that somebody sets meanwhile.
+//! So reading takes no names that another operation could wait for; only the writer of the batch holds the times of the
+//! inodes in it, under increment, so that it can't undo a time that an operation sets meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,8 @@ const LAZY_AGE_MAX: Duration = Duration::from_hours(24);
 /// Age of an access time after which `relatime` renews it (seconds).
 const RELATIME_AGE_S: i64 = 24 * 3600;
 
-/// Nodes with an access time that is not written yet. Each holds one reference.
+/// Nodes with an access time that is not written yet, and some of which it has been written, or is not needed any more: of
+/// those that wait, each has a flag that holds a reference ([`crate::node::NodeState::is_atime_pending`]).
 #[derive(Debug, Default)]
 pub(crate) struct LazyTimes {
     pending: Mutex<Pending>,
@@ -52,11 +53,14 @@ impl Pending {
 }
 
 impl FileSystem {
-    /// Somebody read the file, directory or link.
-    pub(crate) fn note_access(&self, node: &Arc<Node>) {
+    /// `caller` has read the file, directory or link.
+    pub(crate) fn note_access(&self, caller: &Caller, node: &Arc<Node>) {
         // Reading must never be a reason why a transaction conflicts.
         let is_main = self.is_main();
         if !is_main || self.options.read_only || self.options.atime == AtimePolicy::Noatime {
+            return;
+        }
+        if caller.keeps_atime || (self.options.nodiratime && node.directory.is_some()) {
             return;
         }
         let now = self.now();
@@ -76,11 +80,12 @@ impl FileSystem {
                 return;
             }
             header.atime = now;
-            if std::mem::replace(&mut state.is_atime_pending, true) {
+            if state.is_orphan() || std::mem::replace(&mut state.is_atime_pending, true) {
                 return;
             }
+            // Under the lock: whatever clears the flag gives it back.
+            node.keep();
         }
-        node.keep();
         let full = {
             let mut pending = self.lazy_times.pending.lock();
             pending.add(Arc::clone(node), self.shared.clock.monotonic());
@@ -118,21 +123,21 @@ impl FileSystem {
     }
 
     /// Writes the access time of one node, if it waits. The node stays queued, with nothing to be written. Not while
-    /// somebody is setting its times: that is written, too.
+    /// another operation is setting its times: that is written, too.
     pub(crate) fn write_lazy_time_of(&self, node: &Pin<'_>) -> Result<()> {
         if !node.state().is_atime_pending {
             return Ok(());
         }
         let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
         let Ok(_guard) = self.latch(&Caller::default(), &[Want::increment(name)]) else { return Ok(()) };
-        if node.is_rowless() {
+        if !node.state().is_atime_pending {
             return Ok(());
         }
         self.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
-    /// Writes the access times that wait, save those of inodes whose times somebody is setting. What could not be
-    /// written waits on.
+    /// Writes the access times that wait, save those of inodes whose times an operation is setting. What could not
+    /// be written waits on.
     pub(crate) fn write_lazy_times(&self) -> Result<()> {
         let Pending { nodes, since } = std::mem::take(&mut *self.lazy_times.pending.lock());
         if nodes.is_empty() {
@@ -140,30 +145,23 @@ impl FileSystem {
         }
         let caller = Caller::default();
         let (mut batch, mut guards) = (Batch::new(), Vec::with_capacity(nodes.len()));
-        let (mut staged, mut kept, mut done) = (Vec::with_capacity(nodes.len()), Vec::new(), Vec::new());
-        for node in nodes {
-            if !node.state().is_atime_pending {
-                // It has been written with something else.
-                done.push(node);
-                continue;
-            }
+        let (mut staged, mut kept) = (Vec::with_capacity(nodes.len()), Vec::new());
+        // Written with something else, or of a file that has gone: nothing waits.
+        for node in nodes.into_iter().filter(|node| node.state().is_atime_pending) {
             let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
             let Ok(guard) = self.latch(&caller, &[Want::increment(name)]) else {
                 kept.push(node);
                 continue;
             };
-            if node.is_rowless() {
-                // Nobody will read it: it waits for nothing.
-                node.state().is_atime_pending = false;
-                done.push(node);
-                continue;
-            }
-            guards.push(guard);
             let atime = {
                 let mut state = node.state();
-                state.is_atime_pending = false;
+                if !std::mem::take(&mut state.is_atime_pending) {
+                    continue;
+                }
                 state.header.atime
             };
+            // The flag's reference is this function's now.
+            guards.push(guard);
             let patch = RowPatch { atime: Some(TimePatch::Max(atime)), ..RowPatch::default() };
             let (keyspace, key) = node.row_address(&self.keyspaces);
             batch.merge(keyspace, key, patch.encode(node.inode));
@@ -173,14 +171,15 @@ impl FileSystem {
         for node in staged {
             let is_queued_anew =
                 result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
-            if is_queued_anew { done.push(node) } else { kept.push(node) }
+            if is_queued_anew { self.nodes.release(&node, 1) } else { kept.push(node) }
         }
         drop(guards);
         // What the store refused is due at once.
         let since = if result.is_ok() { self.shared.clock.monotonic() } else { since };
-        done.extend(self.keep_waiting(kept, since));
-        for node in done {
-            self.nodes.release(&node, 1);
+        for node in self.keep_waiting(kept, since) {
+            if std::mem::take(&mut node.state().is_atime_pending) {
+                self.nodes.release(&node, 1);
+            }
         }
         result
     }
@@ -195,10 +194,6 @@ impl FileSystem {
         let lost = kept.split_off(room);
         for node in kept {
             pending.add(node, since);
-        }
-        drop(pending);
-        for node in &lost {
-            node.state().is_atime_pending = false;
         }
         lost
     }

@@ -1,30 +1,25 @@
 //! Attributes.
 
 mod atime;
+mod privileges;
 
 pub(crate) use atime::LazyTimes;
+pub use privileges::Credentials;
+pub(crate) use privileges::{CAPABILITY, PrivilegeLoss, SET_ID};
 
 use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
 use crate::node::Node;
-use crate::schema::{BitsPatch, Header, RowFlags, RowPatch, TimePatch};
+use crate::schema::{BitsPatch, RowFlags, RowPatch, TimePatch};
+use crate::types::ShownPrivileges;
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
     namespace,
 };
 
-const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o010;
 const MODE_BITS: u32 = 0o7777;
-
-/// The set-id bits that a write, a truncation or a change of owner takes away: set-user-id always,
-/// set-group-id where the group may execute (else it marks mandatory locking).
-pub(crate) fn killed_set_id_bits(mode: u32) -> u32 {
-    let group = if mode & S_IXGRP != 0 { S_ISGID } else { 0 };
-    mode & (S_ISUID | group)
-}
 
 impl FileSystem {
     /// Attributes. Never parks; no store access.
@@ -35,11 +30,20 @@ impl FileSystem {
         let node = self.pin_node(node)?;
         self.lock_read(caller, &namespace::attribute_wants(node.inode))?;
         if node.directory.is_some() {
-            // Only who asks for them holds up entries that come and go.
+            // Only a caller that asks for the attributes holds up entries that come and go.
             self.lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
         }
         self.confirm_read()?;
-        Ok(node.attr())
+        Ok(self.shown(node.attr()))
+    }
+
+    /// What this view tells of attributes.
+    pub(crate) fn shown(&self, attr: Attr) -> Attr {
+        match self.shows {
+            ShownPrivileges::Everything => attr,
+            ShownPrivileges::NoDevices => attr.without_devices(),
+            ShownPrivileges::NoPrivileges => attr.without_devices().without_set_ids(),
+        }
     }
 
     /// Changes attributes, the size included, in one batch; returns them all.
@@ -58,13 +62,14 @@ impl FileSystem {
             }
         }
         let gate = self.gate();
-        let mut wants = setattr_wants(&node, changes);
+        let loss = privilege_loss(changes);
+        let mut wants = setattr_wants(&node, changes, loss);
         wants.extend(gate.want(node.inode).filter(|_| changes.size.is_some()));
         let mut guard = self.latch(caller, &wants)?;
         self.give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
-        let mut patch = plan(&header, changes, self.now());
+        let mut patch = plan(changes, self.now());
         if let Some(mode) = changes.mode
             && header.flags.has(RowFlags::ACCESS_ACL)
         {
@@ -73,14 +78,27 @@ impl FileSystem {
             self.stage_acl_of_mode(&mut batch, &header, mode)?;
         }
         if let Some(size) = changes.size {
-            self.stage_resize(&mut batch, &node, &header, size, &mut patch)?;
+            self.contents().stage_resize(&mut batch, &node, &header, size, &mut patch)?;
         }
+        self.stage_privilege_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
         Ok(node.attr())
     }
 }
 
-fn setattr_wants(node: &Node, changes: &SetAttr) -> Vec<Want<'static>> {
+/// A change of owner takes everything, unless it says what the mode is.
+fn privilege_loss(changes: &SetAttr) -> PrivilegeLoss {
+    let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+    if changes.kill_suidgid || (owner_changes && changes.mode.is_none()) {
+        PrivilegeLoss::All
+    } else if changes.size.is_some() {
+        PrivilegeLoss::Capability
+    } else {
+        PrivilegeLoss::None
+    }
+}
+
+fn setattr_wants(node: &Node, changes: &SetAttr, loss: PrivilegeLoss) -> Vec<Want<'static>> {
     let inode = node.inode;
     let name = |fields| LockName::Attributes { inode, fields };
     let sets_times = changes.atime.is_some() || changes.mtime.is_some() || changes.ctime.is_some();
@@ -90,8 +108,10 @@ fn setattr_wants(node: &Node, changes: &SetAttr) -> Vec<Want<'static>> {
         // The times of a directory also change with its entries.
         wants.push(times(LockName::Counters { directory: inode }));
     }
-    if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || changes.kill_suidgid {
+    if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
         wants.push(Want::exclusive(name(Fields::MODE)));
+    } else {
+        wants.extend(loss.want(inode));
     }
     if changes.size.is_some() {
         wants.push(Want::exclusive(name(Fields::SIZE)));
@@ -100,8 +120,8 @@ fn setattr_wants(node: &Node, changes: &SetAttr) -> Vec<Want<'static>> {
     wants
 }
 
-/// Everything but the size.
-fn plan(header: &Header, changes: &SetAttr, now: Timestamp) -> RowPatch {
+/// Everything but the size, and what privileges are lost.
+fn plan(changes: &SetAttr, now: Timestamp) -> RowPatch {
     let time = |time: SetTime| match time {
         SetTime::Now => now,
         SetTime::At(time) => time,
@@ -119,15 +139,7 @@ fn plan(header: &Header, changes: &SetAttr, now: Timestamp) -> RowPatch {
     if let Some(new) = changes.ctime {
         patch.ctime = Some(TimePatch::Set(new));
     }
-    let mut mode = changes.mode.map_or(header.mode, |mode| mode & MODE_BITS);
-    let owner_changes = changes.uid.is_some() || changes.gid.is_some();
-    let kills = changes.kill_suidgid || (owner_changes && changes.mode.is_none());
-    let clears = kills && header.kind != FileType::Directory;
-    if clears {
-        mode &= !killed_set_id_bits(mode);
-    }
-    // Also when it is the same already: in a transaction, setting it is an update like any other, and nobody
-    // may set a set-id bit while the owner changes.
-    patch.mode = (changes.mode.is_some() || clears).then(|| BitsPatch::set(mode));
+    // Also when it is the same already: in a transaction, setting it is an update like any other.
+    patch.mode = changes.mode.map(|mode| BitsPatch::set(mode & MODE_BITS));
     patch
 }

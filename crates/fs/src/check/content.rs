@@ -1,10 +1,10 @@
 //! Blocks and extended attributes against their owners.
 
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{BLOCK_BYTES, KeyRange, Keyspace, Read};
+use kvfs_store::{BLOCK_BYTES, Read};
 
-use super::CheckReport;
 use super::rows::{Owner, Rows};
+use super::{CheckReport, Unread};
 use crate::Result;
 use crate::acl::{Acl, AclKind, PERMISSIONS};
 use crate::schema::{Keyspaces, RowFlags};
@@ -25,30 +25,19 @@ fn owner(rows: &Rows, inode: u64) -> Option<&Owner> {
     rows.owners.binary_search_by_key(&inode, |owner| owner.inode).ok().map(|index| &rows.owners[index])
 }
 
-/// Walks all keys of a keyspace.
-fn for_each<R: Read + ?Sized>(read: &R, keyspace: Keyspace, mut see: impl FnMut(&[u8], &[u8])) -> Result<()> {
-    let mut cursor = read.cursor(keyspace, KeyRange::all())?;
-    cursor.next()?;
-    while let Some((key, value)) = cursor.entry() {
-        see(key, value);
-        progress::advance(value.len() as u64);
-        cursor.next()?;
-    }
-    Ok(())
-}
-
 /// Every block has an owner that counts it; nothing lies beyond the end of a file.
 pub(super) fn check_blocks<R: Read + ?Sized>(
     read: &R,
     keyspaces: &Keyspaces,
-    rows: &Rows,
+    (rows, unread): (&Rows, &Unread),
     report: &mut CheckReport,
 ) -> Result<()> {
     let mut counts: Vec<Seen> = Vec::new();
     let blocks: u64 = rows.owners.iter().map(|owner| owner.blocks).sum();
     progress::stage("comparing blocks", Unit::Bytes, blocks.saturating_mul(BLOCK_BYTES as u64));
-    for_each(read, keyspaces.data, |key, value| {
+    unread.for_each(read, (keyspaces.data, "data"), |key, value| {
         report.blocks += 1;
+        progress::advance(value.len() as u64);
         let Some((inode, block)) =
             split(key).and_then(|(inode, rest)| Some((inode, u64::from_be_bytes(rest.try_into().ok()?))))
         else {
@@ -59,9 +48,11 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
             Some(seen) if seen.inode == inode => seen.blocks += 1,
             _ => counts.push(Seen { inode, blocks: 1 }),
         }
-        check_block(rows, inode, block, value, report);
+        check_block((rows, unread), inode, block, value, report);
     })?;
-    for owner in rows.owners.iter().filter(|owner| owner.flags.has(RowFlags::BLOCKS)) {
+    let is_known =
+        |owner: &&Owner| owner.flags.has(RowFlags::BLOCKS) && !unread.may_hold("data", owner.inode);
+    for owner in rows.owners.iter().filter(is_known) {
         let found = counts
             .binary_search_by_key(&owner.inode, |seen| seen.inode)
             .map_or(0, |index| counts[index].blocks);
@@ -77,10 +68,20 @@ pub(super) fn check_blocks<R: Read + ?Sized>(
     Ok(())
 }
 
-fn check_block(rows: &Rows, inode: u64, block: u64, value: &[u8], report: &mut CheckReport) {
+fn check_block(
+    (rows, unread): (&Rows, &Unread),
+    inode: u64,
+    block: u64,
+    value: &[u8],
+    report: &mut CheckReport,
+) {
     let place = format!("block {block} of inode {inode}");
     let Some(owner) = owner(rows, inode).filter(|owner| owner.flags.has(RowFlags::BLOCKS)) else {
-        return report.problem(place, "no file owns it");
+        // Its file may be among what can't be read.
+        if !unread.is_in("meta") {
+            report.problem(place, "no file owns it");
+        }
+        return;
     };
     let start = block.saturating_mul(BLOCK_BYTES as u64);
     if start >= owner.size {
@@ -97,16 +98,23 @@ fn check_block(rows: &Rows, inode: u64, block: u64, value: &[u8], report: &mut C
 pub(super) fn check_xattrs<R: Read + ?Sized>(
     read: &R,
     keyspaces: &Keyspaces,
-    rows: &Rows,
+    (rows, unread): (&Rows, &Unread),
     report: &mut CheckReport,
 ) -> Result<()> {
     let mut lists: Vec<(u64, AclKind)> = Vec::new();
-    for_each(read, keyspaces.xattr, |key, value| {
+    unread.for_each(read, (keyspaces.xattr, "xattr"), |key, value| {
         report.xattrs += 1;
-        let place = || format!("extended attribute {}", key.escape_ascii());
+        progress::advance(value.len() as u64);
+        let place = || match split(key) {
+            Some((inode, name)) => format!("extended attribute {} of inode {inode}", name.escape_ascii()),
+            None => format!("extended attribute {}", key.escape_ascii()),
+        };
         let found = split(key).and_then(|(inode, name)| Some((owner(rows, inode)?, name)));
         let Some((owner, name)) = found.filter(|(owner, _)| owner.flags.has(RowFlags::XATTRS)) else {
-            return report.problem(place(), "no inode owns it");
+            if !unread.is_in("meta") {
+                report.problem(place(), "no inode owns it");
+            }
+            return;
         };
         if let Some(kind) = AclKind::by_name(name) {
             lists.push((owner.inode, kind));
@@ -115,7 +123,7 @@ pub(super) fn check_xattrs<R: Read + ?Sized>(
             }
         }
     })?;
-    for owner in &rows.owners {
+    for owner in rows.owners.iter().filter(|owner| !unread.may_hold("xattr", owner.inode)) {
         for kind in AclKind::ALL {
             if owner.flags.has(kind.flag()) && lists.binary_search(&(owner.inode, kind)).is_err() {
                 let name = kind.name().escape_ascii();

@@ -4,18 +4,23 @@
 
 use crate::schema::ROOT_INODE;
 
+/// Longest path that is told in full (bytes, at least): system calls take half of it.
+const PATH_LEN_MAX: usize = 8 << 10;
+
 /// Path of a directory; empty for the root. `above` knows in which directory it is, and its name there. Where it does
-/// not, or when there are `names_max` names already (a circle), the path begins with a number. O(names).
+/// not, or when there are `names_max` names already (a circle) or more than a reader takes in, the path begins with a number.
+/// O(names), and bounded.
 pub(crate) fn path_of<'n>(
     inode: u64,
     names_max: usize,
     above: impl Fn(u64) -> Option<(u64, &'n [u8])>,
 ) -> String {
-    let mut names = Vec::new();
+    let (mut names, mut bytes) = (Vec::new(), 0);
     let mut at = inode;
     while at != ROOT_INODE {
         match above(at) {
-            Some((parent, name)) if names.len() < names_max => {
+            Some((parent, name)) if names.len() < names_max && bytes < PATH_LEN_MAX => {
+                bytes += name.len() + 1;
                 names.push(name.escape_ascii().to_string());
                 at = parent;
             }
@@ -52,5 +57,7 @@ mod tests {
         assert_eq!(path_of(40, 4, above), "/(inode 40)");
         assert_eq!(path_of(30, 2, above), "/(inode 30)/y/x", "a circle");
         assert_eq!(or_root(path_of(ROOT_INODE, 4, above)), "/");
+        let deep = path_of(1_000_000, usize::MAX, |inode| Some((inode - 1, &b"name"[..])));
+        assert!(deep.len() < 9 << 10 && deep.starts_with("/(inode 9"), "{}", deep.len());
     }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use kvfs_kv::KeyspaceOwner;
+use kvfs_store::Read;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{KeyRange, Read};
 
-use super::{CheckReport, or_root, path_of};
+use super::{CheckReport, Unread, or_root, path_of};
 use crate::schema::{
-    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_keyspace, decode_received,
-    decode_receiving, inode_key, is_keyspace_key, parse_received_key, receiving_key, superblock_key,
+    Header, Keyspaces, Placement, ROOT_INODE, Row, RowFlags, Superblock, decode_private, decode_received,
+    decode_receiving, inode_key, is_keyspace_key, parse_private_key, parse_received_key, receiving_key,
+    superblock_key,
 };
-use crate::{FileType, Result};
+use crate::{FileType, FsError, Result};
 
 /// What must be true of an inode's blocks and attributes.
 #[derive(Debug, Clone, Copy)]
@@ -55,46 +57,55 @@ impl Rows {
     pub(super) fn scan<R: Read + ?Sized>(
         read: &R,
         keyspaces: &Keyspaces,
+        unread: &Unread,
         report: &mut CheckReport,
     ) -> Result<Self> {
         let mut rows = Self::default();
-        match read.get(keyspaces.meta, &superblock_key())? {
-            Some(bytes) => {
+        match read.get(keyspaces.meta, &superblock_key()) {
+            // Told with the damage; what it would say is not known.
+            Err(_) if unread.is_in("meta") => (rows.inode_next, rows.has_projects) = (u64::MAX, true),
+            Err(error) => return Err(error.into()),
+            Ok(Some(bytes)) => {
                 let superblock = Superblock::decode(&bytes)?;
                 (rows.inode_next, rows.has_projects) = (superblock.inode_next, superblock.has_projects);
             }
-            None => report.problem("file system", "there is no superblock record"),
+            Ok(None) => report.problem("file system", "there is no superblock record"),
         }
         progress::stage("comparing names", Unit::Items, 0);
-        let mut cursor = read.cursor(keyspaces.meta, KeyRange::all())?;
-        cursor.next()?;
-        while let Some((key, bytes)) = cursor.entry() {
+        unread.for_each(read, (keyspaces.meta, "meta"), |key, bytes| {
             progress::advance(1);
-            if is_keyspace_key(key) {
-                if let Err(error) = decode_keyspace(&key.escape_ascii().to_string(), bytes) {
-                    report.problem("keyspaces", error.to_string());
-                }
-            } else if let Some(name) = parse_received_key(key) {
-                if let Err(error) = decode_received(name, bytes) {
-                    report.problem("snapshots", error.to_string());
-                }
-            } else if key == &receiving_key()[..] {
-                if let Err(error) = decode_receiving(bytes) {
-                    report.problem("snapshots", error.to_string());
-                }
-            } else if key != &superblock_key()[..] {
-                rows.see(key, bytes, report);
-            }
-            cursor.next()?;
-        }
-        let mut cursor = read.cursor(keyspaces.orphans, KeyRange::all())?;
-        cursor.next()?;
-        while let Some((key, bytes)) = cursor.entry() {
+            rows.see_record(key, bytes, report);
+        })?;
+        unread.for_each(read, (keyspaces.orphans, "orphans"), |key, bytes| {
             rows.see_orphan(key, bytes, report);
-            cursor.next()?;
-        }
+        })?;
         rows.owners.sort_unstable_by_key(|owner| owner.inode);
         Ok(rows)
+    }
+
+    /// A key of `meta`: a row, or a record of the file system as a whole.
+    fn see_record(&mut self, key: &[u8], bytes: &[u8], report: &mut CheckReport) {
+        if is_keyspace_key(key) {
+            if let Err(error) =
+                KeyspaceOwner::decode(&key.escape_ascii().to_string(), bytes).map_err(FsError::from)
+            {
+                report.problem("keyspaces", error.to_string());
+            }
+        } else if let Some(name) = parse_received_key(key) {
+            if let Err(error) = decode_received(name, bytes) {
+                report.problem("snapshots", error.to_string());
+            }
+        } else if let Some(name) = parse_private_key(key) {
+            if let Err(error) = decode_private(name, bytes) {
+                report.problem("snapshots", error.to_string());
+            }
+        } else if key == &receiving_key()[..] {
+            if let Err(error) = decode_receiving(bytes) {
+                report.problem("snapshots", error.to_string());
+            }
+        } else if key != &superblock_key()[..] {
+            self.see(key, bytes, report);
+        }
     }
 
     fn see(&mut self, key: &[u8], bytes: &[u8], report: &mut CheckReport) {
@@ -199,8 +210,9 @@ impl Rows {
         }
     }
 
-    /// Compares what refers with what is referred to.
-    pub(super) fn compare(&self, report: &mut CheckReport) {
+    /// Compares what refers with what is referred to, as far as both can be read.
+    pub(super) fn compare(&self, unread: &Unread, report: &mut CheckReport) {
+        let misses_names = unread.is_in("meta");
         let mut inodes = self.inodes.clone();
         inodes.sort_unstable();
         for pair in inodes.windows(2).filter(|pair| pair[0] == pair[1]) {
@@ -208,23 +220,28 @@ impl Rows {
         }
         let is_rooted = self.rooted();
         for (&inode, directory) in &self.directories {
-            self.compare_directory(inode, directory, is_rooted.get(&inode) == Some(&true), report);
+            self.compare_directory(inode, directory, is_rooted.get(&inode) == Some(&true), unread, report);
         }
         for (&inode, linked) in &self.linked {
-            let place = linked.names.first().map_or_else(
-                || format!("inode {inode}"),
-                |(parent, name, _)| format!("{}/{}", self.path(*parent), name.escape_ascii()),
-            );
+            let place = || {
+                linked.names.first().map_or_else(
+                    || format!("inode {inode}"),
+                    |(parent, name, _)| format!("{}/{}", self.path(*parent), name.escape_ascii()),
+                )
+            };
             let Some(header) = &linked.header else {
-                report.problem(place, format!("it refers to inode {inode}, which has no row"));
+                if unread.may_hold("meta", inode) {
+                    continue;
+                }
+                report.problem(place(), format!("it refers to inode {inode}, which has no row"));
                 continue;
             };
             let names = linked.names.len();
-            if names == 0 || header.nlink as usize != names {
-                report.problem(&place, format!("link count {}, but {names} names", header.nlink));
+            if !misses_names && (names == 0 || header.nlink as usize != names) {
+                report.problem(place(), format!("link count {}, but {names} names", header.nlink));
             }
             if linked.names.iter().any(|(_, _, kind)| *kind != header.kind) {
-                report.problem(&place, format!("a name does not say that it is a {:?}", header.kind));
+                report.problem(place(), format!("a name does not say that it is a {:?}", header.kind));
             }
         }
     }
@@ -234,34 +251,41 @@ impl Rows {
         inode: u64,
         directory: &Directory,
         is_rooted: bool,
+        unread: &Unread,
         report: &mut CheckReport,
     ) {
-        let place = self.path(inode);
+        let (misses_names, misses_own) = (unread.is_in("meta"), unread.may_hold("meta", inode));
+        // Only where it is told: there may be many directories, deep down.
+        let place = || self.path(inode);
         let Some(header) = &directory.header else {
+            if misses_own {
+                return;
+            }
             let entries = directory.entries;
             return report
-                .problem(place, format!("directory inode {inode} has no row, but {entries} entries"));
+                .problem(place(), format!("directory inode {inode} has no row, but {entries} entries"));
         };
-        if header.size != directory.entries {
+        if header.size != directory.entries && !misses_own {
             report
-                .problem(&place, format!("it counts {} entries and has {}", header.size, directory.entries));
+                .problem(place(), format!("it counts {} entries and has {}", header.size, directory.entries));
         }
         let nlink = directory.subdirectories + 2;
-        if header.nlink != nlink {
-            report.problem(&place, format!("link count {} instead of {nlink}", header.nlink));
+        if header.nlink != nlink && !misses_own {
+            report.problem(place(), format!("link count {} instead of {nlink}", header.nlink));
         }
         let parent = match &directory.names[..] {
             [] if inode == ROOT_INODE => ROOT_INODE,
             [(parent, _)] if inode != ROOT_INODE => *parent,
+            [] if misses_names => return,
             names => {
-                return report.problem(place, format!("directory inode {inode} has {} names", names.len()));
+                return report.problem(place(), format!("directory inode {inode} has {} names", names.len()));
             }
         };
         if header.parent != parent {
-            report.problem(&place, format!("its parent is inode {parent}, but it says {}", header.parent));
+            report.problem(place(), format!("its parent is inode {parent}, but it says {}", header.parent));
         }
-        if !is_rooted {
-            report.problem(place, format!("directory inode {inode} is not below the root"));
+        if !is_rooted && !misses_names {
+            report.problem(place(), format!("directory inode {inode} is not below the root"));
         }
     }
 
@@ -275,7 +299,7 @@ impl Rows {
                 if let Some(&is_rooted) = known.get(&at) {
                     break is_rooted;
                 }
-                // For the time being: who comes by again, walks in a circle.
+                // For the time being: a walk that comes by again goes in a circle.
                 known.insert(at, false);
                 path.push(at);
                 match self.directories.get(&at).and_then(|directory| directory.names.first()) {

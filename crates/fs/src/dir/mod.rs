@@ -1,8 +1,10 @@
 //! Listing directories: one range scan of rows, decoded straight into the caller's buffer.
 
+mod ascent;
 mod cookies;
 
-pub(crate) use cookies::{BatchInProgress, CookieBook, Resume};
+pub(crate) use ascent::Ascent;
+pub(crate) use cookies::{CookieTable, Resume};
 
 use kvfs_txn::{LockName, Want};
 
@@ -41,27 +43,25 @@ impl FileSystem {
         }
         self.lock_read(caller, &[Want::shared(LockName::Entries { directory: node.inode })])?;
         if offset == 0 {
-            self.note_access(&node);
+            self.note_access(caller, &node);
         }
         if !list_dots(&node, offset, sink) {
             return Ok(());
         }
-        let (resume, mut reply) = {
-            let mut book = directory.cookies.lock();
-            let resume =
-                book.resolve(offset).ok_or(FsError::Invalid("a directory offset that was not given out"))?;
-            let reply = book.begin(offset, &resume.after);
-            (resume, reply)
-        };
-        // Attributes are locked one by one, when somebody looks at them.
+        let resume = directory.cookies.lock().resolve(offset);
+        let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
+        // Attributes are locked one by one, when the caller looks at them.
         let plus = plus && !self.locks_reads();
-        let result = self.list_entries(&node, &resume, plus, &mut reply, sink);
-        let has_entries = !reply.is_empty();
+        let mut has_entries = false;
+        let result = self.list_entries(&node, (offset, &resume), plus, &mut |entry| {
+            let filled = sink(entry);
+            has_entries |= filled != Fill::Full;
+            filled
+        });
         {
             let mut book = directory.cookies.lock();
-            let bytes_before = book.memory_bytes();
-            book.finish(reply);
-            self.nodes.note_resized(bytes_before, book.memory_bytes());
+            let (bytes_before, bytes) = book.tell_memory();
+            self.nodes.note_resized(bytes_before, bytes);
         }
         // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
         // Without counted lookups nothing is lost by answering the doom instead.
@@ -69,15 +69,10 @@ impl FileSystem {
         if has_entries { Ok(()) } else { result }
     }
 
-    fn list_entries(
-        &self,
-        node: &Pin<'_>,
-        resume: &Resume,
-        plus: bool,
-        reply: &mut BatchInProgress,
-        sink: Sink<'_>,
-    ) -> Result<()> {
+    /// `from`: the offset after which the listing goes on, and where that is.
+    fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), plus: bool, sink: Sink<'_>) -> Result<()> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
+        let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
         let epoch = self.nodes.epoch();
         let mut cursor =
@@ -90,24 +85,23 @@ impl FileSystem {
                 to_skip -= 1;
                 continue;
             }
-            let Some(offset) = reply.next_offset() else { return Ok(()) };
             let name = &key[prefix_len..];
             let row = Row::decode(key, bytes)?;
             let (inode, kind) = (row.inode(), row.kind());
             if !plus {
+                offset = directory.cookies.lock().offset_of(name, offset);
                 if sink(&DirEntry { name, inode, kind, offset, entry: None }) == Fill::Full {
                     return Ok(());
                 }
-                reply.push(name);
                 continue;
             }
             let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
             let entry = Some(Entry { node: NodeId(inode), generation: 0, attr });
+            offset = directory.cookies.lock().offset_of(name, offset);
             if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
                 return Ok(());
             }
             pin.count_lookup();
-            reply.push(name);
         }
     }
 
@@ -120,9 +114,9 @@ impl FileSystem {
         epoch: u64,
     ) -> Result<Option<(Pin<'_>, Attr)>> {
         let inode = row.inode();
-        let pin = match self.intern_row(parent, name, row, epoch)? {
+        let pin = match self.resolver().intern_row(parent, name, row, epoch)? {
             Some(pin) => pin,
-            None => match self.resolve(parent, name) {
+            None => match self.resolver().resolve(parent, name) {
                 Ok(pin) => pin,
                 Err(FsError::NotFound) => return Ok(None),
                 Err(error) => return Err(error),
@@ -130,7 +124,7 @@ impl FileSystem {
         };
         let state = pin.state();
         let is_listed = pin.inode == inode && !state.is_orphan();
-        let attr = state.header.attr();
+        let attr = self.shown(state.header.attr());
         drop(state);
         Ok(is_listed.then_some((pin, attr)))
     }

@@ -4,13 +4,15 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
-use super::{BLOCK, all_blocks, block_count, end_of};
+use super::{BLOCK, Contents, all_blocks, block_count, end_of};
+use crate::attr::PrivilegeLoss;
 use crate::node::Pin;
 use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
 use crate::{Caller, FallocateMode, FileSystem, FsError, NodeId, Result};
 
 impl FileSystem {
-    /// Allocates, punches or zeroes a range. See [`FallocateMode`] for what allocating means here.
+    /// Allocates, punches or zeroes a range. See [`FallocateMode`] for what allocating means here. Takes set-id bits away
+    /// as the caller's credentials say.
     ///
     /// # Errors
     /// `Invalid`, `FileTooLarge`, `NoSpace`, …
@@ -35,6 +37,8 @@ impl FileSystem {
             Want::increment(name(Fields::TIMES)),
             Want::exclusive(all_blocks(node.inode)),
         ];
+        let loss = PrivilegeLoss::AsCaller;
+        wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
         let mut names = self.latch(caller, &wants)?;
         self.give_row(&gate, &mut names, &node)?;
@@ -49,21 +53,24 @@ impl FileSystem {
                 keep_size
             }
             FallocateMode::PunchHole => {
-                self.stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
+                self.contents().stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
                 true
             }
             FallocateMode::ZeroRange { keep_size } => {
-                self.stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
+                self.contents().stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
                 keep_size
             }
         };
         if !keep_size && end > header.size {
-            self.stage_extension(&mut batch, &node, &header, end, &mut patch)?;
+            self.contents().stage_extension(&mut batch, &node, &header, end, &mut patch)?;
         }
+        self.stage_privilege_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
         self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
         Ok(())
     }
+}
 
+impl Contents<'_> {
     /// Extends the file after zeros may have been staged.
     fn stage_extension(
         &self,

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, ExtentKind, Op};
 
-use super::{BLOCK, block_count};
+use super::{BLOCK, Contents, block_count};
+use crate::Result;
 use crate::schema::{Header, RowFlags, block_prefix};
-use crate::{FileSystem, Result};
 
 /// Most bytes of one block that are put over what is there without reading it.
 const PATCH_BYTES_MAX: usize = 1024;
@@ -14,20 +14,20 @@ const PATCH_BYTES_MAX: usize = 1024;
 pub(super) enum Edge {
     /// `None`: it counts as zeros.
     Known(Option<Bytes>),
-    /// Nobody has looked; a patch will do.
+    /// It has not been read; a patch will do.
     Unread,
 }
 
 /// Says what the block of a number holds, of which so many bytes are overwritten.
 type FindEdge<'a> = &'a dyn Fn(u64, usize) -> Result<Edge>;
 
-impl FileSystem {
+impl Contents<'_> {
     /// A block as stored.
     pub(super) fn block(&self, inode: u64, block: u64) -> Result<Option<Bytes>> {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&block_prefix(inode));
         key[8..].copy_from_slice(&block.to_be_bytes());
-        Ok(self.read_view().get(self.keyspaces.data, &key)?)
+        Ok(self.read.get(self.keyspaces.data, &key)?)
     }
 
     /// Number of present blocks in `first .. end`. O(number of extents).
@@ -35,8 +35,7 @@ impl FileSystem {
         let prefix = block_prefix(inode);
         let (mut at, mut present) = (first, 0);
         while at < end {
-            let Some(extent) =
-                self.read_view().next_extent(self.keyspaces.data, &prefix, at, ExtentKind::Data)?
+            let Some(extent) = self.read.next_extent(self.keyspaces.data, &prefix, at, ExtentKind::Data)?
             else {
                 break;
             };
@@ -73,7 +72,7 @@ impl FileSystem {
         if is_beyond || is_covered {
             return Ok(Edge::Known(None));
         }
-        if self.is_main() && len <= PATCH_BYTES_MAX {
+        if self.is_main && len <= PATCH_BYTES_MAX {
             return Ok(Edge::Unread);
         }
         Ok(Edge::Known(self.block(header.inode, block)?))
@@ -150,7 +149,7 @@ impl FileSystem {
         to: usize,
     ) -> Result<()> {
         let is_present = !header.flags.has(RowFlags::SPARSE) && block < block_count(header.size);
-        if is_present && self.is_main() {
+        if is_present && self.is_main {
             self.stage_part(batch, header, block, from, vec![0; to - from].into());
         } else if let Some(old) = self.block(header.inode, block)? {
             let mut new = old.to_vec();

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::end_of;
+use crate::attr::PrivilegeLoss;
 use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Bytes copied by one call; the caller goes on.
@@ -10,7 +11,7 @@ const COPY_LEN_MAX: u64 = 4 << 20;
 
 impl FileSystem {
     /// Copies up to `length` bytes between files, at most 4 MiB; may copy less, like the system call.
-    /// What is copied is one atomic write.
+    /// What is copied is one atomic write, which takes set-id bits away as the caller's credentials say.
     ///
     /// # Errors
     /// `Invalid` for overlapping ranges of one file; else as reading and writing.
@@ -33,6 +34,7 @@ impl FileSystem {
         let mut buffer = vec![0; length];
         let length = self.read(caller, source, source_offset, &mut buffer)?;
         buffer.truncate(length);
-        self.write(caller, target, target_offset, Bytes::from(buffer), WriteFlags::default())
+        let (data, flags) = (Bytes::from(buffer), WriteFlags::default());
+        self.write_content(caller, target, target_offset, data, flags, PrivilegeLoss::AsCaller)
     }
 }

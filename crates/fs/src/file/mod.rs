@@ -5,7 +5,7 @@
 //! * Of a file with blocks, no block at or beyond the size is present, and the bytes of the last block
 //!   beyond the size are zero. Without the flag *sparse* every block below the size is present.
 //! * A file becomes inline again only when it is truncated to nothing: so a file that grows and shrinks
-//!   around the threshold isn't converted back and forth, and never while somebody relies on its blocks.
+//!   around the threshold isn't converted back and forth, and never while an operation relies on its blocks.
 //!
 //! Names: a write holds its range of blocks exclusively and size and times under increment (both only
 //! grow, by maximum); inline content is one granule, all blocks; conversion, truncating and appending hold
@@ -13,11 +13,14 @@
 
 mod allocate;
 mod blocks;
+mod content;
 mod copy;
 mod read;
 mod resize;
 mod seek;
 mod write;
+
+pub(crate) use content::Contents;
 
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::LockName;

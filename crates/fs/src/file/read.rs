@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::Want;
 
-use super::{BLOCK, all_blocks, blocks_name};
+use super::{BLOCK, Contents, all_blocks, blocks_name};
 use crate::node::Pin;
 use crate::schema::block_prefix;
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
@@ -17,6 +17,15 @@ impl FileSystem {
     /// `IsDirectory`, store errors.
     pub fn read(&self, caller: &Caller, node: NodeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let node = self.pin_file(node)?;
+        let length = self.read_settled(caller, &node, offset, buffer)?;
+        if length > 0 {
+            // It may write, and so wait for space, which commits and writers need not wait for.
+            self.note_access(caller, &node);
+        }
+        Ok(length)
+    }
+
+    fn read_settled(&self, caller: &Caller, node: &Pin<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let _settled = self.nodes.settled();
         if offset >= node.header().size || buffer.is_empty() {
             return Ok(0);
@@ -29,7 +38,7 @@ impl FileSystem {
             return Ok(0);
         }
         if header.is_inline() {
-            let content = self.inline_content(&node)?;
+            let content = self.contents().inline_content(node)?;
             let start = offset as usize;
             let Some(wanted) = content.get(start..start + length) else {
                 return Err(FsError::corrupt(
@@ -39,17 +48,27 @@ impl FileSystem {
             };
             buffer[..length].copy_from_slice(wanted);
             if start + length == content.len() {
-                // Whoever reads to the end keeps it: the kernel in its page cache.
-                self.nodes.drop_content(&node);
+                // A reader that has read to the end keeps the content itself: the kernel in its page cache.
+                self.nodes.drop_content(node);
             }
         } else {
-            self.read_blocks(node.inode, offset, length, buffer)?;
+            self.contents().read_blocks(node.inode, offset, length, buffer)?;
         }
         self.confirm_read()?;
-        self.note_access(&node);
         Ok(length)
     }
 
+    /// Inline content or the target of a link, for a caller that holds no names.
+    pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
+        let _settled = self.nodes.settled();
+        let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
+        let content = self.contents().inline_content(node)?;
+        self.confirm_read()?;
+        Ok(content)
+    }
+}
+
+impl Contents<'_> {
     /// Reads `length` bytes; uses the rest of `buffer` as room for whole blocks.
     fn read_blocks(&self, inode: u64, offset: u64, length: usize, buffer: &mut [u8]) -> Result<()> {
         let (prefix, data) = (block_prefix(inode), self.keyspaces.data);
@@ -57,21 +76,12 @@ impl FileSystem {
         let skew = (offset % BLOCK) as usize;
         let whole = (skew + length).next_multiple_of(BLOCK_BYTES);
         if skew == 0 && whole <= buffer.len() {
-            return Ok(self.read_view().read_blocks(data, &prefix, first, &mut buffer[..whole])?);
+            return Ok(self.read.read_blocks(data, &prefix, first, &mut buffer[..whole])?);
         }
         // One read at one position, so that no write is seen in part.
         let mut blocks = vec![0; whole];
-        self.read_view().read_blocks(data, &prefix, first, &mut blocks)?;
+        self.read.read_blocks(data, &prefix, first, &mut blocks)?;
         buffer[..length].copy_from_slice(&blocks[skew..skew + length]);
         Ok(())
-    }
-
-    /// Inline content or the target of a link, for a caller that holds no names.
-    pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
-        let _settled = self.nodes.settled();
-        let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
-        let content = self.inline_content(node)?;
-        self.confirm_read()?;
-        Ok(content)
     }
 }

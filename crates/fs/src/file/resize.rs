@@ -4,12 +4,12 @@ use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch};
 
 use super::blocks::padded;
-use super::{BLOCK, block_count};
+use super::{BLOCK, Contents, block_count};
+use crate::Result;
 use crate::node::Pin;
 use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
-use crate::{FileSystem, Result};
 
-impl FileSystem {
+impl Contents<'_> {
     /// Adds a change of the size to batch and patch. The size and all blocks are held exclusively.
     pub(crate) fn stage_resize(
         &self,

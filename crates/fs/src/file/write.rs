@@ -5,10 +5,10 @@ use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::blocks::{Edge, padded};
-use super::{BLOCK, all_blocks, block_count, blocks_name, end_of};
-use crate::attr::killed_set_id_bits;
+use super::{BLOCK, Contents, all_blocks, block_count, blocks_name, end_of};
+use crate::attr::PrivilegeLoss;
 use crate::node::Pin;
-use crate::schema::{BitsPatch, ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
+use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
 use crate::{Append, Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Most bytes of one write.
@@ -30,6 +30,24 @@ impl FileSystem {
         data: Bytes,
         flags: WriteFlags,
     ) -> Result<Written> {
+        let loss = if flags.is_writeback && !flags.kill_suidgid {
+            PrivilegeLoss::None
+        } else {
+            PrivilegeLoss::by_request(flags.kill_suidgid)
+        };
+        self.write_content(caller, node, offset, data, flags, loss)
+    }
+
+    /// As [`Self::write`], where `loss` says what it takes away of the file's privileges.
+    pub(super) fn write_content(
+        &self,
+        caller: &Caller,
+        node: NodeId,
+        offset: u64,
+        data: Bytes,
+        flags: WriteFlags,
+        loss: PrivilegeLoss,
+    ) -> Result<Written> {
         if data.len() > WRITE_LEN_MAX {
             return Err(FsError::Invalid("a write of more than 16 MiB"));
         }
@@ -40,6 +58,7 @@ impl FileSystem {
         }
         let gate = self.gate();
         let mut wants = attribute_wants(node.inode, flags);
+        wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
         let mut guard = self.latch_to_write(caller, &wants, flags.is_writeback)?;
         self.give_row(&gate, &mut guard, &node)?;
@@ -67,17 +86,15 @@ impl FileSystem {
         let mut batch = Batch::new();
         let times = if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.now()) };
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
-        if flags.kill_suidgid {
-            let killed = killed_set_id_bits(header.mode);
-            // Also where none is set now: whoever sets one meanwhile must conflict.
-            patch.mode = Some(BitsPatch { and: !killed, or: 0 });
-        }
         let bytes = data.len() as u64;
-        self.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
+        self.stage_privilege_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
+        self.contents().stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
         let position = self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
         Ok(Written { offset, bytes, position })
     }
+}
 
+impl Contents<'_> {
     fn stage_write(
         &self,
         batch: &mut Batch,
@@ -114,7 +131,7 @@ impl FileSystem {
         let flags = if is_sparse { RowFlags::BLOCKS | RowFlags::SPARSE } else { RowFlags::BLOCKS };
         let present = if is_sparse { old_blocks + (last - first) } else { old_blocks.max(last) };
         patch.blocks = Some(NumberPatch::Set(present));
-        // Also of an empty file: whoever writes inline content by a snapshot from before must notice.
+        // Also of an empty file: a transaction that writes inline content on an older snapshot must see the conflict.
         patch.content = Some(ContentPatch::Replace(Bytes::new()));
         *patch = std::mem::take(patch).with_flags(flags, RowFlags::default());
         Ok(())
@@ -137,15 +154,12 @@ impl FileSystem {
 
 fn attribute_wants(inode: u64, flags: WriteFlags) -> Vec<Want<'static>> {
     let name = |fields| LockName::Attributes { inode, fields };
-    let mut wants = Vec::with_capacity(3);
+    let mut wants = Vec::with_capacity(4);
     if flags.append == Append::No {
         wants.push(Want::increment(name(Fields::SIZE)));
     } else {
         wants.push(Want::exclusive(name(Fields::SIZE)));
     }
     wants.push(Want::increment(name(Fields::TIMES)));
-    if flags.kill_suidgid {
-        wants.push(Want::exclusive(name(Fields::MODE)));
-    }
     wants
 }

@@ -101,7 +101,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         inherited.stage(self, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
-        // An orphan only when there is one: who drops an orphan's node has it reaped.
+        // An orphan only when there is one: an orphan is reaped when its node is dropped.
         let node = self.intern_new(header, &|| Location::Own, None);
         let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
         node.relocate(Location::Orphan);
@@ -131,7 +131,7 @@ impl FileSystem {
             if exclusive {
                 return Err(FsError::Exists);
             }
-            let node = self.resolve(&parent, name)?;
+            let node = self.resolver().resolve(&parent, name)?;
             self.lock_read(caller, &attribute_wants(node.inode))?;
             return Ok((answer(&node), false));
         }
@@ -152,13 +152,19 @@ impl FileSystem {
         }
         let patch = counters(header.btime, 1, i32::from(is_directory));
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), patch.encode(parent.inode));
-        // Nobody can know the inode before the batch is visible, and then they find this node.
+        // No other operation can know the inode before the batch is visible, and then it finds this node.
         let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
         let node = self.intern_new(header, &|| parent.entry(name), part);
         let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
         node.state().touched(position);
         parent.update(&patch, position);
         Ok((answer(&node), true))
+    }
+
+    /// A whiteout that `caller` leaves in `parent`.
+    pub(super) fn new_whiteout(&self, caller: &Caller, parent: &Pin<'_>) -> Result<(Header, Inherited)> {
+        let new = New { kind: FileType::CharDevice, mode: 0, rdev: 0, target: b"" };
+        self.new_header(caller, parent, &new)
     }
 
     /// Puts the node of a new inode into the table.
@@ -210,13 +216,12 @@ impl FileSystem {
     /// # Errors
     /// `Invalid` when it is none.
     pub fn readlink(&self, caller: &Caller, node: NodeId) -> Result<Bytes> {
-        let _ = caller;
         let node = self.pin_node(node)?;
         if node.kind != FileType::Symlink {
             return Err(FsError::Invalid("not a symbolic link"));
         }
         let target = self.latched_content(caller, &node)?;
-        self.note_access(&node);
+        self.note_access(caller, &node);
         Ok(target)
     }
 }

@@ -7,7 +7,7 @@ use super::lookup::answer;
 use super::{check_name, counters, entry_wants, row_wants};
 use crate::node::{Location, Pin};
 use crate::quota::expect_same_project;
-use crate::schema::{Placement, Row, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
+use crate::schema::{Placement, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
 use crate::view::Names;
 use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp};
 
@@ -87,7 +87,7 @@ impl FileSystem {
             }
             patch = patch.with_flags(RowFlags::default(), RowFlags::LINKABLE);
             patch.apply(&mut header);
-            let content = self.inline_content(node)?;
+            let content = self.contents().inline_content(node)?;
             batch.delete(self.keyspaces.orphans, inode_key(node.inode));
             batch.put(meta, new_key.to_vec(), encode_row(&header, &content));
             return Ok(Linked::Named(patch));
@@ -97,31 +97,12 @@ impl FileSystem {
             Want::exclusive(LockName::Entry { directory: parent.inode, name: &name }),
             Want::shared(LockName::Placement { directory: parent.inode }),
         ])?;
-        let content = self.inline_content(node)?;
+        let content = self.contents().inline_content(node)?;
         patch.apply(&mut header);
         batch.put(meta, old_key, encode_inode_link(node.inode, node.kind));
         batch.put(meta, Placement::own_subtree(node.inode).own_key(), encode_row(&header, &content));
         batch.put(meta, new_key.to_vec(), encode_inode_link(node.inode, node.kind));
         Ok(Linked::Moved(patch))
-    }
-
-    /// The inline content of a file or the target of a symbolic link, as stored. Latches on its row (all
-    /// attributes or blocks) are held, or it is known not to change.
-    pub(crate) fn inline_content(&self, node: &Pin<'_>) -> Result<bytes::Bytes> {
-        let header = node.header();
-        let has_content = matches!(node.kind, FileType::Regular | FileType::Symlink);
-        if !has_content || !header.is_inline() || header.size == 0 {
-            return Ok(bytes::Bytes::new());
-        }
-        if let Some(content) = node.known_content() {
-            return Ok(content);
-        }
-        let (keyspace, key) = node.row_address(&self.keyspaces);
-        let bytes = self.read_view().get(keyspace, &key)?.ok_or_else(|| {
-            FsError::corrupt(format!("inode {}", node.inode), format!("no row under {}", key.escape_ascii()))
-        })?;
-        let (_, content) = Row::decode_own(node.inode, &bytes)?;
-        Ok(bytes.slice_ref(content))
     }
 }
 

@@ -8,6 +8,7 @@ mod link;
 mod lookup;
 mod remove;
 mod rename;
+mod resolve;
 
 use kvfs_txn::{Fields, LockName, Want};
 

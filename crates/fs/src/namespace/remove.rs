@@ -40,7 +40,7 @@ impl FileSystem {
         let (parent, part) = self.pin_directory(parent)?;
         let gate = self.gate();
         let mut guard = self.latch(caller, &entry_wants(parent.inode, name))?;
-        let victim = self.resolve(&parent, name)?;
+        let victim = self.resolver().resolve(&parent, name)?;
         match (victim.kind == FileType::Directory, directory) {
             (true, false) => return Err(FsError::IsDirectory),
             (false, true) => return Err(FsError::NotDirectory),
@@ -79,7 +79,7 @@ impl FileSystem {
             batch.merge(keyspace, key, patch.encode(victim.inode));
             return Ok(Removal::Unlinked(patch));
         }
-        let content = self.inline_content(victim)?;
+        let content = self.contents().inline_content(victim)?;
         header.nlink = 0;
         header.ctime = now.max(header.ctime);
         header.flags = RowFlags(header.flags.0 & !RowFlags::LINKABLE.0);

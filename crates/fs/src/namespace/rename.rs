@@ -9,6 +9,7 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use super::remove::{finish_removal, removal_wants};
 use super::{check_name, counters, entry_wants, row_wants};
+use crate::dir::Ascent;
 use crate::node::{DirectoryPart, Node, Pin};
 use crate::quota::{Gate, expect_same_project};
 use crate::schema::{Header, ROOT_INODE, Row, RowPatch, encode_row};
@@ -48,11 +49,11 @@ enum Moved {
 }
 
 impl FileSystem {
-    /// Renames or swaps. One batch; a tree's size does not matter. O(depth) for a directory that gets
+    /// Renames or swaps, or leaves a whiteout. One batch; a tree's size does not matter. O(depth) for a directory that gets
     /// another parent.
     ///
     /// # Errors
-    /// `NotFound`, `Exists` (`NoReplace`), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
+    /// `NotFound`, `Exists` (`NoReplace`), `QuotaExceeded` (a whiteout), `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory
     /// into itself), `OtherProject`, …
     pub fn rename(
         &self,
@@ -90,7 +91,10 @@ impl FileSystem {
         }
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
-            (_, replaced) => self.move_over(&gate, &source, &target, &moving, replaced.as_ref()),
+            (_, replaced) => {
+                let whiteout = mode.leaves_whiteout().then_some(caller);
+                self.move_over(&gate, &source, &target, &moving, replaced.as_ref(), whiteout)
+            }
         }
     }
 
@@ -100,17 +104,18 @@ impl FileSystem {
         target: &Side<'_, '_>,
         mode: RenameMode,
     ) -> Result<(Found<'_>, Option<Found<'_>>)> {
-        let (node, row) = self.resolve_row(source.parent, source.name)?;
+        let (node, row) = self.resolver().resolve_row(source.parent, source.name)?;
         let moving = Found { node, row };
-        let replaced = match self.resolve_row(target.parent, target.name) {
+        let replaced = match self.resolver().resolve_row(target.parent, target.name) {
             Ok((node, row)) => Some(Found { node, row }),
             Err(FsError::NotFound) => None,
             Err(error) => return Err(error),
         };
         match (mode, &replaced) {
-            (RenameMode::NoReplace, Some(_)) => Err(FsError::Exists),
             (RenameMode::Exchange, None) => Err(FsError::NotFound),
-            (RenameMode::Replace, Some(other)) if other.node.inode != moving.node.inode => {
+            (RenameMode::Exchange, Some(_)) => Ok((moving, replaced)),
+            (_, Some(_)) if !mode.replaces() => Err(FsError::Exists),
+            (_, Some(other)) if other.node.inode != moving.node.inode => {
                 match (moving.is_directory(), other.is_directory()) {
                     (true, false) => Err(FsError::NotDirectory),
                     (false, true) => Err(FsError::IsDirectory),
@@ -128,6 +133,7 @@ impl FileSystem {
         target: &Side<'_, '_>,
         moving: &Found<'_>,
         replaced: Option<&Found<'_>>,
+        whiteout: Option<&Caller>,
     ) -> Result<()> {
         let now = self.now();
         let mut batch = Batch::new();
@@ -135,20 +141,33 @@ impl FileSystem {
             Some(other) => Some(self.stage_removal(gate, &mut batch, &other.node, now)?),
             None => None,
         };
-        batch.delete(self.keyspaces.meta, source.directory.placement.key(source.name));
+        let old_key = source.directory.placement.key(source.name);
+        let whiteout = if let Some(caller) = whiteout {
+            let (mut header, inherited) = self.new_whiteout(caller, source.parent)?;
+            inherited.stage(self, &mut header, &mut batch);
+            batch.put(self.keyspaces.meta, old_key, encode_row(&header, b""));
+            Some((caller, header))
+        } else {
+            batch.delete(self.keyspaces.meta, old_key);
+            None
+        };
         let moved = self.stage_move(&mut batch, moving, target, now)?;
         let subdirectories = i32::from(moving.is_directory());
         let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
         let entries = i64::from(replaced.is_none());
+        let entries_left = if whiteout.is_some() { 0 } else { -1 };
         let changes = if source.parent.inode == target.parent.inode {
-            vec![(source, counters(now, entries - 1, -subdirectories_replaced))]
+            vec![(source, counters(now, entries + entries_left, -subdirectories_replaced))]
         } else {
             vec![
-                (source, counters(now, -1, -subdirectories)),
+                (source, counters(now, entries_left, -subdirectories)),
                 (target, counters(now, entries, subdirectories - subdirectories_replaced)),
             ]
         };
-        let position = self.apply_with_counters(batch, &changes)?;
+        let position = self.apply_with_counters(batch, &changes, |batch| match &whiteout {
+            Some((caller, header)) => self.apply_counted(gate, caller, batch, None, Some(header)),
+            None => self.apply(batch),
+        })?;
         if let (Some(other), Some(removal)) = (replaced, removal) {
             finish_removal(&other.node, removal, position);
         }
@@ -173,7 +192,7 @@ impl FileSystem {
         } else {
             vec![(source, counters(now, 0, subdirectories)), (target, counters(now, 0, -subdirectories))]
         };
-        let position = self.apply_with_counters(batch, &changes)?;
+        let position = self.apply_with_counters(batch, &changes, |batch| self.apply(batch))?;
         finish_move(moving, moved, target, position);
         finish_move(other, moved_back, source, position);
         Ok(())
@@ -184,12 +203,13 @@ impl FileSystem {
         &self,
         mut batch: Batch,
         changes: &[(&Side<'_, '_>, RowPatch)],
+        apply: impl FnOnce(Batch) -> Result<Position>,
     ) -> Result<Position> {
         for (side, patch) in changes {
             let key = side.directory.placement.own_key();
             batch.merge(self.keyspaces.meta, key, patch.encode(side.parent.inode));
         }
-        let position = self.apply(batch)?;
+        let position = apply(batch)?;
         for (side, patch) in changes {
             side.parent.update(patch, position);
         }
@@ -210,7 +230,7 @@ impl FileSystem {
         if moving.holds_attributes() {
             let mut header = moving.node.header();
             patch.apply(&mut header);
-            batch.put(meta, new_key, encode_row(&header, &self.inline_content(&moving.node)?));
+            batch.put(meta, new_key, encode_row(&header, &self.contents().inline_content(&moving.node)?));
             return Ok(Moved::Row(header));
         }
         batch.put(meta, new_key, moving.row.clone());
@@ -230,8 +250,10 @@ impl FileSystem {
         if directory.is_orphan() {
             return Err(FsError::NotFound);
         }
+        let mut ascent = Ascent::default();
         while header.inode != ROOT_INODE {
-            let above = self.by_own_row(header.parent)?;
+            ascent.step(header.inode)?;
+            let above = self.resolver().by_own_row(header.parent)?;
             if above.is_orphan() {
                 return Err(FsError::NotFound);
             }

@@ -8,19 +8,21 @@
 //! store access or another node's lock.
 //!
 //! Invariants:
-//! * Whoever changes an inode's row holds its node in the table from before reading until after applying,
-//!   and updates the node before letting go of the latch. So a node's attributes are never stale.
+//! * An operation that changes an inode's row must hold its node in the table from before reading until after
+//!   applying, and update the node before it releases the latch. So a node's attributes are never stale.
 //! * A row that was read from the store becomes a node only if, since before the read, no node that had
 //!   been changed left the table ([`NodeTable::epoch`]): else the row might be older than such a change.
 //!   So looking up and listing take no latch.
 //! * A node's count of references (lookups, operations, children) is above 0 while it is needed; a child
 //!   keeps its parent, so paths can always be computed.
 
+mod known;
 mod state;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub use known::KnownNode;
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 pub(crate) use table::{DeadOrphan, Intern, NodeTable};

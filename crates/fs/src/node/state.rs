@@ -10,8 +10,9 @@ use kvfs_store::{Keyspace, Position};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::NodeTable;
-use crate::dir::CookieBook;
+use crate::dir::CookieTable;
 use crate::schema::{Header, Keyspaces, Placement, RowPatch, inode_key};
+use crate::xattr::XattrUsage;
 use crate::{Attr, FileType};
 
 /// Where an inode's name and row are.
@@ -37,7 +38,7 @@ pub(crate) enum Location {
         /// Inline content. Never changes.
         content: Bytes,
     },
-    /// A directory that was reached by its number: it has a name, which nobody has asked for. What is above
+    /// A directory that was reached by its number: it has a name, which has not been looked up. What is above
     /// it stands in its header.
     Unnamed,
 }
@@ -87,12 +88,43 @@ pub(crate) struct NodeState {
     pub(crate) changed_at: Position,
     /// Whether the row changed since the node came into the table.
     pub(crate) modified: bool,
-    /// Whether the access time is newer than the row's, and the node queued for writing it.
+    /// Whether the access time is newer than the row's, and the node queued for writing it: then one reference is this
+    /// flag's, and whatever clears it gives that back. Never of an orphan, whose times nothing will read.
     pub(crate) is_atime_pending: bool,
     /// Whether a commit has moved the end of the file since the front end was told of it.
     pub(crate) is_end_moved: bool,
+    /// What the extended attributes come to, where that is known.
+    pub(crate) xattr_usage: Option<XattrUsage>,
     /// Nothing on the main line, where rows change only through nodes.
     pub(crate) verified: Verified,
+    /// Whether it is known to have no capabilities.
+    pub(crate) absence: Absence,
+}
+
+/// What a node knows of an extended attribute that the file does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Absence {
+    is_known: bool,
+    /// Number of changes after which nothing was known; wraps.
+    changes: u32,
+}
+
+impl Absence {
+    /// Whether it is known.
+    pub(crate) fn is_known(self) -> bool {
+        self.is_known
+    }
+
+    /// The store was asked when this was `as_of`, and had none.
+    pub(crate) fn learn(&mut self, as_of: Self) {
+        // Else one may have come since.
+        self.is_known = self.changes == as_of.changes;
+    }
+
+    /// One may have come.
+    pub(crate) fn forget(&mut self) {
+        *self = Self { is_known: false, changes: self.changes.wrapping_add(1) };
+    }
 }
 
 impl NodeState {
@@ -104,6 +136,10 @@ impl NodeState {
     /// Records a committed change.
     pub(crate) fn update(&mut self, patch: &RowPatch, position: Position) {
         patch.apply(&mut self.header);
+        if patch.flags.is_some() {
+            // Setting an extended attribute sets a flag.
+            self.absence.forget();
+        }
         self.touched(position);
     }
 
@@ -121,7 +157,7 @@ pub(crate) struct DirectoryPart {
     /// Inode numbers set aside for files of this directory, so that files created together lie together.
     pub(crate) inode_group: Mutex<Range<u64>>,
     /// Offsets given out by listings.
-    pub(crate) cookies: Mutex<CookieBook>,
+    pub(crate) cookies: Mutex<CookieTable>,
 }
 
 impl DirectoryPart {

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use kvfs_store::Position;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
+use super::state::Absence;
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
+use crate::fair_lock::{FairLock, ReadGuard};
 use crate::schema::Header;
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
 
@@ -70,7 +72,7 @@ pub(crate) struct Intern<'a> {
     pub(crate) changed_at: Position,
 }
 
-/// An orphan that nobody knows any more, and what it leaves elsewhere.
+/// An orphan that has no node in the table, and what it leaves elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeadOrphan {
     pub(crate) header: Header,
@@ -84,12 +86,12 @@ pub(crate) struct NodeTable {
     /// Held exclusively while a commit becomes visible; see [`NodeTable::publish`].
     publishing: RwLock<()>,
     /// Held exclusively from before a commit becomes visible until the nodes hold its changes.
-    settling: RwLock<()>,
+    settling: FairLock<()>,
     nodes: AtomicU64,
     bytes: AtomicU64,
     /// Next shard to sweep.
     hand: AtomicUsize,
-    /// Orphans that nobody knows any more.
+    /// Orphans that have no node in the table, to be reaped.
     dead: Mutex<Vec<DeadOrphan>>,
     node_bytes_max: u64,
     content_bytes_max: u64,
@@ -101,7 +103,7 @@ impl NodeTable {
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             epoch: AtomicU64::new(0),
             publishing: RwLock::new(()),
-            settling: RwLock::new(()),
+            settling: FairLock::new(()),
             nodes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
@@ -123,13 +125,14 @@ impl NodeTable {
     }
 
     /// While this is held, what the nodes say and what the store holds is from the same side of every commit:
-    /// for whoever reads both. Nested calls are fine.
-    pub(crate) fn settled(&self) -> RwLockReadGuard<'_, ()> {
-        self.settling.read_recursive()
+    /// for readers of both. Nested calls are fine. A commit waits for those that hold it: not for longer than one
+    /// read takes.
+    pub(crate) fn settled(&self) -> ReadGuard<'_, ()> {
+        self.settling.read()
     }
 
-    /// To be held over [`NodeTable::publish`] and all that brings the nodes up to date. Waits for reads that are
-    /// under way.
+    /// The caller must hold it over [`NodeTable::publish`] and all that brings the nodes up to date. Waits for reads
+    /// that are under way.
     pub(crate) fn settle(&self) -> RwLockWriteGuard<'_, ()> {
         self.settling.write()
     }
@@ -166,7 +169,7 @@ impl NodeTable {
     }
 
     /// The known node of that inode, or a new one made of a row that was read after `epoch`. `None`: the
-    /// row may be out of date; read again. A row that nobody else can know yet has no `epoch`.
+    /// row may be out of date; read again. A row that no other thread can know yet has no `epoch`.
     pub(crate) fn intern(&self, row: Intern<'_>, epoch: Option<u64>) -> Option<Pin<'_>> {
         let inode = row.header.inode;
         let padded = self.shard(inode);
@@ -193,7 +196,9 @@ impl NodeTable {
             modified: false,
             is_atime_pending: false,
             is_end_moved: false,
+            xattr_usage: None,
             verified: Verified::default(),
+            absence: Absence::default(),
         };
         let node = Arc::new(Node {
             inode,
@@ -246,10 +251,18 @@ impl NodeTable {
         }
     }
 
-    /// Moves a node; see [`Pin::relocate`].
+    /// Moves a node; see [`Pin::relocate`]. The access time of an orphan waits no longer: it must not keep the node, whose
+    /// end may be what makes room for writing times.
     pub(super) fn relocate(&self, node: &Arc<Node>, location: Location) {
         let new_bytes = node_bytes(&location, None);
-        let old = std::mem::replace(&mut node.state.lock().location, location);
+        let (old, was_waiting) = {
+            let mut state = node.state.lock();
+            let old = std::mem::replace(&mut state.location, location);
+            (old, state.is_orphan() && std::mem::take(&mut state.is_atime_pending))
+        };
+        if was_waiting {
+            self.release(node, 1);
+        }
         self.bytes.fetch_add(new_bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(node_bytes(&old, None), Ordering::Relaxed);
         if let Location::Entry { parent, .. } = old {
@@ -306,7 +319,7 @@ impl NodeTable {
     /// Removes a node without references; returns its parent, one of whose references is to be given back.
     fn remove(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
         let mut shard = self.shard(node.inode).shard.write();
-        // Somebody may have found it in the meantime, or removed it before.
+        // Another thread may have found it in the meantime, or removed it before.
         let is_current = shard.nodes.get(&node.inode).is_some_and(|current| Arc::ptr_eq(current, node));
         if !is_current || node.references.load(Ordering::Acquire) != 0 {
             return None;
@@ -335,7 +348,7 @@ impl NodeTable {
         self.bytes.load(Ordering::Relaxed) + bytes as u64 <= self.node_bytes_max
     }
 
-    /// Takes up to `count_max` orphans that nobody knows any more.
+    /// Takes up to `count_max` orphans that have no node in the table.
     pub(crate) fn take_dead(&self, count_max: usize) -> Vec<DeadOrphan> {
         let mut dead = self.dead.lock();
         let keep = dead.len().saturating_sub(count_max);
@@ -347,7 +360,7 @@ impl NodeTable {
         self.dead.lock().extend(orphans);
     }
 
-    /// Number of orphans that nobody knows any more.
+    /// Number of orphans that have no node in the table and wait to be reaped.
     pub(crate) fn dead_count(&self) -> usize {
         self.dead.lock().len()
     }

@@ -1,14 +1,14 @@
 //! Orphans: inodes without a name, and the reaper that ends them.
 //!
-//! Losing the last name moves a row to `orphans`, whether or not somebody holds the file open: the node
-//! table knows (a node leaves it when the kernel forgot it), and it queues what nobody knows any more. What
+//! Losing the last name moves a row to `orphans`, whether or not the file is open: the node table knows (a node
+//! leaves it when the kernel has forgotten it), and it queues orphans whose nodes have left it. What
 //! a crash leaves in `orphans` is reaped when the file system is opened.
 //!
 //! An inode of which nothing but its row is stored would leave nothing behind, so it needs no row there: all that is
-//! left of it is its node, which keeps its content. It gets a row when somebody changes it after all.
+//! left of it is its node, which keeps its content. It gets a row when an operation changes it after all.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one, since who stages
-//! it holds latches on the inode's attributes and has called [`FileSystem::give_row`] under them.
+//! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one: an operation that
+//! stages it must hold latches on the inode's attributes and have called [`FileSystem::give_row`] under them.
 
 use kvfs_store::{Batch, KeyRange};
 
@@ -95,7 +95,7 @@ impl FileSystem {
             return Ok(());
         }
         names.try_extend(&removal_wants(node))?;
-        let (header, content) = (node.header(), self.inline_content(node)?);
+        let (header, content) = (node.header(), self.contents().inline_content(node)?);
         let mut batch = Batch::new();
         batch.put(self.keyspaces.orphans, inode_key(node.inode), encode_row(&header, &content));
         let position = self.apply_return(gate, batch, &header)?;
@@ -108,7 +108,7 @@ impl FileSystem {
     fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) {
         let Header { inode, flags, .. } = orphan.header;
         if flags.has(RowFlags::BLOCKS) {
-            self.stage_block_deletion(batch, inode, 0, u64::MAX);
+            self.contents().stage_block_deletion(batch, inode, 0, u64::MAX);
         }
         if flags.has(RowFlags::XATTRS) {
             batch.delete_range(self.keyspaces.xattr, inode_key(inode), inode_key(inode + 1));
@@ -116,7 +116,7 @@ impl FileSystem {
         batch.delete(self.keyspaces.orphans, inode_key(inode));
     }
 
-    /// Queues everything in `orphans`: right after opening, when nobody knows any node.
+    /// Queues everything in `orphans`. Called right after opening, when the table has no node of an orphan.
     pub(crate) fn queue_leftovers(&self) -> Result<()> {
         let mut cursor = self.read_view().cursor(self.keyspaces.orphans, KeyRange::all())?;
         let mut orphans = Vec::new();

@@ -1,8 +1,8 @@
 //! Counting what operations change, and refusing what limits forbid.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: whoever changes an inode's space under the gate holds its owner shared
-//! (among `MODE`), and says so in the row's patch: so a change of owner or project, which holds it exclusively, moves exactly
-//! what there is, among operations as among transactions.
+//! Thread safety: as [`FileSystem`]. Invariant: an operation that changes an inode's space under the gate must hold its
+//! owner shared (among `MODE`), and say so in the row's patch: so a change of owner or project, which holds it
+//! exclusively, moves exactly what there is, among operations as among transactions.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use kvfs_txn::{Fields, LockName, Want};
 use parking_lot::RwLockReadGuard;
 
 use super::record::{self, Part};
-use super::table::Heed;
+use super::table::QuotaCheck;
 use super::{QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{Header, RowFlags, RowPatch};
 use crate::view::{Origin, TxnView, each_change};
 use crate::{Caller, FileSystem, FileType, FsError, Result};
 
-/// What is added to somebody's usage.
+/// What is added to the usage of a user, a group or a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) kind: QuotaKind,
@@ -53,8 +53,8 @@ pub(super) fn usage_of(header: &Header) -> Usage {
     Usage { bytes: i64::try_from(bytes).unwrap_or(i64::MAX), inodes: 1 }
 }
 
-/// Whose an inode with these attributes is.
-pub(super) fn payers(header: &Header) -> impl Iterator<Item = (QuotaKind, u32)> + use<> {
+/// The accounts that an inode with these attributes counts in.
+pub(super) fn charged_accounts(header: &Header) -> impl Iterator<Item = (QuotaKind, u32)> + use<> {
     let project = (header.project != 0).then_some((QuotaKind::Project, header.project));
     [(QuotaKind::User, header.uid), (QuotaKind::Group, header.gid)].into_iter().chain(project)
 }
@@ -63,7 +63,7 @@ pub(super) fn payers(header: &Header) -> impl Iterator<Item = (QuotaKind, u32)> 
 fn changes(before: Option<&Header>, after: Option<&Header>) -> Vec<Change> {
     let mut changes: Vec<Change> = Vec::new();
     let mut add = |header: &Header, sign: fn(Usage, Usage) -> Usage| {
-        for (kind, id) in payers(header) {
+        for (kind, id) in charged_accounts(header) {
             let usage = usage_of(header);
             match changes.iter_mut().find(|change| (change.kind, change.id) == (kind, id)) {
                 Some(change) => change.usage = sign(change.usage, usage),
@@ -82,9 +82,9 @@ fn changes(before: Option<&Header>, after: Option<&Header>) -> Vec<Change> {
 }
 
 impl FileSystem {
-    /// To be held from before an operation takes its names until its batch is applied.
+    /// The caller must hold it from before an operation takes its names until its batch is applied.
     pub(crate) fn gate(&self) -> Gate<'_> {
-        // Never twice: who turns quotas on waits for those who have it, and new ones for him.
+        // Never twice in one thread: the thread that turns quotas on waits for the holders, and new ones wait for it.
         Gate(self.shared.quotas.read())
     }
 
@@ -101,20 +101,20 @@ impl FileSystem {
         after: Option<&Header>,
     ) -> Result<Position> {
         let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
-        self.apply_changes(quotas, self.heed(caller.uid), batch, &changes(before, after))
+        self.apply_changes(quotas, self.quota_check(caller.uid), batch, &changes(before, after))
     }
 
     /// Applies a batch that ends these inodes.
     pub(crate) fn apply_ends(&self, gate: &Gate<'_>, batch: Batch, ends: &[Header]) -> Result<Position> {
         let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
         let changes: Vec<Change> = ends.iter().flat_map(|header| changes(Some(header), None)).collect();
-        self.apply_changes(quotas, Heed::NOTHING, batch, &changes)
+        self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes)
     }
 
     /// Applies a batch that has an inode be counted again whose end was none.
     pub(crate) fn apply_return(&self, gate: &Gate<'_>, batch: Batch, header: &Header) -> Result<Position> {
         let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
-        self.apply_changes(quotas, Heed::NOTHING, batch, &changes(None, Some(header)))
+        self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes(None, Some(header)))
     }
 
     /// As [`Self::apply_to_node`], for patches that may change owner or space.
@@ -126,19 +126,19 @@ impl FileSystem {
         node: &Pin<'_>,
         patch: RowPatch,
     ) -> Result<Position> {
-        self.apply_heeding(gate, self.heed(caller.uid), batch, node, patch)
+        self.apply_checked(gate, self.quota_check(caller.uid), batch, node, patch)
     }
 
-    /// The limits that `uid` is kept by. Root is no exception for projects: their limits are those of a place, such as
+    /// The limits that are checked for `uid`. Root is no exception for projects: their limits are those of a place, such as
     /// a container's. A restore brings back what was there.
-    pub(super) fn heed(&self, uid: u32) -> Heed {
-        Heed { owners: uid != 0, projects: !self.restores() }
+    pub(super) fn quota_check(&self, uid: u32) -> QuotaCheck {
+        QuotaCheck { owners: uid != 0, projects: !self.restores() }
     }
 
-    pub(super) fn apply_heeding(
+    pub(super) fn apply_checked(
         &self,
         gate: &Gate<'_>,
-        heed: Heed,
+        check: QuotaCheck,
         mut batch: Batch,
         node: &Pin<'_>,
         mut patch: RowPatch,
@@ -153,7 +153,7 @@ impl FileSystem {
         }
         patch.is_counted = true;
         let patch = self.stage_patch(&mut batch, node, &patch);
-        let position = self.apply_changes(quotas, heed, batch, &changes)?;
+        let position = self.apply_changes(quotas, check, batch, &changes)?;
         self.tell_node(node, &patch, position);
         Ok(position)
     }
@@ -161,7 +161,7 @@ impl FileSystem {
     fn apply_changes(
         &self,
         quotas: &Quotas,
-        heed: Heed,
+        check: QuotaCheck,
         mut batch: Batch,
         changes: &[Change],
     ) -> Result<Position> {
@@ -171,12 +171,12 @@ impl FileSystem {
         }
         let now = self.now().seconds;
         if let Origin::Txn(view) = &self.origin {
-            quotas.accounts.check(changes, &view.pending_usage, heed, now)?;
+            quotas.accounts.check(changes, &view.pending_usage, check, now)?;
             let position = self.apply(batch)?;
             view.pending_usage.add(changes);
             return Ok(position);
         }
-        quotas.accounts.charge(changes, heed, now)?;
+        quotas.accounts.charge(changes, check, now)?;
         self.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
@@ -195,7 +195,7 @@ impl FileSystem {
             changes.push(Change { kind, id, usage });
             Ok(())
         })?;
-        quotas.accounts.charge(&changes, self.heed(uid), self.now().seconds)?;
+        quotas.accounts.charge(&changes, self.quota_check(uid), self.now().seconds)?;
         Ok(changes)
     }
 
@@ -207,6 +207,6 @@ impl FileSystem {
     }
 }
 
-/// What refuses an operation while somebody is in the way who is to end first.
+/// What refuses an operation while transactions or branches are open that must end first.
 pub(super) const OPEN: FsError =
     FsError::Busy("transactions or branches are open, whose changes are not counted; end them first");

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read};
 
-use super::charge::{Change, OPEN, payers, usage_of};
+use super::charge::{Change, OPEN, charged_accounts, usage_of};
 use super::record::{self, ACCOUNTS, Part, key};
 use super::{QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
 use crate::check::CheckReport;
@@ -32,7 +32,7 @@ impl FileSystem {
         self.expect_main()?;
         self.check_writable()?;
         self.begin_count(open_keyspace(&*self.store)?, true, progress).inspect_err(|_| {
-            // What was counted in part says nothing, and who turns them on once more has everything counted.
+            // What was counted in part says nothing, and turning quotas on once more counts everything.
             if let Err(error) = self.quota_off() {
                 tracing::warn!(%error, "quotas stay on, and are counted at the next mount");
             }
@@ -46,7 +46,8 @@ impl FileSystem {
             if gate.is_some() {
                 return Ok(());
             }
-            let is_open = !self.transaction_infos().is_empty() || !self.store.checkpointed().is_empty();
+            let is_open =
+                !self.admission().transactions().is_empty() || !self.store.checkpointed().is_empty();
             if is_new && is_open {
                 return Err(OPEN);
             }
@@ -157,7 +158,7 @@ pub(crate) fn forget_count(batch: &mut Batch, keyspace: Keyspace) {
     batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
 }
 
-/// The usage of everybody, from the rows.
+/// The usage of all users, groups and projects, from the rows.
 fn count_rows(read: &dyn Read, keyspaces: &Keyspaces, report: &dyn Fn(u64)) -> Result<Sums> {
     let mut sums = Sums::new();
     progress::stage("counting", Unit::Items, 0);
@@ -194,8 +195,8 @@ pub(super) fn each_header(
 }
 
 fn add(sums: &mut Sums, header: &Header) {
-    for payer in payers(header) {
-        let sum = sums.entry(payer).or_default();
+    for account in charged_accounts(header) {
+        let sum = sums.entry(account).or_default();
         *sum = sum.plus(usage_of(header));
     }
 }
@@ -211,8 +212,8 @@ pub(crate) fn check_usage(
     let mut cursor = read.cursor(keyspace, KeyRange::all())?;
     cursor.next()?;
     while let Some((at, value)) = cursor.entry() {
-        if let Some(spoilt) = record::spoilt(at, value) {
-            report.problem(spoilt.to_string(), "it says nothing that is known".to_owned());
+        if let Some(invalid_record) = record::invalid_record(at, value) {
+            report.problem(invalid_record.to_string(), "it says nothing that is known".to_owned());
         }
         cursor.next()?;
     }

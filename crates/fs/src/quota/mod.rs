@@ -1,6 +1,6 @@
 //! Quotas: what users, groups and projects have in files, and how much they may have.
 //!
-//! Purpose: every change of an inode's owner or space adds to the usage of whom it concerns, in the same batch, so that
+//! Purpose: every change of an inode's owner or space adds to the usage that it concerns, in the same batch, so that
 //! usage is exact at every position of the history, in transactions, and after a crash. Limits are looked at before
 //! the batch is applied. An inode counts from its making until its end, also while it has no name: one inode, and as
 //! bytes its blocks, or its content in the row. (What had lost its name and its row before quotas were turned on counts
@@ -8,7 +8,7 @@
 //!
 //! Thread safety: as [`FileSystem`]. The *gate* is held shared from before an operation takes its names until its
 //! batch is applied, and exclusively while quotas are turned on or off: so no batch is half counted. The table of
-//! accounts has one lock, held for moments and with nothing else. Who sets limits takes turns.
+//! accounts has one lock, held for moments and with nothing else. Threads that set limits take turns.
 //!
 //! Invariants: the usage in the table is that in the store, but for batches that are being applied; with quotas off,
 //! an operation pays for one look at the gate. Files of a store with quotas are not changed by a kvfs that does not
@@ -30,7 +30,7 @@ pub(crate) use charge::Gate;
 pub(crate) use count::{check_usage, forget_count};
 pub use project::Project;
 pub(crate) use project::expect_same_project;
-pub(crate) use record::{QuotaMerge, Spoilt, spoilt};
+pub(crate) use record::{InvalidRecord, QuotaMerge, invalid_record};
 pub(crate) use table::Pending;
 
 use crate::{FileSystem, FsError, Result};
@@ -43,7 +43,7 @@ pub(crate) const QUOTA_KEYSPACE: &str = "\u{1}quota";
 /// Time for which a soft limit may be overstepped, unless told otherwise (seconds): a week.
 pub const GRACE_SECONDS: u64 = 7 * 24 * 3600;
 
-/// Whose usage is counted.
+/// Kinds of owners whose usage is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
     /// A user's.
@@ -102,7 +102,7 @@ impl Usage {
     }
 }
 
-/// How much somebody may have; 0: no limit.
+/// How much a user, a group or a project may have; 0: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// More than this for no longer than the grace time.
@@ -151,7 +151,7 @@ pub struct QuotaLine {
 pub(crate) struct Quotas {
     keyspace: Keyspace,
     accounts: Accounts,
-    /// Who sets limits holds it, so that the store and the table agree on who was last.
+    /// Held while limits are set, so that the store and the table agree on which setting was the last.
     setting: Mutex<()>,
 }
 
@@ -185,7 +185,7 @@ impl FileSystem {
         self.shared.quotas.read().is_some()
     }
 
-    /// Everybody who has something, or a limit; users first, by number. Empty while quotas are off.
+    /// All users, groups and projects that have something, or a limit; users first, by number. Empty while quotas are off.
     pub fn quota_report(&self) -> Vec<QuotaLine> {
         let quotas = self.shared.quotas.read().clone();
         quotas.map_or_else(Vec::new, |quotas| quotas.accounts.lines())
@@ -197,7 +197,7 @@ impl FileSystem {
         Some(quotas.accounts.line(kind, id))
     }
 
-    /// Sets limits, durably within the commit interval. Who has more already keeps it.
+    /// Sets limits, durably within the commit interval. A user that has more already keeps it.
     ///
     /// # Errors
     /// `Invalid` while quotas are off, and for project 0, which is none; store errors.
@@ -205,7 +205,7 @@ impl FileSystem {
         self.change_quota(kind, id, |_| limits)
     }
 
-    /// As [`Self::set_quota`], with what `change` makes of the limits that there are: nobody else changes any meanwhile.
+    /// As [`Self::set_quota`], with what `change` makes of the limits that there are: no other thread changes any meanwhile.
     ///
     /// # Errors
     /// As there.

@@ -18,7 +18,7 @@ use kvfs_store::{BLOCK_BYTES, Batch, Durability};
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::count::each_header;
-use super::table::Heed;
+use super::table::QuotaCheck;
 use super::{Limits, QuotaKind, Usage};
 use crate::node::Node;
 use crate::schema::{Header, RowFlags, RowPatch};
@@ -57,7 +57,7 @@ fn wants(node: &Node) -> Vec<Want<'static>> {
     let times = LockName::Attributes { inode, fields: Fields::TIMES };
     let mut wants = vec![Want::exclusive(name_of(inode)), Want::increment(times)];
     if node.kind == FileType::Directory {
-        // Who makes an entry has this as an increment.
+        // An operation that makes an entry holds this as an increment.
         wants.push(Want::exclusive(LockName::Counters { directory: inode }));
     }
     wants
@@ -98,7 +98,7 @@ impl FileSystem {
         let flag = if hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
         let patch = RowPatch { project: Some(project.id), ..RowPatch::changed(self.now()) };
         let patch = patch.with_flags(flag, RowFlags::HANDS_PROJECT_DOWN);
-        self.apply_heeding(&gate, Heed::NOTHING, Batch::new(), &node, patch)?;
+        self.apply_checked(&gate, QuotaCheck::NONE, Batch::new(), &node, patch)?;
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl FileSystem {
                 directories.insert(header.inode, (header.project, header.parent));
             }
         })?;
-        let mut paths = Paths::new(&view);
+        let mut paths = Paths::new(&*view);
         let mut trees = Vec::new();
         for (&inode, &(id, parent)) in &directories {
             let is_below = parent != inode && directories.get(&parent).is_some_and(|&(above, _)| above == id);

@@ -154,7 +154,7 @@ pub(super) fn decode_state(bytes: &[u8]) -> Result<bool> {
 
 /// What of quotas a record is about that says nothing that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spoilt {
+pub(crate) enum InvalidRecord {
     /// Whether everything has been counted.
     State,
     Usage(QuotaKind, u32),
@@ -163,7 +163,7 @@ pub(crate) enum Spoilt {
     Since(QuotaKind, u32),
 }
 
-impl fmt::Display for Spoilt {
+impl fmt::Display for InvalidRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, kind, id) = match self {
             Self::State => return write!(f, "state of quotas"),
@@ -176,15 +176,15 @@ impl fmt::Display for Spoilt {
 }
 
 /// Looks whether a record can be decoded; `None`: it can, or is none of ours.
-pub(crate) fn spoilt(key: &[u8], value: &[u8]) -> Option<Spoilt> {
+pub(crate) fn invalid_record(key: &[u8], value: &[u8]) -> Option<InvalidRecord> {
     if key == STATE_KEY {
-        return decode_state(value).is_err().then_some(Spoilt::State);
+        return decode_state(value).is_err().then_some(InvalidRecord::State);
     }
     let (kind, id, part) = parse_key(key)?;
     match part {
-        Part::Usage => decode_usage(value).is_err().then_some(Spoilt::Usage(kind, id)),
-        Part::Limits => decode_limits(value).is_err().then_some(Spoilt::Limits(kind, id)),
-        Part::Since => decode_since(value).is_err().then_some(Spoilt::Since(kind, id)),
+        Part::Usage => decode_usage(value).is_err().then_some(InvalidRecord::Usage(kind, id)),
+        Part::Limits => decode_limits(value).is_err().then_some(InvalidRecord::Limits(kind, id)),
+        Part::Since => decode_since(value).is_err().then_some(InvalidRecord::Since(kind, id)),
     }
 }
 

@@ -1,6 +1,6 @@
-//! The accounts of users, groups and projects in memory: who has how much, and whether he may have more.
+//! The accounts of users, groups and projects in memory: how much each has, and whether it may have more.
 //!
-//! Thread safety: one lock, held for moments. Invariant: what was reserved is in the sums, so that several who are
+//! Thread safety: one lock, held for moments. Invariant: what was reserved is in the sums, so that several operations
 //! admitted at the same time don't overstep a hard limit together.
 
 use std::collections::HashMap;
@@ -30,22 +30,22 @@ pub(super) struct Accounts {
     is_counted: AtomicBool,
 }
 
-/// What a transaction has changed so far; nobody else sees it.
+/// What a transaction has changed so far; no other view sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(Mutex<HashMap<(QuotaKind, u32), Usage>>);
 
-/// Whose limits are heeded.
+/// Which limits are checked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heed {
+pub(super) struct QuotaCheck {
     /// Those of users and groups.
     pub(super) owners: bool,
     pub(super) projects: bool,
 }
 
-impl Heed {
-    pub(super) const NOTHING: Self = Self { owners: false, projects: false };
+impl QuotaCheck {
+    pub(super) const NONE: Self = Self { owners: false, projects: false };
 
-    fn is_of(self, kind: QuotaKind) -> bool {
+    fn covers(self, kind: QuotaKind) -> bool {
         match kind {
             QuotaKind::User | QuotaKind::Group => self.owners,
             QuotaKind::Project => self.projects,
@@ -53,7 +53,7 @@ impl Heed {
     }
 }
 
-/// What somebody is told who would pass a limit.
+/// What a caller is told whose operation would pass a limit.
 fn refusal(kind: QuotaKind) -> FsError {
     match kind {
         QuotaKind::User | QuotaKind::Group => FsError::QuotaExceeded,
@@ -137,9 +137,15 @@ impl Accounts {
     }
 
     /// Whether all of it is within the limits, with what `pending` has already.
-    pub(super) fn check(&self, changes: &[Change], pending: &Pending, heed: Heed, now: i64) -> Result<()> {
+    pub(super) fn check(
+        &self,
+        changes: &[Change],
+        pending: &Pending,
+        check: QuotaCheck,
+        now: i64,
+    ) -> Result<()> {
         let (all, pending) = (self.all.lock(), pending.0.lock());
-        for change in changes.iter().filter(|change| heed.is_of(change.kind)) {
+        for change in changes.iter().filter(|change| check.covers(change.kind)) {
             let Some(account) = all.get(&(change.kind, change.id)) else { continue };
             let more = pending.get(&(change.kind, change.id)).copied().unwrap_or_default();
             let account = Account { usage: account.usage.plus(more), ..*account };
@@ -150,11 +156,11 @@ impl Accounts {
         Ok(())
     }
 
-    /// Adds the changes; all or, where a limit that is heeded forbids it, none.
-    pub(super) fn charge(&self, changes: &[Change], heed: Heed, now: i64) -> Result<()> {
+    /// Adds the changes; all or, where a limit that is checked forbids it, none.
+    pub(super) fn charge(&self, changes: &[Change], check: QuotaCheck, now: i64) -> Result<()> {
         let mut all = self.all.lock();
         if self.is_counted() {
-            for change in changes.iter().filter(|change| heed.is_of(change.kind)) {
+            for change in changes.iter().filter(|change| check.covers(change.kind)) {
                 let account = all.get(&(change.kind, change.id));
                 if account.is_some_and(|account| !account.allows(change.usage, now)) {
                     return Err(refusal(change.kind));

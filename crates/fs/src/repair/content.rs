@@ -10,6 +10,7 @@ use kvfs_store::{BLOCK_BYTES, ExtentKind};
 use super::edit::Edit;
 use super::paths::FilePaths;
 use crate::acl::{Acl, AclKind, PERMISSIONS};
+use crate::check::Unread;
 use crate::schema::{Header, Row, RowFlags, block_prefix, inode_key};
 use crate::{FILE_SIZE_MAX, FileType, INODE_MAX, Result};
 
@@ -71,7 +72,7 @@ pub(super) fn repair(edit: &mut Edit<'_>) -> Result<()> {
             fixes.insert(inode, fix);
         }
     }
-    // Numbers that rows knew, and the superblock record did not: nobody is to get one of them anew.
+    // Numbers that rows knew, and the superblock record did not: no new inode may get one of them.
     let numbers = found.keys().rev().find(|&&inode| inode < INODE_MAX);
     edit.inode_next = edit.inode_next.max(numbers.map_or(0, |inode| inode + 1));
     let is_owned = |inode: &u64| owners.get(inode).is_some_and(|owner| owner.flags.has(RowFlags::BLOCKS));
@@ -265,7 +266,7 @@ fn attributes(
                 let fix = fixes.entry(inode).or_insert(Fix::nothing(owner));
                 fix.flags = fix.flags.without(kind.flag());
                 if kind == AclKind::Access {
-                    // The bits of the group were a mask: nobody is to get more than the list gave.
+                    // The bits of the group were a mask: no user may get more than the list gave.
                     fix.mode &= !0o070;
                 }
             }
@@ -300,13 +301,13 @@ fn tell(
         return Ok(());
     }
     edit.apply()?;
-    let paths = FilePaths::of(edit.txn, &edit.keyspaces, &wanted)?;
+    let paths = FilePaths::of(edit.txn, &edit.keyspaces, &wanted, &Unread::default())?;
     for inode in &wanted {
         let (Some(fix), Some(owner)) = (fixes.get(inode), owners.get(inode)) else { continue };
         let path = paths.of_file(*inode);
         if let Some((_, ranges)) = holes.iter().find(|(of, _)| of == inode) {
             let ranges: Vec<String> = ranges.iter().map(|(from, to)| format!("{from}-{to}")).collect();
-            edit.lost(path.clone(), format!("bytes {} of the file", ranges.join(", ")));
+            edit.lost_bytes(*inode, path.clone(), format!("bytes {} of the file", ranges.join(", ")));
         }
         let change = match fix.size.cmp(&owner.size) {
             std::cmp::Ordering::Equal => format!("its row was put right: {} blocks of 4 KiB", fix.blocks),

@@ -51,6 +51,12 @@ impl<'a> Edit<'a> {
         self.report.fixed.push(Problem { place: place.into(), detail: detail.into() });
     }
 
+    /// Bytes of a file, all that are lost of it.
+    pub(super) fn lost_bytes(&mut self, inode: u64, place: String, detail: String) {
+        self.report.holed.insert(inode);
+        self.lost(place, detail);
+    }
+
     pub(super) fn lost(&mut self, place: impl Into<String>, detail: impl Into<String>) {
         self.report.lost.push(Problem { place: place.into(), detail: detail.into() });
     }
@@ -142,7 +148,7 @@ impl<'a> Edit<'a> {
         })
     }
 
-    /// An inode number that nobody has.
+    /// An inode number that no inode has.
     pub(super) fn new_inode(&mut self) -> u64 {
         self.inode_next += 1;
         self.inode_next - 1

@@ -18,6 +18,7 @@ mod quotas;
 mod rows;
 mod survey;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kvfs_store::clock::Clock;
@@ -28,6 +29,7 @@ use crate::quota;
 use crate::schema::Keyspaces;
 use crate::{Result, Timestamp};
 pub use paths::{DamagedKeys, describe};
+pub(crate) use paths::{FilePaths, describe_unread};
 
 /// What a repair changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub struct RepairReport {
     pub fixed: Vec<Problem>,
     /// What is lost: path and bytes, attributes or the whole.
     pub lost: Vec<Problem>,
+    /// Files of which `lost` lists the bytes.
+    pub holed: BTreeSet<u64>,
     /// Contradictions that are still there; empty, or a bug.
     pub left: Vec<Problem>,
 }

@@ -88,13 +88,13 @@ fn hang_up(edit: &mut Edit<'_>, survey: &mut Survey) -> Result<()> {
     let mut known = HashSet::from([ROOT_INODE]);
     let inodes: Vec<u64> = survey.directories.keys().copied().collect();
     for inode in inodes {
-        let mut path = Vec::new();
+        let (mut path, mut above) = (Vec::new(), HashSet::new());
         let mut at = inode;
         let loose = loop {
             if known.contains(&at) {
                 break None;
             }
-            if path.contains(&at) {
+            if !above.insert(at) {
                 break Some(at);
             }
             path.push(at);

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, KeyRange, Read, Store, TxnId};
+use kvfs_store::{BLOCK_BYTES, Read, Store, TxnId};
 
 use super::survey::Name;
 use crate::Result;
-use crate::check::{Problem, path_of};
+use crate::check::{Problem, Unread, path_of};
 use crate::schema::{Keyspaces, Placement, ROOT_INODE, Row};
 
 /// Names and keys that one damaged place lists; of more only the number is told.
@@ -27,31 +27,29 @@ pub struct DamagedKeys {
     pub last: Bytes,
     /// These are there in an older state, or although they had been deleted.
     pub older: Vec<Bytes>,
-    /// At most so many others of the range are gone; `None`: nobody knows.
+    /// At most so many others of the range are gone; `None`: unknown.
     pub gone_max: Option<u64>,
     /// Blocks that are gone: prefix, first, count.
     pub blocks: Vec<(Bytes, u64, u64)>,
 }
 
 /// Names of directories, and of some files.
-pub(super) struct FilePaths {
+pub(crate) struct FilePaths {
     directories: BTreeMap<u64, Name>,
     files: BTreeMap<u64, Name>,
 }
 
 impl FilePaths {
-    pub(super) fn of<R: Read + ?Sized>(
+    pub(crate) fn of<R: Read + ?Sized>(
         read: &R,
         keyspaces: &Keyspaces,
         wanted: &BTreeSet<u64>,
+        unread: &Unread,
     ) -> Result<Self> {
         let mut paths = Self { directories: BTreeMap::new(), files: BTreeMap::new() };
-        let mut cursor = read.cursor(keyspaces.meta, KeyRange::all())?;
-        loop {
-            cursor.next()?;
-            let Some((key, value)) = cursor.entry() else { return Ok(paths) };
+        unread.for_each(read, (keyspaces.meta, "meta"), |key, value| {
             let Some((parent, name)) = Placement::parse_key(key).filter(|(_, name)| !name.is_empty()) else {
-                continue;
+                return;
             };
             let name = Name { parent, name: name.into() };
             match Row::parse(value) {
@@ -61,7 +59,8 @@ impl FilePaths {
                 }
                 _ => {}
             }
-        }
+        })?;
+        Ok(paths)
     }
 
     pub(super) fn of_directory(&self, inode: u64) -> String {
@@ -74,31 +73,86 @@ impl FilePaths {
     }
 
     pub(super) fn of_file(&self, inode: u64) -> String {
+        self.known(inode).unwrap_or_else(|| format!("(inode {inode})"))
+    }
+
+    /// The path of an inode that has a name.
+    pub(crate) fn known(&self, inode: u64) -> Option<String> {
         match self.files.get(&inode) {
-            Some(name) => self.of_name(name),
-            None if inode == ROOT_INODE => "/".to_owned(),
-            None if self.directories.contains_key(&inode) => self.of_directory(inode),
-            None => format!("(inode {inode})"),
+            Some(name) => Some(self.of_name(name)),
+            None if inode == ROOT_INODE => Some("/".to_owned()),
+            None => self.directories.contains_key(&inode).then(|| self.of_directory(inode)),
         }
     }
 }
 
-/// Says for each of `damaged` which files, directories and keys it concerns. O(rows) once.
+/// Says for each of `damaged` which files, directories and keys it concerns; nothing of the bytes of files that are
+/// `told` of already. O(rows) once.
 ///
 /// # Errors
 /// Store errors.
-pub fn describe(store: &Arc<dyn Store>, damaged: &[DamagedKeys]) -> Result<Vec<Problem>> {
+pub fn describe(
+    store: &Arc<dyn Store>,
+    damaged: &[DamagedKeys],
+    told: &BTreeSet<u64>,
+) -> Result<Vec<Problem>> {
     if damaged.is_empty() {
         return Ok(Vec::new());
     }
     let keyspaces = Keyspaces::open(&**store)?;
     let snapshot = store.snapshot()?;
+    in_words(&*snapshot, &keyspaces, damaged, &Fate::Lost { told })
+}
+
+/// As [`describe`], of what is damaged in a store that is as it is: it can't be read. Names are read around it.
+pub(crate) fn describe_unread<R: Read + ?Sized>(
+    read: &R,
+    keyspaces: &Keyspaces,
+    damaged: &[DamagedKeys],
+    unread: &Unread,
+) -> Result<Vec<Problem>> {
+    if damaged.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut problems = in_words(read, keyspaces, damaged, &Fate::Unread(unread))?;
+    // Two copies of one damage, or one that lies in two runs, are one.
+    let mut told = BTreeSet::new();
+    problems.retain(|problem| told.insert((problem.place.clone(), problem.detail.clone())));
+    Ok(problems)
+}
+
+/// What has become of damaged keys.
+enum Fate<'u> {
+    /// A repair could not bring them back.
+    Lost { told: &'u BTreeSet<u64> },
+    /// They are there, and these ranges can't be read.
+    Unread(&'u Unread),
+}
+
+impl Fate<'_> {
+    fn are(&self) -> &'static str {
+        if matches!(self, Self::Lost { .. }) { "are lost" } else { "can't be read" }
+    }
+
+    fn may_be(&self) -> &'static str {
+        if matches!(self, Self::Lost { .. }) { "may be lost" } else { "can't be read" }
+    }
+}
+
+fn in_words<R: Read + ?Sized>(
+    read: &R,
+    keyspaces: &Keyspaces,
+    damaged: &[DamagedKeys],
+    fate: &Fate<'_>,
+) -> Result<Vec<Problem>> {
+    let all = Unread::default();
+    let unread = if let Fate::Unread(unread) = fate { unread } else { &all };
     let inodes = damaged.iter().flat_map(|keys| {
         let blocks = keys.blocks.iter().filter_map(|(prefix, ..)| inode_of(prefix));
         let rows = keys.older.iter().filter_map(|key| inode_of(key));
         blocks.chain(rows)
     });
-    let paths = FilePaths::of(&*snapshot, &keyspaces, &inodes.collect())?;
+    let paths = FilePaths::of(read, keyspaces, &inodes.collect(), unread)?;
     let mut problems = Vec::new();
     for keys in damaged {
         if let Some(txn) = keys.txn {
@@ -107,13 +161,13 @@ pub fn describe(store: &Arc<dyn Store>, damaged: &[DamagedKeys]) -> Result<Vec<P
             continue;
         }
         let known = match keys.keyspace.as_str() {
-            "meta" => rows(&paths, keys, &mut problems),
-            "data" => blocks(&paths, keys, &mut problems),
-            "xattr" => attributes(&paths, keys, &mut problems),
+            "meta" => rows(&paths, keys, fate, &mut problems),
+            "data" => blocks(&paths, keys, fate, &mut problems),
+            "xattr" => attributes(&paths, keys, fate, &mut problems),
             _ => false,
         };
         if !known {
-            plain(keys, &mut problems);
+            plain(keys, fate, &mut problems);
         }
     }
     Ok(problems)
@@ -136,15 +190,15 @@ fn row_place(paths: &FilePaths, key: &[u8]) -> String {
     }
 }
 
-fn gone(keys: &DamagedKeys) -> Option<String> {
+fn gone(keys: &DamagedKeys, fate: &Fate<'_>) -> Option<String> {
     match keys.gone_max {
         Some(0) => None,
-        Some(count) => Some(format!("up to {count} names (or rows of directories) are lost")),
-        None => Some("names (or rows of directories) may be lost".to_owned()),
+        Some(count) => Some(format!("up to {count} names (or rows of directories) {}", fate.are())),
+        None => Some(format!("names (or rows of directories) {}", fate.may_be())),
     }
 }
 
-fn rows(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>) -> bool {
+fn rows(paths: &FilePaths, keys: &DamagedKeys, fate: &Fate<'_>, problems: &mut Vec<Problem>) -> bool {
     for key in keys.older.iter().take(LISTED_MAX) {
         problems.push(problem(
             row_place(paths, key),
@@ -155,18 +209,22 @@ fn rows(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>) -> b
         problems
             .push(problem("…", format!("{} more are as they were earlier", keys.older.len() - LISTED_MAX)));
     }
-    if let Some(gone) = gone(keys) {
+    if let Some(gone) = gone(keys, fate) {
         let (first, last) = (row_place(paths, &keys.first), row_place(paths, &keys.last));
         problems.push(problem(format!("between {first} and {last}"), gone));
     }
     true
 }
 
-fn blocks(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>) -> bool {
+fn blocks(paths: &FilePaths, keys: &DamagedKeys, fate: &Fate<'_>, problems: &mut Vec<Problem>) -> bool {
     for (prefix, first, count) in &keys.blocks {
         let Some(inode) = inode_of(prefix) else { continue };
+        if matches!(fate, Fate::Lost { told } if told.contains(&inode)) {
+            continue;
+        }
         let (from, to) = (first * BLOCK_BYTES as u64, (first + count) * BLOCK_BYTES as u64);
-        problems.push(problem(paths.of_file(inode), format!("bytes {from}-{to} are lost: a hole")));
+        let hole = if matches!(fate, Fate::Lost { .. }) { ": a hole" } else { "" };
+        problems.push(problem(paths.of_file(inode), format!("bytes {from}-{to} {}{hole}", fate.are())));
     }
     for key in keys.older.iter().take(LISTED_MAX) {
         let Some((inode, block)) = key.split_first_chunk::<8>() else { continue };
@@ -178,14 +236,17 @@ fn blocks(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>) ->
     if keys.gone_max.is_none() {
         let ends = (inode_of(&keys.first), inode_of(&keys.last));
         if let (Some(first), Some(last)) = ends {
-            let detail = "content of files with these numbers may be lost, or as it was earlier";
+            let detail = match fate {
+                Fate::Lost { .. } => "content of files with these numbers may be lost, or as it was earlier",
+                Fate::Unread(_) => "content of files with these numbers can't be read",
+            };
             problems.push(problem(format!("inodes {first} to {last}"), detail));
         }
     }
     true
 }
 
-fn attributes(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>) -> bool {
+fn attributes(paths: &FilePaths, keys: &DamagedKeys, fate: &Fate<'_>, problems: &mut Vec<Problem>) -> bool {
     for key in keys.older.iter().take(LISTED_MAX) {
         let Some((inode, name)) = key.split_first_chunk::<8>() else { continue };
         let place = paths.of_file(u64::from_be_bytes(*inode));
@@ -195,13 +256,16 @@ fn attributes(paths: &FilePaths, keys: &DamagedKeys, problems: &mut Vec<Problem>
     if keys.gone_max != Some(0)
         && let (Some(first), Some(last)) = (inode_of(&keys.first), inode_of(&keys.last))
     {
-        problems.push(problem(format!("inodes {first} to {last}"), "extended attributes may be lost"));
+        problems.push(problem(
+            format!("inodes {first} to {last}"),
+            format!("extended attributes {}", fate.may_be()),
+        ));
     }
     true
 }
 
 /// A keyspace of a user.
-fn plain(keys: &DamagedKeys, problems: &mut Vec<Problem>) {
+fn plain(keys: &DamagedKeys, fate: &Fate<'_>, problems: &mut Vec<Problem>) {
     let place = format!("keyspace {}", keys.keyspace);
     for key in keys.older.iter().take(LISTED_MAX) {
         let key = key.escape_ascii();
@@ -214,8 +278,9 @@ fn plain(keys: &DamagedKeys, problems: &mut Vec<Problem>) {
     match keys.gone_max {
         Some(0) => {}
         Some(count) => {
-            problems.push(problem(place, format!("up to {count} keys from {first} to {last} are lost")));
+            problems
+                .push(problem(place, format!("up to {count} keys from {first} to {last} {}", fate.are())));
         }
-        None => problems.push(problem(place, format!("keys from {first} to {last} may be lost"))),
+        None => problems.push(problem(place, format!("keys from {first} to {last} {}", fate.may_be()))),
     }
 }

@@ -7,14 +7,15 @@ use bytes::Bytes;
 
 use super::edit::{Edit, Place};
 use crate::schema::{
-    Header, Placement, ROOT_INODE, Row, Superblock, decode_keyspace, decode_received, decode_receiving,
-    encode_directory_link, encode_inode_link, inode_key, is_keyspace_key, parse_received_key, receiving_key,
-    superblock_key,
+    Header, Placement, ROOT_INODE, Row, Superblock, decode_private, decode_received, decode_receiving,
+    encode_directory_link, encode_inode_link, inode_key, is_keyspace_key, parse_private_key,
+    parse_received_key, receiving_key, superblock_key,
 };
 use crate::{FileType, FsError, MkfsOptions, Result, Timestamp};
+use kvfs_kv::KeyspaceOwner;
 
 /// A row of an inode that has several.
-struct Double {
+struct DuplicateRow {
     keyspace: kvfs_store::Keyspace,
     key: Bytes,
     place: String,
@@ -51,9 +52,11 @@ fn own_records(edit: &mut Edit<'_>) -> Result<()> {
     let meta = edit.keyspaces.meta;
     edit.for_each("reading the file system's records", meta, |edit, key, value| {
         let verdict = if is_keyspace_key(key) {
-            decode_keyspace(&key.escape_ascii().to_string(), value).map(drop)
+            KeyspaceOwner::decode(&key.escape_ascii().to_string(), value).map(drop).map_err(FsError::from)
         } else if let Some(name) = parse_received_key(key) {
             decode_received(name, value).map(drop)
+        } else if let Some(name) = parse_private_key(key) {
+            decode_private(name, value)
         } else if key == &receiving_key()[..] {
             decode_receiving(value).map(drop)
         } else {
@@ -189,11 +192,11 @@ fn orphan_row(edit: &mut Edit<'_>, key: &[u8], value: &[u8]) -> Result<Option<u6
 
 /// Of several rows of an inode the own row stays, else the one that was changed last.
 fn resolve_doubles(edit: &mut Edit<'_>, doubles: &[u64]) -> Result<()> {
-    let mut found: HashMap<u64, Vec<Double>> = HashMap::new();
+    let mut found: HashMap<u64, Vec<DuplicateRow>> = HashMap::new();
     edit.for_each_row("looking for inodes with several rows", |_, place, row| {
         let Row::Inode(header, _) = row else { return Ok(()) };
         if doubles.binary_search(&header.inode).is_ok() {
-            found.entry(header.inode).or_default().push(Double {
+            found.entry(header.inode).or_default().push(DuplicateRow {
                 keyspace: place.keyspace,
                 key: place.key(),
                 place: describe(place),

@@ -1,4 +1,4 @@
-//! What the checkpoint of a branch says of it: its name, whose it is, which inode numbers are its own.
+//! What the checkpoint of a branch says of it: its name, its owner, which inode numbers are its own.
 
 use bytes::Bytes;
 use zerocopy::little_endian::{U32, U64};
@@ -21,7 +21,7 @@ const _: () = assert!(size_of::<Raw>() == 16);
 pub(crate) struct BranchRecord {
     /// Unique in the store.
     pub(crate) name: String,
-    /// Whose it is.
+    /// Its owner.
     pub(crate) uid: u32,
     /// Inodes of the branch with this number or a greater one were made in it.
     pub(crate) inode_from: u64,

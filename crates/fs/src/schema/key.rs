@@ -110,16 +110,19 @@ const KEYSPACE_PREFIX: &[u8] = b"keyspace/";
 /// What the names of records of received snapshots begin with, in subtree 0 of `meta`.
 const RECEIVED_PREFIX: &[u8] = b"received/";
 
+/// What the names of records of private snapshots begin with, in subtree 0 of `meta`.
+const PRIVATE_PREFIX: &[u8] = b"private/";
+
 fn system_key(name: &[u8]) -> Bytes {
     Placement { subtree: SUBTREE_SYSTEM, label: Bytes::new() }.key(name)
 }
 
-/// Key of the record in `meta` that says whose a keyspace is.
-pub(crate) fn keyspace_key(name: &str) -> Bytes {
-    system_key(&[KEYSPACE_PREFIX, name.as_bytes()].concat())
+/// What the keys of the records of users' keyspaces in `meta` begin with; a name follows.
+pub(crate) fn keyspace_records() -> Bytes {
+    system_key(KEYSPACE_PREFIX)
 }
 
-/// Whether `key` is one of [`keyspace_key`].
+/// Whether `key` is that of a record of a user's keyspace.
 pub(crate) fn is_keyspace_key(key: &[u8]) -> bool {
     key.starts_with(&system_key(KEYSPACE_PREFIX))
 }
@@ -137,6 +140,21 @@ pub(crate) fn received_keys() -> KeyRange {
 /// The name of the snapshot that a key of [`received_key`] is about.
 pub(crate) fn parse_received_key(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.strip_prefix(&system_key(RECEIVED_PREFIX)[..])?).ok()
+}
+
+/// Key of the record in `meta` that makes the snapshot of that name private.
+pub(crate) fn private_key(name: &str) -> Bytes {
+    system_key(&[PRIVATE_PREFIX, name.as_bytes()].concat())
+}
+
+/// The keys of all records of private snapshots.
+pub(crate) fn private_keys() -> KeyRange {
+    KeyRange::prefix(&system_key(PRIVATE_PREFIX))
+}
+
+/// The name of the snapshot that a key of [`private_key`] is about.
+pub(crate) fn parse_private_key(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key.strip_prefix(&system_key(PRIVATE_PREFIX)[..])?).ok()
 }
 
 /// Key of the record in `meta` of a received snapshot that still waits for its name.

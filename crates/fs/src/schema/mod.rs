@@ -10,13 +10,13 @@
 //! `(label, "")` is the *own row* of an inode: a directory's attributes and counters, or the row of a file
 //! with several names. Other names are *dentry rows*: a file's attributes and inline content, a reference
 //! to a directory, or a link to an inode's own row. Subtree 0 holds the file system's own records: its
-//! superblock, whose the users' keyspaces are, and where received snapshots come from. A directory (or a file with several names) that is its own subtree has its inode number as subtree.
+//! superblock, the owners of the users' keyspaces, and where received snapshots come from. A directory (or a file
+//! with several names) that is its own subtree has its inode number as subtree.
 //!
 //! Keys are big-endian, so that they sort; everything in values is little-endian.
 
 mod branch;
 mod key;
-mod keyspace;
 mod patch;
 mod received;
 mod row;
@@ -27,15 +27,18 @@ mod tests;
 
 pub(crate) use branch::BranchRecord;
 pub(crate) use key::{
-    Placement, ROOT_INODE, block_prefix, inode_key, is_keyspace_key, keyspace_key, parse_inode_key,
-    parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key, xattr_key,
+    Placement, ROOT_INODE, block_prefix, inode_key, is_keyspace_key, keyspace_records, parse_inode_key,
+    parse_private_key, parse_received_key, private_key, private_keys, received_key, received_keys,
+    receiving_key, rows, superblock_key, xattr_key,
 };
-pub(crate) use keyspace::{decode_keyspace, encode_keyspace};
 pub(crate) use patch::{
     BitsPatch, ContentPatch, NumberPatch, RowMerge, RowPatch, TOUCH_CONTENT, TOUCH_COUNTERS, TOUCH_PARENT,
     TimePatch,
 };
-pub(crate) use received::{Receiving, decode_received, decode_receiving, encode_received, encode_receiving};
+pub(crate) use received::{
+    Receiving, decode_private, decode_received, decode_receiving, encode_private, encode_received,
+    encode_receiving,
+};
 pub(crate) use row::{Header, Row, RowFlags, encode_directory_link, encode_inode_link, encode_row};
 pub(crate) use superblock::Superblock;
 

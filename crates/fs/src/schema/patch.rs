@@ -92,11 +92,11 @@ impl BitsPatch {
         Self { and: 0, or: value }
     }
 
-    fn apply(self, value: u32) -> u32 {
+    pub(crate) fn apply(self, value: u32) -> u32 {
         (value & self.and) | self.or
     }
 
-    fn then(self, newer: Self) -> Self {
+    pub(crate) fn then(self, newer: Self) -> Self {
         Self { and: self.and & newer.and, or: (self.or & newer.and) | newer.or }
     }
 }
@@ -265,8 +265,8 @@ impl RowPatch {
     }
 
     /// Which fields it changes, one bit each, and how: what is set is exclusive, what is added to or raised is
-    /// an increment. Raising the time of the last access touches nothing, so that reading hinders nobody. The
-    /// number of links goes with the entries of a directory when those are counted too; without them it says
+    /// an increment. Raising the time of the last access touches nothing, so that a reader is never in another
+    /// party's way. The number of links goes with the entries of a directory when those are counted too; without them it says
     /// whether the file exists.
     pub(crate) fn touch(&self) -> Touch {
         let mut touch = Touch::default();

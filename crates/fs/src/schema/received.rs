@@ -62,6 +62,23 @@ pub(crate) fn decode_received(name: &str, bytes: &[u8]) -> Result<SnapshotId> {
     Ok(SnapshotId { store: raw.store, position, created: raw.created.get() })
 }
 
+/// The record of a private snapshot; its key says all.
+pub(crate) fn encode_private() -> Bytes {
+    Bytes::copy_from_slice(U32::from(VERSION).as_bytes())
+}
+
+/// # Errors
+/// Corruption: the bytes are no such record.
+pub(crate) fn decode_private(name: &str, bytes: &[u8]) -> Result<()> {
+    match U32::read_from_bytes(bytes) {
+        Ok(version) if version == VERSION => Ok(()),
+        _ => Err(FsError::corrupt(
+            format!("snapshot \"{name}\""),
+            "the record that makes it private says nothing that is known",
+        )),
+    }
+}
+
 pub(crate) fn encode_receiving(receiving: &Receiving) -> Bytes {
     let raw = RawReceiving { version: VERSION.into(), created: receiving.created.into() };
     [raw.as_bytes(), receiving.name.as_bytes()].concat().into()

@@ -9,7 +9,7 @@ use crate::{FsError, INLINE_LEN_LIMIT, MkfsOptions, Result};
 const MAGIC: [u8; 8] = *b"kvfs-fs\0";
 const VERSION: u32 = 1;
 
-/// Of a store that has, or had, quotas: who does not know of them must not change its files.
+/// Of a store that has, or had, quotas: a kvfs that does not know of them must not change its files.
 const VERSION_WITH_QUOTAS: u32 = 2;
 
 /// Of a store that has, or had, projects, which are counted and handed down; it may have quotas, too.
@@ -29,7 +29,7 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == 24);
 
-/// The decoded record. It is put whole under one key, by whoever reserves inode numbers.
+/// The decoded record. It is put whole under one key, by the thread that reserves inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Superblock {
     /// Largest content kept in a row (bytes).
@@ -66,7 +66,7 @@ impl Superblock {
         Bytes::copy_from_slice(raw.as_bytes())
     }
 
-    /// Whether it is such a record, perhaps of another version, and not something spoilt.
+    /// Whether it is such a record, perhaps of another version, and not a damaged one.
     pub(crate) fn bears_signature(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC)
     }

@@ -169,7 +169,7 @@ fn operands_touch_the_fields_that_they_change() {
     let touch = |patch: RowPatch| RowMerge.touch(b"key", &patch.encode(7));
     let now = Timestamp { seconds: 1, nanos: 2 };
     let read = touch(RowPatch { atime: Some(TimePatch::Max(now)), ..RowPatch::default() });
-    assert_eq!(read, Touch::default(), "reading dooms nobody");
+    assert_eq!(read, Touch::default(), "reading dooms no transaction");
     assert!(!read.conflicts_with(Touch::ALL));
     let utimes = touch(RowPatch { atime: Some(TimePatch::Set(now)), ..RowPatch::default() });
     let entry =

@@ -57,6 +57,11 @@ pub enum ReceiveError {
         "the stream goes on from a snapshot \"{0}\" that this store does not have; send it first, or send without --from"
     )]
     Unfounded(String),
+    /// The directories of the stream would be no tree: a circle, or one in two places.
+    #[error(
+        "the stream makes no tree of directory inode {0}: it would be inside of itself, or not where it says"
+    )]
+    NoTree(u64),
     /// A stream from nothing, and a store with something in it.
     #[error("the stream begins with nothing, and this store is not empty; receive it into a new one")]
     NotEmpty,

@@ -4,11 +4,11 @@
 //! more memory than the bytes do.
 
 use crc_fast::{CrcAlgorithm, Digest};
+use kvfs_kv::KeyspaceOwner;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{SnapshotId, StreamError, StreamId};
-use crate::keys::KeyspaceOwner;
 
 /// Of a stream's prologue; offsets 0 to 11 keep their meaning in every version.
 const SIGNATURE: [u8; 8] = *b"\x89kvfsnd\n";
@@ -105,7 +105,7 @@ pub struct Prologue {
     pub stream: StreamId,
     /// Where in it the frames that follow begin (bytes).
     pub offset: u64,
-    /// About how many bytes the whole stream has; 0: nobody knows. For progress bars only.
+    /// About how many bytes the whole stream has; 0: unknown. For progress bars only.
     pub bytes_expected: u64,
 }
 
@@ -287,7 +287,7 @@ fn id_of(raw: &RawId) -> SnapshotId {
     SnapshotId { store: raw.store, position: raw.position.get(), created: raw.created.get() }
 }
 
-/// A user's keyspace, and whose it is.
+/// A user's keyspace, and its owner.
 pub(super) fn encode_keyspace(name: &str, owner: Option<KeyspaceOwner>) -> Vec<u8> {
     let KeyspaceOwner { uid, gid, mode } = owner.unwrap_or(KeyspaceOwner { uid: 0, gid: 0, mode: 0 });
     let raw = RawKeyspace {
@@ -302,7 +302,7 @@ pub(super) fn encode_keyspace(name: &str, owner: Option<KeyspaceOwner>) -> Vec<u
 pub(super) fn decode_keyspace(payload: &[u8]) -> Option<(String, Option<KeyspaceOwner>)> {
     let (raw, name) = RawKeyspace::ref_from_prefix(payload).ok()?;
     let name = String::from_utf8(name.to_vec()).ok()?;
-    crate::keys::check_name(&name).ok()?;
+    kvfs_kv::check_name(&name, &crate::view::RESERVED).ok()?;
     let owner = KeyspaceOwner { uid: raw.uid.get(), gid: raw.gid.get(), mode: raw.mode.get() };
     match raw.has_owner.get() {
         0 => Some((name, None)),

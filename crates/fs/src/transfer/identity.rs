@@ -9,9 +9,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kvfs_store::{Seqno, SnapshotInfo};
+use kvfs_store::Seqno;
 
-use crate::schema::{decode_received, received_key};
 use crate::{FileSystem, FsError, Result};
 
 /// Identity of a snapshot: the same in every store that has it.
@@ -50,58 +49,14 @@ impl fmt::Display for StreamId {
 }
 
 impl FileSystem {
-    /// Identity of a named snapshot of this store.
-    ///
-    /// # Errors
-    /// Store errors; `Corrupt`.
-    pub fn snapshot_id(&self, info: &SnapshotInfo) -> Result<SnapshotId> {
-        let created = info.created.as_nanos() as u64;
-        let record = self.store.get(self.keyspaces.meta, &received_key(&info.name))?;
-        let received = record.map(|bytes| decode_received(&info.name, &bytes)).transpose()?;
-        let own = SnapshotId { store: self.store.uuid(), position: info.position.0, created };
-        Ok(received.filter(|received| received.created == created).unwrap_or(own))
-    }
-
-    /// The named snapshot with that identity. O(n) in the named snapshots.
-    ///
-    /// # Errors
-    /// As [`Self::snapshot_id`].
-    pub fn find_snapshot(&self, id: &SnapshotId) -> Result<Option<SnapshotInfo>> {
-        for info in self.store.named_snapshots() {
-            if self.snapshot_id(&info)? == *id {
-                return Ok(Some(info));
-            }
-        }
-        Ok(None)
-    }
-
     /// Name and view of the snapshot with that identity.
     pub(super) fn open_by_id(self: &Arc<Self>, id: &SnapshotId) -> Result<(String, Arc<Self>)> {
-        let info = self.find_snapshot(id)?.ok_or(FsError::NotFound)?;
+        let info = self.snapshots().find(id)?.ok_or(FsError::NotFound)?;
         let snapshot = self.store.open_snapshot(&info.name)?;
         // Meanwhile another one may have taken the name.
         if snapshot.seqno() != info.position.0 {
             return Err(FsError::NotFound);
         }
         Ok((info.name, self.view_of(snapshot)?))
-    }
-
-    /// The snapshots that a stream leads from and to, if this store has them. O(n²) in the named snapshots.
-    ///
-    /// # Errors
-    /// As [`Self::snapshot_id`].
-    pub fn find_stream(&self, stream: StreamId) -> Result<Option<(Option<SnapshotId>, SnapshotId)>> {
-        let ids: Result<Vec<_>> =
-            self.store.named_snapshots().iter().map(|info| self.snapshot_id(info)).collect();
-        let ids = ids?;
-        for to in &ids {
-            let froms = std::iter::once(None).chain(ids.iter().map(Some));
-            for from in froms {
-                if StreamId::of(from, to) == stream {
-                    return Ok(Some((from.copied(), *to)));
-                }
-            }
-        }
-        Ok(None)
     }
 }

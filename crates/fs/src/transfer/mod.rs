@@ -8,11 +8,11 @@
 //! `frame` and `record` are the codec, `send` joins them; `reader` verifies, `receive` takes a stream that
 //! has come in whole, as one transaction.
 //!
-//! Thread safety: streams and readers belong to one thread each. A store that receives is used by nobody else.
+//! Thread safety: streams and readers belong to one thread each. A store that receives must not be used otherwise meanwhile.
 //!
 //! Invariants:
-//! * orphans belong to nobody's state: they are neither sent nor compared, nor is what is stored under them;
-//! * the file system's own records are local to each store, but for whose a keyspace is;
+//! * orphans belong to no state: they are neither sent nor compared, nor is what is stored under them;
+//! * the file system's own records are local to each store, but for the owners of keyspaces;
 //! * a received state and the name of its snapshot are one commit and what finishes it at the next opening.
 
 mod changes;
@@ -23,6 +23,7 @@ mod reader;
 mod receive;
 mod record;
 mod send;
+mod tree;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Reading a stream: frame by frame, each verified before anybody sees it.
+//! Reading a stream: frame by frame, each verified before the caller sees it.
 //!
 //! Thread safety: belongs to one reader. Invariants: what it has returned so far is the beginning of the stream that
 //! was asked for, in its order, without a gap; after [`Frame::End`] all of it is as it was sent.
@@ -6,12 +6,12 @@
 use std::io::{ErrorKind, Read};
 
 use bytes::{Bytes, BytesMut};
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::Batch;
 
 use super::frame::{self, FrameHeader, FrameKind};
 use super::record::{USERS, decode_records};
 use super::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue, StreamError, StreamId};
-use crate::keys::KeyspaceOwner;
 
 /// One frame of a stream.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub enum Frame {
     Keyspace {
         /// Unique name.
         name: String,
-        /// Whose it is, if anybody's.
+        /// Its owner, if it has one.
         owner: Option<KeyspaceOwner>,
     },
     /// Changes of one keyspace.

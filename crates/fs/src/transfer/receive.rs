@@ -1,7 +1,7 @@
 //! Taking a stream that is there as a whole.
 //!
-//! Thread safety: for one thread, while nobody else uses the store: the nodes of the [`FileSystem`] do not hear of
-//! what is received, so it is opened anew afterwards.
+//! Thread safety: for one thread; no other may use the store meanwhile. The nodes of the [`FileSystem`] do not hear of
+//! what is received, so the caller must open it anew afterwards.
 //!
 //! Crash order: one transaction holds all records and a note of the snapshot that waits for its name. It is the
 //! commit point. What is left, naming the snapshot and dropping the note, is done right after it, or by the next
@@ -15,11 +15,11 @@ use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Snapsh
 
 use super::changes::{Changes, is_empty};
 use super::record::META;
+use super::tree;
 use super::{Begin, Frame, ReceiveError, StreamReader};
 use crate::schema::{
-    Header, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_keyspace,
-    encode_received, encode_receiving, keyspace_key, parse_received_key, received_key, received_keys,
-    receiving_key, rows, superblock_key,
+    Header, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_received,
+    encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key,
 };
 use crate::{FileSystem, FsError, Result};
 
@@ -96,8 +96,8 @@ impl FileSystem {
         // Made before the transaction begins, and no part of it: an empty one may stay when this comes to nothing.
         while let Some(Frame::Keyspace { name, owner }) = next {
             if let Some(owner) = owner {
-                self.make_keyspace(&name, owner)?;
-                owners.put(own.meta, keyspace_key(&name), encode_keyspace(owner));
+                self.keys().make_keyspace(&name, owner)?;
+                owners.put(own.meta, self.shared.keyspaces.records().key(&name), owner.encode());
             }
             keyspaces.push(self.store.open_keyspace(&name, KeyspaceKind::Tuple, None)?);
             next = reader.next(source)?;
@@ -116,14 +116,15 @@ impl FileSystem {
             receipt.take(frame)?;
             next = reader.next(source)?;
         }
+        tree::expect_tree(&*receipt.txn, own.meta)?;
         self.stage_own_records(&receipt)?;
         receipt.txn.commit(Durability::Synced)?;
         self.finish_receive()?;
         Ok(receipt.done)
     }
 
-    /// Names the snapshot of a state that was received, if that is still to be done. To be called before anything
-    /// else is written.
+    /// Names the snapshot of a state that was received, if that is still to be done. Must be called before
+    /// anything else is written.
     pub(crate) fn finish_receive(&self) -> Result<()> {
         let Some(bytes) = self.store.get(self.keyspaces.meta, &receiving_key())? else { return Ok(()) };
         let Receiving { name, created } = decode_receiving(&bytes)?;
@@ -139,19 +140,20 @@ impl FileSystem {
     /// The snapshot that the stream goes on from, if it does.
     fn founded_on(&self, begin: &Begin) -> Result<Option<SnapshotInfo>, ReceiveError> {
         let (to, name) = &begin.to;
-        // Inode numbers made in a branch are not told to those who send, who may have given them to other files.
+        // Inode numbers made in a branch are not told to the sender, which may have given them to other files.
         if !self.store.checkpointed().is_empty() {
             return Err(ReceiveError::Branches);
         }
-        if let Some(present) = self.find_snapshot(to)? {
+        if let Some(present) = self.snapshots().find(to)? {
             return Err(ReceiveError::Present(present.name));
         }
         if self.store.named_snapshots().iter().any(|info| info.name == *name) {
             return Err(ReceiveError::NameTaken(name.clone()));
         }
+        self.snapshots().check_room()?;
         match &begin.from {
             None => Ok(None),
-            Some((from, name)) => match self.find_snapshot(from)? {
+            Some((from, name)) => match self.snapshots().find(from)? {
                 Some(info) => Ok(Some(info)),
                 None => Err(ReceiveError::Unfounded(name.clone())),
             },
@@ -167,7 +169,9 @@ impl FileSystem {
         cursor.next()?;
         is_empty_so_far &= cursor.entry().is_none();
         let own = [self.keyspaces.data, self.keyspaces.xattr];
-        for keyspace in own.into_iter().chain(self.user_keyspaces().map(|info| info.keyspace)) {
+        for keyspace in
+            own.into_iter().chain(self.shared.keyspaces.user_keyspaces().map(|info| info.keyspace))
+        {
             is_empty_so_far = is_empty_so_far && is_empty(&*self.store, keyspace, KeyRange::all())?;
         }
         Ok(is_empty_so_far)
@@ -180,7 +184,7 @@ impl FileSystem {
             return Err(FsError::Invalid("the stream goes on from nothing").into());
         };
         let then = self.view_of(self.store.open_snapshot(&then.name)?)?;
-        let users: Vec<_> = self.user_keyspaces().map(|info| info.keyspace).collect();
+        let users: Vec<_> = self.shared.keyspaces.user_keyspaces().map(|info| info.keyspace).collect();
         Ok(Changes::new(Some(now), then, &users)?)
     }
 

@@ -12,7 +12,7 @@ use super::changes::{Changes, is_empty};
 use super::frame::{self, FrameKind, encode_frame};
 use super::record::encode_records;
 use super::{Begin, Prologue, SnapshotId, StreamId};
-use crate::schema::{Superblock, decode_keyspace, keyspace_key, superblock_key};
+use crate::schema::{Superblock, superblock_key};
 use crate::{FileSystem, FsError, Result};
 
 /// A stream in the making. Holds its two snapshots, so it goes on when their names are deleted.
@@ -49,9 +49,8 @@ impl FileSystem {
         let from_view = from.map(|(_, (_, view))| view);
         let mut heads = VecDeque::from([(FrameKind::Begin, begin.encode())]);
         let mut users = Vec::new();
-        for info in self.user_keyspaces() {
-            let record = to_view.row(&keyspace_key(&info.name))?;
-            let owner = record.map(|bytes| decode_keyspace(&info.name, &bytes)).transpose()?;
+        for info in self.shared.keyspaces.user_keyspaces() {
+            let owner = to_view.keys().owner_then(&info.name)?;
             let views = from_view.iter().chain([&to_view]);
             // One that was made later is not in these states, and nothing is in it.
             let mut is_used = owner.is_some();

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Compression, Cursor, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Read, Store};
 
@@ -6,8 +7,7 @@ use super::changes::Stage;
 use super::frame::{FrameHeader, FrameKind, decode_keyspace, encode_frame, encode_keyspace};
 use super::record::{DATA, META, USERS, XATTR, decode_records, encode_records};
 use super::*;
-use crate::keys::KeyspaceOwner;
-use crate::schema::{Header, Placement, encode_row, inode_key, keyspace_key, superblock_key};
+use crate::schema::{Header, Placement, encode_row, inode_key, keyspace_records, superblock_key};
 use crate::{FileType, Timestamp};
 
 const INODE_NEXT: u64 = 1000;
@@ -129,7 +129,7 @@ fn records_that_make_no_sense_are_refused() {
     let name = Placement::own_subtree(1).key(b"name");
     // The file system's own records, what is no row, and numbers that would be given out again.
     refused(META, put(superblock_key(), row(77)));
-    refused(META, delete(keyspace_key("tags")));
+    refused(META, delete([&keyspace_records()[..], b"tags"].concat().into()));
     refused(META, put(name.clone(), Bytes::from_static(b"no row")));
     refused(META, put(name.clone(), row(INODE_NEXT)));
     refused(META, put(Placement::own_subtree(INODE_NEXT).own_key(), row(77)));

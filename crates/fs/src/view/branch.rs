@@ -1,8 +1,8 @@
 //! Branches: writable views that last. Each is a checkpointed transaction of the store with a name.
 //!
-//! Purpose: a branch is opened as a view, worked in for as long as one likes, suspended, opened again after a
-//! restart, and one day merged ([`FileSystem::begin_merge`]) or deleted. It takes no locks, so that it hinders
-//! nobody and nobody dooms it; what others have done meanwhile is looked at when it is merged.
+//! Purpose: a branch is opened as a view, worked in for as long as needed, suspended, opened again after a
+//! restart, and one day merged ([`FileSystem::begin_merge`]) or deleted. It takes no locks, so that it is in no
+//! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged.
 //!
 //! Thread safety: as [`FileSystem`]; making a branch takes turns.
 //!
@@ -15,15 +15,20 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::types::ShownPrivileges;
 use kvfs_store::{CheckpointInfo, Isolation, Txn, TxnId, TxnOptions, check_snapshot_name};
 use kvfs_txn::LockOwner;
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 
-use super::txn::{Phase, TXN_NODE_SHARE, TxnView};
+use super::phase::CommitPhase;
+use super::txn::{TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin};
 use crate::quota::Pending;
 use crate::schema::BranchRecord;
 use crate::{FileSystem, FsError, INODE_MAX, Result};
+
+/// Branches of a store. Each pins its snapshot, and is looked at when the store is opened.
+pub const BRANCHES_MAX: usize = 1000;
 
 /// A branch that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,13 +37,13 @@ pub struct BranchInfo {
     pub name: String,
     /// The transaction that it is.
     pub id: TxnId,
-    /// Whose it is.
+    /// Its owner.
     pub uid: u32,
     /// When it was made (since 1970-01-01 UTC).
     pub created: Duration,
     /// Written in it up to its last checkpoint (bytes).
     pub bytes: u64,
-    /// Somebody works in it.
+    /// A view of it is open.
     pub is_open: bool,
 }
 
@@ -53,7 +58,7 @@ impl FileSystem {
     /// Makes a branch of the main line as it is now, for `uid`. Durable when this returns.
     ///
     /// # Errors
-    /// `Exists`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
+    /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
     /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
     pub fn create_branch(self: &Arc<Self>, name: &str, uid: u32) -> Result<BranchInfo> {
         self.expect_main()?;
@@ -61,16 +66,25 @@ impl FileSystem {
         check_snapshot_name(name)
             .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
         let _turn = self.shared.naming_branches.lock();
-        match self.branch(name) {
-            Err(FsError::NotFound) => {}
-            Ok(_) => return Err(FsError::Exists),
-            Err(error) => return Err(error),
-        }
+        self.check_new_branch(name)?;
         let _gate = self.gate();
         let txn = self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?;
         self.name_branch(&*txn, name, uid)?;
         drop(txn);
         self.branch(name)
+    }
+
+    /// Whether there may be one more branch, with this name.
+    fn check_new_branch(&self, name: &str) -> Result<()> {
+        let branches = self.branches();
+        if branches.iter().any(|branch| branch.name == name) {
+            return Err(FsError::Exists);
+        }
+        if branches.len() >= BRANCHES_MAX {
+            let remedy = "merge some with `kvfs branch merge`, or delete them with `kvfs branch delete`";
+            return Err(FsError::TooMany { what: "branches", count_max: BRANCHES_MAX, remedy });
+        }
+        Ok(())
     }
 
     /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are
@@ -132,9 +146,7 @@ impl FileSystem {
             return Err(FsError::NotSupported("branches of serializable transactions"));
         }
         let _turn = self.shared.naming_branches.lock();
-        if self.branch(name).is_ok() {
-            return Err(FsError::Exists);
-        }
+        self.check_new_branch(name)?;
         // Numbers that it was given before may be below the next one that is reserved: then they count as not
         // its own, which costs locks at the merge and nothing else.
         let record = self.name_branch(&*view.txn, name, uid)?;
@@ -142,7 +154,7 @@ impl FileSystem {
         self.branch(name)
     }
 
-    /// Drops the branch and frees its space. Nobody works in it.
+    /// Drops the branch and frees its space. No view of it may be open.
     ///
     /// # Errors
     /// As [`FileSystem::open_branch`].
@@ -174,6 +186,8 @@ impl FileSystem {
         if let Some(branch) = &opened.branch {
             created.insert(&(branch.inode_from..INODE_MAX + 1));
         }
+        let is_users = opened.locks.as_ref().is_some_and(|owner| owner.traits().owner.uid != 0);
+        let shows = if is_users { ShownPrivileges::NoDevices } else { ShownPrivileges::Everything };
         let view = TxnView {
             locks: opened.locks,
             txn: opened.txn,
@@ -181,11 +195,14 @@ impl FileSystem {
             main: Arc::clone(self),
             keyspaces: self.keyspaces,
             created,
-            phase: RwLock::new(Phase::Open),
+            phase: CommitPhase::open(),
             pending_usage: Pending::default(),
+            written: Mutex::default(),
             restores: AtomicBool::new(false),
         };
-        let fs = self.view(Origin::Txn(view), TXN_NODE_SHARE);
+        // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
+        let share = TXN_NODE_SHARE * (self.shared.open.len() as u64 + 1);
+        let fs = self.view(Origin::Txn(Box::new(view)), share, shows);
         fs.install_root()?;
         Ok(fs)
     }

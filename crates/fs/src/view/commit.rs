@@ -1,4 +1,4 @@
-//! The commit of a transaction's view.
+//! The commit of a transaction's view: what happens at each transition of its `phase`, whose header has the diagram.
 //!
 //! Steps, of which the front end interleaves its talks with the kernel: [`FileSystem::freeze`]; the dirty pages
 //! of the view's own files come in; [`FileSystem::commit_plan`]; the dirty pages that the main line has of
@@ -11,7 +11,7 @@ use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Durability, Position};
 
 use super::TxnView;
-use super::txn::Phase;
+use super::phase::Phase;
 use crate::{FileSystem, FsError, NodeId, Result};
 
 /// What the front end does before the commit point.
@@ -52,47 +52,32 @@ impl FileSystem {
     pub fn freeze(&self) -> Result<()> {
         let view = self.committing_view()?;
         view.check_alive()?;
-        let mut phase = view.phase.write();
-        match *phase {
-            Phase::Open => *phase = Phase::Frozen,
-            Phase::Frozen | Phase::Closed => {
-                return Err(FsError::Invalid("the transaction is being committed already"));
-            }
-            Phase::Ended => return Err(FsError::ViewEnded(view.txn.id())),
-        }
-        Ok(())
+        view.phase.freeze().map_err(|phase| match phase {
+            Phase::Ended => view.ended(),
+            _ => FsError::Invalid("the transaction is being committed already"),
+        })
     }
 
     /// Opens a frozen view again: its commit failed and can be tried again later.
     pub fn thaw(&self) {
         let Some(view) = self.txn_view() else { return };
-        let mut phase = view.phase.write();
-        if matches!(*phase, Phase::Frozen | Phase::Closed) {
-            *phase = Phase::Open;
+        view.phase.reopen(|| {
             if let Some(Err(doom)) = view.locks.as_ref().map(|locks| locks.undecide()) {
                 tracing::debug!(%doom, "opened again, but doomed");
             }
-        }
+        });
     }
 
-    /// What to do before [`Self::commit`]. The transaction's locks now answer main-line writes of these files
-    /// with the transaction's doom, and nothing more is written in a frozen view.
+    /// What to do before [`Self::commit`]. From now on a dirty page of the main line that meets the
+    /// transaction's locks dooms it (other operations wait), and nothing more is written in a frozen view.
     ///
     /// # Errors
     /// `Canceled`; store errors.
     pub fn commit_plan(&self) -> Result<CommitPlan> {
         let view = self.committing_view()?;
         view.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
-        {
-            // Writes that are under way are waited for; later ones would be a part of what is committed, but
-            // not of what the main line hears of.
-            let mut phase = view.phase.write();
-            if *phase != Phase::Frozen {
-                return Err(FsError::Invalid("a view is frozen before its commit"));
-            }
-            *phase = Phase::Closed;
-        }
-        // What takes long comes before anybody has to wait.
+        view.phase.close().map_err(|_| FsError::Invalid("a view is frozen before its commit"))?;
+        // What takes long comes before any other thread has to wait.
         view.txn.prepare()?;
         progress::stage("committing", Unit::Items, 0);
         self.changed_contents(view)
@@ -103,11 +88,11 @@ impl FileSystem {
     /// unless [`Committed::durable`] says otherwise.
     ///
     /// # Errors
-    /// `Canceled`: somebody was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store errors: nothing
-    /// happened, and it can be tried again after [`Self::thaw`].
+    /// `Canceled`: another party was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and
+    /// other store errors: nothing happened, and it can be tried again after [`Self::thaw`].
     pub fn commit(&self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
         let view = self.committing_view()?;
-        if *view.phase.read() != Phase::Closed {
+        if view.phase.now() != Phase::Closed {
             return Err(FsError::Invalid("a commit is planned first"));
         }
         let locks = view.lock_owner()?;
@@ -122,7 +107,7 @@ impl FileSystem {
         let position = published.inspect_err(|_| self.refund_commit(&gate, &charged))?;
         let brought_in = view.main.bring_in(set, position, epoch);
         drop(settling);
-        *view.phase.write() = Phase::Ended;
+        view.phase.end();
         if let Err(error) = &brought_in {
             // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
             let id = view.txn.id();
@@ -135,24 +120,25 @@ impl FileSystem {
         Ok(Committed { position, durable, invalidations: brought_in? })
     }
 
-    /// Commits a transaction that has changed nothing: its locks go, and that is all. Waits for nobody, so a thread
-    /// that others wait for may call it. `None`: nothing happened; it has changed something, or is being used, or
+    /// Commits a transaction that has changed nothing: its locks go, and that is all. Waits for no other thread, so a
+    /// thread that others wait for may call it. `None`: nothing happened; it has changed something, or is being used, or
     /// can't be committed, and the ordinary way does what there is to do. O(locks).
     pub fn commit_unwritten(&self) -> Option<Position> {
         let view = self.txn_view()?;
-        // Whoever writes has the phase, so nothing comes in between the look and the end.
-        let mut phase = view.phase.try_write()?;
-        let is_unwritten = view.branch.get().is_none() && view.txn.stats().operations == 0;
-        let locks = view.locks.as_ref().filter(|_| *phase == Phase::Open && is_unwritten)?;
-        // From here on nobody dooms it; the error of one that is doomed tells nothing that is not kept.
-        locks.begin_commit().and_then(|()| locks.decide()).ok()?;
-        let Ok(position) = view.txn.commit(Durability::Buffered) else {
-            // It was decided, so it can't have been doomed.
-            let _ = locks.undecide();
-            return None;
-        };
-        *phase = Phase::Ended;
-        drop(phase);
+        let locks = view.locks.as_ref()?;
+        let position = view.phase.end_unwritten(|| {
+            if view.branch.get().is_some() || view.txn.stats().operations != 0 {
+                return None;
+            }
+            // From here on nothing dooms it; the error of one that is doomed tells nothing that is not kept.
+            locks.begin_commit().and_then(|()| locks.decide()).ok()?;
+            let Ok(position) = view.txn.commit(Durability::Buffered) else {
+                // It was decided, so it can't have been doomed.
+                let _ = locks.undecide();
+                return None;
+            };
+            Some(position)
+        })?;
         locks.end();
         Some(position)
     }

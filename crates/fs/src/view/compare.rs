@@ -3,13 +3,17 @@
 //! Purpose: comparing snapshots and restoring one read what was written in between, not the trees.
 //!
 //! Thread safety: as [`FileSystem`]. Both views are of one file system and pinned: snapshots, or a transaction
-//! that reads its snapshot.
+//! that reads its snapshot; or one is a branch that is not written to, and the other one its snapshot.
+
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Differences, KeyDifference, KeyRange, Keyspace, Seqno};
+use kvfs_store::{Change, ChangedRanges, Differences, KeyDifference, KeyRange, Keyspace, Seqno};
 
 use super::Origin;
+use super::publish::each_change;
 use crate::schema::{Header, Placement, Row, inode_key};
 use crate::{FileSystem, FsError, Result};
 
@@ -35,6 +39,33 @@ impl FileSystem {
             Origin::Txn(view) if !self.locks_reads() => Ok(view.txn.snapshot_seqno()),
             Origin::Txn(_) | Origin::Main => Err(FsError::Invalid("only snapshots are compared")),
         }
+    }
+
+    /// Whether this is the view of a branch.
+    pub(super) fn is_branch(&self) -> bool {
+        matches!(&self.origin, Origin::Txn(view) if view.branch.get().is_some())
+    }
+
+    /// Where a branch has written, within `range`; `None`: this is no branch. The write set is walked once.
+    fn branch_ranges(&self, keyspace: Keyspace, range: &KeyRange) -> Result<Option<Written>> {
+        let Origin::Txn(view) = &self.origin else { return Ok(None) };
+        if view.branch.get().is_none() {
+            return Ok(None);
+        }
+        let mut known = view.written.lock();
+        let all = match known.entry(keyspace) {
+            Entry::Occupied(all) => Arc::clone(all.get()),
+            Entry::Vacant(place) => {
+                let mut all = Vec::new();
+                each_change(view.txn.changes(keyspace)?, |change| {
+                    all.push(range_of(&change));
+                    Ok(())
+                })?;
+                Arc::clone(place.insert(Arc::new(disjoint(all))))
+            }
+        };
+        let at = all.partition_point(|written| written.end.as_ref().is_some_and(|end| *end <= range.start));
+        Ok(Some(Written { all, at, within: range.clone() }))
     }
 
     /// The row under `key`.
@@ -64,9 +95,60 @@ impl FileSystem {
     }
 }
 
+/// The ranges that a branch has written to.
+struct Written {
+    all: Arc<Vec<KeyRange>>,
+    at: usize,
+    within: KeyRange,
+}
+
+impl ChangedRanges for Written {
+    fn next(&mut self) -> kvfs_store::Result<Option<KeyRange>> {
+        let next = self.all.get(self.at).map(|range| range.clone().within(&self.within));
+        self.at += 1;
+        Ok(next.filter(|range| !range.is_empty()))
+    }
+}
+
+/// The keys that a change is about.
+fn range_of(change: &Change) -> KeyRange {
+    match change {
+        Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
+            KeyRange { start: key.clone(), end: Some([key, &b"\0"[..]].concat().into()) }
+        }
+        Change::DeleteRange { start, end } => KeyRange { start: start.clone(), end: Some(end.clone()) },
+        Change::Blocks { prefix, first, count } => {
+            let at = |block: u64| Bytes::from([prefix, &block.to_be_bytes()[..]].concat());
+            KeyRange { start: at(*first), end: Some(at(first.saturating_add(*count))) }
+        }
+    }
+}
+
+/// Ascending ranges as disjoint ones.
+fn disjoint(ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    let mut all: Vec<KeyRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if last.end.as_ref().is_none_or(|end| range.start < *end) => {
+                if last.end.is_some() && (range.end.is_none() || range.end > last.end) {
+                    last.end = range.end;
+                }
+            }
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
 impl<'f> Sides<'f> {
     /// The keys of `range` whose values differ, or may have been written to.
     pub(crate) fn differences(&self, keyspace: Keyspace, range: KeyRange) -> Result<Differences<'f>> {
+        for side in [self.before, self.after] {
+            if let Some(ranges) = side.branch_ranges(keyspace, &range)? {
+                let (before, after) = (self.before.read_view(), self.after.read_view());
+                return Ok(Differences::new(keyspace, before, after, Box::new(ranges)));
+            }
+        }
         let (before, after) = (self.before.pinned()?, self.after.pinned()?);
         let (older, newer) = (before.min(after), before.max(after));
         let ranges = self.after.store.changed_ranges(keyspace, range, older, newer)?;

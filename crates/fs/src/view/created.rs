@@ -1,4 +1,4 @@
-//! Inode numbers that a transaction gave out: nobody else can know what they name.
+//! Inode numbers that a transaction gave out: no other party can know what they name.
 //!
 //! Thread safety: one short lock. Invariant: ranges are disjoint and never shrink.
 

@@ -1,18 +1,22 @@
-//! What an open transaction would change, and what differs between two snapshots, in words of files and keys.
+//! What an open transaction would change, in words of files and keys; what [`DiffStream`] tells of snapshots.
 //!
 //! A transaction is compared with the main line of now: what a commit would do, if it can be done.
 //!
 //! Thread safety: as [`FileSystem`]; what is changed on the main line meanwhile may or may not be in the list.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{BLOCK_BYTES, Change, KeyDifference, KeyRange};
+use kvfs_store::{BLOCK_BYTES, Change};
 
 use super::compare::{Place, Sides, key_of};
+use super::paths::Paths;
 use super::publish::each_change;
-use crate::schema::{Header, Placement, ROOT_INODE, Row, block_prefix};
+use super::stream::DiffStream;
+use crate::schema::{Header, Placement, Row, block_prefix};
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// What happens to a name or key.
@@ -41,11 +45,43 @@ pub struct Difference {
     pub from: Option<Vec<u8>>,
     /// Size of a file or value (bytes).
     pub bytes: Option<u64>,
+    /// What was there; `None`: nothing.
+    pub before: Option<Facts>,
+    /// What is there; `None`: nothing.
+    pub after: Option<Facts>,
+}
+
+/// Most bytes of a value that [`Facts`] hold: enough to tell it from another one.
+pub const FACTS_VALUE_LEN_MAX: usize = 256;
+
+/// What is told of a file or key on one side of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Facts {
+    /// A file of any kind.
+    File {
+        /// Permission bits.
+        mode: u32,
+        /// User id.
+        uid: u32,
+        /// Group id.
+        gid: u32,
+        /// Size, or length of a symbolic link's target (bytes).
+        bytes: u64,
+        /// Where a symbolic link leads.
+        target: Option<Bytes>,
+    },
+    /// A key.
+    Key {
+        /// The first [`FACTS_VALUE_LEN_MAX`] bytes of its value.
+        value: Bytes,
+        /// Length of the value (bytes).
+        bytes: u64,
+    },
 }
 
 /// What is known of an inode on one side.
-struct Found {
-    inode: u64,
+pub(super) struct Found {
+    pub(super) inode: u64,
     kind: FileType,
     header: Option<Header>,
     /// What the row itself holds.
@@ -53,8 +89,23 @@ struct Found {
 }
 
 impl Found {
+    /// Content of files is not kept; a target is.
     fn without_content(self) -> Self {
+        if self.kind == FileType::Symlink {
+            return Self { content: Bytes::copy_from_slice(&self.content), ..self };
+        }
         Self { content: Bytes::new(), ..self }
+    }
+
+    /// What is told of it, on the side where it is.
+    pub(super) fn facts(&self, side: &FileSystem) -> Result<Option<Facts>> {
+        let own = match self.header {
+            Some(header) => Some(header),
+            // A directory's row is not under its name.
+            None => side.row_at(&(self.inode, Bytes::new()))?.map(|(header, _)| header),
+        };
+        let target = (self.kind == FileType::Symlink).then(|| self.content.clone());
+        Ok(own.map(|Header { mode, uid, gid, size, .. }| Facts::File { mode, uid, gid, bytes: size, target }))
     }
 
     /// All content of a file that is small enough to be in its row on one of the sides.
@@ -72,8 +123,6 @@ impl Found {
 /// What was found so far.
 struct Comparison<'f> {
     sides: Sides<'f>,
-    /// Whether content counts that the attributes don't tell of.
-    looks_inside: bool,
     names: Names,
 }
 
@@ -81,25 +130,19 @@ struct Comparison<'f> {
 struct Names {
     appeared: BTreeMap<u64, Vec<(Place, Found)>>,
     disappeared: BTreeMap<u64, Vec<(Place, Found)>>,
-    changed: Vec<(Place, Found)>,
-}
-
-/// Paths of directories on one side, found once.
-pub(crate) struct Paths<'f> {
-    fs: &'f FileSystem,
-    known: HashMap<u64, Vec<u8>>,
+    changed: Vec<(Place, Found, Found)>,
 }
 
 impl FileSystem {
     /// What the transaction would change: names in the order of their paths, then keys. O(changes), and O(n)
-    /// in the entries of directories whose paths nobody knows.
+    /// in the entries of directories whose paths are unknown.
     ///
     /// # Errors
     /// Not a transaction; `Stale`; store errors.
     pub fn diff(&self) -> Result<Vec<Difference>> {
         let view = self.txn_view().ok_or(FsError::Invalid("only transactions are compared"))?;
         view.check_alive()?;
-        let mut comparison = Comparison::new(&view.main, self, false);
+        let mut comparison = Comparison::new(&view.main, self);
         progress::stage("comparing", Unit::Items, 0);
         each_change(view.txn.changes(self.keyspaces.meta)?, |change| match change {
             Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
@@ -109,7 +152,7 @@ impl FileSystem {
             Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
         })?;
         let mut lines = comparison.name_lines()?;
-        for info in self.user_keyspaces() {
+        for info in self.shared.keyspaces.user_keyspaces() {
             each_change(view.txn.changes(info.keyspace)?, |change| {
                 let (key, value) = match change {
                     Change::Put { key, value } => (key, Some(value)),
@@ -124,30 +167,49 @@ impl FileSystem {
         Ok(lines)
     }
 
-    /// What differs in this view of a snapshot, or of a transaction that has written nothing yet, from
-    /// `before`, a view of another snapshot: names in the order of their paths, then keys. O(what was written
-    /// in between), and O(n) in the entries of directories in which something differs.
+    /// Takes out of `lines` what they tell of keys that `may_read` does not let their reader see, with the owners that
+    /// [`kvfs_kv::Keys::readable_keyspace`] names: values, their lengths, and whether there was one. A user that may only write learns
+    /// nothing but what it has done.
     ///
     /// # Errors
-    /// The main line, or a transaction that locks what it reads; store errors.
-    pub fn diff_from(&self, before: &Self) -> Result<Vec<Difference>> {
-        let mut comparison = Comparison::new(before, self, true);
-        let sides = comparison.sides;
-        sides.each_touched_row(|row| comparison.take_key(&row.key, row.older, row.newer))?;
-        let mut lines = comparison.name_lines()?;
-        for info in self.user_keyspaces() {
-            let mut keys = comparison.sides.differences(info.keyspace, KeyRange::all())?;
-            while let Some(KeyDifference { key, older, newer }) = keys.next()? {
-                lines.extend(key_line(&info.name, &key, older.as_ref(), newer.as_ref()));
+    /// As [`kvfs_kv::Keys::readable_keyspace`].
+    pub fn hide_unreadable(
+        &self,
+        lines: &mut [Difference],
+        may_read: impl Fn(&KeyspaceOwner) -> bool,
+    ) -> Result<()> {
+        let mut known = HashMap::new();
+        for line in lines.iter_mut().filter(|line| line.file.is_none()) {
+            let name = line.place.split(|&byte| byte == b'/').next().unwrap_or_default();
+            let name = String::from_utf8_lossy(name).into_owned();
+            let is_readable = match known.entry(name) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(place) => {
+                    let owners = self.keys().readable_keyspace(place.key())?;
+                    *place.insert(owners.is_some_and(|(_, owners)| owners.iter().all(&may_read)))
+                }
+            };
+            if !is_readable {
+                let kind = if line.kind == DiffKind::Added { DiffKind::Changed } else { line.kind };
+                (line.kind, line.bytes, line.before, line.after) = (kind, None, None, None);
             }
         }
-        Ok(lines)
+        Ok(())
+    }
+
+    /// What differs in this view of a snapshot, or of a transaction that has written nothing yet, from
+    /// `before`, a view of another snapshot: all of [`DiffStream`] at once.
+    ///
+    /// # Errors
+    /// As [`DiffStream::next_page`].
+    pub fn diff_from(&self, before: &Self) -> Result<Vec<Difference>> {
+        DiffStream::new(before, self).next_page(usize::MAX, usize::MAX)
     }
 }
 
 impl<'f> Comparison<'f> {
-    fn new(before: &'f FileSystem, after: &'f FileSystem, looks_inside: bool) -> Self {
-        Self { sides: Sides { before, after }, looks_inside, names: Names::default() }
+    fn new(before: &'f FileSystem, after: &'f FileSystem) -> Self {
+        Self { sides: Sides { before, after }, names: Names::default() }
     }
 
     /// Compares what both sides have under a row's key.
@@ -158,8 +220,8 @@ impl<'f> Comparison<'f> {
         let (before, after) = (found(then, key, before)?, found(now, key, after)?);
         match (before, after) {
             (Some(before), Some(after)) if before.inode == after.inode => {
-                if differ(&before, &after) || self.differ_inside(&before, &after)? {
-                    self.names.changed.push((place, after.without_content()));
+                if differ(&before, &after) {
+                    self.names.changed.push((place, before.without_content(), after.without_content()));
                 }
             }
             // A row of its own comes and goes with names.
@@ -181,57 +243,64 @@ impl<'f> Comparison<'f> {
         Ok(())
     }
 
-    fn differ_inside(&self, before: &Found, after: &Found) -> Result<bool> {
-        if !self.looks_inside {
-            return Ok(false);
-        }
-        let Sides { before: then, after: now } = self.sides;
-        let is_inline = |found: &Found| found.header.is_none_or(|header| header.is_inline());
-        let differs = if is_inline(before) == is_inline(after) {
-            before.content != after.content || self.sides.differ_in(now.keyspaces.data, after.inode)?
-        } else {
-            before.whole(then)? != after.whole(now)?
-        };
-        Ok(differs || self.sides.differ_in(now.keyspaces.xattr, after.inode)?)
-    }
-
     fn name_lines(&mut self) -> Result<Vec<Difference>> {
         let mut names = std::mem::take(&mut self.names);
         let mut then = Paths::new(self.sides.before);
         let mut now = Paths::new(self.sides.after);
         let mut lines = Vec::new();
-        for (place, found) in names.changed {
-            let path = now.path(&place)?;
-            lines.push(difference(DiffKind::Changed, &found, path, None));
+        let Sides { before: older, after: newer } = self.sides;
+        for (place, before, after) in names.changed {
+            let facts = (before.facts(older)?, after.facts(newer)?);
+            lines.push(difference(DiffKind::Changed, &after, now.path(&place)?, facts));
         }
         // What another file takes the place of is changed, not removed and added.
         let appeared = names.appeared.values().flatten();
         let replaced: BTreeSet<Place> = appeared.map(|(place, _)| place.clone()).collect();
         for (inode, appeared) in names.appeared {
             let mut gone = names.disappeared.remove(&inode).unwrap_or_default().into_iter();
-            for (place, found) in appeared {
+            for (place, after) in appeared {
                 let path = now.path(&place)?;
-                if let Some((from, _)) = gone.next() {
-                    let from = then.path(&from)?;
-                    lines.push(difference(DiffKind::Renamed, &found, path, Some(from)));
+                let new = after.facts(newer)?;
+                if let Some((from, before)) = gone.next() {
+                    let facts = (before.facts(older)?, new);
+                    let from = Some(then.path(&from)?);
+                    lines.push(Difference { from, ..difference(DiffKind::Renamed, &after, path, facts) });
                     continue;
                 }
-                let existed = self.sides.before.row(&key_of(&place))?.is_some();
-                let kind = if existed { DiffKind::Changed } else { DiffKind::Added };
-                lines.push(difference(kind, &found, path, None));
+                let key = key_of(&place);
+                let before = found(older, &key, older.row(&key)?)?;
+                let kind = if before.is_some() { DiffKind::Changed } else { DiffKind::Added };
+                let old = before.map(|before| before.facts(older)).transpose()?.flatten();
+                lines.push(difference(kind, &after, path, (old, new)));
             }
-            for (place, found) in gone {
-                lines.push(difference(DiffKind::Removed, &found, then.path(&place)?, None));
+            for (place, before) in gone {
+                let facts = (before.facts(older)?, None);
+                lines.push(difference(DiffKind::Removed, &before, then.path(&place)?, facts));
             }
         }
-        for (place, found) in names.disappeared.into_values().flatten() {
+        for (place, before) in names.disappeared.into_values().flatten() {
             if !replaced.contains(&place) {
-                lines.push(difference(DiffKind::Removed, &found, then.path(&place)?, None));
+                let facts = (before.facts(older)?, None);
+                lines.push(difference(DiffKind::Removed, &before, then.path(&place)?, facts));
             }
         }
         lines.sort_by(|a, b| a.place.cmp(&b.place));
         join_pairs(&mut lines);
         Ok(lines)
+    }
+}
+
+impl Sides<'_> {
+    /// Whether content or extended attributes differ that the attributes don't tell of.
+    pub(super) fn differ_inside(&self, before: &Found, after: &Found) -> Result<bool> {
+        let Sides { before: then, after: now } = self;
+        let is_inline = |found: &Found| found.header.is_none_or(|header| header.is_inline());
+        let differs = if is_inline(before) == is_inline(after) {
+            before.content != after.content || self.differ_in(now.keyspaces.data, after.inode)?
+        } else {
+            before.whole(then)? != after.whole(now)?
+        };
+        Ok(differs || self.differ_in(now.keyspaces.xattr, after.inode)?)
     }
 }
 
@@ -243,15 +312,18 @@ fn join_pairs(lines: &mut Vec<Difference>) {
         let is_pair = kinds.contains(&DiffKind::Added) && kinds.contains(&DiffKind::Removed);
         let joins = is_pair && first.place == second.place;
         if joins {
-            let added = if first.kind == DiffKind::Added { first.bytes } else { second.bytes };
-            (first.kind, first.bytes) = (DiffKind::Changed, added);
+            let (added, removed) =
+                if first.kind == DiffKind::Added { (&*first, &*second) } else { (&*second, &*first) };
+            let joined =
+                Difference { before: removed.before.clone(), kind: DiffKind::Changed, ..added.clone() };
+            *first = joined;
         }
         joins
     });
 }
 
 /// What is under a row's key on one side.
-fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Result<Option<Found>> {
+pub(super) fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Result<Option<Found>> {
     let Some(bytes) = bytes else { return Ok(None) };
     let row = Row::decode(key, &bytes)?;
     let (inode, kind) = (row.inode(), row.kind());
@@ -272,7 +344,12 @@ fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Result<Option<F
     Ok(Some(found))
 }
 
-fn key_line(keyspace: &str, key: &[u8], before: Option<&Bytes>, after: Option<&Bytes>) -> Option<Difference> {
+pub(super) fn key_line(
+    keyspace: &str,
+    key: &[u8],
+    before: Option<&Bytes>,
+    after: Option<&Bytes>,
+) -> Option<Difference> {
     let kind = match (before, after) {
         (None, Some(_)) => DiffKind::Added,
         (Some(before), Some(after)) if before != after => DiffKind::Changed,
@@ -280,12 +357,17 @@ fn key_line(keyspace: &str, key: &[u8], before: Option<&Bytes>, after: Option<&B
         _ => return None,
     };
     let place = [keyspace.as_bytes(), b"/", key].concat();
+    let facts = |value: &Bytes| Facts::Key {
+        value: Bytes::copy_from_slice(&value[..value.len().min(FACTS_VALUE_LEN_MAX)]),
+        bytes: value.len() as u64,
+    };
     let bytes = after.map(|value| value.len() as u64);
-    Some(Difference { kind, file: None, place, from: None, bytes })
+    let (before, after) = (before.map(facts), after.map(facts));
+    Some(Difference { kind, file: None, place, from: None, bytes, before, after })
 }
 
-/// Whether somebody would see another file. Directories change with their entries, which are listed.
-fn differ(before: &Found, after: &Found) -> bool {
+/// Whether a reader would see another file. Directories change with their entries, which are listed.
+pub(super) fn differ(before: &Found, after: &Found) -> bool {
     let (Some(before), Some(after)) = (before.header, after.header) else { return false };
     let rights = |header: &Header| (header.mode, header.uid, header.gid, header.project());
     let content = |header: &Header| (header.size, header.mtime);
@@ -293,63 +375,12 @@ fn differ(before: &Found, after: &Found) -> bool {
         || (after.kind != FileType::Directory && content(&before) != content(&after))
 }
 
-fn difference(kind: DiffKind, found: &Found, place: Vec<u8>, from: Option<Vec<u8>>) -> Difference {
+pub(super) fn difference(
+    kind: DiffKind,
+    found: &Found,
+    place: Vec<u8>,
+    (before, after): (Option<Facts>, Option<Facts>),
+) -> Difference {
     let bytes = found.header.filter(|header| header.kind == FileType::Regular).map(|header| header.size);
-    Difference { kind, file: Some(found.kind), place, from, bytes }
-}
-
-impl<'f> Paths<'f> {
-    pub(crate) fn new(fs: &'f FileSystem) -> Self {
-        Self { fs, known: HashMap::new() }
-    }
-
-    /// Path of a name; with the empty name, of the directory itself.
-    pub(crate) fn path(&mut self, (directory, name): &Place) -> Result<Vec<u8>> {
-        let directory = self.directory(*directory)?;
-        if name.is_empty() {
-            return Ok(if directory.is_empty() { b"/".to_vec() } else { directory });
-        }
-        Ok([&directory[..], b"/", name].concat())
-    }
-
-    /// Path of a directory, without a slash at the end; of a file with several names, its number.
-    fn directory(&mut self, inode: u64) -> Result<Vec<u8>> {
-        if inode == ROOT_INODE {
-            return Ok(Vec::new());
-        }
-        if let Some(path) = self.known.get(&inode) {
-            return Ok(path.clone());
-        }
-        let path = match self.fs.known_path(inode) {
-            Some(path) => path,
-            None => self.climb(inode)?,
-        };
-        self.known.insert(inode, path.clone());
-        Ok(path)
-    }
-
-    /// Looks for the name in the parent.
-    fn climb(&mut self, inode: u64) -> Result<Vec<u8>> {
-        let (meta, read) = (self.fs.keyspaces.meta, self.fs.read_view());
-        let unknown = || format!("(inode {inode})").into_bytes();
-        let Some(bytes) = read.get(meta, &Placement::own_subtree(inode).own_key())? else {
-            return Ok(unknown());
-        };
-        let (header, _) = Row::decode_own(inode, &bytes)?;
-        if header.kind != FileType::Directory {
-            // Its names are anywhere; the main line may know one.
-            return Ok(self.fs.path_of(inode).map_or_else(unknown, String::into_bytes));
-        }
-        let parent = Placement::own_subtree(header.parent);
-        let mut entries = read.cursor(meta, parent.entries_after(b""))?;
-        entries.next()?;
-        while let Some((key, bytes)) = entries.entry() {
-            if Row::decode(key, bytes)?.inode() == inode {
-                let name = key[parent.prefix_len()..].to_vec();
-                return Ok([&self.directory(header.parent)?[..], b"/", &name].concat());
-            }
-            entries.next()?;
-        }
-        Ok(unknown())
-    }
+    Difference { kind, file: Some(found.kind), place, from: None, bytes, before, after }
 }

@@ -2,9 +2,7 @@
 //!
 //! Thread safety: as [`FileSystem`]. Nothing here parks.
 
-use std::time::Duration;
-
-use kvfs_txn::{Doom, DoomReason, LockName, LockNameBuf, LockPage, LockPlace, Rival, TxnInfo};
+use kvfs_txn::{Admission, Doom, DoomReason, LockName, LockNameBuf, Rival};
 
 use super::Origin;
 use crate::{FileSystem, NodeId};
@@ -13,22 +11,10 @@ use crate::{FileSystem, NodeId};
 const DEPTH_MAX: usize = 512;
 
 impl FileSystem {
-    /// Dooms transactions whose time is over, and the holders of locks that others have waited for too long.
-    /// To be called about ten times a second while there are transactions. Returns how long nothing can
-    /// expire; `None`: not before something new begins.
-    pub fn tick_locks(&self) -> Option<Duration> {
-        self.shared.admission.tick()
-    }
-
-    /// Every transaction that is open, oldest first.
-    pub fn transaction_infos(&self) -> Vec<TxnInfo> {
-        self.shared.admission.transactions()
-    }
-
-    /// The first `len_max` locks of transactions behind `after` (`None`: from the start). O(n log `len_max`)
-    /// over all n locks.
-    pub fn locks(&self, after: Option<LockPlace>, len_max: usize) -> LockPage {
-        self.shared.admission.page(after, len_max)
+    /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about ten times a
+    /// second while there are transactions.
+    pub fn admission(&self) -> &Admission {
+        &self.shared.admission
     }
 
     /// Why the transaction can't go on, if it can't.
@@ -93,7 +79,7 @@ impl FileSystem {
         }
     }
 
-    /// The path from the root (with a leading slash) of an inode that somebody knows here or, for a
+    /// The path from the root (with a leading slash) of an inode that has a node here or, for a
     /// transaction, on the main line.
     pub(super) fn path_of(&self, inode: u64) -> Option<String> {
         let path = self.known_path(inode).or_else(|| match &self.origin {

@@ -24,10 +24,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Change, Keyspace, Records, Touch};
-use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, TxnTraits, Want};
+use kvfs_store::{Change, Keyspace, Records, Seqno, Touch};
+use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
 
-use super::diff::Paths;
+use super::paths::Paths;
 use super::publish::each_change;
 use super::undo::note_of;
 use super::{Origin, TxnView};
@@ -35,10 +35,10 @@ use crate::schema::{Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS
 use crate::{FileSystem, FileType, FsError, Result};
 
 /// Conflicts that a refusal names.
-const CONFLICTS_MAX: usize = 100;
+pub(super) const CONFLICTS_MAX: usize = 100;
 
 /// Longest wait for the lock of a transaction.
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What a merge has found so far.
 struct Merge<'f> {
@@ -68,7 +68,13 @@ impl FileSystem {
         let merging = self.resume_branch(name, |id, uid| {
             let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
             note = Some(note_of(&owner));
-            let traits = TxnTraits { priority: 0, timeout: None, lock_wait_max: Some(LOCK_WAIT_MAX), owner };
+            let traits = TxnTraits {
+                priority: 0,
+                timeout: None,
+                idle_max: None,
+                lock_wait_max: Some(LOCK_WAIT_MAX),
+                owner,
+            };
             Some(self.shared.admission.begin(id, traits))
         })?;
         if let (Some(view), Some(note)) = (merging.txn_view(), note) {
@@ -108,7 +114,7 @@ impl Merge<'_> {
         })?;
         each_change(self.view.txn.changes(spaces.data)?, |change| self.claim(&self.block_wants(&change)))?;
         each_change(self.view.txn.changes(spaces.xattr)?, |change| self.claim(&self.xattr_wants(&change)))?;
-        for info in self.fs.user_keyspaces() {
+        for info in self.fs.shared.keyspaces.user_keyspaces() {
             each_change(self.view.txn.changes(info.keyspace)?, |change| {
                 self.claim(&[(keys_name(info.keyspace, &change), Mode::Exclusive)])
             })?;
@@ -127,11 +133,11 @@ impl Merge<'_> {
         loop {
             match self.fs.shared.admission.try_lock(self.owner, &wants, again.as_ref()) {
                 Ok(()) => return Ok(()),
-                Err(Refused::Doomed(doom)) => return Err(FsError::Canceled(doom)),
                 Err(Refused::Wait(ticket)) => {
                     ticket.wait();
                     again = Some(ticket);
                 }
+                Err(refused) => return Err(refused.into()),
             }
         }
     }
@@ -147,7 +153,7 @@ impl Merge<'_> {
             let name = Bytes::copy_from_slice(name);
             wants.push((LockNameBuf::Entry { directory: inode, name }, Mode::Exclusive));
         }
-        // Whoever changes which inode this is changes the row, which is noticed after the locks.
+        // An operation that changes which inode this is changes the row, which is noticed after the locks.
         let Some(bytes) = self.view.main.row(key)? else { return Ok(wants) };
         let Row::Inode(header, _) = Row::decode(key, &bytes)? else { return Ok(wants) };
         if header.kind == FileType::Directory {
@@ -226,7 +232,7 @@ impl Merge<'_> {
     fn validate_all(&mut self) -> Result<()> {
         let spaces = self.fs.keyspaces;
         let own = [spaces.meta, spaces.data, spaces.xattr, spaces.orphans];
-        let users = self.fs.user_keyspaces().map(|info| info.keyspace);
+        let users = self.fs.shared.keyspaces.user_keyspaces().map(|info| info.keyspace);
         let mut places = BTreeSet::new();
         for keyspace in own.into_iter().chain(users) {
             let touch = |change: &Change| match change {
@@ -242,7 +248,7 @@ impl Merge<'_> {
                 if let Some(changed) = self.view.txn.changed_since_snapshot(keyspace, &records)? {
                     let name = self.view.name_of(&changed);
                     if self.is_full() || places.insert(name.to_string()) {
-                        self.note(|merge| merge.describe_change(&name))?;
+                        self.note(|merge| merge.describe_change(&name, changed.seqno))?;
                     }
                 }
                 Ok(())
@@ -271,21 +277,19 @@ impl Merge<'_> {
         Ok(String::from_utf8_lossy(&path).into_owned())
     }
 
-    fn describe_change(&self, name: &LockNameBuf) -> Result<String> {
+    fn describe_change(&self, name: &LockNameBuf, seqno: Seqno) -> Result<String> {
+        let author = self.view.main.author(seqno);
         let mut paths = Paths::new(self.fs);
         let mut path = |directory: u64, name: &[u8]| -> Result<String> {
             let path = paths.path(&(directory, Bytes::copy_from_slice(name)))?;
             Ok(String::from_utf8_lossy(&path).into_owned())
         };
-        Ok(match name {
-            LockNameBuf::Entry { directory, name } => {
-                format!("{} was changed outside of the branch", path(*directory, name)?)
-            }
-            LockNameBuf::Attributes { inode, .. } => {
-                format!("{} was changed outside of the branch", path(*inode, b"")?)
-            }
-            other => format!("{} was changed outside of the branch", self.fs.describe(other)),
-        })
+        let place = match name {
+            LockNameBuf::Entry { directory, name } => path(*directory, name)?,
+            LockNameBuf::Attributes { inode, .. } => path(*inode, b"")?,
+            other => self.fs.describe(other),
+        };
+        Ok(changed_outside(&place, author))
     }
 
     /// Every directory that the branch has moved must still lead to the root, by where it and those above it are
@@ -322,7 +326,7 @@ impl Merge<'_> {
         }
         let own_key = Placement::own_subtree(directory).own_key();
         self.claim(&[(LockNameBuf::Identity { directory }, Mode::Shared)])?;
-        // Numbers don't tell who has made it: the main line goes on with the same ones.
+        // Numbers don't tell whether the branch or the main line made it: both go on with the same ones.
         let row = match self.view.main.row(&own_key)? {
             Some(row) => Some(row),
             None => self.fs.row(&own_key)?,
@@ -330,6 +334,13 @@ impl Merge<'_> {
         let Some(row) = row else { return Ok(None) };
         Ok(Some(Row::decode_own(directory, &row)?.0.parent))
     }
+}
+
+/// How a refusal tells of a change, and of the party that made it, as far as it is known.
+pub(super) fn changed_outside(place: &str, author: Option<Rival>) -> String {
+    let by =
+        author.map_or_else(|| "outside of any transaction that is kept".to_owned(), |by| format!("by {by}"));
+    format!("{place} was changed outside of the branch, {by}")
 }
 
 fn all_attributes(inode: u64) -> LockNameBuf {

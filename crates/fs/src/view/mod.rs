@@ -12,8 +12,8 @@
 //! → shards and nodes.
 //!
 //! Invariants:
-//! * whoever changes a row in a transaction holds its locks until the main line's nodes are up to date, so
-//!   that nobody on the main line changes it meanwhile; what commutes (counters) is brought in as a change;
+//! * a transaction that changes a row must hold its locks until the main line's nodes are up to date, so
+//!   that no operation on the main line changes it meanwhile; what commutes (counters) is brought in as a change;
 //! * a view never writes access times, and reaps only orphans that it made itself: a file that the main line
 //!   has open stays whole, whatever a commit does to its names;
 //! * a view that locks what it reads trusts no attribute that it learned before it had the lock (`verify`);
@@ -21,30 +21,42 @@
 //! * the view of a branch ([`FileSystem::open_branch`]) takes latches and no locks; a merge takes the locks of all
 //!   that the branch changed, and then looks whether the tree stays one.
 
+mod authors;
 mod branch;
 mod commit;
 mod compare;
 mod created;
 mod diff;
 mod front;
+mod idle;
+mod keys;
 mod merge;
 mod origin;
+mod paths;
+mod phase;
+mod prefer;
 mod publish;
 mod restore;
+mod stream;
 mod txn;
 mod undo;
 mod user_locks;
 mod verify;
 
-pub use branch::BranchInfo;
+pub(crate) use authors::Authors;
+pub use branch::{BRANCHES_MAX, BranchInfo};
 pub use commit::{CommitPlan, Committed, Invalidations};
 pub(crate) use compare::Sides;
 use created::Created;
-pub(crate) use diff::Paths;
-pub use diff::{DiffKind, Difference};
+pub use diff::{DiffKind, Difference, FACTS_VALUE_LEN_MAX, Facts};
+pub use idle::AsFsError;
+pub(crate) use idle::OpenViews;
+pub(crate) use keys::{RESERVED, keyspace_table};
 pub(crate) use origin::{Names, Origin, Shared};
+pub(crate) use paths::Paths;
 pub(crate) use publish::each_change;
 pub use restore::Restored;
+pub use stream::DiffStream;
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};
-pub use undo::{Obstacle, TakenBack, owner_of_note};
+pub use undo::{Area, Obstacle, Selection, TakenBack, owner_of_note};

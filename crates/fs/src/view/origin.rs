@@ -4,27 +4,36 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use kvfs_kv::KeyspaceTable;
 use kvfs_store::clock::Clock;
-use kvfs_store::{Batch, Durability, Isolation, Position, Read, Snapshot, StoreError};
+use kvfs_store::{Batch, Durability, Isolation, Position, Read, Snapshot, Store, StoreError};
 use kvfs_txn::{Admission, Guard, LockName, Party, Want};
-use parking_lot::{Mutex, RwLockReadGuard};
+use parking_lot::Mutex;
 
 use super::TxnView;
-use super::txn::Phase;
-use crate::keys::KeyspaceTable;
+use super::authors::{Author, Authors};
+use super::idle::OpenViews;
+use super::phase::Phase;
+use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
 use crate::quota::SharedQuotas;
+use crate::snapshots::Snapshots;
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
 /// What all views of a file system have in common.
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) admission: Arc<Admission>,
+    /// Views of the transactions that are open.
+    pub(crate) open: OpenViews,
+    /// Who has changed what on the main line lately.
+    pub(crate) authors: Authors,
     /// Inode numbers that the superblock has reserved and no directory has taken.
     pub(crate) inodes: Mutex<Range<u64>>,
     pub(crate) keyspaces: KeyspaceTable,
     /// Held from the look at a branch's name to its first checkpoint.
     pub(crate) naming_branches: Mutex<()>,
+    pub(crate) snapshots: Snapshots,
     /// What users and groups have; the gate of [`crate::quota`].
     pub(crate) quotas: SharedQuotas,
     /// Whether the superblock record says so. Written with `inodes` held.
@@ -38,17 +47,29 @@ pub(crate) enum Origin {
     /// The newest committed state.
     Main,
     /// A transaction's private state.
-    Txn(TxnView),
+    Txn(Box<TxnView>),
     /// One position, read-only.
     Snapshot(Arc<dyn Snapshot>),
+}
+
+impl Origin {
+    /// As [`FileSystem::position`].
+    pub(crate) fn position(&self, store: &dyn Store) -> Position {
+        match self {
+            Self::Main => store.position(),
+            Self::Txn(_) | Self::Snapshot(_) => Position::default(),
+        }
+    }
 }
 
 /// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
 pub(crate) struct Names<'f> {
     fs: &'f FileSystem,
     guard: Guard<'f>,
+    /// Of an operation on the main line while a transaction is open.
+    author: Option<Author>,
     /// Keeps the transaction from being frozen while the operation is under way.
-    _admitted: Option<RwLockReadGuard<'f, Phase>>,
+    _admitted: Option<ReadGuard<'f, Phase>>,
 }
 
 impl Names<'_> {
@@ -56,7 +77,19 @@ impl Names<'_> {
     pub(crate) fn try_extend(&mut self, wants: &[Want<'_>]) -> Result<()> {
         let fs = self.fs;
         self.guard.try_extend(wants, |want| fs.is_shared(&want.name))?;
+        if let Some(author) = &mut self.author {
+            author.extend(wants);
+        }
         fs.verify(wants)
+    }
+}
+
+impl Drop for Names<'_> {
+    fn drop(&mut self) {
+        // Before the latches are given back: what comes next is another operation's.
+        if let Some(author) = self.author.take() {
+            self.fs.shared.authors.note(author, self.fs.store.position().0);
+        }
     }
 }
 
@@ -78,10 +111,7 @@ impl FileSystem {
     /// The position that an fsync of what is visible now must wait for. In a transaction nothing: its
     /// commit is what makes it durable.
     pub(crate) fn position(&self) -> Position {
-        match &self.origin {
-            Origin::Main => self.store.position(),
-            Origin::Txn(_) | Origin::Snapshot(_) => Position::default(),
-        }
+        self.origin.position(&*self.store)
     }
 
     /// Applies a batch to the view, wholly or not at all.
@@ -139,12 +169,14 @@ impl FileSystem {
         };
         let guard =
             self.shared.admission.try_acquire(party, wants, |want| self.is_shared(&want.name), again)?;
-        let names = Names { fs: self, guard, _admitted: admitted };
+        let is_noted = self.is_main() && self.shared.open.len() > 0;
+        let author = is_noted.then(|| Author::new(caller.pid, self.store.position().0, wants));
+        let names = Names { fs: self, guard, author, _admitted: admitted };
         self.verify(wants)?;
         Ok(names)
     }
 
-    /// Takes all names or none, for an operation that only reads: others' operations wait, but nobody's
+    /// Takes all names or none, for an operation that only reads: others' operations wait, but no
     /// transaction does, unless this is one that locks what it reads.
     pub(crate) fn latch_to_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
         self.verify_root(caller)?;
@@ -154,20 +186,20 @@ impl FileSystem {
     fn latch_to_read_below(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'_>> {
         let again = caller.ticket.as_ref();
         let (party, lock) = match &self.origin {
-            Origin::Txn(TxnView { locks: Some(locks), .. }) if self.locks_reads() => {
-                (Party::Txn(locks), true)
+            Origin::Txn(view) if self.locks_reads() => {
+                view.locks.as_ref().map_or((Party::Reader, false), |locks| (Party::Txn(locks), true))
             }
             _ => (Party::Reader, false),
         };
         let lock = |want: &Want<'_>| lock && self.is_shared(&want.name);
         let guard = self.shared.admission.try_acquire(party, wants, lock, again)?;
-        let names = Names { fs: self, guard, _admitted: None };
+        let names = Names { fs: self, guard, author: None, _admitted: None };
         self.verify(wants)?;
         Ok(names)
     }
 
-    /// To be asked once more before what was read is answered, in a view that locks what it reads: a doom gives
-    /// the locks back at once, and what was read since may not fit what was read before.
+    /// An operation must call this before it answers what it has read, in a view that locks what it reads: a doom
+    /// gives the locks back at once, and what was read since may not fit what was read before.
     pub(crate) fn confirm_read(&self) -> Result<()> {
         if self.locks_reads() { self.check_alive() } else { Ok(()) }
     }
@@ -190,7 +222,7 @@ impl FileSystem {
         self.latch_to_read_below(caller, &attribute_wants(NodeId::ROOT.0)).map(drop)
     }
 
-    /// Whether anybody outside of this transaction can mean the same by the name.
+    /// Whether a party outside of this transaction can mean the same by the name.
     pub(super) fn is_shared(&self, name: &LockName<'_>) -> bool {
         let Origin::Txn(view) = &self.origin else { return true };
         match *name {

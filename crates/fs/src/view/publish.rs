@@ -161,7 +161,7 @@ impl<'m> Walk<'m> {
     }
 
     fn place(&self, directory: u64, name: &[u8]) -> Result<Location> {
-        Ok(self.main.by_own_row(directory)?.entry(name))
+        Ok(self.main.resolver().by_own_row(directory)?.entry(name))
     }
 
     fn replace(&self, node: &Pin<'_>, header: &Header) {
@@ -169,7 +169,9 @@ impl<'m> Walk<'m> {
         let atime = state.header.atime.max(header.atime);
         state.is_end_moved |= state.header.size != header.size;
         state.header = Header { atime, ..*header };
+        state.absence.forget();
         state.touched(self.position);
+        state.xattr_usage = None;
         self.main.nodes.drop_content_locked(&mut state);
     }
 
@@ -179,6 +181,7 @@ impl<'m> Walk<'m> {
         let mut state = node.state();
         let end = state.header.size;
         state.update(patch, self.position);
+        state.xattr_usage = None;
         state.is_end_moved |= state.header.size != end;
         if patch.content.is_some() {
             self.main.nodes.drop_content_locked(&mut state);
@@ -196,7 +199,7 @@ impl<'m> Walk<'m> {
                     node.relocate(Location::Orphan);
                 }
             }
-            // Nobody on the main line knows it, and no name leads to it any more.
+            // The main line has no node of it, and no name leads to it any more.
             None => self.orphans.push(DeadOrphan { header }),
         }
         Ok(())

@@ -1,22 +1,28 @@
 //! The view of a transaction: beginning, freezing, giving up.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use kvfs_store::{Changed, Isolation, Keyspace, Records, Snapshot, Txn, TxnId, TxnOptions, TxnStats};
-use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, TxnTraits};
-use parking_lot::{RwLock, RwLockReadGuard};
+use kvfs_store::{
+    Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, Txn, TxnId, TxnOptions, TxnStats,
+};
+use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, Rival, TxnTraits};
+use parking_lot::Mutex;
 
 use super::branch::Opened;
+use super::phase::{CommitPhase, Phase};
 use super::undo::note_of;
 use super::{Created, Origin};
 use crate::attr::LazyTimes;
+use crate::fair_lock::ReadGuard;
 use crate::node::NodeTable;
 use crate::quota::Pending;
-use crate::schema::{BranchRecord, Keyspaces, Placement, TOUCH_PARENT};
+use crate::schema::{BranchRecord, Keyspaces, Placement, Row, TOUCH_PARENT};
+use crate::types::ShownPrivileges;
 use crate::{FileSystem, FsError, Result};
 
 pub use kvfs_txn::Owner;
@@ -36,23 +42,13 @@ pub struct BeginOptions {
     pub priority: i32,
     /// It is given up when it takes longer.
     pub timeout: Option<Duration>,
+    /// It is given up when it goes without an operation for longer; `None`: as [`crate::MountOptions::txn_idle`] says.
+    /// [`Duration::MAX`]: it may idle for good.
+    pub idle_max: Option<Duration>,
     /// Longest wait for a lock.
     pub lock_wait_max: Option<Duration>,
-    /// Who is told to others that meet it.
+    /// Shown to others that meet it.
     pub owner: Owner,
-}
-
-/// How far a transaction is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// Everything is admitted.
-    Open,
-    /// It is being committed: only the kernel's dirty pages still come in.
-    Frozen,
-    /// The commit takes place: nothing comes in.
-    Closed,
-    /// Committed or aborted.
-    Ended,
 }
 
 /// What the view of a transaction has in addition.
@@ -65,36 +61,46 @@ pub(crate) struct TxnView {
     pub(crate) main: Arc<FileSystem>,
     pub(super) keyspaces: Keyspaces,
     pub(crate) created: Created,
-    pub(super) phase: RwLock<Phase>,
+    pub(super) phase: CommitPhase,
     /// What it has changed of quotas.
     pub(crate) pending_usage: Pending,
+    /// Where a branch has written, as far as it was asked for.
+    pub(super) written: Mutex<BTreeMap<Keyspace, Arc<Vec<KeyRange>>>>,
     /// It brings back what was: no limit and no border of a project keeps it.
     pub(super) restores: AtomicBool,
 }
 
 impl TxnView {
     /// Lets an operation in, and keeps the phase until it is done.
-    pub(super) fn admit(&self, phase_max: Phase) -> Result<RwLockReadGuard<'_, Phase>> {
+    pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase>> {
         self.check_alive()?;
-        // Recursive: an operation may consist of two. Whoever freezes waits at most for what is under way,
-        // and nothing that is under way waits for anybody.
-        let phase = self.phase.read_recursive();
-        if *phase > phase_max { Err(FsError::ViewEnded(self.txn.id())) } else { Ok(phase) }
+        self.phase.admit(phase_max).ok_or_else(|| self.ended())
     }
 
-    /// `Stale` after the end, `Canceled` after a doom.
+    /// `Stale` after the end, `Canceled` after a doom. Called by each operation of the view, and by none that happens
+    /// without its user: so it tells when the transaction was used.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        if *self.phase.read_recursive() == Phase::Ended {
-            return Err(FsError::ViewEnded(self.txn.id()));
+        if self.phase.now() == Phase::Ended {
+            return Err(self.ended());
         }
-        self.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
+        let Some(locks) = &self.locks else { return Ok(()) };
+        locks.touch();
+        locks.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
+    }
+
+    /// What an operation gets after the end: the doom that came before it, if one did.
+    pub(super) fn ended(&self) -> FsError {
+        match self.doomed() {
+            Some(doom) if doom.reason != DoomReason::Ended => FsError::Canceled(doom),
+            _ => FsError::ViewEnded(self.txn.id()),
+        }
     }
 
     pub(crate) fn doomed(&self) -> Option<Doom> {
         self.locks.as_ref()?.doomed()
     }
 
-    /// Who holds the locks of its commit.
+    /// The owner of its locks, for its commit.
     pub(super) fn lock_owner(&self) -> Result<&Arc<LockOwner>> {
         self.locks.as_ref().ok_or(FsError::Invalid("a branch holds no locks, and is merged, not committed"))
     }
@@ -139,9 +145,25 @@ impl TxnView {
         })
     }
 
-    /// Somebody else was first: the transaction can't be committed any more.
+    /// The inode whose row is the changed record, as far as it is there.
+    fn inode_at(&self, changed: &Changed) -> Option<LockNameBuf> {
+        if changed.keyspace != self.keyspaces.meta {
+            return None;
+        }
+        let bytes = self.main.store.get(changed.keyspace, &changed.key).ok()??;
+        let row = Row::decode(&changed.key, &bytes).ok()?;
+        Some(LockNameBuf::Attributes { inode: row.inode(), fields: Fields::ALL })
+    }
+
+    /// Another writer was first: the transaction can't be committed any more.
     pub(super) fn conflict(&self, changed: &Changed) -> FsError {
-        let doom = Doom { name: Some(self.name_of(changed)), ..Doom::new(DoomReason::Conflict) };
+        let name = self.name_of(changed);
+        let rival = self.main.author(changed.seqno).unwrap_or_else(|| {
+            let names: Vec<_> = self.inode_at(changed).into_iter().chain([name.clone()]).collect();
+            Rival::Main { pid: self.main.shared.authors.find(changed.seqno, &names).unwrap_or(0) }
+        });
+        let name = Some(name);
+        let doom = Doom { name, rival: Some(rival), ..Doom::new(DoomReason::Conflict) };
         if let Some(locks) = &self.locks {
             locks.doom(doom.clone());
         }
@@ -164,11 +186,14 @@ impl FileSystem {
         let traits = TxnTraits {
             priority: options.priority,
             timeout: options.timeout,
+            idle_max: options.idle_max.or(self.options.txn_idle).filter(|&idle| idle != Duration::MAX),
             lock_wait_max: options.lock_wait_max,
             owner: options.owner.clone(),
         };
         let locks = Some(self.shared.admission.begin(id, traits));
-        self.view_of_txn(Opened { txn, locks, branch: None })
+        let view = self.view_of_txn(Opened { txn, locks, branch: None })?;
+        self.shared.open.insert(id, &view);
+        Ok(view)
     }
 
     /// The state at a snapshot, read-only.
@@ -176,13 +201,24 @@ impl FileSystem {
     /// # Errors
     /// Store errors.
     pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
-        let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE);
+        let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE, ShownPrivileges::Everything);
+        fs.install_root()?;
+        Ok(fs)
+    }
+
+    /// As [`Self::view_of`], for a kernel to show it: what was a privilege then is none in it. Set-id bits, device
+    /// numbers and the capabilities of files are left out.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn unprivileged_view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
+        let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges);
         fs.install_root()?;
         Ok(fs)
     }
 
     /// Another view of the same file system, without a node yet.
-    pub(super) fn view(&self, origin: Origin, share: u64) -> Arc<Self> {
+    pub(super) fn view(&self, origin: Origin, share: u64, shows: ShownPrivileges) -> Arc<Self> {
         let nodes =
             NodeTable::new(self.options.node_bytes_max / share, self.options.content_bytes_max / share);
         Arc::new(Self {
@@ -194,6 +230,7 @@ impl FileSystem {
             lazy_times: LazyTimes::default(),
             shared: Arc::clone(&self.shared),
             origin,
+            shows,
             lost: OnceLock::new(),
         })
     }
@@ -229,13 +266,8 @@ impl FileSystem {
     /// back to its last checkpoint.
     pub fn abort(&self) {
         let Some(view) = self.txn_view() else { return };
-        {
-            let mut phase = view.phase.write();
-            // What is being committed is not taken back any more.
-            if matches!(*phase, Phase::Closed | Phase::Ended) {
-                return;
-            }
-            *phase = Phase::Ended;
+        if !view.phase.end_early() {
+            return;
         }
         if view.branch.get().is_none() {
             view.txn.abort();
@@ -249,5 +281,8 @@ impl FileSystem {
 impl Drop for FileSystem {
     fn drop(&mut self) {
         self.abort();
+        if let Some(id) = self.txn_id() {
+            self.shared.open.remove(id);
+        }
     }
 }

@@ -1,8 +1,8 @@
-//! Locks that a user takes himself: on ranges of keys, on parts of a file, on the names in a directory.
+//! Locks that a user takes explicitly: on ranges of keys, on parts of a file, on the names in a directory.
 //!
 //! They are the locks that operations take, so they conflict with those, are shown, waited for and timed out like
-//! them, and go when the transaction ends. At snapshot level they make of "nobody changed it since" a promise for the
-//! rest of the transaction: what somebody did change after the snapshot is a conflict at once.
+//! them, and go when the transaction ends. At snapshot level they make of "unchanged since the snapshot" a promise for
+//! the rest of the transaction: what another party did change after the snapshot is a conflict at once.
 //!
 //! Thread safety: as [`FileSystem`]. Invariant: at snapshot level, what is locked is as the snapshot shows it, or the
 //! transaction is doomed.
@@ -10,18 +10,18 @@
 use kvfs_store::{BLOCK_BYTES, Isolation, KeyRange, Keyspace, Records};
 use kvfs_txn::{LockName, Mode, Want};
 
-use super::txn::Phase;
+use super::phase::Phase;
 use crate::schema::{Placement, TOUCH_CONTENT, block_prefix};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl FileSystem {
-    /// Locks the keys in `range`, those that don't exist included, until the transaction ends: shared (nobody else
-    /// changes them) or exclusively (nor locks them).
+    /// Locks the keys in `range`, those that don't exist included, until the transaction ends: shared (no other
+    /// party changes them) or exclusively (nor locks them).
     ///
     /// # Errors
-    /// `Parked`; `Canceled`, where somebody has changed one of them after the snapshot; `Invalid` outside of a
+    /// `Parked`; `Canceled`, where another party has changed one of them after the snapshot; `Invalid` outside of a
     /// transaction.
     pub fn lock_keys(
         &self,
@@ -92,7 +92,8 @@ impl FileSystem {
         Ok(self.shared.admission.try_lock(view.lock_owner()?, &[Want { name, mode }], again)?)
     }
 
-    /// Under the lock of these records: nobody has changed them after the snapshot, and nobody will.
+    /// Refuses if these records were changed after the snapshot. The caller must hold their lock, so that they stay
+    /// unchanged.
     fn expect_unchanged(&self, keyspace: Keyspace, records: Records) -> Result<()> {
         let view = self.txn_view().ok_or(OUTSIDE)?;
         if view.txn.isolation() != Isolation::Snapshot {

@@ -2,7 +2,7 @@
 //!
 //! A node may have come into the table before the transaction had a lock on it: the root at the begin, a
 //! directory on the way to another. Until then others may change its row. So the first time that a lock is
-//! there, the row is read once more; from then on nobody else changes what was locked.
+//! there, the row is read once more; from then on no other party changes what was locked.
 //!
 //! Thread safety: it runs under the latches of the names in question, which keep out the transaction's own
 //! other operations: what is read is what the node holds from then on.

@@ -3,24 +3,30 @@
 //! Two names are none of them: [`COMPRESSION_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`] stand for properties of the row.
 //!
 //! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
-//! nobody sets cost no store access.
+//! were never set cost no store access.
 
 mod property;
+mod usage;
 
 pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
+pub(crate) use usage::XattrUsage;
 
 use bytes::Bytes;
 use kvfs_store::{Batch, KeyRange};
 use kvfs_txn::{Fields, LockName, Want};
 
 use crate::acl::AclKind;
+use crate::attr::CAPABILITY;
 use crate::node::{Node, Pin};
-use crate::schema::{RowFlags, RowPatch, inode_key, xattr_key};
+use crate::schema::{BitsPatch, RowFlags, RowPatch, inode_key, xattr_key};
+use crate::types::ShownPrivileges;
 use crate::{
     Caller, FileSystem, FileType, FsError, NodeId, Result, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
 };
 
-const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+/// Read and listed by root alone; the kernel sees to the former.
+const TRUSTED: &[u8] = b"trusted.";
+const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 
 fn check_name(name: &[u8]) -> Result<()> {
     if AclKind::by_name(name).is_some() {
@@ -65,6 +71,9 @@ impl FileSystem {
         if name == PROJECT_ATTRIBUTE {
             return self.project_text(caller, &node);
         }
+        if self.hides(name) {
+            return Err(FsError::NoAttribute);
+        }
         let flag = self.check_got(&node, name)?;
         self.lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
@@ -74,6 +83,11 @@ impl FileSystem {
         let value = self.read_view().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
         self.confirm_read()?;
         value.ok_or(FsError::NoAttribute)
+    }
+
+    /// Whether the attribute is a privilege that this view must not give.
+    fn hides(&self, name: &[u8]) -> bool {
+        self.shows == ShownPrivileges::NoPrivileges && name == CAPABILITY
     }
 
     /// Checks the name of an attribute that is asked for; returns the flag of a row that may have it.
@@ -88,7 +102,7 @@ impl FileSystem {
     /// is, and keeps set-group-id.
     ///
     /// # Errors
-    /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `NotSupported`, …
+    /// `Exists`, `NoAttribute` (by `mode`), `AttributeTooLarge`, `AttributesFull`, `NotSupported`, …
     pub fn setxattr(
         &self,
         caller: &Caller,
@@ -113,49 +127,69 @@ impl FileSystem {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
         }
         let gate = self.gate();
-        let mut names = self.latch(caller, &wants(&node))?;
+        let mut wants = wants(&node);
+        // Privileges, as set-id bits are: whatever takes those away meanwhile conflicts.
+        let lends = name == CAPABILITY;
+        if lends {
+            let fields = Fields::MODE;
+            wants.push(Want::exclusive(LockName::Attributes { inode: node.inode, fields }));
+        }
+        let mut names = self.latch(caller, &wants)?;
         self.give_row(&gate, &mut names, &node)?;
         let key = xattr_key(node.inode, name);
-        if mode != XattrMode::Set {
-            let exists = self.read_view().get(self.keyspaces.xattr, &key)?.is_some();
-            match (mode, exists) {
-                (XattrMode::Create, true) => return Err(FsError::Exists),
-                (XattrMode::Replace, false) => return Err(FsError::NoAttribute),
-                _ => {}
-            }
+        let old = self.read_view().get(self.keyspaces.xattr, &key)?;
+        match (mode, &old) {
+            (XattrMode::Create, Some(_)) => return Err(FsError::Exists),
+            (XattrMode::Replace, None) => return Err(FsError::NoAttribute),
+            _ => {}
+        }
+        let usage = self.xattr_usage(&node)?;
+        let after = usage.replaced(name, old.as_ref(), Some(value));
+        if !self.restores() {
+            usage.check(after)?;
         }
         let mut batch = Batch::new();
         batch.put(self.keyspaces.xattr, key, Bytes::copy_from_slice(value));
-        let patch = RowPatch::changed(self.now()).with_flags(RowFlags::XATTRS, RowFlags::default());
+        let patch = RowPatch {
+            mode: lends.then_some(BitsPatch { and: !0, or: 0 }),
+            ..RowPatch::changed(self.now()).with_flags(RowFlags::XATTRS, RowFlags::default())
+        };
         self.apply_to_node(batch, &node, &patch)?;
+        node.state().xattr_usage = Some(after);
         Ok(())
     }
 
-    /// The names of all extended attributes, each followed by a zero byte. Never parks.
+    /// The names of all extended attributes, each followed by a zero byte; those of `trusted.*` for root alone. Never parks.
     ///
     /// # Errors
-    /// `AttributeTooLarge` when they don't fit into what Linux can list; store errors.
+    /// `AttributeTooLarge` when they don't fit into what Linux can list, as those of a file from before there was a bound
+    /// may; store errors.
     pub fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
         let node = self.pin_node(node)?;
         self.lock_read(caller, &read_wants(node.inode))?;
-        let _settled = self.nodes.settled();
         let mut names = Vec::new();
-        if !node.header().flags.has(RowFlags::XATTRS) {
-            return Ok(names);
-        }
         let prefix = inode_key(node.inode);
-        let mut cursor = self.read_view().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
+        let mut cursor = {
+            // The cursor stays where it is; a commit need not wait for what it goes over.
+            let _settled = self.nodes.settled();
+            if !node.header().flags.has(RowFlags::XATTRS) {
+                return Ok(names);
+            }
+            self.read_view().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?
+        };
         cursor.next()?;
         while let Some((key, _)) = cursor.entry() {
             let name = &key[prefix.len()..];
-            if self.options.acls || AclKind::by_name(name).is_none() {
+            let is_for_caller = (caller.uid == 0 || !name.starts_with(TRUSTED)) && !self.hides(name);
+            if is_for_caller && (self.options.acls || AclKind::by_name(name).is_none()) {
+                let len = names.len() + name.len() + 1;
+                if len > XATTR_LEN_MAX {
+                    return Err(FsError::AttributeTooLarge { len, len_max: XATTR_LEN_MAX });
+                }
                 names.extend_from_slice(name);
                 names.push(0);
             }
             cursor.next()?;
-        }
-        if names.len() > XATTR_LEN_MAX {
-            return Err(FsError::AttributeTooLarge { len: names.len(), len_max: XATTR_LEN_MAX });
         }
         self.confirm_read()?;
         Ok(names)
@@ -184,12 +218,16 @@ impl FileSystem {
         }
         let _guard = self.latch(caller, &wants(&node))?;
         let key = xattr_key(node.inode, name);
-        if self.read_view().get(self.keyspaces.xattr, &key)?.is_none() {
+        let old = self.read_view().get(self.keyspaces.xattr, &key)?;
+        if old.is_none() {
             return Err(FsError::NoAttribute);
         }
+        // Where it is not known, it is counted when something is to be added.
+        let after = node.state().xattr_usage.map(|usage| usage.replaced(name, old.as_ref(), None));
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.xattr, key);
         self.apply_to_node(batch, &node, &RowPatch::changed(self.now()))?;
+        node.state().xattr_usage = after;
         Ok(())
     }
 }

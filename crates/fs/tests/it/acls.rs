@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{AclKind, Caller, FileType, FsError, MountOptions, NodeId, Result, SetAttr, XattrMode, check};
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind};
 
 use crate::engine;
@@ -36,7 +36,7 @@ fn encode(entries: &[Raw]) -> Bytes {
     bytes.into()
 }
 
-/// Rights of owner, user 7 (`None`: nobody is named), owning group, mask, others.
+/// Rights of owner, user 7 (`None`: no user is named), owning group, mask, others.
 fn list(owner: u16, named: Option<(u16, u16)>, group: u16, others: u16) -> Vec<Raw> {
     let mut entries = vec![(OWNER, owner, NONE)];
     entries.extend(named.map(|(rights, _)| (USER, rights, 7)));
@@ -94,7 +94,7 @@ fn an_access_list_and_the_mode_follow_each_other() {
     set(&setup, file, ACCESS, &list(7, Some((5, 6)), 4, 1)).unwrap();
     set(&setup, file, ACCESS, &[]).unwrap();
     assert_eq!((mode(&setup, file), get(&setup, file, ACCESS)), (0o761, None));
-    // Who is not in the group loses set-group-id.
+    // A caller outside of the group loses set-group-id.
     chmod(&setup, file, 0o6755);
     let value = encode(&list(7, None, 5, 5));
     setup.set_acl(&setup.caller, file, AclKind::Access, &value, true).unwrap();
@@ -425,6 +425,40 @@ fn lists_and_modes_behave_like_the_model_over_the_engine() {
 }
 
 #[test]
+fn access_goes_by_owner_list_groups_and_others() {
+    let setup = Setup::new(4096);
+    // Of user 1000 and group 100.
+    let file = setup.file(ROOT, "file");
+    let may = |uid: u32, groups: &[u32]| {
+        let caller = Caller { uid, ..Caller::default() };
+        let attr = setup.getattr(&caller, file).unwrap();
+        [4, 2, 1].map(|access| match setup.check_access(&caller, groups, file, &attr, access) {
+            Ok(()) => true,
+            Err(FsError::AccessDenied(_)) => false,
+            Err(error) => panic!("{error}"),
+        })
+    };
+    let chmod = |mode| {
+        let changes = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        setup.setattr(&setup.caller, file, &changes).map(drop).unwrap();
+    };
+    chmod(0o462);
+    assert_eq!(may(1000, &[100]), [true, false, false], "the owner is no member");
+    assert_eq!(may(1001, &[7, 100]), [true, true, false]);
+    assert_eq!(may(1001, &[7]), [false, true, false]);
+    // User 7 gets everything, of which the mask leaves reading and executing.
+    set(&setup, file, ACCESS, &list(4, Some((7, 5)), 6, 0)).unwrap();
+    assert_eq!(may(7, &[100]), [true, false, true]);
+    assert_eq!(may(1001, &[100]), [true, false, false], "the mask holds for the group, too");
+    assert_eq!(may(1001, &[7]), [false; 3]);
+    assert_eq!(may(1000, &[]), [true, false, false]);
+    // Without a right in the mask there is nothing that a list could give.
+    chmod(0o707);
+    assert_eq!(may(7, &[]), [true; 3]);
+    assert_eq!(may(1001, &[100]), [false; 3]);
+}
+
+#[test]
 fn the_checker_finds_wrong_lists() {
     let setup = Setup::new(100);
     let (listed, plain) = (setup.file(ROOT, "listed"), setup.file(ROOT, "plain"));
@@ -445,6 +479,8 @@ fn the_checker_finds_wrong_lists() {
         batch.put(xattr, key(inode), value);
         let text = problems(batch);
         assert!(text.contains(expected), "{text}");
+        let path = if inode == listed { "(/listed)" } else { "(/plain)" };
+        assert!(text.contains(&format!("system.posix_acl_access of inode {} {path}: ", inode.0)), "{text}");
     }
     let mut batch = Batch::new();
     batch.delete(xattr, key(plain));

@@ -1,7 +1,7 @@
 //! The anomalies that isolation is about, each as a script of interleaved steps, over files, keys and both, at both
 //! levels: what a level forbids never happens, and what it allows does.
 //!
-//! One thread plays all parties. A step that must wait for somebody's lock holds its transaction up, and is tried
+//! One thread plays all parties. A step that must wait for another's lock holds its transaction up, and is tried
 //! again whenever another transaction has ended; a canceled transaction takes no further steps.
 
 use bytes::Bytes;
@@ -115,7 +115,7 @@ impl Play {
         for name in ["x", "y"] {
             let file = main.file(ROOT, name);
             main.write_at(file, 0, b"0").unwrap();
-            main.key_set(&main.caller, keyspace, name.as_bytes(), Some("0".into())).unwrap();
+            main.keys().set(&main.caller, keyspace, name.as_bytes(), Some("0".into())).unwrap();
         }
         for name in ["a", "b", "x-place", "y-place"] {
             main.dir(ROOT, name);
@@ -138,7 +138,7 @@ impl Play {
             let node = on.lookup(&on.caller, ROOT, name)?.node;
             on.read(&on.caller, node, 0, &mut digit)?;
         } else {
-            digit[0] = on.key_get(&on.caller, self.keyspace, name)?.unwrap()[0];
+            digit[0] = on.keys().get(&on.caller, self.keyspace, name)?.unwrap()[0];
         }
         Ok(u64::from(digit[0] - b'0'))
     }
@@ -151,7 +151,7 @@ impl Play {
             return on.write_at(node, 0, &digit).map(drop);
         }
         let value = Some(Bytes::copy_from_slice(&digit));
-        on.key_set(&on.caller, self.keyspace, name, value).map(drop)
+        on.keys().set(&on.caller, self.keyspace, name, value).map(drop)
     }
 
     fn make(&self, on: &Setup, place: Item, new: &str) -> Result<()> {
@@ -161,7 +161,7 @@ impl Play {
             return on.create(&on.caller, dir, new.as_bytes(), 0o644, true).map(drop);
         }
         let key = format!("{place_name}/{new}");
-        on.key_set(&on.caller, self.keyspace, key.as_bytes(), Some("new".into())).map(drop)
+        on.keys().set(&on.caller, self.keyspace, key.as_bytes(), Some("new".into())).map(drop)
     }
 
     fn count(&self, on: &Setup, place: Item) -> Result<u64> {
@@ -172,7 +172,7 @@ impl Play {
             return Ok(listed.iter().filter(|entry| !entry.name.starts_with(b".")).count() as u64);
         }
         let range = KeyRange::prefix(format!("{place_name}/").as_bytes());
-        let mut cursor = on.key_cursor(&on.caller, self.keyspace, range)?;
+        let mut cursor = on.keys().cursor(&on.caller, self.keyspace, range)?;
         let mut count = 0;
         cursor.next()?;
         while cursor.entry().is_some() {
@@ -202,7 +202,7 @@ impl Play {
         Ok(None)
     }
 
-    /// Takes a step of a party that is not held up; whether somebody's end may let others go on.
+    /// Takes a step of a party that is not held up; whether its transaction ended, which may let others go on.
     fn step(&mut self, step: Step, isolation: Isolation) -> bool {
         let index = step.party();
         if let Begin(_) = step {
@@ -240,7 +240,7 @@ impl Play {
         true
     }
 
-    /// Whoever was held up tries again, until nobody gets on.
+    /// Parties that were held up try again, until none gets on.
     fn go_on(&mut self, isolation: Isolation) {
         let mut goes_on = true;
         while goes_on {
@@ -445,10 +445,10 @@ fn each_anomaly_happens_where_it_is_allowed_and_nowhere_else() {
                 assert!(outcome.is_sound, "{context}");
                 assert!(
                     outcome.ends.iter().all(|end| *end != End::Open),
-                    "somebody waits for ever: {context}"
+                    "a party waits for ever: {context}"
                 );
                 // A verdict on parties that have all given up would say nothing.
-                assert!(outcome.ends.contains(&End::Committed), "nobody got through: {context}");
+                assert!(outcome.ends.contains(&End::Committed), "no party got through: {context}");
                 if (anomaly.happened)(&outcome) != is_allowed {
                     wrong.push(context);
                 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    AtimePolicy, FallocateMode, FileSystem, FsError, MkfsOptions, MountOptions, NodeId, RenameMode, SeekKind,
-    SetAttr, SetTime, Timestamp, WriteFlags, XattrMode, check,
+    AtimePolicy, Caller, FallocateMode, FileSystem, FsError, MkfsOptions, MountOptions, NodeId, RenameMode,
+    SeekKind, SetAttr, SetTime, Timestamp, WriteFlags, XattrMode, check,
 };
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
@@ -139,6 +139,65 @@ fn every_offset_leads_back_to_its_place() {
 }
 
 #[test]
+fn offsets_after_thousands_of_seeks_and_changes_lead_to_their_places() {
+    let setup = Setup::new(4096);
+    let names: Vec<String> = (0..3000).map(|index| format!("f{index:04}")).collect();
+    for name in &names {
+        let file = setup.file(ROOT, name);
+        setup.forget(file, 1);
+    }
+    let listed = setup.list(ROOT, 100, true);
+    // Backwards, so that each seek begins a listing of its own; every second entry is gone by then, and others have come.
+    let mut left: BTreeSet<Vec<u8>> = names.iter().map(|name| name.clone().into_bytes()).collect();
+    for round in 0..2 {
+        for (index, entry) in listed.iter().enumerate().skip(2).rev() {
+            let next = setup.list_once(ROOT, entry.offset, 50, index % 3 == 0).unwrap();
+            let expected = left.range(entry.name.clone()..).find(|name| **name > entry.name);
+            assert_eq!(next.first().map(|next| &next.name), expected, "{round} {index}");
+            if index % 2 == 0 && round == 0 {
+                setup.unlink(&setup.caller, ROOT, &entry.name).unwrap();
+                let fresh = [&entry.name[..], b"-new"].concat();
+                let (made, _) = setup.create(&setup.caller, ROOT, &fresh, 0o644, true).unwrap();
+                setup.forget(made.node, 1);
+                left.remove(&entry.name);
+                left.insert(fresh);
+            }
+        }
+    }
+    let from_start: Vec<Vec<u8>> = setup.list(ROOT, 100, false).into_iter().map(|entry| entry.name).collect();
+    assert!(from_start[2..].iter().eq(left.iter()), "rewinddir");
+}
+
+#[test]
+fn rename_with_whiteout_leaves_a_device_under_the_old_name() {
+    let mut setup = Setup::new(4096);
+    let (file, dir) = (setup.file(ROOT, "f"), setup.dir(ROOT, "d"));
+    let (target, below) = (setup.dir(ROOT, "t"), setup.dir(dir, "below"));
+    setup.file(target, "f");
+    let rename = |from: &[u8], to: &[u8], mode| setup.rename(&setup.caller, ROOT, from, target, to, mode);
+    assert!(matches!(rename(b"f", b"f", RenameMode::WhiteoutNoReplace), Err(FsError::Exists)));
+    rename(b"f", b"f", RenameMode::Whiteout).unwrap();
+    rename(b"d", b"d", RenameMode::WhiteoutNoReplace).unwrap();
+    for name in [&b"f"[..], b"d"] {
+        let left = setup.lookup(&setup.caller, ROOT, name).unwrap();
+        assert_eq!((left.attr.st_mode(), left.attr.rdev, left.attr.nlink), (0o020_000, 0, 1));
+        assert_eq!(left.attr.uid, setup.caller.uid);
+        assert_ne!(left.node, file);
+        setup.forget(left.node, 1);
+    }
+    assert_eq!(setup.lookup(&setup.caller, target, b"f").unwrap().node, file);
+    assert_eq!(setup.lookup(&setup.caller, dir, b"below").unwrap().node, below);
+    let links = |node| setup.getattr(&setup.caller, node).unwrap().nlink;
+    assert_eq!((links(ROOT), links(target)), (3, 3));
+    // A whiteout is a file like any other, and goes like one.
+    setup.rename(&setup.caller, ROOT, b"f", ROOT, b"d", RenameMode::Replace).unwrap();
+    setup.unlink(&setup.caller, ROOT, b"d").unwrap();
+    setup.reopen();
+    setup.assert_sound("after whiteouts");
+    assert_eq!(setup.list(ROOT, 10, true).len(), 3);
+}
+
+#[test]
 fn set_group_id_directories_pass_on_their_group() {
     let setup = Setup::new(4096);
     let dir = setup.dir(ROOT, "d");
@@ -257,7 +316,7 @@ fn lazy_access_times_are_written_with_the_next_change_a_sync_or_after_a_day() {
     setup.sync_target_all().unwrap();
     assert_eq!(stored(), seen, "at a sync");
 
-    // A time that somebody sets is not undone by one that waited.
+    // A time that a caller sets is not undone by one that waited.
     read();
     let past = Timestamp { seconds: 5, nanos: 0 };
     let changes = SetAttr { atime: Some(SetTime::At(past)), ..SetAttr::default() };
@@ -403,6 +462,17 @@ fn extended_attributes_have_namespaces_and_limits() {
 }
 
 #[test]
+fn trusted_attributes_are_listed_for_root_alone() {
+    let setup = Setup::new(4096);
+    let file = setup.file(ROOT, "f");
+    for name in [&b"trusted.overlay.opaque"[..], b"user.x"] {
+        setup.setxattr(&setup.caller, file, name, b"y", XattrMode::Set).unwrap();
+    }
+    assert_eq!(setup.listxattr(&setup.caller, file).unwrap(), b"user.x\0");
+    assert_eq!(setup.listxattr(&Caller::default(), file).unwrap(), b"trusted.overlay.opaque\0user.x\0");
+}
+
+#[test]
 fn a_full_store_refuses_writes_and_lets_delete() {
     let store: Arc<dyn Store> = Arc::new(ModelStore::with_capacity_bytes(400_000));
     let setup = Setup::with(store, 4096, MountOptions::default());
@@ -478,7 +548,7 @@ fn offsets_of_listings_count_as_memory_of_the_directory() {
         setup.forget(file, 1);
     }
     let before = setup.node_stats().bytes;
-    // A listing that nobody finishes keeps its names.
+    // A listing that is never finished keeps its names.
     setup.list_once(dir, 0, 900, false).unwrap();
     let listed = setup.node_stats().bytes;
     assert!(listed >= before + 900 * 200, "{before} {listed}");
@@ -508,7 +578,7 @@ fn small_files_are_read_from_what_the_listing_saw() {
     for node in nodes {
         assert_eq!(setup.read_all(node).len(), 1000);
     }
-    assert_eq!(setup.node_stats().content_bytes, 0, "who read it keeps it");
+    assert_eq!(setup.node_stats().content_bytes, 0, "the reader keeps it");
 }
 
 #[test]

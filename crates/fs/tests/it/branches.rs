@@ -1,7 +1,10 @@
 //! Branches: worked in beside the main line, kept, merged or refused. Each way in which the tree could come apart
 //! has its case.
 
-use kvfs_fs::{FsError, NodeId, RenameMode, Result, SetAttr, XattrMode};
+use kvfs_fs::{
+    Area, BRANCHES_MAX, FsError, NodeId, Owner, RenameMode, Result, SNAPSHOTS_MAX, Selection, SetAttr,
+    XattrMode,
+};
 use kvfs_store::{Isolation, StoreError};
 
 use crate::engine;
@@ -130,8 +133,8 @@ fn meet(before: &str, in_branch: &str, outside: &str) -> (Setup, Result<()>) {
         assert_eq!(tree(&view), inside, "{context}: the branch stays usable");
         act(&view, "touch later").unwrap();
         drop(view);
-        assert_eq!(main.transaction_infos().len(), 0, "{context}: no lock is left");
-        // Nobody is in the way of the main line.
+        assert_eq!(main.admission().transactions().len(), 0, "{context}: no lock is left");
+        // No lock is in the way of the main line.
         act(&main, "touch later").unwrap();
     }
     main.assert_sound(&context);
@@ -273,12 +276,12 @@ fn what_does_not_meet_is_merged() {
 fn a_refusal_names_all_paths_and_keys() {
     let main = Setup::new(1000);
     act_all(&main, "mkdir d; mkdir d/e; write d/e/f a; touch d/g");
-    let owner = kvfs_fs::KeyspaceOwner { uid: 0, gid: 0, mode: 0o600 };
-    let tags = main.make_keyspace("tags", owner).unwrap().0.keyspace;
+    let owner = kvfs_kv::KeyspaceOwner { uid: 0, gid: 0, mode: 0o600 };
+    let tags = main.keys().make_keyspace("tags", owner).unwrap().0.keyspace;
     let view = branch(&main, "b");
     let put = |on: &Setup, value: &'static [u8]| {
-        let change = kvfs_fs::KeyChange::Put { key: b"song"[..].into(), value: value.into() };
-        on.keys_apply(&on.caller, vec![(tags, change)]).unwrap();
+        let change = kvfs_kv::KeyChange::Put { key: b"song"[..].into(), value: value.into() };
+        on.keys().apply(&on.caller, vec![(tags, change)]).unwrap();
     };
     act_all(&view, "write d/e/f b; rm d/g");
     put(&view, b"inside");
@@ -322,7 +325,7 @@ fn branches_have_names_and_last() {
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     assert!(
         main.fs.begin_merge("one", 1).is_err() && main.delete_branch("one").is_err(),
-        "somebody is in it"
+        "a view of it is open"
     );
     assert!(matches!(main.fs.open_branch("two").map(drop), Err(FsError::NotFound)));
     act_all(&view, "mkdir d; touch d/kept");
@@ -346,7 +349,7 @@ fn branches_have_names_and_last() {
 #[test]
 fn inode_numbers_of_branches_are_given_once() {
     let device = engine::create();
-    let open_db = move || engine::open(&device, 16 << 10, kvfs_kvdb::db::Background::Manual);
+    let open_db = move || engine::open(&device, 16 << 10, kvfs_kvdb::Background::Manual);
     let mut db = open_db();
     let mut main = Setup::with(db.clone() as _, 1000, kvfs_fs::MountOptions::default());
     main.reopen_store = Some(Box::new(move || {
@@ -440,7 +443,7 @@ fn a_transaction_becomes_a_branch() {
     act_all(&txn, "write f b; mkdir d/e; touch d/e/x; mkdir n; mv d/e n/e");
     txn.keep_as_branch("txn-1", 1000).unwrap();
     drop(txn);
-    assert_eq!(main.transaction_infos().len(), 0);
+    assert_eq!(main.admission().transactions().len(), 0);
     act(&main, "touch other").unwrap();
     main.reopen();
     let view = open(&main, "txn-1");
@@ -456,7 +459,7 @@ fn a_transaction_becomes_a_branch() {
 }
 
 #[test]
-fn a_merge_tells_whose_it_was() {
+fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
     let store = std::sync::Arc::new(kvfs_store::model::ModelStore::new());
     store.keep_for_undo(8);
     let main = Setup::with(store, 200, kvfs_fs::MountOptions::default());
@@ -467,4 +470,149 @@ fn a_merge_tells_whose_it_was() {
     let points = main.fs.undo_points();
     assert_eq!(points.last().unwrap().1.uid, 1000);
     assert!(points.last().unwrap().1.name.contains("twig"));
+}
+
+/// Merges with one side preferred everywhere.
+fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<()> {
+    let owner = Owner { uid: 0, pid: 1, name: "merge".to_owned() };
+    let merging = main.fs.begin_merge_preferring(name, owner, selection)?;
+    commit(&merging)?;
+    drop(merging);
+    main.delete_branch(name)
+}
+
+fn branch_wins() -> Selection {
+    Selection { force: vec![Area::All], ..Selection::default() }
+}
+
+fn main_wins() -> Selection {
+    Selection { keep: vec![Area::All], ..Selection::default() }
+}
+
+/// What `before`, `in_branch` and `outside` come to when one side is preferred.
+fn preferring(selection: &Selection, before: &str, in_branch: &str, outside: &str) -> Vec<String> {
+    let main = Setup::new(1000);
+    act_all(&main, before);
+    let view = branch(&main, "b");
+    act_all(&view, in_branch);
+    main.clock.advance(std::time::Duration::from_secs(1));
+    act_all(&main, outside);
+    assert!(matches!(finish(&main, view, "b"), Err(FsError::MergeRefused { .. })), "{in_branch} | {outside}");
+    merge_preferring(&main, "b", selection)
+        .unwrap_or_else(|error| panic!("{in_branch} | {outside}: {error}"));
+    assert_eq!(main.branches(), []);
+    main.assert_sound(in_branch);
+    tree(&main)
+}
+
+#[test]
+fn merge_that_prefers_the_branch_has_its_side_of_every_conflict() {
+    for (before, in_branch, outside, after) in [
+        ("write f a", "write f bb", "write f ccc", &["/f 644 600 1"][..]),
+        ("write f a", "write f bb", "rm f", &["/f 644 600 1"]),
+        ("write f a", "rm f", "write f bb", &[]),
+        ("touch f", "chmod f 600", "chmod f 640", &["/f 600 0 1"]),
+        ("", "touch f; chmod f 600", "mkdir f; touch f/g", &["/f 600 0 1"]),
+        ("mkdir d", "touch d/f", "rmdir d", &["/d 755 1 2", "/d/f 644 0 1"]),
+        ("mkdir d", "rmdir d", "mkdir d/e; touch d/e/f", &[]),
+        ("touch f", "mv f g", "mv f h", &["/g 644 0 1", "/h 644 0 1"]),
+        ("write f aaaaaaaaaa", "block f 3", "block f 8", &["/f 644 16384 1"]),
+        // What is in no way of another is merged with it.
+        (
+            "touch f; mkdir d",
+            "chmod f 600; touch d/in",
+            "chmod f 640; touch d/out",
+            &["/d 755 2 2", "/d/in 644 0 1", "/d/out 644 0 1", "/f 600 0 1"],
+        ),
+    ] {
+        assert_eq!(preferring(&branch_wins(), before, in_branch, outside), after, "{in_branch} | {outside}");
+    }
+}
+
+#[test]
+fn merge_that_prefers_the_main_line_has_the_rest_of_the_branch() {
+    for (before, in_branch, outside, after) in [
+        ("write f a", "write f bb; touch g", "write f ccc", &["/f 644 900 1", "/g 644 0 1"][..]),
+        ("write f a", "write f bb; touch g", "rm f", &["/g 644 0 1"]),
+        ("write f a", "rm f; touch g", "write f bb", &["/f 644 600 1", "/g 644 0 1"]),
+        ("mkdir d", "touch d/f; touch g", "rmdir d", &["/g 644 0 1"]),
+        ("mkdir d", "rmdir d; touch g", "touch d/e", &["/d 755 1 2", "/d/e 644 0 1", "/g 644 0 1"]),
+        ("touch f", "mv f g; touch i", "mv f h", &["/h 644 0 1", "/i 644 0 1"]),
+        ("mkdir a; mkdir b", "mv a b/a; touch g", "mv b a/b", &["/a 755 1 3", "/a/b 755 0 2", "/g 644 0 1"]),
+        ("touch f; ln f g", "rm f; touch i", "rm g", &["/f 644 0 1", "/i 644 0 1"]),
+    ] {
+        assert_eq!(preferring(&main_wins(), before, in_branch, outside), after, "{in_branch} | {outside}");
+    }
+}
+
+#[test]
+fn merge_that_prefers_a_side_at_paths_tells_what_is_left() {
+    let main = Setup::new(1000);
+    act_all(&main, "mkdir d; write d/f a; write d/g a; write h a");
+    let view = branch(&main, "b");
+    act_all(&view, "write d/f bb; write d/g bb; write h bb");
+    main.clock.advance(std::time::Duration::from_secs(1));
+    act_all(&main, "write d/f ccc; write d/g ccc; write h ccc");
+    view.checkpoint_branch().unwrap();
+    drop(view);
+    let part = Selection { force: vec![Area::path(b"/d")], ..Selection::default() };
+    let refused = merge_preferring(&main, "b", &part);
+    let Err(FsError::MergeRefused { conflicts, .. }) = refused else { panic!("{refused:?}") };
+    assert!(conflicts.len() == 1 && conflicts[0].starts_with("/h was changed outside"), "{conflicts:?}");
+    assert_eq!(main.read_all(at(&main, "d/f").unwrap()).len(), 900, "nothing happened");
+    // The closest place decides.
+    let both = Selection {
+        force: vec![Area::All],
+        keep: vec![Area::path(b"/d/g"), Area::path(b"/h")],
+        ..Selection::default()
+    };
+    merge_preferring(&main, "b", &both).unwrap();
+    assert_eq!(tree(&main), ["/d 755 2 2", "/d/f 644 600 1", "/d/g 644 900 1", "/h 644 900 1"]);
+    main.assert_sound("merged");
+}
+
+#[test]
+fn refusal_of_a_merge_names_the_transaction_in_the_way() {
+    let store = std::sync::Arc::new(kvfs_store::model::ModelStore::new());
+    store.keep_for_undo(8);
+    let main = Setup::with(store, 1000, kvfs_fs::MountOptions::default());
+    act_all(&main, "write f a; write g a");
+    let view = branch(&main, "b");
+    act_all(&view, "write f bb; write g bb");
+    let other = begin(&main, Isolation::Snapshot);
+    act_all(&other, "write f ccc");
+    let id = other.fs.txn_id().unwrap();
+    commit(&other.fs).unwrap();
+    act_all(&main, "write g ccc");
+    let refused = finish(&main, view, "b");
+    let Err(FsError::MergeRefused { conflicts, .. }) = refused else { panic!("{refused:?}") };
+    let of = |place: &str| conflicts.iter().find(|text| text.starts_with(place)).unwrap();
+    assert!(of("/f ").contains(&format!("by transaction {id} (")), "{conflicts:?}");
+    assert!(of("/g ").contains("outside of any transaction"), "{conflicts:?}");
+}
+
+#[test]
+fn branches_and_named_snapshots_of_a_store_are_bounded() {
+    let main = Setup::new(100);
+    for number in 0..BRANCHES_MAX {
+        main.fs.create_branch(&format!("b{number}"), 0).unwrap();
+    }
+    let full = |made: FsError| {
+        let text = made.to_string();
+        assert!(matches!(made, FsError::TooMany { .. }) && text.contains("delete"), "{text}");
+    };
+    full(main.fs.create_branch("more", 0).unwrap_err());
+    let txn = begin(&main, Isolation::Snapshot);
+    full(txn.fs.keep_as_branch("more", 0).unwrap_err());
+    assert!(matches!(main.fs.create_branch("b0", 0), Err(FsError::Exists)));
+    main.fs.delete_branch("b7").unwrap();
+    txn.fs.keep_as_branch("more", 0).unwrap();
+
+    for number in 0..SNAPSHOTS_MAX {
+        main.store.create_snapshot(&format!("s{number}")).unwrap();
+    }
+    full(main.fs.snapshots().create("more", true).unwrap_err());
+    assert!(!main.fs.snapshots().is_private("more"), "nothing has happened");
+    main.fs.snapshots().delete("s7").unwrap();
+    main.fs.snapshots().create("more", false).unwrap();
 }

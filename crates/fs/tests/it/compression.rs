@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvfs_fs::{COMPRESSION_ATTRIBUTE, FsError, MountOptions, NodeId, RenameMode, XattrMode};
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::Store;
 
 use crate::engine;

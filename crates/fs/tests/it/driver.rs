@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Append, Attr, FallocateMode, FileType, NodeId, Project, RenameMode, Result, SeekKind, SetAttr, SetTime,
-    Timestamp, WriteFlags, XattrMode,
+    Append, Attr, Caller, FallocateMode, FileType, NodeId, Project, RenameMode, Result, SeekKind, SetAttr,
+    SetTime, Timestamp, WriteFlags, XattrMode,
 };
 
 use crate::reference::{Inode, Outcome, ROOT, Reference};
@@ -180,9 +180,11 @@ impl Driver {
         let (new_parent, new_node) =
             if self.random.one_in(3) { (parent, node) } else { self.some_directory() };
         let (from, to) = (name(&mut self.random), name(&mut self.random));
-        let mode = match self.random.below(6) {
+        let mode = match self.random.below(9) {
             0 => RenameMode::NoReplace,
             1 | 2 => RenameMode::Exchange,
+            3 => RenameMode::Whiteout,
+            4 => RenameMode::WhiteoutNoReplace,
             _ => RenameMode::Replace,
         };
         let real = self.setup.rename(&self.setup.caller, node, &from, new_node, &to, mode);
@@ -399,7 +401,7 @@ impl Driver {
     fn rarely(&mut self) {
         match self.random.below(8) {
             0 => {
-                // Everybody closes everything, and the file system is opened anew.
+                // All processes close everything, and the file system is opened anew.
                 self.setup.housekeep().unwrap();
                 self.held.clear();
                 self.held.insert(ROOT, (NodeId::ROOT, 1));
@@ -423,7 +425,7 @@ impl Driver {
         assert_eq!(attr.mode, expected.mode, "{context}: mode");
         assert_eq!(attr.nlink, expected.nlink, "{context}: link count");
         assert_eq!((attr.uid, attr.gid), (expected.uid, expected.gid), "{context}: owner");
-        // Of what is listed, nobody may know the node any more.
+        // The node of what is listed may have left the table.
         if let Ok(project) = self.setup.project(&self.setup.caller, NodeId(attr.inode)) {
             assert_eq!(project, expected.project, "{context}: project");
         }
@@ -485,8 +487,14 @@ impl Driver {
             }
             _ => {}
         }
-        let names: Vec<u8> = xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect();
-        assert_eq!(self.setup.listxattr(&caller, node).unwrap(), names, "{}", self.context());
+        let names = |is_listed: fn(&[u8]) -> bool| -> Vec<u8> {
+            let names = xattrs.keys().filter(|name| is_listed(name));
+            names.flat_map(|name| [name, &b"\0"[..]].concat()).collect()
+        };
+        let (root, all) = (Caller::default(), names(|_| true));
+        assert_eq!(self.setup.listxattr(&root, node).unwrap(), all, "{}", self.context());
+        let some = names(|name| !name.starts_with(b"trusted."));
+        assert_eq!(self.setup.listxattr(&caller, node).unwrap(), some, "{}", self.context());
         for (name, value) in &xattrs {
             assert_eq!(self.setup.getxattr(&caller, node, name).unwrap(), value, "{}", self.context());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvfs_device::{Device, MemoryDevice};
 use kvfs_fs::{COMPRESSION_ATTRIBUTE, MountOptions, NodeId, XattrMode};
-use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
+use kvfs_kvdb::{Background, CreateOptions, Db, Options};
 use kvfs_store::Store;
 use kvfs_store::clock::SystemClock;
 

@@ -1,6 +1,6 @@
 //! Histories of concurrent transactions over files, keys and both, judged by an independent checker.
 //!
-//! Each transaction reads lists and appends to them; a list is a file, or the value of a key. What everybody saw
+//! Each transaction reads lists and appends to them; a list is a file, or the value of a key. What all of them saw
 //! is a history, in which the checker (crate `adya`, after Kingsbury and Alvaro's Elle) looks for anomalies: what
 //! the level forbids must not be there, and what the snapshot level allows must show up, or the test shows
 //! nothing.
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use kvfs_fs::{
     Append, BeginOptions, Caller, FileSystem, FsError, MountOptions, NodeId, Owner, Result, WriteFlags,
 };
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::{Durability, Isolation, Keyspace, KeyspaceKind, Store};
 use parking_lot::Mutex;
 
@@ -57,6 +57,7 @@ impl Runner {
             isolation: self.isolation,
             priority: 0,
             timeout: None,
+            idle_max: None,
             lock_wait_max: None,
             owner: Owner { uid: 1000, pid: 1, name: "history".into() },
         };
@@ -80,7 +81,7 @@ impl Runner {
 
     fn read(&self, view: &FileSystem, list: i64) -> Result<Vec<u8>> {
         if !self.is_file(list) {
-            let value = patiently(&self.caller, |caller| view.key_get(caller, self.keyspace, &key(list)))?;
+            let value = patiently(&self.caller, |caller| view.keys().get(caller, self.keyspace, &key(list)))?;
             return Ok(value.map(|value| value.to_vec()).unwrap_or_default());
         }
         match patiently(&self.caller, |caller| view.lookup(caller, NodeId::ROOT, &key(list))) {
@@ -101,7 +102,7 @@ impl Runner {
         if !self.is_file(list) {
             let value = Bytes::from([self.read(view, list)?, text].concat());
             patiently(&self.caller, |caller| {
-                view.key_set(caller, self.keyspace, &key(list), Some(value.clone()))
+                view.keys().set(caller, self.keyspace, &key(list), Some(value.clone()))
             })?;
             return Ok(());
         }

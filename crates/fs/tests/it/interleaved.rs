@@ -17,7 +17,7 @@ use kvfs_fs::{
     Append, FileSystem, FileType, FsError, MountOptions, NodeId, RenameMode, Result, SetAttr, WriteFlags,
     XattrMode,
 };
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::Isolation;
 
 use crate::engine;
@@ -462,7 +462,7 @@ pub(crate) fn in_time<T>(main: &Setup, work: impl FnOnce() -> T) -> T {
         scope.spawn(|| {
             while !is_done.load(std::sync::atomic::Ordering::Acquire) {
                 clock.advance(std::time::Duration::from_millis(100));
-                fs.tick_locks();
+                fs.admission().tick();
                 std::thread::yield_now();
             }
         });

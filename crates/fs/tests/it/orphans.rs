@@ -1,4 +1,4 @@
-//! Orphans without a row: nothing of them is on the device until somebody changes them after all.
+//! Orphans without a row: nothing of them is on the device until an operation changes them after all.
 
 use kvfs_fs::{
     AclKind, AtimePolicy, FallocateMode, FsError, MountOptions, NodeId, Project, QuotaKind, RenameMode,
@@ -18,7 +18,7 @@ fn orphans(setup: &Setup) -> u64 {
     report.orphans
 }
 
-/// A file with content in its row that has lost its name, and that somebody still has open.
+/// A file with content in its row that has lost its name, and that is still open.
 fn unlinked(setup: &Setup, len: usize) -> NodeId {
     let file = setup.file(ROOT, "f");
     setup.write_at(file, 0, &vec![7; len]).unwrap();
@@ -26,7 +26,7 @@ fn unlinked(setup: &Setup, len: usize) -> NodeId {
     file
 }
 
-/// Nobody has it open any more.
+/// The last handle is closed, and the kernel forgets the node.
 fn close(setup: &Setup, file: NodeId) {
     setup.forget(file, 1);
     setup.housekeep().unwrap();
@@ -145,8 +145,9 @@ fn every_first_change_of_an_orphan_without_a_row_is_kept() {
 
 /// Owner, user 5, group, mask, others.
 fn acl_entries() -> Vec<u8> {
-    let nobody = u32::MAX;
-    let entries = [(1_u16, 6_u16, nobody), (2, 6, 5), (4, 4, nobody), (16, 6, nobody), (32, 4, nobody)];
+    let undefined = u32::MAX;
+    let entries =
+        [(1_u16, 6_u16, undefined), (2, 6, 5), (4, 4, undefined), (16, 6, undefined), (32, 4, undefined)];
     let bytes = entries.map(|(tag, permissions, id)| {
         [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
     });

@@ -3,14 +3,10 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use bytes::Bytes;
 use kvfs_fs::{FileSystem, MountOptions, check};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Read, Result, Snapshot, SpaceStats, Store,
-};
+use kvfs_store::{Batch, Durability, Position, Read, Result, Store};
 
 use crate::driver::Driver;
 use crate::setup::Setup;
@@ -22,74 +18,15 @@ struct Recorder {
 }
 
 impl Read for Recorder {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.inner.get(keyspace, key)
-    }
-
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.inner.multi_get(keyspace, keys)
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        self.inner.cursor(keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.inner.next_extent(keyspace, prefix, from, kind)
-    }
+    kvfs_store::pass_on!(inner: get, multi_get, cursor, read_blocks, next_extent);
 }
 
 impl Store for Recorder {
-    fn open_keyspace(
-        &self,
-        name: &str,
-        kind: KeyspaceKind,
-        merge: Option<Arc<dyn MergeFunction>>,
-    ) -> Result<Keyspace> {
-        self.inner.open_keyspace(name, kind, merge)
-    }
-
-    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        self.inner.keyspaces()
-    }
-
-    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        self.inner.snapshot()
-    }
+    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, snapshot, sync, position, capabilities, space, stats);
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.history.lock().unwrap().push(batch.clone());
         self.inner.apply(batch, durability)
-    }
-
-    fn sync(&self, position: Position) -> Result<()> {
-        self.inner.sync(position)
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn space(&self) -> SpaceStats {
-        self.inner.space()
-    }
-
-    fn stats(&self) -> Vec<(String, u64)> {
-        self.inner.stats()
     }
 }
 

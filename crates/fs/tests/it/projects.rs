@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{
     Caller, FileType, FsError, Limits, MountOptions, NodeId, PROJECT_ATTRIBUTE, Project, QuotaKind,
-    RenameMode, Result, SetAttr, TakenBack, WriteFlags, XattrMode, repair,
+    RenameMode, Result, Selection, SetAttr, TakenBack, WriteFlags, XattrMode, repair,
 };
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, Store};
 
@@ -227,7 +227,7 @@ fn limits_of_projects_keep_root_too_and_show_as_capacity() {
     write(&setup, 12288).unwrap();
     setup.clock.advance(Duration::from_secs(101));
     assert!(matches!(write(&setup, 16384), Err(FsError::ProjectFull)));
-    // Giving something to a full project is for those who may.
+    // Giving something to a full project is for callers with the right to.
     let other = setup.file(ROOT, "other");
     setup.set_project(&setup.caller, other, Project { id: 7, hands_down: false }).unwrap();
     setup.setattr(&root, file, &size(0)).unwrap();
@@ -271,7 +271,7 @@ fn a_change_of_project_excludes_entries_and_space() {
         on(&main);
         let directory = main.dir(ROOT, "d");
         let file = main.file(ROOT, "f");
-        // Somebody has made a file in it before, or does so later.
+        // The main line has made a file in it before, or does so later.
         for main_gives in [true, false] {
             let view = begin(&main, isolation);
             let same = if main_gives && isolation == Isolation::Serializable {
@@ -335,7 +335,7 @@ fn restores_and_undo_bring_projects_back() {
     limit(&main, 1, |limits| (limits.inodes_hard, limits.bytes_hard) = (1, 4096));
     let views = main.fs.open_undo(id).unwrap();
     let undoing = begin(&main, Isolation::Snapshot);
-    let done = undoing.fs.undo(&views).unwrap();
+    let done = undoing.fs.undo(&views, &Selection::default()).unwrap();
     assert!(matches!(done, TakenBack::Done(_)), "{done:?}");
     commit(&undoing.fs).unwrap();
     drop((views, undoing));
@@ -429,7 +429,8 @@ fn a_change_of_project_shows_in_comparisons_and_stands_in_the_way_of_undo() {
     commit(&txn.fs).unwrap();
     give(&main, top, 8);
     let views = main.fs.open_undo(id).unwrap();
-    let obstacles = begin(&main, Isolation::Snapshot).fs.undo_obstacles(&views).unwrap();
+    let obstacles =
+        begin(&main, Isolation::Snapshot).fs.undo_obstacles(&views, &Selection::default()).unwrap();
     assert_eq!(obstacles.len(), 1, "{obstacles:?}");
 }
 
@@ -441,7 +442,7 @@ fn version(store: &dyn Store) -> u32 {
 }
 
 #[test]
-fn a_store_with_projects_says_so_to_those_who_do_not_know_them() {
+fn superblock_of_a_store_with_projects_has_version_3() {
     for quotas_first in [true, false] {
         let db = engine::open(&engine::create(), 1 << 20, Background::Manual);
         let mut setup = Setup::with(Arc::clone(&db) as Arc<dyn Store>, 200, MountOptions::default());
@@ -478,7 +479,7 @@ fn streams_carry_projects() {
         source.store.create_snapshot(name).unwrap();
         let id = |name: &str| {
             let info = source.store.named_snapshots().into_iter().find(|info| info.name == name).unwrap();
-            source.fs.snapshot_id(&info).unwrap()
+            source.fs.snapshots().id(&info).unwrap()
         };
         source.fs.send(from.map(id).as_ref(), &id(name)).unwrap()
     };
@@ -506,7 +507,7 @@ fn streams_carry_projects() {
     target.assert_sound("received");
 }
 
-/// What somebody does in one of a few trees; failures are a part of it.
+/// An operation in one of a few trees; failures are a part of it.
 fn something(on: &Setup, trees: &[NodeId], random: &mut Random) -> Result<()> {
     let some = |random: &mut Random| format!("n{}", random.below(8));
     let caller = on.caller.clone();
@@ -579,7 +580,7 @@ fn usage_of_projects_is_exact_in_transactions_and_after_taking_them_back() {
                 } else if random.one_in(2) {
                     let views = main.fs.open_undo(id).unwrap();
                     let undoing = begin(&main, Isolation::Snapshot);
-                    let done = undoing.fs.undo(&views).unwrap();
+                    let done = undoing.fs.undo(&views, &Selection::default()).unwrap();
                     assert!(matches!(done, TakenBack::Done(_)), "{context}: {done:?}");
                     commit(&undoing.fs).unwrap();
                 }

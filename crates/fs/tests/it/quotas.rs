@@ -11,7 +11,7 @@ use kvfs_fs::{
     BeginOptions, Caller, FileSystem, FsError, GRACE_SECONDS, Limits, MountOptions, NodeId, Owner, Project,
     QuotaKind, Result, SetAttr, WriteFlags, check, settled,
 };
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::progress::{self, Step};
 use kvfs_store::{Batch, Durability, Isolation, Store};
 
@@ -144,7 +144,7 @@ fn hard_limits_refuse_and_leave_no_trace() {
     let refused = setup.create(&setup.caller, ROOT, b"h", 0o644, true).map(drop);
     assert!(matches!(refused, Err(FsError::QuotaExceeded)));
     assert!(matches!(setup.write_at(other, 0, b"x"), Err(FsError::QuotaExceeded)), "also in the row");
-    // A group's limit counts as well; nobody keeps root.
+    // A group's limit counts as well; none holds for root.
     limit(&setup, ANNA, |_| {});
     limit(&setup, STAFF, |limits| limits.inodes_hard = 2);
     assert!(matches!(setup.mkdir(&setup.caller, ROOT, b"d", 0o755), Err(FsError::QuotaExceeded)));
@@ -212,8 +212,8 @@ fn a_transactions_usage_counts_at_its_commit() {
     let file = view.file(ROOT, "f");
     view.write_at(file, 0, &[1; 12288]).unwrap();
     assert!(matches!(view.write_at(file, 12288, &[1; 1]), Err(FsError::QuotaExceeded)), "with its own");
-    assert_eq!(report(&main), before, "nobody else sees it");
-    // Somebody else takes what the transaction would need.
+    assert_eq!(report(&main), before, "no other view sees it");
+    // The main line takes what the transaction would need.
     main.write_at(kept, 4096, &[1; 4096]).unwrap();
     let refused = commit(&view.fs).map(drop);
     assert!(matches!(refused, Err(FsError::QuotaExceeded)), "{refused:?}");
@@ -409,6 +409,7 @@ fn owned() -> BeginOptions {
         isolation: Isolation::Snapshot,
         priority: 0,
         timeout: None,
+        idle_max: None,
         lock_wait_max: None,
         owner: Owner { uid: 1000, pid: 1, name: "thread".into() },
     }
@@ -454,7 +455,7 @@ fn some_changes(fs: &Arc<FileSystem>, files: &[NodeId], random: &mut Random, num
 }
 
 #[test]
-fn a_store_with_quotas_says_so_to_those_who_do_not_know_them() {
+fn superblock_of_a_store_with_quotas_has_version_2() {
     let db = engine::open(&engine::create(), 1 << 20, Background::Manual);
     let setup = Setup::with(Arc::clone(&db) as Arc<dyn Store>, 200, MountOptions::default());
     let version = || {

@@ -231,10 +231,10 @@ impl Reference {
         let moving = self.lookup(parent, name)?;
         let other = self.lookup(new_parent, new_name).ok();
         match (mode, other) {
-            (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => return Err(EEXIST),
             (RenameMode::Exchange, None) => return Err(ENOENT),
             (_, Some(other)) if other == moving => return Ok(()),
-            (RenameMode::Replace, Some(other)) => {
+            (RenameMode::Replace | RenameMode::Whiteout, Some(other)) => {
                 match (self.inodes[moving].is_directory(), self.inodes[other].is_directory()) {
                     (true, false) => return Err(ENOTDIR),
                     (false, true) => return Err(EISDIR),
@@ -272,6 +272,9 @@ impl Reference {
                 self.drop_link(other);
             }
             self.inodes[parent].entries.remove(name);
+            if matches!(mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace) {
+                self.make(parent, name, FileType::CharDevice, 0, 0, b"")?;
+            }
         }
         self.place(new_parent, new_name, moving);
         for directory in [parent, new_parent] {

@@ -353,7 +353,8 @@ fn damage_is_told_by_path_and_key() {
             ..DamagedKeys::default()
         },
     ];
-    let told: Vec<String> = describe(&store, &damaged).unwrap().iter().map(ToString::to_string).collect();
+    let told: Vec<String> =
+        describe(&store, &damaged, &BTreeSet::new()).unwrap().iter().map(ToString::to_string).collect();
     let expected = [
         "/dir/file: its newest state is lost; it is as it was earlier, and may have been deleted since",
         "between /dir/a and /dir/z: up to 3 names (or rows of directories) are lost",

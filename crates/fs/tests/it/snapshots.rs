@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Attr, DiffKind, Difference, FileSystem, FileType, FsError, NodeId, Project, RenameMode, Restored, Result,
-    SetAttr, SetTime, Timestamp, XattrMode,
+    Attr, Caller, DiffKind, DiffStream, Difference, FileSystem, FileType, FsError, MountOptions, NodeId,
+    Project, RenameMode, Restored, Result, SetAttr, SetTime, Timestamp, XattrMode,
 };
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
+use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind};
 
 use crate::driver::Driver;
@@ -18,7 +19,7 @@ use crate::views::{begin, commit};
 
 const ROOT: NodeId = NodeId::ROOT;
 
-/// What somebody sees of one name, but for access, change and creation times.
+/// What a reader sees of one name, but for access, change and creation times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) kind: FileType,
@@ -44,7 +45,7 @@ fn see(view: &Setup, path: &str, attr: &Attr, firsts: &mut BTreeMap<u64, String>
         FileType::Symlink => view.readlink(&view.caller, node).unwrap().to_vec(),
         _ => Vec::new(),
     };
-    let names = view.listxattr(&view.caller, node).unwrap();
+    let names = view.listxattr(&Caller::default(), node).unwrap();
     let names = names.split(|&byte| byte == 0).filter(|name| !name.is_empty());
     let xattrs =
         names.map(|name| (name.to_vec(), view.getxattr(&view.caller, node, name).unwrap())).collect();
@@ -177,7 +178,7 @@ fn a_restored_snapshot_is_the_tree_that_it_was_over_the_engine() {
         let device = engine::create();
         let memtable_bytes = if seed % 2 == 0 { 16 << 10 } else { 1 << 20 };
         let mut db = engine::open(&device, memtable_bytes, Background::Manual);
-        let mut setup = Setup::with(Arc::clone(&db) as _, 200, kvfs_fs::MountOptions::default());
+        let mut setup = Setup::with(Arc::clone(&db) as _, 200, MountOptions::default());
         setup.reopen_store = Some(Box::new(move || {
             db.close().unwrap();
             db = engine::open(&device, memtable_bytes, Background::Manual);
@@ -245,6 +246,82 @@ fn snapshots_are_compared_by_path_and_key() {
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 
+/// All pages of a comparison.
+fn in_pages(
+    before: &Arc<FileSystem>,
+    after: &Arc<FileSystem>,
+    lines_max: usize,
+    bytes_max: usize,
+) -> Vec<String> {
+    let mut stream = DiffStream::new(Arc::clone(before), Arc::clone(after));
+    let mut all = Vec::new();
+    while !stream.is_through() {
+        let page = stream.next_page(lines_max, bytes_max).unwrap();
+        assert!(page.len() <= lines_max && (!page.is_empty() || stream.is_through()));
+        all.extend(lines(&page));
+        assert_eq!(stream.position(), all.len() as u64);
+    }
+    all
+}
+
+#[test]
+fn comparison_in_pages_tells_what_the_whole_tells() {
+    for seed in 0..8 {
+        let mut driver = Driver::new(Setup::new(100), seed, 20_000);
+        let tags = driver.setup.store.open_keyspace("tags", KeyspaceKind::Tuple, None).unwrap();
+        let put = |driver: &Driver, key: &'static str| {
+            let mut batch = Batch::new();
+            batch.put(tags, key, "value");
+            driver.setup.store.apply(batch, Durability::Buffered).unwrap();
+        };
+        driver.run(200);
+        put(&driver, "before");
+        driver.setup.store.create_snapshot("then").unwrap();
+        driver.run(200);
+        for key in ["a", "b", "c"] {
+            put(&driver, key);
+        }
+        let (then, now) = (view_of(&driver.setup, "then").fs, now(&driver.setup));
+        let mut whole = lines(&now.diff_from(&then).unwrap());
+        assert!(whole.len() > 4, "{seed}: {whole:?}");
+        whole.sort();
+        for (lines_max, bytes_max) in [(1, usize::MAX), (3, usize::MAX), (usize::MAX, 1), (usize::MAX, 1000)]
+        {
+            let mut paged = in_pages(&then, &now, lines_max, bytes_max);
+            paged.sort();
+            assert_eq!(paged, whole, "{seed} {lines_max} {bytes_max}");
+        }
+    }
+}
+
+#[test]
+fn names_in_a_directory_that_was_made_again_have_changed_in_any_page() {
+    let main = Setup::new(100);
+    let dir = main.dir(ROOT, "dir");
+    for name in ["gone", "same", "stays"] {
+        main.file(dir, name);
+    }
+    main.store.create_snapshot("then").unwrap();
+    rename(&main, (dir, "stays"), (ROOT, "stays"));
+    for name in ["gone", "same"] {
+        main.unlink(&main.caller, dir, name.as_bytes()).unwrap();
+    }
+    main.rmdir(&main.caller, ROOT, b"dir").unwrap();
+    let again = main.dir(ROOT, "dir");
+    for name in ["new", "same", "stays"] {
+        main.file(again, name);
+    }
+    let expected =
+        ["~ /dir", "- /dir/gone", "+ /dir/new", "~ /dir/same", "+ /dir/stays", "> /dir/stays /stays"];
+    let (then, now) = (view_of(&main, "then").fs, now(&main));
+    assert_eq!(lines(&now.diff_from(&then).unwrap()), expected);
+    let mut paged = in_pages(&then, &now, 1, usize::MAX);
+    paged.sort_by(|a, b| a[2..].cmp(&b[2..]));
+    let mut sorted = expected.map(str::to_owned);
+    sorted.sort_by(|a, b| a[2..].cmp(&b[2..]));
+    assert_eq!(paged, sorted);
+}
+
 #[test]
 fn a_restore_keeps_open_what_it_removes_and_brings_keys_back() {
     let main = Setup::new(100);
@@ -279,7 +356,7 @@ fn a_restore_keeps_open_what_it_removes_and_brings_keys_back() {
     main.forget(gone, 1);
     main.forget(dir, 1);
     main.housekeep().unwrap();
-    main.assert_sound("when nobody holds them any more");
+    main.assert_sound("when no lookup holds them any more");
 }
 
 #[test]
@@ -305,7 +382,7 @@ fn a_restore_swaps_and_nests_what_was_moved() {
 }
 
 #[test]
-fn a_restore_in_the_way_of_somebody_is_canceled() {
+fn restore_over_a_concurrent_write_is_canceled() {
     let main = Setup::new(100);
     let file = main.file(ROOT, "file");
     main.write_at(file, 0, b"old").unwrap();
@@ -402,4 +479,70 @@ fn a_part_that_something_was_moved_out_of_or_into_is_refused() {
     assert_eq!(main.read_all(main.lookup(&main.caller, inner, b"f").unwrap().node), b"old");
     assert!(!tree(&main).0.contains_key("/b/inner"));
     main.assert_sound("after both");
+}
+
+#[test]
+fn a_shown_snapshot_has_no_privileges_and_the_snapshot_has_them() {
+    let main = Setup::new(4096);
+    let file = main.file(ROOT, "program");
+    for name in [&b"security.capability"[..], b"user.note"] {
+        main.setxattr(&main.caller, file, name, b"value", XattrMode::Set).unwrap();
+    }
+    main.setattr(&main.caller, file, &SetAttr { mode: Some(0o6755), ..SetAttr::default() }).unwrap();
+    let device = main.mknod(&main.caller, ROOT, b"null", 0o020_666, 0x0103).unwrap().node;
+    let whiteout = main.mknod(&main.caller, ROOT, b"whiteout", 0o020_600, 0).unwrap().node;
+    let directory = main.dir(ROOT, "shared");
+    main.setattr(&main.caller, directory, &SetAttr { mode: Some(0o2775), ..SetAttr::default() }).unwrap();
+    let info = main.snapshots().create("then", false).unwrap();
+    let view = main.fs.show_snapshot(&info).unwrap();
+    let shown = main.through(view, main.options);
+    let program = shown.lookup(&shown.caller, ROOT, b"program").unwrap();
+    assert_eq!((program.attr.mode, shown.getattr(&shown.caller, program.node).unwrap().mode), (0o755, 0o755));
+    let listed = shown.list(ROOT, 100, true);
+    let of = |name: &[u8]| listed.iter().find(|listed| listed.name == name).unwrap().entry.unwrap().attr;
+    assert_eq!((of(b"program").mode, of(b"shared").mode), (0o755, 0o2775));
+    assert_eq!(of(b"whiteout").rdev, 0, "and nothing else becomes one");
+    assert!(![0, 0x0103].contains(&of(b"null").rdev));
+    assert_eq!(shown.listxattr(&shown.caller, program.node).unwrap(), b"user.note\0");
+    let asked = shown.getxattr(&shown.caller, program.node, b"security.capability");
+    assert!(matches!(asked, Err(FsError::NoAttribute)));
+    let whole = main.fs.view_of(main.store.open_snapshot("then").unwrap()).unwrap();
+    let whole = main.through(whole, main.options);
+    let program = whole.lookup(&whole.caller, ROOT, b"program").unwrap();
+    assert_eq!(program.attr.mode, 0o6755);
+    assert!(whole.getxattr(&whole.caller, program.node, b"security.capability").is_ok());
+    assert_eq!(whole.lookup(&whole.caller, ROOT, b"null").unwrap().attr.rdev, 0x0103);
+    let _ = (device, whiteout);
+}
+
+#[test]
+fn a_private_snapshot_stays_private_until_it_is_told_otherwise() {
+    let options = MountOptions { owner_uid: 500, ..MountOptions::default() };
+    let mut main = Setup::with(Arc::new(ModelStore::new()), 4096, options);
+    let seen = |main: &Setup, uid| -> Vec<String> {
+        main.snapshots().shown_to(uid).into_iter().map(|info| info.name).collect()
+    };
+    main.snapshots().create("open", false).unwrap();
+    main.file(ROOT, "a");
+    main.snapshots().create("closed", true).unwrap();
+    for _ in 0..2 {
+        assert_eq!(seen(&main, 0), ["open", "closed"]);
+        assert_eq!(seen(&main, 500), ["open", "closed"]);
+        assert_eq!(seen(&main, 501), ["open"]);
+        main.assert_sound("with a private snapshot");
+        main.reopen();
+    }
+    assert!(main.snapshots().create("closed", false).is_err());
+    assert_eq!(seen(&main, 501), ["open"], "a name that exists changes nothing");
+    main.snapshots().set_private("closed", false).unwrap();
+    main.snapshots().set_private("open", true).unwrap();
+    main.reopen();
+    assert_eq!(seen(&main, 501), ["closed"]);
+    main.snapshots().delete("open").unwrap();
+    main.snapshots().create("open", false).unwrap();
+    assert_eq!(seen(&main, 501), ["closed", "open"]);
+    assert!(main.snapshots().set_private("missing", true).is_err());
+    main.options.private_snapshots = true;
+    main.reopen();
+    assert_eq!((seen(&main, 501).len(), seen(&main, 500).len()), (0, 2));
 }

@@ -80,7 +80,8 @@ fn one_step(fs: &FileSystem, caller: &Caller, random: &mut Random) {
         4 => assert_race(&patiently(caller, |caller| fs.rmdir(caller, root, a))),
         5 | 6 => {
             let mode =
-                [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace][random.below(3) as usize];
+                [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace, RenameMode::Whiteout]
+                    [random.below(4) as usize];
             assert_race(&patiently(caller, |caller| fs.rename(caller, root, a, root, b, mode)));
         }
         7 => {

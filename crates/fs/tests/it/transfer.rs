@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode};
 use kvfs_fs::transfer::{Begin, Frame, ReceiveError, Received, SnapshotId, StreamError, StreamReader};
-use kvfs_fs::{FileSystem, FsError, KEYSPACES, KeyspaceOwner, MountOptions, NodeId};
-use kvfs_kvdb::db::Background;
+use kvfs_fs::{FileSystem, FsError, KEYSPACES, MountOptions, NodeId};
+use kvfs_kv::KeyspaceOwner;
+use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Durability, KeyRange, Read, Store};
 
@@ -24,7 +25,7 @@ fn model(uuid: u8) -> Setup {
 
 fn id_of(setup: &Setup, name: &str) -> SnapshotId {
     let info = setup.store.named_snapshots().into_iter().find(|info| info.name == name).unwrap();
-    setup.fs.snapshot_id(&info).unwrap()
+    setup.fs.snapshots().id(&info).unwrap()
 }
 
 /// All frames, without a prologue.
@@ -108,11 +109,11 @@ fn assert_same(a: &Content, b: &Content, context: &str) {
 
 fn change_keys(setup: &Setup, random: &mut Random) {
     for (name, keys) in [("tags", 40), ("counts", 5)] {
-        let (entry, _) = setup.make_keyspace(name, OWNER).unwrap();
+        let (entry, _) = setup.keys().make_keyspace(name, OWNER).unwrap();
         for _ in 0..20 {
             let key = format!("key {}", random.below(keys));
             let value = (!random.one_in(3)).then(|| Bytes::from(vec![random.next() as u8; 300]));
-            setup.key_set(&setup.caller, entry.keyspace, key.as_bytes(), value).unwrap();
+            setup.keys().set(&setup.caller, entry.keyspace, key.as_bytes(), value).unwrap();
         }
     }
 }
@@ -135,7 +136,7 @@ fn passes_on_random_work(source: Setup, mut target: Setup, seed: u64) {
         target.assert_sound(&context);
         before = Some(name);
     }
-    assert_eq!(target.keyspace("tags").unwrap().unwrap().owner, OWNER);
+    assert_eq!(target.keys().keyspace("tags").unwrap().unwrap().owner, OWNER);
     // What the new owner of the files makes of them goes back, over what the source's reaper did meanwhile.
     let context = format!("seed {seed}, back");
     let dir = target.dir(ROOT, "from the target");
@@ -272,7 +273,7 @@ fn a_stream_is_refused_where_it_does_not_belong() {
     target.store.create_snapshot("one").unwrap();
     // The model's clock stands still, so it is the position that tells them apart here as well.
     assert_eq!(sent.store, [1; 16]);
-    assert!(target.fs.find_snapshot(&SnapshotId { position: 1 << 40, ..sent }).unwrap().is_none());
+    assert!(target.fs.snapshots().find(&SnapshotId { position: 1 << 40, ..sent }).unwrap().is_none());
 }
 
 #[test]
@@ -281,14 +282,14 @@ fn a_stream_is_the_same_at_any_time_and_goes_on_at_any_frame() {
     let file = source.file(ROOT, "file");
     source.write_at(file, 0, &vec![1; 900_000]).unwrap();
     source.store.create_snapshot("one").unwrap();
-    source.make_keyspace("tags", OWNER).unwrap();
+    source.keys().make_keyspace("tags", OWNER).unwrap();
     source.write_at(file, 100_000, &vec![2; 700_000]).unwrap();
     source.store.create_snapshot("two").unwrap();
     for from in [None, Some("one")] {
         let first = stream(&source, from, "two");
         assert!(first.len() >= 4, "{} frames", first.len());
         source.file(ROOT, if from.is_none() { "later" } else { "still later" });
-        source.make_keyspace("made later", OWNER).unwrap();
+        source.keys().make_keyspace("made later", OWNER).unwrap();
         source.reopen();
         assert!(stream(&source, from, "two") == first, "another stream, from {from:?}");
         let from_id = from.map(|name| id_of(&source, name));
@@ -298,7 +299,7 @@ fn a_stream_is_the_same_at_any_time_and_goes_on_at_any_frame() {
             resumed.skip_to(offset).unwrap();
             assert_eq!(resumed.next_frame().unwrap().as_ref(), Some(frame), "frame {index}");
             let (stream, to) = (resumed.stream(), id_of(&source, "two"));
-            assert_eq!(source.fs.find_stream(stream).unwrap(), Some((from_id, to)));
+            assert_eq!(source.fs.snapshots().find_stream(stream).unwrap(), Some((from_id, to)));
             let mut wrong = source.fs.send(from_id.as_ref(), &to).unwrap();
             assert!(matches!(wrong.skip_to(offset + 1), Err(FsError::Invalid(_))));
             offset += frame.len() as u64;
@@ -407,7 +408,7 @@ fn a_crash_leaves_what_is_received_wholly_or_not_at_all() {
                     [info] => {
                         was_after += 1;
                         assert_same(&sent, &found, &context);
-                        assert_eq!(fs.snapshot_id(info).unwrap(), id_of(source, "one"), "{context}");
+                        assert_eq!(fs.snapshots().id(info).unwrap(), id_of(source, "one"), "{context}");
                         let reader = store.open_snapshot("one").unwrap();
                         assert_same(&sent, &content(&*store, &*reader), &context);
                     }
@@ -420,4 +421,51 @@ fn a_crash_leaves_what_is_received_wholly_or_not_at_all() {
         assert!(was_before > 0 && was_after > 0, "seed {seed}: {was_before} and {was_after}");
         db.apply(kvfs_store::Batch::new(), Durability::Buffered).ok();
     }
+}
+
+#[test]
+fn stream_with_a_circle_of_directories_is_refused() {
+    let (source, mut target) = (model(1), model(2));
+    let a = source.dir(ROOT, "a");
+    let b = source.dir(a, "b");
+    source.file(b, "file");
+    let row_key = |directory: u64, name: &str| -> Bytes {
+        [&directory.to_be_bytes()[..], b"\0", name.as_bytes()].concat().into()
+    };
+    let meta = source.store.keyspaces().into_iter().find(|info| info.name == "meta").unwrap().keyspace;
+    let to_a = source.store.get(meta, &row_key(ROOT.0, "a")).unwrap().unwrap();
+    let mut batch = kvfs_store::Batch::new();
+    batch.delete(meta, row_key(ROOT.0, "a"));
+    batch.put(meta, row_key(b.0, "up"), to_a);
+    source.store.apply(batch, Durability::Buffered).unwrap();
+    source.store.create_snapshot("hostile").unwrap();
+    let refused = pass_on(&source, None, "hostile", &mut target, false);
+    assert!(matches!(refused, Err(ReceiveError::NoTree(_))), "{refused:?}");
+    target.assert_sound("after it was refused");
+    assert!(target.store.named_snapshots().is_empty());
+    assert!(
+        target.list(ROOT, 10, false).iter().all(|entry| entry.name.starts_with(b".")),
+        "nothing has come"
+    );
+}
+
+#[test]
+fn deep_tree_is_checked_sent_received_and_compared() {
+    const DEPTH: usize = 20_000;
+    let (source, mut target) = (model(1), model(2));
+    source.store.create_snapshot("empty").unwrap();
+    let mut at = ROOT;
+    for _ in 0..DEPTH {
+        at = source.dir(at, "d");
+    }
+    source.store.create_snapshot("deep").unwrap();
+    source.assert_sound("a deep tree");
+    pass_on(&source, None, "deep", &mut target, false).unwrap();
+    target.assert_sound("a deep tree that was received");
+    let view = |name: &str| source.fs.view_of(source.store.open_snapshot(name).unwrap()).unwrap();
+    let lines = view("deep").diff_from(&view("empty")).unwrap();
+    let longest = lines.iter().map(|line| line.place.len()).max().unwrap();
+    // Names of one byte: from here on paths begin with a number.
+    assert!((8000..9000).contains(&lines.iter().filter(|line| line.place.starts_with(b"/")).count()));
+    assert!(lines.len() >= DEPTH && longest < 17 << 10, "{} {longest}", lines.len());
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    FileType, FsError, MountOptions, NodeId, Result, SetAttr, TakenBack, Timestamp, TxnId, XattrMode, settled,
+    Area, FileType, FsError, MountOptions, NodeId, Result, Selection, SetAttr, TakenBack, Timestamp, TxnId,
+    XattrMode, settled,
 };
-use kvfs_kvdb::db::Background;
+use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, Keyspace, KeyspaceKind, StoreError};
 
@@ -43,10 +44,14 @@ fn txn(main: &Setup, work: impl FnOnce(&Setup)) -> TxnId {
 
 /// The lines of what is in the way; none: taken back.
 fn undo(main: &Setup, id: TxnId) -> Result<Vec<String>> {
+    undo_selected(main, id, &Selection::default())
+}
+
+fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) -> Result<Vec<String>> {
     let views = main.fs.open_undo(id)?;
     let view = begin(main, Isolation::Snapshot);
-    let found = view.fs.undo_obstacles(&views)?;
-    match view.fs.undo(&views)? {
+    let found = view.fs.undo_obstacles(&views, selection)?;
+    match view.fs.undo(&views, selection)? {
         TakenBack::Refused(obstacles) => {
             assert_eq!(found, obstacles);
             let what: Vec<_> = obstacles.into_iter().map(|obstacle| obstacle.what).collect();
@@ -71,7 +76,7 @@ fn look(view: &Setup, parent: NodeId, name: &str) -> NodeId {
 
 fn put(view: &Setup, keyspace: Keyspace, key: &str, value: Option<&str>) {
     let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
-    settled(|caller| view.fs.key_set(caller, keyspace, key.as_bytes(), value.clone())).unwrap();
+    settled(|caller| view.fs.keys().set(caller, keyspace, key.as_bytes(), value.clone())).unwrap();
 }
 
 fn chmod(view: &Setup, node: NodeId, mode: u32) {
@@ -304,7 +309,7 @@ fn what_was_built_on_it_is_named() {
     assert_eq!(tree(&main).0, now, "nothing was done");
     let views = main.fs.open_undo(id).unwrap();
     let view = begin(&main, Isolation::Snapshot);
-    for obstacle in view.fs.undo_obstacles(&views).unwrap() {
+    for obstacle in view.fs.undo_obstacles(&views, &Selection::default()).unwrap() {
         assert_eq!(obstacle.by.map(|point| point.txn), Some(later), "{:?}", obstacle.what);
     }
     drop(view);
@@ -348,7 +353,7 @@ fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
     let views = main.fs.open_undo(id).unwrap();
     let view = begin(&main, Isolation::Snapshot);
     main.write_at(file, 0, b"own").unwrap();
-    let refused = view.fs.undo(&views);
+    let refused = view.fs.undo(&views, &Selection::default());
     assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
     drop(view);
     assert_eq!(main.read_all(file), b"own");
@@ -362,7 +367,7 @@ fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
         matches!(&gone, Err(FsError::Store(error)) if matches!(**error, StoreError::NotKept(_))),
         "{gone:?}"
     );
-    let refused = main.fs.undo(&views);
+    let refused = main.fs.undo(&views, &Selection::default());
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 
@@ -411,7 +416,7 @@ fn a_file_keeps_its_last_name_and_one_that_was_moved_is_left_alone() {
     main.unlink(&main.caller, ROOT, b"a").unwrap();
     assert_eq!(undo(&main, id).unwrap(), ["~ /b"]);
     assert_eq!(main.read_all(look(&main, ROOT, "b")), b"content");
-    // Somebody has put another file into the place of the first one.
+    // A user has put another file into the place of the first one.
     let main = start();
     let id = txn(&main, link);
     main.file(ROOT, "new");
@@ -440,4 +445,207 @@ fn a_file_keeps_its_last_name_and_one_that_was_moved_is_left_alone() {
     });
     rename(&main, (ROOT, "a"), (ROOT, "c"));
     undone(&main, id);
+}
+
+/// Files below the root with their content, and keys.
+fn shown(main: &Setup, tags: Keyspace) -> Vec<String> {
+    let mut shown = Vec::new();
+    let mut todo = vec![(ROOT, String::new())];
+    while let Some((directory, path)) = todo.pop() {
+        for listed in main.list(directory, 50, false) {
+            let name = String::from_utf8(listed.name).unwrap();
+            if name == "." || name == ".." {
+                continue;
+            }
+            let node = look(main, directory, &name);
+            let path = format!("{path}/{name}");
+            if main.getattr(&main.caller, node).unwrap().kind == FileType::Directory {
+                todo.push((node, path.clone()));
+                shown.push(path);
+            } else {
+                shown.push(format!("{path} {}", String::from_utf8(main.read_all(node)).unwrap()));
+            }
+        }
+    }
+    for key in ["one", "two"] {
+        if let Some(value) = settled(|caller| main.fs.keys().get(caller, tags, key.as_bytes())).unwrap() {
+            shown.push(format!("{key}={}", String::from_utf8(value.to_vec()).unwrap()));
+        }
+    }
+    shown.sort();
+    shown
+}
+
+fn write(view: &Setup, parent: NodeId, name: &str, text: &str) {
+    let node = view.create(&view.caller, parent, name.as_bytes(), 0o644, false).unwrap().0.node;
+    let change = SetAttr { size: Some(0), ..SetAttr::default() };
+    view.setattr(&view.caller, node, &change).unwrap();
+    view.write_at(node, 0, text.as_bytes()).unwrap();
+}
+
+fn below(paths: &[&str]) -> Vec<Area> {
+    paths.iter().map(|path| Area::path(path.as_bytes())).collect()
+}
+
+/// A transaction that changes, makes, moves and removes; what it did, and the keyspace of its keys.
+fn many_changes(main: &Setup) -> (TxnId, Keyspace) {
+    let owner = kvfs_kv::KeyspaceOwner { uid: 0, gid: 0, mode: 0o600 };
+    let tags = main.keys().make_keyspace("tags", owner).unwrap().0.keyspace;
+    let dir = main.mkdir(&main.caller, ROOT, b"d", 0o755).unwrap().node;
+    for name in ["a", "b", "gone", "moved"] {
+        write(main, dir, name, "old");
+    }
+    put(main, tags, "one", Some("old"));
+    let id = txn(main, |view| {
+        let dir = look(view, ROOT, "d");
+        write(view, dir, "a", "new");
+        write(view, dir, "b", "new");
+        view.unlink(&view.caller, dir, b"gone").unwrap();
+        let made = view.mkdir(&view.caller, ROOT, b"made", 0o755).unwrap().node;
+        write(view, made, "x", "new");
+        rename(view, (dir, "moved"), (made, "moved"));
+        put(view, tags, "one", Some("new"));
+        put(view, tags, "two", Some("new"));
+    });
+    (id, tags)
+}
+
+#[test]
+fn undo_of_paths_takes_back_only_what_was_done_there() {
+    for inline in [0, 1000] {
+        let main = keeping(inline);
+        let (id, tags) = many_changes(&main);
+        let only = Selection { only: below(&["/d/a", "/d/gone"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &only).unwrap(), [""; 0]);
+        assert_eq!(
+            shown(&main, tags),
+            [
+                "/d",
+                "/d/a old",
+                "/d/b new",
+                "/d/gone old",
+                "/made",
+                "/made/moved old",
+                "/made/x new",
+                "one=new",
+                "two=new"
+            ]
+        );
+        // A file that was moved goes back as a whole, with one of its names.
+        let moved = Selection { only: below(&["/made/moved"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &moved).unwrap(), [""; 0]);
+        assert!(shown(&main, tags).contains(&"/d/moved old".to_owned()), "{:?}", shown(&main, tags));
+        let keys = Selection { only: vec![Area::Keys(b"tags/two".to_vec())], ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &keys).unwrap(), [""; 0]);
+        assert!(!shown(&main, tags).contains(&"two=new".to_owned()));
+        main.assert_sound("taken back in parts");
+    }
+}
+
+#[test]
+fn undo_that_skips_a_path_leaves_it_with_what_it_needs() {
+    let main = keeping(1000);
+    let (id, tags) = many_changes(&main);
+    // The directory that was made stays, since what is skipped is in it; a moved file stays where it is.
+    let skip = [below(&["/made/x", "/d/a"]), vec![Area::Keys(b"tags/one".to_vec())]].concat();
+    let selection = Selection { skip, ..Selection::default() };
+    assert_eq!(undo_selected(&main, id, &selection).unwrap(), [""; 0]);
+    assert_eq!(
+        shown(&main, tags),
+        ["/d", "/d/a new", "/d/b old", "/d/gone old", "/d/moved old", "/made", "/made/x new", "one=new"]
+    );
+    main.assert_sound("taken back but for what was skipped");
+}
+
+#[test]
+fn undo_by_force_overwrites_what_has_changed_since() {
+    for inline in [0, 1000] {
+        let main = keeping(inline);
+        let (id, tags) = many_changes(&main);
+        let dir = look(&main, ROOT, "d");
+        let made = look(&main, ROOT, "made");
+        write(&main, dir, "a", "others, and longer");
+        main.unlink(&main.caller, dir, b"b").unwrap();
+        write(&main, dir, "gone", "others");
+        let deep = main.mkdir(&main.caller, made, b"deep", 0o755).unwrap().node;
+        write(&main, deep, "file", "others");
+        put(&main, tags, "one", Some("others"));
+        main.clock.advance(Duration::from_secs(1));
+        let found = undo(&main, id).unwrap();
+        assert_eq!(found.len(), 5, "{found:?}");
+        // Not what belongs to others: everything here is root's.
+        let as_user = Selection { force: vec![Area::All], uid: Some(2000), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &as_user).unwrap(), found);
+        // In part: what is left is told.
+        let part = Selection { force: below(&["/d"]), ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &part).unwrap().len(), 2);
+        let force = Selection { force: vec![Area::All], ..Selection::default() };
+        assert_eq!(undo_selected(&main, id, &force).unwrap(), [""; 0]);
+        assert_eq!(
+            shown(&main, tags),
+            ["/d", "/d/a old", "/d/b old", "/d/gone old", "/d/moved old", "one=old"]
+        );
+        main.assert_sound("taken back by force");
+    }
+}
+
+#[test]
+fn undo_by_force_after_random_changes_of_others_keeps_the_tree_sound() {
+    for seed in 0..60 {
+        let main = keeping(if seed % 2 == 0 { 0 } else { 1000 });
+        let mut random = Random::new(seed);
+        mess(&main, &mut random, ROOT, "a", 30);
+        let id = txn(&main, |view| mess(view, &mut random, ROOT, "a", 20));
+        mess(&main, &mut random, ROOT, "a", 15);
+        let force = Selection { force: vec![Area::All], ..Selection::default() };
+        // What can't be forced (links, circles) is told, and then nothing happens.
+        let _ = undo_selected(&main, id, &force).unwrap_or_else(|e| panic!("force {seed} {e}"));
+        let keep = Selection { keep: vec![Area::All], ..Selection::default() };
+        let _ = undo_selected(&main, id, &keep).unwrap_or_else(|e| panic!("keep {seed} {e}"));
+        main.assert_sound(&format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn conflict_names_the_transaction_that_was_first() {
+    let main = keeping(1000);
+    write(&main, ROOT, "f", "old");
+    let late = begin(&main, Isolation::Snapshot);
+    txn(&main, |view| write(view, ROOT, "f", "first"));
+    let node = look(&late, ROOT, "f");
+    let met = late.write_at(node, 0, b"second").unwrap_err();
+    let FsError::Canceled(doom) = met else { panic!("{met}") };
+    assert!(matches!(doom.rival, Some(kvfs_fs::Rival::Txn { .. })), "{doom}");
+    let text = late.fs.explain(&doom);
+    assert!(text.contains("transaction") && text.contains("/f"), "{text}");
+}
+
+#[test]
+fn merge_that_prefers_a_side_after_random_changes_keeps_the_tree_sound() {
+    for seed in 100..160 {
+        let main = keeping(if seed % 2 == 0 { 0 } else { 1000 });
+        let mut random = Random::new(seed);
+        mess(&main, &mut random, ROOT, "a", 30);
+        main.fs.create_branch("b", 0).unwrap();
+        let view = main.through(main.fs.open_branch("b").unwrap(), main.options);
+        mess(&view, &mut random, ROOT, "a", 20);
+        view.checkpoint_branch().unwrap();
+        drop(view);
+        main.clock.advance(Duration::from_secs(1));
+        mess(&main, &mut random, ROOT, "a", 15);
+        let all = vec![Area::All];
+        let selection = if seed % 3 == 0 {
+            Selection { keep: all, ..Selection::default() }
+        } else {
+            Selection { force: all, ..Selection::default() }
+        };
+        let owner = kvfs_fs::Owner { uid: 0, pid: 1, name: "merge".to_owned() };
+        match main.fs.begin_merge_preferring("b", owner, &selection) {
+            Ok(merging) => drop(commit(&merging).unwrap()),
+            // What can't be forced is told.
+            Err(FsError::MergeRefused { .. }) if seed % 3 != 0 => {}
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+        main.assert_sound(&format!("seed {seed}"));
+    }
 }

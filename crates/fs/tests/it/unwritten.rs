@@ -3,7 +3,8 @@
 use std::sync::{Arc, Barrier};
 
 use bytes::Bytes;
-use kvfs_fs::{FsError, KeyspaceOwner, NodeId, Result};
+use kvfs_fs::{FsError, NodeId, Result};
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::{Isolation, KeyRange, Keyspace};
 
 use crate::setup::{Setup, patiently};
@@ -14,15 +15,15 @@ const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
 
 fn keyspace(main: &Setup) -> Keyspace {
     let owner = KeyspaceOwner { uid: 1000, gid: 100, mode: 0o600 };
-    main.make_keyspace("tags", owner).unwrap().0.keyspace
+    main.keys().make_keyspace("tags", owner).unwrap().0.keyspace
 }
 
 fn put(view: &Setup, keyspace: Keyspace, key: &[u8]) -> Result<()> {
-    view.key_set(&view.caller, keyspace, key, Some(Bytes::from_static(b"1"))).map(drop)
+    view.keys().set(&view.caller, keyspace, key, Some(Bytes::from_static(b"1"))).map(drop)
 }
 
 #[test]
-fn who_has_changed_nothing_ends_at_once_and_lets_others_go_on() {
+fn unwritten_commit_releases_locks_at_once() {
     for isolation in BOTH {
         let main = Setup::new(100);
         let tags = keyspace(&main);
@@ -40,7 +41,7 @@ fn who_has_changed_nothing_ends_at_once_and_lets_others_go_on() {
 }
 
 #[test]
-fn who_has_changed_something_or_may_not_commit_goes_the_ordinary_way() {
+fn unwritten_commit_of_written_frozen_or_doomed_transaction_returns_none() {
     for isolation in BOTH {
         let main = Setup::new(100);
         let tags = keyspace(&main);
@@ -50,7 +51,7 @@ fn who_has_changed_something_or_may_not_commit_goes_the_ordinary_way() {
         assert!(writer.commit_unwritten().is_none());
         commit(&writer).unwrap();
         frozen.freeze().unwrap();
-        assert!(frozen.commit_unwritten().is_none(), "somebody else commits it");
+        assert!(frozen.commit_unwritten().is_none(), "another thread commits it");
         frozen.thaw();
         assert!(frozen.commit_unwritten().is_some());
         if isolation == Isolation::Snapshot {
@@ -83,7 +84,7 @@ fn no_write_is_lost_that_comes_while_its_transaction_ends() {
                 let writer = scope.spawn(|| {
                     start.wait();
                     patiently(&caller, |caller| {
-                        fs.key_set(caller, tags, &key, Some(Bytes::from_static(b"1")))
+                        fs.keys().set(caller, tags, &key, Some(Bytes::from_static(b"1")))
                     })
                 });
                 start.wait();
@@ -95,7 +96,7 @@ fn no_write_is_lost_that_comes_while_its_transaction_ends() {
             }
             at_once += u32::from(ended);
             kept += u32::from(written.is_ok());
-            let is_there = main.key_get(&main.caller, tags, &key).unwrap().is_some();
+            let is_there = main.keys().get(&main.caller, tags, &key).unwrap().is_some();
             assert_eq!(is_there, written.is_ok(), "round {round}: {written:?}, ended at once: {ended}");
         }
         println!("{isolation:?}: {at_once} ended at once, {kept} writes were in time");

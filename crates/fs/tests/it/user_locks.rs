@@ -1,7 +1,8 @@
 //! Locks that a user takes himself: what they keep away, what they notice, and that they are locks like all others.
 
 use bytes::Bytes;
-use kvfs_fs::{FsError, KeyspaceOwner, LockNameBuf, NodeId, Result};
+use kvfs_fs::{FsError, LockNameBuf, NodeId, Result};
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::{Isolation, KeyRange, Keyspace};
 
 use crate::setup::Setup;
@@ -11,16 +12,16 @@ const ROOT: NodeId = NodeId::ROOT;
 
 fn keyspace(main: &Setup) -> Keyspace {
     let owner = KeyspaceOwner { uid: 1000, gid: 100, mode: 0o600 };
-    main.make_keyspace("tags", owner).unwrap().0.keyspace
+    main.keys().make_keyspace("tags", owner).unwrap().0.keyspace
 }
 
 fn put(view: &Setup, keyspace: Keyspace, key: &'static str) -> Result<()> {
-    view.key_set(&view.caller, keyspace, key.as_bytes(), Some(Bytes::from_static(b"1"))).map(drop)
+    view.keys().set(&view.caller, keyspace, key.as_bytes(), Some(Bytes::from_static(b"1"))).map(drop)
 }
 
 fn count(view: &Setup, keyspace: Keyspace) -> usize {
     let keys = ["song/a", "song/b", "song/z"].map(|key| Bytes::from_static(key.as_bytes()));
-    let values = view.key_multi_get(&view.caller, keyspace, &keys, 1000).unwrap();
+    let values = view.keys().multi_get(&view.caller, keyspace, &keys, 1000).unwrap();
     values.iter().flatten().count()
 }
 
@@ -68,7 +69,7 @@ fn shared_locks_of_users_go_together_and_keep_writers_away() {
         first.lock_keys(&first.caller, tags, &all, false).unwrap();
         second.lock_keys(&second.caller, tags, &all, false).unwrap();
         assert!(is_parked(&put(&main, tags, "song/a")));
-        let page = main.locks(None, 100);
+        let page = main.admission().page(None, 100);
         let is_ours =
             |name: &LockNameBuf| matches!(name, LockNameBuf::Keys { keyspace, .. } if *keyspace == tags);
         assert_eq!(page.locks.iter().filter(|lock| is_ours(&lock.name)).count(), 2, "they are listed");

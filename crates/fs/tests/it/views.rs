@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kvfs_fs::{
-    Append, Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result,
+    Append, Attr, BeginOptions, FileSystem, FsError, Invalidations, NodeId, Owner, RenameMode, Result, Rival,
     SetAttr, WriteFlags, XattrMode,
 };
 use kvfs_store::{Durability, Isolation};
@@ -19,6 +19,7 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
         isolation,
         priority: 0,
         timeout: None,
+        idle_max: None,
         lock_wait_max: None,
         owner: Owner { uid: 1000, pid: 1, name: "test".into() },
     };
@@ -47,7 +48,7 @@ fn exists(view: &Setup, parent: NodeId, name: &str) -> bool {
     }
 }
 
-/// The content, as somebody sees it who comes by the name.
+/// The content, as a reader sees it that comes by the name.
 fn content(view: &Setup, parent: NodeId, name: &str) -> Vec<u8> {
     let (node, _) = look(view, parent, name).unwrap();
     let content = view.read_all(node);
@@ -75,7 +76,7 @@ fn rename(view: &Setup, from: (NodeId, &str), to: (NodeId, &str)) -> Result<()> 
 }
 
 #[test]
-fn a_transaction_sees_its_own_writes_and_nobody_else_does() {
+fn writes_of_a_transaction_are_seen_by_it_alone() {
     for isolation in BOTH {
         let main = Setup::new(100);
         let old = main.file(ROOT, "old");
@@ -182,7 +183,7 @@ fn an_ended_view_is_stale() {
         view.abort();
     }
     assert_eq!(names(&main, ROOT), ["committed"]);
-    assert!(main.transaction_infos().is_empty());
+    assert!(main.admission().transactions().is_empty());
     main.assert_sound("after the end");
 }
 
@@ -231,7 +232,38 @@ fn a_change_on_the_main_line_after_the_snapshot_is_a_conflict() {
 }
 
 #[test]
-fn reading_on_the_main_line_dooms_nobody() {
+fn conflict_names_the_process_that_changed_the_main_line() {
+    let main = Setup::new(100);
+    let (small, large) = (main.file(ROOT, "small"), main.file(ROOT, "large"));
+    main.write_at(small, 0, b"one").unwrap();
+    main.write_at(large, 0, &[1; 12_000]).unwrap();
+    let rival_of = |change: &dyn Fn(&Setup), meet: &dyn Fn(&Setup) -> Result<()>| {
+        let view = begin(&main, Isolation::Snapshot);
+        let mut by_another = main.through(Arc::clone(&main.fs), main.options);
+        by_another.caller.pid = 4711;
+        change(&by_another);
+        match meet(&view) {
+            Err(FsError::Canceled(doom)) => doom.rival,
+            other => panic!("{other:?}"),
+        }
+    };
+    let node = |view: &Setup, name: &str| look(view, ROOT, name).unwrap().0;
+    let write = |view: &Setup, name: &str| view.write_at(node(view, name), 0, b"six").map(drop);
+    let found = Some(Rival::Main { pid: 4711 });
+    let by_row = rival_of(&|main| write(main, "small").unwrap(), &|view| write(view, "small"));
+    assert_eq!(by_row, found, "the content is in the row");
+    let by_block = rival_of(&|main| write(main, "large").unwrap(), &|view| write(view, "large"));
+    assert_eq!(by_block, found, "the content is in blocks");
+    let made = |setup: &Setup| setup.create(&setup.caller, ROOT, b"made", 0o644, true).map(drop);
+    assert_eq!(rival_of(&|main| made(main).unwrap(), &made), found, "an entry");
+    // The process of the caller is not known.
+    let unknown =
+        rival_of(&|_| main.write_at(small, 0, b"two").map(drop).unwrap(), &|view| write(view, "small"));
+    assert_eq!(unknown, Some(Rival::Main { pid: 0 }));
+}
+
+#[test]
+fn reading_on_the_main_line_dooms_no_transaction() {
     let main = Setup::new(100);
     let dir = main.dir(ROOT, "dir");
     let file = main.file(dir, "f");
@@ -472,7 +504,7 @@ fn a_main_line_operation_in_the_way_goes_on_after_the_end() {
         } else {
             view.abort();
         }
-        assert!(ticket.is_ready(), "whoever waited is called");
+        assert!(ticket.is_ready(), "the waiting operation is called");
         drop(ticket);
         main.write_at(file, 1, b"2").unwrap();
         assert_eq!(content(&main, ROOT, "f"), if ends_well { b"12" } else { b"02" });

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, Position};
 use parking_lot::{Condvar, Mutex};
 
-use super::crew::Crew;
+use super::blocking_pool::BlockingPool;
 
 /// A queue that one thread empties.
 pub(super) struct Queue<T> {
@@ -66,6 +66,11 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 /// Called when a position is durable, or can't be made so.
 pub(super) type Synced = Box<dyn FnOnce(Result<(), FsError>) + Send>;
 
+/// Housekeeping of a view, for as long as the view keeps it.
+pub(super) type Tick = Arc<dyn Fn() + Send + Sync>;
+
+type Tenants = Arc<Mutex<Vec<Weak<dyn Fn() + Send + Sync>>>>;
+
 /// The threads.
 pub(super) struct Background {
     /// Parked requests that may go on.
@@ -73,8 +78,10 @@ pub(super) struct Background {
     /// Positions that callers wait for.
     pub(super) syncs: Arc<Queue<(Position, Synced)>>,
     /// What may wait for something that another request does.
-    pub(super) crew: Crew,
+    pub(super) blocking_pool: BlockingPool,
     timer: Arc<Queue<()>>,
+    /// Housekeeping of the views that share these threads.
+    tenants: Tenants,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -88,8 +95,9 @@ impl Background {
         let background = Self {
             retries: Queue::new(),
             syncs: Queue::new(),
-            crew: Crew::default(),
+            blocking_pool: BlockingPool::default(),
             timer: Queue::new(),
+            tenants: Tenants::default(),
             threads: Mutex::default(),
         };
         let retries = Arc::clone(&background.retries);
@@ -98,13 +106,21 @@ impl Background {
         })?;
         let syncs = Arc::clone(&background.syncs);
         background.spawn("fuse-sync", move || drain(&syncs, |waiting| guarded(|| sync_all(&fs, waiting))))?;
-        let timer = Arc::clone(&background.timer);
+        let (timer, tenants) = (Arc::clone(&background.timer), Arc::clone(&background.tenants));
         background.spawn("fuse-housekeep", move || {
             while !timer.wait_for_end(period) {
                 guarded(&tick);
+                for tick in living(&tenants) {
+                    guarded(|| tick());
+                }
             }
         })?;
         Ok(background)
+    }
+
+    /// Has `tick` called with the others from now on, until it is dropped.
+    pub(super) fn admit(&self, tick: &Tick) {
+        self.tenants.lock().push(Arc::downgrade(tick));
     }
 
     fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -118,13 +134,13 @@ impl Background {
         self.retries.end();
         self.syncs.end();
         self.timer.end();
-        self.crew.end();
+        self.blocking_pool.end();
     }
 
     /// As [`Self::end`], and waits for them.
     pub(super) fn join(&self) {
         self.end();
-        self.crew.join();
+        self.blocking_pool.join();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
                 tracing::error!("a background thread panicked");
@@ -146,6 +162,13 @@ pub(super) fn guarded(job: impl FnOnce()) {
     }
 }
 
+/// Those that are still kept; the others go.
+fn living(tenants: &Tenants) -> Vec<Tick> {
+    let mut living = Vec::new();
+    tenants.lock().retain(|tick| tick.upgrade().map(|tick| living.push(tick)).is_some());
+    living
+}
+
 fn drain<T>(queue: &Queue<T>, mut handle: impl FnMut(VecDeque<T>)) {
     loop {
         let items = queue.take_all();
@@ -156,7 +179,7 @@ fn drain<T>(queue: &Queue<T>, mut handle: impl FnMut(VecDeque<T>)) {
     }
 }
 
-/// One sync serves all who wait: those who come meanwhile are the next group.
+/// One sync serves all waiting requests: those that come meanwhile are the next group.
 fn sync_all(fs: &FileSystem, waiting: VecDeque<(Position, Synced)>) {
     let Some(position) = waiting.iter().map(|(position, _)| *position).max() else { return };
     let outcome = fs.sync(position);

@@ -5,30 +5,34 @@
 //! transaction's locks, which is a conflict); the store commits; the main line's kernel side forgets what has
 //! changed; the committer is answered.
 //!
-//! Who commits while the kernel holds a lock for him says how long the pages of the view may take: they may wait for a
-//! transaction that wants this very lock. They are written by a thread of the crew then, which goes on when he gives up.
+//! A caller that commits while the kernel holds a lock for it must say how long the pages of the view may take: they may
+//! wait for a transaction that wants this very lock. A pool thread writes them then, and goes on when the caller gives up.
 //!
 //! Thread safety: for threads that may block, never workers and notification threads. Commits take turns from
 //! the plan on: a notification of one may wait for a request that waits for another transaction's lock, and
 //! that one must still be free to give way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{CommitPlan, Durability, FileSystem, FsError, Invalidations, NodeId, Position};
+use kvfs_fs::{Caller, CommitPlan, Durability, FileSystem, FsError, Invalidations, NodeId, Position};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Job;
+use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
 use crate::abi::notify::INC_EPOCH;
-use crate::notify::Notification;
+use crate::notify::{Notification, Notifier};
 
 /// Names to forget one by one; where there are more, the kernel asks anew for every name that it knows.
 const ENTRIES_MAX: usize = 1000;
+
+/// So long READs wait for the kernel to take greater sizes: longer than one that is not held up by a READ takes.
+const SIZE_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// Pages and attributes of a file; dirty pages are written first.
 pub(super) fn everything_of(node: u64) -> Notification {
@@ -43,7 +47,7 @@ impl Shared {
     /// See [`Bridge::write_back`].
     fn write_back(&self) -> Result<(), FsError> {
         if self.fs.txn_id().is_none() {
-            // What was lost before has been told to whom it concerned; a view, though, has lost it for good.
+            // What was lost before has been reported on the file; a view, though, has lost it for good.
             self.lost_write.lock().take();
         }
         if let Some(notifier) = self.notifier.get() {
@@ -58,7 +62,7 @@ impl Shared {
     }
 }
 
-/// The dirty pages of a view on their way out, by a thread of the crew.
+/// The dirty pages of a view on their way out, by a thread of the blocking pool.
 #[derive(Default)]
 pub(super) struct WriteOut {
     state: Mutex<Round>,
@@ -89,17 +93,109 @@ impl Drop for UnderWay {
 }
 
 /// Files of which the main line's kernel side has no old pages, and gets none, until this is dropped.
-struct DrivenOut<'a>(&'a Writers);
+struct InvalidatedPages<'a> {
+    writers: &'a Writers,
+    fs: &'a FileSystem,
+    notifier: &'a Notifier,
+    cached: &'a Cached,
+    /// Before the commit, of the files that were known then.
+    sizes: HashMap<u64, u64>,
+    /// Files that the kernel did not have: it may be about to learn their old attributes from an answer on its way.
+    absent: HashSet<u64>,
+}
 
-impl Drop for DrivenOut<'_> {
+impl InvalidatedPages<'_> {
+    /// The commit has appeared. Returns the files of which the kernel has nothing old.
+    fn end(self) -> HashSet<u64> {
+        // A read(2) may have looked at the size before the commit, and READ only now. The kernel takes a smaller one from the
+        // answer; a greater one it takes from data that is stored at the end of the file, before it waits for the page,
+        // which a READ may hold.
+        let unknown = self.writers.waiting_reads().into_iter().filter(|node| !self.sizes.contains_key(node));
+        let files = self.sizes.iter().map(|(node, size)| (*node, *size)).chain(unknown.map(|node| (node, 0)));
+        let ends: Vec<_> = files.filter_map(|(node, size)| Some((node, self.new_end(node, size)?))).collect();
+        let stored: HashSet<u64> = ends.iter().map(|(node, _)| *node).collect();
+        let (pending, _) = self.notifier.submit_all(ends.into_iter().map(|(_, end)| end));
+        let are_stored = pending.wait_for(SIZE_WAIT_MAX);
+        let mut forgotten = self.writers.rest(true);
+        forgotten.retain(|node| !self.absent.contains(node));
+        if !are_stored {
+            // A page is held by a READ, which goes on now, or by a WRITE, which waits for the locks of this very commit. The
+            // byte may come behind what that writes, so the page goes once more when the locks have gone.
+            forgotten.retain(|node| !stored.contains(node));
+        }
+        forgotten
+    }
+
+    fn size(&self, node: u64) -> Option<u64> {
+        Some(self.fs.getattr(&daemon(), NodeId(node)).ok()?.size)
+    }
+
+    /// The last byte of a file that has become larger than `size_before`, for the kernel's cache.
+    fn new_end(&self, node: u64, size_before: u64) -> Option<Notification> {
+        if !self.writers.takes_end(node) {
+            return None;
+        }
+        let size = self.size(node).filter(|size| *size > size_before)?;
+        let (offset, mut byte) = (size - 1, [0]);
+        // Where a write is in the way, the file is left as it is; its writer tells the kernel the size.
+        self.cached.note(node);
+        let len = self.fs.read(&daemon(), NodeId(node), offset, &mut byte).ok()?;
+        (len == 1).then(|| Notification::Store { node, offset, data: Bytes::copy_from_slice(&byte) })
+    }
+}
+
+/// The daemon itself, which leaves access times alone.
+fn daemon() -> Caller {
+    Caller { keeps_atime: true, ..Caller::default() }
+}
+
+impl Drop for InvalidatedPages<'_> {
     fn drop(&mut self) {
-        self.0.rest();
+        self.writers.rest(false);
+    }
+}
+
+/// Nodes that the kernel did not have when it was told to forget their attributes, and may have learnt since, of before: from
+/// an answer that was on its way. It is told again, twice: so long no answer is on its way.
+#[derive(Default)]
+pub(super) struct Late {
+    nodes: Mutex<[Vec<u64>; 2]>,
+}
+
+impl Late {
+    fn add(&self, nodes: impl IntoIterator<Item = u64>) {
+        self.nodes.lock()[0].extend(nodes);
+    }
+
+    /// Those to be told of now. Called from time to time.
+    fn take(&self) -> Vec<u64> {
+        let mut nodes = self.nodes.lock();
+        let mut due = std::mem::take(&mut nodes[1]);
+        nodes[1] = std::mem::take(&mut nodes[0]);
+        due.extend_from_slice(&nodes[1]);
+        due
+    }
+}
+
+impl Shared {
+    /// See [`Late`].
+    pub(super) fn forget_late(&self) {
+        let Some(notifier) = self.notifier.get() else { return };
+        for node in self.late.take() {
+            // Where the queue is full or the connection has ended, there is no more to be done.
+            let _ = notifier.submit(attributes_of(node));
+        }
+    }
+
+    /// Of nodes that the kernel did not have: those that it is about to learn.
+    fn learnt_soon(&self, nodes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
+        nodes.into_iter().filter(|node| self.fs.knows(NodeId(*node)))
     }
 }
 
 impl Bridge {
     /// Commits the transaction of `view`, which came from this bridge's main line and is reached through
-    /// `own`, if it is mounted. When this returns, whoever uses the main line sees the changes, and nothing
+    /// `own`, if it is mounted. When this returns, every user of the main line sees the changes, and nothing
     /// older; with [`Durability::Synced`] they survive a power cut. `pages_max`: how long the view's dirty pages may
     /// take, at about.
     ///
@@ -113,7 +209,7 @@ impl Bridge {
         durability: Durability,
         pages_max: Option<Duration>,
     ) -> Result<Position, FsError> {
-        // Who has changed nothing and has no kernel side has nothing to tell the kernel, and waits for nobody.
+        // A view without changes and without a kernel side has nothing to tell the kernel, and waits for no other commit.
         if own.is_none()
             && let Some(position) = view.commit_unwritten()
         {
@@ -134,9 +230,13 @@ impl Bridge {
     fn commit_frozen(&self, view: &Arc<FileSystem>, durability: Durability) -> Result<Position, FsError> {
         let _turn = self.files.shared.commits.lock();
         let plan = view.commit_plan()?;
-        let driving = self.drive_out(view, &plan);
-        let committed = view.commit(durability, || drop(driving))?;
-        self.have_forgotten(committed.invalidations);
+        let invalidated = self.invalidate_pages(view, &plan);
+        let mut forgotten = HashSet::new();
+        let committed = view.commit(durability, || {
+            forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
+        })?;
+        self.have_forgotten(committed.invalidations, &forgotten);
+        self.files.shared.writers.old_are_dropped();
         committed.durable.map(|()| committed.position)
     }
 
@@ -157,7 +257,7 @@ impl Bridge {
         let is_late = |round: &mut parking_lot::MutexGuard<'_, Round>| {
             ended.wait_while_for(round, |round| round.is_under_way, time_max).timed_out()
         };
-        let late = || FsError::Busy("the view's dirty pages wait for somebody else's lock");
+        let late = || FsError::Busy("the view's dirty pages wait for another transaction's lock");
         // One that began before may have passed by what is dirty now.
         if is_late(&mut round) {
             return Err(late());
@@ -166,7 +266,7 @@ impl Bridge {
         drop(round);
         let under_way = UnderWay(Arc::clone(shared));
         let job: Job = Box::new(move || under_way.carry_out());
-        if let Err(job) = self.files.background.crew.submit(job) {
+        if let Err(job) = self.files.background.blocking_pool.submit(job) {
             // No thread is to be had just now.
             drop(job);
             return Err(late());
@@ -178,31 +278,36 @@ impl Bridge {
         round.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Has the kernel drop its pages of these files. What is dirty comes in, and dooms the transaction.
-    /// Until what this returns is dropped, who reads them waits.
-    fn drive_out(&self, view: &Arc<FileSystem>, plan: &CommitPlan) -> Option<DrivenOut<'_>> {
+    /// Has the kernel drop its pages and attributes of these files. What is dirty comes in, and dooms the transaction.
+    /// Until what this returns is dropped, requests for them wait.
+    fn invalidate_pages(&self, view: &Arc<FileSystem>, plan: &CommitPlan) -> Option<InvalidatedPages<'_>> {
         let notifier = self.files.shared.notifier.get().filter(|_| !plan.contents.is_empty())?;
-        let driven = DrivenOut(&self.files.shared.writers);
-        let mut files = driven.0.drive(plan, view);
-        files.retain(|file| self.files.shared.fs.knows(NodeId(*file)));
+        let Shared { writers, fs, cached, .. } = &*self.files.shared;
+        let (sizes, absent) = (HashMap::new(), HashSet::new());
+        let mut invalidated = InvalidatedPages { writers, fs, notifier, cached, sizes, absent };
+        let mut files = writers.begin_invalidation(plan, view);
+        files.retain(|file| fs.knows(NodeId(*file)));
+        invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.doom().is_none() {
             // The connection's end leaves no pages either.
-            let _ = notifier.carry_out_all(files.into_iter().map(everything_of));
-            files = driven.0.next_round();
+            let absent = notifier.carry_out_all(files.into_iter().map(everything_of)).unwrap_or_default();
+            invalidated.absent.extend(self.files.shared.learnt_soon(absent));
+            files = writers.next_round();
             if files.is_empty() {
                 break;
             }
         }
-        Some(driven)
+        Some(invalidated)
     }
 
-    /// Has the kernel forget what a commit changed.
-    fn have_forgotten(&self, changes: Invalidations) {
+    /// Has the kernel forget what a commit changed, but for the files of which it has `forgotten` everything before.
+    fn have_forgotten(&self, changes: Invalidations, forgotten: &HashSet<u64>) {
         let Some(notifier) = self.files.shared.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let listings: BTreeSet<u64> = changes.entries.iter().map(|(directory, _)| directory.0).collect();
-        let nodes = changes.nodes.into_iter().filter(|(node, _)| !listings.contains(&node.0));
+        let nodes = changes.nodes.into_iter();
+        let nodes = nodes.filter(|(node, _)| !listings.contains(&node.0) && !forgotten.contains(&node.0));
         let nodes = nodes
             .map(|(node, content)| if content { everything_of(node.0) } else { attributes_of(node.0) })
             .chain(listings.iter().copied().map(everything_of));
@@ -215,7 +320,9 @@ impl Bridge {
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
         // The connection's end forgets everything.
-        let _ = notifier.carry_out_all(epoch.into_iter().chain(entries).chain(nodes));
+        let told = notifier.carry_out_all(epoch.into_iter().chain(entries).chain(nodes));
         drop(by_name);
+        let shared = &self.files.shared;
+        shared.late.add(shared.learnt_soon(told.unwrap_or_default()));
     }
 }

@@ -12,6 +12,8 @@ use crate::abi::{self, Kstatfs, SxTime};
 use crate::dispatch::{AttributeChange, Attributes, Entry, ExtendedAttributes, Statfs, TimeChange};
 
 const BLOCK_BYTES: u32 = 4096;
+/// Set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
 const STATX_BASIC_AND_BIRTH: u32 = 0xfff;
 
 pub(super) fn attr(from: &Attr) -> abi::Attr {
@@ -35,8 +37,14 @@ pub(super) fn attr(from: &Attr) -> abi::Attr {
     }
 }
 
+/// The mode of a program that lends privileges changes with its content, which the kernel does not always expect: it asks
+/// for it each time, last before it runs the program.
 fn attr_timeout(of: &Attr, config: &BridgeConfig) -> Duration {
-    if of.kind == FileType::Directory { config.directory_attr_timeout } else { config.attr_timeout }
+    match of.kind {
+        FileType::Directory => config.directory_attr_timeout,
+        FileType::Regular if of.mode & SET_ID != 0 => Duration::ZERO,
+        _ => config.attr_timeout,
+    }
 }
 
 pub(super) fn attributes(from: &Attr, config: &BridgeConfig) -> Attributes {
@@ -113,6 +121,8 @@ pub(super) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
         0 => Ok(RenameMode::Replace),
         1 => Ok(RenameMode::NoReplace),
         2 => Ok(RenameMode::Exchange),
+        4 => Ok(RenameMode::Whiteout),
+        5 => Ok(RenameMode::WhiteoutNoReplace),
         _ => Err(Errno::INVAL),
     }
 }
@@ -144,5 +154,45 @@ pub(super) fn xattr_mode(flags: u32) -> Result<XattrMode, Errno> {
         1 => Ok(XattrMode::Create),
         2 => Ok(XattrMode::Replace),
         _ => Err(Errno::INVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_of_programs_that_lend_privileges_are_not_cached() {
+        let config = BridgeConfig::default();
+        let of = |kind, mode| Attr {
+            inode: 2,
+            kind,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            btime: Timestamp::default(),
+        };
+        for (kind, mode, is_cached) in [
+            (FileType::Regular, 0o4755, false),
+            (FileType::Regular, 0o2745, false),
+            (FileType::Regular, 0o755, true),
+            (FileType::Directory, 0o2775, true),
+        ] {
+            let attr = of(kind, mode);
+            let entry = kvfs_fs::Entry { node: kvfs_fs::NodeId(2), generation: 0, attr };
+            let timeouts = [
+                attributes(&attr, &config).timeout,
+                super::entry(&entry, &config).attr_timeout,
+                extended(&attr, &config).timeout,
+            ];
+            assert!(timeouts.iter().all(|timeout| timeout.is_zero() != is_cached), "{mode:o}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
@@ -10,9 +11,8 @@ use kvfs_fs::{
 use rustix::io::Errno;
 
 use super::background::Job;
-use super::commit::everything_of;
 use super::flags::may_change_projects;
-use super::{Failure, Files, Nature, Shared, caller, convert, errno::errno};
+use super::{Counted, Failure, Files, Nature, Shared, WrittenRange, caller, convert, errno::errno};
 use crate::abi::Opcode;
 use crate::abi::flags::open::KEEP_CACHE;
 use crate::dispatch::{
@@ -20,27 +20,21 @@ use crate::dispatch::{
     ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
     ReaddirArgs, Reply, RequestContext, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
 };
+use crate::notify::Notification;
 
 const O_EXCL: u32 = 0o200;
 const O_ACCMODE: u32 = 0o3;
 const O_RDONLY: u32 = 0;
 const O_APPEND: u32 = 0o2000;
+const O_NOATIME: u32 = 0o1_000_000;
+const O_DIRECT: u32 = 0o40000;
 /// Most that one copy moves before it answers, so that a worker is soon free again (bytes).
 const COPY_BYTES_MAX: u64 = 64 << 20;
 
-/// Files are opened with their cached pages kept: nobody else changes them without a notification.
+/// Files are opened with their cached pages kept: nothing else changes them without a notification.
 const OPENED: Opened = Opened { fh: 0, flags: KEEP_CACHE };
 
 impl Shared {
-    /// The kernel has put what it wrote where it believed the end of the file to be. It holds these pages until
-    /// it is answered, and then drops them.
-    fn forget_pages(&self, node: u64) {
-        if let Some(notifier) = self.notifier.get() {
-            // Refused only after the end of the session, which leaves no pages.
-            let _ = notifier.submit(everything_of(node));
-        }
-    }
-
     /// The list to be set: entries that the kernel side can't see stay.
     fn meant_list(&self, caller: &Caller, node: u64, kind: AclKind, value: &[u8]) -> Result<Bytes, FsError> {
         let Some((uid, gid)) = self.config.only_ids else { return Ok(Bytes::copy_from_slice(value)) };
@@ -53,6 +47,9 @@ impl Shared {
 
     pub(super) fn entry(&self, entry: &kvfs_fs::Entry) -> Entry {
         let mut out = convert::entry(entry, &self.config);
+        if self.writers.is_changing(entry.attr.inode) {
+            out.attr_timeout = Duration::ZERO;
+        }
         out.node += self.base;
         out.attr.ino += self.base;
         out
@@ -60,6 +57,9 @@ impl Shared {
 
     fn attributes(&self, attr: &Attr) -> Attributes {
         let mut out = convert::attributes(attr, &self.config);
+        if self.writers.is_changing(attr.inode) {
+            out.timeout = Duration::ZERO;
+        }
         out.attr.ino += self.base;
         out
     }
@@ -123,17 +123,42 @@ impl Files {
     fn read_after_commit(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         let (files, cx, retries) = (self.clone(), cx.clone(), Arc::clone(&self.background.retries));
         let again: Job = Box::new(move || files.read_into_own(&cx, node, args, reply));
-        self.shared.writers.wait_for_commit(Box::new(move || {
-            // Refused only after the end of the session, when nobody waits for the answer.
-            let _ = retries.submit(again);
-        }));
+        self.shared.writers.wait_for_commit(
+            node,
+            Box::new(move || {
+                // Refused only after the end of the session, when the kernel waits for no answer.
+                let _ = retries.submit(again);
+            }),
+        );
+    }
+
+    /// Answers with attributes of `node`, but not while a commit changes its content.
+    fn run_for_attributes<T: Payload + Counted + Send + 'static>(
+        &self,
+        cx: &RequestContext,
+        node: u64,
+        reply: Reply<T>,
+        operation: impl Fn(&Shared, &Caller) -> Result<T, FsError> + Send + 'static,
+    ) {
+        if !self.shared.writers.is_changing(node) {
+            return self.run(cx, reply, operation);
+        }
+        let (files, cx, retries) = (self.clone(), cx.clone(), Arc::clone(&self.background.retries));
+        let again: Job = Box::new(move || files.run(&cx, reply, operation));
+        self.shared.writers.wait_for_attributes(
+            node,
+            Box::new(move || {
+                // Refused only after the end of the session, when the kernel waits for no answer.
+                let _ = retries.submit(again);
+            }),
+        );
     }
 
     /// A READ that is too large for a recycled buffer, or has to wait.
     fn read_into_own(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         self.run(cx, reply, move |on, caller| {
             let mut data = vec![0; args.size as usize];
-            let len = on.fs.read(caller, NodeId(node), args.offset, &mut data)?;
+            let len = on.fs.read(&reader(caller, args.flags), NodeId(node), args.offset, &mut data)?;
             data.truncate(len);
             Ok(Data::Whole(data.into()))
         });
@@ -143,6 +168,11 @@ impl Files {
 /// The caller with its umask: where the kernel leaves that to us, a default list of the directory comes before it.
 fn masked(caller: &Caller, mode: NodeMode) -> Caller {
     Caller { umask: mode.umask & 0o777, ..caller.clone() }
+}
+
+/// The caller of a request that reads, with the flags that its file was opened with.
+fn reader(caller: &Caller, flags: u32) -> Caller {
+    Caller { keeps_atime: flags & O_NOATIME != 0, ..caller.clone() }
 }
 
 /// The answer about an extended attribute, or a list of them, to a request for `size` bytes.
@@ -156,7 +186,10 @@ fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
 
 impl Operations for Files {
     fn destroy(&self) {
-        self.background.join();
+        // A view has the threads of the main line.
+        if self.shared.fs.txn_id().is_none() {
+            self.background.join();
+        }
         self.shared.finish();
     }
 
@@ -174,7 +207,7 @@ impl Operations for Files {
     }
 
     fn getattr(&self, cx: &RequestContext, node: u64, _fh: Option<u64>, reply: Reply<Attributes>) {
-        self.run(cx, reply, move |on, caller| {
+        self.run_for_attributes(cx, node, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
             Ok(on.attributes(&attr))
         });
@@ -192,9 +225,12 @@ impl Operations for Files {
             // From here on the kernel asks for the other attributes alone, and knows them, mostly.
             return reply.error(Errno::NOSYS);
         }
-        self.run(cx, reply, move |on, caller| {
+        self.run_for_attributes(cx, node, reply, move |on, caller| {
             let attr = on.fs.getattr(caller, NodeId(node))?;
             let mut out = convert::extended(&attr, &on.config);
+            if on.writers.is_changing(node) {
+                out.timeout = Duration::ZERO;
+            }
             out.stat.ino += on.base;
             Ok(out)
         });
@@ -323,6 +359,9 @@ impl Operations for Files {
 
     fn read(&self, cx: &RequestContext, node: u64, args: ReadArgs, reply: Reply<Data>) {
         let on = &self.shared;
+        if args.is_cached {
+            on.cached.note(node);
+        }
         if on.writers.read(node, (args.flags & O_ACCMODE != O_RDONLY).then_some(cx.pid)) {
             return self.read_after_commit(cx, node, args, reply);
         }
@@ -330,7 +369,7 @@ impl Operations for Files {
         let mut buffer = on.buffers.take();
         // A short answer means the end of the file, so a READ larger than the buffers gets one of its own.
         let outcome = match buffer.as_mut().get_mut(..size) {
-            Some(space) => on.fs.read(&caller(cx), NodeId(node), args.offset, space),
+            Some(space) => on.fs.read(&reader(&caller(cx), args.flags), NodeId(node), args.offset, space),
             None => return self.read_into_own(cx, node, args, reply),
         };
         match outcome {
@@ -350,13 +389,27 @@ impl Operations for Files {
             keeps_times: args.cache && self.shared.config.writeback,
         };
         let nature = Nature { writes: Some(node), is_writeback: args.cache };
-        self.run_as(nature, cx, reply, move |on, caller| {
+        let is_direct = args.flags & O_DIRECT != 0 && !args.cache;
+        if !is_direct {
+            self.shared.cached.note(node);
+        }
+        self.run_as(nature, cx, reply.map(), move |on, caller| {
+            if args.cache && on.writers.has_old_pages(node) {
+                tracing::warn!(node, "a page of a mapping was lost: a transaction has changed it meanwhile");
+                return Err(Failure::Plain(Errno::IO));
+            }
             let data = data.clone();
             let written = on.fs.write(caller, NodeId(node), args.offset, data, flags)?;
             if written.offset != args.offset {
                 on.forget_pages(node);
             }
-            Ok(Written(written.bytes as u32))
+            let (offset, len) = (written.offset as i64, written.bytes as i64);
+            let stale = (is_direct && len > 0 && on.cached.has(node)).then_some(Notification::InvalInode {
+                node,
+                offset,
+                len,
+            });
+            Ok(WrittenRange { written: Written(written.bytes as u32), stale })
         });
     }
 
@@ -379,7 +432,7 @@ impl Operations for Files {
     }
 
     fn readdir(&self, cx: &RequestContext, node: u64, args: ReaddirArgs, reply: Reply<DirectoryBuffer>) {
-        self.run(cx, reply.map(), move |on, caller| on.list(caller, NodeId(node), args));
+        self.run(cx, reply.map(), move |on, caller| on.list(&reader(caller, args.flags), NodeId(node), args));
     }
 
     fn statfs(&self, _cx: &RequestContext, node: u64, reply: Reply<Statfs>) {

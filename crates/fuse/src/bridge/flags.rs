@@ -79,7 +79,7 @@ impl FlagCall {
     }
 }
 
-/// Whether who asks may change projects: their limits would mean little if everybody could leave them.
+/// Whether the caller may change projects: their limits would mean little if every user could leave them.
 pub(super) fn may_change_projects(cx: &RequestContext) -> bool {
     cx.uid == 0 || cx.uid == rustix::process::geteuid().as_raw()
 }

@@ -1,4 +1,4 @@
-//! The space of node ids: which part of it belongs to whom.
+//! The space of node ids: which part of it belongs to what.
 //!
 //! ```text
 //! bit 63   62 … 48          47 … 0
@@ -23,7 +23,7 @@ pub(super) const VIEW_INDEX_MAX: u16 = 0x7ffe;
 
 const _: () = assert!(INODE_MAX <= INODE_MASK, "an inode number has its bits to itself");
 
-/// Whose a node is.
+/// What a node belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Of the mounted view.
@@ -32,11 +32,11 @@ pub(super) enum Place {
     Snapshot(u16),
     /// Hidden.
     Hidden,
-    /// Nobody's.
+    /// Unassigned.
     Nowhere,
 }
 
-/// Whose `node` is.
+/// What `node` belongs to.
 pub(super) fn place(node: u64) -> Place {
     match node >> INODE_BITS {
         0 => Place::Mounted,

@@ -8,14 +8,16 @@
 //! one thread, which makes groups of them. So a worker never waits for anything but the store's reads and
 //! buffered writes.
 //!
-//! Thread safety: shared by all workers. Invariants: every lookup that the kernel did not take (a reply that
-//! nobody waited for) is forgotten at once, so lookup counts agree with the kernel's.
+//! Thread safety: shared by all workers. Invariants: every lookup that the kernel did not take (a reply to
+//! an aborted request) is forgotten at once, so lookup counts agree with the kernel's.
 
 mod background;
+mod blocking_pool;
+mod cached;
 mod commit;
+mod control;
 mod convert;
-mod crew;
-mod door;
+mod credentials;
 mod errno;
 mod files;
 mod flags;
@@ -23,10 +25,11 @@ mod hidden;
 mod ids;
 mod read_buffers;
 mod route;
+mod stale;
 mod view;
 mod writers;
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -36,6 +39,7 @@ use kvfs_fs::{Caller, FileSystem, FsError, NodeId, Position};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::abi::Opcode;
 use crate::abi::notify::PRUNE;
 use crate::dispatch::{
     Attributes, Copied, Created, Data, Entry, ExtendedAttributes, Ioctl, Offset, Payload, Reply,
@@ -44,14 +48,17 @@ use crate::dispatch::{
 use crate::notify::{Notification, Notifier};
 use crate::session::{InitConfig, Readdirplus};
 use crate::transport::Delivery;
-use background::Background;
-use commit::WriteOut;
-use door::RootNames;
-pub use door::{Answer, Door, Visitor};
+use background::{Background, Tick};
+use cached::Cached;
+use commit::{Late, WriteOut};
+use control::RootNames;
+pub use control::{Answer, ControlCaller, ControlHandler};
+use credentials::caller;
 use files::Listing;
 pub use hidden::{Folder, HiddenDirectory, Item, Name, Prepare, SnapshotItem};
 use hidden::{Hidden, Known};
 use read_buffers::ReadBuffers;
+use stale::StalePages;
 pub use view::{View, ViewError, ViewOptions};
 use writers::{Place, Writers};
 
@@ -84,7 +91,7 @@ pub struct BridgeConfig {
     /// The only user and group that the kernel side knows, in namespaces of an ordinary user.
     pub only_ids: Option<(u32, u32)>,
     /// What calls on the mount itself mean; without it they are refused.
-    pub door: Option<Arc<dyn Door>>,
+    pub control: Option<Arc<dyn ControlHandler>>,
 }
 
 impl Default for BridgeConfig {
@@ -102,7 +109,7 @@ impl Default for BridgeConfig {
             writeback: false,
             hidden: None,
             only_ids: None,
-            door: None,
+            control: None,
         }
     }
 }
@@ -134,6 +141,8 @@ const PRUNE_COUNT: usize = 1024;
 pub struct Bridge {
     files: Files,
     hidden: Option<Arc<Hidden>>,
+    /// Of a view: keeps its housekeeping.
+    _tick: Option<Tick>,
 }
 
 /// The files of one view, at their place among the node ids.
@@ -156,12 +165,16 @@ struct Shared {
     pruning: Arc<AtomicBool>,
     /// WRITEs that wait for a transaction.
     writers: Arc<Writers>,
+    /// Files that may be in the page cache.
+    cached: Cached,
     /// Commits of transactions take turns.
     commits: Mutex<()>,
     root_names: RootNames,
-    /// Why the kernel could not write out a dirty page of this view: nobody else is told.
+    /// Why the kernel could not write out a dirty page of this view; reported nowhere else.
     lost_write: Mutex<Option<FsError>>,
     write_out: WriteOut,
+    late: Late,
+    stale: StalePages,
 }
 
 /// An operation that can be tried again.
@@ -208,6 +221,29 @@ trait Counted {
     fn take_listed(&mut self) -> Vec<u64> {
         Vec::new()
     }
+
+    /// Pages that the kernel must drop before it is answered.
+    fn stale_pages(&self) -> Option<Notification> {
+        None
+    }
+}
+
+/// What was written, and the range of it that the kernel may have old pages of.
+struct WrittenRange {
+    written: Written,
+    stale: Option<Notification>,
+}
+
+impl Payload for WrittenRange {
+    fn with_parts<R>(&self, opcode: Opcode, send: impl FnOnce(&[IoSlice<'_>]) -> R) -> R {
+        self.written.with_parts(opcode, send)
+    }
+}
+
+impl Counted for WrittenRange {
+    fn stale_pages(&self) -> Option<Notification> {
+        self.stale.clone()
+    }
 }
 
 impl Counted for Listing {
@@ -233,7 +269,6 @@ impl Counted for Attributes {}
 impl Counted for ExtendedAttributes {}
 impl Counted for Data {}
 impl Counted for Bytes {}
-impl Counted for Written {}
 impl Counted for Copied {}
 impl Counted for Offset {}
 impl Counted for Xattr {}
@@ -245,31 +280,40 @@ impl Bridge {
     /// # Errors
     /// Threads can't be started.
     pub fn new(fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
-        let buffers = ReadBuffers::new(config.read_buffer_bytes);
-        Self::with_buffers(fs, config, buffers)
+        let (buffers, period) = (ReadBuffers::new(config.read_buffer_bytes), config.housekeep_period);
+        let (shared, hidden, tick) = Self::parts(Arc::clone(&fs), config, buffers);
+        let background = Arc::new(Background::start(fs, period, move || tick())?);
+        shared.stale.attach(&background.blocking_pool);
+        Ok(Self { files: Files { shared, background }, hidden, _tick: None })
     }
 
-    /// A bridge to a transaction's view, which shares what can be shared with the main line's.
-    fn of_view(&self, fs: Arc<FileSystem>, config: BridgeConfig) -> io::Result<Self> {
-        Self::with_buffers(fs, config, Arc::clone(&self.files.shared.buffers))
+    /// A bridge to a transaction's view, which shares what can be shared with the main line's, its background threads
+    /// included.
+    fn of_view(&self, fs: Arc<FileSystem>, config: BridgeConfig) -> Self {
+        let buffers = Arc::clone(&self.files.shared.buffers);
+        let (shared, hidden, tick) = Self::parts(fs, config, buffers);
+        let background = Arc::clone(&self.files.background);
+        background.admit(&tick);
+        shared.stale.attach(&background.blocking_pool);
+        Self { files: Files { shared, background }, hidden, _tick: Some(tick) }
     }
 
-    fn with_buffers(
+    /// What every bridge has, with its housekeeping.
+    fn parts(
         fs: Arc<FileSystem>,
         config: BridgeConfig,
         buffers: Arc<ReadBuffers>,
-    ) -> io::Result<Self> {
+    ) -> (Arc<Shared>, Option<Arc<Hidden>>, Tick) {
         let hidden = config.hidden.clone().map(|hidden| Arc::new(Hidden::new(hidden)));
-        let shared = Arc::new(Shared::new(Arc::clone(&fs), config, buffers));
-        let (tick, swept) = (Arc::clone(&shared), hidden.clone());
-        let period = shared.config.housekeep_period;
-        let background = Background::start(fs, period, move || {
-            tick.housekeep();
+        let shared = Arc::new(Shared::new(fs, config, buffers));
+        let (kept, swept) = (Arc::clone(&shared), hidden.clone());
+        let tick: Tick = Arc::new(move || {
+            kept.housekeep();
             if let Some(hidden) = &swept {
-                hidden.views().sweep(&tick);
+                hidden.views().sweep(&kept);
             }
-        })?;
-        Ok(Self { files: Files { shared, background: Arc::new(background) }, hidden })
+        });
+        (shared, hidden, tick)
     }
 
     /// Whether the kernel keeps dirty pages of ordinary writes: then no transaction may change files behind its back.
@@ -306,7 +350,7 @@ impl Files {
     /// The files of a snapshot, numbered from `base` on, for the same kernel side.
     fn of_snapshot(&self, fs: Arc<FileSystem>, base: u64, known: Arc<Known>) -> Self {
         let on = &self.shared;
-        let config = BridgeConfig { hidden: None, door: None, ..on.config.clone() };
+        let config = BridgeConfig { hidden: None, control: None, ..on.config.clone() };
         let shared = Shared { base, known: Some(known), ..Shared::new(fs, config, Arc::clone(&on.buffers)) };
         if let Some(notifier) = on.notifier.get() {
             let _ = shared.notifier.set(notifier.clone());
@@ -315,7 +359,7 @@ impl Files {
     }
 
     /// Runs `operation` now, or later if it must wait for another one, and answers.
-    fn run<T: Payload + Counted + 'static>(
+    fn run<T: Payload + Counted + Send + 'static>(
         &self,
         cx: &RequestContext,
         reply: Reply<T>,
@@ -325,7 +369,7 @@ impl Files {
     }
 
     /// As [`Self::run`], of a request that there is more to know of.
-    fn run_as<T: Payload + Counted + 'static>(
+    fn run_as<T: Payload + Counted + Send + 'static>(
         &self,
         nature: Nature,
         cx: &RequestContext,
@@ -357,12 +401,8 @@ impl Files {
     }
 }
 
-fn caller(cx: &RequestContext) -> Caller {
-    Caller { uid: cx.uid, gid: cx.gid, umask: 0, pid: cx.pid, ticket: None }
-}
-
 /// Sets a request aside until its ticket is ready, and then tries again.
-fn park<T: Payload + Counted + 'static>(
+fn park<T: Payload + Counted + Send + 'static>(
     shared: &Arc<Shared>,
     background: &Arc<Background>,
     reply: Reply<T>,
@@ -393,7 +433,7 @@ fn park<T: Payload + Counted + 'static>(
             }
             drop(place);
         });
-        // Refused only after the end of the session, when nobody waits for the answer.
+        // Refused only after the end of the session, when no request waits for the answer.
         let _ = retries.submit(again);
     }));
 }
@@ -409,33 +449,37 @@ impl Shared {
             entries: AtomicU32::new(0),
             pruning: Arc::default(),
             writers: Arc::default(),
+            cached: Cached::default(),
             commits: Mutex::default(),
             root_names: RootNames::default(),
             lost_write: Mutex::default(),
             write_out: WriteOut::default(),
+            late: Late::default(),
+            stale: StalePages::default(),
             config,
         }
     }
 
-    /// Runs `operation`; once more, if what was deleted a moment ago still takes the space that it needs.
+    /// Runs `operation`; again while space that it lacks is made ([`FileSystem::with_space`]).
     fn attempt<T>(
         &self,
         operation: &dyn Fn(&Self, &Caller) -> Result<T, Failure>,
         caller: &Caller,
     ) -> Result<T, Failure> {
-        match operation(self, caller) {
-            Err(Failure::Fs(FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull))
-                if self.fs.reap_for_space() =>
-            {
-                operation(self, caller)
-            }
-            done => done,
-        }
+        self.fs.with_space(caller, || operation(self, caller))
     }
 
-    fn answer<T: Payload + Counted>(&self, reply: Reply<T>, outcome: Result<T, Failure>, nature: Nature) {
+    fn answer<T: Payload + Counted + Send + 'static>(
+        &self,
+        reply: Reply<T>,
+        outcome: Result<T, Failure>,
+        nature: Nature,
+    ) {
         match outcome {
             Ok(mut value) => {
+                if let Some(stale) = value.stale_pages() {
+                    return self.answer_after(stale, reply, value);
+                }
                 let (node, listed) = (value.node(), value.take_listed());
                 if let Some(known) = &self.known {
                     // Before the kernel can forget it again.
@@ -455,7 +499,7 @@ impl Shared {
         }
     }
 
-    /// An entry was answered: undone if nobody took it; now and then the table's size is looked at.
+    /// An entry was answered: undone if the kernel did not take it; now and then the table's size is looked at.
     fn count_entry(&self, delivery: Delivery, node: u64) {
         if delivery == Delivery::Gone {
             self.forget(ids::inode(node), 1);
@@ -465,7 +509,7 @@ impl Shared {
         }
     }
 
-    /// The kernel, or nobody at all, knows `inode` `count` times less.
+    /// `inode` is known `count` times less: to the kernel, or by replies that it did not take.
     fn forget(&self, inode: u64, count: u64) {
         self.fs.forget(NodeId(inode), count);
         if let Some(known) = &self.known {
@@ -486,7 +530,7 @@ impl Shared {
             if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }
         } else {
             let links = candidates.into_iter().filter_map(|candidate| candidate.link);
-            // Who waits in a setxattr of the root, or is about to, holds what this would wait for.
+            // A caller that waits in a setxattr of the root, or is about to, holds the lock that this would wait for.
             links
                 .filter(|(parent, _)| *parent != NodeId::ROOT)
                 .map(|(parent, name)| Notification::InvalEntry {
@@ -511,10 +555,12 @@ impl Shared {
     }
 
     fn housekeep(&self) {
+        self.forget_late();
         match self.fs.housekeep() {
             Ok(()) => self.prune(),
             // A view may end at any time.
             Err(FsError::ViewEnded(_) | FsError::Canceled(_)) => {}
+            Err(error) if error.is_repeated() => self.prune(),
             Err(error) => {
                 tracing::error!(%error, "background work of the file system failed; it will be tried again");
                 self.prune();

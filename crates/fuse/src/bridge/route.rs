@@ -37,7 +37,7 @@ impl Deref for Of<'_> {
     }
 }
 
-/// Who answers for a node.
+/// What answers for a node.
 enum At<'a> {
     /// These files, under this inode number.
     Files(Of<'a>, u64),
@@ -306,14 +306,14 @@ impl Operations for Bridge {
         how: SetxattrArgs,
         reply: Reply<()>,
     ) {
-        let Some(reply) = self.set_at_door(cx, node, name, value, reply) else { return };
+        let Some(reply) = self.set_control(cx, node, name, value, reply) else { return };
         if let Some((files, reply)) = self.writable(node, reply) {
             files.setxattr(cx, node, name, value, how, reply);
         }
     }
 
     fn getxattr(&self, cx: &RequestContext, node: u64, name: &[u8], size: u32, reply: Reply<Xattr>) {
-        let Some(reply) = self.get_at_door(cx, node, name, size, reply) else { return };
+        let Some(reply) = self.get_control(cx, node, name, size, reply) else { return };
         match self.at(node) {
             At::Files(of, inode) => of.getxattr(cx, inode, name, size, reply),
             At::Hidden(_) => reply.error(Errno::NODATA),
@@ -342,7 +342,7 @@ impl Operations for Bridge {
 
     fn ioctl(&self, cx: &RequestContext, node: u64, args: IoctlArgs, data: &[u8], reply: Reply<Ioctl>) {
         let Some(call) = FlagCall::of(args.command) else {
-            return self.ioctl_at_door(cx, node, args, data, reply);
+            return self.control_ioctl(cx, node, args, data, reply);
         };
         match self.at(node) {
             At::Files(of, inode) => of.inode_flags(cx, inode, call, args.out_size, data, reply),

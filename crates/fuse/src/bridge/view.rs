@@ -1,9 +1,8 @@
 //! A transaction's view behind a connection of its own.
 //!
 //! Thread safety: a [`View`] is a handle. Invariants: what the view's kernel side knows ends with the view:
-//! after [`View::end`] every request fails, whoever still has the mount.
+//! after [`View::end`] every request fails, even if a process still has the mount.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +25,6 @@ pub enum ViewError {
     /// The descriptor is of something else.
     #[error("the descriptor is not one of a FUSE mount: {0}")]
     Descriptor(Errno),
-    /// No thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
     /// The connection did not come up.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -52,8 +48,8 @@ pub struct ViewOptions {
 }
 
 impl View {
-    /// Serves `fs`, a transaction of the bridge `main`, on the connection of `device`, which somebody has just
-    /// mounted, here or in a namespace of his own.
+    /// Serves `fs`, a transaction of the bridge `main`, on the connection of `device`, which has just been
+    /// mounted, here or in another namespace.
     ///
     /// # Errors
     /// See [`ViewError`].
@@ -67,7 +63,7 @@ impl View {
         let ViewOptions { buffers, steers, only_ids } = options;
         let config = session_config(&fs, steers);
         let bridge_config = bridge_config(main, fs.locks_reads(), only_ids);
-        let bridge = Arc::new(main.of_view(fs, bridge_config).map_err(ViewError::Thread)?);
+        let bridge = Arc::new(main.of_view(fs, bridge_config));
         let operations = Arc::clone(&bridge) as Arc<_>;
         let session = Session::start_with(Box::new(transport), &config, operations, buffers)?;
         bridge.attach(session.notifier());
@@ -79,13 +75,13 @@ impl View {
         &self.bridge
     }
 
-    /// Whether nobody has it mounted any more.
+    /// Whether it is mounted nowhere any more.
     pub fn has_ended(&self) -> bool {
         self.session.has_ended()
     }
 
-    /// Ends the connection. The view has been committed or aborted before: that is what answers everybody who
-    /// waits.
+    /// Ends the connection. The view has been committed or aborted before: that is what answers every
+    /// waiting request.
     ///
     /// # Errors
     /// The connection had failed before.
@@ -111,7 +107,7 @@ fn session_config(fs: &FileSystem, steers: bool) -> SessionConfig {
 }
 
 /// As on the main line, but that this kernel side writes through. Attributes of directories tell of all their entries:
-/// where reads are locked, only whoever asks for them locks that.
+/// where reads are locked, only a request for them locks that.
 fn bridge_config(main: &Bridge, locks_reads: bool, only_ids: Option<(u32, u32)>) -> BridgeConfig {
     let of_main = &main.files.shared.config;
     let directory_attr_timeout = if locks_reads { Duration::ZERO } else { of_main.directory_attr_timeout };

@@ -8,11 +8,21 @@
 //! does not change: written after the commit, it would take back what that has brought. A dirty page that waits when the
 //! commit begins, or comes while it has not decided, is a conflict: the locks see to that, and this where one waits for
 //! something else. So what is left is to keep old pages from coming in behind those that are dropped: a file that is read
-//! meanwhile, whether it was known before or not, is driven out once more; once all are, READs of them wait until what is
-//! committed has appeared.
+//! meanwhile, whether it was known before or not, is dropped once more; once all are, READs of them wait until what is
+//! committed has appeared. Where old pages stay all the same, since a file is read without pause or has waiting writers, a
+//! dirty page that comes in between the commit and their end is refused: its program is told, and what was committed stays.
+//!
+//! A read(2) takes the size that the kernel has when the pages are there, and asks for it before only where that is invalid or
+//! not greater than what is read. So the size must change together with the content: dropping pages makes the attributes
+//! invalid, too; from then on requests for them wait, and what other answers say of them is not to be kept, so that every
+//! later read(2) to the end of the file asks, and is answered when the content is there. A read(2) that had asked before is
+//! answered with the old content, in one of the rounds; for one that comes after them the kernel is given the greater size
+//! before its answer (`commit`). A file that was left alone in the last round needs no invalidation
+//! after the commit, and must not get one: it would keep the kernel from taking a smaller size from the short answer of a
+//! READ that is under way.
 //!
 //! Thread safety: one short lock, which a READ takes only during a commit; nothing is called with it held. Invariant:
-//! while pages are dropped, a file either has waiting writers or is being driven out, or its committer has been told to
+//! while pages are dropped, a file either has waiting writers or its pages are being dropped, or its committer has been told to
 //! give way.
 
 use std::collections::{HashMap, HashSet};
@@ -24,41 +34,51 @@ use parking_lot::Mutex;
 
 use super::background::Job;
 
-/// A file that is read all the time can't be driven out: so often it is tried.
-const ROUNDS_MAX: u32 = 4;
+/// Rounds of dropping pages; for a file that is read all the time, no number would do. A round takes some 50 µs, and two
+/// readers in a loop are in about every tenth one.
+const ROUNDS_MAX: u32 = 16;
 
 /// A commit that changes what the main line may have pages of.
-struct Driving {
+struct PageInvalidation {
     /// The files whose pages are dropped, or were, or of which there were none.
     nodes: HashSet<u64>,
     view: Arc<FileSystem>,
     rounds: u32,
-    /// Which of them have been read in this round; by whom, if for a file that is open for writing.
-    read: HashMap<u64, Option<u32>>,
+    /// Which of them have been read in this round.
+    read: HashSet<u64>,
+    /// The process that has read them, in any round, through a file that is open for writing.
+    read_to_write: HashMap<u64, u32>,
+    /// Those that have been read in the last one: the kernel has old pages of them.
+    nodes_read: HashSet<u64>,
+    /// Files with waiting writers, which are left alone: the kernel has old pages of them, too.
+    left_out: Vec<u64>,
     /// The pages are dropped: what comes now is of the time between that and the commit.
     is_through: bool,
-    /// What goes on when the commit is over.
-    readers: Vec<Job>,
+    /// What goes on when the commit is over: requests for attributes, and then for content.
+    attributes: Vec<Job>,
+    readers: Vec<(u64, Job)>,
 }
 
 /// Of one file.
 #[derive(Default)]
 struct Waiting {
     writers: u32,
-    /// Whose dirty pages are among them.
+    /// The processes whose dirty pages are among them.
     pages: Vec<u32>,
 }
 
 #[derive(Default)]
 struct State {
     waiting: HashMap<u64, Waiting>,
-    driving: Option<Driving>,
+    invalidation: Option<PageInvalidation>,
+    /// Files that a commit has changed, of which the kernel still has old pages.
+    old: HashSet<u64>,
 }
 
 impl State {
     /// Of this file, if a commit changes it just now.
-    fn driving(&mut self, node: u64) -> Option<&mut Driving> {
-        self.driving.as_mut().filter(|driving| driving.nodes.contains(&node))
+    fn invalidation(&mut self, node: u64) -> Option<&mut PageInvalidation> {
+        self.invalidation.as_mut().filter(|invalidation| invalidation.nodes.contains(&node))
     }
 }
 
@@ -66,7 +86,8 @@ impl State {
 #[derive(Default)]
 pub(super) struct Writers {
     state: Mutex<State>,
-    is_driving: AtomicBool,
+    is_invalidating: AtomicBool,
+    has_old: AtomicBool,
 }
 
 /// A WRITE that waits.
@@ -85,8 +106,8 @@ impl Writers {
             let waiting = state.waiting.entry(node).or_default();
             waiting.writers += 1;
             waiting.pages.extend(is_page.then_some(pid));
-            let driving = state.driving(node).filter(|driving| !driving.is_through);
-            driving.map(|driving| Arc::clone(&driving.view))
+            let invalidation = state.invalidation(node).filter(|invalidation| !invalidation.is_through);
+            invalidation.map(|invalidation| Arc::clone(&invalidation.view))
         };
         if let Some(view) = committer {
             view.give_way(pid, NodeId(node));
@@ -97,23 +118,42 @@ impl Writers {
     /// A READ of `node` begins; `writer`: the process, if it is for a file that is open for writing. True: it has to
     /// wait, with [`Self::wait_for_commit`].
     pub(super) fn read(&self, node: u64, writer: Option<u32>) -> bool {
-        if !self.is_driving.load(Ordering::Acquire) {
+        if !self.is_invalidating.load(Ordering::Acquire) {
             return false;
         }
         let mut state = self.state.lock();
-        let Some(driving) = state.driving(node) else { return false };
-        if !driving.is_through {
-            let known = driving.read.entry(node).or_default();
-            *known = known.or(writer);
+        let Some(invalidation) = state.invalidation(node) else { return false };
+        if !invalidation.is_through {
+            invalidation.read.insert(node);
+            if let Some(pid) = writer {
+                invalidation.read_to_write.insert(node, pid);
+            }
         }
-        driving.is_through
+        invalidation.is_through
     }
 
-    /// Runs `again` when no commit is between its pages and its end.
-    pub(super) fn wait_for_commit(&self, again: Job) {
+    /// Whether a commit changes the content of `node` just now, so that the kernel may not keep attributes of it.
+    pub(super) fn is_changing(&self, node: u64) -> bool {
+        self.is_invalidating.load(Ordering::Acquire) && self.state.lock().invalidation(node).is_some()
+    }
+
+    /// Runs `again`, which answers with attributes of `node`, when no commit changes its content.
+    pub(super) fn wait_for_attributes(&self, node: u64, again: Job) {
         let mut state = self.state.lock();
-        if let Some(driving) = state.driving.as_mut().filter(|driving| driving.is_through) {
-            driving.readers.push(again);
+        if let Some(invalidation) = state.invalidation(node) {
+            invalidation.attributes.push(again);
+            return;
+        }
+        drop(state);
+        again();
+    }
+
+    /// Runs `again`, a READ of `node`, when no commit is between its pages and its end.
+    pub(super) fn wait_for_commit(&self, node: u64, again: Job) {
+        let mut state = self.state.lock();
+        if let Some(invalidation) = state.invalidation.as_mut().filter(|invalidation| invalidation.is_through)
+        {
+            invalidation.readers.push((node, again));
             return;
         }
         drop(state);
@@ -121,22 +161,26 @@ impl Writers {
     }
 
     /// From now on, until [`Self::rest`], the committer `view` gives way to new writers of the files of `plan`, and now to those
-    /// who wait with a dirty page. Returns the files whose pages may be dropped: nobody waits to write them. Ask which of
-    /// them are known only after this: who comes to know one from now on has to read it.
-    pub(super) fn drive(&self, plan: &CommitPlan, view: &Arc<FileSystem>) -> Vec<u64> {
+    /// that wait with a dirty page. Returns the files whose pages may be dropped: no writer waits for them. Ask which of
+    /// them the kernel knows only after this: one that it comes to know from now on, it has to read.
+    pub(super) fn begin_invalidation(&self, plan: &CommitPlan, view: &Arc<FileSystem>) -> Vec<u64> {
         let mut state = self.state.lock();
         let nodes = plan.contents.iter().map(|node| node.0);
         let (written, free): (Vec<u64>, Vec<u64>) = nodes.partition(|node| state.waiting.contains_key(node));
         let page = written.iter().find_map(|node| Some((*node, *state.waiting.get(node)?.pages.first()?)));
-        state.driving = Some(Driving {
+        state.invalidation = Some(PageInvalidation {
             nodes: free.iter().copied().collect(),
             view: Arc::clone(view),
             rounds: 1,
-            read: HashMap::new(),
+            read: HashSet::new(),
+            read_to_write: HashMap::new(),
+            nodes_read: HashSet::new(),
+            left_out: written,
             is_through: false,
+            attributes: Vec::new(),
             readers: Vec::new(),
         });
-        self.is_driving.store(true, Ordering::Release);
+        self.is_invalidating.store(true, Ordering::Release);
         drop(state);
         if let Some((node, pid)) = page {
             view.give_way(pid, NodeId(node));
@@ -145,30 +189,69 @@ impl Writers {
     }
 
     /// The pages of all files, or of those that this has returned, are dropped. Returns those that have been read meanwhile
-    /// and are to be driven out again. None: from now on, who writes with a system call waits for the
-    /// committer, and not he for him, and who reads waits, too.
+    /// and must be dropped again. None: from now on a writer by system call waits for the committer, and not the committer
+    /// for the writer; a reader waits, too.
     pub(super) fn next_round(&self) -> Vec<u64> {
         let mut state = self.state.lock();
-        let Some(driving) = &mut state.driving else { return Vec::new() };
-        let read = std::mem::take(&mut driving.read);
-        if !read.is_empty() && driving.rounds < ROUNDS_MAX {
-            driving.rounds += 1;
-            return read.into_keys().collect();
+        let Some(invalidation) = &mut state.invalidation else { return Vec::new() };
+        let read = std::mem::take(&mut invalidation.read);
+        if !read.is_empty() && invalidation.rounds < ROUNDS_MAX {
+            invalidation.rounds += 1;
+            return read.into_iter().collect();
         }
-        driving.is_through = true;
-        let view = Arc::clone(&driving.view);
+        invalidation.is_through = true;
+        let writer = read.iter().find_map(|node| Some((*node, *invalidation.read_to_write.get(node)?)));
+        invalidation.nodes_read = read;
+        let view = Arc::clone(&invalidation.view);
         drop(state);
-        if let Some((node, pid)) = read.into_iter().find_map(|(node, writer)| Some((node, writer?))) {
+        if let Some((node, pid)) = writer {
             view.give_way(pid, NodeId(node));
         }
         Vec::new()
     }
 
-    /// What was committed has appeared, or nothing will.
-    pub(super) fn rest(&self) {
-        self.is_driving.store(false, Ordering::Release);
-        let driving = self.state.lock().driving.take();
-        driving.into_iter().flat_map(|driving| driving.readers).for_each(|again| again());
+    /// Whether the kernel may be given the end of `node` before anything else of the commit. A waiting WRITE tells it the size
+    /// itself, and holds the page until then; old pages would become a version that has never been, old in content and new in
+    /// size, until they are dropped.
+    pub(super) fn takes_end(&self, node: u64) -> bool {
+        let mut state = self.state.lock();
+        !state.waiting.contains_key(&node)
+            && state.invalidation(node).is_none_or(|invalidation| !invalidation.nodes_read.contains(&node))
+    }
+
+    /// The files that are to be read when the commit is over.
+    pub(super) fn waiting_reads(&self) -> HashSet<u64> {
+        let state = self.state.lock();
+        let readers = state.invalidation.iter().flat_map(|invalidation| &invalidation.readers);
+        readers.map(|(node, _)| *node).collect()
+    }
+
+    /// Whether the kernel may write a page of `node` that it read before a commit, after which it is.
+    pub(super) fn has_old_pages(&self, node: u64) -> bool {
+        self.has_old.load(Ordering::Acquire) && self.state.lock().old.contains(&node)
+    }
+
+    /// The kernel has dropped all pages of before the commit.
+    pub(super) fn old_are_dropped(&self) {
+        self.has_old.store(false, Ordering::Release);
+        self.state.lock().old.clear();
+    }
+
+    /// What was committed has appeared (then call [`Self::old_are_dropped`] at last), or nothing will. Returns the files of which
+    /// the kernel has neither pages nor attributes of before.
+    pub(super) fn rest(&self, has_appeared: bool) -> HashSet<u64> {
+        let mut state = self.state.lock();
+        self.is_invalidating.store(false, Ordering::Release);
+        let Some(mut invalidation) = state.invalidation.take() else { return HashSet::new() };
+        if has_appeared {
+            state.old = invalidation.nodes_read.iter().chain(&invalidation.left_out).copied().collect();
+            self.has_old.store(!state.old.is_empty(), Ordering::Release);
+        }
+        drop(state);
+        let readers = invalidation.readers.into_iter().map(|(_, again)| again);
+        invalidation.attributes.into_iter().chain(readers).for_each(|again| again());
+        invalidation.nodes.retain(|node| invalidation.is_through && !invalidation.nodes_read.contains(node));
+        invalidation.nodes
     }
 }
 
@@ -204,6 +287,7 @@ mod tests {
             isolation: Isolation::Snapshot,
             priority: 0,
             timeout: None,
+            idle_max: None,
             lock_wait_max: None,
             owner: Owner::default(),
         };
@@ -218,18 +302,18 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_comes_while_its_file_is_driven_out_makes_the_committer_give_way() {
+    fn writer_during_page_invalidation_makes_the_committer_give_way() {
         let (writers, view) = (Arc::new(Writers::default()), committing());
-        assert_eq!(writers.drive(&of([7, 8]), &view), [7, 8]);
+        assert_eq!(writers.begin_invalidation(&of([7, 8]), &view), [7, 8]);
         let _elsewhere = writers.wait(9, 1, false);
         assert!(view.doom().is_none());
         let _there = writers.wait(8, 42, false);
         assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
     }
 
-    fn driving_out(node: u64) -> (Arc<Writers>, Arc<FileSystem>) {
+    fn invalidating(node: u64) -> (Arc<Writers>, Arc<FileSystem>) {
         let (writers, view) = (Arc::new(Writers::default()), committing());
-        assert_eq!(writers.drive(&of([node]), &view), [node]);
+        assert_eq!(writers.begin_invalidation(&of([node]), &view), [node]);
         (writers, view)
     }
 
@@ -238,57 +322,61 @@ mod tests {
         let (writers, view) = (Arc::new(Writers::default()), committing());
         let (by_call, page) = (writers.wait(7, 1, false), writers.wait(7, 43, true));
         drop(page);
-        assert!(writers.drive(&of([7]), &view).is_empty());
+        assert!(writers.begin_invalidation(&of([7]), &view).is_empty());
         assert!(view.doom().is_none(), "it was written");
-        writers.rest();
+        writers.rest(false);
         let _page = writers.wait(7, 43, true);
         drop(by_call);
-        assert!(writers.drive(&of([7]), &view).is_empty());
+        assert!(writers.begin_invalidation(&of([7]), &view).is_empty());
         assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 43 }));
     }
 
     #[test]
-    fn a_file_that_becomes_known_during_a_commit_is_driven_out_and_read_later() {
+    fn file_that_becomes_known_during_a_commit_is_invalidated_and_read_later() {
         let (writers, view) = (Arc::new(Writers::default()), committing());
-        assert_eq!(writers.drive(&of([7, 9]), &view), [7, 9], "one of which is not known");
+        assert_eq!(writers.begin_invalidation(&of([7, 9]), &view), [7, 9], "one of which is not known");
         assert!(!writers.read(9, Some(1)));
         assert_eq!(writers.next_round(), [9]);
         assert!(writers.next_round().is_empty());
         assert!(writers.read(9, Some(1)) && view.doom().is_none());
-        writers.rest();
+        writers.rest(false);
     }
 
     #[test]
-    fn between_the_pages_and_the_commit_who_comes_to_wait_makes_nobody_give_way() {
-        let (writers, view) = driving_out(7);
+    fn writer_between_pages_and_commit_dooms_no_committer() {
+        let (writers, view) = invalidating(7);
         assert!(writers.next_round().is_empty());
         let (_by_call, _page) = (writers.wait(7, 1, false), writers.wait(7, 43, true));
         assert!(view.doom().is_none(), "what they may meet are locks");
     }
 
     #[test]
-    fn what_is_read_while_pages_are_dropped_is_driven_out_again() {
-        let (writers, view) = driving_out(7);
+    fn pages_read_during_invalidation_are_invalidated_again() {
+        let (writers, view) = invalidating(7);
         assert!(!writers.read(8, None) && !writers.read(7, None) && !writers.read(7, Some(1)));
         assert_eq!(writers.next_round(), [7]);
-        assert!(writers.next_round().is_empty(), "nobody has read it this time");
+        assert!(writers.next_round().is_empty(), "it was not read this time");
         assert!(view.doom().is_none());
 
         for (reader, is_doomed) in [(None, false), (Some(42), true)] {
-            let (writers, view) = driving_out(7);
+            let (writers, view) = invalidating(7);
             for _ in 1..ROUNDS_MAX {
                 writers.read(7, reader);
                 assert_eq!(writers.next_round(), [7]);
             }
             writers.read(7, reader);
             assert!(writers.next_round().is_empty(), "not for ever");
-            assert_eq!(view.doom().is_some(), is_doomed, "only whoever may write it back is given way to");
+            assert_eq!(
+                view.doom().is_some(),
+                is_doomed,
+                "the commit gives way only to a process that may write it back"
+            );
         }
     }
 
     #[test]
-    fn who_reads_between_the_pages_and_the_commit_waits_for_its_end() {
-        let (writers, view) = driving_out(7);
+    fn reader_between_pages_and_commit_waits_for_its_end() {
+        let (writers, view) = invalidating(7);
         assert!(writers.next_round().is_empty());
         assert!(writers.read(7, None) && !writers.read(8, None));
         let goes_on = Arc::new(AtomicBool::new(false));
@@ -296,24 +384,91 @@ mod tests {
             let goes_on = Arc::clone(goes_on);
             Box::new(move || goes_on.store(true, Ordering::Release))
         };
-        writers.wait_for_commit(again(&goes_on));
+        writers.wait_for_commit(7, again(&goes_on));
+        assert_eq!(writers.waiting_reads(), HashSet::from([7]));
         assert!(!goes_on.load(Ordering::Acquire));
-        writers.rest();
+        writers.rest(false);
         assert!(goes_on.load(Ordering::Acquire) && !writers.read(7, Some(42)) && view.doom().is_none());
         let late = Arc::new(AtomicBool::new(false));
-        writers.wait_for_commit(again(&late));
+        writers.wait_for_commit(7, again(&late));
         assert!(late.load(Ordering::Acquire), "it was over before");
     }
 
     #[test]
-    fn files_with_waiting_writers_are_left_out_and_nobody_is_doomed_afterwards() {
+    fn attributes_during_commit_wait_and_are_answered_before_reads() {
+        let (writers, view) = invalidating(7);
+        assert!(writers.is_changing(7) && !writers.is_changing(8), "from the first round on");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let job = |name: &'static str| -> Job {
+            let order = Arc::clone(&order);
+            Box::new(move || order.lock().push(name))
+        };
+        writers.wait_for_attributes(8, job("of another file"));
+        assert!(writers.next_round().is_empty());
+        writers.wait_for_commit(7, job("content"));
+        writers.wait_for_attributes(7, job("attributes"));
+        assert_eq!(*order.lock(), ["of another file"]);
+        assert_eq!(writers.rest(true), HashSet::from([7]), "the kernel has nothing old of it");
+        assert_eq!(*order.lock(), ["of another file", "attributes", "content"]);
+        writers.wait_for_attributes(7, job("later"));
+        assert_eq!(order.lock().len(), 4);
+        assert!(!writers.is_changing(7) && view.doom().is_none());
+    }
+
+    #[test]
+    fn file_that_is_read_in_every_round_is_invalidated_after_commit() {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        writers.begin_invalidation(&of([7, 8]), &view);
+        for _ in 0..ROUNDS_MAX {
+            writers.read(7, None);
+            writers.next_round();
+        }
+        assert!(!writers.takes_end(7) && writers.takes_end(8), "old pages keep the old size");
+        assert_eq!(writers.rest(true), HashSet::from([8]));
+    }
+
+    #[test]
+    fn mapping_that_may_write_in_any_round_makes_the_committer_give_way() {
+        let (writers, view) = invalidating(7);
+        writers.read(7, Some(42));
+        for _ in 0..ROUNDS_MAX {
+            writers.next_round();
+            // In the last round by a reader alone, whose pages the mapping may write.
+            writers.read(7, None);
+        }
+        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
+    }
+
+    #[test]
+    fn old_pages_are_refused_from_the_commit_until_they_are_dropped() {
+        let (writers, view) = (Arc::new(Writers::default()), committing());
+        let _waiting = writers.wait(6, 1, false);
+        writers.begin_invalidation(&of([6, 7, 8]), &view);
+        for _ in 0..ROUNDS_MAX {
+            writers.read(7, None);
+            writers.next_round();
+        }
+        assert!([6, 7, 8].iter().all(|node| !writers.has_old_pages(*node)), "nothing has changed yet");
+        writers.rest(true);
+        assert!(writers.has_old_pages(6) && writers.has_old_pages(7) && !writers.has_old_pages(8));
+        writers.old_are_dropped();
+        assert!(!writers.has_old_pages(6) && !writers.has_old_pages(7));
+
+        let (writers, _view) = invalidating(7);
+        writers.rest(false);
+        assert!(!writers.has_old_pages(7), "nothing was committed");
+    }
+
+    #[test]
+    fn files_with_waiting_writers_are_left_out_and_doom_no_committer_afterwards() {
         let (writers, view) = (Arc::new(Writers::default()), committing());
         let waiting = writers.wait(7, 1, false);
-        assert_eq!(writers.drive(&of([7, 8]), &view), [8]);
-        writers.rest();
+        assert!(!writers.takes_end(7) && writers.takes_end(8));
+        assert_eq!(writers.begin_invalidation(&of([7, 8]), &view), [8]);
+        writers.rest(false);
         drop(waiting);
         let _late = writers.wait(8, 1, true);
         assert!(view.doom().is_none());
-        assert_eq!(writers.drive(&of([7]), &view), [7]);
+        assert_eq!(writers.begin_invalidation(&of([7]), &view), [7]);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::abi::{FileLock, SetattrIn, flags};
 
-/// Who asks.
+/// The request and its caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestContext {
     /// The kernel's number of the request.
@@ -76,7 +76,7 @@ impl From<&SetattrIn> for AttributeChange {
 pub struct SetxattrArgs {
     /// Flags of setxattr(2).
     pub flags: u32,
-    /// Whether set-group-id goes with it: an access-control list is set by somebody who is not in the file's group.
+    /// Whether set-group-id goes with it: an access-control list is set by a caller outside the file's group.
     pub clears_setgid: bool,
 }
 
@@ -124,6 +124,9 @@ pub struct ReadArgs {
     pub size: u32,
     /// Flags of open(2).
     pub flags: u32,
+    /// Whether it is for the page cache, as also those are that a mapping of a file with `O_DIRECT` needs. Only a caller that reads
+    /// past it names itself as the owner of locks.
+    pub is_cached: bool,
 }
 
 /// What is to be written.
@@ -150,6 +153,8 @@ pub struct ReaddirArgs {
     pub offset: u64,
     /// Bytes at most.
     pub size: u32,
+    /// Flags of open(2).
+    pub flags: u32,
     /// Whether attributes are wanted.
     pub plus: bool,
 }
@@ -159,7 +164,7 @@ pub struct ReaddirArgs {
 pub struct LockArgs {
     /// Handle.
     pub fh: u64,
-    /// Who owns the lock.
+    /// Owner of the lock.
     pub owner: u64,
     /// Range, type, process.
     pub lock: FileLock,

@@ -3,9 +3,9 @@
 //! Thread safety: the router is shared by all workers. Invariants: see the crate.
 
 mod args;
-pub(crate) mod courtesy;
 mod decode;
 mod directory;
+pub(crate) mod idle_class;
 mod operations;
 mod park;
 mod payload;

@@ -18,7 +18,7 @@ use crate::session::Negotiated;
 /// most requests, never ask again.
 ///
 /// Methods must not block: they answer, or keep the reply and return. Names are single path components
-/// without NUL; what is borrowed must be copied by those who answer later.
+/// without NUL; a method that answers later must copy what is borrowed.
 #[expect(unused_variables, reason = "defaults ignore their arguments")]
 pub trait Operations: Send + Sync + 'static {
     /// The connection is negotiated; requests come next.

@@ -1,6 +1,6 @@
 //! Requests that wait, and interrupts.
 //!
-//! Purpose: whoever removes a parked request from the registry has the right to answer it, so an interrupt
+//! Purpose: the thread that removes a parked request from the registry has the right to answer it, so an interrupt
 //! and the end of the wait can meet in any order. An interrupt that comes for a request which isn't parked
 //! (it runs, it is about to park, or it is answered already) is remembered; when the memory overflows, the
 //! oldest is handed back to the kernel, which sends it again if its request still runs.

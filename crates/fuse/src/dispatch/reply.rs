@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::courtesy;
+use super::idle_class;
 use super::park::{ParkError, Parked, Registry};
 use super::payload::{Data, Payload};
 use crate::abi::{Opcode, OutHeader};
@@ -52,7 +52,7 @@ pub(crate) struct Slot {
 impl Slot {
     fn send(&self, error: i32, parts: &[IoSlice<'_>]) -> Delivery {
         let send = || send_parts(&*self.channel.transport, self.unique, error, parts);
-        match courtesy::send(self.unique, send) {
+        match idle_class::send(self.unique, send) {
             Ok(delivery) => delivery,
             Err(errno) => {
                 tracing::error!(unique = self.unique, opcode = ?self.opcode, %errno, "the kernel refused a reply");
@@ -103,7 +103,7 @@ impl<T: Payload> Reply<T> {
         self.slot.as_ref().map_or(0, |slot| slot.unique)
     }
 
-    /// Answers with `value`. [`Delivery::Gone`] tells that nobody took it: undo lookup counts and handles.
+    /// Answers with `value`. [`Delivery::Gone`]: the kernel did not take it; undo lookup counts and handles.
     #[expect(clippy::needless_pass_by_value, reason = "answering is the end of the value")]
     pub fn ok(mut self, value: T) -> Delivery {
         let slot = self.take();

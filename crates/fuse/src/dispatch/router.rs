@@ -382,13 +382,16 @@ impl Router {
         match request.opcode {
             Opcode::Read => {
                 let wire = args.take::<abi::ReadIn>()?;
-                let args = ReadArgs { fh: wire.fh, offset: wire.offset, size: wire.size, flags: wire.flags };
+                let is_cached = wire.read_flags & flags::READ_LOCKOWNER == 0;
+                let (fh, offset, size, flags) = (wire.fh, wire.offset, wire.size, wire.flags);
+                let args = ReadArgs { fh, offset, size, flags, is_cached };
                 ops.read(&request.cx, node, args, request.reply());
             }
             Opcode::Readdir | Opcode::Readdirplus => {
                 let wire = args.take::<abi::ReadIn>()?;
                 let plus = request.opcode == Opcode::Readdirplus;
-                let args = ReaddirArgs { fh: wire.fh, offset: wire.offset, size: wire.size, plus };
+                let (fh, offset, size) = (wire.fh, wire.offset, wire.size);
+                let args = ReaddirArgs { fh, offset, size, flags: wire.flags, plus };
                 ops.readdir(&request.cx, node, args, request.reply());
             }
             Opcode::Fsync | Opcode::Fsyncdir => {

@@ -15,6 +15,9 @@ pub enum MountError {
     /// The mount point is something else.
     #[error("mount point {point} is not a directory")]
     NotDirectory { point: PathBuf },
+    /// The mount point is another user's.
+    #[error("{point} belongs to user {found}, not to user {owner}; choose a directory of user {owner}")]
+    ForeignPoint { point: PathBuf, found: u32, owner: u32 },
     /// The mount point belongs to a file system whose daemon has died.
     #[error("{point} is a mount whose daemon has died; run `kvfs umount {point}` first")]
     Stale { point: PathBuf },

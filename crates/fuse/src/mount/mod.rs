@@ -1,26 +1,30 @@
 //! Attaching a directory to a FUSE connection, and detaching it.
 //!
-//! Purpose: [`mount`] by system call for root, by `fusermount3` for everybody else; [`MountPoint`] detaches.
+//! Purpose: [`mount`] by system call for root, by `fusermount3` for other users; [`MountPoint`] detaches.
 //! Thread safety: a `MountPoint` may be used from any thread, but never from a worker of the session that
 //! serves it: an unmount writes dirty pages, which only workers can take.
 
+mod detached;
 mod error;
 mod fusermount;
 mod options;
+mod place;
 mod syscall;
 mod table;
 
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
+use place::Place;
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountPropagationFlags, OpenTreeFlags, UnmountFlags};
 use rustix::process::geteuid;
 
 pub use error::MountError;
 pub use options::{AtimeMode, MountOptions};
-pub use table::{MOUNT_TABLE, Mount, PointState, set_read_ahead, state, table};
+pub use table::{MOUNT_TABLE, Mount, PointState, open_place, set_read_ahead, state, table, table_in};
 
 /// How a mount point is detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +49,7 @@ enum Method {
 /// An attached directory. Dropped, it is detached lazily.
 #[derive(Debug)]
 pub struct MountPoint {
-    path: PathBuf,
+    place: Place,
     method: Method,
     attached: Mutex<bool>,
 }
@@ -56,35 +60,80 @@ pub struct MountPoint {
 /// # Errors
 /// No such directory, missing rights, no FUSE on this machine; each with what to do.
 pub fn mount(point: &Path, options: &MountOptions) -> Result<(MountPoint, OwnedFd), MountError> {
-    let point = check_point(point)?;
-    let (method, fd) = if geteuid().is_root() {
-        (Method::Syscall, syscall::mount(&point, options)?)
-    } else {
-        (Method::Fusermount, fusermount::mount(&point, options)?)
-    };
-    Ok((MountPoint { path: point, method, attached: Mutex::new(true) }, fd))
-}
-
-/// Mounts a new connection on `point` by system call, where this process may: as root, or in a user and a mount
-/// namespace of its own, where it ends with the namespace. Returns the descriptor for whoever will serve it.
-///
-/// # Errors
-/// Missing rights (also to `/dev/fuse`), no FUSE on this machine.
-pub fn mount_in_namespace(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
-    syscall::mount(point, options)
-}
-
-/// The mount point as an absolute path, after a look at what is there.
-fn check_point(point: &Path) -> Result<PathBuf, MountError> {
     if state(point) == PointState::Stale {
         return Err(MountError::Stale { point: point.to_owned() });
     }
-    let at = |source| MountError::Point { point: point.to_owned(), source };
-    let path = point.canonicalize().map_err(at)?;
-    if !path.metadata().map_err(at)?.is_dir() {
+    let path =
+        point.canonicalize().map_err(|source| MountError::Point { point: point.to_owned(), source })?;
+    if !path.is_dir() {
         return Err(MountError::NotDirectory { point: path });
     }
-    Ok(path)
+    mount_at(Place::of(path)?, options)
+}
+
+/// As [`mount`], on the directory `name` in the directory of `parent`, at the path `point` as far as messages and
+/// the mount table are concerned. No symbolic link is followed on the way, now or when it is unmounted; but
+/// `fusermount3`, with no rights but its caller's, goes by the path.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_beneath(
+    parent: impl AsFd,
+    name: &OsStr,
+    point: PathBuf,
+    options: &MountOptions,
+) -> Result<(MountPoint, OwnedFd), MountError> {
+    mount_at(Place::beneath(parent, name, point)?, options)
+}
+
+/// A detached copy of the mount on the directory `name` in the directory of `parent`, for another process to attach. What is
+/// mounted on one of them is not seen on the other. Messages call it `point`.
+///
+/// # Errors
+/// Nothing is mounted there, or rights are missing.
+pub fn copy_beneath(parent: impl AsFd, name: &OsStr, point: PathBuf) -> Result<OwnedFd, MountError> {
+    let place = Place::beneath(parent, name, point)?;
+    let root = place.directory(None)?;
+    let failed = |errno| MountError::Mount { point: place.path().to_owned(), errno };
+    // Refused for what is not the root of a mount.
+    rustix::mount::mount_change(place::by_descriptor(&root), MountPropagationFlags::PRIVATE)
+        .map_err(failed)?;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(&root, "", flags).map_err(failed)
+}
+
+fn mount_at(place: Place, options: &MountOptions) -> Result<(MountPoint, OwnedFd), MountError> {
+    let (method, fd) = if geteuid().is_root() {
+        let directory = place.directory(options.point_owner)?;
+        (Method::Syscall, syscall::mount(&place::by_descriptor(&directory), place.path(), options)?)
+    } else {
+        (Method::Fusermount, fusermount::mount(place.path(), options)?)
+    };
+    Ok((MountPoint { place, method, attached: Mutex::new(true) }, fd))
+}
+
+/// Mounts a new connection on `directory`, which messages call `point`, by system call, where this process may: as root, or
+/// in a user and a mount namespace of its own, where it ends with the namespace. Returns the descriptor for the session that
+/// will serve it.
+///
+/// # Errors
+/// Missing rights (also to `/dev/fuse`), no FUSE on this machine.
+pub fn mount_in_namespace(
+    directory: &OwnedFd,
+    point: &Path,
+    options: &MountOptions,
+) -> Result<OwnedFd, MountError> {
+    syscall::mount(&place::by_descriptor(directory), point, options)
+}
+
+/// Makes a mount that is attached nowhere, for another process to attach: as root. Returns the mount, and the descriptor
+/// for the session. The process that attaches it has no say in ids and permissions.
+///
+/// # Errors
+/// Missing rights, no FUSE on this machine.
+pub fn mount_detached(options: &MountOptions) -> Result<(OwnedFd, OwnedFd), MountError> {
+    detached::mount(options)
 }
 
 /// Detaches whatever FUSE file system is mounted on `point`, for instance one that lost its daemon.
@@ -92,17 +141,41 @@ fn check_point(point: &Path) -> Result<PathBuf, MountError> {
 /// # Errors
 /// Nothing is mounted there, it is in use, or rights are missing.
 pub fn unmount(point: &Path, how: Unmount) -> Result<(), MountError> {
-    let method = if geteuid().is_root() { Method::Syscall } else { Method::Fusermount };
-    detach(point, method, how)
+    if geteuid().is_root() {
+        let place = Place::of(point.to_owned())?;
+        return detach(&place.reach(), point, Method::Syscall, how);
+    }
+    detach(point, point, Method::Fusermount, how)
+}
+
+/// Changes what the kernel alone checks of the mount at `point`: `ro`, `rw`, `exec`, `suid`, `dev`, `sync` and their
+/// opposites. Other options of the list are passed over, and stay as they are. Returns whether it is read-only now.
+///
+/// # Errors
+/// Nothing is mounted there, files are open for writing, rights are missing.
+pub fn remount(point: &Path, list: &str) -> Result<bool, MountError> {
+    let at = |source| MountError::Point { point: point.to_owned(), source };
+    let not_mounted = || MountError::NotMounted { point: point.to_owned() };
+    let (mount, current) = table::on_top_of(point).map_err(at)?.ok_or_else(not_mounted)?;
+    let opened = mount.open().ok_or_else(not_mounted)?;
+    let mut options = MountOptions::default();
+    options.apply(&current)?;
+    options.apply(list)?;
+    match rustix::mount::mount_remount(place::by_descriptor(&opened), options.remount_flags(), "") {
+        Ok(()) => Ok(options.read_only),
+        Err(Errno::BUSY) => Err(MountError::Busy { point: point.to_owned() }),
+        Err(Errno::PERM) => Err(MountError::NotPermitted { point: point.to_owned() }),
+        Err(errno) => Err(MountError::Mount { point: point.to_owned(), errno }),
+    }
 }
 
 impl MountPoint {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.place.path()
     }
 
-    /// Detaches. Nothing to do when somebody else already has.
+    /// Detaches. Does nothing if the point is detached already.
     ///
     /// # Errors
     /// It is in use, or rights are missing.
@@ -111,7 +184,7 @@ impl MountPoint {
         if !*attached {
             return Ok(());
         }
-        match detach(&self.path, self.method, how) {
+        match detach(&self.place.reach(), self.place.path(), self.method, how) {
             Ok(()) | Err(MountError::NotMounted { .. }) => {
                 *attached = false;
                 Ok(())
@@ -134,34 +207,35 @@ impl Drop for MountPoint {
     }
 }
 
-fn detach(point: &Path, method: Method, how: Unmount) -> Result<(), MountError> {
+/// Detaches what is mounted at `reach`; errors call it `point`.
+fn detach(reach: &Path, point: &Path, method: Method, how: Unmount) -> Result<(), MountError> {
     match how {
-        Unmount::CleanOrLazy => match detach(point, method, Unmount::Clean) {
+        Unmount::CleanOrLazy => match detach(reach, point, method, Unmount::Clean) {
             Err(error @ MountError::Busy { .. }) => {
                 tracing::warn!(%error, "unmounting lazily");
-                detach(point, method, Unmount::Lazy)
+                detach(reach, point, method, Unmount::Lazy)
             }
             done => done,
         },
         Unmount::Clean | Unmount::Lazy | Unmount::Abort if method == Method::Fusermount => {
             fusermount::unmount(point, how != Unmount::Clean)
         }
-        Unmount::Clean => unmount_by_syscall(point, UnmountFlags::empty()),
-        Unmount::Lazy => unmount_by_syscall(point, UnmountFlags::DETACH),
+        Unmount::Clean => unmount_by_syscall(reach, point, UnmountFlags::empty()),
+        Unmount::Lazy => unmount_by_syscall(reach, point, UnmountFlags::DETACH),
         Unmount::Abort => {
             // FORCE aborts the connection even when it then reports that the mount is busy.
-            match unmount_by_syscall(point, UnmountFlags::FORCE) {
-                Err(MountError::Busy { .. }) => unmount_by_syscall(point, UnmountFlags::DETACH),
+            match unmount_by_syscall(reach, point, UnmountFlags::FORCE) {
+                Err(MountError::Busy { .. }) => unmount_by_syscall(reach, point, UnmountFlags::DETACH),
                 done => done,
             }
         }
     }
 }
 
-fn unmount_by_syscall(point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
+fn unmount_by_syscall(reach: &Path, point: &Path, flags: UnmountFlags) -> Result<(), MountError> {
     let point_owned = || point.to_owned();
     loop {
-        return match rustix::mount::unmount(point, flags | UnmountFlags::NOFOLLOW) {
+        return match rustix::mount::unmount(reach, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
             Err(Errno::BUSY) => Err(MountError::Busy { point: point_owned() }),

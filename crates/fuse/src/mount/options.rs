@@ -12,8 +12,6 @@ pub enum AtimeMode {
     Relatime,
     /// Never.
     Noatime,
-    /// At every read.
-    Strictatime,
 }
 
 /// Options of a mount.
@@ -46,6 +44,8 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// Largest READ (bytes); 0: no bound of its own.
     pub read_bytes_max: u32,
+    /// The user that must own the mount point, where root mounts for another user.
+    pub point_owner: Option<u32>,
 }
 
 impl Default for MountOptions {
@@ -64,6 +64,7 @@ impl Default for MountOptions {
             allow_other: false,
             default_permissions: true,
             read_bytes_max: 0,
+            point_owner: None,
         }
     }
 }
@@ -73,7 +74,7 @@ impl MountOptions {
     /// rest, which is the caller's.
     ///
     /// # Errors
-    /// A value is missing or isn't a number.
+    /// A value is missing or isn't a number; an option cannot be kept.
     pub fn apply<'a>(&mut self, list: &'a str) -> Result<Vec<&'a str>, MountError> {
         let mut rest = Vec::new();
         for option in list.split(',').filter(|option| !option.is_empty()) {
@@ -99,7 +100,6 @@ impl MountOptions {
             "dirsync" => self.dirsync = true,
             "atime" | "relatime" => self.atime = AtimeMode::Relatime,
             "noatime" => self.atime = AtimeMode::Noatime,
-            "strictatime" => self.atime = AtimeMode::Strictatime,
             "diratime" => self.nodiratime = false,
             "nodiratime" => self.nodiratime = true,
             "allow_other" => self.allow_other = true,
@@ -118,6 +118,13 @@ impl MountOptions {
     }
 
     fn apply_value(&mut self, option: &str) -> Result<bool, MountError> {
+        if option == "strictatime" {
+            return Err(MountError::Option {
+                option: option.to_owned(),
+                reason: "not supported, because the kernel answers most reads from its cache and tells of none of them; \
+                         use relatime (the default) or noatime",
+            });
+        }
         let Some((name, value)) = option.split_once('=') else { return Ok(false) };
         match name {
             "fsname" => value.clone_into(&mut self.source),
@@ -138,7 +145,6 @@ impl MountOptions {
         let mut flags = match self.atime {
             AtimeMode::Relatime => MountFlags::RELATIME,
             AtimeMode::Noatime => MountFlags::NOATIME,
-            AtimeMode::Strictatime => MountFlags::STRICTATIME,
         };
         for (set, flag) in [
             (self.read_only, MountFlags::RDONLY),
@@ -154,6 +160,14 @@ impl MountOptions {
             }
         }
         flags
+    }
+
+    /// Flags of mount(2) for a mount that has some already. Access times stay as they are: the server has its own part in
+    /// them, and learns nothing of this.
+    pub(super) fn remount_flags(&self) -> MountFlags {
+        let atimes =
+            MountFlags::RELATIME | MountFlags::NOATIME | MountFlags::STRICTATIME | MountFlags::NODIRATIME;
+        self.flags().difference(atimes)
     }
 
     /// Options that FUSE itself reads.

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 
 /// Where the kernel shows it.
@@ -15,6 +17,12 @@ pub const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 /// One mount that this process can see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
+    /// Number of this mount; `statx` tells it of a path.
+    pub id: u64,
+    /// Device number of the file system: major, minor.
+    pub device: (u32, u32),
+    /// What of the file system is shown: a path from its root.
+    pub root: PathBuf,
     /// Where.
     pub point: PathBuf,
     /// For instance `fuse.kvfs`.
@@ -25,12 +33,42 @@ pub struct Mount {
     pub options: String,
 }
 
+/// Opens what `path` leads to now, for reference only. The mount table has paths without symbolic links; a link that has
+/// come into one since is not followed.
+///
+/// # Errors
+/// There is nothing, or a symbolic link on the way.
+pub fn open_place(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(CWD, path, flags, Mode::empty(), resolve)?)
+}
+
+impl Mount {
+    /// Opens its root, for reference only; `None`: its path does not lead to it, because something lies on top, or the
+    /// directories above can't be passed.
+    pub fn open(&self) -> Option<OwnedFd> {
+        let opened = open_place(&self.point).ok()?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(&opened, "", flags, StatxFlags::MNT_ID).ok()?;
+        (found.stx_mnt_id == self.id).then_some(opened)
+    }
+}
+
 /// The mount table, oldest mount first. Asks nothing of the file systems in it.
 ///
 /// # Errors
 /// There is no `/proc`.
 pub fn table() -> io::Result<Vec<Mount>> {
-    let text = fs::read(MOUNT_TABLE)?;
+    table_in(Path::new(MOUNT_TABLE))
+}
+
+/// As [`table`], as the process sees it whose mount table this is (`/proc/PID/mountinfo`).
+///
+/// # Errors
+/// It can't be read.
+pub fn table_in(path: &Path) -> io::Result<Vec<Mount>> {
+    let text = fs::read(path)?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse_line).collect())
 }
 
@@ -39,12 +77,30 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
     let dash = fields.iter().position(|&f| f == b"-")?;
     let text = |at: usize| Some(String::from_utf8_lossy(fields.get(at)?).into_owned());
+    let device = text(2)?;
+    let (major, minor) = device.split_once(':')?;
     Some(Mount {
+        id: text(0)?.parse().ok()?,
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        root: unescape(fields.get(3)?),
         point: unescape(fields.get(4)?),
         fs_type: text(dash + 1)?,
         source: unescape(fields.get(dash + 2)?),
         options: text(5)?,
     })
+}
+
+/// The mount on top of `point`, with its options, those of its file system first.
+pub(super) fn on_top_of(point: &Path) -> io::Result<Option<(Mount, String)>> {
+    let text = fs::read(MOUNT_TABLE)?;
+    let line =
+        text.split(|&b| b == b'\n').rfind(|line| parse_line(line).is_some_and(|mount| mount.point == point));
+    Ok(line.and_then(|line| {
+        let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+        let (own, shared) = (fields.get(5)?, fields.last()?);
+        let options = format!("{},{}", String::from_utf8_lossy(shared), String::from_utf8_lossy(own));
+        Some((parse_line(line)?, options))
+    }))
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
@@ -113,6 +169,7 @@ mod tests {
         assert_eq!(mount.point, Path::new("/home/me/my mnt"));
         assert_eq!(mount.source, Path::new("/home/me/st\\ore"));
         assert_eq!((&*mount.fs_type, &*mount.options), ("fuse.kvfs", "rw,nosuid"));
+        assert_eq!((mount.id, mount.device, &*mount.root), (91, (0, 52), Path::new("/")));
         assert_eq!(parse_line(b""), None);
     }
 

@@ -12,6 +12,12 @@ fn options_are_taken_in_order_and_the_rest_is_left() {
 }
 
 #[test]
+fn strictatime_is_refused_with_what_to_use() {
+    let refused = MountOptions::default().apply("rw,strictatime").unwrap_err();
+    assert!(refused.to_string().contains("use relatime"), "{refused}");
+}
+
+#[test]
 fn lists_for_the_kernel_and_for_fusermount() {
     let mut options = MountOptions::default();
     options.apply("allow_other,max_read=4096,fsname=a,ro,noexec").unwrap();
@@ -27,15 +33,15 @@ fn lists_for_the_kernel_and_for_fusermount() {
 
 #[test]
 fn a_missing_point_and_a_file_are_told_apart() {
-    let missing = check_point(Path::new("/nowhere/at/all")).unwrap_err();
+    let missing = mount(Path::new("/nowhere/at/all"), &MountOptions::default()).unwrap_err();
     assert!(matches!(missing, MountError::Point { .. }), "{missing}");
-    let file = check_point(Path::new("/proc/self/status")).unwrap_err();
+    let file = mount(Path::new("/proc/self/status"), &MountOptions::default()).unwrap_err();
     assert!(matches!(file, MountError::NotDirectory { .. }), "{file}");
 }
 
 #[test]
 fn unmounting_nothing_says_so() {
-    let dir = std::env::temp_dir();
-    let error = unmount_by_syscall(&dir.join("no-such-mount"), UnmountFlags::empty()).unwrap_err();
+    let dir = std::env::temp_dir().join("no-such-mount");
+    let error = unmount_by_syscall(&dir, &dir, UnmountFlags::empty()).unwrap_err();
     assert!(matches!(error, MountError::NotMounted { .. } | MountError::NotPermitted { .. }), "{error}");
 }

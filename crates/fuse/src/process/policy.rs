@@ -3,9 +3,9 @@
 
 use std::io;
 
-/// As everybody is scheduled.
+/// The policy of ordinary threads.
 pub(crate) const NORMAL: i32 = libc::SCHED_OTHER;
-/// Only where nobody else wants to run.
+/// Runs only where no other thread wants the CPU.
 pub(crate) const IDLE: i32 = libc::SCHED_IDLE;
 
 /// The calling thread's policy, or −1.

@@ -29,7 +29,7 @@ pub struct InitConfig {
     /// Largest read-ahead that the kernel may do (bytes); it can only be lowered here, see
     /// [`crate::mount::set_read_ahead`].
     pub readahead_bytes_max: u32,
-    /// Requests that nobody waits for (read-ahead, write-back, forgets), in flight at once.
+    /// Requests that no program waits for (read-ahead, write-back, forgets), in flight at once.
     pub background_max: u16,
     /// Listings with attributes.
     pub readdirplus: Readdirplus,
@@ -67,7 +67,8 @@ pub struct InitConfig {
     pub flock_locks: bool,
     /// The caller's matching supplementary group comes with requests that make something.
     pub create_supp_group: bool,
-    /// File handles (NFS) may be looked up by "." and "..".
+    /// File handles (`name_to_handle_at`, NFS) may be looked up by "." and "..", after the kernel has forgotten the node, too.
+    /// Without it none are given out.
     pub export_support: bool,
     /// Resolution of times (ns).
     pub time_granularity_ns: u32,
@@ -128,6 +129,7 @@ impl InitConfig {
             (self.flock_locks, bit::FLOCK_LOCKS),
             (self.create_supp_group, bit::CREATE_SUPP_GROUP),
             (self.export_support, bit::EXPORT_SUPPORT),
+            (!self.export_support, bit::NO_EXPORT_SUPPORT),
         ];
         let always = bit::BIG_WRITES | bit::MAX_PAGES | bit::ABORT_ERROR | bit::HAS_IOCTL_DIR | bit::INIT_EXT;
         let modern = bit::SETXATTR_EXT | bit::HAS_EXPIRE_ONLY;

@@ -228,8 +228,8 @@ impl Session {
     }
 
     /// Ends the connection from this side; the mount may stay, and every later request on it fails. Everything
-    /// that was asked must be answered without anybody's help by now (the view has ended), because the last
-    /// notification may wait inside the kernel for somebody who waits for an answer.
+    /// that was asked must be answered without further help by now (the view has ended), because the last
+    /// notification may wait inside the kernel for a caller that waits for an answer.
     ///
     /// # Errors
     /// The transport can't be ended from this side; or as [`Self::wait`].
@@ -309,6 +309,7 @@ fn handshake(
         let mut buffer = pool.take();
         let len = match transport.receive(buffer.space()).map_err(failed("waiting for INIT"))? {
             Received::Request(len) => len,
+            Received::Idle => continue,
             Received::Ended => return Err(SessionError::EndedEarly),
         };
         let message = buffer.into_message(len);
@@ -344,11 +345,20 @@ impl Shared {
             }
             let len = match channel.transport.receive(buffer.space()) {
                 Ok(Received::Request(len)) => len,
+                Ok(Received::Idle) => {
+                    // Many views may wait at once, each with two workers: none keeps a buffer for it.
+                    drop(buffer);
+                    match channel.transport.wait_for_request() {
+                        Ok(()) => continue,
+                        Err(errno) => {
+                            self.fail(errno);
+                            break;
+                        }
+                    }
+                }
                 Ok(Received::Ended) => break,
                 Err(errno) => {
-                    tracing::error!(%errno, "cannot take requests from the kernel any more");
-                    let error = SessionError::Connection { what: "waiting for requests", errno };
-                    self.failure.lock().get_or_insert(error);
+                    self.fail(errno);
                     break;
                 }
             };
@@ -366,6 +376,12 @@ impl Shared {
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end();
         }
+    }
+
+    fn fail(&self, errno: Errno) {
+        tracing::error!(%errno, "cannot take requests from the kernel any more");
+        let error = SessionError::Connection { what: "waiting for requests", errno };
+        self.failure.lock().get_or_insert(error);
     }
 
     fn interrupt(&self, unique: u64) {

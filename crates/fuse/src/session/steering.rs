@@ -5,9 +5,9 @@
 //! machine many times as long (docs/decisions/steering.md has the figures). While samples say that one program
 //! asks, one worker, the *companion*, goes to the program's CPU and alone takes requests; there, request and reply are
 //! two switches of context, and its replies leave the program where it is, since it sends them from the idle class: it
-//! stays there, or enters it for each reply (`dispatch::courtesy`) where somebody else wants its CPU. Large requests
+//! stays there, or enters it for each reply (`dispatch::idle_class`) where another thread wants its CPU. Large requests
 //! are better served beside the program, requests that wait for the disk by as many workers as there are of them,
-//! and several programs on several CPUs by whoever is free: then all workers take requests, and go where the
+//! and several programs on several CPUs by any free worker: then all workers take requests, and go where the
 //! scheduler sends them.
 //!
 //! Thread safety: [`Steering`] is shared by the workers of a session; each has a [`Helm`] of its own. The companion
@@ -25,7 +25,7 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, Opcode, ReadIn};
-use crate::dispatch::courtesy;
+use crate::dispatch::idle_class;
 use crate::process::policy::{IDLE, NORMAL, set_policy, set_policy_of, sleeps_of_thread};
 use crate::process::{cpu_of_thread, is_runnable};
 
@@ -62,7 +62,7 @@ struct Votes {
 }
 
 impl Votes {
-    /// Counts a sample: who asked and where it runs. Returns where the workers should be.
+    /// Counts a sample: the thread that asked and its CPU. Returns where the workers should be.
     fn count(&mut self, tid: u32, cpu: u32) -> u32 {
         if self.agreeing == 0 || tid == self.tid || cpu == self.cpu {
             (self.tid, self.cpu) = (tid, cpu);
@@ -84,7 +84,7 @@ impl Votes {
     }
 }
 
-/// Who serves, and where.
+/// Which workers serve, and where.
 #[derive(Debug)]
 pub(super) struct Steering {
     votes: Mutex<Votes>,
@@ -98,7 +98,7 @@ pub(super) struct Steering {
     stays: AtomicBool,
     /// For how many periods it is not to.
     polite_periods: AtomicU32,
-    /// Whether one of those who stand by watches.
+    /// Whether one of the workers that stand by watches.
     is_watched: Mutex<bool>,
     /// The same, for the companion to look at: in the idle class it is never alone.
     has_watcher: AtomicBool,
@@ -106,11 +106,11 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// `None` where it can't work: with one CPU, with one worker, which must not be held up, and for users who may
+    /// `None` where it can't work: with one CPU, with one worker, which must not be held up, and for a user that may
     /// not let a thread leave the idle class.
     pub(super) fn for_workers(workers: usize) -> Option<Self> {
         let cpus = sched_getaffinity(None).map_or(1, |home| home.count());
-        if workers < 2 || cpus < 2 || !courtesy::is_possible() {
+        if workers < 2 || cpus < 2 || !idle_class::is_possible() {
             return None;
         }
         Some(Self::new())
@@ -140,7 +140,7 @@ impl Steering {
     }
 
     fn count(&self, sample: &Sample, has_slept: bool) {
-        // Somebody else counts just now: one sample less.
+        // Another worker counts just now: one sample less.
         let Some(mut votes) = self.votes.try_lock() else { return };
         let place = match sample.cpu {
             Some(cpu) if !has_slept => votes.count(sample.tid, cpu),
@@ -169,14 +169,14 @@ impl Steering {
             tracing::error!(%error, "a worker cannot change its scheduling class; remount to cure it");
         }
         self.stays.store(stays, Ordering::SeqCst);
-        // Who lets all workers serve takes it out of the class afterwards, and then nobody watches it any more.
+        // The worker that lets all workers serve takes it out of the class afterwards; then no worker watches it any more.
         if stays && (self.cpu.load(Ordering::SeqCst) == ANYWHERE || !self.may_stay()) {
             self.stay(false);
         }
     }
 
     /// A period of watching is over, in which so many requests were taken. A companion that has got on badly in the idle
-    /// class, since somebody else wants its CPU, is to have its share of it.
+    /// class, since another thread wants its CPU, is to have its share of it.
     fn note_period(&self, requests: u64) {
         let stays = self.stays.load(Ordering::SeqCst);
         if stays && requests < REQUESTS_MIN && is_runnable(self.companion.load(Ordering::Relaxed)) {
@@ -209,7 +209,7 @@ impl Steering {
     }
 
     fn wake(&self) {
-        // Under the lock: who has looked before is waiting by now.
+        // Under the lock: a worker that has looked before is waiting by now.
         let _lock = self.is_watched.lock();
         self.freed.notify_all();
     }
@@ -223,7 +223,7 @@ impl Steering {
             }
             self.freed.wait(&mut is_watched);
         }
-        // The one who watched may have gone while the companion began anew: then it is for this one to do.
+        // The worker that watched may have gone while the companion began anew: then this one watches.
         *is_watched = true;
         self.has_watcher.store(true, Ordering::SeqCst);
         let mut taken = self.taken.load(Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl Steering {
 
 /// One request that is looked at more closely.
 struct Sample {
-    /// Who asks.
+    /// The thread that asks.
     tid: u32,
     /// Where it runs; `None`: it is gone, or its requests are large.
     cpu: Option<u32>,
@@ -287,7 +287,7 @@ impl<'a> Helm<'a> {
             self.steering.count(&sample, sleeps_of_thread() != sample.sleeps);
         }
         match (self.is_companion, self.steering.cpu() == ANYWHERE) {
-            // Who waits for a request in the idle class may be late for it.
+            // A worker that waits for a request in the idle class may be late for it.
             (true, true) => self.steering.stay(false),
             (false, false) => self.steering.stand_by(),
             _ => {}
@@ -297,7 +297,7 @@ impl<'a> Helm<'a> {
     /// Takes note of a request of the kernel; the companion goes to where it is best served.
     pub(super) fn took(&mut self, message: &[u8]) {
         let Ok((header, args)) = InHeader::ref_from_prefix(message) else { return };
-        // Nobody waits for what the kernel asks on its own account.
+        // No program waits for what the kernel asks on its own account.
         if header.pid == 0 {
             return;
         }
@@ -326,13 +326,13 @@ impl<'a> Helm<'a> {
         let stays = place != ANYWHERE && steering.may_stay();
         steering.stay(stays);
         if place != ANYWHERE && !stays {
-            courtesy::owe(unique);
+            idle_class::owe(unique);
         }
     }
 }
 
 impl Drop for Helm<'_> {
-    /// The connection has ended: those who stand by have to see it.
+    /// The connection has ended: the workers that stand by have to see it.
     fn drop(&mut self) {
         if self.is_companion {
             // The number may soon be another thread's.
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_companion_that_gets_on_badly_leaves_the_idle_class_for_a_while() {
-        if !courtesy::is_possible() {
+        if !idle_class::is_possible() {
             // Ordinary users may not.
             return;
         }
@@ -425,7 +425,7 @@ mod tests {
             scope.spawn(|| {
                 steering.cpu.store(0, Ordering::SeqCst);
                 steering.stay(true);
-                assert_eq!(policy(), NORMAL, "nobody watches");
+                assert_eq!(policy(), NORMAL, "no worker watches");
                 steering.has_watcher.store(true, Ordering::SeqCst);
                 steering.companion.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
                 let is_polite = || steering.polite_periods.load(Ordering::Relaxed) > 0;
@@ -441,15 +441,15 @@ mod tests {
                 steering.stay(true);
                 assert_eq!(policy(), IDLE);
                 steering.free();
-                assert_eq!(policy(), NORMAL, "who lets others serve takes it out of the class");
+                assert_eq!(policy(), NORMAL, "letting others serve takes it out of the class");
                 steering.stay(true);
-                assert_eq!(policy(), NORMAL, "and nobody would watch it there");
+                assert_eq!(policy(), NORMAL, "and no worker would watch it there");
             });
         });
     }
 
     #[test]
-    fn when_the_one_who_watched_has_gone_another_one_watches() {
+    fn watcher_gone_is_replaced_by_another_worker() {
         let steering = Steering::new();
         steering.cpu.store(0, Ordering::Relaxed);
         *steering.is_watched.lock() = true;
@@ -462,7 +462,7 @@ mod tests {
             *steering.is_watched.lock() = false;
             steering.wake();
         });
-        assert_eq!(steering.companion_cpu(), None, "nobody is served, so all are to serve");
+        assert_eq!(steering.companion_cpu(), None, "no program is served, so all workers are to serve");
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Message {
 
     /// The bytes from `start` to `end` as an owned buffer. If they fill seven eighths of the request
     /// buffer, it is handed over without a copy, and comes back to the pool when the last clone is dropped.
-    /// Less is copied, so that nobody who counts the data is far from the memory that it pins; the request
+    /// Less is copied, so that a count of the data is never far from the memory that it pins; the request
     /// buffer is then returned for reuse.
     pub fn into_data(self, start: usize, end: usize) -> (Bytes, Option<RequestBuffer>) {
         let end = end.min(self.len);

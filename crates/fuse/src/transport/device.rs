@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
 use rustix::io::{Errno, read, write, writev};
 
@@ -17,25 +17,28 @@ pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
 /// Its number.
 const DEVICE_NUMBER: (u32, u32) = (10, 229);
 
+/// So long a worker keeps its buffer while nothing is asked.
+const LINGER: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
 /// A descriptor of `/dev/fuse` that belongs to a connection.
 #[derive(Debug)]
 pub struct DeviceTransport {
     fd: OwnedFd,
     /// Where the daemon itself may end the receiving.
-    bell: Option<Arc<Bell>>,
+    event: Option<Arc<Event>>,
 }
 
-/// Wakes whoever waits for a request, for good.
+/// Wakes the workers that wait for a request, for good.
 #[derive(Debug)]
-struct Bell {
+struct Event {
     fd: OwnedFd,
-    rung: AtomicBool,
+    is_notified: AtomicBool,
 }
 
 impl DeviceTransport {
     /// Takes a descriptor that a mount belongs to. Only the kernel ends it.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd, bell: None }
+        Self { fd, event: None }
     }
 
     /// As [`Self::new`], for a connection that the daemon ends, too ([`Transport::interrupt`]). Costs one more
@@ -50,25 +53,26 @@ impl DeviceTransport {
             return Err(Errno::NODEV);
         }
         stop_blocking(fd.as_fd())?;
-        let bell = Bell { fd: eventfd(0, EventfdFlags::CLOEXEC)?, rung: AtomicBool::new(false) };
-        Ok(Self { fd, bell: Some(Arc::new(bell)) })
+        let event = Event { fd: eventfd(0, EventfdFlags::CLOEXEC)?, is_notified: AtomicBool::new(false) };
+        Ok(Self { fd, event: Some(Arc::new(event)) })
     }
 
-    /// Waits for a request or the bell.
-    fn wait(&self) -> Result<(), Errno> {
+    /// Waits for a request or the event, at most for so long. False: that time is over.
+    fn wait(&self, time_max: Option<&Timespec>) -> Result<bool, Errno> {
         let request = PollFd::new(&self.fd, PollFlags::IN);
-        let polled = match &self.bell {
-            Some(bell) => poll(&mut [request, PollFd::new(&bell.fd, PollFlags::IN)], None),
-            None => poll(&mut [request], None),
+        let polled = match &self.event {
+            Some(event) => poll(&mut [request, PollFd::new(&event.fd, PollFlags::IN)], time_max),
+            None => poll(&mut [request], time_max),
         };
         match polled {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(true),
             Err(errno) => Err(errno),
         }
     }
 
     fn was_interrupted(&self) -> bool {
-        self.bell.as_ref().is_some_and(|bell| bell.rung.load(Ordering::Acquire))
+        self.event.as_ref().is_some_and(|event| event.is_notified.load(Ordering::Acquire))
     }
 }
 
@@ -83,12 +87,17 @@ impl Transport for DeviceTransport {
                 Ok(len) if len > 0 => return Ok(Received::Request(len)),
                 // ENOENT: the request was taken back while it was being handed over.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::AGAIN) => self.wait()?,
+                Err(Errno::AGAIN) if self.wait(Some(&LINGER))? => {}
+                Err(Errno::AGAIN) => return Ok(Received::Idle),
                 Ok(_) | Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(Received::Ended),
                 Err(errno) => return Err(errno),
             }
         }
         Ok(Received::Ended)
+    }
+
+    fn wait_for_request(&self) -> Result<(), Errno> {
+        if self.was_interrupted() { Ok(()) } else { self.wait(None).map(drop) }
     }
 
     fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
@@ -103,18 +112,18 @@ impl Transport for DeviceTransport {
     }
 
     fn interrupt(&self) -> bool {
-        let Some(bell) = &self.bell else { return false };
-        bell.rung.store(true, Ordering::Release);
+        let Some(event) = &self.event else { return false };
+        event.is_notified.store(true, Ordering::Release);
         // Never read, so it stays so. A counter that is full is as good as one more.
-        matches!(write(&bell.fd, &1u64.to_ne_bytes()), Ok(_) | Err(Errno::AGAIN))
+        matches!(write(&event.fd, &1u64.to_ne_bytes()), Ok(_) | Err(Errno::AGAIN))
     }
 
     fn another(&self) -> Result<Box<dyn Transport>, Errno> {
         let fresh = open(DEVICE_PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         clone::attach(fresh.as_fd(), self.fd.as_fd())?;
-        if self.bell.is_some() {
+        if self.event.is_some() {
             stop_blocking(fresh.as_fd())?;
         }
-        Ok(Box::new(Self { fd: fresh, bell: self.bell.clone() }))
+        Ok(Box::new(Self { fd: fresh, event: self.event.clone() }))
     }
 }

@@ -24,6 +24,9 @@ pub use device::DeviceTransport;
 pub enum Received {
     /// One request of so many bytes.
     Request(usize),
+    /// Nothing for a while, from a transport that the daemon may end: give the buffer back, and go on after
+    /// [`Transport::wait_for_request`].
+    Idle,
     /// The file system is unmounted or the connection aborted: there will be no more requests.
     Ended,
 }
@@ -33,7 +36,7 @@ pub enum Received {
 pub enum Delivery {
     /// The kernel took it.
     Delivered,
-    /// Nobody waits for it any more: the request was aborted or the connection ended. What the reply would
+    /// No request waits for it any more: it was aborted or the connection ended. What the reply would
     /// have given to the kernel (a lookup count, a handle) was not taken.
     Gone,
 }
@@ -46,6 +49,14 @@ pub trait Transport: Send + Sync + 'static {
     /// # Errors
     /// Only what can't be cured by trying again.
     fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno>;
+
+    /// Waits for the next request and takes nothing: after [`Received::Idle`], without a buffer. Returns early at will.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    fn wait_for_request(&self) -> Result<(), Errno> {
+        Ok(())
+    }
 
     /// Sends one message, made of `parts`, at once.
     ///

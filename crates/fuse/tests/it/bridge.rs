@@ -1,13 +1,20 @@
 //! The bridge to the file system, over a store that waits when the test wants it to.
 
 use std::collections::HashMap;
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
+use kvfs_fs::{
+    BeginOptions, Caller, Durability, FileSystem, Isolation, MkfsOptions, MountOptions, NodeId, Owner,
+    WriteFlags,
+};
+use kvfs_fuse::abi::flags::READ_LOCKOWNER;
+use kvfs_fuse::abi::notify::{INVAL_INODE, InvalInodeOut};
 use kvfs_fuse::abi::{self, Opcode, UNIQUE_INTERRUPT_BIT};
 use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::session::SessionConfig;
+use kvfs_fuse::transport::{Delivery, Received, Transport};
 use kvfs_fuse::{Errno, Session};
 use kvfs_store::Store;
 use kvfs_store::clock::{ManualClock, SystemClock};
@@ -218,4 +225,175 @@ fn a_missing_name_is_answered_so_that_the_kernel_remembers_it() {
     assert_eq!(entry.nodeid, 0);
     assert!(entry.entry_valid > 0);
     rig.end();
+}
+
+const O_DIRECT: u32 = 0o40000;
+
+#[test]
+fn direct_write_of_a_file_in_the_page_cache_drops_its_range_before_it_is_answered() {
+    let rig = rig(1);
+    let mut unique = 2;
+    let mut send = |opcode, node, parts: &[&[u8]]| {
+        unique += 2;
+        rig.kernel.send(opcode, unique, node, parts);
+        rig.kernel.answer()
+    };
+    let page = [7; 4096];
+    for (number, is_cached) in [(0_u8, false), (1, true)] {
+        let head = abi::MknodIn { mode: 0o100_644, ..abi::MknodIn::default() };
+        let answer = send(Opcode::Mknod, 1, &[head.as_bytes(), &[b'a' + number, 0]]);
+        let node = abi::EntryOut::read_from_bytes(&answer.body[..]).unwrap().nodeid;
+        let head = abi::WriteIn { size: 4096, flags: O_DIRECT, ..abi::WriteIn::default() };
+        assert_ne!(send(Opcode::Write, node, &[head.as_bytes(), &page]).unique, 0, "nothing is in the cache");
+        // Through a mapping of the file that is open for direct I/O, or past the cache.
+        let read_flags = if is_cached { 0 } else { READ_LOCKOWNER };
+        let read = abi::ReadIn { size: 4096, flags: O_DIRECT, read_flags, ..abi::ReadIn::default() };
+        assert_eq!(send(Opcode::Read, node, &[read.as_bytes()]).body, page);
+        let answer = send(Opcode::Write, node, &[head.as_bytes(), &page]);
+        assert_eq!(answer.unique == 0, is_cached, "a notification comes first");
+        if is_cached {
+            assert_eq!(answer.error, INVAL_INODE);
+            assert_ne!(rig.kernel.answer().unique, 0);
+        }
+    }
+    rig.end();
+}
+
+/// A kernel that has no node when it is told to drop pages: it has not come to the answer that tells of the node.
+struct Forgetful(Box<dyn Transport>);
+
+impl Transport for Forgetful {
+    fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        self.0.receive(buffer)
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
+        let (head, _) = abi::OutHeader::read_from_prefix(&parts[0]).unwrap();
+        if head.unique == 0 && head.error == INVAL_INODE {
+            let told = InvalInodeOut::read_from_bytes(&parts[1]).unwrap();
+            if told.off >= 0 {
+                return Ok(Delivery::Gone);
+            }
+        }
+        self.0.send(parts)
+    }
+
+    fn interrupt(&self) -> bool {
+        self.0.interrupt()
+    }
+
+    fn another(&self) -> Result<Box<dyn Transport>, Errno> {
+        Ok(Box::new(Self(self.0.another()?)))
+    }
+}
+
+/// A transaction that makes a file longer.
+fn commit_change_of(name: &[u8], fs: &Arc<FileSystem>, bridge: &Bridge) {
+    let view = fs
+        .begin(&BeginOptions {
+            isolation: Isolation::Snapshot,
+            priority: 0,
+            timeout: None,
+            idle_max: None,
+            lock_wait_max: None,
+            owner: Owner::default(),
+        })
+        .unwrap();
+    let node = view.lookup(&Caller::default(), NodeId::ROOT, name).unwrap().node;
+    let data = bytes::Bytes::from_static(b"longer than before");
+    view.write(&Caller::default(), node, 0, data, WriteFlags::default()).unwrap();
+    bridge.commit(&view, None, Durability::Buffered, None).unwrap();
+}
+
+/// A kernel in which a request holds the pages of one file, until it is told otherwise.
+struct Holding {
+    inner: Box<dyn Transport>,
+    node: u64,
+    barrier: Arc<Barrier>,
+}
+
+impl Transport for Holding {
+    fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        self.inner.receive(buffer)
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Result<Delivery, Errno> {
+        let (head, _) = abi::OutHeader::read_from_prefix(&parts[0]).unwrap();
+        if head.unique == 0
+            && head.error == INVAL_INODE
+            && InvalInodeOut::read_from_bytes(&parts[1]).unwrap().ino == self.node
+        {
+            self.barrier.pass();
+        }
+        self.inner.send(parts)
+    }
+
+    fn interrupt(&self) -> bool {
+        self.inner.interrupt()
+    }
+
+    fn another(&self) -> Result<Box<dyn Transport>, Errno> {
+        let (inner, barrier) = (self.inner.another()?, Arc::clone(&self.barrier));
+        Ok(Box::new(Self { inner, barrier, ..*self }))
+    }
+}
+
+#[test]
+fn direct_write_beside_held_pages_keeps_no_commit_of_other_files_waiting() {
+    let (fs, bridge) = over_the_model(MountOptions::default());
+    let create =
+        |name: &[u8]| fs.create(&Caller::default(), NodeId::ROOT, name, 0o644, true).unwrap().0.node.0;
+    let (node, _) = (create(b"held"), create(b"other"));
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let barrier = Arc::new(Barrier::default());
+    let (kernel, session) = Kernel::start_with(bridge.clone(), &config, |transport| {
+        Box::new(Holding { inner: Box::new(transport), node, barrier: Arc::clone(&barrier) })
+    });
+    bridge.attach(session.notifier());
+    for (unique, name) in [(4, &b"held\0"[..]), (6, b"other\0")] {
+        kernel.send(Opcode::Lookup, unique, 1, &[name]);
+        assert_eq!(kernel.answer().unique, unique);
+    }
+    let read = abi::ReadIn { size: 4096, ..abi::ReadIn::default() };
+    kernel.send(Opcode::Read, 8, node, &[read.as_bytes()]);
+    assert_eq!(kernel.answer().unique, 8);
+
+    barrier.close();
+    let write = abi::WriteIn { size: 4096, flags: O_DIRECT, ..abi::WriteIn::default() };
+    kernel.send(Opcode::Write, 10, node, &[write.as_bytes(), &[7; 4096]]);
+    barrier.wait_for_waiter();
+    commit_change_of(b"other", &fs, &bridge);
+    barrier.open();
+    while kernel.answer().unique != 10 {}
+    kernel.unmount();
+    session.wait().unwrap();
+}
+
+#[test]
+fn attributes_that_the_kernel_learns_during_a_commit_are_forgotten_soon_after() {
+    let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+    let clock = Arc::new(SystemClock::new());
+    FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
+    let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
+    let config = BridgeConfig { housekeep_period: Duration::from_millis(10), ..BridgeConfig::default() };
+    let bridge = Arc::new(Bridge::new(Arc::clone(&fs), config).unwrap());
+    let config = SessionConfig { init: init_config(), workers: 1, ..SessionConfig::default() };
+    let (kernel, session) =
+        Kernel::start_with(bridge.clone(), &config, |transport| Box::new(Forgetful(Box::new(transport))));
+    bridge.attach(session.notifier());
+    let (entry, _) = fs.create(&Caller::default(), NodeId::ROOT, b"file", 0o644, true).unwrap();
+
+    kernel.send(Opcode::Lookup, 4, 1, &[b"file\0"]);
+    assert_eq!(kernel.answer().unique, 4);
+    commit_change_of(b"file", &fs, &bridge);
+
+    let told = loop {
+        let answer = kernel.answer();
+        if answer.unique == 0 && answer.error == INVAL_INODE {
+            break InvalInodeOut::read_from_bytes(&answer.body[..]).unwrap();
+        }
+    };
+    assert_eq!((told.ino, told.off), (entry.node.0, -1));
+    kernel.unmount();
+    session.wait().unwrap();
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fuse::abi::{InHeader, InitIn, InitInExt, Opcode, OutHeader};
-use kvfs_fuse::transport::memory::{FakeKernel, pair};
+use kvfs_fuse::transport::Transport;
+use kvfs_fuse::transport::memory::{FakeKernel, MemoryTransport, pair};
 use kvfs_fuse::{Operations, Session, SessionConfig};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,12 +26,21 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// A session with one worker over `operations`, and the kernel that talks to it.
     pub(crate) fn start(operations: Arc<dyn Operations>, config: &SessionConfig) -> (Self, Session) {
+        Self::start_with(operations, config, |transport| Box::new(transport))
+    }
+
+    /// The same, over what `wrap` makes of the transport.
+    pub(crate) fn start_with(
+        operations: Arc<dyn Operations>,
+        config: &SessionConfig,
+        wrap: impl FnOnce(MemoryTransport) -> Box<dyn Transport>,
+    ) -> (Self, Session) {
         let (transport, fake) = pair();
         let kernel = Self { fake };
         let init = InitIn { major: 7, minor: 45, max_readahead: 131_072, flags: u32::MAX };
         let ext = InitInExt { flags2: u32::MAX, unused: [0; 11] };
         kernel.send(Opcode::Init, 2, 0, &[init.as_bytes(), ext.as_bytes()]);
-        let session = Session::start(Box::new(transport), config, operations).unwrap();
+        let session = Session::start(wrap(transport), config, operations).unwrap();
         assert_eq!(kernel.answer().unique, 2);
         (kernel, session)
     }

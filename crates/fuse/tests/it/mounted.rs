@@ -87,8 +87,8 @@ fn gate(test: &str) -> Option<(Gate, Mounted)> {
 }
 
 #[test]
-fn a_notification_behind_a_blocked_lookup_blocks_nobody_else() {
-    let Some((gate, mounted)) = gate("a_notification_behind_a_blocked_lookup_blocks_nobody_else") else {
+fn notification_behind_a_blocked_lookup_blocks_no_other_request() {
+    let Some((gate, mounted)) = gate("notification_behind_a_blocked_lookup_blocks_no_other_request") else {
         return;
     };
     let mut open = File::open(mounted.path("plain")).unwrap();
@@ -141,8 +141,8 @@ fn a_killed_waiter_goes_away_at_once() {
 }
 
 #[test]
-fn an_aborted_connection_releases_those_who_wait() {
-    let Some((gate, mut mounted)) = gate("an_aborted_connection_releases_those_who_wait") else { return };
+fn aborted_connection_releases_waiting_callers() {
+    let Some((gate, mut mounted)) = gate("aborted_connection_releases_waiting_callers") else { return };
     let blocked = mounted.path("blocked");
     let looker = thread::spawn(move || fs::symlink_metadata(blocked));
     gate.wait_until("the lookup is parked", |state| state.waiting.len() == 1);
@@ -161,7 +161,7 @@ fn a_busy_mount_is_not_unmounted_cleanly() {
     assert!(matches!(state(&mounted.dir), PointState::Mounted(mount) if mount.fs_type == "fuse.kvfs"));
     mounted.point.unmount(Unmount::CleanOrLazy).unwrap();
     assert_eq!(state(&mounted.dir), PointState::Free);
-    assert_eq!(open.metadata().unwrap().len(), 0, "whoever has a file open goes on");
+    assert_eq!(open.metadata().unwrap().len(), 0, "an open file goes on working");
     drop(open);
     mounted.session.take().unwrap().wait().unwrap();
 }

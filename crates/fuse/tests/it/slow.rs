@@ -3,12 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Position, Read, Result, Snapshot, SpaceStats, Store,
-};
+use kvfs_store::{Batch, Durability, Position, Read, Result, Store};
 use parking_lot::{Condvar, Mutex};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,15 +31,15 @@ impl Barrier {
         self.state.lock().2
     }
 
-    /// Waits until somebody waits here.
+    /// Waits until a thread waits here.
     pub(crate) fn wait_for_waiter(&self) {
         let mut state = self.state.lock();
         while state.1 == 0 {
-            assert!(!self.changed.wait_for(&mut state, PATIENCE).timed_out(), "nobody came");
+            assert!(!self.changed.wait_for(&mut state, PATIENCE).timed_out(), "no thread came");
         }
     }
 
-    fn pass(&self) {
+    pub(crate) fn pass(&self) {
         let mut state = self.state.lock();
         state.1 += 1;
         state.2 += 1;
@@ -64,50 +60,11 @@ pub(crate) struct SlowStore {
 }
 
 impl Read for SlowStore {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.inner.get(keyspace, key)
-    }
-
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.inner.multi_get(keyspace, keys)
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        self.inner.cursor(keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.inner.next_extent(keyspace, prefix, from, kind)
-    }
+    kvfs_store::pass_on!(inner: get, multi_get, cursor, read_blocks, next_extent);
 }
 
 impl Store for SlowStore {
-    fn open_keyspace(
-        &self,
-        name: &str,
-        kind: KeyspaceKind,
-        merge: Option<Arc<dyn MergeFunction>>,
-    ) -> Result<Keyspace> {
-        self.inner.open_keyspace(name, kind, merge)
-    }
-
-    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        self.inner.keyspaces()
-    }
-
-    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        self.inner.snapshot()
-    }
+    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, snapshot, position, capabilities, space, stats);
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         self.batches.pass();
@@ -117,21 +74,5 @@ impl Store for SlowStore {
     fn sync(&self, position: Position) -> Result<()> {
         self.syncs.pass();
         self.inner.sync(position)
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn space(&self) -> SpaceStats {
-        self.inner.space()
-    }
-
-    fn stats(&self) -> Vec<(String, u64)> {
-        self.inner.stats()
     }
 }

@@ -1,4 +1,4 @@
-//! The memory accountant: one ceiling, and who uses how much of it.
+//! The memory accountant: one ceiling, and which pool uses how much of it.
 //!
 //! Thread safety: all methods take `&self` and are lock-free.
 //!
@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who holds memory.
+/// What holds memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Pool {
+pub(crate) enum Pool {
     /// Write buffers, active and sealed.
     Memtable,
     /// Verified blocks of runs.
@@ -28,11 +28,11 @@ pub enum Pool {
 
 impl Pool {
     /// Every pool, in the order of their numbers.
-    pub const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Memtable, Self::BlockCache, Self::Index, Self::Filter, Self::Nodes, Self::Io];
 
     /// Name for statistics.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memtable => "memtable",
             Self::BlockCache => "block_cache",
@@ -59,7 +59,7 @@ struct PoolUse {
 
 /// Counts the bytes of every pool against one ceiling.
 #[derive(Debug)]
-pub struct Accountant {
+pub(crate) struct Accountant {
     bytes_ceiling: AtomicU64,
     pools: [PoolUse; Pool::ALL.len()],
     total: PoolUse,
@@ -67,7 +67,7 @@ pub struct Accountant {
 
 impl Accountant {
     /// An accountant with nothing in use under a ceiling (bytes).
-    pub fn new(bytes_ceiling: u64) -> Arc<Self> {
+    pub(crate) fn new(bytes_ceiling: u64) -> Arc<Self> {
         Arc::new(Self {
             bytes_ceiling: AtomicU64::new(bytes_ceiling),
             pools: Default::default(),
@@ -76,72 +76,68 @@ impl Accountant {
     }
 
     /// The ceiling (bytes).
-    pub fn bytes_ceiling(&self) -> u64 {
+    pub(crate) fn bytes_ceiling(&self) -> u64 {
         self.bytes_ceiling.load(Ordering::Relaxed)
     }
 
     /// Moves the ceiling, as memory pressure asks; the block cache follows at its next insertion.
-    pub fn set_bytes_ceiling(&self, bytes: u64) {
+    pub(crate) fn set_bytes_ceiling(&self, bytes: u64) {
         self.bytes_ceiling.store(bytes, Ordering::Relaxed);
     }
 
-    /// Adds to a pool. Never refuses: who may grow asks [`Accountant::bytes_free`] before.
-    pub fn charge(&self, pool: Pool, bytes: u64) {
+    /// Adds to a pool. Never refuses.
+    pub(crate) fn charge(&self, pool: Pool, bytes: u64) {
         add(&self.pools[pool as usize], bytes);
         add(&self.total, bytes);
     }
 
     /// Takes from a pool what was charged before.
-    pub fn discharge(&self, pool: Pool, bytes: u64) {
+    pub(crate) fn discharge(&self, pool: Pool, bytes: u64) {
         let before = self.pools[pool as usize].bytes.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(before >= bytes, "{pool:?} discharged {bytes} of {before} bytes");
         self.total.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Charges until the guard is dropped.
-    pub fn guard(self: &Arc<Self>, pool: Pool, bytes: u64) -> Charge {
+    pub(crate) fn guard(self: &Arc<Self>, pool: Pool, bytes: u64) -> Charge {
         self.charge(pool, bytes);
         Charge { accountant: Arc::clone(self), pool, bytes }
     }
 
     /// Bytes in use by a pool.
-    pub fn used(&self, pool: Pool) -> u64 {
+    pub(crate) fn used(&self, pool: Pool) -> u64 {
         self.pools[pool as usize].bytes.load(Ordering::Relaxed)
     }
 
     /// The most that a pool ever used (bytes).
-    pub fn peak(&self, pool: Pool) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn peak(&self, pool: Pool) -> u64 {
         self.pools[pool as usize].bytes_peak.load(Ordering::Relaxed)
     }
 
     /// Bytes in use by all pools.
-    pub fn used_total(&self) -> u64 {
+    pub(crate) fn used_total(&self) -> u64 {
         self.total.bytes.load(Ordering::Relaxed)
     }
 
     /// The most that all pools together ever used (bytes).
-    pub fn peak_total(&self) -> u64 {
+    pub(crate) fn peak_total(&self) -> u64 {
         self.total.bytes_peak.load(Ordering::Relaxed)
     }
 
-    /// What is left under the ceiling (bytes).
-    pub fn bytes_free(&self) -> u64 {
-        self.bytes_ceiling().saturating_sub(self.used_total())
-    }
-
     /// What indexes and filters together may hold now (bytes): half of what memtables leave, or the floor.
-    pub fn index_budget(&self) -> u64 {
+    pub(crate) fn index_budget(&self) -> u64 {
         let left = self.bytes_ceiling().saturating_sub(self.used(Pool::Memtable));
         (left / INDEX_SHARE_DIVISOR).max(self.index_floor())
     }
 
     /// What those of them that can be read again may hold in any case (bytes).
-    pub fn index_floor(&self) -> u64 {
+    pub(crate) fn index_floor(&self) -> u64 {
         self.bytes_ceiling() / INDEX_FLOOR_DIVISOR
     }
 
     /// What the block cache may hold now (bytes): the ceiling less the other pools, or the floor.
-    pub fn cache_budget(&self) -> u64 {
+    pub(crate) fn cache_budget(&self) -> u64 {
         let ceiling = self.bytes_ceiling();
         let others = self.used_total().saturating_sub(self.used(Pool::BlockCache));
         ceiling.saturating_sub(others).max(ceiling / CACHE_FLOOR_DIVISOR)
@@ -157,7 +153,7 @@ fn add(pool: &PoolUse, bytes: u64) {
 
 /// Bytes charged to a pool for as long as this lives.
 #[derive(Debug)]
-pub struct Charge {
+pub(crate) struct Charge {
     accountant: Arc<Accountant>,
     pool: Pool,
     bytes: u64,
@@ -165,12 +161,12 @@ pub struct Charge {
 
 impl Charge {
     /// Bytes charged.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Charges another number of bytes from now on.
-    pub fn resize(&mut self, bytes: u64) {
+    pub(crate) fn resize(&mut self, bytes: u64) {
         if bytes >= self.bytes {
             self.accountant.charge(self.pool, bytes - self.bytes);
         } else {

@@ -14,10 +14,11 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-pub use eviction::{Eviction, Policy};
-pub use memory::{Accountant, Charge, Pool};
+pub(crate) use eviction::Eviction;
+pub use eviction::Policy;
+pub(crate) use memory::{Accountant, Charge, Pool};
+pub(crate) use pages::Pages;
 pub(crate) use pages::{Loaded, Page, PageRef};
-pub use pages::{Pages, PagesStats};
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::format::ZoneId;
 
 /// Where a block lies, and in which life of its zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CacheKey {
+pub(crate) struct CacheKey {
     /// Zone.
     pub zone: ZoneId,
     /// How often the zone was freed before.
@@ -59,7 +60,7 @@ impl CacheKey {
 
 /// The verified bytes of a tuple block (without the padding) or a 4 KiB data block.
 #[derive(Debug, Clone)]
-pub struct CachedBlock {
+pub(crate) struct CachedBlock {
     bytes: Bytes,
     /// Memory behind `bytes`.
     bytes_held: u64,
@@ -68,12 +69,12 @@ pub struct CachedBlock {
 impl CachedBlock {
     /// Wraps verified bytes. `bytes` must be alone in its allocation of `bytes_held` bytes, or the
     /// accountant is told less than is held.
-    pub fn new(bytes: Bytes, bytes_held: u64) -> Self {
+    pub(crate) fn new(bytes: Bytes, bytes_held: u64) -> Self {
         Self { bytes, bytes_held }
     }
 
     /// The block.
-    pub fn bytes(&self) -> &Bytes {
+    pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 }
@@ -109,7 +110,7 @@ impl Shard {
 
 /// Counters of a [`BlockCache`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheStats {
+pub(crate) struct CacheStats {
     /// Lookups that found their block.
     pub hits: u64,
     /// Lookups that did not.
@@ -121,7 +122,7 @@ pub struct CacheStats {
 }
 
 /// A sharded cache of verified blocks with a pluggable eviction policy.
-pub struct BlockCache {
+pub(crate) struct BlockCache {
     accountant: Arc<Accountant>,
     shards: Vec<Mutex<Shard>>,
     /// The shard that gives next when the inserting one has nothing left.
@@ -134,7 +135,7 @@ pub struct BlockCache {
 
 impl BlockCache {
     /// An empty cache.
-    pub fn new(accountant: Arc<Accountant>, policy: Policy) -> Arc<Self> {
+    pub(crate) fn new(accountant: Arc<Accountant>, policy: Policy) -> Arc<Self> {
         let shard = || Shard {
             slots: Vec::new(),
             slots_free: Vec::new(),
@@ -153,7 +154,7 @@ impl BlockCache {
     }
 
     /// The block under `key`, marked as used.
-    pub fn get(&self, key: CacheKey) -> Option<Arc<CachedBlock>> {
+    pub(crate) fn get(&self, key: CacheKey) -> Option<Arc<CachedBlock>> {
         let mut guard = self.shards[key.shard()].lock();
         let shard = &mut *guard;
         let found = shard.map.get(&key).and_then(|&slot| {
@@ -168,7 +169,7 @@ impl BlockCache {
 
     /// Puts a verified block in; when another thread was first, its block stays and is returned.
     /// Evicts until the cache is within its budget again, the new block itself if need be.
-    pub fn insert(&self, key: CacheKey, block: CachedBlock) -> Arc<CachedBlock> {
+    pub(crate) fn insert(&self, key: CacheKey, block: CachedBlock) -> Arc<CachedBlock> {
         let bytes = block.bytes_held + OVERHEAD_BYTES;
         let block = Arc::new(block);
         let shard_index = key.shard();
@@ -198,7 +199,7 @@ impl BlockCache {
     }
 
     /// Evicts until at most `bytes` are held.
-    pub fn shrink_to(&self, bytes: u64) {
+    pub(crate) fn shrink_to(&self, bytes: u64) {
         let start = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
         self.evict_down_to(bytes, start);
     }
@@ -209,12 +210,12 @@ impl BlockCache {
     }
 
     /// Bytes held, bookkeeping included.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.accountant.used(Pool::BlockCache)
     }
 
     /// Counters since the start.
-    pub fn stats(&self) -> CacheStats {
+    pub(crate) fn stats(&self) -> CacheStats {
         CacheStats {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),

@@ -6,11 +6,11 @@
 //! each hit, and knows no page that ends by itself; here a hit is one load, and at most one store, of an atomic.
 //!
 //! Thread safety: all methods take `&self`. A hit takes no lock. Each page has a lock of its own, which is held while
-//! the page is read, so that who wants the same page waits for it and nobody reads it twice; the clock's lock is held
+//! the page is read, so that a thread that wants the same page waits for it and it is not read twice; the clock's lock is held
 //! for a few instructions, and never across I/O.
 //!
-//! Invariants: a value never changes, and stays as long as anybody holds it, whether its page is evicted or not;
-//! while it lives it is counted, once, and nobody reads it a second time. So what is in use is at most the share and
+//! Invariants: a value never changes, and stays as long as a reader holds it, whether its page is evicted or not;
+//! while it lives it is counted, once, and it is not read a second time. So what is in use is at most the share and
 //! what is held at the moment. What can't go (range tombstones, what is held) takes room from the pages down to their
 //! floor, not further, and the page that was asked for last stays: else each look-up would read an index anew.
 
@@ -42,7 +42,7 @@ impl<T> Deref for Loaded<T> {
     }
 }
 
-/// A value for the length of a look-up; who needs it for longer keeps it by [`PageRef::keep`].
+/// A value for the length of a look-up; a caller that needs it for longer keeps it by [`PageRef::keep`].
 pub(crate) struct PageRef<T>(Guard<Option<Arc<Loaded<T>>>>);
 
 impl<T> PageRef<T> {
@@ -68,7 +68,7 @@ impl<T> Deref for PageRef<T> {
 
 /// What the clock sees of a page.
 trait Evictable: Send + Sync {
-    /// Whether it was used since the last call, or somebody holds its value.
+    /// Whether it was used since the last call, or a reader holds its value.
     fn is_wanted(&self) -> bool;
 
     /// Lets the value go.
@@ -78,7 +78,7 @@ trait Evictable: Send + Sync {
 struct State<T> {
     resident: ArcSwapOption<Loaded<T>>,
     is_used: AtomicBool,
-    /// Held while the value is read. What was evicted may still be held by somebody.
+    /// Held while the value is read. What was evicted may still be held by a reader.
     last: Mutex<Weak<Loaded<T>>>,
 }
 
@@ -132,7 +132,7 @@ impl<T: Send + Sync + 'static> Page<T> {
         self.state.peek()
     }
 
-    /// The value; if it is not in memory, `load` reads it and says how many bytes it takes. Of several who want it at
+    /// The value; if it is not in memory, `load` reads it and says how many bytes it takes. Of several threads that want it at
     /// the same time one reads, the others wait.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl Clock {
 
 /// Counters of [`Pages`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PagesStats {
+pub(crate) struct PagesStats {
     /// Values that were read.
     pub loads: u64,
     /// Values that had to go.
@@ -248,7 +248,7 @@ pub struct PagesStats {
 }
 
 /// All pages of a store, and the clock over those in memory.
-pub struct Pages {
+pub(crate) struct Pages {
     accountant: Arc<Accountant>,
     clock: Mutex<Clock>,
     next_id: AtomicU64,
@@ -258,7 +258,7 @@ pub struct Pages {
 
 impl Pages {
     /// No page yet.
-    pub fn new(accountant: Arc<Accountant>) -> Arc<Self> {
+    pub(crate) fn new(accountant: Arc<Accountant>) -> Arc<Self> {
         Arc::new(Self {
             accountant,
             clock: Mutex::default(),
@@ -279,17 +279,17 @@ impl Pages {
     }
 
     /// Evicts until the share is kept, as far as values are not held.
-    pub fn shrink(&self) {
+    pub(crate) fn shrink(&self) {
         self.make_room(None);
     }
 
     /// Bytes held in all pages, and what pieces keep besides.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.accountant.used(Pool::Index) + self.accountant.used(Pool::Filter)
     }
 
     /// Counters since the start.
-    pub fn stats(&self) -> PagesStats {
+    pub(crate) fn stats(&self) -> PagesStats {
         PagesStats {
             loads: self.loads.load(Ordering::Relaxed),
             evictions: self.evictions.load(Ordering::Relaxed),

@@ -9,22 +9,21 @@
 
 mod net;
 mod private;
+#[cfg_attr(test, expect(dead_code, reason = "the scheduled copy asks tickets for their seqnos"))]
 mod publisher;
 mod snapshots;
 mod spilled;
 mod sync;
 
-pub use net::NetChanges;
-pub use private::{OwnWrites, PRIVATE, PrivateWrites};
-pub use publisher::{Publisher, Ticket};
-pub use snapshots::{SnapshotPin, SnapshotTracker};
-pub use spilled::{PrivateRuns, Spill};
+pub(crate) use private::{OwnWrites, PRIVATE, PrivateWrites};
+pub(crate) use publisher::{Publisher, Ticket};
+pub(crate) use snapshots::{SnapshotPin, SnapshotTracker};
+pub(crate) use spilled::{PrivateRuns, Spill};
 
 /// The publisher once more, on primitives whose schedule a test decides.
 #[cfg(test)]
 mod scheduled {
     #[allow(clippy::duplicate_mod, reason = "on other primitives it is another module")]
-    #[expect(unreachable_pub, reason = "public in its other place")]
     #[path = "../publisher.rs"]
     mod publisher;
     mod sync;

@@ -15,7 +15,7 @@ use super::private::{BlockWrites, OwnWrites};
 use crate::format::{RecordIter, RecordKind, RecordRef};
 use crate::iter::{CompactionIter, KeepRules, Kept, MergingIter, run_records};
 use crate::memtable::{Merger, TombstoneSet, split_block_key};
-use crate::run::Access;
+use crate::table::Access;
 
 /// One keyspace of a private write set, up to a seqno.
 pub(super) struct NetSource {
@@ -26,7 +26,7 @@ pub(super) struct NetSource {
 }
 
 impl NetSource {
-    /// All records up to the limit. Nobody asks for the data of blocks: they have no values here.
+    /// All records up to the limit. The data of blocks is not asked for: they have no values here.
     fn records(&self) -> UpTo {
         let runs = self.own.runs(self.keyspace);
         let in_tables = self.own.tables().map(|table| table.iter(self.keyspace));
@@ -136,8 +136,8 @@ fn ranges(tombstones: &TombstoneSet) -> VecDeque<KeyRange> {
     ranges
 }
 
-/// The net changes of one keyspace, for whoever looks at a transaction.
-pub struct NetChanges {
+/// The net changes of one keyspace, for a caller that looks at a transaction.
+pub(crate) struct NetChanges {
     walk: NetWalk,
     kind: KeyspaceKind,
     /// Read while it was seen whether a stretch of blocks goes on.

@@ -1,6 +1,6 @@
 //! The private write set of one transaction: the newest batches in memory, older ones in private runs.
 //!
-//! Purpose: a memtable of its own, which lies above the layers that everybody sees. Its records are numbered
+//! Purpose: a memtable of its own, which lies above the layers that all readers see. Its records are numbered
 //! from [`PRIVATE`] on, so that they come before everything else in record order. What fits in memory becomes,
 //! at the commit, the *net* set (module `net`) as one batch. What does not has become runs before (module
 //! `spilled`), whose seqnos count from [`PRIVATE`] until the commit gives them another base.
@@ -26,11 +26,11 @@ use crate::memtable::{BlockFill, Lookup, MemTable, Merger, space_of};
 use crate::version::{Edit, Run};
 
 /// Private records have seqnos above this, all others below.
-pub const PRIVATE: Seqno = 1 << 63;
+pub(crate) const PRIVATE: Seqno = 1 << 63;
 
 /// What a reader sees of a private write set.
 #[derive(Clone)]
-pub struct OwnWrites {
+pub(crate) struct OwnWrites {
     /// The newest records.
     table: Arc<MemTable>,
     /// Older ones, on their way to runs.
@@ -43,22 +43,22 @@ pub struct OwnWrites {
 
 impl OwnWrites {
     /// The newest seqno that counts.
-    pub fn limit(&self) -> Seqno {
+    pub(crate) fn limit(&self) -> Seqno {
         self.limit
     }
 
     /// The layers in memory, newest first.
-    pub fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<MemTable>> {
         std::iter::once(&self.table).chain(&self.sealed)
     }
 
     /// The layers below them, newest first.
-    pub fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
+    pub(crate) fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
         self.runs.of(keyspace)
     }
 
     /// How blocks of `prefix` that are in memory were last wished to be stored.
-    pub fn compression(&self, keyspace: u32, prefix: &[u8]) -> Compression {
+    pub(crate) fn compression(&self, keyspace: u32, prefix: &[u8]) -> Compression {
         let wishes = self.tables().map(|table| table.compression(keyspace, prefix));
         wishes.fold(Compression::None, Compression::or)
     }
@@ -67,7 +67,7 @@ impl OwnWrites {
     ///
     /// # Errors
     /// I/O errors and corruption.
-    pub fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
+    pub(crate) fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) -> Result<()> {
         for table in self.tables() {
             table.lookup(keyspace, lookup);
             if lookup.is_decided() {
@@ -87,7 +87,7 @@ impl OwnWrites {
     ///
     /// # Errors
     /// I/O errors and corruption.
-    pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
+    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) -> Result<()> {
         for table in self.tables() {
             table.fill(keyspace, fill);
             if fill.is_complete() {
@@ -107,7 +107,7 @@ impl OwnWrites {
     ///
     /// # Errors
     /// I/O errors and corruption of an index.
-    pub fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
         let limit = self.limit;
         let in_tables = self.tables().map(|table| Ok(table.next_block(keyspace, prefix, from, limit)));
         let in_runs = self.runs(keyspace).iter().map(|run| run.next_block(prefix, from, limit));
@@ -120,7 +120,7 @@ const PLAIN_OPS_MAX: usize = 8;
 const PLAIN_BYTES_MAX: usize = 4 << 10;
 
 /// The private writes of one transaction.
-pub struct PrivateWrites {
+pub(crate) struct PrivateWrites {
     accountant: Arc<Accountant>,
     table: Arc<MemTable>,
     /// Full, and on its way to runs; a spill that failed leaves it here.
@@ -152,7 +152,7 @@ pub(super) type BlockWrites = BTreeMap<Seqno, (u64, Bytes)>;
 
 impl PrivateWrites {
     /// An empty set, whose memory is charged to `accountant`.
-    pub fn new(accountant: Arc<Accountant>) -> Self {
+    pub(crate) fn new(accountant: Arc<Accountant>) -> Self {
         Self {
             table: Arc::new(MemTable::new(Arc::clone(&accountant))),
             accountant,
@@ -168,12 +168,12 @@ impl PrivateWrites {
     }
 
     /// The set of a checkpoint, which is all in `runs`.
-    pub fn restored(accountant: Arc<Accountant>, runs: PrivateRuns, stats: TxnStats) -> Self {
+    pub(crate) fn restored(accountant: Arc<Accountant>, runs: PrivateRuns, stats: TxnStats) -> Self {
         Self { last: runs.last(), runs, stats, stats_spilled: stats, ..Self::new(accountant) }
     }
 
     /// Adds a batch that has passed all checks. Can't fail.
-    pub fn apply(&mut self, batch: &Batch, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
+    pub(crate) fn apply(&mut self, batch: &Batch, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
         for (op, seqno) in batch.ops().iter().zip(self.last + 1..) {
             if let Op::PutBlocks { first, data, .. } = op {
                 self.block_writes.insert(seqno, (*first, data.clone()));
@@ -189,7 +189,7 @@ impl PrivateWrites {
     }
 
     /// The set as it is now; `None` while it is empty.
-    pub fn own(&self) -> Option<OwnWrites> {
+    pub(crate) fn own(&self) -> Option<OwnWrites> {
         (self.last > PRIVATE).then(|| self.view())
     }
 
@@ -199,33 +199,33 @@ impl PrivateWrites {
     }
 
     /// The seqno of the newest record, or [`PRIVATE`].
-    pub fn last(&self) -> Seqno {
+    pub(crate) fn last(&self) -> Seqno {
         self.last
     }
 
     /// Sizes.
-    pub fn stats(&self) -> TxnStats {
+    pub(crate) fn stats(&self) -> TxnStats {
         TxnStats { bytes_memory: self.bytes_memory(), ..self.stats }
     }
 
     /// Memory of the tables (bytes).
-    pub fn bytes_memory(&self) -> u64 {
+    pub(crate) fn bytes_memory(&self) -> u64 {
         self.table.bytes() + self.sealed.as_ref().map_or(0, |sealed| sealed.bytes())
     }
 
     /// What is in memory and still needs space on the device (bytes).
-    pub fn bytes_space(&self) -> u64 {
+    pub(crate) fn bytes_space(&self) -> u64 {
         self.bytes_space.0 + self.bytes_space.1
     }
 
     /// Whether the set is no longer wholly in one table, and is committed by its runs.
-    pub fn is_spilled(&self) -> bool {
+    pub(crate) fn is_spilled(&self) -> bool {
         self.sealed.is_some() || !self.runs.is_empty()
     }
 
     /// Sets what is in memory aside, to be written; `None` when there is nothing. Batches
     /// that come later are newer. The caller takes turns with other spills.
-    pub fn seal(&mut self) -> Option<Arc<MemTable>> {
+    pub(crate) fn seal(&mut self) -> Option<Arc<MemTable>> {
         if self.sealed.is_none() && !self.table.is_empty() {
             let fresh = Arc::new(MemTable::new(Arc::clone(&self.accountant)));
             self.sealed = Some(std::mem::replace(&mut self.table, fresh));
@@ -237,7 +237,7 @@ impl PrivateWrites {
     }
 
     /// What [`Self::seal`] gave has been written.
-    pub fn spilled(&mut self, spill: Spill) {
+    pub(crate) fn spilled(&mut self, spill: Spill) {
         self.stats.bytes_spilled += spill.bytes();
         self.stats_spilled.bytes_spilled = self.stats.bytes_spilled;
         self.runs.add(spill);
@@ -246,38 +246,38 @@ impl PrivateWrites {
     }
 
     /// The private runs.
-    pub fn runs(&self) -> &PrivateRuns {
+    pub(crate) fn runs(&self) -> &PrivateRuns {
         &self.runs
     }
 
     /// The private runs, for good.
-    pub fn take_runs(&mut self) -> PrivateRuns {
+    pub(crate) fn take_runs(&mut self) -> PrivateRuns {
         std::mem::take(&mut self.runs)
     }
 
     /// The edits by which the manifest learns of runs that it does not know yet.
-    pub fn unprepared(&self) -> &[Edit] {
+    pub(crate) fn unprepared(&self) -> &[Edit] {
         self.runs.unprepared()
     }
 
     /// The manifest knows what [`Self::unprepared`] gave, maybe as a checkpoint with that snapshot; nothing was spilled
     /// since.
-    pub fn note_prepared(&mut self, checkpoint: Option<SnapshotPin>) {
+    pub(crate) fn note_prepared(&mut self, checkpoint: Option<SnapshotPin>) {
         self.runs.note_prepared(checkpoint);
     }
 
     /// Whether an earlier spill failed, and left what it was to write.
-    pub fn is_sealed(&self) -> bool {
+    pub(crate) fn is_sealed(&self) -> bool {
         self.sealed.is_some()
     }
 
     /// Sizes of what is in runs. While nothing is sealed.
-    pub fn stats_spilled(&self) -> TxnStats {
+    pub(crate) fn stats_spilled(&self) -> TxnStats {
         self.stats_spilled
     }
 
     /// The net changes of one keyspace as they are now.
-    pub fn changes(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetChanges {
+    pub(crate) fn changes(&self, keyspace: u32, kind: KeyspaceKind, merger: Merger) -> NetChanges {
         NetChanges::new(&self.source(keyspace, kind, merger))
     }
 
@@ -290,7 +290,7 @@ impl PrivateWrites {
     ///
     /// # Errors
     /// Those of `meta`, and of merge functions.
-    pub fn batch(&self, meta: impl Fn(u32) -> Result<(KeyspaceKind, Merger)>) -> Result<Batch> {
+    pub(crate) fn batch(&self, meta: impl Fn(u32) -> Result<(KeyspaceKind, Merger)>) -> Result<Batch> {
         debug_assert!(!self.is_spilled(), "the data of blocks is not at hand any more");
         if let Some(sole) = &self.sole {
             return Ok(sole.clone());

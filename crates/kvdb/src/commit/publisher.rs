@@ -23,7 +23,7 @@ struct State {
 }
 
 /// Publishes commits in the order in which they were begun.
-pub struct Publisher {
+pub(crate) struct Publisher {
     visible: AtomicU64,
     state: Mutex<State>,
     advanced: Condvar,
@@ -38,7 +38,7 @@ impl fmt::Debug for Publisher {
 /// The right and duty to publish one commit. Dropped unpublished, it stops the publisher.
 #[derive(Debug)]
 #[must_use = "a commit that is dropped unpublished stops the store"]
-pub struct Ticket<'a> {
+pub(crate) struct Ticket<'a> {
     publisher: &'a Publisher,
     first: Seqno,
     last: Seqno,
@@ -47,7 +47,7 @@ pub struct Ticket<'a> {
 
 impl Publisher {
     /// Everything up to `visible` is visible.
-    pub fn new(visible: Seqno) -> Self {
+    pub(crate) fn new(visible: Seqno) -> Self {
         Self {
             visible: AtomicU64::new(visible),
             state: Mutex::new(State { begun: visible, ..State::default() }),
@@ -56,13 +56,13 @@ impl Publisher {
     }
 
     /// The newest visible seqno.
-    pub fn visible(&self) -> Seqno {
+    pub(crate) fn visible(&self) -> Seqno {
         self.visible.load(Ordering::Acquire)
     }
 
     /// Announces the commit of the seqnos `base .. base + count`. Call in seqno order and without
     /// gaps, that is, under the lock that gives out seqnos. `count` is at least 1.
-    pub fn begin(&self, base: Seqno, count: u64) -> Ticket<'_> {
+    pub(crate) fn begin(&self, base: Seqno, count: u64) -> Ticket<'_> {
         let mut state = self.state.lock();
         assert!(count > 0 && base == state.begun + 1, "{base} does not follow {}", state.begun);
         state.begun = base + count - 1;
@@ -89,7 +89,8 @@ impl Publisher {
 
 impl Ticket<'_> {
     /// First and last seqno of the commit.
-    pub fn seqnos(&self) -> (Seqno, Seqno) {
+    #[cfg(test)]
+    pub(crate) fn seqnos(&self) -> (Seqno, Seqno) {
         (self.first, self.last)
     }
 
@@ -98,7 +99,7 @@ impl Ticket<'_> {
     ///
     /// # Errors
     /// [`StoreError::Failed`] when a commit before this one was given up.
-    pub fn publish(mut self) -> Result<()> {
+    pub(crate) fn publish(mut self) -> Result<()> {
         self.is_done = true;
         let publisher = self.publisher;
         let mut state = publisher.state.lock();

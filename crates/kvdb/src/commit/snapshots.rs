@@ -14,33 +14,33 @@ use super::Publisher;
 
 /// Counts the pins per seqno. Cheap to clone; clones share the pins.
 #[derive(Debug, Clone, Default)]
-pub struct SnapshotTracker {
+pub(crate) struct SnapshotTracker {
     pins: Arc<Mutex<BTreeMap<Seqno, usize>>>,
 }
 
 /// Keeps a position readable until it is dropped.
 #[derive(Debug)]
 #[must_use = "the position is released when this is dropped"]
-pub struct SnapshotPin {
+pub(crate) struct SnapshotPin {
     tracker: SnapshotTracker,
     seqno: Seqno,
 }
 
 impl SnapshotTracker {
     /// Nothing is pinned.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Pins `seqno`. The caller makes sure that it is still readable: it is pinned already, merges have not
     /// begun (at open), or nothing that is newer can be in runs yet.
-    pub fn pin(&self, seqno: Seqno) -> SnapshotPin {
+    pub(crate) fn pin(&self, seqno: Seqno) -> SnapshotPin {
         *self.pins.lock().entry(seqno).or_insert(0) += 1;
         SnapshotPin { tracker: self.clone(), seqno }
     }
 
     /// Pins the visible watermark. Atomic against [`SnapshotTracker::boundaries`].
-    pub fn pin_newest(&self, publisher: &Publisher) -> SnapshotPin {
+    pub(crate) fn pin_newest(&self, publisher: &Publisher) -> SnapshotPin {
         let seqno = {
             let mut pins = self.pins.lock();
             let seqno = publisher.visible();
@@ -52,29 +52,30 @@ impl SnapshotTracker {
 
     /// The pinned seqnos, ascending, each once. A merge of records that are all published may thin
     /// out versions between these: readers that come later see at least the watermark of now.
-    pub fn boundaries(&self) -> Vec<Seqno> {
+    pub(crate) fn boundaries(&self) -> Vec<Seqno> {
         self.pins.lock().keys().copied().collect()
     }
 
     /// The oldest pinned seqno.
-    pub fn oldest(&self) -> Option<Seqno> {
+    #[cfg(test)]
+    pub(crate) fn oldest(&self) -> Option<Seqno> {
         self.pins.lock().first_key_value().map(|(&seqno, _)| seqno)
     }
 
     /// The newest pinned seqno.
-    pub fn newest(&self) -> Option<Seqno> {
+    pub(crate) fn newest(&self) -> Option<Seqno> {
         self.pins.lock().last_key_value().map(|(&seqno, _)| seqno)
     }
 
     /// Number of pins.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.pins.lock().values().sum()
     }
 }
 
 impl SnapshotPin {
     /// The pinned position.
-    pub fn seqno(&self) -> Seqno {
+    pub(crate) fn seqno(&self) -> Seqno {
         self.seqno
     }
 }

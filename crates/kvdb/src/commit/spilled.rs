@@ -16,11 +16,11 @@ use bytes::Bytes;
 use kvfs_store::{Seqno, TxnId};
 
 use super::{PRIVATE, SnapshotPin};
-use crate::run::Piece;
+use crate::table::Piece;
 use crate::version::{Edit, Run, RunId};
 
 /// Pieces that one spill has written.
-pub struct Spill {
+pub(crate) struct Spill {
     /// Whose they are.
     pub txn: TxnId,
     /// Of a run, where one is needed.
@@ -33,7 +33,7 @@ pub struct Spill {
 
 impl Spill {
     /// Data and metadata on the device (bytes).
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let of_piece = |piece: &Arc<Piece>| piece.desc().data_bytes + u64::from(piece.desc().meta_len);
         self.pieces.values().flatten().map(of_piece).sum()
     }
@@ -41,13 +41,13 @@ impl Spill {
 
 /// All private runs of a transaction.
 #[derive(Clone, Default)]
-pub struct PrivateRuns {
+pub(crate) struct PrivateRuns {
     by_keyspace: Arc<BTreeMap<u32, Vec<Arc<Run>>>>,
     /// What leads the manifest from what it knows to these runs.
     edits: Arc<Vec<Edit>>,
     /// It knows some of them.
     is_prepared: bool,
-    /// The manifest knows the transaction as a checkpointed one, with this snapshot. Who holds the runs may be the
+    /// The manifest knows the transaction as a checkpointed one, with this snapshot. The owner of the runs may be the
     /// last one to hold it: while the manifest names the checkpoint, a crash may bring it back.
     checkpoint: Option<Arc<SnapshotPin>>,
     /// Of the last batch in the runs; 0: there is none.
@@ -56,45 +56,49 @@ pub struct PrivateRuns {
 
 impl PrivateRuns {
     /// Those of a checkpoint: runs by keyspace, newest first, with seqnos up to `last`.
-    pub fn restored(by_keyspace: BTreeMap<u32, Vec<Arc<Run>>>, last: Seqno, snapshot: SnapshotPin) -> Self {
+    pub(crate) fn restored(
+        by_keyspace: BTreeMap<u32, Vec<Arc<Run>>>,
+        last: Seqno,
+        snapshot: SnapshotPin,
+    ) -> Self {
         let checkpoint = Some(Arc::new(snapshot));
         Self { by_keyspace: Arc::new(by_keyspace), checkpoint, last, ..Self::default() }
     }
 
     /// The snapshot of the checkpoint that the manifest knows.
-    pub fn checkpoint(&self) -> Option<&Arc<SnapshotPin>> {
+    pub(crate) fn checkpoint(&self) -> Option<&Arc<SnapshotPin>> {
         self.checkpoint.as_ref()
     }
 
     /// Of the last batch in the runs, or [`PRIVATE`].
-    pub fn last(&self) -> Seqno {
+    pub(crate) fn last(&self) -> Seqno {
         self.last.max(PRIVATE)
     }
 
     /// Whether nothing was spilled.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_keyspace.is_empty()
     }
 
     /// Whether the manifest knows any of them.
-    pub fn is_prepared(&self) -> bool {
+    pub(crate) fn is_prepared(&self) -> bool {
         self.is_prepared || self.checkpoint.is_some()
     }
 
     /// The runs of a keyspace, newest first.
-    pub fn of(&self, keyspace: u32) -> &[Arc<Run>] {
+    pub(crate) fn of(&self, keyspace: u32) -> &[Arc<Run>] {
         self.by_keyspace.get(&keyspace).map_or(&[], |runs| runs)
     }
 
     /// The same as those of a checkpoint that the manifest knows.
     #[must_use]
-    pub fn checkpointed(&self) -> Self {
+    pub(crate) fn checkpointed(&self) -> Self {
         let (by_keyspace, checkpoint) = (Arc::clone(&self.by_keyspace), self.checkpoint.clone());
         Self { by_keyspace, checkpoint, last: self.last, ..Self::default() }
     }
 
     /// Every run, with its keyspace.
-    pub fn all(&self) -> Vec<(u32, Arc<Run>)> {
+    pub(crate) fn all(&self) -> Vec<(u32, Arc<Run>)> {
         let of = |(&keyspace, runs): (&u32, &Vec<Arc<Run>>)| {
             runs.iter().map(move |run| (keyspace, Arc::clone(run))).collect::<Vec<_>>()
         };
@@ -102,12 +106,12 @@ impl PrivateRuns {
     }
 
     /// Numbers of all runs.
-    pub fn ids(&self) -> Vec<u64> {
+    pub(crate) fn ids(&self) -> Vec<u64> {
         self.by_keyspace.values().flatten().map(|run| run.id.0).collect()
     }
 
     /// The same runs with all seqnos counted from `base` on.
-    pub fn rebased(&self, base: Seqno) -> BTreeMap<u32, Vec<Arc<Run>>> {
+    pub(crate) fn rebased(&self, base: Seqno) -> BTreeMap<u32, Vec<Arc<Run>>> {
         let rebase = |runs: &Vec<Arc<Run>>| runs.iter().map(|run| Arc::new(run.rebased(base))).collect();
         self.by_keyspace.iter().map(|(&keyspace, runs)| (keyspace, rebase(runs))).collect()
     }

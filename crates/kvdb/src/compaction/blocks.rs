@@ -18,7 +18,7 @@ use super::sweep::{Hiding, Interval, Span, Stripes, Sweep};
 use crate::format::{Layer, Region, SeqnoSpan};
 use crate::iter::surviving_tombstones;
 use crate::memtable::{TombstoneSet, block_key, first_block_at_or_after};
-use crate::run::{Index, Piece};
+use crate::table::{Index, Piece};
 use crate::version::Run;
 
 /// A packed unit of fewer blocks gains from being packed together with its neighbours.

@@ -12,7 +12,7 @@ use super::output::OutputSpec;
 use super::pace::Meter;
 use crate::cache::{Charge, Pool};
 use crate::format::{Extent, crc32c};
-use crate::run::RunContext;
+use crate::table::RunContext;
 
 /// Part of the device that was read for one input.
 struct Window {
@@ -86,7 +86,7 @@ impl CopyReader {
     }
 
     fn load(&mut self, addr: u64, len: u64) -> Result<Window> {
-        // Nothing is read beyond the zone: what follows may be in use by somebody else.
+        // Nothing is read beyond the zone: what follows may be in use by another owner.
         let zone_bytes = u64::from(self.ctx.zones.zone_bytes());
         let zone_end = (addr / zone_bytes + 1) * zone_bytes;
         let wanted = len.max(self.window_bytes).min(zone_end - addr).max(len);

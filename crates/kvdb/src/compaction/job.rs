@@ -6,7 +6,7 @@ use kvfs_store::{KeyspaceKind, Result};
 
 use super::output::{OutputSpec, Sink, Totals};
 use super::{MergeOptions, blocks, tuples};
-use crate::format::{Extent, ZoneId};
+use crate::format::{Extent, PieceDesc, ZoneId};
 use crate::iter::KeepRules;
 use crate::memtable::TombstoneSet;
 use crate::version::Run;
@@ -50,10 +50,9 @@ impl Victims {
         self.zones.binary_search(&zone.0).is_ok()
     }
 
-    /// Whether `run` has anything there.
-    pub(crate) fn have_any_of(&self, run: &Run) -> bool {
-        let mut uses = run.pieces.iter().flat_map(|piece| &piece.desc().zones);
-        self.any() && uses.any(|zone_use| self.have(zone_use.zone))
+    /// Whether `piece` has anything there.
+    pub(crate) fn have_any_of(&self, piece: &PieceDesc) -> bool {
+        self.any() && piece.zones.iter().any(|zone_use| self.have(zone_use.zone))
     }
 }
 

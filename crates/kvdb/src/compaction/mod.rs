@@ -17,12 +17,14 @@ mod job;
 mod output;
 mod pace;
 pub(crate) mod picker;
+mod rest;
 mod sweep;
 mod tuples;
 
 pub(crate) use job::{MergeJob, Victims};
 pub(crate) use output::{CopyBound, Finished, Output, OutputSpec, Sink, Totals};
 pub(crate) use pace::Pace;
+pub(crate) use rest::Rest;
 
 /// How runs are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

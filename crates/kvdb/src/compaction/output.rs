@@ -12,8 +12,8 @@ use kvfs_store::{Compression, KeyspaceKind, Result, Seqno};
 use super::pace::{Meter, Pace};
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
-use crate::run::{Packing, Piece, PieceWriter, RunContext};
-use crate::zone::{Budget, Stream};
+use crate::space::{Budget, Stream};
+use crate::table::{Packing, Piece, PieceWriter, RunContext};
 
 /// A piece ends when its metadata has about so many bytes, too: with small records it has much, which each merge holds
 /// several times over while it is made, and which is read as a whole.
@@ -55,7 +55,7 @@ pub(crate) struct OutputSpec {
     /// Which bound blocks are copied.
     pub(crate) copy_bound: CopyBound,
     pub(crate) packing: Packing,
-    /// Whether pieces get their filters at once: somebody looks for keys there.
+    /// Whether pieces get their filters at once: readers look for keys there.
     pub(crate) filters: bool,
     /// Whether the metadata of pieces is written twice.
     pub(crate) copies_meta: bool,
@@ -63,6 +63,19 @@ pub(crate) struct OutputSpec {
     pub(crate) next_id: Arc<AtomicU64>,
     /// Where the work gives way to others; `None`: nowhere.
     pub(crate) pace: Option<Arc<dyn Pace>>,
+}
+
+impl OutputSpec {
+    /// A piece with a number of its own.
+    pub(super) fn writer(&self) -> PieceWriter {
+        let ctx = Arc::clone(&self.ctx);
+        let id = PieceId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        PieceWriter::new(ctx, self.keyspace, self.kind, self.stream, self.budget, id)
+            .counting_from(self.base)
+            .packing(self.packing.clone())
+            .filtered(self.filters)
+            .copying_meta(self.copies_meta)
+    }
 }
 
 /// What an output came to.
@@ -89,20 +102,10 @@ pub(crate) struct Output<'a> {
 impl<'a> Output<'a> {
     /// `tombstones` are those that must live on; they are dealt out to the pieces.
     pub(crate) fn new(spec: OutputSpec, tombstones: TombstoneSet, sink: &'a mut dyn Sink) -> Self {
-        let writer = Self::new_writer(&spec);
+        let writer = spec.writer();
         let meter = Meter::new(spec.pace.clone());
         let (low, totals) = (Bytes::new(), Totals::default());
         Self { spec, tombstones, low, writer, sink, totals, meter, bytes_metered: 0 }
-    }
-
-    fn new_writer(spec: &OutputSpec) -> PieceWriter {
-        let ctx = Arc::clone(&spec.ctx);
-        let id = PieceId(spec.next_id.fetch_add(1, Ordering::Relaxed));
-        PieceWriter::new(ctx, spec.keyspace, spec.kind, spec.stream, spec.budget, id)
-            .counting_from(spec.base)
-            .packing(spec.packing.clone())
-            .filtered(spec.filters)
-            .copying_meta(spec.copies_meta)
     }
 
     /// Whether the open piece is full: [`Output::writer_at`] will replace it.
@@ -158,7 +161,7 @@ impl<'a> Output<'a> {
     }
 
     fn finish_piece(&mut self, high: Option<&Bytes>) -> Result<Option<Finished>> {
-        let fresh = Self::new_writer(&self.spec);
+        let fresh = self.spec.writer();
         let mut writer = std::mem::replace(&mut self.writer, fresh);
         for tombstone in self.tombstones.clip(&self.low, high.map(|bound| &bound[..])).list() {
             writer.add_tombstone(&tombstone.start, &tombstone.end, tombstone.seqno);

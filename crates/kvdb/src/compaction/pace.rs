@@ -19,7 +19,7 @@ pub(crate) trait Pace: Send + Sync {
 
 /// Adds small amounts up before it tells the pace.
 pub(super) struct Meter {
-    /// `None`: nobody minds.
+    /// `None`: the merge is not slowed.
     pace: Option<Arc<dyn Pace>>,
     bytes: u64,
 }

@@ -19,7 +19,7 @@ use super::pace::PacedRecords;
 use crate::format::{RecordIter, TupleEntry};
 use crate::iter::{CompactionIter, MergingIter, run_records, surviving_tombstones};
 use crate::memtable::TombstoneSet;
-use crate::run::{Access, Index, Piece};
+use crate::table::{Access, Index, Piece};
 use crate::version::Run;
 
 /// One tuple block of one input, and the index that it is in.
@@ -226,7 +226,7 @@ struct Stretches<'a> {
 }
 
 impl Stretches<'_> {
-    /// The next one, and whether blocks before it are to be copied: where there are none, nobody looks for them, since
+    /// The next one, and whether blocks before it are to be copied: where there are none, they are not looked for, since
     /// each look reads what is stitched next.
     fn next(&mut self) -> Result<Option<(Stretch, bool)>> {
         loop {

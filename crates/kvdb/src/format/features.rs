@@ -12,7 +12,8 @@ pub const FORMAT_VERSION_PLAIN: u32 = 1;
 pub const FORMAT_VERSION: u32 = ANNOUNCED[ANNOUNCED.len() - 1].0;
 
 /// Which version announces what, ascending.
-const ANNOUNCED: [(u32, Feature); 3] = [(2, Feature::Packed), (3, Feature::Patches), (4, Feature::Bound)];
+const ANNOUNCED: [(u32, Feature); 4] =
+    [(2, Feature::Packed), (3, Feature::Patches), (4, Feature::Bound), (5, Feature::Steps)];
 
 /// Something that a store of the first version does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub enum Feature {
     Patches,
     /// The journal refers to blocks in their final place. It does not when it is empty.
     Bound,
+    /// The manifest records merges under way, and replaces pieces. It stays for good.
+    Steps,
 }
 
 impl Feature {
@@ -92,6 +95,9 @@ mod tests {
         assert_eq!([none, packed, patches, all, bound].map(Features::version), [1, 2, 3, 3, 4]);
         assert_eq!([1, 2, 3].map(Features::announced_by), [none, packed, all]);
         assert_eq!(Features::announced_by(4), all.with(Feature::Bound));
+        let steps = none.with(Feature::Steps);
+        assert_eq!(steps.version(), 5);
+        assert_eq!(Features::announced_by(5), Features::announced_by(4).with(Feature::Steps));
         assert_eq!(all.without(Feature::Patches), packed);
         assert_eq!(patches.without(Feature::Patches).version(), FORMAT_VERSION_PLAIN);
         assert!(ANNOUNCED.windows(2).all(|pair| pair[0].0 < pair[1].0));

@@ -6,6 +6,7 @@
 mod codec;
 mod crc;
 mod features;
+mod frame;
 mod packing;
 mod piece_desc;
 mod piece_meta;
@@ -18,6 +19,7 @@ mod varint;
 pub use codec::{DecodeError, Decoder, Sink, varint_len};
 pub use crc::{Crc32c, crc32c};
 pub use features::{FORMAT_VERSION, FORMAT_VERSION_PLAIN, Feature, Features};
+pub(crate) use frame::{FRAME_HEADER_BYTES, FrameFields, FrameHeader, group_len, payload_crc};
 pub use packing::{Codec, Packer, unpack};
 pub use piece_desc::{PieceDesc, PieceId, ZoneUse};
 pub use piece_meta::{

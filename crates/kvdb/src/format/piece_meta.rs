@@ -495,7 +495,7 @@ pub fn decode_tombstones(bytes: &[u8]) -> Result<Vec<(Bytes, Bytes, Seqno)>, Dec
 }
 
 /// Key fingerprints, block by block: what the filter is built from, and what a stitched block
-/// brings along, so that nobody reads its keys.
+/// brings along, so that its keys are not read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fingerprints {
     /// Where the fingerprints of each block end in `values`.

@@ -1,7 +1,7 @@
 //! The superblock: the root of the store, in two slots at the start of the device.
 //!
 //! Invariants: a write goes to the slot that does not hold the current content, and is flushed
-//! before the next one; so one slot is always whole. Whoever changes the manifest's zones writes
+//! before the next one; so one slot is always whole. A change of the manifest's zones must write
 //! *both* slots before the old zones are given away: then each slot alone is enough, and rot in
 //! one of them costs nothing. Layout: `docs/FORMAT.md`, "Superblock".
 

@@ -23,7 +23,7 @@ use crate::{
 
 /// What may be dropped.
 #[derive(Debug, Clone)]
-pub struct KeepRules {
+pub(crate) struct KeepRules {
     /// Seqnos that readers are pinned on, ascending.
     pub boundaries: Vec<Seqno>,
     /// Nothing older than the inputs exists for these keys.
@@ -43,7 +43,7 @@ impl KeepRules {
 
 /// A record that a merge must write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// User key; records of one key share it.
     pub key: Bytes,
     /// Commit number.
@@ -74,7 +74,7 @@ struct Stripe {
 }
 
 /// Walks forward over the records that must be kept. Holds what is kept of one key.
-pub struct CompactionIter {
+pub(crate) struct CompactionIter {
     records: Box<dyn RecordIter>,
     tombstones: LayerTombstones,
     rules: KeepRules,
@@ -83,7 +83,7 @@ pub struct CompactionIter {
 
 impl CompactionIter {
     /// A walk over `records` under all range `tombstones` of the inputs. Stands nowhere.
-    pub fn new(
+    pub(crate) fn new(
         records: Box<dyn RecordIter>,
         tombstones: impl IntoIterator<Item = Arc<TombstoneSet>>,
         rules: KeepRules,
@@ -96,7 +96,7 @@ impl CompactionIter {
     ///
     /// # Errors
     /// As [`RecordIter::seek`].
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+    pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.kept.clear();
         self.records.seek(key, Seqno::MAX)
     }
@@ -105,13 +105,13 @@ impl CompactionIter {
     ///
     /// # Errors
     /// As [`RecordIter::seek`].
-    pub fn first(&mut self) -> Result<()> {
+    pub(crate) fn first(&mut self) -> Result<()> {
         self.kept.clear();
         self.records.first()
     }
 
     /// The key that the walk comes to next, whether any of it will be kept or not.
-    pub fn peek_key(&self) -> Option<&[u8]> {
+    pub(crate) fn peek_key(&self) -> Option<&[u8]> {
         match self.kept.front() {
             Some(kept) => Some(&kept.key),
             None => self.records.record().map(|record| record.key),
@@ -122,7 +122,7 @@ impl CompactionIter {
     ///
     /// # Errors
     /// I/O errors and corruption, also of merge operands.
-    pub fn next_kept(&mut self) -> Result<Option<Kept>> {
+    pub(crate) fn next_kept(&mut self) -> Result<Option<Kept>> {
         while self.kept.is_empty() {
             let Some(record) = self.records.record() else { return Ok(None) };
             let (key, seqno, kind) = (Bytes::copy_from_slice(record.key), record.seqno, record.kind);
@@ -253,7 +253,7 @@ fn push_operand(
 
 /// The range tombstones that a merge must keep of its inputs: over each key and per stripe the
 /// newest, and at the bottom none in the oldest stripe. Touching parts are put together again.
-pub fn surviving_tombstones(tombstones: &TombstoneSet, rules: &KeepRules) -> TombstoneSet {
+pub(crate) fn surviving_tombstones(tombstones: &TombstoneSet, rules: &KeepRules) -> TombstoneSet {
     let mut list: Vec<RangeTombstone> = Vec::new();
     let mut last_part: HashMap<Seqno, usize> = HashMap::new();
     for fragment in tombstones.fragments() {

@@ -6,7 +6,7 @@ use kvfs_store::{Result, Seqno};
 use crate::format::{RecordIter, RecordRef};
 
 /// Sorted parts with disjoint keys, such as the pieces of a run.
-pub trait Parts: Send {
+pub(crate) trait Parts: Send {
     /// A walk over a part.
     type Walk: RecordIter;
 
@@ -27,7 +27,7 @@ pub trait Parts: Send {
 }
 
 /// A walk over parts, from a lower bound on. Holds one part open.
-pub struct ConcatIter<P: Parts> {
+pub(crate) struct ConcatIter<P: Parts> {
     parts: P,
     /// Records with smaller keys do not count.
     lower_bound: Bytes,
@@ -38,7 +38,7 @@ pub struct ConcatIter<P: Parts> {
 
 impl<P: Parts> ConcatIter<P> {
     /// Stands nowhere. Keys below `lower_bound` (empty: none) are left out.
-    pub fn new(parts: P, lower_bound: Bytes) -> Self {
+    pub(crate) fn new(parts: P, lower_bound: Bytes) -> Self {
         Self { parts, lower_bound, open: None, valid: false }
     }
 

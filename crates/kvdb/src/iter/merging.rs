@@ -30,7 +30,7 @@ fn head_of(key: &[u8]) -> Head {
 /// case that the same child goes on; a turn costs a seek in every child.
 ///
 /// No two children hold the same (key, seqno).
-pub struct MergingIter {
+pub(crate) struct MergingIter {
     children: Vec<Box<dyn RecordIter>>,
     /// How the key begins that each child stands on.
     heads: Vec<Head>,
@@ -41,13 +41,13 @@ pub struct MergingIter {
 
 impl MergingIter {
     /// Stands nowhere.
-    pub fn new(children: Vec<Box<dyn RecordIter>>) -> Self {
+    pub(crate) fn new(children: Vec<Box<dyn RecordIter>>) -> Self {
         let (heads, heap) = (vec![0; children.len()], Vec::with_capacity(children.len()));
         Self { children, heads, heap, direction: Direction::Forward }
     }
 
     /// Which child holds the current record.
-    pub fn current_child(&self) -> Option<usize> {
+    pub(crate) fn current_child(&self) -> Option<usize> {
         self.heap.first().copied()
     }
 
@@ -56,7 +56,7 @@ impl MergingIter {
     ///
     /// # Errors
     /// As [`RecordIter::seek`].
-    pub fn skip_to(&mut self, from: usize, key: &[u8]) -> Result<()> {
+    pub(crate) fn skip_to(&mut self, from: usize, key: &[u8]) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Forward);
         self.reposition(Direction::Forward, |at, child| {
             if at >= from && child.record().is_some_and(|record| record.key < key) {
@@ -71,7 +71,7 @@ impl MergingIter {
     ///
     /// # Errors
     /// As [`RecordIter::seek`].
-    pub fn skip_before(&mut self, from: usize, key: &[u8]) -> Result<()> {
+    pub(crate) fn skip_before(&mut self, from: usize, key: &[u8]) -> Result<()> {
         debug_assert_eq!(self.direction, Direction::Backward);
         self.reposition(Direction::Backward, |at, child| {
             if at >= from && child.record().is_some_and(|record| record.key >= key) {

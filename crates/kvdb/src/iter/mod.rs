@@ -14,11 +14,11 @@ mod merging;
 mod run;
 mod visible;
 
-pub use compaction::{CompactionIter, KeepRules, Kept, surviving_tombstones};
-pub use concat::{ConcatIter, Parts};
-pub use merging::MergingIter;
-pub use run::run_records;
-pub use visible::{OwnLayers, Source, VisibleCursor};
+pub(crate) use compaction::{CompactionIter, KeepRules, Kept, surviving_tombstones};
+pub(crate) use concat::{ConcatIter, Parts};
+pub(crate) use merging::MergingIter;
+pub(crate) use run::run_records;
+pub(crate) use visible::{OwnLayers, Source, VisibleCursor};
 
 #[cfg(test)]
 mod testing;

@@ -6,7 +6,7 @@ use kvfs_store::Result;
 
 use super::{ConcatIter, Parts};
 use crate::format::RecordIter;
-use crate::run::{Access, Piece, PieceIter};
+use crate::table::{Access, Piece, PieceIter};
 use crate::version::Run;
 
 /// The pieces of a run, as parts of one walk.
@@ -36,7 +36,7 @@ impl Parts for Pieces {
 }
 
 /// Walks the records of `run` at or above its lower bound; keeps its pieces alive.
-pub fn run_records(run: &Run, access: Access) -> Box<dyn RecordIter> {
+pub(crate) fn run_records(run: &Run, access: Access) -> Box<dyn RecordIter> {
     let pieces = Pieces { pieces: run.pieces.clone(), access };
     Box::new(ConcatIter::new(pieces, run.lower_bound.clone()))
 }

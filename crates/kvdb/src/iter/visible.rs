@@ -21,15 +21,15 @@ const VERSION_STEPS_MAX: usize = 8;
 const HIDDEN_KEYS_MAX: usize = 4;
 
 /// The private layers of a transaction, which lie above all others.
-pub struct OwnLayers {
-    /// Newest first. All seqnos are above those of the layers that everybody sees.
+pub(crate) struct OwnLayers {
+    /// Newest first. All seqnos are above those of the layers that all readers see.
     pub sources: Vec<Source>,
     /// The newest seqno that counts in them.
     pub limit: Seqno,
 }
 
 /// One layer of a keyspace: records and range tombstones.
-pub struct Source {
+pub(crate) struct Source {
     /// Point records.
     pub records: Box<dyn RecordIter>,
     /// Range tombstones of the same layer, as any number of sets.
@@ -53,7 +53,7 @@ enum Place {
 ///
 /// A step costs O(log k) comparisons for k layers, plus the versions that it passes. Stretches that
 /// a newer layer has range-deleted are jumped over in the older layers.
-pub struct VisibleCursor {
+pub(crate) struct VisibleCursor {
     records: MergingIter,
     tombstones: Vec<LayerTombstones>,
     has_tombstones: bool,
@@ -88,7 +88,7 @@ struct Resolved {
 impl VisibleCursor {
     /// As [`VisibleCursor::through`], for a reader without layers of its own.
     #[cfg(test)]
-    pub fn new(
+    pub(crate) fn new(
         sources: Vec<Source>,
         snapshot: Seqno,
         range: KeyRange,
@@ -101,7 +101,7 @@ impl VisibleCursor {
 
     /// A fresh cursor over `range` of the layers `sources`, newest first, for the reader that owns the private
     /// layers `own`. `guard` is dropped with it.
-    pub fn through(
+    pub(crate) fn through(
         own: OwnLayers,
         sources: Vec<Source>,
         snapshot: Seqno,

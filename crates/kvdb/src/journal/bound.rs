@@ -8,7 +8,7 @@ use kvfs_store::{BLOCK_BYTES, Op, Result, StoreError};
 
 use super::codec::Read;
 use crate::format::crc32c;
-use crate::zone::Place;
+use crate::space::Place;
 
 /// Puts the bound blocks of a batch into its operations, as far as `find` has them. Says how many operations lack theirs.
 ///

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, NOTE_LEN_MAX, Op, Seqno, TxnId};
 
 use crate::format::{DecodeError, Decoder, Extent, SECTOR_BYTES, Sink};
-use crate::zone::{Bindings, Place};
+use crate::space::{Bindings, Place};
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
@@ -50,7 +50,7 @@ const COPY_LEN_MAX: usize = 4096;
 
 /// What is remembered of a commit that can be taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommitNote {
+pub(crate) struct CommitNote {
     /// When it was (nanoseconds since 1970).
     pub committed: u64,
     /// The store does not read it; at most [`NOTE_LEN_MAX`] bytes.
@@ -59,7 +59,7 @@ pub struct CommitNote {
 
 /// Whose commit a batch is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommitMark {
+pub(crate) struct CommitMark {
     /// The transaction.
     pub txn: TxnId,
     /// `None`: it can't be taken back.
@@ -68,7 +68,7 @@ pub struct CommitMark {
 
 /// The commit of a transaction whose operations are in runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpilledCommit {
+pub(crate) struct SpilledCommit {
     /// The transaction.
     pub txn: TxnId,
     /// `None`: it can't be taken back.
@@ -81,7 +81,7 @@ pub struct SpilledCommit {
 
 /// A batch on its way into the journal.
 #[derive(Clone, Copy)]
-pub struct Record<'a> {
+pub(crate) struct Record<'a> {
     /// The operations.
     pub batch: &'a Batch,
     /// Those whose blocks have a place of their own: the journal writes them there before it writes the group.

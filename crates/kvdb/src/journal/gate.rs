@@ -18,14 +18,14 @@ pub(super) enum Wake {
     TimeOver,
 }
 
-/// Whom a gate lets through.
+/// Which clients a gate lets through.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Pass {
     #[default]
-    Nobody,
-    /// Whoever comes first, to look.
+    Closed,
+    /// The first client that comes, to look.
     One,
-    /// Everybody, for good.
+    /// All clients, for good.
     All(Wake),
 }
 
@@ -33,9 +33,9 @@ pub(super) enum Pass {
 pub(super) trait Gate: Send + Sync {
     /// Returns when the gate lets this client through, or after so much time.
     fn wait(&self, at_most: Option<Duration>) -> Wake;
-    /// Lets one of those who wait, or come to, look.
+    /// Lets one of the clients that wait, or come to, look.
     fn call_one(&self);
-    /// Lets everybody through, now and later.
+    /// Lets all clients through, now and later.
     fn open(&self, wake: Wake);
 }
 
@@ -47,11 +47,11 @@ impl<M: Monitor<Pass>> Gate for M {
             match *pass {
                 Pass::All(wake) => return wake,
                 Pass::One => {
-                    *pass = Pass::Nobody;
+                    *pass = Pass::Closed;
                     return Wake::Look;
                 }
-                Pass::Nobody if is_over => return Wake::TimeOver,
-                Pass::Nobody => {}
+                Pass::Closed if is_over => return Wake::TimeOver,
+                Pass::Closed => {}
             }
             (pass, is_over) = match at_most {
                 Some(time) => self.wait_at_most(pass, time),
@@ -62,7 +62,7 @@ impl<M: Monitor<Pass>> Gate for M {
 
     fn call_one(&self) {
         let mut pass = self.lock();
-        if *pass == Pass::Nobody {
+        if *pass == Pass::Closed {
             *pass = Pass::One;
         }
         drop(pass);

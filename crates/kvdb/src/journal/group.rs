@@ -10,13 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Op, Seqno};
+use zerocopy::IntoBytes;
 
 use super::JournalArea;
 use super::codec::Record;
-use super::header::{HEADER_BYTES, Header, group_len};
+use super::header::{GroupFields, Header};
 use crate::cache::{Accountant, Charge, Pool};
-use crate::format::{Crc32c, Sink};
-use crate::zone::Bound;
+use crate::format::{Crc32c, FRAME_HEADER_BYTES as HEADER_BYTES, Sink, group_len};
+use crate::space::Bound;
 
 /// Size of a chunk, and so of a device write (bytes).
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
@@ -38,7 +39,7 @@ pub(super) struct Group {
     chunks: Vec<Chunk>,
     /// Chunks for groups to come.
     spare: Vec<Chunk>,
-    /// Who is told of chunks, if anybody.
+    /// Is told of chunks, if it is there.
     accountant: Option<Arc<Accountant>>,
     /// Blocks that are written, in their place, before the group is.
     bound: Vec<(Bytes, Arc<Bound>)>,
@@ -168,16 +169,16 @@ impl Group {
             let to = CHUNK_BYTES.min(self.len - index * CHUNK_BYTES);
             crc.update(&chunk.buf.as_ref()[from..to]);
         }
-        let header = Header {
-            payload_crc: crc.finish(),
-            payload_len: (self.len - HEADER_BYTES) as u32,
-            lsn: self.lsn,
-            epoch,
-            flushed_before,
-            first_seqno: self.first_seqno,
-            batches: self.batches,
+        let fields = GroupFields {
+            lsn: self.lsn.into(),
+            epoch: epoch.into(),
+            flushed_before: flushed_before.into(),
+            first_seqno: self.first_seqno.into(),
+            batches: self.batches.into(),
+            reserved: [0; 12],
         };
-        self.chunks[0].buf.as_mut()[..HEADER_BYTES].copy_from_slice(&header.encode(salt));
+        let header = Header::new(fields, self.len - HEADER_BYTES, crc.finish(), salt);
+        self.chunks[0].buf.as_mut()[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     }
 }
 

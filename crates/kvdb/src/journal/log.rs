@@ -1,10 +1,10 @@
-//! Group commit: appending, and the leader that writes and flushes for all who wait.
+//! Group commit: appending, and the leader that writes and flushes for all that wait.
 //!
 //! Two roles, each held by one thread at a time and neither with the lock held during I/O. The
 //! *writer* takes the open group and writes it. The *leader* of a sync writes the open group and
 //! then flushes; threads that come meanwhile gather for the next flush, which one of them leads. A
 //! writer may work while a flush is under way: the flush then counts only for what had been written
-//! before it began. Whether those who have gathered wait for more says [`Patience`]; then the last
+//! before it began. Whether the clients that have gathered wait for more says [`GroupCommitDelay`]; then the last
 //! one leads, or the first one when the time is over.
 
 use std::sync::Arc;
@@ -14,28 +14,29 @@ use kvfs_device::Device;
 use kvfs_store::clock::Clock;
 use kvfs_store::{Result, Seqno, StoreError};
 
+use super::allocation::Allocation;
 use super::codec::{Entry, encode, encoded_len_max};
 use super::gate::{Gate, Wake};
 use super::group::Group;
-use super::header::{HEADER_BYTES, group_len};
+use super::group_commit_delay::GroupCommitDelay;
 use super::monitor::Monitor;
-use super::patience::Patience;
-use super::{AppendError, Appended, JournalArea, JournalStats, Lsn};
+use super::{AppendError, Appended, JournalArea, JournalStats, Lsn, Room};
 use crate::cache::Accountant;
+use crate::format::{FRAME_HEADER_BYTES as HEADER_BYTES, group_len};
 
 /// An open group of this length is due to be written, unless a write is under way.
 const WRITE_LEN: usize = 1 << 20;
 /// An open group of this length makes appending wait for the write that is under way.
 const WAIT_LEN: usize = 4 << 20;
 
-/// Who waits for the end of the same flush.
+/// Clients that wait for the end of the same flush.
 #[derive(Default)]
 struct Clients {
-    /// Those who have come; some may be on their way to the gate.
+    /// Clients that have come; some may be on their way to the gate.
     count: u32,
-    /// Somebody waits at the gate whose time is limited.
+    /// A client waits at the gate whose time is limited.
     is_timed: bool,
-    /// Only where somebody has to wait.
+    /// Only where a client has to wait.
     gate: Option<Arc<dyn Gate>>,
 }
 
@@ -73,21 +74,22 @@ pub(super) struct State {
     is_writing: bool,
     /// Where the group begins that was last said to be due: said once.
     said_due: Option<u64>,
-    /// Threads that wait until nobody writes.
+    /// Threads that wait until no thread writes.
     writers_waiting: u32,
-    /// Somebody leads; he may still be waiting for another one's write.
+    /// There is a leader; it may still be waiting for the write of another one.
     is_led: bool,
     flight: Option<Flight>,
     /// For the flush after that: what they want to be durable is behind its end.
     gathering: Clients,
-    pub(super) patience: Patience,
+    pub(super) delay: GroupCommitDelay,
     failed: Option<Arc<str>>,
+    allocation: Allocation,
     stats: JournalStats,
 }
 
 impl State {
-    /// The log is empty from `head` on; everything before it, up to `seqno`, is durable.
-    pub(super) fn new(tail: Lsn, head: Lsn, seqno: Seqno) -> Self {
+    /// The log in `area` is empty from `head` on; everything before it, up to `seqno`, is durable.
+    pub(super) fn new(area: &JournalArea, tail: Lsn, head: Lsn, seqno: Seqno) -> Self {
         Self {
             open: Group::new(head.0),
             tail: tail.0,
@@ -100,8 +102,9 @@ impl State {
             is_led: false,
             flight: None,
             gathering: Clients::default(),
-            patience: Patience::default(),
+            delay: GroupCommitDelay::default(),
             failed: None,
+            allocation: Allocation::new(area, head.0),
             stats: JournalStats::default(),
         }
     }
@@ -115,6 +118,7 @@ impl State {
         self.durable.0
     }
 
+    #[cfg(test)]
     pub(super) fn appended_seqno(&self) -> Seqno {
         self.appended
     }
@@ -125,6 +129,10 @@ impl State {
 
     pub(super) fn head(&self) -> u64 {
         self.open.lsn
+    }
+
+    pub(super) fn room(&self) -> Room {
+        Room { head: Lsn(self.open.lsn), tail: Lsn(self.tail), end: Lsn(self.allocation.end()) }
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
@@ -142,7 +150,7 @@ impl State {
         }
     }
 
-    /// Those who wait with one that wants `seqno` to be durable, which it is not.
+    /// The clients that wait with one that wants `seqno` to be durable, which it is not.
     fn clients_of(&mut self, seqno: Seqno) -> &mut Clients {
         match &mut self.flight {
             Some(flight) if seqno <= flight.seqno => &mut flight.clients,
@@ -154,7 +162,7 @@ impl State {
         if self.is_led {
             return Turn::Wait(None);
         }
-        match self.patience.wait(self.gathering.count, now()) {
+        match self.delay.wait(self.gathering.count, now()) {
             None => Turn::Lead,
             Some(_) if self.gathering.is_timed => Turn::Wait(None),
             Some(time) => {
@@ -170,15 +178,16 @@ impl State {
         if !self.is_led {
             self.gathering.is_timed = false;
             if wake == Wake::TimeOver {
-                self.patience.note_time_over(self.gathering.count);
+                self.delay.note_time_over(self.gathering.count);
             }
         }
     }
 
-    /// Whether the open group has become due just now.
+    /// Whether the open group has become due just now, or the next part of the area.
     fn becomes_due(&mut self) -> bool {
         let is_due = self.open.bytes() >= WRITE_LEN && !self.is_writing;
-        is_due && self.said_due.replace(self.open.lsn) != Some(self.open.lsn)
+        let is_short = self.allocation.becomes_short(self.open.end(), self.tail);
+        (is_due && self.said_due.replace(self.open.lsn) != Some(self.open.lsn)) || is_short
     }
 
     fn fail(&mut self, what: &str, error: &std::io::Error) {
@@ -194,6 +203,8 @@ pub(super) struct Log<M> {
     epoch: u64,
     clock: Arc<dyn Clock>,
     state: M,
+    /// Held while a part of the area is allocated; taken before `state`.
+    allocating: parking_lot::Mutex<()>,
 }
 
 impl<M: Monitor<State>> Log<M> {
@@ -204,7 +215,7 @@ impl<M: Monitor<State>> Log<M> {
         clock: Arc<dyn Clock>,
         state: State,
     ) -> Self {
-        Self { device, area, epoch, clock, state: M::new(state) }
+        Self { device, area, epoch, clock, state: M::new(state), allocating: parking_lot::Mutex::new(()) }
     }
 
     pub(super) fn area(&self) -> JournalArea {
@@ -232,12 +243,12 @@ impl<M: Monitor<State>> Log<M> {
         loop {
             state.check()?;
             let end = state.open.lsn + group_len((state.open.len() + len_max) as u64);
-            let fits = end - state.tail <= self.area.len;
+            let fits = end - state.tail <= self.area.len && end <= state.allocation.end();
             if fits && (state.open.is_empty() || state.open.bytes() + bytes <= WAIT_LEN) {
                 break;
             }
             if state.open.is_empty() {
-                return Err(AppendError::AreaFull);
+                return Err(AppendError::AreaFull(state.room()));
             }
             // Also when the area is full: what the caller can retire ends where the open group
             // begins, so an open group must not stand in the way of a batch that fits alone.
@@ -292,7 +303,7 @@ impl<M: Monitor<State>> Log<M> {
         }
     }
 
-    /// Writes the open group and flushes, for everybody who appended before the write began.
+    /// Writes the open group and flushes, for every writer that appended before the write began.
     fn lead<'a>(&'a self, mut state: M::Guard<'a>) -> M::Guard<'a> {
         let begun = self.clock.monotonic();
         state.is_led = true;
@@ -307,7 +318,7 @@ impl<M: Monitor<State>> Log<M> {
             state = self.state.lock();
             match result {
                 Ok(()) => {
-                    state.durable = target;
+                    state.durable = state.durable.max(target);
                     state.stats.flushes += 1;
                 }
                 Err(error) => state.fail("flushing the journal", &error),
@@ -322,7 +333,7 @@ impl<M: Monitor<State>> Log<M> {
         state.is_led = false;
         let Some(Flight { seqno, clients }) = state.flight.take() else { return };
         let (now, waiting) = (self.clock.monotonic(), state.gathering.count);
-        state.patience.note_flush(now, now.saturating_sub(begun), clients.count, waiting);
+        state.delay.note_flush(now, now.saturating_sub(begun), clients.count, waiting);
         let wake = if state.durable.0 >= seqno { Wake::Done } else { Wake::Look };
         let (next, has_failed) = (state.gathering.gate.clone(), state.failed.is_some());
         drop(state);
@@ -368,7 +379,7 @@ impl<M: Monitor<State>> Log<M> {
             }
             Err(error) => {
                 state.fail(&format!("writing the journal at position {}", group.lsn), &error);
-                // Who was to lead next may not come to it now.
+                // The client that was to lead next may not come to it now.
                 state.gathering.open(Wake::Look);
             }
         }
@@ -376,6 +387,49 @@ impl<M: Monitor<State>> Log<M> {
             self.state.notify_all();
         }
         state
+    }
+
+    /// Allocates the next part of the area; false: it is allocated as far as its oldest group allows.
+    pub(super) fn allocate_part(&self) -> std::io::Result<bool> {
+        let _one_at_a_time = self.allocating.lock();
+        let part = self.read(|state| state.allocation.next_part(state.tail));
+        let Some(part) = part else { return Ok(false) };
+        let len = (part.end - part.start) as usize;
+        self.area.for_each_stretch(part.start, len, |addr, range| {
+            self.device.allocate(addr, range.len() as u64)
+        })?;
+        self.state.lock().allocation.extend_to(part.end);
+        Ok(true)
+    }
+
+    /// Whether the log is close to the end of what is allocated.
+    pub(super) fn is_short(&self) -> bool {
+        self.read(|state| state.allocation.is_short(state.open.end(), state.tail))
+    }
+
+    /// Where the log can begin anew, at the start of the area, when it holds nothing.
+    pub(super) fn next_start(&self) -> Option<Lsn> {
+        let state = self.wait_for_writer(self.state.lock());
+        let head = state.open.lsn;
+        let is_empty = state.open.is_empty() && state.tail == head;
+        (is_empty && !head.is_multiple_of(self.area.len)).then(|| Lsn(head.next_multiple_of(self.area.len)))
+    }
+
+    pub(super) fn restart(&self, start: Lsn) {
+        let _one_at_a_time = self.allocating.lock();
+        let mut state = self.state.lock();
+        assert!(
+            state.open.is_empty()
+                && state.tail == state.open.lsn
+                && start.0 > state.tail
+                && !state.is_writing,
+            "only an empty log begins anew"
+        );
+        state.open.lsn = start.0;
+        state.tail = start.0;
+        state.written.1 = start.0;
+        state.durable = (state.appended, start.0);
+        state.allocation.restart(start.0);
     }
 
     pub(super) fn retire(&self, tail: Lsn) {

@@ -1,7 +1,7 @@
 //! The journal: a circular write-ahead log over a fixed area, with group commit.
 //!
 //! Purpose: a batch is appended to the open group in memory; a group goes to the device in one
-//! piece when somebody syncs or when it has grown large, and one flush serves everybody who waits.
+//! piece when a client syncs or when it has grown large, and one flush serves all clients that wait.
 //! Recovery replays the groups from the tail to the first one that does not verify. Layout:
 //! `docs/FORMAT.md`, "Journal". (Journal with periodic commit: TableFS 3.2; group commit is future
 //! work of the KVFS thesis.)
@@ -18,14 +18,15 @@
 //! * the blocks that a group binds are written before the group: a flush that covers it covers them;
 //! * after a failed write or flush every append and sync fails until the store is opened again.
 
+mod allocation;
 mod bound;
 mod codec;
 mod gate;
 mod group;
+mod group_commit_delay;
 mod header;
 mod log;
 mod monitor;
-mod patience;
 mod recovery;
 pub(crate) mod salvage;
 
@@ -36,36 +37,62 @@ use kvfs_store::clock::Clock;
 use kvfs_store::{Result, Seqno, StoreError};
 
 use crate::cache::Accountant;
-use crate::format::Superblock;
+use crate::format::{FRAME_HEADER_BYTES, Superblock, group_len};
 use codec::Entry;
-pub use codec::{CommitMark, CommitNote, Record, SpilledCommit};
+pub(crate) use codec::{CommitMark, CommitNote, Record, SpilledCommit};
 use log::{Log, State};
 use monitor::Waking;
-pub use recovery::{Recovered, Replayed};
+pub(crate) use recovery::{Recovered, Replayed};
+
+/// Reads every record of a group's payload; the records come to no more than the payload holds.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_payload(payload: &bytes::Bytes) {
+    let mut reader = codec::BatchReader::new(payload);
+    while let Ok(Some(read)) = reader.next() {
+        let bytes: usize = read.ops.iter().map(kvfs_store::Op::payload_bytes).sum();
+        let crcs: usize = read.places.iter().map(|(_, place)| place.crcs.len()).sum();
+        assert!(bytes + 4 * crcs <= payload.len(), "a record holds more than its payload");
+    }
+}
+
+/// The payload of a group with one record.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn payload_of(batch: &kvfs_store::Batch) -> Vec<u8> {
+    let mut payload = Vec::new();
+    codec::encode(
+        1,
+        Entry::Batch(Record { batch, bindings: &crate::space::Bindings::default(), mark: None }),
+        &mut payload,
+    );
+    payload
+}
 
 /// A place in the journal's endless stream (bytes from its beginning).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Lsn(pub u64);
+pub(crate) struct Lsn(pub u64);
 
 /// Where the journal lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JournalArea {
+pub(crate) struct JournalArea {
     /// Device address of its first byte.
     pub addr: u64,
     /// Length (bytes), a multiple of 4096.
     pub len: u64,
     /// What the checksums start with; see [`Superblock::salt`].
     pub salt: u32,
+    /// It is allocated in parts of so many bytes, each before the log enters it.
+    pub part_bytes: u64,
 }
 
 impl JournalArea {
     /// The area that the superblock names.
-    pub fn of(superblock: &Superblock) -> Self {
+    pub(crate) fn of(superblock: &Superblock) -> Self {
         let zone_bytes = u64::from(superblock.zone_bytes);
         Self {
             addr: u64::from(superblock.journal_first.0) * zone_bytes,
             len: u64::from(superblock.journal_zones) * zone_bytes,
             salt: superblock.salt(),
+            part_bytes: JOURNAL_PART_BYTES,
         }
     }
 
@@ -90,20 +117,39 @@ impl JournalArea {
 
 /// A batch that was appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Appended {
+pub(crate) struct Appended {
     /// Where the open group begins that took it.
     pub lsn: Lsn,
-    /// That group has just passed 1 MiB: somebody should call [`Journal::write_out`] soon. Said once per group, to
-    /// nobody while a write is under way. Who appends need not wait for it: from 4 MiB on appending waits itself.
+    /// That group has just passed 1 MiB: a thread should call [`Journal::write_out`] soon. Said once per group, and
+    /// not while a write is under way. The writer need not wait for it: from 4 MiB on appending waits itself.
     pub is_due: bool,
+}
+
+/// What an append finds room by, at one moment. Each of its places only ever moves on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// See [`Journal::head`].
+    pub head: Lsn,
+    /// See [`Journal::tail`].
+    pub tail: Lsn,
+    /// The area has its space up to here.
+    pub end: Lsn,
+}
+
+impl Room {
+    /// Whether the log is empty and begins at the start of its area: then only more of the area makes more room.
+    pub(crate) fn is_whole(&self, area_bytes: u64) -> bool {
+        self.head == self.tail && self.head.0.is_multiple_of(area_bytes)
+    }
 }
 
 /// Why a batch was not appended.
 #[derive(Debug, thiserror::Error)]
-pub enum AppendError {
-    /// The area is full: flush memtables and [`Journal::retire`] what they held, then try again.
+pub(crate) enum AppendError {
+    /// The area is full as far as it has its space: flush memtables and [`Journal::retire`] what they held, then try
+    /// again.
     #[error("the journal area is full")]
-    AreaFull,
+    AreaFull(Room),
     /// Anything else; nothing was appended, unless the journal has failed for good.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -111,7 +157,7 @@ pub enum AppendError {
 
 /// Counters since the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct JournalStats {
+pub(crate) struct JournalStats {
     /// Batches appended.
     pub batches: u64,
     /// Groups written.
@@ -125,23 +171,31 @@ pub struct JournalStats {
 }
 
 /// An open journal.
-pub struct Journal {
+pub(crate) struct Journal {
     log: Log<Waking<State>>,
 }
+
+/// The area is allocated in parts of so many bytes, unless told otherwise. A commit of a transaction that has not spilled fits
+/// the first one.
+pub(crate) const JOURNAL_PART_BYTES: u64 = 16 << 20;
 
 /// Zeros are written in pieces of so many bytes.
 const ZERO_BYTES: usize = 1 << 20;
 
 impl Journal {
-    /// Prepares the area of a new store: writes zeros, which also allocates it in a sparse file,
-    /// and flushes.
+    /// Prepares the area of a new store: makes the device as long where it can grow, writes zeros where it was that
+    /// long already, and flushes. What has been added is allocated when the log comes there.
     ///
     /// # Errors
-    /// I/O errors.
-    pub fn create(device: &dyn Device, area: JournalArea) -> Result<()> {
+    /// `Full` when the device can't grow; I/O errors.
+    pub(crate) fn create(device: &dyn Device, area: JournalArea) -> Result<()> {
         let zeros = AlignedBuf::zeroed(ZERO_BYTES);
         let mut addr = area.addr;
-        let end = area.addr + area.len;
+        let end = device.len_bytes().min(area.addr + area.len);
+        device.extend(area.addr + area.len).map_err(|error| match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::Unsupported => StoreError::Full,
+            _ => StoreError::io("making room for the journal", error),
+        })?;
         while addr < end {
             let len = (end - addr).min(zeros.len() as u64);
             device
@@ -159,7 +213,7 @@ impl Journal {
     ///
     /// # Errors
     /// I/O errors; `Corrupt` when a group that had been flushed is damaged; errors of `replay`.
-    pub fn open(
+    pub(crate) fn open(
         device: Arc<dyn Device>,
         area: JournalArea,
         epoch: u64,
@@ -169,13 +223,16 @@ impl Journal {
     ) -> Result<Self> {
         let recovered = recovery::replay(device.as_ref(), area, epoch, (tail, flushed), replay)?;
         recovery::wipe_remains(device.as_ref(), area, &recovered)?;
-        let state = State::new(tail, recovered.head, recovered.last_seqno);
-        Ok(Self { log: Log::new(device, area, epoch, clock, state) })
+        let state = State::new(&area, tail, recovered.head, recovered.last_seqno);
+        let journal = Self { log: Log::new(device, area, epoch, clock, state) };
+        // Without space the store opens all the same: writes make some, or are refused.
+        journal.allocate_ahead();
+        Ok(journal)
     }
 
     /// Counts the memory of its groups, written and to come, from now on (the pool of buffers).
     #[must_use]
-    pub fn charged_to(self, accountant: Arc<Accountant>) -> Self {
+    pub(crate) fn charged_to(self, accountant: Arc<Accountant>) -> Self {
         self.log.charge_to(accountant);
         self
     }
@@ -185,7 +242,7 @@ impl Journal {
     ///
     /// # Errors
     /// As [`Journal::open`].
-    pub fn replay(
+    pub(crate) fn replay(
         device: &dyn Device,
         area: JournalArea,
         epoch: u64,
@@ -201,7 +258,7 @@ impl Journal {
     ///
     /// # Errors
     /// The area is full; the batch can never fit; a failure, which is sticky.
-    pub fn append(&self, base: Seqno, record: Record<'_>) -> Result<Appended, AppendError> {
+    pub(crate) fn append(&self, base: Seqno, record: Record<'_>) -> Result<Appended, AppendError> {
         self.log.append(base, Entry::Batch(record))
     }
 
@@ -209,14 +266,18 @@ impl Journal {
     ///
     /// # Errors
     /// As [`Journal::append`].
-    pub fn append_spilled(&self, base: Seqno, commit: &SpilledCommit) -> Result<Appended, AppendError> {
+    pub(crate) fn append_spilled(
+        &self,
+        base: Seqno,
+        commit: &SpilledCommit,
+    ) -> Result<Appended, AppendError> {
         self.log.append(base, Entry::Spilled(commit))
     }
 
     /// Whether any batch of so many operations with so much payload fits the area, when that is empty.
-    pub fn holds(&self, ops: u64, payload_bytes: u64) -> bool {
-        let len = header::HEADER_BYTES as u64 + codec::encoded_len_max_of(ops, payload_bytes);
-        header::group_len(len) <= self.log.area().len
+    pub(crate) fn holds(&self, ops: u64, payload_bytes: u64) -> bool {
+        let len = FRAME_HEADER_BYTES as u64 + codec::encoded_len_max_of(ops, payload_bytes);
+        group_len(len) <= self.log.area().len
     }
 
     /// Returns when everything appended at or below `seqno` survives a power cut. The first of
@@ -224,7 +285,7 @@ impl Journal {
     ///
     /// # Errors
     /// `Failed`; sticky.
-    pub fn sync(&self, seqno: Seqno) -> Result<()> {
+    pub(crate) fn sync(&self, seqno: Seqno) -> Result<()> {
         self.log.sync(seqno)
     }
 
@@ -232,48 +293,90 @@ impl Journal {
     ///
     /// # Errors
     /// `Failed`; sticky.
-    pub fn write_out(&self) -> Result<()> {
+    pub(crate) fn write_out(&self) -> Result<()> {
         self.log.write_out()
     }
 
     /// Everything appended at or below this survives a power cut. 0 at first in an empty journal.
-    pub fn durable_seqno(&self) -> Seqno {
+    pub(crate) fn durable_seqno(&self) -> Seqno {
         self.log.read(State::durable_seqno)
     }
 
     /// The last seqno appended (or replayed); 0 if none.
-    pub fn appended_seqno(&self) -> Seqno {
+    #[cfg(test)]
+    pub(crate) fn appended_seqno(&self) -> Seqno {
         self.log.read(State::appended_seqno)
     }
 
     /// Where recovery would begin.
-    pub fn tail(&self) -> Lsn {
+    pub(crate) fn tail(&self) -> Lsn {
         self.log.read(|state| Lsn(state.tail()))
     }
 
+    /// What an append would find now.
+    pub(crate) fn room(&self) -> Room {
+        self.log.read(State::room)
+    }
+
     /// Where the open group begins: every batch appended from now on lies at or behind it.
-    pub fn head(&self) -> Lsn {
+    pub(crate) fn head(&self) -> Lsn {
         self.log.read(|state| Lsn(state.head()))
     }
 
     /// Bytes of the area that hold or await groups which are not retired.
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         self.log.read(State::used_bytes)
     }
 
     /// Length of the area (bytes).
-    pub fn area_bytes(&self) -> u64 {
+    pub(crate) fn area_bytes(&self) -> u64 {
         self.log.area().len
     }
 
+    /// Allocates the next part of the area, so that the log can go on; false: it is allocated as far as its oldest group
+    /// allows. Waits for the device.
+    ///
+    /// # Errors
+    /// I/O errors, `StorageFull` above all; never sticky.
+    pub(crate) fn allocate_part(&self) -> std::io::Result<bool> {
+        self.log.allocate_part()
+    }
+
+    /// As [`Journal::allocate_part`] when the log comes close to the end of what is allocated; a failure is left to the
+    /// append that needs the part.
+    pub(crate) fn allocate_ahead(&self) {
+        while self.log.is_short() {
+            match self.log.allocate_part() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "no space for the next part of the journal");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Where the log can begin anew, at the start of the area: `None` unless every group is retired and the log ends
+    /// elsewhere.
+    pub(crate) fn next_start(&self) -> Option<Lsn> {
+        self.log.next_start()
+    }
+
+    /// The log goes on at `start`, which [`Journal::next_start`] gave. The caller must have made it the manifest's tail,
+    /// durably, and have kept every append out since it asked.
+    pub(crate) fn restart(&self, start: Lsn) {
+        self.log.restart(start);
+    }
+
     /// Counters.
-    pub fn stats(&self) -> JournalStats {
+    pub(crate) fn stats(&self) -> JournalStats {
         self.log.read(State::stats)
     }
 
     /// The space before `tail` may be overwritten. Call it only when the manifest's new tail is
     /// durable. A tail before the present one changes nothing.
-    pub fn retire(&self, tail: Lsn) {
+    pub(crate) fn retire(&self, tail: Lsn) {
         self.log.retire(tail);
     }
 }

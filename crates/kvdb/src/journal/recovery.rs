@@ -22,17 +22,17 @@ use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Batch, Op, Result, Seqno, StoreError};
 
 use super::codec::{BatchReader, CommitMark, Read, SpilledCommit};
-use super::header::{HEADER_BYTES, Header};
+use super::header::Header;
 use super::{JournalArea, Lsn, bound};
-use crate::format::{Crc32c, SECTOR_BYTES};
-use crate::zone::{Bindings, Bound, Place, Zones};
+use crate::format::SECTOR_BYTES;
+use crate::space::{Bindings, Bound, Place, Zones};
 
 /// The journal is read ahead in pieces of so many bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 /// A batch as it comes out of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replayed {
+pub(crate) struct Replayed {
     /// Seqno of the first operation.
     pub base: Seqno,
     /// The operations.
@@ -49,7 +49,7 @@ pub struct Replayed {
 
 /// What recovery found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovered {
+pub(crate) struct Recovered {
     /// Where recovery began.
     pub tail: Lsn,
     /// The end of the log: the next group goes here.
@@ -90,8 +90,8 @@ pub(super) fn replay(
             each(Replayed::of(read, log.head))?;
         }
         log.head = Lsn(log.head.0 + header.group_len());
-        log.epoch = header.epoch;
-        log.flushed_before = log.flushed_before.max(Lsn(header.flushed_before));
+        log.epoch = header.epoch();
+        log.flushed_before = log.flushed_before.max(Lsn(header.fields.flushed_before.get()));
         log.groups += 1;
     }
     check_end(&mut reader, &mut log)?;
@@ -112,7 +112,7 @@ impl Replayed {
     ///
     /// # Errors
     /// `Corrupt` when they don't lie in data zones.
-    pub fn bindings(&self, zones: &Arc<Zones>) -> Result<Bindings> {
+    pub(crate) fn bindings(&self, zones: &Arc<Zones>) -> Result<Bindings> {
         let mut bindings = Bindings::default();
         for (op, place) in &self.places {
             if matches!(self.batch.ops().get(*op), Some(Op::PutBlocks { data, .. }) if !data.is_empty()) {
@@ -131,20 +131,17 @@ fn read_group(
 ) -> Result<Option<(Header, Vec<Read>)>> {
     let lsn = log.head.0;
     let Some(header) = reader.header(lsn)? else { return Ok(None) };
-    if header.epoch < log.epoch || lsn + header.group_len() > reader.end {
+    if header.epoch() < log.epoch || lsn + header.group_len() > reader.end {
         return Ok(None);
     }
-    if header.epoch >= epoch {
-        let detail =
-            format!("opening {} wrote it, and the superblock knows only those before {epoch}", header.epoch);
+    if header.epoch() >= epoch {
+        let detail = format!(
+            "opening {} wrote it, and the superblock knows only those before {epoch}",
+            header.epoch()
+        );
         return Err(StoreError::corrupt(place(log.head), detail));
     }
-    let payload = reader.payload(&header)?;
-    let mut crc = Crc32c::salted(reader.area.salt);
-    crc.update(&payload);
-    if crc.finish() != header.payload_crc {
-        return Ok(None);
-    }
+    let Some(payload) = header.payload(&reader.group(&header)?, reader.area.salt) else { return Ok(None) };
     let mut reads = batches(&header, &payload, log)?;
     for read in reads.iter_mut().filter(|read| read.base > flushed) {
         if bound::fetch(read, |place| bound::read_place(reader.device, place))? > 0 {
@@ -161,15 +158,16 @@ fn batches(header: &Header, payload: &Bytes, log: &Recovered) -> Result<Vec<Read
     let mut reads: Vec<Read> = Vec::new();
     let mut reader = BatchReader::new(payload);
     while let Some(read) = reader.next().map_err(|error| error.at(place(lsn)))? {
-        if read.base <= last_seqno || (reads.is_empty() && read.base != header.first_seqno) {
+        if read.base <= last_seqno || (reads.is_empty() && read.base != header.fields.first_seqno.get()) {
             let detail = format!("seqno {} follows {last_seqno}", read.base);
             return Err(StoreError::corrupt(place(lsn), detail));
         }
         last_seqno = read.last_seqno();
         reads.push(read);
     }
-    if reads.len() != header.batches as usize {
-        let detail = format!("{} batches instead of {}", reads.len(), header.batches);
+    let count = header.fields.batches.get();
+    if reads.len() != count as usize {
+        let detail = format!("{} batches instead of {count}", reads.len());
         return Err(StoreError::corrupt(place(lsn), detail));
     }
     Ok(reads)
@@ -180,11 +178,12 @@ fn batches(header: &Header, payload: &Bytes, log: &Recovered) -> Result<Vec<Read
 fn check_end(reader: &mut Reader<'_>, log: &mut Recovered) -> Result<()> {
     let mut lsn = log.head.0;
     while let Some(found) = reader.header_from(&mut lsn)? {
-        if found.epoch >= log.epoch && found.flushed_before > log.head.0 {
-            let detail = format!("a group that had been flushed is damaged: position {} tells so", found.lsn);
+        if found.epoch() >= log.epoch && found.fields.flushed_before.get() > log.head.0 {
+            let detail =
+                format!("a group that had been flushed is damaged: position {} tells so", found.lsn());
             return Err(StoreError::corrupt(place(log.head), detail));
         }
-        log.remains.push(found.lsn);
+        log.remains.push(found.lsn());
     }
     if log.flushed_before > log.head {
         let detail = format!("everything before position {} had been flushed", log.flushed_before.0);
@@ -244,14 +243,14 @@ impl<'a> Reader<'a> {
         }
         let salt = self.area.salt;
         let Some(header) = Header::decode(self.at(lsn)?, salt) else { return Ok(None) };
-        if header.lsn > lsn {
+        if header.lsn() > lsn {
             let detail = format!(
                 "position {} lies there, a lap ahead: the manifest is older than the journal",
-                header.lsn
+                header.lsn()
             );
             return Err(StoreError::corrupt(place(Lsn(lsn)), detail));
         }
-        Ok((header.lsn == lsn).then_some(header))
+        Ok((header.lsn() == lsn).then_some(header))
     }
 
     /// The first valid header at or behind `lsn`, which moves behind it.
@@ -266,15 +265,14 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
-    /// The payload of a group that ends within the lap, still unverified.
-    fn payload(&mut self, header: &Header) -> Result<Bytes> {
-        let range = HEADER_BYTES..HEADER_BYTES + header.payload_len as usize;
-        if let Some(payload) = self.at(header.lsn)?.get(range.clone()) {
-            return Ok(Bytes::copy_from_slice(payload));
+    /// The bytes of a group that ends within the lap, still unverified.
+    fn group(&mut self, header: &Header) -> Result<Bytes> {
+        if let Some(group) = self.at(header.lsn())?.get(..header.payload_range().end) {
+            return Ok(Bytes::copy_from_slice(group));
         }
         let mut buf = AlignedBuf::zeroed(header.group_len() as usize);
-        read_stretches(self.device, self.area, header.lsn, buf.as_mut())?;
-        Ok(Bytes::from_owner(buf).slice(range))
+        read_stretches(self.device, self.area, header.lsn(), buf.as_mut())?;
+        Ok(Bytes::from_owner(buf))
     }
 }
 

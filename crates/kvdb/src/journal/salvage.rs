@@ -8,18 +8,15 @@
 //! Thread safety: one thread; only reads.
 
 use bytes::Bytes;
-use kvfs_device::{AlignedBuf, Device, read_around};
+use kvfs_device::Device;
 use kvfs_store::{Batch, Result, Seqno};
 
 use super::codec::{BatchReader, Read};
-use super::header::{HEADER_BYTES, Header};
+use super::header::Header;
 use super::recovery::Replayed;
 use super::{JournalArea, Lsn, bound};
-use crate::format::{Crc32c, SECTOR_BYTES};
-use crate::zone::Place;
-
-/// The area is read so many bytes at a time.
-const WINDOW_BYTES: u64 = 1 << 20;
+use crate::salvage::SalvageStream;
+use crate::space::Place;
 
 /// What became of a damaged journal.
 pub(crate) struct SalvagedJournal {
@@ -46,12 +43,13 @@ pub(crate) fn salvage(
     is_tail_certain: bool,
     each: &mut dyn FnMut(Replayed) -> Result<()>,
 ) -> Result<SalvagedJournal> {
-    let mut headers = headers(device, area);
-    headers.sort_by_key(|header| header.lsn);
-    let newest = headers.last().map_or(tail.0, |header| header.lsn + header.group_len());
+    let stream = stream(device, area);
+    let mut headers = headers(&stream, area);
+    headers.sort_by_key(Header::lsn);
+    let newest = headers.last().map_or(tail.0, |header| header.lsn() + header.group_len());
     let oldest = newest.saturating_sub(area.len).max(tail.0);
-    headers.retain(|header| header.lsn >= oldest);
-    let start = headers.first().map(|header| header.lsn).filter(|_| !is_tail_certain);
+    headers.retain(|header| header.lsn() >= oldest);
+    let start = headers.first().map(Header::lsn).filter(|_| !is_tail_certain);
     let mut journal = SalvagedJournal {
         damaged_at: Lsn(start.unwrap_or(tail.0)),
         last_seqno: 0,
@@ -62,8 +60,14 @@ pub(crate) fn salvage(
     let mut is_broken = false;
     let mut epoch = 0;
     for header in headers {
-        let payload = payload(device, area, &header);
-        is_broken |= header.lsn != journal.damaged_at.0 || header.epoch < epoch || payload.is_none();
+        let payload = payload(&stream, area, &header);
+        let first_seqno = header.fields.first_seqno.get();
+        // A log that began anew left a gap, in which no operation is missing.
+        let begins_anew = header.lsn().is_multiple_of(area.len)
+            && header.lsn() > journal.damaged_at.0
+            && first_seqno == journal.last_seqno + 1;
+        let follows = header.lsn() == journal.damaged_at.0 || begins_anew;
+        is_broken |= !follows || header.epoch() < epoch || payload.is_none();
         let Some(mut reads) = payload.and_then(|payload| batches(&payload, journal.last_seqno)) else {
             is_broken = true;
             continue;
@@ -74,55 +78,39 @@ pub(crate) fn salvage(
             missing += bound::fetch(read, |place| Ok(bound::read_place(device, place).unwrap_or(None)))?;
         }
         is_broken |= is_tail_certain && missing > 0;
-        let lsn = Lsn(header.lsn);
+        let lsn = Lsn(header.lsn());
         if is_broken {
             let unflushed = reads.into_iter().filter(|read| read.base > flushed);
             journal.dropped.extend(unflushed.map(|read| Replayed::of(read, lsn).batch));
             continue;
         }
-        epoch = header.epoch;
+        epoch = header.epoch();
         journal.writes_missing += missing;
         for read in reads {
             journal.last_seqno = read.last_seqno();
             each(Replayed::of(read, lsn))?;
         }
-        journal.damaged_at = Lsn(header.lsn + header.group_len());
+        journal.damaged_at = Lsn(header.lsn() + header.group_len());
     }
     Ok(journal)
 }
 
-/// The header of every group that lies where it was written.
-fn headers(device: &dyn Device, area: JournalArea) -> Vec<Header> {
-    let mut headers = Vec::new();
-    let mut window = AlignedBuf::zeroed(WINDOW_BYTES.min(area.len) as usize);
-    let mut at = 0;
-    while at < area.len {
-        let len = (area.len - at).min(WINDOW_BYTES) as usize;
-        read_around(device, &mut window.as_mut()[..len], area.addr + at);
-        for (sector, index) in window.as_ref()[..len].chunks_exact(SECTOR_BYTES as usize).zip(0_u64..) {
-            let place = at + index * SECTOR_BYTES;
-            headers.extend(Header::decode(sector, area.salt).filter(|header| header.lsn % area.len == place));
-        }
-        at += len as u64;
-    }
-    headers
+/// The area as groups lie in it, twice: none that wraps is cut off.
+fn stream(device: &dyn Device, area: JournalArea) -> SalvageStream<'_> {
+    let lap = area.addr..area.addr + area.len;
+    SalvageStream::new(device, 0, [lap.clone(), lap])
 }
 
-fn payload(device: &dyn Device, area: JournalArea, header: &Header) -> Option<Bytes> {
-    let len = header.group_len();
-    if len > area.len {
-        return None;
-    }
-    let mut buf = AlignedBuf::zeroed(len as usize);
-    let read = area.for_each_stretch(header.lsn, buf.len(), |addr, range| {
-        read_around(device, &mut buf.as_mut()[range], addr);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    read.ok()?;
-    let payload = Bytes::from_owner(buf).slice(HEADER_BYTES..HEADER_BYTES + header.payload_len as usize);
-    let mut crc = Crc32c::salted(area.salt);
-    crc.update(&payload);
-    (crc.finish() == header.payload_crc).then_some(payload)
+/// The header of every group that lies where it was written.
+fn headers(stream: &SalvageStream<'_>, area: JournalArea) -> Vec<Header> {
+    let decode = |place: u64, sector: &[u8]| {
+        Header::decode(sector, area.salt).filter(|header| header.lsn() % area.len == place)
+    };
+    stream.frames(0..area.len, decode).map(|(_, header)| header).collect()
+}
+
+fn payload(stream: &SalvageStream<'_>, area: JournalArea, header: &Header) -> Option<Bytes> {
+    (header.group_len() <= area.len).then(|| stream.payload(header.lsn() % area.len, header, area.salt))?
 }
 
 /// All batches of a group, unless something is wrong with one.
@@ -141,7 +129,8 @@ fn batches(payload: &Bytes, mut last_seqno: Seqno) -> Option<Vec<Read>> {
 
 /// Where blocks may lie that the journal has bound and that are in no run yet: of every group that can still be read.
 pub(crate) fn places(device: &dyn Device, area: JournalArea, flushed: Seqno) -> Vec<Place> {
-    let payloads = headers(device, area).into_iter().filter_map(|header| payload(device, area, &header));
+    let stream = stream(device, area);
+    let payloads = headers(&stream, area).into_iter().filter_map(|header| payload(&stream, area, &header));
     let reads = payloads.filter_map(|payload| batches(&payload, 0)).flatten();
     reads.filter(|read| read.base > flushed).flat_map(|read| read.places).map(|(_, place)| place).collect()
 }

@@ -46,7 +46,7 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Memory for `layout`, which no other call has given or gives out; the caller writes it before he reads it.
+    /// Memory for `layout`, which no other call has given or gives out; the caller must write it before it reads it.
     pub(super) fn allocate(&self, layout: Layout) -> Given {
         assert!(layout.align() <= align_of::<Unit>(), "chunks are aligned for no more");
         let units = layout.size().div_ceil(size_of::<Unit>());
@@ -73,7 +73,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         for chunk in self.state.get_mut().chunks.drain(..) {
-            // SAFETY: it was leaked from a box of this type, once, and nobody uses it any more.
+            // SAFETY: it was leaked from a box of this type, once, and nothing uses it any more.
             drop(unsafe { Box::from_raw(chunk.as_ptr()) });
         }
     }

@@ -15,7 +15,7 @@ use super::{patch::Overlay, tombstones::TombstoneSet};
 
 /// What is known of one block of a [`BlockFill`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockState {
+pub(crate) enum BlockState {
     /// No layer has decided yet.
     Unknown,
     /// Present; its bytes are in the buffer (if there is one).
@@ -27,7 +27,7 @@ pub enum BlockState {
 /// A read of the blocks `first .. first + count` of `prefix` at one snapshot. Positions inside it
 /// are counted from 0.
 #[derive(Debug)]
-pub struct BlockFill<'a> {
+pub(crate) struct BlockFill<'a> {
     prefix: &'a [u8],
     first: u64,
     snapshot: Seqno,
@@ -43,20 +43,20 @@ pub struct BlockFill<'a> {
 
 impl<'a> BlockFill<'a> {
     /// A read into `buf`, whose length is a multiple of [`BLOCK_BYTES`].
-    pub fn new(prefix: &'a [u8], first: u64, snapshot: Seqno, buf: &'a mut [u8]) -> Self {
+    pub(crate) fn new(prefix: &'a [u8], first: u64, snapshot: Seqno, buf: &'a mut [u8]) -> Self {
         assert!(buf.len().is_multiple_of(BLOCK_BYTES), "the buffer holds whole blocks");
         let count = buf.len() / BLOCK_BYTES;
         Self { buf: Some(buf), ..Self::bases(prefix, first, count, snapshot) }
     }
 
     /// A question for presence only; no data is read.
-    pub fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
+    pub(crate) fn presence(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
         Self { do_patches_decide: true, ..Self::bases(prefix, first, count, snapshot) }
     }
 
-    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is who knows all
+    /// As [`Self::presence`], but a block that has nothing but patches stays undecided: the question is which caller knows all
     /// of it.
-    pub fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
+    pub(crate) fn bases(prefix: &'a [u8], first: u64, count: usize, snapshot: Seqno) -> Self {
         Self {
             prefix,
             first,
@@ -70,33 +70,33 @@ impl<'a> BlockFill<'a> {
     }
 
     /// What comes before the block number in the key.
-    pub fn prefix(&self) -> &'a [u8] {
+    pub(crate) fn prefix(&self) -> &'a [u8] {
         self.prefix
     }
 
     /// Block number at position 0.
-    pub fn first(&self) -> u64 {
+    pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
     /// Number of blocks.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.states.len()
     }
 
     /// The newest seqno that the read sees.
-    pub fn snapshot(&self) -> Seqno {
+    pub(crate) fn snapshot(&self) -> Seqno {
         self.snapshot
     }
 
     /// Goes on in layers of which an older state is read: everything newer than `snapshot` there does not
     /// count.
-    pub fn descend(&mut self, snapshot: Seqno) {
+    pub(crate) fn descend(&mut self, snapshot: Seqno) {
         self.snapshot = snapshot;
     }
 
     /// Whether bytes are wanted, not only presence.
-    pub fn wants_data(&self) -> bool {
+    pub(crate) fn wants_data(&self) -> bool {
         self.buf.is_some()
     }
 
@@ -106,23 +106,23 @@ impl<'a> BlockFill<'a> {
     }
 
     /// Whether every block is decided.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.unknown == 0
     }
 
     /// What is known of the block at `position`.
-    pub fn state(&self, position: usize) -> BlockState {
+    pub(crate) fn state(&self, position: usize) -> BlockState {
         self.states[position]
     }
 
     /// The full key of the block at `position`.
-    pub fn key(&self, position: usize) -> Vec<u8> {
+    pub(crate) fn key(&self, position: usize) -> Vec<u8> {
         block_key(self.prefix, self.first + position as u64)
     }
 
     /// The first maximal stretch of undecided positions at or after `from`. Loop with it while
     /// deciding blocks: `while let Some(range) = fill.next_undecided(at) { …; at = range.end; }`
-    pub fn next_undecided(&self, from: usize) -> Option<Range<usize>> {
+    pub(crate) fn next_undecided(&self, from: usize) -> Option<Range<usize>> {
         if self.unknown == 0 {
             return None;
         }
@@ -133,7 +133,8 @@ impl<'a> BlockFill<'a> {
     }
 
     /// All maximal stretches of undecided positions, ascending.
-    pub fn undecided(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+    #[cfg(test)]
+    pub(crate) fn undecided(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut from = 0;
         std::iter::from_fn(move || {
             let range = self.next_undecided(from)?;
@@ -144,7 +145,7 @@ impl<'a> BlockFill<'a> {
 
     /// Decides an undecided block: present with these [`BLOCK_BYTES`] bytes (ignored when only
     /// presence is asked for).
-    pub fn set_data(&mut self, position: usize, data: &[u8]) {
+    pub(crate) fn set_data(&mut self, position: usize, data: &[u8]) {
         if let Some(buf) = &mut self.buf {
             buf[position * BLOCK_BYTES..(position + 1) * BLOCK_BYTES].copy_from_slice(data);
         }
@@ -153,7 +154,7 @@ impl<'a> BlockFill<'a> {
 
     /// Takes in what an undecided block has been patched with in one layer: older than all that was taken in before.
     /// Decides the block when nothing else of it counts.
-    pub fn patch(&mut self, position: usize, older: Overlay) {
+    pub(crate) fn patch(&mut self, position: usize, older: Overlay) {
         let known = match self.patches.get_mut(&position) {
             Some(known) => {
                 known.put_overlay_below(&older);
@@ -179,18 +180,18 @@ impl<'a> BlockFill<'a> {
     /// The part of the buffer for `range`, for a read straight from the device; call
     /// [`BlockFill::mark_data`] when the bytes are there and verified. Only undecided blocks may be
     /// written. `None` when only presence is asked for.
-    pub fn buffer(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+    pub(crate) fn buffer(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
         debug_assert!(self.states[range.clone()].iter().all(|&state| state == BlockState::Unknown));
         Some(&mut self.buf.as_mut()?[range.start * BLOCK_BYTES..range.end * BLOCK_BYTES])
     }
 
     /// Decides undecided blocks: present, their bytes are already in the buffer.
-    pub fn mark_data(&mut self, range: Range<usize>) {
+    pub(crate) fn mark_data(&mut self, range: Range<usize>) {
         self.decide(range, BlockState::Data);
     }
 
     /// Decides the blocks of `range` that are still undecided: deleted.
-    pub fn mark_absent(&mut self, range: Range<usize>) {
+    pub(crate) fn mark_absent(&mut self, range: Range<usize>) {
         for position in range {
             if self.states[position] == BlockState::Unknown {
                 self.states[position] = BlockState::Absent;
@@ -209,7 +210,7 @@ impl<'a> BlockFill<'a> {
 
     /// The stretches of positions that `tombstones` cover at the snapshot, ascending and disjoint,
     /// each with the newest covering seqno. O(log n + fragments met).
-    pub fn covered(&self, tombstones: &TombstoneSet) -> Vec<(Range<usize>, Seqno)> {
+    pub(crate) fn covered(&self, tombstones: &TombstoneSet) -> Vec<(Range<usize>, Seqno)> {
         if tombstones.is_empty() || self.states.is_empty() {
             return Vec::new();
         }
@@ -230,14 +231,14 @@ impl<'a> BlockFill<'a> {
     }
 
     /// Ends the visit of a layer: what its range tombstones cover and nothing decided is absent.
-    pub fn end_layer(&mut self, covered: &[(Range<usize>, Seqno)]) {
+    pub(crate) fn end_layer(&mut self, covered: &[(Range<usize>, Seqno)]) {
         for (range, _) in covered {
             self.mark_absent(range.clone());
         }
     }
 
     /// The positions whose keys lie in `[start, end)`.
-    pub fn positions(&self, start: &[u8], end: &[u8]) -> Range<usize> {
+    pub(crate) fn positions(&self, start: &[u8], end: &[u8]) -> Range<usize> {
         self.position_at_or_after(start)..self.position_at_or_after(end)
     }
 
@@ -259,7 +260,7 @@ impl<'a> BlockFill<'a> {
 
     /// After all layers: undecided blocks are absent, and absent blocks read as zeros. Returns the
     /// state of each block, `Data` or `Absent`.
-    pub fn finish(mut self) -> Vec<BlockState> {
+    pub(crate) fn finish(mut self) -> Vec<BlockState> {
         self.mark_absent(0..self.count());
         if let Some(buf) = &mut self.buf {
             for (block, _) in buf
@@ -281,7 +282,7 @@ impl<'a> BlockFill<'a> {
 }
 
 /// The key of a block: `prefix ‖ be64(block)`.
-pub fn block_key(prefix: &[u8], block: u64) -> Vec<u8> {
+pub(crate) fn block_key(prefix: &[u8], block: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(prefix.len() + 8);
     key.extend_from_slice(prefix);
     key.extend_from_slice(&block.to_be_bytes());
@@ -289,7 +290,7 @@ pub fn block_key(prefix: &[u8], block: u64) -> Vec<u8> {
 }
 
 /// The first block of `prefix` whose key is at or after `key`; `None` when all are before it.
-pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
+pub(crate) fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
     let head = &key[..key.len().min(prefix.len())];
     match head.cmp(&prefix[..head.len()]) {
         std::cmp::Ordering::Less => Some(0),
@@ -307,7 +308,7 @@ pub fn first_block_at_or_after(prefix: &[u8], key: &[u8]) -> Option<u64> {
 }
 
 /// The inverse of [`block_key`]: prefix and block number; `None` for a key shorter than eight bytes.
-pub fn split_block_key(key: &[u8]) -> Option<(&[u8], u64)> {
+pub(crate) fn split_block_key(key: &[u8]) -> Option<(&[u8], u64)> {
     let (prefix, number) = key.split_last_chunk::<8>()?;
     Some((prefix, u64::from_be_bytes(*number)))
 }

@@ -43,7 +43,7 @@ pub(super) fn slack_of(op: &Op) -> usize {
 }
 
 /// What the flush of `batch` may write (bytes), but for what comes with every record.
-pub fn space_of(batch: &Batch) -> u64 {
+pub(crate) fn space_of(batch: &Batch) -> u64 {
     let slack: usize = batch.ops().iter().map(slack_of).sum();
     (batch.whole_bytes() + slack) as u64
 }

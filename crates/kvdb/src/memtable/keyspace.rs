@@ -10,12 +10,11 @@ use kvfs_store::{BLOCK_BYTES, Compression, Seqno};
 use parking_lot::RwLock;
 
 use super::{
-    changed::ChangedSearch,
+    changes::{ChangeVisitor, ChangeWalk},
     fill::BlockFill,
     growing::GrowingTombstones,
     growth::Growth,
     lookup::Lookup,
-    newer::NewerSearch,
     skiplist::{Record, SkipList},
     tombstones::RangeTombstone,
 };
@@ -40,7 +39,7 @@ pub(super) struct KeyspaceTable {
     /// See [`super::patched`].
     pub(super) folds: SkipList,
     tombstones: GrowingTombstones,
-    /// How blocks of a prefix are to be stored; empty where nobody wishes for anything.
+    /// How blocks of a prefix are to be stored; empty where there are no wishes.
     wishes: RwLock<BTreeMap<Bytes, Compression>>,
 }
 
@@ -205,43 +204,25 @@ impl KeyspaceTable {
         }
     }
 
-    pub(super) fn find_newer(&self, search: &mut NewerSearch<'_>) {
+    pub(super) fn walk_changes(&self, walk: &mut ChangeWalk<impl ChangeVisitor>) {
         for set in self.tombstones.sets() {
-            search.visit_tombstones(&set, &[]);
+            walk.visit_tombstones(&set, &[]);
         }
-        let mut node = self.records.seek(search.start(&[]), Seqno::MAX);
+        walk.begin_sequence();
+        let mut node = self.records.seek(walk.start(&[]), Seqno::MAX);
         while let Some(at) = &mut node {
             let record = at.record();
-            if search.is_over() || search.is_beyond(record.key) {
+            if walk.is_over() || walk.is_beyond(record.key) {
                 break;
             }
-            let value = || Ok::<_, std::convert::Infallible>(at.value_owned());
-            let Ok(()) = search.visit(record.key, record.seqno, record.kind, value);
-            let goes_on =
-                if search.concerns(record.seqno) { at.advance() } else { self.pass(at, NO_VERSION) };
+            let goes_on = if record.seqno > walk.up_to() {
+                self.pass(at, walk.up_to())
+            } else if walk.visit(record.key, record.seqno, record.kind, || at.value_owned()) {
+                at.advance()
+            } else {
+                self.pass(at, NO_VERSION)
+            };
             if !goes_on {
-                break;
-            }
-        }
-    }
-
-    pub(super) fn find_changed(&self, search: &mut ChangedSearch) {
-        for set in self.tombstones.sets() {
-            search.add_tombstones(&set, &[]);
-        }
-        search.begin_sequence();
-        let mut node = self.records.seek(search.start(&[]), Seqno::MAX);
-        while let Some(at) = &mut node {
-            let record = at.record();
-            if search.is_beyond(record.key) {
-                break;
-            }
-            // One version between the two positions tells all about its key.
-            let wanted = if record.seqno > search.newer() { search.newer() } else { NO_VERSION };
-            if search.concerns(record.seqno, record.seqno) {
-                search.add_key(record.key, &[]);
-            }
-            if !self.pass(at, wanted) {
                 break;
             }
         }

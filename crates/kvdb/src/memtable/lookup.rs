@@ -13,7 +13,7 @@ use crate::format::RecordKind;
 
 /// What a [`Lookup`] knows about the base of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// No layer has decided yet: go on to older layers.
     Pending,
     /// The newest value below the operands.
@@ -24,7 +24,7 @@ pub enum Outcome {
 
 /// The read of one key at one snapshot.
 #[derive(Debug)]
-pub struct Lookup<'a> {
+pub(crate) struct Lookup<'a> {
     key: &'a [u8],
     snapshot: Seqno,
     /// Newest first.
@@ -34,38 +34,40 @@ pub struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// Nothing is known yet. No allocation until a merge operand turns up.
-    pub fn new(key: &'a [u8], snapshot: Seqno) -> Self {
+    pub(crate) fn new(key: &'a [u8], snapshot: Seqno) -> Self {
         Self { key, snapshot, operands: Vec::new(), outcome: Outcome::Pending }
     }
 
     /// The key that is looked up.
-    pub fn key(&self) -> &'a [u8] {
+    pub(crate) fn key(&self) -> &'a [u8] {
         self.key
     }
 
     /// The newest seqno that the read sees.
-    pub fn snapshot(&self) -> Seqno {
+    pub(crate) fn snapshot(&self) -> Seqno {
         self.snapshot
     }
 
     /// Goes on in layers of which an older state is read: everything newer than `snapshot` there does not
     /// count.
-    pub fn descend(&mut self, snapshot: Seqno) {
+    pub(crate) fn descend(&mut self, snapshot: Seqno) {
         self.snapshot = snapshot;
     }
 
     /// Whether the walk is over: older versions and layers can't change the answer.
-    pub fn is_decided(&self) -> bool {
+    pub(crate) fn is_decided(&self) -> bool {
         self.outcome != Outcome::Pending
     }
 
     /// The state below the operands.
-    pub fn outcome(&self) -> &Outcome {
+    #[cfg(test)]
+    pub(crate) fn outcome(&self) -> &Outcome {
         &self.outcome
     }
 
     /// The merge operands met so far, newest first.
-    pub fn operands(&self) -> &[Bytes] {
+    #[cfg(test)]
+    pub(crate) fn operands(&self) -> &[Bytes] {
         &self.operands
     }
 
@@ -73,7 +75,7 @@ impl<'a> Lookup<'a> {
     /// `value` is called only when it is needed. `tombstone` is the newest seqno at or below the
     /// snapshot of a range tombstone *of this layer* that covers the key. Returns whether to go on
     /// with the next older version.
-    pub fn visit(
+    pub(crate) fn visit(
         &mut self,
         seqno: Seqno,
         kind: RecordKind,
@@ -98,7 +100,7 @@ impl<'a> Lookup<'a> {
 
     /// Ends the visit of a layer: if it has a range tombstone over the key, nothing older counts.
     /// Returns whether to go on with the next older layer.
-    pub fn end_layer(&mut self, tombstone: Option<Seqno>) -> bool {
+    pub(crate) fn end_layer(&mut self, tombstone: Option<Seqno>) -> bool {
         if !self.is_decided() && tombstone.is_some() {
             self.outcome = Outcome::Absent;
         }
@@ -109,7 +111,7 @@ impl<'a> Lookup<'a> {
     ///
     /// # Errors
     /// As [`Merger::resolve`].
-    pub fn finish(self, merger: &Merger) -> Result<Option<Bytes>> {
+    pub(crate) fn finish(self, merger: &Merger) -> Result<Option<Bytes>> {
         let base = match self.outcome {
             Outcome::Found(value) => Some(value),
             Outcome::Pending | Outcome::Absent => None,

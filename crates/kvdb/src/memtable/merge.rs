@@ -9,7 +9,7 @@ use super::patch::Patches;
 
 /// Resolves and folds the merge operands of one keyspace. Cheap to clone.
 #[derive(Clone)]
-pub struct Merger {
+pub(crate) struct Merger {
     keyspace: Arc<str>,
     function: Option<Arc<dyn MergeFunction>>,
 }
@@ -25,27 +25,22 @@ impl fmt::Debug for Merger {
 
 impl Merger {
     /// The merge function of the keyspace named `keyspace`; `None` when it was opened without one.
-    pub fn new(keyspace: impl Into<Arc<str>>, function: Option<Arc<dyn MergeFunction>>) -> Self {
+    pub(crate) fn new(keyspace: impl Into<Arc<str>>, function: Option<Arc<dyn MergeFunction>>) -> Self {
         Self { keyspace: keyspace.into(), function }
     }
 
     /// That of a block keyspace: its operands are patches.
-    pub fn of_blocks(keyspace: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn of_blocks(keyspace: impl Into<Arc<str>>) -> Self {
         Self::new(keyspace, Some(Arc::new(Patches)))
     }
 
-    /// Name of the keyspace.
-    pub fn keyspace(&self) -> &str {
-        &self.keyspace
-    }
-
     /// Whether operands can be resolved.
-    pub fn has_function(&self) -> bool {
+    pub(crate) fn has_function(&self) -> bool {
         self.function.is_some()
     }
 
     /// How `value` wants to be stored.
-    pub fn compression(&self, value: &[u8]) -> Compression {
+    pub(crate) fn compression(&self, value: &[u8]) -> Compression {
         self.function.as_ref().map_or(Compression::None, |function| function.compression(value))
     }
 
@@ -54,7 +49,12 @@ impl Merger {
     /// # Errors
     /// [`StoreError::NoMergeFunction`] when there are operands and no function; corruption that the
     /// function finds in an operand.
-    pub fn resolve(&self, key: &[u8], base: Option<Bytes>, operands: &[Bytes]) -> Result<Option<Bytes>> {
+    pub(crate) fn resolve(
+        &self,
+        key: &[u8],
+        base: Option<Bytes>,
+        operands: &[Bytes],
+    ) -> Result<Option<Bytes>> {
         if operands.is_empty() {
             return Ok(base);
         }
@@ -65,12 +65,12 @@ impl Merger {
     }
 
     /// Which fields of the value `operand` touches, and how.
-    pub fn touch(&self, key: &[u8], operand: &[u8]) -> Touch {
+    pub(crate) fn touch(&self, key: &[u8], operand: &[u8]) -> Touch {
         self.function.as_ref().map_or(Touch::ALL, |function| function.touch(key, operand))
     }
 
     /// One operand for two neighbouring ones, or `None` when they do not fold.
-    pub fn fold(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes> {
+    pub(crate) fn fold(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Bytes> {
         self.function.as_ref()?.fold(key, older, newer)
     }
 }

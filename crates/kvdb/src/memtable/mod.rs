@@ -8,7 +8,7 @@
 //! belong to one reader; a `TombstoneSet` is immutable.
 
 mod arena;
-mod changed;
+mod changes;
 mod fill;
 mod growing;
 mod growth;
@@ -16,7 +16,6 @@ mod iter;
 mod keyspace;
 mod lookup;
 mod merge;
-mod newer;
 mod patch;
 mod patched;
 mod skiplist;
@@ -24,15 +23,16 @@ mod table;
 mod tombstones;
 mod writers;
 
-pub use changed::{ChangedSearch, Window};
-pub use fill::{BlockFill, BlockState, block_key, first_block_at_or_after, split_block_key};
-pub use growth::space_of;
-pub use lookup::{Lookup, Outcome};
-pub use merge::Merger;
-pub use newer::NewerSearch;
-pub use table::{BoundOp, MemTable};
-pub use tombstones::{Fragment, RangeTombstone, TombstoneSet};
-pub use writers::{WriteGuard, Writers};
+pub(crate) use changes::{ChangeVisitor, ChangeWalk};
+pub(crate) use fill::{BlockFill, BlockState, block_key, first_block_at_or_after, split_block_key};
+pub(crate) use growth::space_of;
+pub(crate) use lookup::Lookup;
+#[cfg(test)]
+pub(crate) use lookup::Outcome;
+pub(crate) use merge::Merger;
+pub(crate) use table::{BoundOp, MemTable};
+pub(crate) use tombstones::{Fragment, RangeTombstone, TombstoneSet};
+pub(crate) use writers::{WriteGuard, Writers};
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -1,4 +1,4 @@
-//! Patches of blocks: parts that are put over what is below, which nobody has looked at.
+//! Patches of blocks: parts that are put over what is below, which was not looked at.
 //!
 //! Purpose: in a memtable a patch is a record of the kind "merge" whose operand says which bytes it sets; here is how
 //! operands are read, put one over the other ([`Overlay`]), and over their block. Runs hold whole blocks alone.
@@ -27,7 +27,7 @@ fn push_part(operand: &mut Vec<u8>, offset: usize, data: &[u8]) {
     operand.extend_from_slice(data);
 }
 
-/// The parts of an operand: offset and bytes. Ends at what is none, which nobody makes.
+/// The parts of an operand: offset and bytes. Ends at what is none, which no writer makes.
 fn parts(mut operand: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     std::iter::from_fn(move || {
         let (offset, rest) = operand.split_first_chunk()?;
@@ -48,7 +48,7 @@ fn put_over(block: &mut [u8], operand: &[u8]) {
 
 /// What several patches of one block come to, taken in from the newest to the oldest.
 #[derive(Debug, Clone)]
-pub struct Overlay(Box<Known>);
+pub(crate) struct Overlay(Box<Known>);
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -95,7 +95,7 @@ impl Overlay {
     }
 
     /// Puts what is known over `block`.
-    pub fn apply(&self, block: &mut [u8]) {
+    pub(crate) fn apply(&self, block: &mut [u8]) {
         self.for_each_part(|offset, data| block[offset..offset + data.len()].copy_from_slice(data));
     }
 

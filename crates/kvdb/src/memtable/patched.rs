@@ -4,8 +4,8 @@
 //! patches keeps what they come to, as a *fold*: so the next read has only the newer ones to meet, and n patches and m
 //! reads take O(n + m) steps, not O(n · m).
 //!
-//! Thread safety: a fold at seqno s stands for everything that the table has of its key at or below s. Whoever makes
-//! it reads at a snapshot that is published, so that all of this is there, and stays what it is. Two readers that make
+//! Thread safety: a fold at seqno s stands for everything that the table has of its key at or below s. The reader that makes
+//! it must read at a snapshot that is published, so that all of this is there, and stays what it is. Two readers that make
 //! the same one make it alike.
 
 use bytes::Bytes;

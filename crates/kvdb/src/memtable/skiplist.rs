@@ -88,7 +88,7 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     fn node(&self) -> &'a Node {
-        // SAFETY: the node is complete and lives as long as the list, which is borrowed for `'a`; nobody changes
+        // SAFETY: the node is complete and lives as long as the list, which is borrowed for `'a`; no thread changes
         // what a `Node` has besides its tower.
         unsafe { self.node.as_ref() }
     }
@@ -216,7 +216,7 @@ fn levels_of(number: u64) -> usize {
 impl SkipList {
     /// The record that a link leads to.
     fn linked(&self, link: &AtomicPtr<Node>) -> Option<Record<'_>> {
-        // Pairs with the release of whoever linked the node: it is complete.
+        // Pairs with the release of the writer that linked the node: it is complete.
         NonNull::new(link.load(Ordering::Acquire)).map(|node| Record { node, list: self })
     }
 
@@ -275,7 +275,7 @@ impl SkipList {
                 if let Some(next) = next
                     && next.compare(place).is_lt()
                 {
-                    // Somebody put a record in between.
+                    // Another writer put a record in between.
                     link = &self.pass(next.tower(), level, place)[level];
                     continue;
                 }
@@ -313,7 +313,7 @@ impl SkipList {
             shared: (!is_inline).then(|| Box::new(value.clone())),
         };
         let Given { memory, bytes_taken } = self.arena.allocate(parts.layout);
-        // SAFETY: the arena gave this much memory, aligned for a node, to nobody else; all parts lie in it, one behind
+        // SAFETY: the arena gave this much memory, aligned for a node, to no other caller; all parts lie in it, one behind
         // the other, as `Parts::of` computed them.
         unsafe {
             let start = memory.as_ptr();
@@ -382,7 +382,7 @@ impl Drop for SkipList {
         while let Some(node) = NonNull::new(link) {
             let record = Record { node, list: self };
             link = record.tower()[0].load(Ordering::Relaxed);
-            // SAFETY: nobody else has the list any more, each record comes by once, and its memory is not looked at
+            // SAFETY: no other thread has the list any more, each record comes by once, and its memory is not looked at
             // again: the arena gives it back without dropping anything.
             unsafe { ptr::drop_in_place(node.as_ptr()) };
         }

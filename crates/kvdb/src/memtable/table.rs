@@ -17,13 +17,12 @@ use kvfs_store::{BLOCK_BYTES, Batch, Compression, Keyspace, KeyspaceKind, Op, Se
 use parking_lot::{Mutex, RwLock};
 
 use super::{
-    changed::ChangedSearch,
+    changes::{ChangeVisitor, ChangeWalk},
     fill::BlockFill,
     growth::{Growth, slack_of},
     iter::{EmptyIter, MemTableIter},
     keyspace::KeyspaceTable,
     lookup::Lookup,
-    newer::NewerSearch,
     patch,
     tombstones::TombstoneSet,
     writers::{WriteGuard, Writers},
@@ -31,12 +30,12 @@ use super::{
 use crate::{
     cache::{Accountant, Pool},
     format::{RecordIter, RecordKind},
-    zone::{Bindings, Bound},
+    space::{Bindings, Bound},
 };
 
 /// An operation whose blocks lie in their final place already.
 #[derive(Clone)]
-pub struct BoundOp {
+pub(crate) struct BoundOp {
     /// Its first block.
     pub first: u64,
     /// Where they lie.
@@ -45,18 +44,18 @@ pub struct BoundOp {
 
 impl BoundOp {
     /// Where `block` lies; see [`Bound::find`].
-    pub fn find(&self, block: u64) -> Option<(usize, u64)> {
+    pub(crate) fn find(&self, block: u64) -> Option<(usize, u64)> {
         self.bound.find(block.checked_sub(self.first)?)
     }
 
     /// The checksums of `count` blocks from `first` on, which are all of the operation.
-    pub fn crcs(&self, first: u64, count: usize) -> &[u32] {
+    pub(crate) fn crcs(&self, first: u64, count: usize) -> &[u32] {
         &self.bound.place().crcs[(first - self.first) as usize..][..count]
     }
 }
 
 /// A write buffer: the newest records of all keyspaces, in memory.
-pub struct MemTable {
+pub(crate) struct MemTable {
     accountant: Arc<Accountant>,
     tables: RwLock<BTreeMap<u32, Arc<KeyspaceTable>>>,
     bytes: AtomicU64,
@@ -87,7 +86,7 @@ impl fmt::Debug for MemTable {
 
 impl MemTable {
     /// An empty table, whose memory is charged to `accountant`.
-    pub fn new(accountant: Arc<Accountant>) -> Self {
+    pub(crate) fn new(accountant: Arc<Accountant>) -> Self {
         Self {
             accountant,
             tables: RwLock::default(),
@@ -107,12 +106,12 @@ impl MemTable {
     /// Announces a writer. Take it under the lock that also seals tables, before the table can be
     /// replaced, and keep it until the batch is applied *and published*: then a quiescent table
     /// holds nothing above the visible watermark.
-    pub fn begin_write(&self) -> WriteGuard<'_> {
+    pub(crate) fn begin_write(&self) -> WriteGuard<'_> {
         self.writers.enter()
     }
 
     /// Waits until every announced writer has left. The caller has made sure that no more come.
-    pub fn wait_quiescent(&self) {
+    pub(crate) fn wait_quiescent(&self) {
         self.writers.wait_quiescent();
     }
 
@@ -120,7 +119,7 @@ impl MemTable {
     /// In a block keyspace a `Delete` becomes a range tombstone over its key. `kind_of` knows every
     /// keyspace of the batch; the batch has been checked against limits and kinds. Long values are shared with the
     /// batch, all else is copied. O(log n) per record.
-    pub fn apply(&self, batch: &Batch, base: Seqno, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
+    pub(crate) fn apply(&self, batch: &Batch, base: Seqno, kind_of: impl Fn(Keyspace) -> KeyspaceKind) {
         if batch.is_empty() {
             return;
         }
@@ -142,7 +141,7 @@ impl MemTable {
     }
 
     /// Holds the places of blocks that [`MemTable::apply`] has put here with the same `base`, until the table is dropped.
-    pub fn bind(&self, batch: &Batch, base: Seqno, bindings: &Bindings) {
+    pub(crate) fn bind(&self, batch: &Batch, base: Seqno, bindings: &Bindings) {
         if bindings.is_empty() {
             return;
         }
@@ -157,12 +156,12 @@ impl MemTable {
     }
 
     /// The operation of this seqno, if its blocks are bound.
-    pub fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
+    pub(crate) fn bound(&self, seqno: Seqno) -> Option<BoundOp> {
         self.bound.lock().get(&seqno).cloned()
     }
 
     /// Blocks that lie in their final place already, overwritten ones included (bytes).
-    pub fn bytes_bound(&self) -> u64 {
+    pub(crate) fn bytes_bound(&self) -> u64 {
         self.bytes_bound.load(Ordering::Acquire)
     }
 
@@ -180,9 +179,9 @@ impl MemTable {
         self.bytes.fetch_add(growth.bytes as u64, Ordering::Release);
     }
 
-    /// Somebody reads at `seqno`: a patch of a block that was changed before makes the flush write one more version.
+    /// There is a reader at `seqno`: a patch of a block that was changed before makes the flush write one more version.
     /// Call it before patches are applied.
-    pub fn note_pinned(&self, seqno: Seqno) {
+    pub(crate) fn note_pinned(&self, seqno: Seqno) {
         self.pinned.fetch_max(seqno, Ordering::AcqRel);
     }
 
@@ -196,62 +195,62 @@ impl MemTable {
     }
 
     /// What the table holds: keys, values, and an estimate of what comes with them (bytes).
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
     /// Memory that the table takes (bytes): what it holds, and what its arenas have taken for what is to come.
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory_bytes.load(Ordering::Acquire)
     }
 
     /// About what its runs come to (bytes): a patched block becomes a whole one there. No less than [`Self::bytes`].
-    pub fn flush_bytes(&self) -> u64 {
+    pub(crate) fn flush_bytes(&self) -> u64 {
         self.bytes() + self.patched_bytes.load(Ordering::Acquire)
     }
 
     /// The most that its flush still takes on the device (bytes), but for filters and padding of short records. No less
     /// than [`Self::unwritten_bytes`].
-    pub fn space_bytes(&self) -> u64 {
+    pub(crate) fn space_bytes(&self) -> u64 {
         self.unwritten_bytes() + self.slack_bytes.load(Ordering::Acquire)
     }
 
     /// About what its flush still has to write (bytes): not what is bound.
-    pub fn unwritten_bytes(&self) -> u64 {
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
         self.flush_bytes().saturating_sub(self.bytes_bound())
     }
 
     /// Whether any patch may lie on something that is not in this table.
-    pub fn has_patches(&self) -> bool {
+    pub(crate) fn has_patches(&self) -> bool {
         self.patched_bytes.load(Ordering::Acquire) > 0
     }
 
     /// Whether nothing was applied.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.seqno_range().is_none()
     }
 
     /// The keyspaces that have records or tombstones here, ascending.
-    pub fn keyspaces(&self) -> Vec<u32> {
+    pub(crate) fn keyspaces(&self) -> Vec<u32> {
         let tables = self.tables.read();
         tables.iter().filter(|(_, table)| !table.is_empty()).map(|(&keyspace, _)| keyspace).collect()
     }
 
     /// Smallest and greatest seqno applied.
-    pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
+    pub(crate) fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
         let (min, max) = (self.seqno_min.load(Ordering::Acquire), self.seqno_max.load(Ordering::Acquire));
         (min <= max).then_some((min, max))
     }
 
     /// Takes a point read through this layer. Expected O(log n).
-    pub fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) {
+    pub(crate) fn lookup(&self, keyspace: u32, lookup: &mut Lookup<'_>) {
         if let Some(table) = self.tables.read().get(&keyspace) {
             table.lookup(lookup);
         }
     }
 
     /// Takes a read of blocks through this layer. O(log n + records in the range).
-    pub fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
+    pub(crate) fn fill(&self, keyspace: u32, fill: &mut BlockFill<'_>) {
         if let Some(table) = self.table(keyspace) {
             let growth = table.fill(fill);
             if growth != Growth::default() {
@@ -260,35 +259,25 @@ impl MemTable {
         }
     }
 
-    /// Takes a search for changes through this layer: not at all when everything here is older, else O(log n
-    /// + records in the range).
-    pub fn find_newer(&self, keyspace: u32, search: &mut NewerSearch<'_>) {
-        if self.seqno_range().is_some_and(|(_, newest)| search.concerns(newest))
+    /// Takes a walk over changes through this layer: not at all when nothing here lies between its positions, else
+    /// O(log n + records in its range).
+    pub(crate) fn walk_changes(&self, keyspace: u32, walk: &mut ChangeWalk<impl ChangeVisitor>) {
+        if self.seqno_range().is_some_and(|(min, max)| walk.concerns(min, max))
             && let Some(table) = self.table(keyspace)
         {
-            table.find_newer(search);
-        }
-    }
-
-    /// Takes a search for changes between two positions through this layer: not at all when nothing here lies
-    /// between them, else O(log n + records in the window).
-    pub fn find_changed(&self, keyspace: u32, search: &mut ChangedSearch) {
-        if self.seqno_range().is_some_and(|(min, max)| search.concerns(min, max))
-            && let Some(table) = self.table(keyspace)
-        {
-            table.find_changed(search);
+            table.walk_changes(walk);
         }
     }
 
     /// The smallest block of `prefix` at or after `from` that has a record at or below `snapshot`;
     /// range tombstones are ignored.
-    pub fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
+    pub(crate) fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64, snapshot: Seqno) -> Option<u64> {
         self.table(keyspace)?.next_block(prefix, from, snapshot)
     }
 
     /// A walk over the point records of a keyspace, which keeps the table alive. It also meets
     /// records that come in meanwhile: ignore those above your snapshot.
-    pub fn iter(self: &Arc<Self>, keyspace: u32) -> Box<dyn RecordIter> {
+    pub(crate) fn iter(self: &Arc<Self>, keyspace: u32) -> Box<dyn RecordIter> {
         match self.table(keyspace) {
             Some(table) => Box::new(MemTableIter::new(Arc::clone(self), Arc::clone(&table.records))),
             None => Box::new(EmptyIter),
@@ -296,24 +285,19 @@ impl MemTable {
     }
 
     /// How blocks of `prefix` were last wished to be stored by a batch that came here.
-    pub fn compression(&self, keyspace: u32, prefix: &[u8]) -> Compression {
+    pub(crate) fn compression(&self, keyspace: u32, prefix: &[u8]) -> Compression {
         self.table(keyspace).map_or(Compression::None, |table| table.compression(prefix))
     }
 
     /// All range tombstones of a keyspace as one set, for a flush. Costs a rebuild after changes;
     /// readers use [`MemTable::tombstone_sets`].
-    pub fn tombstones(&self, keyspace: u32) -> Arc<TombstoneSet> {
+    pub(crate) fn tombstones(&self, keyspace: u32) -> Arc<TombstoneSet> {
         self.table(keyspace).map(|table| table.tombstones().whole()).unwrap_or_default()
     }
 
     /// All range tombstones of a keyspace, as O(log n) sets that may overlap. Cheap.
-    pub fn tombstone_sets(&self, keyspace: u32) -> Vec<Arc<TombstoneSet>> {
+    pub(crate) fn tombstone_sets(&self, keyspace: u32) -> Vec<Arc<TombstoneSet>> {
         self.table(keyspace).map(|table| table.tombstones().sets()).unwrap_or_default()
-    }
-
-    /// The newest seqno at or below `snapshot` of a range tombstone over `key`.
-    pub fn covering(&self, keyspace: u32, key: &[u8], snapshot: Seqno) -> Option<Seqno> {
-        self.tables.read().get(&keyspace)?.tombstones().covering(key, snapshot)
     }
 }
 

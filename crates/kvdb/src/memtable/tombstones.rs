@@ -22,7 +22,7 @@ use self::{
 
 /// Hides every record with a key in `[start, end)` and a smaller seqno.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RangeTombstone {
+pub(crate) struct RangeTombstone {
     /// Inclusive.
     pub start: Bytes,
     /// Exclusive.
@@ -33,7 +33,7 @@ pub struct RangeTombstone {
 
 impl RangeTombstone {
     /// Whether `key` lies in `[start, end)`.
-    pub fn covers(&self, key: &[u8]) -> bool {
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
         self.start[..] <= *key && *key < self.end[..]
     }
 }
@@ -66,7 +66,7 @@ impl KeyAt {
 
 /// An immutable set of range tombstones that answers "which is the newest over this key".
 #[derive(Debug, Clone, Default)]
-pub struct TombstoneSet {
+pub(crate) struct TombstoneSet {
     /// Sorted by (start, seqno descending), without duplicates and empty ranges.
     list: Vec<RangeTombstone>,
     cuts: Vec<Cut>,
@@ -80,7 +80,7 @@ pub struct TombstoneSet {
 
 /// A stretch of keys over which the same range tombstones lie.
 #[derive(Debug, Clone, Copy)]
-pub struct Fragment<'a> {
+pub(crate) struct Fragment<'a> {
     /// Inclusive.
     pub start: &'a Bytes,
     /// Exclusive.
@@ -89,14 +89,15 @@ pub struct Fragment<'a> {
     seqnos: &'a SeqnoTree,
 }
 
-impl<'a> Fragment<'a> {
+impl Fragment<'_> {
     /// The newest covering seqno at or below `snapshot`. O(log n).
-    pub fn newest_at(&self, snapshot: Seqno) -> Option<Seqno> {
+    pub(crate) fn newest_at(&self, snapshot: Seqno) -> Option<Seqno> {
         self.seqnos.newest_at(self.root, snapshot)
     }
 
     /// The covering seqnos, newest first; at least one.
-    pub fn seqnos(&self) -> impl Iterator<Item = Seqno> + use<'a> {
+    #[cfg(test)]
+    pub(crate) fn seqnos(&self) -> impl Iterator<Item = Seqno> {
         self.seqnos.iter(self.root)
     }
 }
@@ -104,7 +105,7 @@ impl<'a> Fragment<'a> {
 impl TombstoneSet {
     /// Builds the set from tombstones in any order; empty ranges are dropped. O(n log n); sorted
     /// lists one behind the other are the cheap case.
-    pub fn new(tombstones: impl IntoIterator<Item = RangeTombstone>) -> Self {
+    pub(crate) fn new(tombstones: impl IntoIterator<Item = RangeTombstone>) -> Self {
         let mut list: Vec<_> =
             tombstones.into_iter().filter(|tombstone| tombstone.start < tombstone.end).collect();
         assert!(list.len() < 1 << 31, "a tombstone is numbered in 31 bits");
@@ -119,12 +120,12 @@ impl TombstoneSet {
     }
 
     /// All tombstones of several sets.
-    pub fn union<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
+    pub(crate) fn union<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
         Self::new(sets.into_iter().flat_map(|set| set.list.iter().cloned()))
     }
 
     /// Counts all seqnos from `base` on. O(n).
-    pub fn rebase(&mut self, base: Seqno) {
+    pub(crate) fn rebase(&mut self, base: Seqno) {
         for tombstone in &mut self.list {
             tombstone.seqno = tombstone.seqno.wrapping_add(base);
         }
@@ -135,37 +136,37 @@ impl TombstoneSet {
     }
 
     /// Whether there is no tombstone.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// Number of tombstones (not fragments).
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
     /// The tombstones, ordered by (start, seqno descending, end): the form that is stored.
-    pub fn list(&self) -> &[RangeTombstone] {
+    pub(crate) fn list(&self) -> &[RangeTombstone] {
         &self.list
     }
 
     /// The greatest seqno; 0 when empty.
-    pub fn seqno_max(&self) -> Seqno {
+    pub(crate) fn seqno_max(&self) -> Seqno {
         self.seqno_max
     }
 
     /// Smallest and greatest seqno.
-    pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
+    pub(crate) fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
         Some((self.list.iter().map(|tombstone| tombstone.seqno).min()?, self.seqno_max))
     }
 
     /// The smallest start and the greatest end.
-    pub fn bounds(&self) -> Option<(&Bytes, &Bytes)> {
+    pub(crate) fn bounds(&self) -> Option<(&Bytes, &Bytes)> {
         Some((self.cuts.first()?.start.key(&self.list), self.cuts.last()?.end.key(&self.list)))
     }
 
     /// Memory that the set takes, keys counted once (bytes).
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let keys: usize = self.list.iter().map(|t| t.start.len() + t.end.len()).sum();
         keys + self.list.len() * size_of::<RangeTombstone>()
             + self.cuts.len() * (size_of::<Cut>() + 2 * size_of::<u64>())
@@ -173,12 +174,12 @@ impl TombstoneSet {
     }
 
     /// The newest seqno at or below `snapshot` of a tombstone over `key`. O(log n).
-    pub fn covering(&self, key: &[u8], snapshot: Seqno) -> Option<Seqno> {
+    pub(crate) fn covering(&self, key: &[u8], snapshot: Seqno) -> Option<Seqno> {
         self.fragment_at(key)?.newest_at(snapshot)
     }
 
     /// The fragment that `key` lies in. O(log n).
-    pub fn fragment_at(&self, key: &[u8]) -> Option<Fragment<'_>> {
+    pub(crate) fn fragment_at(&self, key: &[u8]) -> Option<Fragment<'_>> {
         let at = self.first_ending_after(key);
         if self.starts.is_surely_greater(at, key) {
             return None;
@@ -187,17 +188,17 @@ impl TombstoneSet {
     }
 
     /// The fragment at an index of [`TombstoneSet::fragments`].
-    pub fn fragment(&self, at: usize) -> Option<Fragment<'_>> {
+    pub(crate) fn fragment(&self, at: usize) -> Option<Fragment<'_>> {
         self.cuts.get(at).map(|cut| self.view(cut))
     }
 
     /// All fragments, ascending.
-    pub fn fragments(&self) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
+    pub(crate) fn fragments(&self) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
         self.cuts.iter().map(|cut| self.view(cut))
     }
 
     /// The fragments that end after `key`, ascending: the first one may contain `key`.
-    pub fn fragments_from(
+    pub(crate) fn fragments_from(
         &self,
         key: &[u8],
     ) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
@@ -205,7 +206,8 @@ impl TombstoneSet {
     }
 
     /// The fragments that start before `key`, ascending; the last one may contain keys from `key` on.
-    pub fn fragments_before(
+    #[cfg(test)]
+    pub(crate) fn fragments_before(
         &self,
         key: &[u8],
     ) -> impl DoubleEndedIterator<Item = Fragment<'_>> + ExactSizeIterator {
@@ -214,7 +216,7 @@ impl TombstoneSet {
     }
 
     /// Whether any tombstone meets `[start, end)`; `end = None` is unbounded. O(log n).
-    pub fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+    pub(crate) fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
         self.cuts
             .get(self.first_ending_after(start))
             .is_some_and(|cut| end.is_none_or(|end| cut.start.key(&self.list)[..] < *end))
@@ -222,7 +224,7 @@ impl TombstoneSet {
 
     /// The part of the set inside `[start, end)`; `end = None` is unbounded. O(n log n).
     #[must_use]
-    pub fn clip(&self, start: &[u8], end: Option<&[u8]>) -> Self {
+    pub(crate) fn clip(&self, start: &[u8], end: Option<&[u8]>) -> Self {
         Self::new(self.list.iter().map(|tombstone| RangeTombstone {
             start: if tombstone.start[..] < *start {
                 Bytes::copy_from_slice(start)
@@ -238,7 +240,7 @@ impl TombstoneSet {
     }
 
     /// Index of the first fragment that ends after `key`; their number when there is none. O(log n).
-    pub fn first_ending_after(&self, key: &[u8]) -> usize {
+    pub(crate) fn first_ending_after(&self, key: &[u8]) -> usize {
         let undecided = self.ends.equal_range(key);
         undecided.start + self.cuts[undecided].partition_point(|cut| cut.end.key(&self.list)[..] <= *key)
     }

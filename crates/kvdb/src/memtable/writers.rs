@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// Number of writers inside.
 #[derive(Debug, Default)]
-pub struct Writers {
+pub(crate) struct Writers {
     count: AtomicUsize,
     lock: Mutex<()>,
     quiescent: Condvar,
@@ -15,18 +15,18 @@ pub struct Writers {
 /// One writer inside a memtable; leaves on drop.
 #[derive(Debug)]
 #[must_use = "the writer leaves when this is dropped"]
-pub struct WriteGuard<'a>(&'a Writers);
+pub(crate) struct WriteGuard<'a>(&'a Writers);
 
 impl Writers {
     /// One more writer is inside.
-    pub fn enter(&self) -> WriteGuard<'_> {
+    pub(crate) fn enter(&self) -> WriteGuard<'_> {
         self.count.fetch_add(1, Ordering::Relaxed);
         WriteGuard(self)
     }
 
-    /// Waits until nobody is inside. Pairs with the release in the drop of the last guard, so all
+    /// Waits until no writer is inside. Pairs with the release in the drop of the last guard, so all
     /// that the writers did is visible afterwards.
-    pub fn wait_quiescent(&self) {
+    pub(crate) fn wait_quiescent(&self) {
         let mut lock = self.lock.lock();
         while self.count.load(Ordering::Acquire) != 0 {
             self.quiescent.wait(&mut lock);

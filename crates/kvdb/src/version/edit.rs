@@ -12,12 +12,11 @@ use crate::journal::Lsn;
 
 /// Number of a run, unique in the store for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RunId(pub u64);
+pub(crate) struct RunId(pub u64);
 
 /// One change. The edits of one commit take effect together.
-#[expect(missing_docs, reason = "the variants' docs name their fields")]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Edit {
+pub(crate) enum Edit {
     /// A keyspace exists from now on; `id` and `name` are new.
     AddKeyspace { id: u32, name: String, kind: KeyspaceKind },
     /// An empty run of `keyspace`; greater `age` is newer, among equals the greater id.
@@ -28,6 +27,11 @@ pub enum Edit {
     TrimRun { keyspace: u32, run: RunId, lower_bound: Bytes },
     /// `run` is gone, with its pieces.
     DropRun { keyspace: u32, run: RunId },
+    /// `piece` of `run` is gone; what still counts of it is in others of the same commit.
+    DropPiece { keyspace: u32, run: RunId, piece: PieceId },
+    /// `inputs`, newest first, are being merged into `output`: what they hold from their bounds on is still to come.
+    /// Replaces what was recorded of `output`, and is over with the last of the inputs, or when there is none.
+    RecordMerge { keyspace: u32, output: RunId, inputs: Vec<RunId> },
     /// Recovery begins at `lsn`; every record at or below `seqno` is in runs.
     JournalTail { lsn: Lsn, seqno: Seqno },
     /// Ids of runs and pieces below this are taken.
@@ -80,6 +84,8 @@ const KEEP_UNDO: u8 = 20;
 const DROP_UNDO: u8 = 21;
 const CHECKPOINT: u8 = 24;
 const SET_COMPRESSION: u8 = 34;
+const DROP_PIECE: u8 = 35;
+const RECORD_MERGE: u8 = 36;
 
 const SNAPSHOT_ISOLATION: u8 = 1;
 const SERIALIZABLE: u8 = 2;
@@ -89,7 +95,7 @@ const KIND_BLOCK: u8 = 2;
 
 impl Edit {
     /// Appends the edit to `sink`.
-    pub fn encode(&self, sink: &mut impl Sink) {
+    pub(crate) fn encode(&self, sink: &mut impl Sink) {
         match self {
             Self::AddKeyspace { id, name, kind } => {
                 sink.put_u8(ADD_KEYSPACE);
@@ -110,15 +116,17 @@ impl Edit {
                 sink.put_bytes(lower_bound);
             }
             Self::DropRun { keyspace, run } => put_run(sink, DROP_RUN, *keyspace, *run),
+            Self::DropPiece { keyspace, run, piece } => {
+                put_run(sink, DROP_PIECE, *keyspace, *run);
+                sink.put_varint(piece.0);
+            }
+            Self::RecordMerge { keyspace, output, inputs } => encode_merge(*keyspace, *output, inputs, sink),
             Self::JournalTail { lsn, seqno } => {
                 sink.put_u8(JOURNAL_TAIL);
                 sink.put_varint(lsn.0);
                 sink.put_varint(*seqno);
             }
-            Self::NextId(id) => {
-                sink.put_u8(NEXT_ID);
-                sink.put_varint(*id);
-            }
+            Self::NextId(id) => put_number(sink, NEXT_ID, *id),
             Self::PrepareRun { txn, keyspace, run, age } => {
                 put_run(sink, PREPARE_RUN, *keyspace, *run);
                 sink.put_varint(txn.0);
@@ -129,19 +137,13 @@ impl Edit {
                 sink.put_varint(txn.0);
                 sink.put_varint(*base);
             }
-            Self::DropPrepared { txn } => {
-                sink.put_u8(DROP_PREPARED);
-                sink.put_varint(txn.0);
-            }
+            Self::DropPrepared { txn } => put_number(sink, DROP_PREPARED, txn.0),
             Self::AddAdopted { keyspace, run, age, base } => {
                 put_run(sink, ADD_ADOPTED, *keyspace, *run);
                 sink.put_varint(*age);
                 sink.put_varint(*base);
             }
-            Self::NextTxn(txn) => {
-                sink.put_u8(NEXT_TXN);
-                sink.put_varint(*txn);
-            }
+            Self::NextTxn(txn) => put_number(sink, NEXT_TXN, *txn),
             Self::Committed { txn, seqno } => {
                 sink.put_u8(COMMITTED);
                 sink.put_varint(txn.0);
@@ -164,10 +166,7 @@ impl Edit {
                 }
                 sink.put_bytes(note);
             }
-            Self::DropUndo { after } => {
-                sink.put_u8(DROP_UNDO);
-                sink.put_varint(*after);
-            }
+            Self::DropUndo { after } => put_number(sink, DROP_UNDO, *after),
             Self::Checkpoint { txn, checkpoint } => {
                 sink.put_u8(CHECKPOINT);
                 sink.put_varint(txn.0);
@@ -183,7 +182,7 @@ impl Edit {
     ///
     /// # Errors
     /// Bytes that no [`Edit::encode`] wrote.
-    pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(decoder: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let tag = decoder.u8()?;
         Ok(match tag {
             ADD_KEYSPACE => decode_keyspace(decoder)?,
@@ -236,6 +235,11 @@ impl Edit {
                 Self::Checkpoint { txn, checkpoint: decode_checkpoint(decoder)? }
             }
             SET_COMPRESSION => decode_compression(decoder)?,
+            DROP_PIECE => {
+                let (keyspace, run) = run_of(decoder)?;
+                Self::DropPiece { keyspace, run, piece: PieceId(decoder.varint()?) }
+            }
+            RECORD_MERGE => decode_merge(decoder)?,
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -278,6 +282,20 @@ fn decode_checkpoint(decoder: &mut Decoder<'_>) -> Result<CheckpointState, Decod
     })
 }
 
+fn encode_merge(keyspace: u32, output: RunId, inputs: &[RunId], sink: &mut impl Sink) {
+    put_run(sink, RECORD_MERGE, keyspace, output);
+    sink.put_varint(inputs.len() as u64);
+    for input in inputs {
+        sink.put_varint(input.0);
+    }
+}
+
+fn decode_merge(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
+    let (keyspace, output) = run_of(decoder)?;
+    let input = |decoder: &mut Decoder<'_>| decoder.varint().map(RunId);
+    Ok(Edit::RecordMerge { keyspace, output, inputs: decode_list(decoder, input)? })
+}
+
 fn encode_compression(keyspace: u32, compression: Compression, sink: &mut impl Sink) {
     sink.put_u8(SET_COMPRESSION);
     sink.put_varint(keyspace.into());
@@ -289,6 +307,11 @@ fn decode_compression(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
     let compression = Compression::from_code(decoder.u8()?);
     let compression = compression.ok_or(DecodeError("a keyspace has an unknown compression"))?;
     Ok(Edit::SetCompression { keyspace, compression })
+}
+
+fn put_number(sink: &mut impl Sink, tag: u8, number: u64) {
+    sink.put_u8(tag);
+    sink.put_varint(number);
 }
 
 fn put_run(sink: &mut impl Sink, tag: u8, keyspace: u32, run: RunId) {

@@ -3,28 +3,27 @@
 //! Each group names the manifest, its place, the opening that wrote it and the checksum of its
 //! predecessor's header, so that nothing which a zone held in an earlier life continues the chain.
 
+use bytes::Bytes;
 use kvfs_device::{AlignedBuf, Device};
 use kvfs_store::{Result, StoreError};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::format::{Crc32c, SECTOR_BYTES, Superblock, ZoneId};
+use crate::format::{
+    self, FRAME_HEADER_BYTES as HEADER_BYTES, FrameFields, FrameHeader, SECTOR_BYTES, Superblock, ZoneId,
+    payload_crc,
+};
+use crate::salvage::SalvageStream;
 
-const MAGIC: [u8; 4] = *b"KvMf";
-/// Length of a group's header (bytes).
-pub(super) const HEADER_BYTES: usize = 64;
 /// The search for later groups reads so many bytes at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 /// The snapshot at the start of a manifest ends with this group.
 pub(super) const FLAG_SNAPSHOT_END: u32 = 1;
 
+/// What the header of a group tells beside its payload.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Raw {
-    magic: [u8; 4],
-    crc: U32,
-    payload_crc: U32,
-    payload_len: U32,
+struct GroupFields {
     manifest_seq: U64,
     position: U64,
     epoch: U64,
@@ -33,26 +32,20 @@ struct Raw {
     reserved: [u8; 16],
 }
 
-const _: () = assert!(size_of::<Raw>() == HEADER_BYTES);
-
-impl Raw {
-    fn checksum(&self, salt: u32) -> u32 {
-        let mut crc = Crc32c::salted(salt);
-        let mut raw = *self;
-        raw.crc = U32::ZERO;
-        crc.update(raw.as_bytes());
-        crc.finish()
-    }
+impl FrameFields for GroupFields {
+    const MAGIC: [u8; 4] = *b"KvMf";
 }
+
+type Header = FrameHeader<GroupFields>;
 
 /// Bytes that a group with `payload_len` bytes of edits takes on the device.
 pub(super) fn group_len(payload_len: usize) -> u64 {
-    ((HEADER_BYTES + payload_len) as u64).next_multiple_of(SECTOR_BYTES)
+    format::group_len((HEADER_BYTES + payload_len) as u64)
 }
 
 /// A group that belongs to the chain.
 pub(super) struct Group {
-    pub(super) edits: Vec<u8>,
+    pub(super) edits: Bytes,
     pub(super) is_snapshot_end: bool,
 }
 
@@ -100,13 +93,7 @@ impl GroupLog {
     /// Writes a group that has room, not durably.
     pub(super) fn append(&mut self, device: &dyn Device, epoch: u64, edits: &[u8], flags: u32) -> Result<()> {
         assert!(self.has_room(edits.len()), "a manifest group has room");
-        let mut payload_crc = Crc32c::salted(self.salt);
-        payload_crc.update(edits);
-        let mut raw = Raw {
-            magic: MAGIC,
-            crc: U32::ZERO,
-            payload_crc: payload_crc.finish().into(),
-            payload_len: (edits.len() as u32).into(),
+        let fields = GroupFields {
             manifest_seq: self.manifest_seq.into(),
             position: self.end.into(),
             epoch: epoch.into(),
@@ -114,16 +101,16 @@ impl GroupLog {
             flags: flags.into(),
             reserved: [0; 16],
         };
-        raw.crc = raw.checksum(self.salt).into();
+        let header = Header::new(fields, edits.len(), payload_crc(edits, self.salt), self.salt);
         let mut buf = AlignedBuf::zeroed(HEADER_BYTES + edits.len());
-        buf.as_mut()[..HEADER_BYTES].copy_from_slice(raw.as_bytes());
+        buf.as_mut()[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         buf.as_mut()[HEADER_BYTES..HEADER_BYTES + edits.len()].copy_from_slice(edits);
         self.for_each_stretch(self.end, buf.len(), |addr, range| {
             let written = device.write_at(&buf.as_ref()[range], addr);
             written.map_err(|error| StoreError::io(format!("writing the manifest at byte {addr}"), error))
         })?;
         self.end += buf.len() as u64;
-        self.last = (raw.crc.get(), epoch);
+        self.last = (header.crc(), epoch);
         Ok(())
     }
 
@@ -132,10 +119,10 @@ impl GroupLog {
     /// Groups are flushed one by one, so only the last one can be torn: a group of this manifest
     /// behind the end proves damage, unless an opening before that of the last group left it there.
     pub(super) fn read_next(&mut self, device: &dyn Device) -> Result<Option<Group>> {
-        if let Some((raw, edits)) = self.read_group(device)? {
-            self.end += group_len(edits.len());
-            self.last = (raw.crc.get(), raw.epoch.get());
-            return Ok(Some(Group { edits, is_snapshot_end: raw.flags.get() & FLAG_SNAPSHOT_END != 0 }));
+        if let Some((header, edits)) = self.read_group(device)? {
+            self.go_behind(self.end, &header);
+            let is_snapshot_end = header.fields.flags.get() & FLAG_SNAPSHOT_END != 0;
+            return Ok(Some(Group { edits, is_snapshot_end }));
         }
         self.check_end(device)?;
         Ok(None)
@@ -149,7 +136,7 @@ impl GroupLog {
             let len = (self.capacity() - position).min(window.len() as u64) as usize;
             self.read(device, position, &mut window.as_mut()[..len])?;
             for sector in window.as_ref()[..len].chunks_exact(SECTOR_BYTES as usize) {
-                if self.header(sector, position).is_some_and(|raw| raw.epoch.get() >= self.last.1) {
+                if self.header(sector, position).is_some_and(|header| self.may_follow(&header)) {
                     let detail = format!("it is damaged: a later group, at position {position}, is there");
                     return Err(StoreError::corrupt(self.place(), detail));
                 }
@@ -159,74 +146,59 @@ impl GroupLog {
         Ok(())
     }
 
-    /// The next whole group of this manifest behind the end, whatever lies in between; the chain goes on there.
-    /// For repairs.
-    pub(super) fn skip_damage(&mut self, device: &dyn Device) -> Option<Vec<u8>> {
-        let sector_bytes = SECTOR_BYTES as usize;
-        let mut position = self.end;
-        let mut sector = AlignedBuf::zeroed(sector_bytes);
-        while position < self.capacity() {
-            let is_read = self.read(device, position, sector.as_mut()).is_ok();
-            if let Some(raw) = is_read.then(|| self.header(sector.as_ref(), position)).flatten()
-                && raw.epoch.get() >= self.last.1
-                && let Some(edits) = self.payload_at(device, position, &raw)
-            {
-                self.end = position + group_len(edits.len());
-                self.last = (raw.crc.get(), raw.epoch.get());
-                return Some(edits);
+    /// Calls `see` with the edits of each whole group of this manifest behind the end, whatever lies in between; the
+    /// chain goes on behind it. For repairs.
+    pub(super) fn salvage_rest(mut self, device: &dyn Device, see: &mut dyn FnMut(&[u8])) {
+        let zones = self.zones.iter().map(|zone| u64::from(zone.0) * self.zone_bytes);
+        let stream = SalvageStream::new(device, 0, zones.map(|addr| addr..addr + self.zone_bytes));
+        let log = self.clone();
+        let headers = stream.frames(self.end..stream.end(), |position, sector| log.header(sector, position));
+        for (position, header) in headers {
+            if position < self.end || !self.may_follow(&header) {
+                continue;
             }
-            position += SECTOR_BYTES;
+            if let Some(edits) = stream.payload(position, &header, self.salt) {
+                self.go_behind(position, &header);
+                see(&edits);
+            }
         }
-        None
     }
 
-    /// The edits of a group, if they are whole.
-    fn payload_at(&self, device: &dyn Device, position: u64, raw: &Raw) -> Option<Vec<u8>> {
-        let len = raw.payload_len.get() as usize;
-        if position + group_len(len) > self.capacity() {
-            return None;
-        }
-        let mut buf = AlignedBuf::zeroed(group_len(len) as usize);
-        self.read(device, position, buf.as_mut()).ok()?;
-        let edits = buf.as_ref()[HEADER_BYTES..HEADER_BYTES + len].to_vec();
-        let mut crc = Crc32c::salted(self.salt);
-        crc.update(&edits);
-        (crc.finish() == raw.payload_crc.get()).then_some(edits)
+    fn go_behind(&mut self, position: u64, header: &Header) {
+        self.end = position + header.group_len();
+        self.last = (header.crc(), header.fields.epoch.get());
     }
 
-    fn read_group(&self, device: &dyn Device) -> Result<Option<(Raw, Vec<u8>)>> {
+    /// Whether an opening wrote the group that is not before that of the last one.
+    fn may_follow(&self, header: &Header) -> bool {
+        header.fields.epoch.get() >= self.last.1
+    }
+
+    fn read_group(&self, device: &dyn Device) -> Result<Option<(Header, Bytes)>> {
         if self.end >= self.capacity() {
             return Ok(None);
         }
-        let mut sector = AlignedBuf::zeroed(SECTOR_BYTES as usize);
-        self.read(device, self.end, sector.as_mut())?;
-        let Some(raw) = self.header(sector.as_ref(), self.end) else { return Ok(None) };
-        let payload_len = raw.payload_len.get() as usize;
-        if raw.previous_crc.get() != self.last.0
-            || raw.epoch.get() < self.last.1
-            || !self.has_room(payload_len)
+        let mut buf = AlignedBuf::zeroed(SECTOR_BYTES as usize);
+        self.read(device, self.end, buf.as_mut())?;
+        let Some(header) = self.header(buf.as_ref(), self.end) else { return Ok(None) };
+        if header.fields.previous_crc.get() != self.last.0
+            || !self.may_follow(&header)
+            || self.end + header.group_len() > self.capacity()
         {
             return Ok(None);
         }
-        let mut buf = sector;
-        if group_len(payload_len) > SECTOR_BYTES {
-            buf = AlignedBuf::zeroed(HEADER_BYTES + payload_len);
+        if header.group_len() > SECTOR_BYTES {
+            buf = AlignedBuf::zeroed(header.group_len() as usize);
             self.read(device, self.end, buf.as_mut())?;
         }
-        let edits = buf.as_ref()[HEADER_BYTES..HEADER_BYTES + payload_len].to_vec();
-        let mut payload_crc = Crc32c::salted(self.salt);
-        payload_crc.update(&edits);
-        Ok((payload_crc.finish() == raw.payload_crc.get()).then_some((raw, edits)))
+        Ok(header.payload(&Bytes::from_owner(buf), self.salt).map(|edits| (header, edits)))
     }
 
     /// The header in `sector`, if it is whole, of this manifest, and was written at `position`.
-    fn header(&self, sector: &[u8], position: u64) -> Option<Raw> {
-        let (raw, _) = Raw::ref_from_prefix(sector).ok()?;
-        let is_here = raw.magic == MAGIC
-            && raw.manifest_seq.get() == self.manifest_seq
-            && raw.position.get() == position
-            && raw.crc.get() == raw.checksum(self.salt);
-        is_here.then_some(*raw)
+    fn header(&self, sector: &[u8], position: u64) -> Option<Header> {
+        Header::decode(sector, self.salt).filter(|header| {
+            header.fields.manifest_seq.get() == self.manifest_seq && header.fields.position.get() == position
+        })
     }
 
     fn read(&self, device: &dyn Device, position: u64, buf: &mut [u8]) -> Result<()> {

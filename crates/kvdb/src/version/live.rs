@@ -13,16 +13,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_store::{KeyspaceKind, Result, Seqno};
 
-use super::{ManifestState, RunId, RunState};
+use super::{ManifestState, MergeState, RunId, RunState};
 use crate::format::{PieceDesc, PieceId};
 use crate::memtable::{
-    BlockFill, ChangedSearch, Lookup, NewerSearch, TombstoneSet, block_key, first_block_at_or_after,
+    BlockFill, ChangeVisitor, ChangeWalk, Lookup, TombstoneSet, block_key, first_block_at_or_after,
 };
-use crate::run::{Piece, RunContext};
+use crate::table::{Piece, RunContext};
 
 /// A sorted run: pieces with disjoint key ranges, of which the keys below `lower_bound` have moved on.
 #[derive(Clone)]
-pub struct Run {
+pub(crate) struct Run {
     /// Identity in the manifest.
     pub id: RunId,
     /// Greater means newer.
@@ -52,21 +52,28 @@ impl Run {
         Self { pieces: self.pieces.iter().map(|piece| piece.rebased(base)).collect(), ..self.clone() }
     }
 
-    /// Whether anybody has looked for keys in it.
+    /// Whether a reader has looked for keys in it.
     pub(crate) fn is_searched(&self) -> bool {
         self.pieces.iter().any(|piece| piece.is_filter_asked())
     }
 
     /// Bytes of data that the run refers to.
-    pub fn data_bytes(&self) -> u64 {
+    pub(crate) fn data_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.desc().data_bytes).sum()
     }
 
-    /// The pieces that it has lost when it is `later`, or has gone: those at the front, or all.
-    pub(crate) fn pieces_lost(&self, later: Option<&Arc<Self>>) -> impl Iterator<Item = &Arc<PieceDesc>> {
-        let left = later.map_or(0, |later| later.pieces.len());
-        let lost = self.pieces.len().saturating_sub(left);
-        self.pieces[..lost].iter().map(|piece| piece.shared_desc())
+    /// The pieces that it has lost when it is `later`, or has gone. O(pieces of both).
+    pub(crate) fn pieces_lost<'a>(
+        &'a self,
+        later: Option<&Arc<Self>>,
+    ) -> impl Iterator<Item = &'a Arc<PieceDesc>> {
+        let mut left =
+            later.map_or(&[][..], |later| &later.pieces).iter().map(|piece| piece.desc()).peekable();
+        let is_lost = move |desc: &&Arc<PieceDesc>| {
+            while left.next_if(|left| left.first_key < desc.first_key).is_some() {}
+            left.next_if(|left| left.id == desc.id).is_none()
+        };
+        self.pieces.iter().map(|piece| piece.shared_desc()).filter(is_lost)
     }
 
     /// Smallest key that counts.
@@ -77,14 +84,6 @@ impl Run {
     /// Greatest key, or the end of the last range tombstone.
     pub(crate) fn last_key(&self) -> Option<&Bytes> {
         self.pieces.last().map(|piece| &piece.desc().last_key)
-    }
-
-    /// Whether all its keys are less than `key`. The end of a range tombstone is none of them: where a run was cut, they end there.
-    pub(crate) fn ends_before(&self, key: &Bytes) -> bool {
-        self.pieces.last().is_none_or(|piece| {
-            let desc = piece.desc();
-            desc.last_key < *key || (desc.tombstones > 0 && desc.last_key == *key)
-        })
     }
 
     /// Whether a merge of the run alone may drop something: tombstones, versions that only a snapshot saw,
@@ -136,26 +135,14 @@ impl Run {
         Ok(())
     }
 
-    /// Takes a search for changes through the pieces that hold anything newer.
-    pub(crate) fn find_newer(&self, search: &mut NewerSearch<'_>) -> Result<()> {
-        let first = self.piece_at(search.start(&self.lower_bound));
+    /// Takes a walk over changes through the pieces in its range.
+    pub(crate) fn walk_changes(&self, walk: &mut ChangeWalk<impl ChangeVisitor>) -> Result<()> {
+        let first = self.piece_at(walk.start(&self.lower_bound));
         for piece in &self.pieces[first..] {
-            if search.is_over() || search.is_beyond(&piece.desc().first_key) {
+            if walk.is_over() || walk.is_beyond(&piece.desc().first_key) {
                 break;
             }
-            piece.find_newer(search, &self.lower_bound)?;
-        }
-        Ok(())
-    }
-
-    /// Takes a search for changes between two positions through the pieces in its window.
-    pub(crate) fn find_changed(&self, search: &mut ChangedSearch) -> Result<()> {
-        let first = self.piece_at(search.start(&self.lower_bound));
-        for piece in &self.pieces[first..] {
-            if search.is_beyond(&piece.desc().first_key) {
-                break;
-            }
-            piece.find_changed(search, &self.lower_bound)?;
+            piece.walk_changes(walk, &self.lower_bound)?;
         }
         Ok(())
     }
@@ -195,25 +182,32 @@ impl Run {
 
 /// The runs of one keyspace, newest first.
 #[derive(Clone, Default)]
-pub struct KeyspaceRuns {
+pub(crate) struct KeyspaceRuns {
     /// Shared with older and newer versions.
     pub runs: Vec<Arc<Run>>,
+    /// Merges that have begun and not ended.
+    pub merges: Vec<MergeState>,
 }
 
 /// The live set of runs of all keyspaces.
 #[derive(Clone, Default)]
-pub struct Version {
+pub(crate) struct Version {
     keyspaces: BTreeMap<u32, Arc<KeyspaceRuns>>,
 }
 
 impl Version {
     /// The runs of `keyspace`, newest first.
-    pub fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
+    pub(crate) fn runs(&self, keyspace: u32) -> &[Arc<Run>] {
         self.keyspaces.get(&keyspace).map_or(&[], |runs| &runs.runs)
     }
 
+    /// The merges in `keyspace` that have begun and not ended.
+    pub(crate) fn merges(&self, keyspace: u32) -> &[MergeState] {
+        self.keyspaces.get(&keyspace).map_or(&[], |runs| &runs.merges)
+    }
+
     /// Every keyspace that has runs.
-    pub fn keyspaces(&self) -> impl Iterator<Item = (u32, &[Arc<Run>])> {
+    pub(crate) fn keyspaces(&self) -> impl Iterator<Item = (u32, &[Arc<Run>])> {
         self.keyspaces.iter().map(|(&id, runs)| (id, &runs.runs[..]))
     }
 
@@ -241,7 +235,8 @@ impl Version {
             for run in &keyspace.runs {
                 runs.push(Arc::new(Run::open(run, run.base, ctx, id, keyspace.kind)?));
             }
-            version.keyspaces.insert(id, Arc::new(KeyspaceRuns { runs }));
+            let merges = keyspace.merges.clone();
+            version.keyspaces.insert(id, Arc::new(KeyspaceRuns { runs, merges }));
         }
         Ok(version)
     }
@@ -254,7 +249,9 @@ impl Version {
         for run in self.runs(keyspace) {
             known.extend(run.pieces.iter().map(|piece| (piece.desc().id, piece)));
         }
-        let state_runs = state.keyspaces.get(&keyspace).map_or(&[][..], |k| &k.runs[..]);
+        let of = state.keyspaces.get(&keyspace);
+        let state_runs = of.map_or(&[][..], |of| &of.runs[..]);
+        let merges = of.map_or_else(Vec::new, |of| of.merges.clone());
         let runs = state_runs
             .iter()
             .map(|run| {
@@ -267,7 +264,7 @@ impl Version {
             })
             .collect();
         let mut next = self.clone();
-        next.keyspaces.insert(keyspace, Arc::new(KeyspaceRuns { runs }));
+        next.keyspaces.insert(keyspace, Arc::new(KeyspaceRuns { runs, merges }));
         next
     }
 }

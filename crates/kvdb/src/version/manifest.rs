@@ -17,7 +17,7 @@ use super::edit::Edit;
 use super::group::{FLAG_SNAPSHOT_END, GroupLog, group_len};
 use super::state::ManifestState;
 use crate::format::{Decoder, MANIFEST_ZONES_MAX, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, ZoneId};
-use crate::zone::{Budget, Zones};
+use crate::space::{Budget, Zones};
 
 /// Edits of a snapshot per group (bytes), as a rule. Tests are to meet snapshots of many groups.
 const SNAPSHOT_GROUP_BYTES: usize = if cfg!(test) { 8 << 10 } else { 1 << 20 };
@@ -25,7 +25,7 @@ const SNAPSHOT_GROUP_BYTES: usize = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 const ROOM_BYTES_MIN: u64 = 64 << 10;
 
 /// The manifest of an open store.
-pub struct Manifest {
+pub(crate) struct Manifest {
     device: Arc<dyn Device>,
     zones: Arc<Zones>,
     inner: Mutex<Inner>,
@@ -48,7 +48,7 @@ impl Manifest {
     ///
     /// # Errors
     /// I/O errors; `Full` when there is no zone.
-    pub fn create(device: Arc<dyn Device>, zones: Arc<Zones>, superblock: Superblock) -> Result<Self> {
+    pub(crate) fn create(device: Arc<dyn Device>, zones: Arc<Zones>, superblock: Superblock) -> Result<Self> {
         wipe_superblocks(device.as_ref())?;
         let log = GroupLog::new(&superblock);
         let inner = Inner {
@@ -69,7 +69,7 @@ impl Manifest {
     ///
     /// # Errors
     /// I/O errors and corruption.
-    pub fn open(
+    pub(crate) fn open(
         device: Arc<dyn Device>,
         superblock: Superblock,
         zones: Arc<Zones>,
@@ -91,7 +91,7 @@ impl Manifest {
     ///
     /// # Errors
     /// `Failed`; sticky.
-    pub fn begin_epoch(&self) -> Result<u64> {
+    pub(crate) fn begin_epoch(&self) -> Result<u64> {
         self.locked(|manifest, inner| {
             inner.superblock.epoch += 1;
             manifest.write_superblocks(inner)?;
@@ -99,11 +99,11 @@ impl Manifest {
         })
     }
 
-    /// The store may reach up to `capacity_bytes` from the next opening on.
+    /// The store may reach up to `capacity_bytes`: in both superblocks, durably, when this returns.
     ///
     /// # Errors
     /// `Failed`; sticky.
-    pub fn set_capacity(&self, capacity_bytes: u64) -> Result<()> {
+    pub(crate) fn set_capacity(&self, capacity_bytes: u64) -> Result<()> {
         self.locked(|manifest, inner| {
             inner.superblock.capacity_bytes = capacity_bytes;
             manifest.write_superblocks(inner)
@@ -115,7 +115,7 @@ impl Manifest {
     ///
     /// # Errors
     /// `Failed`; sticky.
-    pub fn set_version(&self, format_version: u32) -> Result<()> {
+    pub(crate) fn set_version(&self, format_version: u32) -> Result<()> {
         self.locked(|manifest, inner| {
             if inner.superblock.format_version == format_version {
                 return Ok(());
@@ -131,7 +131,7 @@ impl Manifest {
     /// # Errors
     /// `Full` when a rewrite finds no zones: nothing has happened then. `Failed` after an I/O
     /// failure or an edit that contradicts the state; sticky.
-    pub fn commit(&self, edits: &[Edit]) -> Result<()> {
+    pub(crate) fn commit(&self, edits: &[Edit]) -> Result<()> {
         let mut payload = Vec::new();
         for edit in edits {
             edit.encode(&mut payload);
@@ -158,7 +158,7 @@ impl Manifest {
     ///
     /// # Errors
     /// I/O errors; `Full` when there is no zone.
-    pub fn replace(
+    pub(crate) fn replace(
         device: Arc<dyn Device>,
         zones: Arc<Zones>,
         superblock: Superblock,
@@ -171,18 +171,20 @@ impl Manifest {
     }
 
     /// A copy of the superblock as it is now.
-    pub fn superblock(&self) -> Superblock {
+    #[cfg(test)]
+    pub(crate) fn superblock(&self) -> Superblock {
         self.inner.lock().superblock.clone()
     }
 
     /// Bytes of the manifest, and how often it was rewritten since it was opened.
-    pub fn size(&self) -> (u64, u64) {
+    #[cfg(test)]
+    pub(crate) fn size(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.log.end(), inner.rewrites)
     }
 
     /// Bytes written since it was opened, superblocks excluded.
-    pub fn bytes_written(&self) -> u64 {
+    pub(crate) fn bytes_written(&self) -> u64 {
         self.inner.lock().bytes_written
     }
 
@@ -269,7 +271,8 @@ impl Manifest {
 ///
 /// # Errors
 /// I/O errors and corruption.
-pub fn read_state(device: &dyn Device, superblock: &Superblock) -> Result<ManifestState> {
+#[cfg(test)]
+pub(crate) fn read_state(device: &dyn Device, superblock: &Superblock) -> Result<ManifestState> {
     Ok(read(device, superblock)?.1)
 }
 

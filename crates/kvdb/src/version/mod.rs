@@ -9,16 +9,19 @@
 mod edit;
 mod group;
 mod live;
-pub mod manifest;
+pub(crate) mod manifest;
 pub(crate) mod salvage;
 mod state;
+mod units;
 
-pub use edit::{Edit, RunId};
-pub use live::{KeyspaceRuns, Run, Version};
-pub use manifest::Manifest;
-pub use state::{
-    COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, RunState, SnapshotState, UndoState,
+pub(crate) use edit::{Edit, RunId};
+pub(crate) use live::{Run, Version};
+pub(crate) use manifest::Manifest;
+pub(crate) use state::{
+    COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, MergeState, RunState, SnapshotState,
+    UndoState,
 };
+pub(crate) use units::{Unit, bytes_of, of_one_age, units_of};
 
 #[cfg(test)]
 mod tests;

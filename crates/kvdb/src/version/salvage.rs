@@ -38,30 +38,21 @@ pub(crate) fn salvage(device: &dyn Device, superblock: &Superblock) -> SalvagedM
         strays_from: 0,
     };
     let mut is_whole = false;
-    loop {
+    while found.damage.is_none() {
         let place = log.place();
-        match log.read_next(device) {
+        let damage = match log.read_next(device) {
             Ok(Some(group)) => {
                 is_whole |= group.is_snapshot_end;
                 found.apply(&group.edits, &place);
+                continue;
             }
-            Ok(None) if is_whole && found.damage.is_none() => return found,
-            Ok(None) => {
-                found.note_damage(format!("{place} is missing"), is_whole);
-                break;
-            }
-            Err(error) => {
-                found.note_damage(error.to_string(), is_whole);
-                break;
-            }
-        }
-        if found.damage.is_some() {
-            break;
-        }
+            Ok(None) if is_whole => return found,
+            Ok(None) => format!("{place} is missing"),
+            Err(error) => error.to_string(),
+        };
+        found.note_damage(damage, is_whole);
     }
-    while let Some(edits) = log.skip_damage(device) {
-        found.apply(&edits, "behind the damage");
-    }
+    log.salvage_rest(device, &mut |edits| found.apply(edits, "behind the damage"));
     found
 }
 

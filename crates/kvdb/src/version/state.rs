@@ -6,12 +6,12 @@ use bytes::Bytes;
 use kvfs_store::{Compression, Isolation, KeyspaceKind, Result, Seqno, StoreError, TxnId};
 
 use super::edit::{Edit, RunId, encode_add_piece};
-use crate::format::{PieceDesc, ZoneUse};
+use crate::format::{PieceDesc, PieceId, ZoneUse};
 use crate::journal::Lsn;
 
 /// The outcome of all edits so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ManifestState {
+pub(crate) struct ManifestState {
     /// Keyspaces by id.
     pub keyspaces: BTreeMap<u32, KeyspaceState>,
     /// Where recovery begins.
@@ -36,7 +36,7 @@ pub struct ManifestState {
 
 /// A transaction that can be taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UndoState {
+pub(crate) struct UndoState {
     /// Whose commit it was.
     pub txn: TxnId,
     /// The newest seqno that it has no part in.
@@ -49,7 +49,7 @@ pub struct UndoState {
 
 /// A checkpointed transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckpointState {
+pub(crate) struct CheckpointState {
     /// The newest seqno that it sees of others.
     pub snapshot: Seqno,
     /// As begun.
@@ -70,7 +70,7 @@ pub struct CheckpointState {
 
 /// A named snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotState {
+pub(crate) struct SnapshotState {
     /// The newest seqno that it sees.
     pub seqno: Seqno,
     /// When it was made (nanoseconds since 1970).
@@ -78,11 +78,11 @@ pub struct SnapshotState {
 }
 
 /// Commits of transactions that the manifest remembers.
-pub const COMMITTED_MAX: usize = 4096;
+pub(crate) const COMMITTED_MAX: usize = 4096;
 
 /// One keyspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyspaceState {
+pub(crate) struct KeyspaceState {
     /// Unique name.
     pub name: String,
     /// Layout of the values.
@@ -91,11 +91,29 @@ pub struct KeyspaceState {
     pub compression: Compression,
     /// Newest first: by age, then id, both descending.
     pub runs: Vec<RunState>,
+    /// Merges that have begun and not ended.
+    pub merges: Vec<MergeState>,
+}
+
+/// How far a merge has come: what its inputs hold from their bounds on is still to be merged into the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MergeState {
+    /// It has the age of the newest input.
+    pub output: RunId,
+    /// Newest first; those that are left.
+    pub inputs: Vec<RunId>,
+}
+
+impl MergeState {
+    /// Whether `run` is the output or an input.
+    pub(crate) fn involves(&self, run: RunId) -> bool {
+        self.output == run || self.inputs.contains(&run)
+    }
 }
 
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunState {
+pub(crate) struct RunState {
     /// Identity.
     pub id: RunId,
     /// Greater is newer.
@@ -113,7 +131,7 @@ impl ManifestState {
     ///
     /// # Errors
     /// `Corrupt` when the edit contradicts the state, which is unchanged then.
-    pub fn apply(&mut self, edit: &Edit) -> Result<()> {
+    pub(crate) fn apply(&mut self, edit: &Edit) -> Result<()> {
         self.try_apply(edit)
             .map_err(|detail| StoreError::corrupt("the manifest", format!("{detail}: {edit:?}")))
     }
@@ -140,6 +158,12 @@ impl ManifestState {
                 self.keyspace(*keyspace)?.run(*run)?.trim(lower_bound)
             }
             Edit::DropRun { keyspace, run } => self.keyspace(*keyspace)?.drop_run(*run),
+            Edit::DropPiece { keyspace, run, piece } => {
+                self.keyspace(*keyspace)?.run(*run)?.drop_piece(*piece)
+            }
+            Edit::RecordMerge { keyspace, output, inputs } => {
+                self.keyspace(*keyspace)?.record_merge(*output, inputs)
+            }
             Edit::JournalTail { lsn, seqno } => {
                 if *lsn < self.journal_tail || *seqno < self.flushed_seqno {
                     return Err("the journal's tail goes back");
@@ -206,7 +230,13 @@ impl ManifestState {
         }
         self.keyspaces.insert(
             id,
-            KeyspaceState { name: name.to_owned(), kind, compression: Compression::None, runs: Vec::new() },
+            KeyspaceState {
+                name: name.to_owned(),
+                kind,
+                compression: Compression::None,
+                runs: Vec::new(),
+                merges: Vec::new(),
+            },
         );
         Ok(())
     }
@@ -250,14 +280,14 @@ impl ManifestState {
     }
 
     /// Everything that pieces hold in zones.
-    pub fn zone_uses(&self) -> impl Iterator<Item = &ZoneUse> {
+    pub(crate) fn zone_uses(&self) -> impl Iterator<Item = &ZoneUse> {
         let runs = self.keyspaces.values().flat_map(|keyspace| &keyspace.runs);
         let prepared = self.prepared.values().flatten().map(|(_, run)| run);
         runs.chain(prepared).flat_map(|run| &run.pieces).flat_map(|piece| &piece.zones)
     }
 
-    /// Positions that somebody reads at: named snapshots, transactions that can be taken back, checkpoints.
-    pub fn positions_read(&self) -> BTreeSet<Seqno> {
+    /// Positions that are read at: named snapshots, transactions that can be taken back, checkpoints.
+    pub(crate) fn positions_read(&self) -> BTreeSet<Seqno> {
         let named = self.snapshots.values().map(|snapshot| snapshot.seqno);
         let undo = self.undo.iter().flat_map(|(&after, undo)| [undo.before, after]);
         let checkpoints = self.checkpoints.values().map(|saved| saved.snapshot);
@@ -296,6 +326,10 @@ impl ManifestState {
                     give(&|buf| encode_add_piece(id, run.id, piece, buf));
                 }
             }
+            for MergeState { output, inputs } in &keyspace.merges {
+                let (output, inputs) = (*output, inputs.clone());
+                give(&|buf| Edit::RecordMerge { keyspace: id, output, inputs: inputs.clone() }.encode(buf));
+            }
         }
         for (&txn, runs) in &self.prepared {
             for &(keyspace, RunState { id: run, age, ref pieces, .. }) in runs {
@@ -325,7 +359,7 @@ impl ManifestState {
 
 impl UndoState {
     /// The edit that keeps it; `after` is its last seqno.
-    pub fn edit(&self, after: Seqno) -> Edit {
+    pub(crate) fn edit(&self, after: Seqno) -> Edit {
         let Self { txn, before, committed, ref note } = *self;
         Edit::KeepUndo { txn, before, after, committed, note: note.clone() }
     }
@@ -348,6 +382,25 @@ impl KeyspaceState {
     fn drop_run(&mut self, id: RunId) -> Result<(), &'static str> {
         let at = self.runs.iter().position(|run| run.id == id).ok_or("there is no such run")?;
         self.runs.remove(at);
+        for merge in &mut self.merges {
+            merge.inputs.retain(|input| *input != id);
+        }
+        self.merges.retain(|merge| merge.output != id && !merge.inputs.is_empty());
+        Ok(())
+    }
+
+    fn record_merge(&mut self, output: RunId, inputs: &[RunId]) -> Result<(), &'static str> {
+        self.merges.retain(|merge| merge.output != output);
+        if inputs.is_empty() {
+            return Ok(());
+        }
+        let is_there = |id: &RunId| self.runs.iter().any(|run| run.id == *id);
+        let is_merged = |id: &RunId| self.merges.iter().any(|merge| merge.involves(*id));
+        let mut all = inputs.iter().chain([&output]);
+        if inputs.contains(&output) || !all.clone().all(is_there) || all.any(is_merged) {
+            return Err("a merge has runs that are not there, or in another one");
+        }
+        self.merges.push(MergeState { output, inputs: inputs.to_vec() });
         Ok(())
     }
 }
@@ -381,6 +434,12 @@ impl RunState {
         self.lower_bound = lower_bound.clone();
         let gone = self.pieces.partition_point(|piece| piece.last_key < *lower_bound);
         self.pieces.drain(..gone);
+        Ok(())
+    }
+
+    fn drop_piece(&mut self, id: PieceId) -> Result<(), &'static str> {
+        let at = self.pieces.iter().position(|piece| piece.id == id).ok_or("there is no such piece")?;
+        self.pieces.remove(at);
         Ok(())
     }
 }

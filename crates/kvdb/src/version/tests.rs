@@ -8,10 +8,11 @@ use bytes::Bytes;
 use kvfs_device::{Call, Device, FaultDevice, FaultError, FaultRule, MemoryDevice, Rng};
 use kvfs_store::{Isolation, KeyspaceKind, Result, StoreError, TxnId};
 
+use super::state::KeyspaceState;
 use super::*;
 use crate::format::{Decoder, Extent, FORMAT_VERSION_PLAIN, PieceDesc, PieceId, Superblock, ZoneId, ZoneUse};
 use crate::journal::Lsn;
-use crate::zone::{Budget, Stream, Zones};
+use crate::space::{Budget, Stream, Zones};
 
 const ZONE_BYTES: u32 = 64 << 10;
 const ZONES: u64 = 60;
@@ -92,6 +93,27 @@ impl Editor {
         key.into()
     }
 
+    /// Records a merge, or ends what is recorded of one, and drops a piece.
+    fn change_merges_and_pieces(&mut self, edits: &mut Vec<Edit>, keyspace: u32) {
+        let KeyspaceState { runs, merges, .. } = &self.state.keyspaces[&keyspace];
+        let free: Vec<RunId> = runs
+            .iter()
+            .map(|run| run.id)
+            .filter(|run| !merges.iter().any(|merge| merge.involves(*run)))
+            .collect();
+        let recorded = merges.first().map(|merge| merge.output);
+        let piece = runs.iter().find_map(|run| run.pieces.last().map(|piece| (run.id, piece.id)));
+        if free.len() > 1 && self.rng.chance(1, 2) {
+            let (output, inputs) = (free[0], free[1..].to_vec());
+            self.push(edits, Edit::RecordMerge { keyspace, output, inputs });
+        } else if let Some(output) = recorded.filter(|_| self.rng.chance(1, 4)) {
+            self.push(edits, Edit::RecordMerge { keyspace, output, inputs: Vec::new() });
+        }
+        if let Some((run, piece)) = piece.filter(|_| self.rng.chance(1, 4)) {
+            self.push(edits, Edit::DropPiece { keyspace, run, piece });
+        }
+    }
+
     /// The edits of one commit, applied to the state.
     fn commit(&mut self) -> Vec<Edit> {
         let mut edits = Vec::new();
@@ -120,6 +142,7 @@ impl Editor {
         let run = RunId(self.id(&mut edits));
         let age = self.rng.below(50);
         self.push(&mut edits, Edit::AddRun { keyspace, run, age });
+        self.change_merges_and_pieces(&mut edits, keyspace);
         for start in 0..self.rng.below(4) as u8 {
             let (first, last) = (self.key(start * 20 + 1), self.key(start * 20 + 10));
             let id = self.id(&mut edits);
@@ -190,6 +213,12 @@ fn the_bytes_of_edits_are_these() {
           \x02\x80\x80\x10\x02\x05\x01\x01\x09\x80\xa0\x01\x03\x80\x80\x04"
     );
     assert_eq!(encoded(Edit::TrimRun { keyspace: 1, run, lower_bound: key("k") }), b"\x04\x01\xac\x02\x01k");
+    assert_eq!(encoded(Edit::DropPiece { keyspace: 1, run, piece: PieceId(9) }), b"\x23\x01\xac\x02\x09");
+    let inputs = vec![RunId(7), RunId(5)];
+    assert_eq!(
+        encoded(Edit::RecordMerge { keyspace: 1, output: run, inputs }),
+        b"\x24\x01\xac\x02\x02\x07\x05"
+    );
     assert_eq!(encoded(Edit::DropRun { keyspace: 1, run }), b"\x05\x01\xac\x02");
     assert_eq!(encoded(Edit::JournalTail { lsn: Lsn(4096), seqno: 9 }), b"\x06\x80\x20\x09");
     assert_eq!(encoded(Edit::NextId(7)), b"\x07\x07");

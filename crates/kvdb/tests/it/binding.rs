@@ -6,7 +6,8 @@ use kvfs_device::{CountingDevice, Device, MemoryDevice, Rng};
 use kvfs_kvdb::format::Superblock;
 use kvfs_kvdb::{Background, Db, Options, repair};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Compression, Durability, Keyspace, KeyspaceKind, Read, Result, Store, StoreError,
+    BLOCK_BYTES, Batch, Compress, Compression, Durability, Keyspace, KeyspaceKind, Read, Result, Store,
+    StoreError,
 };
 
 use super::basics::{create, create_zoned, data, make, open, put, rows, stat};

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use kvfs_device::{CrashDevice, CrashMode, Device, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, Read, Records, Store, Touch, Txn, TxnId, TxnOptions,
-    TxnOutcome,
+    BLOCK_BYTES, Batch, Checkpoints, Durability, KeyRange, Keyspace, Read, Records, Store, Touch,
+    Transactions, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 use crate::basics::{Append, create, data, open, put, rows};
@@ -68,7 +68,7 @@ fn change(rng: &mut Rng, (rows, data): (Keyspace, Keyspace), content: &mut Conte
 
 /// What the manifest may hold for each transaction when so many events have happened: `None`: nothing.
 #[derive(Clone, PartialEq, Debug)]
-struct Held {
+struct StallTimer {
     checkpoints: BTreeMap<TxnId, Content>,
     main: Content,
 }
@@ -76,7 +76,7 @@ struct Held {
 struct Step {
     began: usize,
     ended: usize,
-    held: Held,
+    held: StallTimer,
 }
 
 struct Open {
@@ -129,7 +129,7 @@ impl Run {
         self.db.sync(self.db.position()).expect("syncs");
         let saved = |open: &Open| open.saved.clone().map(|saved| (open.id, saved));
         let checkpoints = self.txns.iter().filter_map(saved).collect();
-        let held = Held { checkpoints, main: self.main.clone() };
+        let held = StallTimer { checkpoints, main: self.main.clone() };
         self.steps.push(Step { began, ended: self.crash.events_len(), held });
     }
 
@@ -229,7 +229,7 @@ impl Run {
         let db = Self::open(&image);
         let spaces = keyspaces(&db);
         let newest = self.steps.iter().rposition(|step| step.ended <= event).unwrap_or(0);
-        let allowed: Vec<&Held> =
+        let allowed: Vec<&StallTimer> =
             self.steps[newest..].iter().filter(|step| step.began <= event).map(|step| &step.held).collect();
         let mut found = BTreeMap::new();
         for info in db.checkpointed() {

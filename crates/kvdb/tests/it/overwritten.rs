@@ -1,4 +1,4 @@
-//! A store that is nearly full takes whatever replaces other data, for as long as anybody likes.
+//! A store that is nearly full takes whatever replaces other data, for as long as writers go on.
 
 use std::sync::Arc;
 

@@ -63,7 +63,7 @@ fn a_flush_makes_whole_blocks_of_patches_with_many_reads_at_once() {
     let mut expected: BTreeMap<u64, Vec<u8>> = (0..count).map(|number| (number, block(number))).collect();
     let mut middle = None;
     for step in 0..6000 {
-        // A stretch of neighbours, many single ones, and some that nobody has written before.
+        // A stretch of neighbours, many single ones, and some that were not written before.
         let number = match rng.below(3) {
             0 => 1000 + rng.below(300),
             _ => rng.below(count + 200),

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, Device, MemoryDevice, Rng, SECTOR_BYTES};
 use kvfs_kvdb::{Db, Lost, Repaired, repair};
 use kvfs_store::{
-    BLOCK_BYTES, Batch, Compression, Durability, KeyRange, Keyspace, KeyspaceKind, Op, Position, Read, Store,
+    BLOCK_BYTES, Batch, Compression, Durability, KeyRange, Keyspace, KeyspaceKind, NamedSnapshots, Op,
+    Position, Read, Store,
 };
 
 use super::basics::{create, open};

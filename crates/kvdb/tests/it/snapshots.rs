@@ -1,7 +1,9 @@
 //! Named snapshots of the engine: reopening, and the space that they hold and give back.
 
 use kvfs_kvdb::Db;
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, Read, Store, StoreError};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, KeyRange, Keyspace, NamedSnapshots, Read, Store, StoreError,
+};
 
 use crate::basics::{data, get, make, open, put, rows, stat};
 

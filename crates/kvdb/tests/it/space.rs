@@ -140,7 +140,7 @@ fn what_was_deleted_can_be_written_though_less_is_left_of_the_reserve_than_merge
 }
 
 #[test]
-fn who_was_refused_because_of_a_reader_is_not_when_that_has_gone() {
+fn writer_refused_because_of_a_reader_succeeds_when_that_has_gone() {
     for (seed, part) in [(0, 10), (1, 10), (0, 5), (1, 5)] {
         let mut rng = Rng::new(seed);
         let device = make(400);
@@ -154,7 +154,7 @@ fn who_was_refused_because_of_a_reader_is_not_when_that_has_gone() {
             batch.delete(rows, key.clone());
             db.apply(batch, Durability::Buffered).is_ok()
         };
-        // What he reads has nowhere to go.
+        // What the reader holds has nowhere to go.
         let deleted = keys.iter().take(keys.len() / part).filter(|key| delete(key)).count();
         assert!(deleted > 5000, "seed {seed}: {deleted} of {}", keys.len());
         let beside = fill_with_small_rows(&db, rows, &mut rng).len();
@@ -171,4 +171,43 @@ fn who_was_refused_because_of_a_reader_is_not_when_that_has_gone() {
 #[test]
 fn rows_of_a_full_store_can_be_deleted_while_threads_merge() {
     delete_one_by_one(2, 400, |options| options.background = Background::Threads);
+}
+
+#[test]
+fn what_was_promised_is_there_though_the_device_can_not_grow() {
+    use kvfs_device::{Call, FaultDevice, FaultError, FaultRule};
+
+    let device = Arc::new(FaultDevice::new(MemoryDevice::growable(0, 400 << 18)));
+    create_zoned(&(Arc::clone(&device) as Arc<dyn Device>), 256 << 10, 400);
+    let db = open(&(Arc::clone(&device) as Arc<dyn Device>), |options| options.memtable_bytes = 16 << 20);
+    let rows = rows(&db);
+    let put = |number: u32| {
+        let mut batch = Batch::new();
+        batch.put(rows, key(number, 20), vec![number as u8; 5000]);
+        db.apply(batch, Durability::Buffered)
+    };
+    let (mut taken_in, mut refused) = (0, false);
+    while !refused {
+        if taken_in == 1500 {
+            // From now on there is no space for more of the device.
+            device.add(FaultRule::from(Call::Grow, 0, FaultError::ENOSPC));
+        }
+        match put(taken_in) {
+            Ok(_) => taken_in += 1,
+            Err(StoreError::Full) => refused = true,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(taken_in >= 1500, "{taken_in} rows");
+    db.flush().expect("what was taken in has its space");
+    for number in 0..taken_in {
+        let mut batch = Batch::new();
+        batch.delete(rows, key(number, 20));
+        db.apply(batch, Durability::Buffered)
+            .unwrap_or_else(|error| panic!("deleting row {number}: {error}"));
+    }
+    for number in 0..taken_in / 2 {
+        put(number).expect("there is space again");
+    }
+    assert!(db.check().expect("checks").findings.is_empty());
 }

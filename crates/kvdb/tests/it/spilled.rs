@@ -8,7 +8,7 @@ use kvfs_device::{CountingDevice, CrashDevice, CrashMode, Device, MemoryDevice};
 use kvfs_kvdb::Db;
 use kvfs_store::{
     BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, Position, Read, Records, Store,
-    StoreError, Txn, TxnOptions, TxnOutcome,
+    StoreError, Transactions, Txn, TxnOptions, TxnOutcome,
 };
 
 use crate::basics::{data, get, open, put, rows, stat};
@@ -101,7 +101,7 @@ fn assert_clean(db: &Db) {
     assert!(checked.findings.is_empty(), "{:?}", checked.findings);
 }
 
-/// Ten times the memory ceiling of blocks and rows; what was written by whom.
+/// Ten times the memory ceiling of blocks and rows; which writer wrote what.
 fn write_much(db: &Db, txn: &dyn Txn, bytes: u64) {
     let (rows, data) = (rows(db), data(db));
     let mut written = 0;

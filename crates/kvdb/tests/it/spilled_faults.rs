@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvfs_device::{Device, MemoryDevice, Rng};
 use kvfs_kvdb::Db;
 use kvfs_store::{
-    Batch, Durability, Isolation, KeyRange, Keyspace, Read, Result, Store, StoreError, Txn, TxnOptions,
-    TxnOutcome,
+    Batch, Durability, Isolation, KeyRange, Keyspace, Read, Result, Store, StoreError, Transactions, Txn,
+    TxnOptions, TxnOutcome,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -73,7 +73,7 @@ impl Device for GateDevice {
         let left = self.gate.lies_in.load(Ordering::SeqCst);
         self.gate.lies_in.store(left.saturating_sub(1), Ordering::SeqCst);
         if left == 1 {
-            return Err(io::Error::other("written, but nobody knows"));
+            return Err(io::Error::other("written, but reported as failed"));
         }
         Ok(())
     }

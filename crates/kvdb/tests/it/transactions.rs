@@ -6,7 +6,7 @@ use kvfs_device::{CrashDevice, CrashMode, Device};
 use kvfs_kvdb::{Db, Options};
 use kvfs_store::{
     BLOCK_BYTES, Batch, Durability, Isolation, KeyRange, Keyspace, Position, Read, Records, Store,
-    StoreError, Txn, TxnId, TxnOptions, TxnOutcome,
+    StoreError, Transactions, Txn, TxnId, TxnOptions, TxnOutcome,
 };
 
 use crate::basics::{data, get, make, open, put, rows};
@@ -216,9 +216,10 @@ fn increments_of_many_threads_lose_nothing() {
                     let txn = begin(db);
                     let sum = txn.get(keyspace, b"sum").expect("reads").expect("is there");
                     let sum: u64 = String::from_utf8_lossy(&sum).parse().expect("a number");
-                    write(&*txn, keyspace, &format!("{thread}-{done}"), "1").expect("nobody else writes it");
-                    // From the check to the commit nobody else may change what was checked.
-                    let _locked = lock.lock().expect("nobody panicked");
+                    write(&*txn, keyspace, &format!("{thread}-{done}"), "1")
+                        .expect("no other transaction writes it");
+                    // From the check to the commit no other transaction may change what was checked.
+                    let _locked = lock.lock().expect("no thread panicked");
                     match write(&*txn, keyspace, "sum", &(sum + 1).to_string()) {
                         Ok(()) => {
                             txn.commit(Durability::Buffered).expect("commits");

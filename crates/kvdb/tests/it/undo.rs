@@ -8,7 +8,10 @@ use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode, Device};
 use kvfs_kvdb::{Background, Db, Options};
 use kvfs_store::clock::ManualClock;
-use kvfs_store::{BLOCK_BYTES, Batch, Durability, KeyRange, Read, Store, StoreError, TxnId, TxnOptions};
+use kvfs_store::{
+    BLOCK_BYTES, Batch, Durability, KeyRange, Read, Store, StoreError, TrackChanges, Transactions, TxnId,
+    TxnOptions, UndoHistory,
+};
 
 use crate::basics::{Append, create, data, get, make, open, put, rows, stat};
 
@@ -79,7 +82,7 @@ fn the_last_transactions_keep_both_states_whatever_is_merged() {
         db.changed_ranges(rows, KeyRange::all(), point.before.0, point.after.0).expect("compares");
     assert_eq!(ranges.next().expect("goes on"), Some(KeyRange::new("key", "key\0")));
     assert_eq!(ranges.next().expect("goes on"), None, "nothing but the transaction lies between");
-    // Who has them open keeps them.
+    // A caller that has them open keeps them.
     set(&db, "4");
     set(&db, "5");
     settle(&db);
@@ -282,7 +285,7 @@ fn what_cannot_be_measured_when_it_is_too_old_goes_all_the_same_with_its_name() 
     db.flush().expect("flushes");
     let id = commit(&db, Durability::Synced, |batch| batch.put(rows, "key", "set"));
     db.close().expect("closes");
-    // Nobody has told yet how operands are resolved: so the pre-image can't be read.
+    // It is not known yet how operands are resolved: so the pre-image can't be read.
     let db = at(10_000, 3600);
     db.reclaim().expect("is not held up by it");
     db.close().expect("closes");

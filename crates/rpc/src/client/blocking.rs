@@ -12,6 +12,10 @@ use tokio::runtime::{Builder, Runtime};
 use super::{BeginOptions, Client, ClientError, LockOn, Range, Result};
 use crate::proto::{KeyValue, KeyspaceInfo, Operation};
 
+/// What an import sends at a time: keys and values (bytes), and their number.
+const IMPORT_BYTES: usize = 1 << 20;
+const IMPORT_OPERATIONS: usize = 1000;
+
 /// A connection to a mounted store.
 #[derive(Debug)]
 pub struct Store {
@@ -42,6 +46,14 @@ impl Store {
     /// As [`Client::connect`].
     pub fn connect_to(socket: &Path) -> Result<Self> {
         Self::with(|runtime| runtime.block_on(Client::connect_to(socket)))
+    }
+
+    /// As [`Self::connect_to`], with a look at the process behind the socket.
+    ///
+    /// # Errors
+    /// As [`Client::connect_to_daemon_of`].
+    pub fn connect_to_daemon_of(socket: &Path, owner: Option<u32>) -> Result<Self> {
+        Self::with(|runtime| runtime.block_on(Client::connect_to_daemon_of(socket, owner)))
     }
 
     fn with(connect: impl FnOnce(&Runtime) -> Result<Client>) -> Result<Self> {
@@ -86,6 +98,96 @@ impl Store {
     /// As all calls.
     pub fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<bool> {
         self.runtime.block_on(self.client.delete(keyspace, key))
+    }
+
+    /// Removes the keys from `start` up to, not including, `end` (`None`: to the last).
+    ///
+    /// # Errors
+    /// As all calls.
+    pub fn delete_range(&mut self, keyspace: &str, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+        self.runtime.block_on(self.client.delete_range(keyspace, start, end))
+    }
+
+    /// Removes a keyspace with all its keys; in no transaction.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub fn drop_keyspace(&mut self, name: &str) -> Result<()> {
+        self.runtime.block_on(self.client.drop_keyspace(name))
+    }
+
+    /// Calls `take` with every key and value of a range as of one moment, in order.
+    ///
+    /// # Errors
+    /// Those of `take`; as [`Client::scan`]: where it takes longer than a scan may, export from a named snapshot,
+    /// which goes on from behind the last key by itself.
+    pub fn export(
+        &mut self,
+        keyspace: &str,
+        range: Range,
+        mut take: impl FnMut(KeyValue) -> Result<()>,
+    ) -> Result<()> {
+        let mut range = Range { reverse: false, limit: 0, ..range };
+        loop {
+            let mut last = None;
+            let mut scan = self.scan(keyspace, range.clone())?;
+            let ended = scan.try_for_each(|entry| {
+                let entry = entry?;
+                last = Some(entry.key.clone());
+                take(entry)
+            });
+            match (ended, last) {
+                (Err(error), Some(last))
+                    if self.client.reads_snapshot() && error.code() == Some(super::Code::Aborted) =>
+                {
+                    range.start = [&last[..], b"\0"].concat().into();
+                }
+                (ended, _) => return ended,
+            }
+        }
+    }
+
+    /// Sets all keys that `entries` give, or none: in this transaction, or one of its own. Returns how many.
+    ///
+    /// # Errors
+    /// As all calls; the first error of `entries`: nothing happened.
+    pub fn import(
+        &mut self,
+        keyspace: &str,
+        entries: impl IntoIterator<Item = Result<KeyValue>>,
+    ) -> Result<u64> {
+        if self.client.txn() != 0 {
+            return self.import_here(keyspace, entries);
+        }
+        let options =
+            BeginOptions { tied: true, label: format!("import {keyspace}"), ..BeginOptions::default() };
+        let mut txn = self.begin(options)?;
+        let count = txn.import_here(keyspace, entries)?;
+        txn.commit()?;
+        Ok(count)
+    }
+
+    fn import_here(
+        &mut self,
+        keyspace: &str,
+        entries: impl IntoIterator<Item = Result<KeyValue>>,
+    ) -> Result<u64> {
+        let (mut operations, mut bytes, mut count) = (Vec::new(), 0, 0);
+        for entry in entries {
+            let put = entry?;
+            bytes += put.key.len() + put.value.len();
+            count += 1;
+            let change = Some(crate::proto::operation::Change::Put(put));
+            operations.push(Operation { keyspace: keyspace.to_owned(), change });
+            if bytes >= IMPORT_BYTES || operations.len() >= IMPORT_OPERATIONS {
+                self.apply(std::mem::take(&mut operations))?;
+                bytes = 0;
+            }
+        }
+        if !operations.is_empty() {
+            self.apply(operations)?;
+        }
+        Ok(count)
     }
 
     /// Makes all changes or none.

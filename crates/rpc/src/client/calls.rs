@@ -1,7 +1,7 @@
 //! Transactions by calls on the mount itself, without a connection: an order of magnitude faster to begin and to end.
 //!
 //! Thread safety: a [`Mount`] may be shared. Invariants: nothing is tied to it; what was begun here stays open until
-//! somebody ends it, or its time is over.
+//! a call ends it, or its time is over.
 #![expect(unsafe_code, reason = "rustix has no safe form of an ioctl that others define")]
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl};
 
 use super::{BeginOptions, ClientError, Result};
-use crate::ioctl::{self as calls, Begin, Call, State};
+use crate::ioctl::{self as calls, Begin, Call, State, idle_to_ms};
 use crate::proto;
 
 /// A mount of a store, or anything open on it.
@@ -33,7 +33,7 @@ impl Mount {
     ///
     /// # Errors
     /// [`ClientError::Io`]: ENOTTY where this is no kvfs mount, or a transaction's view; EPERM for a nice value below
-    /// 0 of others than root; EOPNOTSUPP on a mount that has no transactions.
+    /// 0 of others than root and the store's owner; EOPNOTSUPP on a mount that has no transactions.
     pub fn begin(&self, options: &BeginOptions) -> Result<u64> {
         if options.tied {
             return Err(Errno::INVAL.into());
@@ -42,6 +42,7 @@ impl Mount {
             serializable: options.serializable,
             nice: options.nice,
             timeout_ms: options.timeout.map_or(0, |timeout| timeout.as_millis().max(1) as u64),
+            idle_ms_max: idle_to_ms(options.idle_max),
             id: 0,
             label: options.label.clone(),
         };
@@ -54,7 +55,7 @@ impl Mount {
     ///
     /// # Errors
     /// [`ClientError::Conflict`]: nothing of it happened. [`ClientError::Io`]: ENOENT for an unknown one, EPERM for
-    /// somebody else's, EBUSY while somebody else ends it.
+    /// another user's, EBUSY while another call ends it.
     pub fn commit(&self, txn: u64, is_durable: bool) -> Result<()> {
         let call = Call { id: txn, asynchronous: !is_durable, ..Call::default() };
         self.ask::<{ calls::TXN_COMMIT }>(&call).map(drop)

@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::{ClientError, Result};
-use crate::SOCKET_NAME;
+use crate::{SOCKET_NAME, public};
 
 /// A mounted store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,9 +16,18 @@ pub struct Located {
 }
 
 impl Located {
-    /// Its socket.
-    pub fn socket(&self) -> PathBuf {
-        self.store.join(SOCKET_NAME)
+    /// Its socket, and the owner of its directory, whose daemon is to be behind it; that of a mount of root's for all users,
+    /// where the store's directory is closed.
+    pub fn socket(&self) -> (PathBuf, Option<u32>) {
+        let socket = self.store.join(SOCKET_NAME);
+        if std::fs::symlink_metadata(&socket).is_err()
+            && let Ok((public, owner)) = public::socket(&self.store, SOCKET_NAME)
+            && std::fs::symlink_metadata(&public).is_ok()
+        {
+            return (public, Some(owner));
+        }
+        let owner = std::fs::metadata(&self.store).ok().map(|found| found.uid());
+        (socket, owner)
     }
 }
 

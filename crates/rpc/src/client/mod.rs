@@ -32,11 +32,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::net::UnixStream;
 use tonic::{Request, Streaming};
 
-use crate::MESSAGE_LEN_MAX;
 use crate::proto::store_client::StoreClient;
 use crate::proto::{self, Durability, KeyValue, KeyspaceInfo, Operation};
+use crate::{MESSAGE_LEN_MAX, ioctl, public};
 use wire::Wire;
 
 /// How to begin a transaction.
@@ -48,6 +49,8 @@ pub struct BeginOptions {
     pub nice: i32,
     /// It is given up when it takes longer.
     pub timeout: Option<Duration>,
+    /// It is given up when it goes without an operation for longer; `None`: as the mount says; [`Duration::MAX`]: never.
+    pub idle_max: Option<Duration>,
     /// It is aborted when the connection ends.
     pub tied: bool,
     /// What it is called in lists and messages.
@@ -104,6 +107,8 @@ pub enum LockOn<'a> {
 pub struct Client {
     stub: StoreClient<Wire>,
     txn: u64,
+    /// What is read; empty: the main line, or the transaction.
+    snapshot: String,
     durability: Durability,
     deadline: Option<Duration>,
 }
@@ -114,7 +119,8 @@ impl Client {
     /// # Errors
     /// [`ClientError::NotMounted`]; the connection fails.
     pub async fn connect(path: &Path) -> Result<Self> {
-        Self::connect_to(&locate(path)?.socket()).await
+        let (socket, owner) = locate(path)?.socket();
+        Self::connect_to_daemon_of(&socket, owner).await
     }
 
     /// Connects to a socket.
@@ -122,16 +128,47 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub async fn connect_to(socket: &Path) -> Result<Self> {
-        let wire = Wire::connect(socket).await?;
+        Ok(Self::with(Wire::connect(socket, |_| Ok(())).await?))
+    }
+
+    /// As [`Self::connect_to`], if the process behind the socket is root's, this process's user's, or `owner`'s: of the owner
+    /// of the store. Before that is known nothing is sent.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; another user's process is behind the socket.
+    pub async fn connect_to_daemon_of(socket: &Path, owner: Option<u32>) -> Result<Self> {
+        let check = |stream: &UnixStream| public::expect_daemon_of(stream, owner);
+        Ok(Self::with(Wire::connect(socket, check).await?))
+    }
+
+    fn with(wire: Wire) -> Self {
         let stub = StoreClient::with_origin(wire, http::Uri::from_static("http://kvfs"))
             .max_decoding_message_size(MESSAGE_LEN_MAX + (1 << 20));
-        Ok(Self { stub, txn: 0, durability: Durability::Durable, deadline: None })
+        Self { stub, txn: 0, snapshot: String::new(), durability: Durability::Durable, deadline: None }
     }
 
     /// The same connection, for calls in a transaction (0: on the main line).
     #[must_use]
     pub fn in_txn(&self, txn: u64) -> Self {
-        Self { txn, ..self.clone() }
+        Self { txn, snapshot: String::new(), ..self.clone() }
+    }
+
+    /// The same connection, for calls that read the keys of a named snapshot. Changes are refused.
+    #[must_use]
+    pub fn in_snapshot(&self, name: &str) -> Self {
+        Self { txn: 0, snapshot: name.to_owned(), ..self.clone() }
+    }
+
+    /// Whether calls read a named snapshot.
+    pub fn reads_snapshot(&self) -> bool {
+        !self.snapshot.is_empty()
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.snapshot.is_empty() {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(format!("snapshot \"{}\" is read-only", self.snapshot)).into())
     }
 
     /// The transaction that calls are in; 0: none.
@@ -176,7 +213,8 @@ impl Client {
     /// As all calls.
     pub async fn get(&mut self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
         let key = Bytes::copy_from_slice(key);
-        let request = proto::GetRequest { keyspace: keyspace.to_owned(), key, txn: self.txn };
+        let snapshot = self.snapshot.clone();
+        let request = proto::GetRequest { keyspace: keyspace.to_owned(), key, txn: self.txn, snapshot };
         Ok(self.stub.get(self.request(request)).await?.into_inner().value)
     }
 
@@ -185,7 +223,8 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn multi_get(&mut self, keyspace: &str, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
-        let request = proto::MultiGetRequest { keyspace: keyspace.to_owned(), keys, txn: self.txn };
+        let snapshot = self.snapshot.clone();
+        let request = proto::MultiGetRequest { keyspace: keyspace.to_owned(), keys, txn: self.txn, snapshot };
         let values = self.stub.multi_get(self.request(request)).await?.into_inner().values;
         Ok(values.into_iter().map(|value| value.value).collect())
     }
@@ -195,6 +234,7 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn put(&mut self, keyspace: &str, key: &[u8], value: impl Into<Bytes>) -> Result<()> {
+        self.check_writable()?;
         let request = proto::PutRequest {
             keyspace: keyspace.to_owned(),
             key: Bytes::copy_from_slice(key),
@@ -211,6 +251,7 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn delete(&mut self, keyspace: &str, key: &[u8]) -> Result<bool> {
+        self.check_writable()?;
         let request = proto::DeleteRequest {
             keyspace: keyspace.to_owned(),
             key: Bytes::copy_from_slice(key),
@@ -225,6 +266,7 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn delete_range(&mut self, keyspace: &str, start: &[u8], end: Option<&[u8]>) -> Result<()> {
+        self.check_writable()?;
         let range =
             proto::KeyRange { start: Bytes::copy_from_slice(start), end: end.map(Bytes::copy_from_slice) };
         let request = proto::DeleteRangeRequest {
@@ -242,6 +284,7 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn apply(&mut self, operations: Vec<Operation>) -> Result<()> {
+        self.check_writable()?;
         let durability = self.durability.into();
         let request = proto::ApplyRequest { operations, txn: self.txn, durability };
         self.stub.apply(self.request(request)).await?;
@@ -260,6 +303,7 @@ impl Client {
             reverse: range.reverse,
             limit: range.limit,
             txn: self.txn,
+            snapshot: self.snapshot.clone(),
         };
         let pages = self.stub.scan(self.request(request)).await?.into_inner();
         Ok(Scan { pages, page: Vec::new().into_iter() })
@@ -270,7 +314,7 @@ impl Client {
     /// # Errors
     /// As all calls.
     pub async fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {
-        let request = self.request(proto::ListKeyspacesRequest {});
+        let request = self.request(proto::ListKeyspacesRequest { snapshot: self.snapshot.clone() });
         Ok(self.stub.list_keyspaces(request).await?.into_inner().keyspaces)
     }
 
@@ -303,6 +347,17 @@ impl Client {
         Ok(self.stub.change_keyspace(self.request(request)).await?.into_inner())
     }
 
+    /// Removes a keyspace with all its keys, durably; in no transaction. Named snapshots keep both.
+    ///
+    /// # Errors
+    /// As all calls.
+    pub async fn drop_keyspace(&mut self, name: &str) -> Result<()> {
+        self.check_writable()?;
+        let request = self.request(proto::DropKeyspaceRequest { name: name.to_owned() });
+        self.stub.drop_keyspace(request).await?;
+        Ok(())
+    }
+
     /// Begins a transaction. Returns its number, for [`Self::in_txn`] and `kvfs txn join`.
     ///
     /// # Errors
@@ -316,6 +371,7 @@ impl Client {
             timeout_ms: options.timeout.map_or(0, |timeout| timeout.as_millis().max(1) as u64),
             tied: options.tied,
             label: options.label,
+            idle_ms_max: ioctl::idle_to_ms(options.idle_max),
         };
         Ok(self.stub.begin(self.request(request)).await?.into_inner().txn)
     }
@@ -352,7 +408,7 @@ impl Client {
     /// Locks something for the transaction that calls are in, until it ends; waits for others.
     ///
     /// # Errors
-    /// As all calls. [`ClientError::Conflict`] also when somebody changed it after the transaction began (unless that
+    /// As all calls. [`ClientError::Conflict`] also when it changed after the transaction began (unless that
     /// is serializable): lock early.
     pub async fn lock(&mut self, what: LockOn<'_>, is_exclusive: bool) -> Result<()> {
         let mode = if is_exclusive { proto::LockMode::LockExclusive } else { proto::LockMode::LockShared };

@@ -1,5 +1,6 @@
 //! One HTTP/2 connection over a Unix socket, as the stubs want it.
 
+use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -26,17 +27,21 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects. The conversation goes on in a task of the runtime.
-    pub(crate) async fn connect(socket: &Path) -> Result<Self> {
+    /// Connects; `check` is asked before anything is sent. The conversation goes on in a task of the runtime.
+    pub(crate) async fn connect(
+        socket: &Path,
+        check: impl FnOnce(&UnixStream) -> io::Result<()>,
+    ) -> Result<Self> {
         let address = Address::of(socket)?;
         let stream = UnixStream::connect(address.path()).await?;
+        check(&stream)?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(std::io::Error::other)?;
+            .map_err(io::Error::other)?;
         tokio::spawn(async move {
             // The calls under way learn of its end.
             let _ = connection.await;

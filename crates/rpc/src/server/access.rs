@@ -1,15 +1,19 @@
-//! Who may do what with a keyspace.
+//! Which user may do what with a keyspace.
 
-use kvfs_fs::{FsError, KeyspaceEntry, KeyspaceOwner};
+use std::sync::Arc;
+
+use kvfs_fs::{FileSystem, FsError};
+use kvfs_kv::{KeyspaceEntry, KeyspaceOwner};
 use kvfs_store::Keyspace;
 use tonic::Status;
 
 use super::Shared;
+use super::call::Call;
 use super::failure::Failure;
 use super::peer::Peer;
 use crate::proto;
 
-/// What a keyspace allows its owner, and nobody else, when nothing is asked for.
+/// What a keyspace allows its owner, and no other user, when nothing is asked for.
 const MODE_DEFAULT: u32 = 0o600;
 
 pub(super) const READ: u32 = 4;
@@ -21,21 +25,24 @@ fn allows(peer: &Peer, entry: &KeyspaceEntry, access: u32) -> bool {
 
 fn denied(name: &str) -> Failure {
     Status::permission_denied(format!(
-        "keyspace \"{name}\" belongs to somebody else, who does not allow this; \
+        "keyspace \"{name}\" belongs to another user, and its mode does not allow this; \
          `kvfs kv chmod` or `chown` on it would"
     ))
     .into()
 }
 
 impl Shared {
-    /// The keyspace to read from. `None`: there is none, so there is nothing in it.
-    pub(super) fn readable(&self, peer: &Peer, name: &str) -> Result<Option<Keyspace>, Failure> {
-        self.existing(peer, name, READ)
+    /// The keyspace to read from in a view. `None`: there is none, so there is nothing in it.
+    pub(super) fn readable(peer: &Peer, view: &FileSystem, name: &str) -> Result<Option<Keyspace>, Failure> {
+        let found = view.keys().readable_keyspace(name).map_err(|error| Failure::of(view, error))?;
+        let Some((keyspace, owners)) = found else { return Ok(None) };
+        let allow = |owner: &KeyspaceOwner| owner.allows(peer.uid, &peer.groups, READ);
+        if peer.is_master || owners.iter().all(allow) { Ok(Some(keyspace)) } else { Err(denied(name)) }
     }
 
     /// The keyspace to remove from. `None`: there is none.
     pub(super) fn existing(&self, peer: &Peer, name: &str, access: u32) -> Result<Option<Keyspace>, Failure> {
-        let found = self.fs.keyspace(name).map_err(|error| Failure::of(&self.fs, error))?;
+        let found = self.fs.keys().keyspace(name).map_err(|error| Failure::of(&self.fs, error))?;
         match found {
             Some(entry) if !allows(peer, &entry, access) => Err(denied(name)),
             found => Ok(found.map(|entry| entry.keyspace)),
@@ -48,14 +55,14 @@ impl Shared {
             return Ok(keyspace);
         }
         let (entry, _) = self.make(peer, name, MODE_DEFAULT)?;
-        // Somebody else may have been faster.
+        // Another client may have been faster.
         if allows(peer, &entry, WRITE) { Ok(entry.keyspace) } else { Err(denied(name)) }
     }
 
     fn make(&self, peer: &Peer, name: &str, mode: u32) -> Result<(KeyspaceEntry, bool), Failure> {
         let failed = |error| Failure::of(&self.fs, error);
-        if !peer.is_master && self.fs.keyspace(name).map_err(failed)?.is_none() {
-            let all = self.fs.keyspaces().map_err(failed)?;
+        if !peer.is_master && self.fs.keys().keyspace(name).map_err(failed)?.is_none() {
+            let all = self.fs.keys().keyspaces().map_err(failed)?;
             let own = all.iter().filter(|(_, entry)| entry.owner.uid == peer.uid).count();
             let max = self.options.limits.keyspaces_per_user_max;
             if own >= max {
@@ -63,11 +70,20 @@ impl Shared {
                 return Err(Status::resource_exhausted(message).into());
             }
         }
-        self.fs.make_keyspace(name, KeyspaceOwner { uid: peer.uid, gid: peer.gid, mode }).map_err(failed)
+        self.fs
+            .keys()
+            .make_keyspace(name, KeyspaceOwner { uid: peer.uid, gid: peer.gid, mode })
+            .map_err(failed)
     }
 
-    pub(super) fn list_keyspaces(&self, peer: &Peer) -> Result<Vec<proto::KeyspaceInfo>, Failure> {
-        let all = self.fs.keyspaces().map_err(|error| Failure::of(&self.fs, error))?;
+    pub(super) fn list_keyspaces(
+        &self,
+        peer: &Peer,
+        snapshot: &str,
+    ) -> Result<Vec<proto::KeyspaceInfo>, Failure> {
+        let view = self.view_to_read(peer, 0, snapshot)?;
+        let all = if snapshot.is_empty() { view.keys().keyspaces() } else { view.keys().keyspaces_then() };
+        let all = all.map_err(|error| Failure::of(&view, error))?;
         let mine = all.into_iter().filter(|(_, entry)| {
             entry.owner.uid == peer.uid || allows(peer, entry, READ) || allows(peer, entry, WRITE)
         });
@@ -92,6 +108,25 @@ impl Shared {
         if may { Ok(info(request.name.clone(), entry.owner)) } else { Err(denied(&request.name)) }
     }
 
+    /// Removes a keyspace with its keys.
+    pub(super) async fn drop_keyspace(self: &Arc<Self>, call: &Call, name: String) -> Result<(), Status> {
+        let position = self
+            .settle(call, move |shared, peer, caller| {
+                let may = |owner: KeyspaceOwner| {
+                    if peer.is_master || peer.uid == owner.uid {
+                        return Ok(());
+                    }
+                    Err(FsError::NotPermitted("only a keyspace's owner, root and the store's owner drop it"))
+                };
+                shared.fs.keys().drop_keyspace(caller, &name, may).map_err(|error| match error {
+                    FsError::NotFound => Status::not_found(format!("there is no keyspace \"{name}\"")).into(),
+                    error => Failure::of(&shared.fs, error),
+                })
+            })
+            .await?;
+        self.harden(position, proto::Durability::Durable.into()).await
+    }
+
     pub(super) fn change_keyspace(
         &self,
         peer: &Peer,
@@ -104,7 +139,7 @@ impl Shared {
             let strange = gid.is_some_and(|gid| gid != owner.gid && !peer.groups.contains(&gid));
             if !peer.is_master && (peer.uid != owner.uid || gives_away || strange) {
                 return Err(FsError::NotPermitted(
-                    "only a keyspace's owner changes it, to groups of his own; only root and the store's owner \
+                    "only a keyspace's owner changes it, to groups of its own; only root and the store's owner \
                      give it away",
                 ));
             }
@@ -115,7 +150,7 @@ impl Shared {
                 mode: mode.unwrap_or(mode_now),
             })
         };
-        let changed = self.fs.change_keyspace(name, change);
+        let changed = self.fs.keys().change_keyspace(name, change);
         match changed {
             Ok(entry) => Ok(info(name.clone(), entry.owner)),
             Err(FsError::NotFound) => {

@@ -13,10 +13,11 @@ use tonic::{Request, Status};
 use super::Shared;
 use super::failure::{Failure, of_store};
 use super::peer::Peer;
+use super::unread::Unread;
 use super::users::{Hold, User};
 use crate::proto;
 
-/// A request: who asks, and how long he waits. Goes with the request as an extension.
+/// A request: the client, and how long it waits. Goes with the request as an extension.
 #[derive(Clone)]
 pub(super) struct Call {
     pub(super) peer: Arc<Peer>,
@@ -24,6 +25,8 @@ pub(super) struct Call {
     pub(super) timeout: Option<Duration>,
     /// Whether the connection has ended.
     pub(super) is_over: Arc<AtomicBool>,
+    /// Answers of the connection that wait to be taken.
+    pub(super) unread: Arc<Unread>,
 }
 
 impl Call {
@@ -34,7 +37,7 @@ impl Call {
 
     /// Room for an answer of so many bytes; give it to the answer.
     pub(super) fn hold(&self, bytes: usize) -> Result<Arc<Hold>, Status> {
-        let mut hold = Hold::new(&self.user);
+        let mut hold = Hold::of_answer(&self.user, self.unread.mark());
         if !hold.try_grow(bytes) {
             return Err(Status::resource_exhausted("too many answers were not taken yet; take them first"));
         }
@@ -44,7 +47,7 @@ impl Call {
     /// As operations of the file system know it.
     pub(super) fn caller(&self, ticket: Option<Ticket>) -> Caller {
         let Peer { uid, gid, pid, .. } = *self.peer;
-        Caller { uid, gid, umask: 0, pid, ticket }
+        Caller { uid, gid, pid, ticket, ..Caller::default() }
     }
 }
 
@@ -68,7 +71,7 @@ impl Shared {
         })
     }
 
-    /// Does an operation, again and again while somebody is in the way: waiting takes no thread, and ends with
+    /// Does an operation, again and again while a lock is in the way: waiting takes no thread, and ends with
     /// the call.
     pub(super) async fn settle<T: Send + 'static>(
         self: &Arc<Self>,
@@ -85,7 +88,7 @@ impl Shared {
                 Err(Failure::Parked(ticket)) => {
                     let (ready, waiting) = oneshot::channel();
                     ticket.on_ready(Box::new(move || {
-                        // Who has gone waits no more.
+                        // A client that has gone waits no more.
                         let _ = ready.send(());
                     }));
                     // An error: the ticket was given up, and trying again tells why.
@@ -107,6 +110,30 @@ impl Shared {
                 Err(Status::unavailable("the store is being closed; whether it was written is not known"))
             }
         }
+    }
+
+    /// Where a call reads: on the main line, in a transaction, or in a named snapshot.
+    pub(super) fn view_to_read(
+        &self,
+        peer: &Peer,
+        txn: u64,
+        snapshot: &str,
+    ) -> Result<Arc<FileSystem>, Failure> {
+        if snapshot.is_empty() {
+            return self.view(peer, txn);
+        }
+        if txn != 0 {
+            return Err(Status::invalid_argument(
+                "a call reads in a transaction or in a snapshot, not in both",
+            )
+            .into());
+        }
+        // What is not shown to the caller is not there.
+        if !peer.is_master && self.fs.snapshots().is_private(snapshot) {
+            return Err(of_store(&kvfs_store::StoreError::NoSnapshot(snapshot.to_owned())).into());
+        }
+        let snapshot = self.fs.store().open_snapshot(snapshot).map_err(|error| of_store(&error))?;
+        self.fs.view_of(snapshot).map_err(|error| Failure::of(&self.fs, error))
     }
 
     /// The main line, or a transaction of the caller.

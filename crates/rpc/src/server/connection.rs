@@ -1,4 +1,4 @@
-//! Connections: who gets one, what passes on it, how it ends.
+//! Connections: which user gets one, what passes on it, how it ends.
 //!
 //! Thread safety: everything here runs on the thread of the event loop, a task for each connection. Invariants:
 //! a connection that has not said what it is within a time is closed; no transaction stays tied to one that has
@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ use super::call::Call;
 use super::peer::Peer;
 use super::service::Service;
 use super::timeout::timeout;
-use super::users::{Hold, Seat};
+use super::unread::Unread;
+use super::users::{ConnectionSlot, Hold};
 use crate::MESSAGE_LEN_MAX;
 use crate::proto::store_server::StoreServer;
 
@@ -54,9 +55,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub(super) async fn accept(
     listener: &UnixListener,
     shared: &Arc<Shared>,
+    numbers: &AtomicU64,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut number = 0;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -71,7 +72,7 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        number += 1;
+        let number = numbers.fetch_add(1, Ordering::Relaxed);
         let peer = match Peer::of(number, &stream, shared.options.store_uid) {
             Ok(peer) => peer,
             Err(error) => {
@@ -79,12 +80,12 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let Some(seat) = shared.users.try_seat(peer.uid) else {
+        let Some(slot) = shared.users.try_connect(peer.uid) else {
             tracing::debug!(uid = peer.uid, "refused: too many key-value connections");
             continue;
         };
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
-        tokio::spawn(async move { attend(stream, peer, &seat, shared, stopped).await });
+        tokio::spawn(async move { attend(stream, peer, &slot, shared, stopped).await });
     }
 }
 
@@ -92,7 +93,7 @@ pub(super) async fn accept(
 async fn attend(
     mut stream: UnixStream,
     peer: Peer,
-    seat: &Seat,
+    slot: &ConnectionSlot,
     shared: Arc<Shared>,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -105,7 +106,9 @@ async fn attend(
     let connection = peer.connection;
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);
-    let call = Call { peer: Arc::new(peer), user: Arc::clone(seat.user()), timeout: None, is_over };
+    let unread = Arc::new(Unread::default());
+    let user = Arc::clone(slot.user());
+    let call = Call { peer: Arc::new(peer), user, timeout: None, is_over, unread: Arc::clone(&unread) };
     let server = StoreServer::new(Service(Arc::clone(&shared)))
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX + (1 << 20));
@@ -125,9 +128,12 @@ async fn attend(
                 tracing::debug!(%error, "key-value connection ended");
             }
         }
+        () = unread.overdue(shared.options.limits.stall_time_max) => {
+            tracing::debug!(connection, "closed: its client does not take its answers");
+        }
         _ = stopped.wait_for(|&stop| stop) => {}
     }
-    // In this order: who begins a transaction now, sees it and ends it himself.
+    // In this order: a call that begins a transaction now sees the flag and ends the transaction itself.
     over.store(true, Ordering::Release);
     let gone = tokio::task::spawn_blocking(move || shared.transactions.gone(connection));
     if gone.await.is_err() {

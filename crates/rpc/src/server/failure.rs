@@ -10,7 +10,7 @@ use crate::{CONFLICT_TRAILER, proto};
 
 /// Why an attempt at an operation did not do it.
 pub(super) enum Failure {
-    /// Somebody is in the way: again, with this ticket.
+    /// A lock is in the way: again, with this ticket.
     Parked(Ticket),
     /// For the client.
     Status(Status),
@@ -44,8 +44,8 @@ pub enum TxnError {
     /// None of this number is open.
     #[error("there is no open transaction {0}")]
     Unknown(u64),
-    /// It is somebody else's.
-    #[error("transaction {0} belongs to somebody else")]
+    /// It is another user's.
+    #[error("transaction {0} belongs to another user")]
     NotYours(u64),
     /// Something is being done to it.
     #[error("{0}")]
@@ -104,7 +104,12 @@ fn code_of(error: &FsError) -> Code {
         FsError::NotPermitted(_) | FsError::AccessDenied(_) => Code::PermissionDenied,
         FsError::NotSupported(_) => Code::Unimplemented,
         FsError::ViewEnded(_) | FsError::Stale(_) | FsError::ReadOnly => Code::FailedPrecondition,
-        FsError::NoSpace | FsError::QuotaExceeded | FsError::ProjectFull => Code::ResourceExhausted,
+        FsError::NoSpace
+        | FsError::QuotaExceeded
+        | FsError::ProjectFull
+        | FsError::AttributesFull { .. }
+        | FsError::TooMany { .. }
+        | FsError::NoLocks(_) => Code::ResourceExhausted,
         FsError::Corrupt { .. } => Code::DataLoss,
         FsError::Store(cause) => code_of_store(cause),
         _ => Code::Internal,
@@ -123,12 +128,13 @@ fn code_of_store(error: &StoreError) -> Code {
         | StoreError::ValueTooLong { .. }
         | StoreError::BatchTooLarge { .. } => Code::InvalidArgument,
         StoreError::Conflict { .. } => Code::Aborted,
+        StoreError::NoSnapshot(_) => Code::NotFound,
         StoreError::Unsupported(_) => Code::Unimplemented,
         _ => Code::Internal,
     }
 }
 
-/// Whom a transaction met, and over what.
+/// The rival that a transaction met, and over what.
 fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
     let txn = fs.txn_id().map_or(0, |id| id.0);
     let why = fs.explain(doom);
@@ -141,7 +147,7 @@ fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
     };
     if let Some(LockNameBuf::Keys { keyspace, start, .. }) = &doom.name {
         conflict.key = start.clone();
-        let known = fs.keyspaces().unwrap_or_default();
+        let known = fs.keys().keyspaces().unwrap_or_default();
         let named = known.into_iter().find(|(_, entry)| entry.keyspace == *keyspace);
         conflict.keyspace = named.map(|(name, _)| name).unwrap_or_default();
     }

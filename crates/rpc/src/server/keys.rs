@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, KeyChange, Position};
+use kvfs_fs::{FileSystem, Position};
+use kvfs_kv::KeyChange;
 use kvfs_store::{KeyRange, Keyspace};
 use tonic::Status;
 
@@ -45,9 +46,9 @@ impl Shared {
     ) -> Result<Option<Bytes>, Status> {
         check_key(&request.key)?;
         self.settle(call, move |shared, peer, caller| {
-            let fs = shared.view(peer, request.txn)?;
-            let Some(keyspace) = shared.readable(peer, &request.keyspace)? else { return Ok(None) };
-            fs.key_get(caller, keyspace, &request.key).map_err(|error| Failure::of(&fs, error))
+            let fs = shared.view_to_read(peer, request.txn, &request.snapshot)?;
+            let Some(keyspace) = Shared::readable(peer, &fs, &request.keyspace)? else { return Ok(None) };
+            fs.keys().get(caller, keyspace, &request.key).map_err(|error| Failure::of(&fs, error))
         })
         .await
     }
@@ -61,12 +62,13 @@ impl Shared {
         request.keys.iter().try_for_each(|key| check_key(key))?;
         let bytes_max = MESSAGE_LEN_MAX - request.keys.len() * VALUE_OVERHEAD;
         self.settle(call, move |shared, peer, caller| {
-            let fs = shared.view(peer, request.txn)?;
-            let Some(keyspace) = shared.readable(peer, &request.keyspace)? else {
+            let fs = shared.view_to_read(peer, request.txn, &request.snapshot)?;
+            let Some(keyspace) = Shared::readable(peer, &fs, &request.keyspace)? else {
                 return Ok(vec![proto::GetResponse::default(); request.keys.len()]);
             };
             let values = fs
-                .key_multi_get(caller, keyspace, &request.keys, bytes_max)
+                .keys()
+                .multi_get(caller, keyspace, &request.keys, bytes_max)
                 .map_err(|error| Failure::of(&fs, error))?;
             Ok(values.into_iter().map(|value| proto::GetResponse { value }).collect())
         })
@@ -85,7 +87,7 @@ impl Shared {
                 let fs = shared.view(peer, request.txn)?;
                 let found = shared.existing(peer, &request.keyspace, WRITE)?;
                 let Some(keyspace) = found else { return Ok((Position::default(), false)) };
-                fs.key_set(caller, keyspace, &request.key, None).map_err(|error| Failure::of(&fs, error))
+                fs.keys().set(caller, keyspace, &request.key, None).map_err(|error| Failure::of(&fs, error))
             })
             .await?;
         self.harden(position, durability).await?;
@@ -116,7 +118,7 @@ impl Shared {
                 if changes.is_empty() {
                     return Ok(Position::default());
                 }
-                fs.keys_apply(caller, changes).map_err(|error| Failure::of(&fs, error))
+                fs.keys().apply(caller, changes).map_err(|error| Failure::of(&fs, error))
             })
             .await?;
         self.harden(position, durability).await

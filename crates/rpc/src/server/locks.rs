@@ -1,11 +1,12 @@
 //! Locks that a client takes for its transaction.
 //!
-//! Thread safety: as [`Shared`]. Invariant: nobody locks what he may not use: a shared lock needs the right to read,
-//! an exclusive one that to write, as the file system's modes say, and the way to it must be open to him.
+//! Thread safety: as [`Shared`]. Invariant: a lock needs the right to use what it is on: a shared one the right to read,
+//! an exclusive one that to write, as permission bits and access-control lists give it, and the right to search each
+//! directory on the way.
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Caller, FileSystem, FileType, FsError, KeyspaceOwner, NodeId};
+use kvfs_fs::{Attr, Caller, FileSystem, FileType, FsError, KnownNode};
 use kvfs_store::KeyRange;
 use tonic::Status;
 
@@ -60,42 +61,32 @@ fn lock_path(
     access: u32,
 ) -> Result<(), FsError> {
     let is_exclusive = access == WRITE;
-    let mut at = Known { fs, node: NodeId::ROOT };
-    let mut attr = fs.getattr(caller, at.node)?;
+    let mut at = KnownNode::root(fs);
+    let mut attr = at.attr(caller)?;
     for name in file.path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && name != b".") {
-        check(peer, &attr, SEARCH)?;
+        check(&at, peer, caller, &attr, SEARCH)?;
         if name == b".." {
             return Err(FsError::Invalid("a path from the root, without \"..\""));
         }
-        let entry = fs.lookup(caller, at.node, name)?;
-        at = Known { fs, node: entry.node };
-        attr = fs.getattr(caller, at.node)?;
+        at = at.lookup(caller, name)?;
+        attr = at.attr(caller)?;
     }
-    check(peer, &attr, access)?;
+    check(&at, peer, caller, &attr, access)?;
     if attr.kind == FileType::Directory {
-        return fs.lock_entries(caller, at.node, is_exclusive);
+        return fs.lock_entries(caller, at.node(), is_exclusive);
     }
-    fs.lock_file(caller, at.node, file.offset, file.length, is_exclusive)
+    fs.lock_file(caller, at.node(), file.offset, file.length, is_exclusive)
 }
 
-fn check(peer: &Peer, attr: &Attr, access: u32) -> Result<(), FsError> {
-    let owner = KeyspaceOwner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
-    if peer.is_master || owner.allows(peer.uid, &peer.groups, access) {
+fn check(at: &KnownNode<'_>, peer: &Peer, caller: &Caller, attr: &Attr, access: u32) -> Result<(), FsError> {
+    if peer.is_master {
         return Ok(());
     }
-    Err(FsError::NotPermitted("who locks a file may read it, or write it for an exclusive lock"))
-}
-
-/// A node that was looked up, and is to be forgotten.
-struct Known<'f> {
-    fs: &'f FileSystem,
-    node: NodeId,
-}
-
-impl Drop for Known<'_> {
-    fn drop(&mut self) {
-        if self.node != NodeId::ROOT {
-            self.fs.forget(self.node, 1);
+    match at.check_access(caller, &peer.groups, attr, access) {
+        Err(FsError::AccessDenied(_)) => {
+            let why = "a lock needs the right to read the file, or to write it for an exclusive lock";
+            Err(FsError::NotPermitted(why))
         }
+        checked => checked,
     }
 }

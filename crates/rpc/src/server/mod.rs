@@ -2,7 +2,7 @@
 //!
 //! Purpose: the service of `store.proto` over a [`FileSystem`]. One thread (`kv-socket`) does all talking, by an
 //! event loop that never blocks; what may block runs on a few threads (`kv-worker`), of which no user gets all;
-//! one thread (`kv-sync`) syncs for all who wait. Operations that must wait for a lock wait as tickets, not as
+//! one thread (`kv-sync`) syncs for all waiting requests. Operations that must wait for a lock wait as tickets, not as
 //! threads.
 //!
 //! Thread safety: a [`Server`] is started and stopped by its owner; everything inside is shared.
@@ -22,29 +22,32 @@ mod peer;
 mod peer_groups;
 mod scan;
 mod service;
+mod socket;
 mod syncer;
 mod timeout;
 mod transactions;
+mod unread;
 mod users;
 
 pub use failure::TxnError;
 pub use peer::Peer;
 pub use peer_groups::peer_groups;
+pub use socket::BoundSocket;
 pub use transactions::{Begin, Transactions, TxnLine};
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvfs_fs::FileSystem;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use crate::address::Address;
 use syncer::Syncer;
 use users::Users;
 
@@ -67,13 +70,17 @@ pub struct Limits {
     pub bytes_max: usize,
     /// The same of one user.
     pub bytes_per_user_max: usize,
+    /// Scans at once, of all users: each pins the moment that it shows, and has two pages in memory.
+    pub scans_max: usize,
+    /// The same of one user.
+    pub scans_per_user_max: usize,
     /// Threads that may block.
     pub threads: usize,
     /// Longest time from a connection's begin to its first valid bytes.
     pub greeting_time_max: Duration,
     /// Longest time for a request to come in.
     pub request_time_max: Duration,
-    /// Longest time that a scan waits for its reader.
+    /// Longest time that a scan waits for its reader, and that an answer waits to be taken.
     pub stall_time_max: Duration,
     /// Longest time of a scan: it pins the moment that it shows.
     pub scan_time_max: Duration,
@@ -89,6 +96,8 @@ impl Default for Limits {
             streams_max: 64,
             bytes_max: 64 << 20,
             bytes_per_user_max: 32 << 20,
+            scans_max: 256,
+            scans_per_user_max: 64,
             threads: 8,
             greeting_time_max: Duration::from_secs(10),
             request_time_max: Duration::from_secs(30),
@@ -99,17 +108,15 @@ impl Default for Limits {
     }
 }
 
-/// Where and for whom to serve.
+/// What to serve, and for which owner.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Path of the socket; one that is there is replaced, since the caller owns the store.
-    pub socket: PathBuf,
-    /// Permission bits of the socket.
-    pub mode: u32,
     /// The store's owner may do everything, as root may.
     pub store_uid: u32,
-    /// Where the store is mounted, for those who ask.
+    /// Where the store is mounted, for clients that ask.
     pub mount: PathBuf,
+    /// Another socket that is listened on.
+    pub also: Option<Arc<UnixListener>>,
     /// Bounds.
     pub limits: Limits,
 }
@@ -125,28 +132,26 @@ pub(crate) struct Shared {
 
 /// A listening socket. Stopped and removed by [`Server::stop`] or on drop.
 pub struct Server {
-    socket: PathBuf,
+    socket: BoundSocket,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Binds the socket and serves.
+    /// Serves on `socket`.
     ///
     /// # Errors
-    /// The socket can't be bound, a thread not be started.
+    /// A thread can't be started.
     pub fn start(
         fs: Arc<FileSystem>,
         transactions: Arc<dyn Transactions>,
+        socket: BoundSocket,
         options: Options,
     ) -> io::Result<Self> {
-        match std::fs::remove_file(&options.socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(Address::of(&options.socket)?.path())?;
-        std::fs::set_permissions(&options.socket, std::fs::Permissions::from_mode(options.mode))?;
+        let listener = socket.listener().try_clone()?;
         listener.set_nonblocking(true)?;
+        let also = options.also.as_ref().map(|also| also.try_clone()).transpose()?;
+        also.as_ref().map_or(Ok(()), |also| also.set_nonblocking(true))?;
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -154,12 +159,12 @@ impl Server {
             .thread_name("kv-worker")
             .thread_keep_alive(WORKER_IDLE_MAX)
             .build()?;
-        let socket = options.socket.clone();
         let syncer = Syncer::start(Arc::clone(fs.store()))?;
         let users = Users::new(options.limits.clone());
         let shared = Arc::new(Shared { fs, transactions, syncer, users, options });
         let (stop, stopped) = watch::channel(false);
-        let body = move || serve(runtime, listener, &shared, stopped);
+        let listeners = std::iter::once(listener).chain(also).collect();
+        let body = move || serve(runtime, listeners, &shared, &stopped);
         let thread = std::thread::Builder::new().name("kv-socket".into()).spawn(body)?;
         Ok(Self { socket, stop, thread: Some(thread) })
     }
@@ -171,8 +176,8 @@ impl Server {
 
     fn end(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        // First, so that whoever finds the store closing finds no socket.
-        if let Err(error) = std::fs::remove_file(&self.socket) {
+        // First, so that a client that finds the store closing finds no socket.
+        if let Err(error) = self.socket.remove() {
             tracing::warn!(%error, "cannot remove the key-value socket");
         }
         let _ = self.stop.send(true);
@@ -188,10 +193,21 @@ impl Drop for Server {
     }
 }
 
-fn serve(runtime: Runtime, listener: UnixListener, shared: &Arc<Shared>, stopped: watch::Receiver<bool>) {
+fn serve(
+    runtime: Runtime,
+    listeners: Vec<UnixListener>,
+    shared: &Arc<Shared>,
+    stopped: &watch::Receiver<bool>,
+) {
     let accepted = runtime.block_on(async {
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        connection::accept(&listener, shared, stopped).await;
+        let numbers = Arc::new(AtomicU64::new(1));
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            let (shared, stopped, numbers) = (Arc::clone(shared), stopped.clone(), Arc::clone(&numbers));
+            accepting.spawn(async move { connection::accept(&listener, &shared, &numbers, stopped).await });
+        }
+        while accepting.join_next().await.is_some() {}
         Ok::<_, io::Error>(())
     });
     if let Err(error) = accepted {

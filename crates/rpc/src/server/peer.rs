@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, as the kernel says.
+//! The process at the other end of a connection, as the kernel names it.
 
 use std::io;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ const GROUPS_FIRST: usize = 32;
 /// As many as Linux allows.
 const GROUPS_MAX: usize = 65536;
 
-/// The supplementary groups of whoever connected to a socket of the system.
+/// The supplementary groups of the process that connected to a socket of the system.
 ///
 /// # Errors
 /// The descriptor is no such socket, or is not connected.

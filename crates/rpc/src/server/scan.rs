@@ -19,6 +19,7 @@ use super::Shared;
 use super::call::Call;
 use super::failure::{Failure, of_store};
 use super::keys::{check_doom, range_of};
+use super::users::ScanSlot;
 use crate::proto;
 
 /// Bytes of keys and values after which a page is full.
@@ -63,16 +64,19 @@ impl Shared {
         call: Call,
         request: proto::ScanRequest,
     ) -> Result<Pages, Status> {
+        let slot = ScanSlot::try_take(&call.user).ok_or_else(|| {
+            Status::resource_exhausted("too many scans are open; read some to their end, or drop them")
+        })?;
         let (sender, receiver) = mpsc::channel(1);
         let reverse = request.reverse;
         let left = if request.limit == 0 { u64::MAX } else { request.limit };
         let bounds = KeyRange::prefix(&request.prefix).within(&range_of(request.range));
         let begun = self
             .settle(&call, move |shared, peer, caller| {
-                let fs = shared.view(peer, request.txn)?;
-                let found = shared.readable(peer, &request.keyspace)?;
+                let fs = shared.view_to_read(peer, request.txn, &request.snapshot)?;
+                let found = Shared::readable(peer, &fs, &request.keyspace)?;
                 let Some(keyspace) = found.filter(|_| !bounds.is_empty()) else { return Ok(None) };
-                let cursor = fs.key_cursor(caller, keyspace, bounds.clone());
+                let cursor = fs.keys().cursor(caller, keyspace, bounds.clone());
                 let cursor = cursor.map_err(|error| Failure::of(&fs, error))?;
                 Ok(Some(Scan { fs, cursor, reverse, left }))
             })
@@ -83,6 +87,7 @@ impl Shared {
             let (shared, ended) = (Arc::clone(self), Arc::clone(&ending));
             tokio::spawn(async move {
                 let walked = shared.walk(&call, scan, &sender).await;
+                drop(slot);
                 // Before the sender goes, by which the reader learns of the end.
                 *ended.lock() = walked.err();
                 drop(sender);
@@ -149,7 +154,7 @@ impl Scan {
             page.entries.push(proto::KeyValue { key: key.to_vec().into(), value: value.clone() });
             self.left -= 1;
         }
-        // A doom gives the locks back: what was read since is nobody's view.
+        // A doom gives the locks back: what was read since is of no consistent view.
         match check_doom(&self.fs) {
             Err(Failure::Status(status)) => Err(status),
             _ if self.left == 0 => Ok((page, None)),

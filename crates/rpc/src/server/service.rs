@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use prost::Message;
 use tonic::{Request, Response, Status};
 
 use super::Shared;
@@ -14,10 +15,10 @@ use crate::proto::store_server::Store;
 use crate::proto::{
     AbortRequest, AbortResponse, ApplyRequest, BeginRequest, BeginResponse, ChangeKeyspaceRequest,
     CommitRequest, CommitResponse, CreateKeyspaceRequest, DeleteRangeRequest, DeleteRequest, DeleteResponse,
-    GetRequest, GetResponse, InfoRequest, InfoResponse, KeyValue, KeyspaceInfo, ListKeyspacesRequest,
-    ListKeyspacesResponse, ListTransactionsRequest, ListTransactionsResponse, LockRequest, LockResponse,
-    MultiGetRequest, MultiGetResponse, Operation, PutRequest, ScanRequest, ViewRequest, ViewResponse,
-    WriteResponse,
+    DropKeyspaceRequest, DropKeyspaceResponse, GetRequest, GetResponse, InfoRequest, InfoResponse, KeyValue,
+    KeyspaceInfo, ListKeyspacesRequest, ListKeyspacesResponse, ListTransactionsRequest,
+    ListTransactionsResponse, LockRequest, LockResponse, MultiGetRequest, MultiGetResponse, Operation,
+    PutRequest, ScanRequest, ViewRequest, ViewResponse, WriteResponse,
 };
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -28,15 +29,15 @@ pub(super) struct Service(pub(super) Arc<Shared>);
 
 impl Service {
     /// Something about keyspaces, which never waits for others.
-    async fn about_keyspaces<T: Send + 'static>(
+    async fn about_keyspaces<T: Message + 'static>(
         &self,
         call: &Call,
         work: impl FnOnce(&Shared, &Peer) -> Result<T, Failure> + Send + 'static,
     ) -> Answer<T> {
         match self.0.run(call, work).await? {
-            Ok(done) => Ok(Response::new(done)),
+            Ok(done) => held(call, done.encoded_len(), done),
             Err(Failure::Status(status)) => Err(status),
-            Err(Failure::Parked(_)) => Err(Status::internal("somebody was in the way of a keyspace")),
+            Err(Failure::Parked(_)) => Err(Status::internal("a lock was in the way of a keyspace")),
         }
     }
 }
@@ -108,8 +109,9 @@ impl Store for Service {
 
     async fn list_keyspaces(&self, request: Request<ListKeyspacesRequest>) -> Answer<ListKeyspacesResponse> {
         let call = Call::of(&request)?;
-        self.about_keyspaces(&call, |shared, peer| {
-            Ok(ListKeyspacesResponse { keyspaces: shared.list_keyspaces(peer)? })
+        let snapshot = request.into_inner().snapshot;
+        self.about_keyspaces(&call, move |shared, peer| {
+            Ok(ListKeyspacesResponse { keyspaces: shared.list_keyspaces(peer, &snapshot)? })
         })
         .await
     }
@@ -124,6 +126,12 @@ impl Store for Service {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         self.about_keyspaces(&call, move |shared, peer| shared.change_keyspace(peer, &request)).await
+    }
+
+    async fn drop_keyspace(&self, request: Request<DropKeyspaceRequest>) -> Answer<DropKeyspaceResponse> {
+        let call = Call::of(&request)?;
+        self.0.drop_keyspace(&call, request.into_inner().name).await?;
+        Ok(Response::new(DropKeyspaceResponse {}))
     }
 
     async fn begin(&self, request: Request<BeginRequest>) -> Answer<BeginResponse> {
@@ -158,6 +166,7 @@ impl Store for Service {
         request: Request<ListTransactionsRequest>,
     ) -> Answer<ListTransactionsResponse> {
         let call = Call::of(&request)?;
-        Ok(Response::new(self.0.list_transactions(&call).await?))
+        let listed = self.0.list_transactions(&call).await?;
+        held(&call, listed.encoded_len(), listed)
     }
 }

@@ -1,7 +1,7 @@
-//! One thread that syncs for all who wait: those who come while it works are the next group.
+//! One thread that syncs for all waiting requests: those that come while it works are the next group.
 //!
-//! Thread safety: all methods are `&self`. Invariant: who is told `Ok` was at or below a position that was synced
-//! after he asked.
+//! Thread safety: all methods are `&self`. Invariant: a request that is told `Ok` was at or below a position that was synced
+//! after it asked.
 
 use std::io;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Syncer {
                 let newest = group.iter().map(|(position, _)| *position).max().unwrap_or_default();
                 let synced = store.sync(newest);
                 for (_, waiter) in group {
-                    // Who has gone does not want to know.
+                    // A client that has gone does not want to know.
                     let _ = waiter.send(synced.clone());
                 }
             }

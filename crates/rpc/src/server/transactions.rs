@@ -15,23 +15,22 @@ use super::Shared;
 use super::call::Call;
 use super::failure::TxnError;
 use super::peer::Peer;
-use crate::proto;
-
-/// Longest label (bytes): it is for people.
-const LABEL_LEN_MAX: usize = 80;
+use crate::{ioctl, proto};
 
 /// How to begin a transaction.
 #[derive(Debug, Clone)]
 pub struct Begin {
     /// As if transactions ran one after the other.
     pub serializable: bool,
-    /// Of two in each other's way the one with the greater number gives way.
+    /// Of two in each other's way the one with the greater number gives way. Not looked at yet: below 0 is not for all.
     pub nice: i32,
     /// It is given up when it takes longer.
     pub timeout: Option<Duration>,
+    /// It is given up when it goes without an operation for longer; `None`: as the mount says; the greatest time: never.
+    pub idle_max: Option<Duration>,
     /// It ends with the connection.
     pub tied: bool,
-    /// For people.
+    /// For people, as the client has sent it.
     pub label: String,
 }
 
@@ -54,7 +53,7 @@ pub struct TxnLine {
     pub state: String,
 }
 
-/// The open transactions of a mounted store: the same ones for files and keys, and for all who ask.
+/// The open transactions of a mounted store: the same ones for files and keys, and for all clients.
 pub trait Transactions: Send + Sync + 'static {
     /// Begins one for `peer`. Returns its number.
     ///
@@ -65,7 +64,7 @@ pub trait Transactions: Send + Sync + 'static {
     /// Its view, for operations of `peer` in it.
     ///
     /// # Errors
-    /// Unknown, or somebody else's.
+    /// Unknown, or another user's.
     fn view(&self, peer: &Peer, txn: u64) -> Result<Arc<FileSystem>, TxnError>;
 
     /// Where its files are seen; mounts them first when they are not.
@@ -74,7 +73,7 @@ pub trait Transactions: Send + Sync + 'static {
     /// As [`Transactions::view`]; the mount fails.
     fn path(&self, peer: &Peer, txn: u64) -> Result<PathBuf, TxnError>;
 
-    /// Commits it: visible to everybody when this returns, and durable when what it returns is synced.
+    /// Commits it: visible to all readers when this returns, and durable when what it returns is synced.
     ///
     /// # Errors
     /// As [`Transactions::view`]; what keeps it from being committed.
@@ -99,19 +98,13 @@ impl Shared {
         call: &Call,
         request: proto::BeginRequest,
     ) -> Result<proto::BeginResponse, Status> {
-        if request.nice < 0 && call.peer.uid != 0 {
-            return Err(Status::permission_denied("only root begins transactions with a nice value below 0"));
-        }
-        let label = request.label.replace(char::is_control, " ");
         let begin = Begin {
             serializable: request.isolation() == proto::Isolation::Serializable,
             nice: request.nice,
             timeout: Some(request.timeout_ms).filter(|&ms| ms != 0).map(Duration::from_millis),
+            idle_max: ioctl::idle_from_ms(request.idle_ms_max),
             tied: request.tied,
-            label: match &label[..label.floor_char_boundary(LABEL_LEN_MAX)] {
-                "" => "key-value client".to_owned(),
-                label => label.to_owned(),
-            },
+            label: if request.label.is_empty() { "key-value client".to_owned() } else { request.label },
         };
         let is_over = Arc::clone(&call.is_over);
         let begun = self.run(call, move |shared, peer| {

@@ -1,4 +1,4 @@
-//! What each user takes of the server, and how much he may.
+//! What each user takes of the server, and how much it may.
 //!
 //! Thread safety: all methods are `&self`; counts are atomic. Invariants: whatever is taken is given back by a
 //! drop; one user never takes the last connection, byte or thread from the others.
@@ -11,13 +11,15 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::Limits;
+use super::unread::Mark;
 
-/// All who have connections.
+/// All users with connections.
 #[derive(Debug)]
 pub(super) struct Users {
     limits: Limits,
     connections: Arc<AtomicUsize>,
     bytes: Arc<AtomicUsize>,
+    scans: Arc<AtomicUsize>,
     by_uid: Mutex<BTreeMap<u32, Weak<User>>>,
 }
 
@@ -26,7 +28,8 @@ pub(super) struct Users {
 pub(super) struct User {
     connections: Counter,
     bytes: Counter,
-    /// Threads that work for him at once.
+    scans: Counter,
+    /// Threads that work for the user at once.
     pub(super) turns: Arc<Semaphore>,
 }
 
@@ -63,31 +66,54 @@ fn add_below(counter: &AtomicUsize, count: usize, max: usize) -> bool {
 
 /// A connection of a user.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<User>);
+pub(super) struct ConnectionSlot(Arc<User>);
 
-impl Seat {
+impl ConnectionSlot {
     pub(super) fn user(&self) -> &Arc<User> {
         &self.0
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.connections.sub(1);
     }
 }
 
-/// Bytes that a request or an answer keeps in memory.
+/// A scan of a user.
 #[derive(Debug)]
+pub(super) struct ScanSlot(Arc<User>);
+
+impl ScanSlot {
+    /// For another scan, if there are not too many.
+    pub(super) fn try_take(user: &Arc<User>) -> Option<Self> {
+        user.scans.try_add(1).then(|| Self(Arc::clone(user)))
+    }
+}
+
+impl Drop for ScanSlot {
+    fn drop(&mut self) {
+        self.0.scans.sub(1);
+    }
+}
+
+/// Bytes that a request or an answer keeps in memory.
 pub(super) struct Hold {
     user: Arc<User>,
     bytes: usize,
+    /// Of an answer: since when it waits.
+    _mark: Option<Mark>,
 }
 
 impl Hold {
     /// Nothing yet.
     pub(super) fn new(user: &Arc<User>) -> Self {
-        Self { user: Arc::clone(user), bytes: 0 }
+        Self { user: Arc::clone(user), bytes: 0, _mark: None }
+    }
+
+    /// The same for an answer.
+    pub(super) fn of_answer(user: &Arc<User>, mark: Mark) -> Self {
+        Self { user: Arc::clone(user), bytes: 0, _mark: Some(mark) }
     }
 
     /// Takes more. False: there is no more.
@@ -106,11 +132,17 @@ impl Drop for Hold {
 
 impl Users {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, connections: Arc::default(), bytes: Arc::default(), by_uid: Mutex::default() }
+        Self {
+            limits,
+            connections: Arc::default(),
+            bytes: Arc::default(),
+            scans: Arc::default(),
+            by_uid: Mutex::default(),
+        }
     }
 
-    /// A connection for a user, if he and all have not too many.
-    pub(super) fn try_seat(&self, uid: u32) -> Option<Seat> {
+    /// A connection for a user, if neither the user nor all users together have too many.
+    pub(super) fn try_connect(&self, uid: u32) -> Option<ConnectionSlot> {
         let mut users = self.by_uid.lock();
         let known = users.get(&uid).and_then(Weak::upgrade);
         let user = known.unwrap_or_else(|| {
@@ -119,7 +151,7 @@ impl Users {
             users.insert(uid, Arc::downgrade(&user));
             user
         });
-        user.connections.try_add(1).then(|| Seat(Arc::clone(&user)))
+        user.connections.try_add(1).then(|| ConnectionSlot(Arc::clone(&user)))
     }
 
     fn new_user(&self) -> User {
@@ -133,6 +165,7 @@ impl Users {
         User {
             connections: counter(limits.connections_per_user_max, &self.connections, limits.connections_max),
             bytes: counter(limits.bytes_per_user_max, &self.bytes, limits.bytes_max),
+            scans: counter(limits.scans_per_user_max, &self.scans, limits.scans_max),
             turns: Arc::new(Semaphore::new(limits.threads.saturating_sub(2).max(1))),
         }
     }
@@ -155,19 +188,19 @@ mod tests {
     #[test]
     fn a_user_gets_a_share_of_the_connections() {
         let users = users();
-        let first = users.try_seat(1).unwrap();
-        let _second = users.try_seat(1).unwrap();
-        assert!(users.try_seat(1).is_none(), "his own share");
-        let _other = users.try_seat(2).unwrap();
-        assert!(users.try_seat(3).is_none(), "there is none left");
+        let first = users.try_connect(1).unwrap();
+        let _second = users.try_connect(1).unwrap();
+        assert!(users.try_connect(1).is_none(), "its own share");
+        let _other = users.try_connect(2).unwrap();
+        assert!(users.try_connect(3).is_none(), "there is none left");
         drop(first);
-        assert!(users.try_seat(3).is_some(), "given back");
+        assert!(users.try_connect(3).is_some(), "given back");
     }
 
     #[test]
     fn a_user_gets_a_share_of_the_bytes() {
         let users = users();
-        let (one, other) = (users.try_seat(1).unwrap(), users.try_seat(2).unwrap());
+        let (one, other) = (users.try_connect(1).unwrap(), users.try_connect(2).unwrap());
         let mut held = Hold::new(one.user());
         assert!(held.try_grow(60) && !held.try_grow(1));
         let mut others = Hold::new(other.user());

@@ -255,7 +255,7 @@ fn serializable_transactions_lock_what_they_read() {
 }
 
 #[test]
-fn a_client_locks_keys_and_files_and_waiting_blocks_nobody() {
+fn client_locks_keys_and_files_and_waiting_blocks_no_thread() {
     let world = World::new();
     let mut store = world.connect();
     store.put("tags", b"song/a", b"1").unwrap();
@@ -267,10 +267,10 @@ fn a_client_locks_keys_and_files_and_waiting_blocks_nobody() {
     let mut other = world.connect();
     let mut txn = other.begin(BeginOptions::default()).unwrap();
     let id = txn.id();
-    let mut hasty = txn.map(|client| client.within(Duration::from_millis(20)));
-    // More than there are threads: who waits takes none, and a deadline gives the place back.
+    let mut impatient = txn.map(|client| client.within(Duration::from_millis(20)));
+    // More than there are threads: a waiting call takes none, and a deadline gives the place back.
     for _ in 0..20 {
-        let waited = hasty.call(async |client| client.lock(songs, false).await);
+        let waited = impatient.call(async |client| client.lock(songs, false).await);
         assert_eq!(code(&waited.unwrap_err()), Code::DeadlineExceeded);
     }
     let beside = LockOn::Range { keyspace: "tags", start: b"talk", end: Some(b"talk~") };

@@ -34,7 +34,7 @@ fn works(world: &World) {
 }
 
 /// Short times, so that the tests need not wait.
-fn hasty() -> Limits {
+fn short_limits() -> Limits {
     let short = Duration::from_millis(100);
     Limits { greeting_time_max: short, request_time_max: short, stall_time_max: short, ..Limits::default() }
 }
@@ -62,7 +62,7 @@ impl Random {
 
 #[test]
 fn malformed_bytes_end_their_connection_and_no_other() {
-    let world = World::with(hasty());
+    let world = World::with(short_limits());
     let seed = std::env::var("KVFS_RPC_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("KVFS_RPC_SEED={seed}");
     let mut random = Random(seed);
@@ -92,7 +92,7 @@ fn malformed_bytes_end_their_connection_and_no_other() {
 
 #[test]
 fn a_connection_that_says_nothing_is_closed_in_time() {
-    let world = World::with(hasty());
+    let world = World::with(short_limits());
     let mut silent = UnixStream::connect(world.socket()).unwrap();
     let mut slow = UnixStream::connect(world.socket()).unwrap();
     slow.write_all(&PREFACE[..7]).unwrap();
@@ -102,7 +102,7 @@ fn a_connection_that_says_nothing_is_closed_in_time() {
 }
 
 #[test]
-fn a_half_closed_connection_harms_nobody() {
+fn half_closed_connection_harms_no_other_client() {
     let world = World::new();
     let mut half = UnixStream::connect(world.socket()).unwrap();
     half.write_all(&[PREFACE, SETTINGS].concat()).unwrap();
@@ -190,7 +190,7 @@ fn status<B>(answer: &http::Response<B>) -> i32 {
 
 #[test]
 fn a_request_that_does_not_come_in_time_is_refused() {
-    let world = World::with(hasty());
+    let world = World::with(short_limits());
     let (runtime, mut sender) = raw(&world.socket());
     // A message of ten bytes of which five come.
     let frames = vec![Bytes::from_static(&[0, 0, 0, 0, 10, 1, 2, 3, 4, 5])];
@@ -244,7 +244,7 @@ fn bytes_in_work_are_bounded_for_each_user() {
 }
 
 #[test]
-fn answers_that_nobody_takes_count_against_their_user_and_are_given_back() {
+fn untaken_answers_count_against_their_user_and_are_given_back() {
     let world = World::with(Limits { bytes_per_user_max: 3 << 20, ..Limits::default() });
     let mut store = world.connect();
     store.put("k", b"k", &vec![0; 1 << 20]).unwrap();
@@ -272,7 +272,7 @@ fn fill(world: &World, mib: usize) {
 
 #[test]
 fn a_reader_that_stops_reading_holds_back_only_itself() {
-    let world = World::with(hasty());
+    let world = World::with(short_limits());
     fill(&world, 16);
     let mut store = world.connect();
     let mut scan = store.scan("big", Range::default()).unwrap();
@@ -329,14 +329,57 @@ fn a_deadline_ends_a_wait_for_a_lock() {
     let mut other = world.connect();
     let mut txn = other.begin(kvfs_rpc::client::BeginOptions::default()).unwrap();
     let id = txn.id();
-    let mut hasty = txn.map(|client| client.within(Duration::from_millis(30)));
-    // More than there are threads: who waits takes none.
+    let mut impatient = txn.map(|client| client.within(Duration::from_millis(30)));
+    // More than there are threads: a waiting call takes none.
     for _ in 0..20 {
-        assert_eq!(hasty.put("k", b"k", b"2").unwrap_err().code(), Some(Code::DeadlineExceeded));
+        assert_eq!(impatient.put("k", b"k", b"2").unwrap_err().code(), Some(Code::DeadlineExceeded));
     }
     holder.abort().unwrap();
     txn.put("k", b"k", b"2").unwrap();
     txn.commit().unwrap();
     assert_eq!(store.get("k", b"k").unwrap().unwrap(), "2");
     assert_eq!(id, txn.id());
+}
+
+#[test]
+fn answers_not_taken_in_time_end_their_connection() {
+    let world = World::with(Limits { bytes_per_user_max: 3 << 20, ..short_limits() });
+    let mut store = world.connect();
+    store.put("k", b"k", &vec![0; 1 << 20]).unwrap();
+    let (runtime, mut sender) = raw(&world.socket());
+    let message = [&[0, 0, 0, 0, 6][..], b"\x0a\x01k\x12\x01k"].concat();
+    let get = || ask("Get", Said { frames: vec![Bytes::from(message.clone())], ends: true });
+    let answers: Vec<_> = (0..2).map(|_| runtime.block_on(sender.send_request(get())).unwrap()).collect();
+    // The client keeps its connection and takes nothing; what it held comes back to its user.
+    let mut other = world.connect();
+    while other.get("k", b"k").is_err() || store.get("k", b"k").is_err() {
+        std::thread::yield_now();
+    }
+    let refused = runtime.block_on(sender.send_request(get()));
+    assert!(refused.is_err(), "the connection is closed");
+    drop(answers);
+}
+
+#[test]
+fn scans_of_a_user_are_bounded() {
+    let world = World::with(Limits { scans_per_user_max: 2, ..Limits::default() });
+    fill(&world, 16);
+    let mut store = world.connect();
+    let mut open: Vec<_> = (0..2).map(|_| store.scan("big", Range::default()).unwrap()).collect();
+    for scan in &mut open {
+        scan.next().unwrap().unwrap();
+    }
+    let mut other = world.connect();
+    let refused = other.scan("big", Range::default()).and_then(|mut scan| scan.next().transpose());
+    let error = refused.map(drop).unwrap_err();
+    assert!(
+        matches!(&error, ClientError::Refused(status) if status.code() == Code::ResourceExhausted),
+        "{error}"
+    );
+    assert!(error.to_string().contains("too many scans"), "{error}");
+    drop(open);
+    drop(store);
+    while other.scan("big", Range::default()).map(Iterator::count).is_err() {
+        std::thread::yield_now();
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, Isolation, MkfsOptions, MountOptions, Owner, Position};
 use kvfs_rpc::client::blocking::Store;
-use kvfs_rpc::server::{Begin, Limits, Options, Peer, Server, Transactions, TxnError, TxnLine};
+use kvfs_rpc::server::{Begin, BoundSocket, Limits, Options, Peer, Server, Transactions, TxnError, TxnLine};
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
 
@@ -30,6 +30,7 @@ impl Transactions for Registry {
             isolation: if begin.serializable { Isolation::Serializable } else { Isolation::Snapshot },
             priority: begin.nice,
             timeout: begin.timeout,
+            idle_max: begin.idle_max,
             lock_wait_max: None,
             owner: Owner { uid: peer.uid, pid: peer.pid, name: begin.label.clone() },
         };
@@ -121,15 +122,11 @@ impl World {
         let registry = Arc::new(Registry::default());
         *registry.main.lock().unwrap() = Some(Arc::clone(&fs));
         let mut world = Self { root, fs, registry, server: None };
-        let options = Options {
-            socket: world.socket(),
-            mode: 0o666,
-            store_uid: own_uid(),
-            mount: "/mnt".into(),
-            limits,
-        };
+        let options = Options { store_uid: own_uid(), mount: "/mnt".into(), also: None, limits };
+        let directory = Arc::new(std::fs::File::open(&world.root).unwrap().into());
+        let socket = BoundSocket::bind(directory, "kv.sock", 0o666).unwrap();
         let transactions = Arc::clone(&world.registry) as Arc<_>;
-        world.server = Some(Server::start(Arc::clone(&world.fs), transactions, options).unwrap());
+        world.server = Some(Server::start(Arc::clone(&world.fs), transactions, socket, options).unwrap());
         world
     }
 

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use kvfs_store::{Durability, Isolation, Op, Records, Store, StoreError, Txn, TxnId, TxnOptions, TxnOutcome};
+use kvfs_store::{
+    Checkpoints, Durability, Isolation, Op, Records, StoreError, Transactions, Txn, TxnId, TxnOptions,
+    TxnOutcome,
+};
 
 use super::{Pair, Runner, Verdict, compare, text};
 use crate::ops::Reader;
@@ -17,7 +20,7 @@ impl Runner<'_> {
         }
         self.txns[slot] = None;
         let store = self.subject.store();
-        if !store.capabilities().transactions {
+        if store.transactions().is_none() {
             return Ok(());
         }
         let options = TxnOptions { isolation };
@@ -98,7 +101,7 @@ impl Runner<'_> {
 
     pub(super) fn txn_checkpoint(&mut self, slot: usize) -> Verdict {
         let Some(pair) = &self.txns[slot] else { return Ok(()) };
-        if !self.subject.store().capabilities().checkpoints {
+        if self.subject.store().checkpoints().is_none() {
             return Ok(());
         }
         match pair.subject.checkpoint(b"sim") {

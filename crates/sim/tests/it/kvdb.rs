@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use kvfs_device::{CrashMode, Device};
-use kvfs_kvdb::cache::Policy;
-use kvfs_kvdb::compaction::MergeOptions;
-use kvfs_kvdb::db::{Background, CreateOptions, Db, Options};
+use kvfs_kvdb::MergeOptions;
+use kvfs_kvdb::Policy;
+use kvfs_kvdb::{Background, CreateOptions, Db, Options};
 use kvfs_sim::crash_sweep::{CrashSweep, assert_survives_crashes};
 use kvfs_sim::engine::{DeviceSubject, Engine, OpenStore};
 use kvfs_sim::fault_sweep::{FaultSweep, assert_survives_faults};

@@ -10,11 +10,7 @@ use kvfs_device::{AlignedBuf, Device, SECTOR_BYTES};
 use kvfs_sim::engine::{Engine, OpenStore};
 use kvfs_sim::spaces::Handles;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{
-    Batch, Capabilities, Compression, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace,
-    KeyspaceInfo, KeyspaceKind, MergeFunction, Op, Position, Read, Result, Snapshot, SpaceStats, Store,
-    StoreError,
-};
+use kvfs_store::{Batch, Compression, Durability, Keyspace, Op, Position, Read, Result, Store, StoreError};
 
 const MAGIC: u64 = 0x6b76_6673_5f6c_6f67;
 const HEADER_BYTES: usize = 24;
@@ -278,50 +274,11 @@ fn decode(mut payload: Bytes) -> Result<Vec<Batch>> {
 }
 
 impl Read for LogStore {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.inner.get(keyspace, key)
-    }
-
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.inner.multi_get(keyspace, keys)
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        self.inner.cursor(keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.inner.next_extent(keyspace, prefix, from, kind)
-    }
+    kvfs_store::pass_on!(inner: get, multi_get, cursor, read_blocks, next_extent);
 }
 
 impl Store for LogStore {
-    fn open_keyspace(
-        &self,
-        name: &str,
-        kind: KeyspaceKind,
-        merge: Option<Arc<dyn MergeFunction>>,
-    ) -> Result<Keyspace> {
-        self.inner.open_keyspace(name, kind, merge)
-    }
-
-    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        self.inner.keyspaces()
-    }
-
-    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        self.inner.snapshot()
-    }
+    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, snapshot, position, capabilities, space, stats);
 
     fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
         let mut log = self.log.lock().unwrap();
@@ -342,26 +299,5 @@ impl Store for LogStore {
 
     fn sync(&self, _position: Position) -> Result<()> {
         self.write_pending()
-    }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            transactions: false,
-            named_snapshots: false,
-            checkpoints: false,
-            ..self.inner.capabilities()
-        }
-    }
-
-    fn space(&self) -> SpaceStats {
-        self.inner.space()
-    }
-
-    fn stats(&self) -> Vec<(String, u64)> {
-        self.inner.stats()
     }
 }

@@ -8,8 +8,7 @@ use kvfs_sim::spaces::Handles;
 use kvfs_sim::store_check::Subject;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{
-    Batch, Capabilities, Cursor, Durability, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceInfo,
-    KeyspaceKind, MergeFunction, Op, Position, Read, Result, Seqno, Snapshot, SpaceStats, Store,
+    Batch, Cursor, Durability, KeyRange, Keyspace, Op, Position, Read, Result, Seqno, Snapshot, Store,
 };
 
 /// Which promise is broken.
@@ -69,7 +68,7 @@ impl Recorder {
             (Mutation::LosesDeletes, Op::Delete { keyspace, .. })
                 if self.deletes.fetch_add(1, Ordering::Relaxed) % 5 == 4 =>
             {
-                Op::Delete { keyspace, key: Bytes::from_static(b"nobody has this key") }
+                Op::Delete { keyspace, key: Bytes::from_static(b"a key that is absent") }
             }
             (Mutation::ClosedRanges, Op::DeleteRange { keyspace, start, end }) if start < end => {
                 let end = [&end[..], &[0]].concat().into();
@@ -81,13 +80,7 @@ impl Recorder {
 }
 
 impl Read for Recorder {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.inner.get(keyspace, key)
-    }
-
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.inner.multi_get(keyspace, keys)
-    }
+    kvfs_store::pass_on!(inner: get, multi_get, next_extent);
 
     fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
         let inner = self.inner.cursor(keyspace, range)?;
@@ -109,31 +102,10 @@ impl Read for Recorder {
         }
         Ok(())
     }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.inner.next_extent(keyspace, prefix, from, kind)
-    }
 }
 
 impl Store for Recorder {
-    fn open_keyspace(
-        &self,
-        name: &str,
-        kind: KeyspaceKind,
-        merge: Option<Arc<dyn MergeFunction>>,
-    ) -> Result<Keyspace> {
-        self.inner.open_keyspace(name, kind, merge)
-    }
-
-    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        self.inner.keyspaces()
-    }
+    kvfs_store::pass_on!(inner: open_keyspace, keyspaces, position, capabilities, space, stats);
 
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
         let snapshot = self.inner.snapshot()?;
@@ -169,27 +141,6 @@ impl Store for Recorder {
         log.synced = log.batches.len();
         Ok(())
     }
-
-    fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            transactions: false,
-            named_snapshots: false,
-            checkpoints: false,
-            ..self.inner.capabilities()
-        }
-    }
-
-    fn space(&self) -> SpaceStats {
-        self.inner.space()
-    }
-
-    fn stats(&self) -> Vec<(String, u64)> {
-        self.inner.stats()
-    }
 }
 
 /// Reads the newest state.
@@ -199,31 +150,7 @@ struct LeakySnapshot {
 }
 
 impl Read for LeakySnapshot {
-    fn get(&self, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
-        self.store.get(keyspace, key)
-    }
-
-    fn multi_get(&self, keyspace: Keyspace, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.store.multi_get(keyspace, keys)
-    }
-
-    fn cursor(&self, keyspace: Keyspace, range: KeyRange) -> Result<Box<dyn Cursor>> {
-        self.store.cursor(keyspace, range)
-    }
-
-    fn read_blocks(&self, keyspace: Keyspace, prefix: &[u8], first: u64, buf: &mut [u8]) -> Result<()> {
-        self.store.read_blocks(keyspace, prefix, first, buf)
-    }
-
-    fn next_extent(
-        &self,
-        keyspace: Keyspace,
-        prefix: &[u8],
-        from: u64,
-        kind: ExtentKind,
-    ) -> Result<Option<Extent>> {
-        self.store.next_extent(keyspace, prefix, from, kind)
-    }
+    kvfs_store::pass_on!(store: get, multi_get, cursor, read_blocks, next_extent);
 }
 
 impl Snapshot for LeakySnapshot {

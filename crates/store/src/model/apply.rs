@@ -71,7 +71,7 @@ pub(super) fn apply_any_size(
             }
         }
     }
-    // Published while the keyspaces are locked: who sees the change sees the position too.
+    // Published while the keyspaces are locked: a reader that sees the change sees the position too.
     shared.newest.store(newest, Ordering::Release);
     drop(maps);
     commit.batches += 1;

@@ -6,7 +6,7 @@
 //!
 //! Thread safety: writers take their turn on one commit lock, which also orders snapshots. Readers
 //! take only the lock of the keyspace that they read. A writer locks all keyspaces of its batch
-//! before it changes the first and unlocks them after the last change, so that nobody sees a part.
+//! before it changes the first and unlocks them after the last change, so that no reader sees a part.
 //! Lock order: transaction, commit, list of keyspaces, keyspaces by handle. Merge functions run under the commit
 //! lock and must not call the store.
 //!
@@ -166,10 +166,6 @@ impl Read for ModelStore {
 }
 
 impl Store for ModelStore {
-    fn allow_compression(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn open_keyspace(
         &self,
         name: &str,
@@ -202,40 +198,6 @@ impl Store for ModelStore {
         Ok(Arc::new(Pin::newest(&self.shared)))
     }
 
-    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
-        named::create(&self.shared, name, Duration::ZERO)
-    }
-
-    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
-        named::create(&self.shared, name, created)
-    }
-
-    fn uuid(&self) -> [u8; 16] {
-        self.shared.uuid
-    }
-
-    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
-        self.shared.commit.lock().named.list()
-    }
-
-    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(named::open(&self.shared, name)?))
-    }
-
-    fn delete_snapshot(&self, name: &str) -> Result<()> {
-        named::delete(&self.shared, name)
-    }
-
-    fn changed_ranges(
-        &self,
-        keyspace: Keyspace,
-        range: KeyRange,
-        older: Seqno,
-        newer: Seqno,
-    ) -> Result<Box<dyn ChangedRanges>> {
-        Ok(Box::new(self.shared.table(keyspace)?.changed_ranges(&range, older, newer)))
-    }
-
     fn apply(&self, batch: Batch, _durability: Durability) -> Result<Position> {
         apply::apply(&self.shared, batch)
     }
@@ -248,42 +210,12 @@ impl Store for ModelStore {
         Position(self.shared.newest())
     }
 
-    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
-        Ok(Arc::new(ModelTxn::begin(&self.shared, options)))
-    }
-
-    fn checkpointed(&self) -> Vec<CheckpointInfo> {
-        self.shared.commit.lock().transactions.checkpointed()
-    }
-
-    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
-        Ok(Arc::new(ModelTxn::resume(&self.shared, id)?))
-    }
-
-    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
-        self.shared.commit.lock().transactions.outcome(id)
-    }
-
-    fn undo_points(&self) -> Vec<UndoPoint> {
-        self.shared.commit.lock().undo.list()
-    }
-
-    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
-        undo::open(&self.shared, id)
-    }
-
-    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
-        undo::bytes(&self.shared, id)
+    fn uuid(&self) -> [u8; 16] {
+        self.shared.uuid
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            durable: false,
-            range_delete_constant: false,
-            transactions: true,
-            named_snapshots: true,
-            checkpoints: true,
-        }
+        Capabilities { durable: false, range_delete_constant: false }
     }
 
     fn space(&self) -> SpaceStats {
@@ -306,5 +238,112 @@ impl Store for ModelStore {
             stats.push((format!("model.keys.{}", table.name), table.key_count()));
         }
         stats
+    }
+
+    fn compress(&self) -> Option<&dyn crate::Compress> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn crate::NamedSnapshots> {
+        Some(self)
+    }
+
+    fn changes(&self) -> Option<&dyn crate::TrackChanges> {
+        Some(self)
+    }
+
+    fn transactions(&self) -> Option<&dyn crate::Transactions> {
+        Some(self)
+    }
+
+    fn checkpoints(&self) -> Option<&dyn crate::Checkpoints> {
+        Some(self)
+    }
+
+    fn undo(&self) -> Option<&dyn crate::UndoHistory> {
+        Some(self)
+    }
+}
+
+/// Announcing is all that the model does: values stay as they are.
+impl crate::Compress for ModelStore {
+    fn set_compression(&self, _keyspace: Keyspace, _compression: crate::Compression) -> Result<()> {
+        Err(StoreError::Unsupported("compression"))
+    }
+
+    fn compression(&self, _keyspace: Keyspace) -> crate::Compression {
+        crate::Compression::None
+    }
+
+    fn allow_compression(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl crate::NamedSnapshots for ModelStore {
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        named::create(&self.shared, name, Duration::ZERO)
+    }
+
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
+        named::create(&self.shared, name, created)
+    }
+
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        self.shared.commit.lock().named.list()
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(named::open(&self.shared, name)?))
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        named::delete(&self.shared, name)
+    }
+}
+
+impl crate::TrackChanges for ModelStore {
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        Ok(Box::new(self.shared.table(keyspace)?.changed_ranges(&range, older, newer)))
+    }
+}
+
+impl crate::Transactions for ModelStore {
+    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
+        Ok(Arc::new(ModelTxn::begin(&self.shared, options)))
+    }
+
+    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
+        self.shared.commit.lock().transactions.outcome(id)
+    }
+}
+
+impl crate::Checkpoints for ModelStore {
+    fn checkpointed(&self) -> Vec<CheckpointInfo> {
+        self.shared.commit.lock().transactions.checkpointed()
+    }
+
+    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
+        Ok(Arc::new(ModelTxn::resume(&self.shared, id)?))
+    }
+}
+
+impl crate::UndoHistory for ModelStore {
+    fn undo_points(&self) -> Vec<UndoPoint> {
+        self.shared.commit.lock().undo.list()
+    }
+
+    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
+        undo::open(&self.shared, id)
+    }
+
+    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
+        undo::bytes(&self.shared, id)
     }
 }

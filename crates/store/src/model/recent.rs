@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::table::{Table, block_key, block_of};
-use crate::{BLOCK_BYTES, Changed, KeyRange, Keyspace, Op, Records, Result, Seqno, Touch};
+use crate::{Changed, KeyRange, Keyspace, Op, Records, Result, Seqno, Touch};
 
 /// One change.
 struct Recent {
@@ -52,22 +52,7 @@ impl RecentChanges {
 
 /// The records that an operation changes.
 pub(super) fn records_of(op: &Op, table: &Table) -> Result<Records> {
-    Ok(match op {
-        Op::Put { key, .. } | Op::Delete { key, .. } => Records::Key { key: key.clone(), touch: Touch::ALL },
-        Op::Merge { key, operand, .. } => {
-            let touch = table.merge_function()?.touch(key, operand);
-            Records::Key { key: key.clone(), touch }
-        }
-        Op::DeleteRange { start, end, .. } => Records::Range(KeyRange::new(start.clone(), end.clone())),
-        Op::PutBlocks { prefix, first, data, .. } => Records::Blocks {
-            prefix: prefix.clone(),
-            first: *first,
-            count: (data.len() / BLOCK_BYTES) as u64,
-        },
-        Op::PatchBlock { prefix, block, .. } => {
-            Records::Blocks { prefix: prefix.clone(), first: *block, count: 1 }
-        }
-    })
+    Records::of(op, |key, operand| Ok(table.merge_function()?.touch(key, operand)))
 }
 
 /// Whether the two have a record in common on which the order of their changes matters.

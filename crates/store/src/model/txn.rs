@@ -21,7 +21,7 @@ use super::{Commit, Shared};
 use crate::{
     BLOCK_BYTES, Batch, Change, ChangeCursor, Changed, CheckpointInfo, Cursor, Durability, Extent,
     ExtentKind, Isolation, KeyRange, Keyspace, NOTE_LEN_MAX, Op, Position, Read, Records, Result, Seqno,
-    StoreError, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
+    Snapshot, StoreError, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,
 };
 
 /// Commits whose outcome is known.
@@ -87,7 +87,7 @@ pub(super) struct ModelTxn {
     id: TxnId,
     isolation: Isolation,
     snapshot: Seqno,
-    /// It was resumed: nobody's locks protect it, so nothing is looked for at its writes.
+    /// It was resumed: no locks protect it, so nothing is looked for at its writes.
     is_resumed: bool,
     live: Mutex<Option<Live>>,
 }
@@ -314,6 +314,10 @@ impl Txn for ModelTxn {
 
     fn snapshot_seqno(&self) -> Seqno {
         self.snapshot
+    }
+
+    fn base(&self) -> Result<Arc<dyn Snapshot>> {
+        self.with(|live| Ok(Arc::clone(&live.pin) as Arc<dyn Snapshot>))
     }
 
     fn describe(&self, note: Bytes) {

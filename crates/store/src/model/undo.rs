@@ -52,7 +52,7 @@ pub(super) fn open(shared: &Arc<Shared>, id: TxnId) -> Result<UndoViews> {
     Ok(UndoViews { before: view(point.before), after: view(point.after) })
 }
 
-/// As [`crate::Store::undo_bytes`].
+/// As [`crate::UndoHistory::undo_bytes`].
 pub(super) fn bytes(shared: &Arc<Shared>, id: TxnId) -> Result<u64> {
     let UndoViews { before, after } = open(shared, id)?;
     let tables: Vec<_> = shared.tables.read().clone();

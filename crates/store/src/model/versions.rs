@@ -44,7 +44,7 @@ impl Versions {
         has_value && old.map(|version| version.seqno) != new.map(|version| version.seqno)
     }
 
-    /// Adds a version and drops those that nobody sees any more.
+    /// Adds a version and drops those that no reader sees any more.
     pub(super) fn push(&mut self, seqno: Seqno, value: Option<Bytes>, pins: &BTreeMap<Seqno, usize>) {
         let previous = std::mem::replace(&mut self.newest, Version { seqno, value });
         if pins.is_empty() {
@@ -72,7 +72,7 @@ impl Versions {
         !self.older.is_empty()
     }
 
-    /// Whether nobody sees a value: the key can leave the map.
+    /// Whether no reader sees a value: the key can leave the map.
     pub(super) fn is_absent(&self) -> bool {
         self.older.is_empty() && self.newest.value.is_none()
     }

@@ -3,7 +3,7 @@
 mod generated;
 
 use kvfs_tidy::source::{files, is_rust, production, read};
-use kvfs_tidy::{Finding, calls, layers, modules, papers, sizes, unsafety};
+use kvfs_tidy::{Finding, calls, layers, modules, owners, papers, sizes, unsafety, words};
 
 /// Fails with all findings, so that one run shows everything.
 fn expect_none(findings: &[Finding]) {
@@ -30,6 +30,15 @@ fn engine_modules_use_only_earlier_ones() {
 }
 
 #[test]
+fn types_have_few_methods() {
+    let sources = production().unwrap();
+    let crates: std::collections::BTreeSet<_> =
+        sources.iter().map(kvfs_tidy::source::Source::krate).collect();
+    let of = |krate: &str| sources.iter().filter(|source| source.krate() == krate).collect::<Vec<_>>();
+    expect_none(&crates.into_iter().flat_map(|krate| owners::check(krate, &of(krate))).collect::<Vec<_>>());
+}
+
+#[test]
 fn files_and_functions_are_short_and_have_headers() {
     expect_none(&production().unwrap().iter().flat_map(sizes::check).collect::<Vec<_>>());
 }
@@ -50,10 +59,34 @@ fn every_promise_has_its_test() {
     let rust =
         files.iter().filter(|f| f.starts_with("crates/") && !f.starts_with("crates/tidy/") && is_rust(f));
     let tests = rust.flat_map(|f| papers::test_names(&read(f).unwrap())).collect();
-    let semantics = read("docs/SEMANTICS.md").unwrap();
-    expect_none(&papers::check_promises(&semantics, &tests, &files));
     let steps = |script: &str| papers::step_names(&read(script).unwrap_or_default());
-    expect_none(&papers::check_steps(&semantics, steps));
+    for path in papers::PROMISES {
+        let text = read(path).unwrap();
+        expect_none(&papers::check_promises(path, &text, &tests, &files));
+        expect_none(&papers::check_steps(path, &text, steps));
+    }
+}
+
+#[test]
+fn guides_name_files_and_functions_that_exist() {
+    let files = files().unwrap();
+    for path in papers::GUIDES {
+        let text = read(path).unwrap();
+        expect_none(&papers::check_guide(path, &text, &files, |file| read(file).unwrap_or_default()));
+    }
+}
+
+#[test]
+fn subjects_are_things_of_the_system() {
+    let mut findings = Vec::new();
+    for path in files().unwrap() {
+        let is_document = std::path::Path::new(&path).extension().is_some_and(|ending| ending == "md");
+        // The rule itself names what it finds.
+        if (is_rust(&path) || is_document) && path != "crates/tidy/src/words.rs" {
+            findings.extend(words::check(&path, &read(&path).unwrap()));
+        }
+    }
+    expect_none(&findings);
 }
 
 #[test]

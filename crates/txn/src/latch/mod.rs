@@ -9,7 +9,7 @@
 //! Invariants:
 //! * A holder never waits while it holds, so there is no deadlock.
 //! * A ticket keeps its place in every queue that it joined until its operation is done, and places are
-//!   ordered by age: the oldest ticket is only ever stopped by holders, all of which finish. So nobody
+//!   ordered by age: the oldest ticket is only ever stopped by holders, all of which finish. So none
 //!   starves, however many newcomers there are.
 //! * Names of entries are compared by a 64-bit hash: two names that collide only take turns needlessly,
 //!   because an owner never conflicts with itself. All entries of a directory are in one shard, so that a
@@ -39,7 +39,7 @@ const SHARDS: usize = 256;
 /// Names of an operation that need no allocation.
 const INLINE_NAMES: usize = 8;
 
-/// Age of an operation that has no ticket yet: younger than everybody.
+/// Age of an operation that has no ticket yet: younger than any that has.
 const AGE_NEWCOMER: u64 = u64::MAX;
 
 /// A shard on cache lines of its own.
@@ -107,7 +107,7 @@ impl Latches {
         &self.shards[key.hash() as usize % SHARDS].0
     }
 
-    /// Removes what `owner` holds under `key` and tells who can go on.
+    /// Removes what `owner` holds under `key` and wakes the waiters that can go on.
     fn release(&self, owner: u64, key: ObjectKey) {
         let mut ready = Vec::new();
         {
@@ -243,7 +243,7 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         self.release_all();
-        // The operation is done (or failed for good): its places in queues must stop nobody.
+        // The operation is done (or failed for good): its places in queues must stop no other.
         if let (Some(ticket), false) = (&self.ticket, self.parked) {
             ticket.state().leave_all();
         }

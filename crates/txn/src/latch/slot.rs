@@ -89,7 +89,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Whether `owner`, of this `age`, must wait for a holder or for somebody older.
+    /// Whether `owner`, of this `age`, must wait for a holder or for an older waiter.
     pub(super) fn is_blocked(&self, key: ObjectKey, mode: Mode, part: &Part, owner: u64, age: u64) -> bool {
         let conflicts =
             |other_mode: Mode, other_part: &Part| !mode.compatible(other_mode) && part.overlaps(other_part);

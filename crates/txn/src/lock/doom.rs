@@ -1,4 +1,4 @@
-//! Why a transaction was stopped, and by whom.
+//! Why a transaction was stopped, and by which party.
 //!
 //! Thread safety: plain values. Invariants: a doom never changes; the first one counts.
 
@@ -8,7 +8,7 @@ use kvfs_store::TxnId;
 
 use crate::LockNameBuf;
 
-/// Who asked for a transaction, for messages and lists.
+/// The process that asked for a transaction, for messages and lists.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Owner {
     /// User id.
@@ -25,14 +25,14 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Somebody who holds, wants or waits for a lock.
+/// A party that holds, wants or waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Rival {
     /// A transaction.
     Txn {
         /// Its name.
         id: TxnId,
-        /// Who asked for it.
+        /// The process that asked for it.
         owner: Owner,
     },
     /// An operation outside of transactions.
@@ -59,15 +59,24 @@ pub enum DoomReason {
     Deadlock,
     /// It waited for a lock longer than it was willing to.
     LockTimeout,
-    /// An operation on the main line waited for one of its locks as long as such operations do.
+    /// An operation on the main line waited for one of its locks as long as such operations do, or another user's
+    /// transaction for one that it only shares.
     MainLine,
     /// It took longer as a whole than it was allowed to.
     TimedOut,
-    /// Somebody changed what it changed or, at its commit, what it was about to replace.
+    /// It went without an operation for longer than it may.
+    Idle {
+        /// How long it may (ms).
+        idle_max_ms: u32,
+    },
+    /// The store was full, and the transaction, idle for a while, pinned space.
+    Space {
+        /// For how long it had been idle (s).
+        idle_s: u32,
+    },
+    /// Another party changed what it changed or, at its commit, what it was about to replace.
     Conflict,
-    /// Its locks would have taken more memory than there is for locks.
-    LockMemory,
-    /// Somebody aborted it.
+    /// It was aborted on request.
     Aborted,
     /// It has ended (or its commit is decided): there is nothing left to lock for.
     Ended,
@@ -78,27 +87,40 @@ pub enum DoomReason {
 pub struct Doom {
     /// What happened.
     pub reason: DoomReason,
-    /// With whom.
+    /// The other party.
     pub rival: Option<Rival>,
     /// Over what.
     pub name: Option<LockNameBuf>,
 }
 
 impl Doom {
-    /// A doom that nobody else has part in.
+    /// A doom that no other party has part in.
     pub const fn new(reason: DoomReason) -> Self {
         Self { reason, rival: None, name: None }
     }
 
     /// The message for the user, with the name as `render` writes it (as a path, say).
     pub fn message(&self, render: impl FnOnce(&LockNameBuf) -> String) -> String {
+        let idle;
         let what = match self.reason {
+            DoomReason::Idle { idle_max_ms } => {
+                idle = format!(
+                    "ended by its idle time-out: no operation for {} s (mount option txn_idle, option --idle-timeout)",
+                    f64::from(idle_max_ms) / 1000.0
+                );
+                &*idle
+            }
+            DoomReason::Space { idle_s } => {
+                idle = format!(
+                    "ended because the store was full and the transaction pinned space, idle for {idle_s} s"
+                );
+                &*idle
+            }
             DoomReason::Deadlock => "deadlock",
             DoomReason::LockTimeout => "waited too long for a lock",
             DoomReason::MainLine => "it kept others waiting too long",
             DoomReason::TimedOut => "the transaction's time is over",
             DoomReason::Conflict => "conflict",
-            DoomReason::LockMemory => "too many locks",
             DoomReason::Aborted => "aborted",
             DoomReason::Ended => "the transaction has ended",
         };

@@ -38,7 +38,7 @@ impl Held {
         }
     }
 
-    /// Whether somebody else may not hold `span` in `mode` beside this.
+    /// Whether another owner may not hold `span` in `mode` beside this.
     pub(super) fn conflicts(&self, span: &Span, mode: Mode) -> bool {
         let test = |held: Mode| !held.compatible(mode);
         match (self, span) {

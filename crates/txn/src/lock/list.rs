@@ -19,10 +19,10 @@ use super::table::LockTable;
 use crate::object::{Kind, ObjectKey};
 use crate::{LockNameBuf, Mode};
 
-/// A lock, and who waits for it.
+/// A lock, and the operations that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockInfo {
-    /// Who holds it.
+    /// Its holder.
     pub holder: Rival,
     /// What.
     pub name: LockNameBuf,
@@ -30,7 +30,7 @@ pub struct LockInfo {
     pub mode: Mode,
     /// Since the holder's first lock on the object.
     pub age: Duration,
-    /// Who waits for it, in the order in which they will have it: the first [`WAITERS_LISTED_MAX`].
+    /// What waits for it, in the order in which they will have it: the first [`WAITERS_LISTED_MAX`].
     pub waiters: Vec<WaiterInfo>,
     /// How many wait for it.
     pub waiters_count: usize,
@@ -142,7 +142,7 @@ impl Collector {
 /// An operation that waits for a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterInfo {
-    /// Whose.
+    /// Its holder.
     pub waiter: Rival,
     /// What it wants.
     pub name: LockNameBuf,
@@ -157,7 +157,7 @@ pub struct WaiterInfo {
 pub struct TxnInfo {
     /// Its name.
     pub id: TxnId,
-    /// Who asked for it.
+    /// The process that asked for it.
     pub owner: Owner,
     /// As a nice value.
     pub priority: i32,
@@ -232,7 +232,7 @@ impl LockTable {
     }
 }
 
-/// Those who wait because of one lock: the first of them, and how many there are.
+/// The waiters because of one lock: the first of them, and how many there are.
 fn waiters_for(
     key: ObjectKey,
     object: &Object,

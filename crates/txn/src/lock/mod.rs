@@ -1,7 +1,7 @@
 //! Locks: what transactions hold on logical names until they end.
 //!
 //! Purpose: a table of objects (the entries of a directory, the blocks of a file, the keys of a keyspace, ...),
-//! for each of them who holds which part in which mode, and who waits; transactions as owners; deadlocks and
+//! for each of them the holders of its parts with their modes, and the waiters; transactions as owners; deadlocks and
 //! time-outs; lists for people.
 //!
 //! Thread safety: all shared; the order of mutexes is waits → shard → owner, ticket.
@@ -9,9 +9,10 @@
 //! Invariants:
 //! * no two transactions hold overlapping parts in modes that conflict;
 //! * locks are only added until the owner ends or is doomed, and then all go at once (strict two-phase);
-//! * every cycle of waiting has a member that is made to give way; whoever waits is woken when the way is
+//! * every cycle of waiting has a member that is made to give way; a waiter is woken when the way is
 //!   free.
 
+mod charge;
 mod doom;
 mod held;
 mod list;
@@ -31,5 +32,5 @@ pub use list::{LockInfo, LockPage, LockPlace, TxnInfo, WAITERS_LISTED_MAX, Waite
 pub use options::LockOptions;
 pub use owner::{LockOwner, Phase, TxnTraits};
 pub(crate) use queue::Asker;
-pub use table::LockStats;
+pub use table::{LockShare, LockStats};
 pub(crate) use table::{LockTable, Stopped};

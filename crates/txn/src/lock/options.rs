@@ -13,12 +13,20 @@ pub struct LockOptions {
     /// Names that a transaction holds before its locks on the entries of one directory, the blocks of one
     /// file, or the keys of one keyspace become one that covers them.
     pub names_max: usize,
-    /// Memory for all locks (bytes); the transaction that asks for more is doomed.
+    /// How long a transaction waits for locks that another user's transactions only share, before these are doomed.
+    pub shared_wait_max: Duration,
+    /// Memory for all locks (bytes). The transactions of one user may take as much of it as all users leave free, so
+    /// that none ever meets a full table for another's sake; those of root, all that is left.
     pub bytes_max: usize,
 }
 
 impl Default for LockOptions {
     fn default() -> Self {
-        Self { main_wait_max: Duration::from_secs(1), names_max: 16_384, bytes_max: 256 << 20 }
+        Self {
+            main_wait_max: Duration::from_secs(1),
+            shared_wait_max: Duration::from_secs(10),
+            names_max: 16_384,
+            bytes_max: 64 << 20,
+        }
     }
 }

@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kvfs_store::TxnId;
@@ -28,9 +28,11 @@ pub struct TxnTraits {
     pub priority: i32,
     /// How long the transaction may take; `None`: as long as it likes.
     pub timeout: Option<Duration>,
+    /// How long the transaction may go without an operation ([`LockOwner::touch`]); `None`: as long as it likes.
+    pub idle_max: Option<Duration>,
     /// How long an operation of it may wait for locks; `None`: as long as it takes.
     pub lock_wait_max: Option<Duration>,
-    /// Who asks.
+    /// The process that asks.
     pub owner: Owner,
 }
 
@@ -42,7 +44,7 @@ pub enum Phase {
     Active,
     /// It prepares its commit: only what can't wait for it dooms it.
     Committing,
-    /// Its commit takes place: nobody dooms it.
+    /// Its commit takes place: it can't be doomed.
     Decided,
     /// It can never commit; it holds nothing.
     Doomed,
@@ -72,8 +74,12 @@ pub(crate) struct OwnerState {
     pub(super) id: TxnId,
     pub(super) traits: TxnTraits,
     pub(super) begun: Duration,
+    /// When its newest operation began (nanoseconds, by the clock of the table).
+    used: AtomicU64,
     pub(super) names_count: AtomicUsize,
     pub(super) bytes: AtomicUsize,
+    /// Memory of the locks of all transactions of its user (bytes).
+    pub(super) user_bytes: Arc<AtomicUsize>,
     /// Written under `inner` only.
     phase: AtomicU8,
     inner: Mutex<Inner>,
@@ -86,13 +92,15 @@ struct Inner {
 }
 
 impl OwnerState {
-    pub(super) fn new(id: TxnId, traits: TxnTraits, begun: Duration) -> Self {
+    pub(super) fn new(id: TxnId, traits: TxnTraits, begun: Duration, user_bytes: Arc<AtomicUsize>) -> Self {
         Self {
             id,
             traits,
             begun,
+            used: AtomicU64::new(nanos(begun)),
             names_count: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            user_bytes,
             phase: AtomicU8::new(Phase::Active as u8),
             inner: Mutex::default(),
         }
@@ -100,6 +108,11 @@ impl OwnerState {
 
     pub(super) fn phase(&self) -> Phase {
         Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))]
+    }
+
+    /// When its newest operation began, or the transaction itself.
+    pub(super) fn used(&self) -> Duration {
+        Duration::from_nanos(self.used.load(Ordering::Relaxed))
     }
 
     pub(super) fn rival(&self) -> Rival {
@@ -130,7 +143,7 @@ impl OwnerState {
     }
 
     /// Notes that it holds something of one more object, so that its end finds it there; whether it is the
-    /// first one. Called with the object's shard locked.
+    /// first one. The caller must hold the lock of the object's shard.
     pub(super) fn note_object(&self, key: ObjectKey) -> Result<bool, Doom> {
         let mut inner = self.inner.lock();
         if !self.phase().may_lock() {
@@ -213,6 +226,16 @@ impl LockOwner {
         }
     }
 
+    /// Notes that an operation of the transaction begins now.
+    pub fn touch(&self) {
+        self.state.used.store(nanos(self.table.now()), Ordering::Relaxed);
+    }
+
+    /// Time since the newest operation of the transaction began, or since its begin.
+    pub fn idle(&self) -> Duration {
+        self.table.now().saturating_sub(self.state.used())
+    }
+
     /// Dooms the transaction if it is active; releases its locks, and has its waiting operations refused.
     /// Whether this call did it.
     pub fn doom(&self, doom: Doom) -> bool {
@@ -224,8 +247,8 @@ impl LockOwner {
         self.table.stop(&self.state, Stop::DoomLate(doom))
     }
 
-    /// Nobody can doom it any more, save [`LockOwner::doom_late`] and dirty pages of the main line that meet its locks
-    /// ([`Party::Launder`](crate::Party)). It can still take locks. O(waiting operations).
+    /// Nothing can doom it any more, save [`LockOwner::doom_late`], a deadlock among its waits, and dirty pages of the
+    /// main line that meet its locks ([`Party::Launder`](crate::Party)). It can still take locks. O(waiting operations).
     ///
     /// # Errors
     /// It is doomed, also by such a page that waits already; or it is not active any more.
@@ -233,7 +256,7 @@ impl LockOwner {
         self.table.begin_commit(&self.state)
     }
 
-    /// Nobody can doom it any more: to be called right before the commit record.
+    /// Nothing can doom it any more. The caller must call this right before the commit record is written.
     ///
     /// # Errors
     /// It was doomed late, or no commit has begun.
@@ -255,6 +278,10 @@ impl LockOwner {
     pub fn end(&self) {
         self.table.stop(&self.state, Stop::End);
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for LockOwner {

@@ -1,4 +1,4 @@
-//! One object: who holds which part of it, and who waits.
+//! One object: the holders of its parts, and the waiters.
 //!
 //! Thread safety: under the mutex of a shard.
 //!
@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge::Charge;
 use super::doom::{Doom, Rival};
 use super::held::Held;
 use super::owner::OwnerState;
@@ -16,11 +17,11 @@ use crate::object::ObjectKey;
 use crate::ticket::{Table, TicketState};
 use crate::{LockNameBuf, Mode};
 
-/// Who waits, or asks.
+/// The party that waits, or asks.
 #[derive(Clone)]
 pub(crate) enum Asker {
-    /// An operation on the main line; `launders`: a committing transaction waits for it.
-    Main { pid: u32, launders: bool },
+    /// An operation on the main line; `is_writeback`: a dirty page that a committing transaction may wait for.
+    Main { pid: u32, is_writeback: bool },
     /// An operation of a transaction.
     Txn(Arc<OwnerState>),
 }
@@ -53,13 +54,13 @@ impl Asker {
     }
 }
 
-/// What somebody wants of an object.
+/// What an asker wants of an object.
 pub(super) struct Request<'a> {
     pub(super) asker: &'a Asker,
     pub(super) span: &'a Span,
     pub(super) mode: Mode,
     pub(super) rank: Rank,
-    /// Those who wait don't count.
+    /// Waiters don't count.
     pub(super) passes_queue: bool,
 }
 
@@ -82,6 +83,8 @@ pub(super) struct Waiting {
     pub(super) mode: Mode,
     /// The ticket was stopped here at its last try, not at another part of the same object.
     pub(super) is_last: bool,
+    /// Of an operation of a transaction.
+    pub(super) _charge: Option<Charge>,
 }
 
 impl Waiting {
@@ -106,6 +109,8 @@ pub(super) struct Blocker {
     pub(super) asker: Asker,
     /// The ticket of a waiter that is before it in the queue; `None`: a holder.
     pub(super) queued: Option<u64>,
+    /// A holder that only shares what is wanted.
+    pub(super) shares: bool,
 }
 
 /// Holders and waiters of one object.
@@ -165,13 +170,22 @@ impl Object {
         if self.own(request.asker).is_some_and(|own| own.covers(request.span, request.mode)) {
             return None;
         }
-        let holders = self
-            .holders_against(&request)
-            .map(|holding| Blocker { asker: Asker::Txn(Arc::clone(&holding.owner)), queued: None });
-        let queued = self
-            .waiters_before(&request)
-            .map(|waiting| Blocker { asker: waiting.asker.clone(), queued: Some(waiting.ticket.age) });
+        let holders = self.holders_against(&request).map(|holding| Blocker {
+            asker: Asker::Txn(Arc::clone(&holding.owner)),
+            queued: None,
+            shares: !holding.held.conflicts(request.span, Mode::Shared),
+        });
+        let queued = self.waiters_before(&request).map(|waiting| Blocker {
+            asker: waiting.asker.clone(),
+            queued: Some(waiting.ticket.age),
+            shares: false,
+        });
         Some((waiting.name.clone(), holders.chain(queued).collect()))
+    }
+
+    /// Whether the ticket waits for this part already.
+    pub(super) fn has_place(&self, ticket: &Arc<TicketState>, span: &Span) -> bool {
+        self.waiting.iter().any(|waiting| Arc::ptr_eq(&waiting.ticket, ticket) && waiting.span == *span)
     }
 
     /// Joins the queue at the place of its rank; a place that the ticket has already is renewed. Whether that
@@ -205,6 +219,24 @@ impl Object {
         }
     }
 
+    fn holding_of(&self, owner: &Arc<OwnerState>) -> Option<&Holding> {
+        self.holdings.iter().find(|holding| Arc::ptr_eq(&holding.owner, owner))
+    }
+
+    /// The most that `owner` would hold more, had it this part too (bytes).
+    pub(super) fn growth_max(&self, owner: &Arc<OwnerState>, span: &Span, mode: Mode) -> usize {
+        match self.holding_of(owner) {
+            Some(holding) if holding.held.covers(span, mode) => 0,
+            Some(_) => span.cost_max(),
+            None => BYTES_HOLDING + span.cost_max(),
+        }
+    }
+
+    /// Parts that `owner` holds.
+    pub(super) fn names_of(&self, owner: &Arc<OwnerState>) -> usize {
+        self.holding_of(owner).map_or(0, |holding| holding.held.names_count())
+    }
+
     /// Gives `owner` this part; the holding, and what it has grown by. The caller has seen that nothing is in
     /// the way.
     pub(super) fn grant(
@@ -234,7 +266,7 @@ impl Object {
         Ok(granted)
     }
 
-    /// Lets `owner`'s parts become the whole object, unless somebody else's locks stand against it.
+    /// Lets `owner`'s parts become the whole object, unless another owner's locks stand against it.
     pub(super) fn escalate(&mut self, owner: &Arc<OwnerState>, granted: &mut Granted) {
         let Some(index) = self.holdings.iter().position(|holding| Arc::ptr_eq(&holding.owner, owner)) else {
             return;

@@ -95,7 +95,7 @@ impl<K: Bound> Ranges<K> {
         let mut growth = Growth::default();
         for (stretch, _) in &near {
             growth.names -= 1;
-            growth.bytes -= cost(stretch);
+            growth.bytes -= cost(stretch) as isize;
         }
         let mut joined: Vec<(Stretch<K>, Mode)> = Vec::with_capacity(near.len() + 2);
         for piece in overlay(&near, span, mode) {
@@ -110,7 +110,7 @@ impl<K: Bound> Ranges<K> {
         }
         for (stretch, mode) in joined {
             growth.names += 1;
-            growth.bytes += cost(&stretch);
+            growth.bytes += cost(&stretch) as isize;
             self.insert(stretch, mode);
         }
         growth
@@ -123,9 +123,9 @@ impl<K: Bound> Ranges<K> {
 
     /// Becomes this one stretch. O(n).
     pub(super) fn replace(&mut self, stretch: Stretch<K>, mode: Mode) -> Growth {
-        let mut growth = Growth { names: 1 - self.len() as isize, bytes: cost(&stretch) };
+        let mut growth = Growth { names: 1 - self.len() as isize, bytes: cost(&stretch) as isize };
         for (old, _) in self.iter() {
-            growth.bytes -= cost(&old);
+            growth.bytes -= cost(&old) as isize;
         }
         *self = Self::Few(Some((stretch, mode)));
         growth
@@ -240,6 +240,6 @@ fn overlay<K: Bound>(near: &[(Stretch<K>, Mode)], span: &Stretch<K>, mode: Mode)
 
 /// Memory of a stretch in a set (bytes): its place in a tree's node, which is three quarters full, and what
 /// its ends refer to.
-fn cost<K: Bound>(stretch: &Stretch<K>) -> isize {
-    (size_of::<(K, Option<K>, Mode)>() * 4 / 3 + K::heap_bytes(stretch)) as isize
+pub(super) fn cost<K: Bound>(stretch: &Stretch<K>) -> usize {
+    size_of::<(K, Option<K>, Mode)>() * 4 / 3 + K::heap_bytes(stretch)
 }

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::ranges::cost;
 use crate::LockName;
 
 /// A part of an object. All spans of one object are of one variant.
@@ -122,6 +123,16 @@ impl Span {
             LockName::Identity { .. } | LockName::Counters { .. } | LockName::Placement { .. } => {
                 Self::Bits(1)
             }
+        }
+    }
+
+    /// The most that an owner that holds other parts of the object needs to hold this, too (bytes): it may cut a stretch in
+    /// two.
+    pub(super) fn cost_max(&self) -> usize {
+        match self {
+            Self::Bits(_) => 0,
+            Self::Blocks(stretch) => 2 * cost(stretch),
+            Self::Keys(stretch) => 2 * cost(stretch),
         }
     }
 

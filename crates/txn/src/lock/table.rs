@@ -6,8 +6,8 @@
 //! Thread safety: all methods are `&self`. Order: waits → shard → owner, ticket; no two shards at once;
 //! callbacks of tickets run with none held.
 //!
-//! Invariants: whoever asks holds the latch of the name, so that a name is not granted between somebody's
-//! looking and acting; each change that may let a waiter go on looks at the queue of its object.
+//! Invariants: an operation that asks must hold the latch of the name, so that a name is not granted between another
+//! one's looking and acting; each change that may let a waiter go on looks at the queue of its object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,22 +18,25 @@ use std::time::Duration;
 use kvfs_store::TxnId;
 use kvfs_store::clock::Clock;
 
-use super::doom::{Doom, DoomReason};
+use super::charge::Charge;
+use super::doom::Doom;
 use super::options::LockOptions;
 use super::owner::{LockOwner, OwnerState, Stop, TxnTraits};
 use super::queue::{Asker, Granted, Object, Request, Waiting};
 use super::span::Span;
-use super::waits::{Node, Wait, Waits};
-use crate::Want;
+use super::waits::{Node, Wait, Waits, waiting_bytes};
 use crate::object::ObjectKey;
 use crate::sync::Mutex;
 use crate::ticket::{Queues, Table, Ticket, TicketState};
+use crate::{Mode, Want};
 
 /// Power of two.
 const SHARDS: usize = 64;
 
 /// Beyond the bound, an object escalates when its owner's names of it pass a multiple of this.
 const ESCALATION_STEP: usize = 16;
+
+const ROOT_UID: u32 = 0;
 
 pub(super) type Shard = HashMap<ObjectKey, Object>;
 
@@ -45,15 +48,18 @@ struct PaddedShard(Mutex<Shard>);
 /// Tickets to fire when no lock is held any more.
 pub(super) type Ready = Vec<Arc<TicketState>>;
 
-/// What transactions hold, and who waits for it.
+/// What transactions hold, and the operations that wait for it.
 pub(crate) struct LockTable {
     shards: Box<[PaddedShard]>,
     /// Owners that hold something.
     holders_count: AtomicUsize,
-    bytes: AtomicUsize,
+    /// Of locks, and of operations of transactions that wait for some.
+    bytes: Arc<AtomicUsize>,
     dooms: AtomicU64,
     pub(super) waits: Mutex<Waits>,
     pub(super) owners: Mutex<BTreeMap<TxnId, Arc<OwnerState>>>,
+    /// What each user that has transactions takes of `bytes`.
+    users: Mutex<HashMap<u32, Weak<AtomicUsize>>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) options: LockOptions,
 }
@@ -63,7 +69,7 @@ pub(crate) struct LockTable {
 pub struct LockStats {
     /// Transactions that have begun and not ended.
     pub owners: u64,
-    /// Memory of all locks (bytes).
+    /// Memory of all locks, and of the operations of transactions that wait for locks (bytes).
     pub bytes: u64,
     /// Transactions that were doomed, since the start.
     pub dooms: u64,
@@ -74,6 +80,17 @@ pub(crate) enum Stopped {
     /// The ticket has a place in the queue.
     Blocked(Wait),
     Doomed(Doom),
+    /// There is no memory for one more lock of this user.
+    Full(LockShare),
+}
+
+/// What the transactions of a user hold of the memory for locks, and what they may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockShare {
+    /// Memory of their locks (bytes).
+    pub bytes: usize,
+    /// Memory that all users' locks leave free (bytes): only root's may have more than that.
+    pub bytes_free: usize,
 }
 
 impl LockTable {
@@ -81,16 +98,17 @@ impl LockTable {
         Self {
             shards: (0..SHARDS).map(|_| PaddedShard::default()).collect(),
             holders_count: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            bytes: Arc::default(),
             dooms: AtomicU64::new(0),
             waits: Mutex::new(Waits::default()),
             owners: Mutex::new(BTreeMap::new()),
+            users: Mutex::new(HashMap::new()),
             clock,
             options,
         }
     }
 
-    /// Whether no lock is held, as seen by whoever holds the latches of the names in question: nobody can lock
+    /// Whether no lock is held. The caller must hold the latches of the names in question: no other can lock
     /// those in the meantime, and what was locked under an earlier latch is seen.
     pub(crate) fn is_empty(&self) -> bool {
         self.holders_count.load(Ordering::Relaxed) == 0
@@ -118,9 +136,21 @@ impl LockTable {
     }
 
     pub(crate) fn begin(self: &Arc<Self>, id: TxnId, traits: TxnTraits) -> Arc<LockOwner> {
-        let state = Arc::new(OwnerState::new(id, traits, self.clock.monotonic()));
+        let user_bytes = self.user_bytes(traits.owner.uid);
+        let state = Arc::new(OwnerState::new(id, traits, self.clock.monotonic(), user_bytes));
         self.owners.lock().insert(id, Arc::clone(&state));
         Arc::new(LockOwner { table: Arc::clone(self), state })
+    }
+
+    fn user_bytes(&self, uid: u32) -> Arc<AtomicUsize> {
+        let mut users = self.users.lock();
+        if let Some(known) = users.get(&uid).and_then(Weak::upgrade) {
+            return known;
+        }
+        users.retain(|_, bytes| bytes.strong_count() > 0);
+        let bytes = Arc::default();
+        users.insert(uid, Arc::downgrade(&bytes));
+        bytes
     }
 
     /// Looks whether `want` is free for `asker`, and takes it if `take` says so and it is a transaction's.
@@ -147,19 +177,18 @@ impl LockTable {
         {
             let ticket = Arc::clone(ticket().state());
             let mut ready = Ready::new();
-            self.enqueue(object, key, asker, want, span, &ticket, &mut ready);
+            let placed = self.enqueue(object, key, asker, want, span, &ticket, &mut ready);
             drop(shard);
             fire(ready);
+            placed.map_err(Stopped::Full)?;
             let since = self.now();
             return Err(Stopped::Blocked(Wait { ticket, asker: asker.clone(), key, since }));
         }
         if let (true, Asker::Txn(owner)) = (take, asker) {
             let object = shard.entry(key).or_default();
             let mut ready = Ready::new();
-            let outcome = object.grant(key, owner, &span, want.mode, || self.clock.monotonic());
-            if let Ok(mut granted) = outcome {
-                self.escalate(owner, object, &mut granted);
-                self.count(owner, &granted);
+            let outcome = self.grant(object, key, owner, &span, want.mode);
+            if outcome.is_ok() {
                 object.collect_ready(key, &mut ready);
             }
             let has_waiters = !object.waiting.is_empty();
@@ -167,13 +196,13 @@ impl LockTable {
                 shard.remove(&key);
             }
             drop(shard);
-            outcome.map_err(Stopped::Doomed)?;
-            self.after_grant(owner, has_waiters, ready)?;
+            outcome?;
+            self.after_grant(owner, has_waiters, ready);
         }
         Ok(())
     }
 
-    /// Gives the ticket a place in the queue of `object`, whose shard is locked.
+    /// Gives the ticket a place in the queue of `object`, whose shard is locked, if there is memory for it.
     #[expect(clippy::too_many_arguments, reason = "the parts of one place")]
     fn enqueue(
         self: &Arc<Self>,
@@ -184,7 +213,16 @@ impl LockTable {
         span: Span,
         ticket: &Arc<TicketState>,
         ready: &mut Ready,
-    ) {
+    ) -> Result<(), LockShare> {
+        let charge = match asker {
+            Asker::Txn(owner) if !object.has_place(ticket, &span) => {
+                let bytes = waiting_bytes(&span);
+                self.check_room(owner, bytes)?;
+                Some(Charge::new(&self.bytes, &owner.user_bytes, bytes))
+            }
+            // The table does not know the user of an operation on the main line.
+            Asker::Txn(_) | Asker::Main { .. } => None,
+        };
         ticket.joins(|| {
             let table: Weak<Self> = Arc::downgrade(self);
             table
@@ -197,10 +235,45 @@ impl LockTable {
             span,
             mode: want.mode,
             is_last: true,
+            _charge: charge,
         };
         if object.enqueue(waiting) {
             object.collect_ready(key, ready);
         }
+        Ok(())
+    }
+
+    /// Gives `owner` a part of `object`, whose shard is locked, if there is memory for it.
+    fn grant(
+        &self,
+        object: &mut Object,
+        key: ObjectKey,
+        owner: &Arc<OwnerState>,
+        span: &Span,
+        mode: Mode,
+    ) -> Result<(), Stopped> {
+        if self.check_room(owner, object.growth_max(owner, span, mode)).is_err()
+            && object.names_of(owner) >= ESCALATION_STEP
+        {
+            let mut shrunk = Granted::default();
+            object.escalate(owner, &mut shrunk);
+            self.count(owner, &shrunk);
+        }
+        self.check_room(owner, object.growth_max(owner, span, mode)).map_err(Stopped::Full)?;
+        let now = || self.clock.monotonic();
+        let mut granted = object.grant(key, owner, span, mode, now).map_err(Stopped::Doomed)?;
+        self.escalate(owner, object, &mut granted);
+        self.count(owner, &granted);
+        Ok(())
+    }
+
+    /// Whether the locks of the owner's user may take so many bytes more.
+    fn check_room(&self, owner: &OwnerState, growth: usize) -> Result<(), LockShare> {
+        let bytes = owner.user_bytes.load(Ordering::Relaxed);
+        let bytes_free = self.options.bytes_max.saturating_sub(self.bytes());
+        let share =
+            if owner.traits.owner.uid == ROOT_UID { bytes_free } else { bytes_free.saturating_sub(bytes) };
+        if growth == 0 || growth <= share { Ok(()) } else { Err(LockShare { bytes, bytes_free }) }
     }
 
     fn escalate(&self, owner: &Arc<OwnerState>, object: &mut Object, granted: &mut Granted) {
@@ -221,29 +294,20 @@ impl LockTable {
         // Additions wrap, so a negative number subtracts.
         owner.names_count.fetch_add(granted.names as usize, Ordering::Relaxed);
         owner.bytes.fetch_add(granted.bytes as usize, Ordering::Relaxed);
+        owner.user_bytes.fetch_add(granted.bytes as usize, Ordering::Relaxed);
         self.bytes.fetch_add(granted.bytes as usize, Ordering::Relaxed);
     }
 
-    /// What a new lock may mean for others, and for the memory.
-    fn after_grant(
-        &self,
-        owner: &Arc<OwnerState>,
-        has_waiters: bool,
-        mut ready: Ready,
-    ) -> Result<(), Stopped> {
+    /// What a new lock may mean for others.
+    fn after_grant(&self, owner: &Arc<OwnerState>, has_waiters: bool, mut ready: Ready) {
         if has_waiters {
-            // Another thread of the owner may wait for somebody who waits for this lock.
+            // Another thread of the owner may wait for a party that waits for this lock.
             let mut waits = self.waits.lock();
             if waits.has_owner(owner.id) {
                 self.break_cycles(&mut waits, Node::Txn(owner.id), &mut ready);
             }
         }
         fire(ready);
-        if self.bytes() > self.options.bytes_max {
-            self.stop(owner, Stop::Doom(Doom::new(DoomReason::LockMemory)));
-            return owner.check().map_err(Stopped::Doomed);
-        }
-        Ok(())
     }
 
     /// Dooms or ends `owner`: its locks are released, its waiting operations will be refused. Whether it
@@ -291,6 +355,7 @@ impl LockTable {
         let holding = object.holdings.swap_remove(index);
         self.bytes.fetch_sub(holding.bytes, Ordering::Relaxed);
         owner.bytes.fetch_sub(holding.bytes, Ordering::Relaxed);
+        owner.user_bytes.fetch_sub(holding.bytes, Ordering::Relaxed);
         owner.names_count.fetch_sub(holding.held.names_count(), Ordering::Relaxed);
         object.collect_ready(key, ready);
         if object.is_unused() {
@@ -347,7 +412,7 @@ impl Queues for LockTable {
     }
 }
 
-/// Wakes all of them. Called with no lock held.
+/// Wakes all of them. The caller must hold no lock.
 pub(super) fn fire(ready: Ready) {
     for ticket in ready {
         ticket.fire();

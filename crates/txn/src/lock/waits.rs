@@ -1,13 +1,13 @@
-//! Who waits for whom: deadlocks and time-outs.
+//! Waits for locks: deadlocks and time-outs.
 //!
 //! Purpose: a list of all operations that wait for locks. The wait-for graph is not kept but asked for: its
 //! edges are the holders of, and those queued before a waiter at, the object where it waits now.
 //!
-//! Thread safety: one mutex over the list, taken by those who wait and by ends of transactions, never by an
+//! Thread safety: one mutex over the list, taken by waiters and by ends of transactions, never by an
 //! operation that finds its locks free. Order: waits → shard → owner, ticket.
 //!
 //! Invariants: an operation is in the list from its first wait for a lock until it is done or given up.
-//! Whoever adds an edge (by waiting, or by being granted what others wait for) looks for cycles after it
+//! A party that adds an edge (by waiting, or by being granted what others wait for) must look for cycles after it
 //! is visible; so the last edge of a cycle finds it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,7 +18,7 @@ use kvfs_store::TxnId;
 
 use super::doom::{Doom, DoomReason};
 use super::owner::{OwnerState, Phase, Stop};
-use super::queue::{Asker, Blocker};
+use super::queue::{Asker, Blocker, Waiting};
 use super::span::{Span, Stretch};
 use super::table::{LockTable, Ready, fire};
 use crate::object::{Kind, ObjectKey};
@@ -34,6 +34,13 @@ pub(crate) struct Wait {
     pub(super) key: ObjectKey,
     /// Since its first wait for a lock.
     pub(super) since: Duration,
+}
+
+/// Memory of an operation that waits for `span` (bytes): its place in the queue of the object and in the list of all, its
+/// ticket, and the name and the span themselves.
+pub(super) fn waiting_bytes(span: &Span) -> usize {
+    const FIXED: usize = (size_of::<Waiting>() + size_of::<Wait>() + size_of::<TicketState>()) * 3 / 2;
+    FIXED + 2 * span.cost_max()
 }
 
 /// All operations that wait, by the age of their tickets.
@@ -107,10 +114,10 @@ pub(super) enum Node {
 
 /// One party waits for another.
 struct Edge {
-    /// Who waits, with what.
+    /// The waiter, with what it waits for.
     wait: Wait,
     name: LockNameBuf,
-    /// For whom.
+    /// What it waits for.
     to: Blocker,
 }
 
@@ -125,7 +132,7 @@ impl Edge {
 
 impl LockTable {
     /// After an operation was stopped: enters it in the list, breaks the deadlock that it may have closed, and
-    /// dooms whom it need not wait for.
+    /// dooms the holders that it need not wait for.
     ///
     /// # Errors
     /// Its own transaction is doomed.
@@ -139,7 +146,7 @@ impl LockTable {
             if let Asker::Txn(owner) = &asker
                 && owner.check().is_err()
             {
-                // It was stopped before it was in the list, so nobody has told it.
+                // It was stopped before it was in the list, so its wait has not been refused yet.
                 self.refuse_waits(&mut waits, owner, &mut ready);
             }
             // Also one on the main line can close a cycle: others may stand behind it in a queue.
@@ -159,8 +166,8 @@ impl LockTable {
         }
     }
 
-    /// Dooms whose time is over: transactions as a whole, waits of transactions, those who keep the main line
-    /// waiting. Returns how long nothing further can expire; `None`: not before something new begins.
+    /// Dooms transactions past a time limit: of the whole transaction, of one of its waits, of the main line's wait
+    /// for its locks. Returns how long nothing further can expire; `None`: not before something new begins.
     pub(crate) fn tick(&self) -> Option<Duration> {
         let now = self.now();
         let mut ready = Ready::new();
@@ -174,13 +181,9 @@ impl LockTable {
             }
             let owners: Vec<Arc<OwnerState>> = self.owners.lock().values().cloned().collect();
             for owner in owners {
-                let Some(timeout) = owner.traits.timeout.filter(|_| owner.phase() == Phase::Active) else {
-                    continue;
-                };
-                let due = owner.begun.saturating_add(timeout);
+                let Some((due, reason)) = deadline(&owner) else { continue };
                 if due <= now {
-                    let doom = Stop::Doom(Doom::new(DoomReason::TimedOut));
-                    self.stop_in(&mut waits, &owner, doom, &mut ready);
+                    self.stop_in(&mut waits, &owner, Stop::Doom(Doom::new(reason)), &mut ready);
                 } else {
                     next = next.into_iter().chain([due.saturating_sub(now)]).min();
                 }
@@ -201,8 +204,8 @@ impl LockTable {
             // Under this lock, so that each such page either is in the list by now, or finds the transaction committing.
             let mut waits = self.waits.lock();
             owner.advance(Phase::Active, Phase::Committing)?;
-            let launders = |wait: &&Wait| matches!(wait.asker, Asker::Main { launders: true, .. });
-            let pages: Vec<Wait> = waits.iter().filter(launders).cloned().collect();
+            let is_writeback = |wait: &&Wait| matches!(wait.asker, Asker::Main { is_writeback: true, .. });
+            let pages: Vec<Wait> = waits.iter().filter(is_writeback).cloned().collect();
             for page in &pages {
                 let Some((name, blockers)) = self.blockers(page) else { continue };
                 let is_blocker =
@@ -229,7 +232,7 @@ impl LockTable {
         }
     }
 
-    /// Whether `owner` holds blocks of `inode` as one who writes does.
+    /// Whether `owner` holds blocks of `inode` as a writer does.
     fn has_written_blocks(&self, owner: &OwnerState, inode: u64) -> bool {
         let key = ObjectKey { kind: Kind::Blocks, id: inode };
         let shard = self.shard(key).lock();
@@ -246,34 +249,65 @@ impl LockTable {
         self.shard(wait.key).lock().get(&wait.key)?.blockers(wait.key, &wait.ticket)
     }
 
-    /// Dooms whom the time of `wait` is over for; else returns how long it still has.
+    /// Dooms the transactions that `wait` need not wait for any longer, or its own if that has waited too long; else returns
+    /// how long it still has.
     fn expire(&self, waits: &mut Waits, wait: &Wait, now: Duration, ready: &mut Ready) -> Option<Duration> {
         let waited = now.saturating_sub(wait.since);
-        let (wait_max, launders) = match &wait.asker {
-            Asker::Main { launders, .. } => (self.options.main_wait_max, *launders),
-            Asker::Txn(owner) => (owner.traits.lock_wait_max?, false),
+        let (wait_max, is_writeback) = match &wait.asker {
+            Asker::Main { is_writeback, .. } => (self.options.main_wait_max, *is_writeback),
+            Asker::Txn(owner) => return self.expire_of_txn(waits, wait, owner, waited, ready),
         };
         let is_over = waited >= wait_max;
-        if !is_over && !launders {
+        if !is_over && !is_writeback {
             return Some(wait_max.saturating_sub(waited));
         }
         let (name, blockers) = self.blockers(wait)?;
-        if let Asker::Txn(owner) = &wait.asker {
-            let rival = blockers.first().map(|blocker| blocker.asker.rival());
-            let doom = Doom { reason: DoomReason::LockTimeout, rival, name: Some(name) };
-            self.stop_in(waits, owner, Stop::Doom(doom), ready);
-            return None;
-        }
         for blocker in blockers {
             let Asker::Txn(owner) = &blocker.asker else { continue };
             let doom = |reason| Doom { reason, rival: Some(wait.asker.rival()), name: Some(name.clone()) };
-            if launders && owner.phase() == Phase::Committing {
+            if is_writeback && owner.phase() == Phase::Committing {
                 self.stop_in(waits, owner, Stop::DoomLate(doom(DoomReason::Conflict)), ready);
             } else if is_over {
                 self.stop_in(waits, owner, Stop::Doom(doom(DoomReason::MainLine)), ready);
             }
         }
         (!is_over).then(|| wait_max.saturating_sub(waited))
+    }
+
+    /// As [`Self::expire`], for an operation of `owner`: it gives up after its own time; before that, those give way that
+    /// only share what it wants. They may be of users that can read, and do nothing else.
+    fn expire_of_txn(
+        &self,
+        waits: &mut Waits,
+        wait: &Wait,
+        owner: &Arc<OwnerState>,
+        waited: Duration,
+        ready: &mut Ready,
+    ) -> Option<Duration> {
+        let left = |wait_max: Duration| wait_max.checked_sub(waited).filter(|left| !left.is_zero());
+        let (own_max, shared_max) = (owner.traits.lock_wait_max, self.options.shared_wait_max);
+        if let Some(shared_left) = left(shared_max)
+            && let Some(own_left) = own_max.map_or(Some(shared_left), left)
+        {
+            return Some(own_left.min(shared_left));
+        }
+        let (name, blockers) = self.blockers(wait)?;
+        if own_max.is_some_and(|own_max| left(own_max).is_none()) {
+            let rival = blockers.first().map(|blocker| blocker.asker.rival());
+            let doom = Doom { reason: DoomReason::LockTimeout, rival, name: Some(name) };
+            self.stop_in(waits, owner, Stop::Doom(doom), ready);
+            return None;
+        }
+        for blocker in blockers.iter().filter(|blocker| blocker.shares) {
+            let Asker::Txn(reader) = &blocker.asker else { continue };
+            if reader.traits.owner.uid != owner.traits.owner.uid {
+                let (rival, name) = (Some(wait.asker.rival()), Some(name.clone()));
+                let doom = Doom { reason: DoomReason::MainLine, rival, name };
+                self.stop_in(waits, reader, Stop::Doom(doom), ready);
+            }
+        }
+        // Others that share it may be let in before this one.
+        Some(own_max.and_then(left).map_or(shared_max, |own_left| own_left.min(shared_max)))
     }
 
     /// Breaks every cycle that can be reached from `start`: where a member only stands in a queue behind
@@ -343,4 +377,18 @@ impl LockTable {
 /// youngest.
 fn victim_rank(owner: &OwnerState) -> (bool, i32, TxnId) {
     (owner.phase() == Phase::Active, owner.traits.priority, owner.id)
+}
+
+/// When the time of an active transaction is over, as a whole or without an operation, if it ever is.
+fn deadline(owner: &OwnerState) -> Option<(Duration, DoomReason)> {
+    if owner.phase() != Phase::Active {
+        return None;
+    }
+    let whole =
+        owner.traits.timeout.map(|timeout| (owner.begun.saturating_add(timeout), DoomReason::TimedOut));
+    let idle = owner.traits.idle_max.map(|idle_max| {
+        let idle_max_ms = u32::try_from(idle_max.as_millis()).unwrap_or(u32::MAX);
+        (owner.used().saturating_add(idle_max), DoomReason::Idle { idle_max_ms })
+    });
+    whole.into_iter().chain(idle).min_by_key(|(due, _)| *due)
 }

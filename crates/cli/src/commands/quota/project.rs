@@ -4,7 +4,6 @@
 //! they mean for content. From the top down: what is made or moved below a directory that has its project gets it, or is
 //! refused, so that nothing is missed that others do meanwhile.
 
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -13,9 +12,10 @@ use kvfs_store::progress::Unit;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 
-use super::{PROJECTS, find_name, number};
-use crate::args::ProjectCommand;
+use crate::args::{ProjectCommand, TableForm};
 use crate::error::{CliError, Code, Result};
+use crate::names::Table;
+use crate::output::print as say;
 use crate::progress::Bar;
 
 /// Longest value of the attribute (bytes).
@@ -24,7 +24,7 @@ const VALUE_LEN_MAX: usize = 64;
 /// Everything but the list, which the store makes.
 pub(super) fn run(command: &ProjectCommand) -> Result<()> {
     match command {
-        ProjectCommand::Set { path, project } => match number(project, &PROJECTS)? {
+        ProjectCommand::Set { path, project } => match Table::Projects.number(project)? {
             0 => Err(CliError::new(
                 Code::Usage,
                 "project 0 is none; `kvfs quota project clear` takes one away",
@@ -91,26 +91,20 @@ fn give(top: &Path, id: u32) -> Result<()> {
 }
 
 /// The trees, as the store has found them.
-pub(super) fn print(trees: &[(u32, Vec<u8>)], json: bool) -> Result<()> {
-    let names = std::fs::read_to_string(PROJECTS.path).unwrap_or_default();
-    let name = |id| find_name(&names, id, PROJECTS.skipped);
-    if json {
+pub(super) fn print(trees: &[(u32, Vec<u8>)], form: TableForm) -> Result<()> {
+    if form.json {
         let line = |(id, path): &(u32, Vec<u8>)| {
             let path = String::from_utf8_lossy(path);
-            serde_json::json!({ "id": id, "name": name(*id), "directory": path })
+            serde_json::json!({ "id": id, "name": Table::Projects.name(*id), "directory": path })
         };
         return say(&format!("{}\n", serde_json::Value::Array(trees.iter().map(line).collect())));
     }
     let head = format!("{:>10}  {:16}  DIRECTORY\n", "PROJECT", "NAME");
     let line = |(id, path): &(u32, Vec<u8>)| {
-        format!("{id:>10}  {:16}  {}\n", name(*id).unwrap_or("-"), path.escape_ascii())
+        let name = if form.numeric { None } else { Table::Projects.name(*id) };
+        format!("{id:>10}  {:16}  {}\n", name.as_deref().unwrap_or("-"), path.escape_ascii())
     };
     say(&(head + &trees.iter().map(line).collect::<String>()))
-}
-
-fn say(text: &str) -> Result<()> {
-    let written = std::io::stdout().write_all(text.as_bytes());
-    written.map_err(|error| CliError::io("write", Path::new("standard output"), &error))
 }
 
 fn explain(what: &str, path: &Path, error: Errno) -> CliError {

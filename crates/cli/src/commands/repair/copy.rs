@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kvfs_device::{AlignedBuf, Device, FileDevice, read_around};
+use kvfs_device::{AlignedBuf, Device, read_around};
 use kvfs_store::progress::{self, Unit};
 
 use crate::error::{CliError, Result};
@@ -21,7 +21,7 @@ pub(super) fn prepare(target: &Path) -> Result<StoreDir> {
 /// Copies `source` into a new device in `target`; says what could not be read.
 pub(super) fn fill(source: &Arc<dyn Device>, target: &StoreDir) -> Result<(Arc<dyn Device>, Vec<String>)> {
     let failed = |error: std::io::Error| CliError::io("copy the store to", target.path(), &error);
-    let device = FileDevice::create(target.device_path(), 0);
+    let device = target.create_device();
     let device = device.map_err(|error| explain_device(target.path(), &error))?;
     let len = source.len_bytes();
     device.grow(len).map_err(failed)?;
@@ -46,8 +46,7 @@ pub(super) fn fill(source: &Arc<dyn Device>, target: &StoreDir) -> Result<(Arc<d
 
 /// Takes an unfinished copy away.
 pub(super) fn remove(target: &StoreDir) {
-    let removed =
-        std::fs::remove_file(target.device_path()).and_then(|()| std::fs::remove_dir(target.path()));
+    let removed = target.remove_device().and_then(|()| target.clone().remove());
     if let Err(error) = removed {
         eprintln!("kvfs: could not clean up {}: {error}", target.path().display());
     }

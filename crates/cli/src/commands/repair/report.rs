@@ -52,7 +52,9 @@ impl Report {
         };
         self.findings.iter().for_each(|finding| line("damaged", finding));
         self.fixed.iter().for_each(|fixed| line(if is_dry { "to put right" } else { "put right" }, fixed));
-        self.lost.iter().for_each(|lost| line("lost", lost));
+        let mut told = BTreeSet::new();
+        let lost = self.lost.iter().filter(|lost| told.insert((&lost.place, &lost.detail)));
+        lost.for_each(|lost| line("lost", lost));
         if self.lost_more > 0 {
             line("lost", &format!("{} more changes at the end of the journal", self.lost_more));
         }
@@ -64,11 +66,15 @@ impl Report {
             line("snapshots", &format!("some of what is lost may be missing in {}, too", names.join(", ")));
         }
         self.left.iter().for_each(|left| line("still damaged", left));
-        let (fixed, lost) = (self.findings.len() + self.fixed.len(), self.lost.len() as u64 + self.lost_more);
+        // What is damaged on the device shows in what is put right and what is lost; it counts there.
+        let (damaged, fixed) = (self.findings.len(), self.fixed.len());
+        let lost = self.lost.iter().map(|lost| (&lost.place, &lost.detail)).collect::<BTreeSet<_>>().len();
+        let lost = lost as u64 + self.lost_more;
+        let counted = format!("{damaged} damaged places, {fixed} things put right, {lost} lost");
         let verdict = match (self.is_clean(), is_dry) {
             (true, _) => "clean: nothing to repair".to_owned(),
-            (false, true) => format!("a repair would put {fixed} things right; {lost} are lost"),
-            (false, false) => format!("repaired: {fixed} things were put right; {lost} are lost"),
+            (false, true) => format!("a repair would find: {counted}"),
+            (false, false) => format!("repaired: {counted}"),
         };
         let _ = writeln!(text, "{verdict}");
         text
@@ -76,7 +82,9 @@ impl Report {
 
     pub(super) fn as_json(&self, is_dry: bool) -> String {
         let list = |problems: &[Problem]| -> Vec<serde_json::Value> {
-            problems.iter().map(|p| json!({ "place": p.place, "detail": p.detail })).collect()
+            let mut told = BTreeSet::new();
+            let once = problems.iter().filter(move |problem| told.insert((&problem.place, &problem.detail)));
+            once.map(|p| json!({ "place": p.place, "detail": p.detail })).collect()
         };
         let value = json!({
             "clean": self.is_clean(),
@@ -104,11 +112,13 @@ mod tests {
         assert_eq!(report.exit_code(), ExitCode::SUCCESS);
         report.findings.push("piece 3: …".into());
         assert_eq!(report.exit_code(), ExitCode::from(11));
-        report.lost.push(Problem { place: "/a".into(), detail: "bytes 0-4096 are lost".into() });
+        let lost = || Problem { place: "/a".into(), detail: "bytes 0-4096 are lost".into() };
+        // A loss that is found twice counts once.
+        report.lost.extend([lost(), lost()]);
         assert_eq!(
             report.as_text(true),
             "damaged: piece 3: …\nlost: /a: bytes 0-4096 are lost\n\
-             a repair would put 1 things right; 1 are lost\n"
+             a repair would find: 1 damaged places, 0 things put right, 1 lost\n"
         );
         assert_eq!(report.exit_code(), ExitCode::from(12));
         report.left.push("still".into());

@@ -9,16 +9,20 @@ use std::time::Duration;
 
 use super::txn::print_changes;
 use crate::args::{SnapshotArgs, SnapshotCommand};
-use crate::control::{ChangeLine, Request, Response, SnapshotLine, SnapshotRequest};
-use crate::endpoint::Endpoint;
+use crate::control::{Request, Response, SnapshotLine, SnapshotRequest};
+use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
+use crate::places::{self, Limits};
 use crate::units::{date_time, human_duration};
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
-    use SnapshotCommand::{Diff, List, Receive, Restore, Send};
+    use SnapshotCommand::{Create, Diff, List, Receive, Restore, Send};
+    let store = args.store.as_deref();
     match &args.command {
         Receive(receive) => return receive::run(args.store.as_deref(), receive),
         Send(send) => send::check(send)?,
+        Create { .. } => expect_main_line(store, "a snapshot is one of the main line")?,
+        Restore { .. } => expect_main_line(store, "a snapshot is restored on the main line")?,
         _ => {}
     }
     let only_reads =
@@ -29,17 +33,20 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
 
 fn answer(endpoint: &mut Endpoint, command: &SnapshotCommand) -> Result<()> {
     match command {
-        SnapshotCommand::Create { name, flush } => {
-            done(endpoint, SnapshotRequest::Create { name: name.clone(), flush: *flush })
+        SnapshotCommand::Create { name, flush, private } => {
+            done(endpoint, SnapshotRequest::Create { name: name.clone(), flush: *flush, private: *private })
+        }
+        SnapshotCommand::Set { name, private, .. } => {
+            done(endpoint, SnapshotRequest::SetPrivate { name: name.clone(), private: *private })
         }
         SnapshotCommand::Delete { name } => done(endpoint, SnapshotRequest::Delete { name: name.clone() }),
         SnapshotCommand::List { json } => list(endpoint, *json),
-        SnapshotCommand::Diff { before, after, stat, json } => {
-            diff(endpoint, (Some(before), after.as_ref()), &[], *stat, *json)
+        SnapshotCommand::Diff { before, after, paths, stat, json } => {
+            diff(endpoint, (Some(before), after.as_ref()), paths, (*stat, *json))
         }
         // Seen from now, the snapshot is what comes.
         SnapshotCommand::Restore { name, paths, dry_run: true, json } => {
-            diff(endpoint, (None, Some(name)), paths, false, *json)
+            diff(endpoint, (None, Some(name)), paths, (false, *json))
         }
         SnapshotCommand::Restore { name, paths, dry_run: false, json } => {
             restore(endpoint, name, paths, *json)
@@ -69,8 +76,9 @@ fn list(endpoint: &mut Endpoint, json: bool) -> Result<()> {
         println!("{}", serde_json::Value::Array(list));
     } else if !lines.is_empty() {
         println!("{:19}  {:>8}  NAME", "CREATED (UTC)", "AGE");
-        for SnapshotLine { name, created, .. } in &lines {
-            println!("{:19}  {:>8}  {name}", date_time(*created), human_duration(age(now, *created)));
+        for SnapshotLine { name, created, is_private, .. } in &lines {
+            let (time, age) = (date_time(*created), human_duration(age(now, *created)));
+            println!("{time:19}  {age:>8}  {name}{}", if *is_private { "  (private)" } else { "" });
         }
     }
     Ok(())
@@ -85,6 +93,7 @@ fn as_json(line: &SnapshotLine) -> serde_json::Value {
         "name": line.name,
         "position": line.position,
         "created": line.created.as_secs_f64(),
+        "private": line.is_private,
     })
 }
 
@@ -93,35 +102,16 @@ fn diff(
     endpoint: &mut Endpoint,
     (before, after): (Option<&String>, Option<&String>),
     paths: &[String],
-    stat: bool,
-    json: bool,
+    form: (bool, bool),
 ) -> Result<()> {
-    let mut from = 0;
-    print_changes(stat, json, |_, limit| {
-        loop {
-            let (before, after) = (before.cloned(), after.cloned());
-            let request = SnapshotRequest::Diff { before, after, from, limit };
-            let Response::Diff { mut lines, more } = ask(endpoint, request)? else {
-                return Err(Endpoint::confused());
-            };
-            from += lines.len() as u64;
-            let is_end = !more || lines.is_empty();
-            lines.retain(|line| paths.is_empty() || paths.iter().any(|path| is_below(line, path)));
-            if is_end || !lines.is_empty() {
-                return Ok((lines, !is_end));
-            }
+    let only = places::parse(paths)?;
+    print_changes(form, &Limits { only: &only, skip: &[] }, |from, limit| {
+        let (before, after) = (before.cloned(), after.cloned());
+        match ask(endpoint, SnapshotRequest::Diff { before, after, from, limit })? {
+            Response::Diff { lines, more } => Ok((lines, more)),
+            _ => Err(Endpoint::confused()),
         }
     })
-}
-
-/// Whether a change is about what `path` leads to, or is below it.
-fn is_below(line: &ChangeLine, path: &str) -> bool {
-    let path = path.trim_matches('/').as_bytes();
-    let below = |place: &[u8]| {
-        let rest = place.strip_prefix(b"/").and_then(|place| place.strip_prefix(path));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-    };
-    line.kind != "key" && (below(&line.place) || line.from.as_deref().is_some_and(below))
 }
 
 fn restore(endpoint: &mut Endpoint, name: &str, paths: &[String], json: bool) -> Result<()> {

@@ -32,7 +32,7 @@ pub(super) fn run(target: Option<&Path>, args: &ReceiveArgs) -> Result<ExitCode>
     let store = open::open_unmounted(&dir, &options).map_err(|error| match error.code {
         Code::InUse => {
             let message =
-                format!("{}; a store receives while nobody uses it: unmount it first", error.message);
+                format!("{}; a store receives only while it is not in use: unmount it first", error.message);
             CliError::new(Code::InUse, message)
         }
         _ => error,
@@ -103,7 +103,7 @@ fn receive(
     if let Some(begin) = staged.begin()
         && let Err(error) = store.fs.check_receivable(begin, args.rollback)
     {
-        // It was taken, and whoever took it was stopped before he could clear up.
+        // It was taken, and the command that took it was stopped before it could clear up.
         if matches!(error, ReceiveError::Present(_)) {
             staged.remove()?;
         }

@@ -41,7 +41,7 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
     let lost = |error: std::io::Error| match error.kind() {
         ErrorKind::BrokenPipe => CliError::new(
             Code::Failed,
-            "whoever was to receive has gone; `kvfs snapshot receive --status` there tells what has arrived",
+            "the receiver has gone; `kvfs snapshot receive --status` there tells what has arrived",
         ),
         _ => CliError::new(Code::Failed, format!("cannot write the stream: {error}")),
     };

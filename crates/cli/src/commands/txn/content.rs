@@ -1,17 +1,21 @@
 //! `kvfs txn diff --content`: what a transaction changes inside of text files, line by line.
 //!
 //! Both sides are read like any program reads them, on the main line and in the transaction's view, so permissions
-//! are those of whoever asks. The main line is as it is now: what changed there since the transaction began shows
+//! are those of the calling user. The main line is as it is now: what changed there since the transaction began shows
 //! up, too (and is a conflict, if both changed it).
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use kvfs_fuse::mount::open_place;
+use rustix::fs::OFlags;
 use similar::TextDiff;
 
+use super::cover::{open_beneath, open_view};
 use crate::control::ChangeLine;
 use crate::error::{CliError, Code, Result};
 
@@ -20,18 +24,23 @@ const BYTES_MAX: u64 = 4 << 20;
 
 /// The two sides of a comparison.
 pub(super) struct Contents {
-    main: PathBuf,
-    view: PathBuf,
+    main: OwnedFd,
+    view: OwnedFd,
 }
 
 impl Contents {
+    /// Sides that can be seen: `main`, the root of the main line, and `view`, that of the transaction.
+    pub(super) fn between(main: OwnedFd, view: OwnedFd) -> Self {
+        Self { main, view }
+    }
+
     /// `main`: where the store is mounted.
     ///
     /// # Errors
     /// The view of transaction `id` can't be entered from here.
     pub(super) fn of(main: &Path, id: u64) -> Result<Self> {
         let view = main.join(".kvfs/txn").join(id.to_string());
-        // Whoever follows the link has the view mounted.
+        // Following the link mounts the view.
         let view = view.canonicalize().map_err(|error| {
             CliError::new(
                 Code::Failed,
@@ -41,7 +50,8 @@ impl Contents {
                 ),
             )
         })?;
-        Ok(Self { main: main.to_owned(), view })
+        let main = open_place(main).map_err(|error| CliError::io("look at", main, &error))?;
+        Ok(Self { main, view: open_view(&view)? })
     }
 
     /// Writes how the content of a changed file differs, as `diff -u` does; nothing for anything else.
@@ -81,11 +91,10 @@ impl Side {
         Self::Text(String::new())
     }
 
-    fn read(root: &Path, path: &[u8]) -> Self {
-        let path = Path::new(std::ffi::OsStr::from_bytes(path));
-        let path = root.join(path.strip_prefix("/").unwrap_or(path));
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        let opened = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    fn read(root: &OwnedFd, path: &[u8]) -> Self {
+        let path = Path::new(OsStr::from_bytes(path));
+        // Directories on the way may have become links since the comparison.
+        let opened = open_beneath(root, path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from);
         let mut bytes = Vec::new();
         match opened.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
             Err(error) => Self::Unshown(error.to_string()),

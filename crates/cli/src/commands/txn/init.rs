@@ -1,38 +1,46 @@
-//! The first process in the PID namespace of `kvfs txn run`: runs the command, and ends when it and all its
-//! descendants have ended. Its own end ends everybody in the namespace.
+//! The process between `kvfs txn run` and the command: runs the command, adopts what it leaves behind, and ends when
+//! all of it has ended. When one of the two processes above the command is killed, the other one ends the rest.
+//!
+//! The command has the process group, the session and the process numbers that it would have without
+//! (docs/decisions/run-processes.md).
 //!
 //! Exit status: that of the command; 128 + the signal that ended it; 126 and 127 where it did not start.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::mount::MountFlags;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, kill_process, set_parent_process_death_signal, waitpid,
+    Pid, Signal, WaitOptions, getppid, kill_process, set_parent_process_death_signal, wait,
 };
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGHUP, SIGTERM};
 
+use super::processes;
+use super::supervise::{ORPHANED, SIGNALED, Watch, number, stop_with};
 use crate::error::{CliError, Code, Result};
 
-/// Added to the number of the signal that ended a command, as shells do.
-const SIGNALED: i32 = 128;
+/// After this time it is told what is waited for.
+const WAIT_UNTOLD_MAX: Duration = Duration::from_secs(1);
 
-pub(super) fn run(parent: u32, proc: bool, command: &[OsString]) -> Result<ExitCode> {
+/// From the request to end to being killed.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Where the command and what it has started are.
+enum Stage {
+    /// The command runs.
+    Command,
+    /// It has succeeded; processes that it has started run.
+    Left { told: Option<Duration>, killed: Option<Duration> },
+}
+
+pub(super) fn run(parent: u32, kill_children: bool, command: &[OsString]) -> Result<ExitCode> {
+    let watch = Watch::begin(&[ORPHANED])?;
+    processes::adopt_orphans()?;
     if !ends_with(parent)? {
         return Ok(ExitCode::FAILURE);
     }
-    if proc {
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        // Where it is refused, `ps` shows processes of the outside; nothing else suffers.
-        let _ = rustix::mount::mount("proc", "/proc", "proc", flags, None);
-    }
-    // Caught before the child is there, so that none is missed. SIGINT and SIGQUIT of the terminal reach the
-    // command itself.
-    let mut signals = Signals::new([SIGCHLD, SIGTERM, SIGHUP, SIGINT, SIGQUIT])
-        .map_err(|error| CliError::new(Code::Failed, format!("cannot catch signals: {error}")))?;
     let [program, arguments @ ..] = command else {
         return Err(CliError::new(Code::Usage, "which command?"));
     };
@@ -43,55 +51,89 @@ pub(super) fn run(parent: u32, proc: bool, command: &[OsString]) -> Result<ExitC
             return Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }));
         }
     };
+    let status = supervise(&watch, child, kill_children)?;
+    processes::kill_all(None);
+    Ok(ExitCode::from(status as u8))
+}
+
+/// Returns the status to end with. What is left of the command is to be killed then.
+fn supervise(watch: &Watch, child: Pid, kill_children: bool) -> Result<i32> {
+    let mut stage = Stage::Command;
     let mut status = None;
-    for signal in &mut signals {
-        match signal {
-            SIGCHLD => {
-                let everybody_ended = reap(child, &mut status);
-                match status {
-                    Some(status) if status != 0 || everybody_ended => return Ok(exit(status)),
-                    _ => {}
+    loop {
+        let all_ended = reap(child, &mut status);
+        match status {
+            Some(status) if status != 0 || all_ended => return Ok(status),
+            Some(_) if matches!(stage, Stage::Command) => {
+                let now = watch.now();
+                let killed = kill_children.then(|| now + END_TIME_MAX);
+                if kill_children {
+                    processes::signal_all(Signal::TERM);
                 }
+                stage = Stage::Left { told: killed.is_none().then(|| now + WAIT_UNTOLD_MAX), killed };
             }
-            // Only what it left in the background is still there.
-            _ if status.is_some() => return Ok(exit(SIGNALED + signal)),
-            SIGTERM => forward(child, Signal::TERM),
-            SIGHUP => forward(child, Signal::HUP),
             _ => {}
         }
+        while let Some(signal) = watch.take_signal() {
+            match signal {
+                // `kvfs txn run` has been killed, and with it the transaction.
+                ORPHANED => return Ok(SIGNALED + SIGTERM),
+                // Only what the command has left behind is still there.
+                _ if matches!(stage, Stage::Left { .. }) => return Ok(SIGNALED + signal),
+                SIGTERM => forward(child, Signal::TERM),
+                SIGHUP => forward(child, Signal::HUP),
+                _ => {}
+            }
+        }
+        let Stage::Left { told, killed } = &mut stage else {
+            watch.sleep(None, None)?;
+            continue;
+        };
+        watch.sleep(None, told.or(*killed))?;
+        let is_due = |due: &Option<Duration>| due.is_some_and(|due| watch.now() >= due);
+        if is_due(killed) {
+            return Ok(0);
+        }
+        if is_due(told) {
+            *told = None;
+            report_processes_left();
+        }
     }
-    Ok(ExitCode::FAILURE)
 }
 
-/// Makes this process end with its parent, process `parent` in the namespace of /proc. False: it has ended
-/// already.
+fn report_processes_left() {
+    let left = processes::descendants();
+    if !left.is_empty() {
+        eprintln!(
+            "kvfs: the command has ended; the transaction is committed when what it has left behind has, {}; Ctrl-C \
+             drops it (`kvfs txn run --kill-children` waits for none)",
+            processes::named(&left)
+        );
+    }
+}
+
+/// Makes this process hear of the end of `kvfs txn run`, process `parent`. False: it has ended already.
 fn ends_with(parent: u32) -> Result<bool> {
-    set_parent_process_death_signal(Some(Signal::KILL))
+    set_parent_process_death_signal(Signal::from_named_raw(ORPHANED))
         .map_err(|errno| CliError::new(Code::Failed, format!("cannot watch `kvfs txn run`: {errno}")))?;
-    // The parent lives in another namespace, where getppid(2) doesn't reach.
-    let Ok(text) = std::fs::read_to_string("/proc/self/status") else { return Ok(true) };
-    let found = text.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<u32>().ok());
-    Ok(found.is_none_or(|found| found == parent))
+    Ok(getppid().is_some_and(|found| found.as_raw_nonzero().get().cast_unsigned() == parent))
 }
 
-/// Takes what has ended. Whether nobody is left.
+/// Takes what has ended, of whatever process group, and follows the command when it stops. Whether nothing is left.
 fn reap(child: Pid, status: &mut Option<i32>) -> bool {
     loop {
-        match waitpid(None, WaitOptions::NOHANG) {
+        match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(Some((pid, how))) if how.stopped() => {
+                if pid == child {
+                    stop_with(child);
+                }
+            }
             Ok(Some((pid, how))) if pid == child => *status = Some(number(how)),
             Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) => return false,
             Err(_) => return true,
         }
     }
-}
-
-fn number(how: WaitStatus) -> i32 {
-    how.exit_status().or_else(|| Some(SIGNALED + how.terminating_signal()?)).unwrap_or(1)
-}
-
-fn exit(status: i32) -> ExitCode {
-    ExitCode::from(status as u8)
 }
 
 fn forward(child: Pid, signal: Signal) {

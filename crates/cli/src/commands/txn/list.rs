@@ -6,29 +6,31 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::connect;
+use crate::args::TableForm;
 use crate::control::{Client, Request, Response, TxnLine};
 use crate::error::Result;
+use crate::names::Table;
 use crate::units::{human_bytes, human_duration};
 
-pub(super) fn run(store: Option<&Path>, json: bool) -> Result<ExitCode> {
+pub(super) fn run(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     let Response::Transactions(lines) = client.call(&Request::Transactions)? else {
         return Err(Client::confused());
     };
-    if json {
+    if form.json {
         let list: Vec<_> = lines.iter().map(as_json).collect();
         println!("{}", serde_json::Value::Array(list));
     } else if !lines.is_empty() {
         println!(
-            "{:>6}  {:12}  {:>6}  {:>8}  {:>9}  {:>7}  STATE, COMMAND",
+            "{:>6}  {:12}  {:>8}  {:>8}  {:>9}  {:>7}  STATE, COMMAND",
             "ID", "ISOLATION", "USER", "AGE", "WRITTEN", "LOCKS"
         );
         for line in &lines {
             println!(
-                "{:>6}  {:12}  {:>6}  {:>8}  {:>9}  {:>7}  {}, {} (pid {})",
+                "{:>6}  {:12}  {:>8}  {:>8}  {:>9}  {:>7}  {}, {} (pid {})",
                 line.id,
                 isolation(line),
-                line.uid,
+                Table::Users.shown(line.uid, form.numeric),
                 human_duration(line.age),
                 human_bytes(line.bytes_written),
                 line.locks,

@@ -1,11 +1,13 @@
 //! `kvfs txn`.
 
 mod content;
+mod cover;
 mod diff;
 mod init;
 mod join;
 mod list;
 mod lock;
+mod processes;
 mod retry;
 mod run;
 mod supervise;
@@ -20,7 +22,7 @@ use std::process::ExitCode;
 
 use crate::args::{BeginArgs, IsolationArg, TxnArgs, TxnCommand};
 use crate::control::{Begin, Client, Daemon, Request, Response};
-use crate::endpoint::find_store;
+use crate::endpoint::{expect_main_line, find_store, reach_public};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 
@@ -43,27 +45,42 @@ pub(crate) fn run(args: &TxnArgs) -> Result<ExitCode> {
             simple(store, &Request::Commit { id: *id, durable: !is_async })
         }
         TxnCommand::Abort { id } => simple(store, &Request::Abort { id: *id }),
-        TxnCommand::List { committed: true, json } => undo::list(store, *json),
-        TxnCommand::List { committed: false, json } => list::run(store, *json),
-        TxnCommand::Diff { id, content: true, .. } => diff::run_with_content(store, *id),
-        TxnCommand::Diff { id, stat, json, .. } => diff::run(store, *id, *stat, *json),
-        TxnCommand::Undo { id, dry_run, json } => undo::run(store, *id, *dry_run, *json),
+        TxnCommand::List { committed: true, form } => undo::list(store, *form),
+        TxnCommand::List { committed: false, form } => list::run(store, *form),
+        TxnCommand::Diff { id, paths, content: true, .. } => diff::run_with_content(store, *id, paths),
+        TxnCommand::Diff { id, paths, stat, json, .. } => diff::run(store, *id, paths, (*stat, *json)),
+        TxnCommand::Undo { id, paths, skip, force, dry_run, json } => {
+            let selection = undo::selection(paths, skip, *force)?;
+            undo::run(store, *id, &selection, *dry_run, *json)
+        }
         TxnCommand::Lock(lock) => lock::run(store, lock),
-        TxnCommand::Init { parent, proc, command } => init::run(*parent, *proc, command),
+        TxnCommand::Init { parent, kill_children, command } => init::run(*parent, *kill_children, command),
     }
 }
 
 /// The daemon of the store that `target` means: a store, a path on its mount, or the current directory.
 pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
+    match connect_by_store(target) {
+        Err(error) => {
+            let (client, dir, mounted) = reach_public(target, error)?;
+            let seen =
+                mounts::list()?.into_iter().rfind(|mount| mount.dir == dir && mount.store == mounted.store);
+            Ok((client, seen.unwrap_or(mounted)))
+        }
+        connected => connected,
+    }
+}
+
+/// By the socket in the store's directory.
+fn connect_by_store(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     let (store, mounted) = find_store(target)?;
-    match Client::connect(&store.socket_path())? {
+    match Client::connect(&store)? {
         Daemon::Serving { client, dir } => {
             let seen = mounts::list()?.into_iter().rfind(|mount| mount.dir == dir);
             let mount = seen.or(mounted).unwrap_or(MountedStore {
                 dir,
                 store: store.path().to_owned(),
-                options: String::new(),
-                is_view: false,
+                ..MountedStore::default()
             });
             Ok((client, mount))
         }
@@ -77,10 +94,16 @@ pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     }
 }
 
+/// As [`connect`], for what is about the main line: a path on a branch or in another transaction does not mean it.
+fn connect_to_main(target: Option<&Path>) -> Result<(Client, MountedStore)> {
+    expect_main_line(target, "a transaction begins on the main line")?;
+    connect(target)
+}
+
 fn simple(store: Option<&Path>, request: &Request) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     match client.call(request)? {
-        Response::Done | Response::Aborted { .. } => Ok(ExitCode::SUCCESS),
+        Response::Done | Response::Aborted { .. } | Response::TxnCommitted { .. } => Ok(ExitCode::SUCCESS),
         _ => Err(Client::confused()),
     }
 }
@@ -91,6 +114,7 @@ fn begin(client: &mut Client, args: &BeginArgs, label: String, tied: bool) -> Re
     let begin = Begin {
         serializable: args.isolation == IsolationArg::Serializable,
         timeout: args.timeout,
+        idle_max: args.idle_timeout,
         nice: args.nice,
         label,
         tied,
@@ -102,11 +126,12 @@ fn begin(client: &mut Client, args: &BeginArgs, label: String, tied: bool) -> Re
 }
 
 fn print_begun(store: Option<&Path>, args: &BeginArgs) -> Result<ExitCode> {
-    let (mut client, _) = connect(store)?;
+    let (mut client, _) = connect_to_main(store)?;
     let (id, view) = begin(&mut client, args, "txn begin".to_owned(), false)?;
     // At once, so that `| head -n 1` takes it whole.
+    let view = if client.is_public() { String::new() } else { format!("{}\n", view.display()) };
     std::io::stdout()
-        .write_all(format!("{id}\n{}\n", view.display()).as_bytes())
+        .write_all(format!("{id}\n{view}").as_bytes())
         .map_err(|error| CliError::io("write", Path::new("standard output"), &error))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -119,9 +144,4 @@ fn label(command: &[impl AsRef<OsStr>]) -> String {
         return line;
     }
     format!("{}…", &line[..line.floor_char_boundary(LABEL_LEN_MAX)])
-}
-
-/// The part of `dir` below the mount point, if it is there.
-fn below<'p>(dir: &'p Path, mount: &MountedStore) -> Option<&'p Path> {
-    dir.strip_prefix(&mount.dir).ok()
 }

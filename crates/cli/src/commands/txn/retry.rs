@@ -11,41 +11,42 @@ use super::run::CONFLICT_MARK;
 use super::supervise::{Ended, Watch};
 use crate::args::RunArgs;
 use crate::error::{CliError, Code, Result};
+use crate::progress;
 
 pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
-    let mut watch = Watch::begin()?;
+    let watch = Watch::begin(&[])?;
     for nth in 0..=args.retry {
-        let (ended, conflict) = attempt(store, args, &mut watch)?;
+        let (ended, conflict) = attempt(store, args, &watch)?;
         match ended {
             Ended::Exit(_) if conflict && nth < args.retry => {
                 eprintln!("kvfs: trying again ({} of {})", nth + 1, args.retry);
             }
             Ended::Exit(code) => return Ok(ExitCode::from(code)),
             Ended::Told(signal) => return Ok(ExitCode::from(128 + signal)),
-            Ended::Cut => break,
+            Ended::Cut | Ended::Late => break,
         }
     }
     Ok(ExitCode::FAILURE)
 }
 
-/// One try; whether it failed because somebody else was in the way.
-fn attempt(store: Option<&Path>, args: &RunArgs, watch: &mut Watch) -> Result<(Ended, bool)> {
+/// One try; whether it failed by a conflict.
+fn attempt(store: Option<&Path>, args: &RunArgs, watch: &Watch) -> Result<(Ended, bool)> {
     let failed = |error: std::io::Error| CliError::new(Code::Failed, format!("cannot try: {error}"));
     let (reading, writing) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     // For the child alone: there is one thread, which starts one process.
     fcntl_setfd(&writing, FdFlags::empty()).map_err(|errno| failed(errno.into()))?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg("txn");
+    command.args(progress::is_quiet().then_some("--quiet")).arg("txn");
     if let Some(store) = store {
         command.arg("--store").arg(store);
     }
     command.args(["run", "--conflict-to", &writing.as_raw_fd().to_string()]);
     command.args(words(args)).arg("--").args(&args.command);
-    let mut child = command.spawn().map_err(failed)?;
+    let child = command.spawn().map_err(failed)?;
     drop(writing);
-    let ended = watch.wait(&mut child, None)?;
-    // Whoever was left behind may still hold the other end: what there is, is there now.
+    let ended = watch.wait(&child, None, None)?;
+    // A process that was left behind may still hold the other end: what there is, is there now.
     let mut mark = [0; CONFLICT_MARK.len()];
     let flags = rustix::fs::fcntl_getfl(&reading).map_err(|errno| failed(errno.into()))?;
     rustix::fs::fcntl_setfl(&reading, flags | rustix::fs::OFlags::NONBLOCK)
@@ -67,5 +68,6 @@ fn words(args: &RunArgs) -> Vec<String> {
     words.push(format!("--nice={}", args.begin.nice));
     words.extend(args.review.then(|| "--review".to_owned()));
     words.extend(args.is_async.then(|| "--async".to_owned()));
+    words.extend(args.kill_children.then(|| "--kill-children".to_owned()));
     words
 }

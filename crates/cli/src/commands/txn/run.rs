@@ -1,4 +1,4 @@
-//! `kvfs txn run`: begin, a view in namespaces of its own, the command, commit or abort.
+//! `kvfs txn run`: begin, a view in a mount namespace of its own, the command, commit or abort.
 //!
 //! The transaction is tied to the control connection of this process: however it ends, nothing is left open.
 //! One thread, because namespaces ask for it.
@@ -6,22 +6,30 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
+use std::time::Duration;
 
-use kvfs_fuse::mount::{MountOptions, mount_in_namespace};
+use kvfs_fuse::mount::{MountOptions, mount_in_namespace, open_place};
+use rustix::process::Pid;
 
-use super::join::{cannot_run, re_enter};
-use super::supervise::{Ended, Watch};
-use super::{STORE_VARIABLE, TXN_VARIABLE, begin, below, connect, diff, label};
+use super::content::Contents;
+use super::cover::{Cover, open_view};
+use super::join::cannot_run;
+use super::processes::{self, Process};
+use super::supervise::{Ended, SIGNALED, Watch};
+use super::{STORE_VARIABLE, TXN_VARIABLE, begin, connect_to_main, diff, label};
 use crate::args::RunArgs;
-use crate::control::{Client, Request, Response};
+use crate::control::{Client, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::namespace;
+use crate::progress::tell;
+use crate::store_dir::StoreDir;
+use crate::units::human_duration;
 
 /// What tells a conflict apart from a command's own exit status.
 pub(super) const CONFLICT_MARK: &[u8] = b"c";
@@ -31,134 +39,223 @@ pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
         let id = id.to_string_lossy().into_owned();
         return Err(CliError::new(Code::Usage, format!("this is transaction {id} already; they don't nest")));
     }
-    // Now, because later /proc is that of the command.
     let conflict_to = args.conflict_to.map(listener).transpose()?;
-    let mut watch = Watch::begin()?;
-    let (mut client, mount) = connect(store)?;
+    let watch = Watch::begin(&[])?;
+    let (mut client, mount) = connect_to_main(store)?;
     let (id, _) = begin(&mut client, &args.begin, label(&args.command), true)?;
-    let done = attempt(&mut client, &mount, id, args, &mut watch);
+    let late = args.begin.timeout.map(|timeout| watch.now() + timeout);
+    let mut run = Run { client: &mut client, mount: &mount, id, args, watch: &watch, late };
+    let done = run.attempt();
     if let (Err(error), Some(mut listener)) = (&done, conflict_to)
         && error.code == Code::Conflict
         && let Err(error) = listener.write_all(CONFLICT_MARK)
     {
-        eprintln!("kvfs: nobody hears of the conflict: {error}");
+        eprintln!("kvfs: the conflict is not tried again: {error}");
     }
     done
 }
 
-/// Everything after the begin. When this fails, the end of the connection aborts.
-fn attempt(
-    client: &mut Client,
-    mount: &MountedStore,
+/// A transaction that runs a command.
+struct Run<'r> {
+    client: &'r mut Client,
+    mount: &'r MountedStore,
     id: u64,
-    args: &RunArgs,
-    watch: &mut Watch,
-) -> Result<ExitCode> {
-    warn_of_descriptors(&mount.dir);
-    let is_root = rustix::process::geteuid().is_root();
-    show_view(client, mount, id)?;
-    let mut child = start(mount, id, &args.command, is_root)?;
-    let ended = watch.wait(&mut child, Some(client.line()))?;
-    match ended {
-        Ended::Exit(0) if !args.review || approved(client, id)? => {
-            commit(client, id, !args.is_async)?;
-            Ok(ExitCode::SUCCESS)
+    args: &'r RunArgs,
+    watch: &'r Watch,
+    /// When its time is over, by the watch's clock.
+    late: Option<Duration>,
+}
+
+impl Run<'_> {
+    /// Everything after the begin. When this fails, the end of the connection aborts.
+    fn attempt(&mut self) -> Result<ExitCode> {
+        let id = self.id;
+        warn_of_descriptors(&self.mount.dir);
+        let main = self.args.review.then(|| open_root(&self.mount.dir)).transpose()?;
+        self.show_view()?;
+        processes::adopt_orphans()?;
+        let child = start(self.mount, id, self.args)?;
+        let first = Process::of(Pid::from_child(&child));
+        let ended = self.watch.wait(&child, Some(self.client.line()), self.late)?;
+        if !matches!(ended, Ended::Exit(code) if i32::from(code) <= SIGNALED) {
+            // The process above the command may have been killed; what it watched over is here then.
+            processes::kill_all(first.as_ref());
         }
-        Ended::Exit(0) => {
-            abort(client, id)?;
-            eprintln!("kvfs: transaction {id} was aborted; nothing happened");
-            // Declining a review is no success.
-            Ok(ExitCode::FAILURE)
+        match ended {
+            Ended::Exit(0) => match self.review(main.as_ref())? {
+                Verdict::Commit => self.commit().map_err(|error| self.explain(error)),
+                Verdict::Drop => {
+                    self.abort()?;
+                    eprintln!("kvfs: transaction {id} was aborted; nothing happened");
+                    // Declining a review is no success.
+                    Ok(ExitCode::FAILURE)
+                }
+            },
+            Ended::Exit(code) => self.drop_after(code),
+            Ended::Told(signal) => {
+                self.abort()?;
+                tell(&format!("dropped: ended by signal {signal}; nothing happened"));
+                Ok(ExitCode::from(SIGNALED as u8 + signal))
+            }
+            Ended::Late => Err(self.timed_out()),
+            Ended::Cut => Err(self.explain(cut(self.mount, id))),
         }
-        Ended::Exit(code) => match abort(client, id)? {
-            // The command failed because its files did.
-            Some(why) => Err(CliError::new(
-                Code::Conflict,
+    }
+
+    /// The command has failed.
+    fn drop_after(&mut self, code: u8) -> Result<ExitCode> {
+        let id = self.id;
+        if let Some(why) = self.abort()? {
+            // It failed because its files did.
+            let message = format!(
+                "transaction {id}: {why}; the command ended with {code}; nothing happened, try again"
+            );
+            return Err(self.explain(CliError::new(Code::Conflict, message)));
+        }
+        tell(&format!("dropped: the command exited with {code}; nothing happened"));
+        Ok(ExitCode::from(code))
+    }
+
+    /// What has failed after the transaction's time was over, has failed for that.
+    fn explain(&self, error: CliError) -> CliError {
+        let is_late = self.late.is_some_and(|late| self.watch.now() >= late);
+        if is_late && error.code == Code::Conflict { self.timed_out() } else { error }
+    }
+
+    fn timed_out(&self) -> CliError {
+        let time = self.args.begin.timeout.map(human_duration).unwrap_or_default();
+        let message = format!(
+            "transaction {} took longer than its time of {time} (--timeout); nothing happened",
+            self.id
+        );
+        CliError::new(Code::TimedOut, message)
+    }
+
+    /// Mounts the view in the place of the main line, for this process and its children alone.
+    fn show_view(&mut self) -> Result<()> {
+        let mut options = MountOptions {
+            source: self.mount.store.to_string_lossy().into_owned(),
+            subtype: mounts::VIEW_SUBTYPE.to_owned(),
+            allow_other: true,
+            ..MountOptions::default()
+        };
+        options.apply(&self.mount.options).map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
+        namespace::enter()?;
+        let cover = Cover::of(self.mount)?;
+        let (point, place) = cover.uncover(self.mount)?;
+        if self.client.is_public() {
+            namespace::attach(&self.client.take_view(self.id)?, &place, &point)?;
+        } else {
+            let device =
+                mount_in_namespace(&place, &point, &options).map_err(|error| explain_mount(&error))?;
+            // Only the daemon has it from here on, so that the connection ends with the view.
+            self.client.attach(self.id, device.as_fd())?;
+            drop(device);
+        }
+        cover.show(&open_view(&point)?, Some(&point))
+    }
+
+    fn commit(&mut self) -> Result<ExitCode> {
+        let id = self.id;
+        match self.client.call(&Request::Commit { id, durable: !self.args.is_async }) {
+            Ok(Response::TxnCommitted { has_changes, is_kept }) => {
+                tell(&match (has_changes, is_kept) {
+                    (false, _) => "nothing was changed".to_owned(),
+                    (true, true) => format!("committed as {id}; undo: kvfs txn undo {id}"),
+                    (true, false) => format!("committed as {id}"),
+                });
+                Ok(ExitCode::SUCCESS)
+            }
+            Ok(_) => Err(Client::confused()),
+            Err(error) if error.code == Code::Conflict => {
+                Err(CliError::new(Code::Conflict, format!("{error}; nothing happened, try again")))
+            }
+            Err(error) if error.code == Code::NotMounted => Err(CliError::new(
+                Code::Failed,
                 format!(
-                    "transaction {id}: {why}; the command ended with {code}; nothing happened, try again"
+                    "lost the daemon during the commit of transaction {id}: look whether it took place ({error})"
                 ),
             )),
-            None => Ok(ExitCode::from(code)),
-        },
-        Ended::Told(signal) => {
-            abort(client, id)?;
-            Ok(ExitCode::from(128 + signal))
+            Err(error) => Err(error),
         }
-        Ended::Cut => Err(CliError::new(
-            Code::Conflict,
-            format!(
-                "transaction {id} was aborted from outside (time-out, `kvfs txn abort`, or unmount); nothing happened"
-            ),
-        )),
+    }
+
+    /// Returns why the transaction could not have been committed, if so.
+    fn abort(&mut self) -> Result<Option<String>> {
+        match self.client.call(&Request::Abort { id: self.id })? {
+            Response::Aborted { doomed } => Ok(doomed),
+            _ => Err(Client::confused()),
+        }
+    }
+
+    /// Whether the person at the terminal wants the commit, if that was to be asked. `main`: the main line's root.
+    fn review(&mut self, main: Option<&OwnedFd>) -> Result<Verdict> {
+        let Some(main) = main else { return Ok(Verdict::Commit) };
+        let id = self.id;
+        match self.client.call(&Request::Diff { id, from: 0, limit: 1 })? {
+            Response::Diff { lines, .. } if lines.is_empty() => return Ok(Verdict::Commit),
+            Response::Diff { .. } => {}
+            _ => return Err(Client::confused()),
+        }
+        diff::print(self.client, id, false, false)?;
+        let failed = |error: std::io::Error| CliError::io("ask at", Path::new("/dev/tty"), &error);
+        let terminal = fs::OpenOptions::new().read(true).write(true).open("/dev/tty").map_err(failed)?;
+        let mut answers = std::io::BufReader::new(&terminal);
+        loop {
+            write!(&terminal, "Commit transaction {id}? [y]es, [N]o, [d]iff ").map_err(failed)?;
+            let mut answer = String::new();
+            answers.read_line(&mut answer).map_err(failed)?;
+            match answer.trim() {
+                "y" | "Y" | "yes" => return Ok(Verdict::Commit),
+                "d" | "D" | "diff" => {
+                    let main = main.try_clone().map_err(failed)?;
+                    let contents = Contents::between(main, open_root(&self.mount.dir)?);
+                    diff::print_with_content(self.client, id, &contents)?;
+                }
+                _ => return Ok(Verdict::Drop),
+            }
+        }
     }
 }
 
-/// Mounts the view in the place of the main line, for this process and its children alone.
-fn show_view(client: &mut Client, mount: &MountedStore, id: u64) -> Result<()> {
-    let here = std::env::current_dir().ok().filter(|here| below(here, mount).is_some());
-    let mut options = MountOptions {
-        source: mount.store.to_string_lossy().into_owned(),
-        subtype: mounts::VIEW_SUBTYPE.to_owned(),
-        allow_other: true,
-        ..MountOptions::default()
-    };
-    options.apply(&mount.options).map_err(|error| CliError::new(Code::Failed, error.to_string()))?;
-    namespace::enter(true)?;
-    namespace::uncover(&mount.dir);
-    let device = mount_in_namespace(&mount.dir, &options).map_err(|error| explain_mount(&error))?;
-    client.attach(id, device.as_fd())?;
-    // Only the daemon has it from here on, so that the connection ends with the view.
-    drop(device);
-    re_enter(here.as_deref())
+/// What comes of a command that has succeeded.
+enum Verdict {
+    Commit,
+    Drop,
 }
 
-fn start(mount: &MountedStore, id: u64, command: &[OsString], is_root: bool) -> Result<Child> {
+/// What is said of a transaction that was ended from outside: the daemon knows why.
+fn cut(mount: &MountedStore, id: u64) -> CliError {
+    let connected = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store));
+    let why = match connected {
+        Ok(Daemon::Serving { mut client, .. }) => {
+            client.call(&Request::View { id }).err().filter(|error| error.code == Code::Conflict)
+        }
+        _ => None,
+    };
+    let what = why.map_or_else(
+        || format!("transaction {id} was aborted from outside (`kvfs txn abort`, or unmount)"),
+        |error| error.message,
+    );
+    CliError::new(Code::Conflict, format!("{what}; nothing happened"))
+}
+
+/// The root of what is mounted on `dir`, for a comparison; also after its mount has gone from this namespace.
+fn open_root(dir: &Path) -> Result<OwnedFd> {
+    open_place(dir).map_err(|error| CliError::io("look at", dir, &error))
+}
+
+fn start(mount: &MountedStore, id: u64, args: &RunArgs) -> Result<Child> {
     let program = OsString::from("/proc/self/exe");
     Command::new(&program)
         .args(["txn", "init", "--parent", &std::process::id().to_string()])
-        .args(is_root.then_some("--proc"))
+        .args(args.kill_children.then_some("--kill-children"))
         .arg("--")
-        .args(command)
+        .args(&args.command)
         .env(TXN_VARIABLE, id.to_string())
         .env(STORE_VARIABLE, &mount.store)
         .spawn()
         .map_err(|error| cannot_run(&program, &error))
-}
-
-fn commit(client: &mut Client, id: u64, durable: bool) -> Result<()> {
-    match client.call(&Request::Commit { id, durable }) {
-        Ok(Response::Done) => Ok(()),
-        Ok(_) => Err(Client::confused()),
-        Err(error) if error.code == Code::Conflict => {
-            Err(CliError::new(Code::Conflict, format!("{error}; nothing happened, try again")))
-        }
-        Err(error) if error.code == Code::NotMounted => Err(CliError::new(
-            Code::Failed,
-            format!(
-                "lost the daemon during the commit of transaction {id}: look whether it took place ({error})"
-            ),
-        )),
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns why the transaction could not have been committed, if so.
-fn abort(client: &mut Client, id: u64) -> Result<Option<String>> {
-    match client.call(&Request::Abort { id })? {
-        Response::Aborted { doomed } => Ok(doomed),
-        _ => Err(Client::confused()),
-    }
-}
-
-/// Whether the person at the terminal wants the commit.
-fn approved(client: &mut Client, id: u64) -> Result<bool> {
-    diff::print(client, id, false, false)?;
-    let failed = |error: std::io::Error| CliError::io("ask at", Path::new("/dev/tty"), &error);
-    let terminal = fs::OpenOptions::new().read(true).write(true).open("/dev/tty").map_err(failed)?;
-    write!(&terminal, "Commit transaction {id}? [y/N] ").map_err(failed)?;
-    let mut answer = String::new();
-    std::io::BufReader::new(&terminal).read_line(&mut answer).map_err(failed)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// Descriptors that were opened before lead around the transaction.
@@ -179,7 +276,7 @@ fn warn_of_descriptors(dir: &Path) {
     }
 }
 
-/// Whoever tries again, at the other end of a pipe that he left open for this process.
+/// The process that tries again, at the other end of a pipe that is open for this process.
 fn listener(descriptor: i32) -> Result<fs::File> {
     let path = format!("/proc/self/fd/{descriptor}");
     let opened = fs::OpenOptions::new().write(true).open(&path);

@@ -1,22 +1,40 @@
-//! Waiting for the command of `kvfs txn run`, for signals, and for the daemon, in one thread.
+//! Waiting for a process of `kvfs txn run`, for signals, and for the daemon, in one thread.
 //!
 //! Namespaces can be left by processes with one thread only, so signals come through a socket.
+//!
+//! Job control: the command stays in the process group of `kvfs txn run`, so the terminal's signals reach it as they
+//! would without. What stops the command alone (`suspend` in a shell that has a group of its own) stops the processes
+//! above it too, so that the shell that has started them learns of it.
 
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use kvfs_store::clock::{Clock, SystemClock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, kill_process, kill_process_group, waitpid,
+};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::{flag, low_level};
 
 use crate::error::{CliError, Code, Result};
+
+/// Added to the number of the signal that ended a command, as shells do.
+pub(super) const SIGNALED: i32 = 128;
+
+/// Sent to the process above the command when `kvfs txn run` has died.
+pub(super) const ORPHANED: i32 = SIGUSR1;
+
+/// Signals that are noted; those of a terminal reach the command by themselves.
+const NOTED: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,53 +45,74 @@ pub(super) enum Ended {
     Told(u8),
     /// The daemon ended the transaction, and the command was ended for it.
     Cut,
+    /// The transaction's time was over, and the command was ended for it.
+    Late,
 }
 
 /// Signals are caught, and wait.
 pub(super) struct Watch {
     wake: UnixStream,
-    told: Arc<AtomicUsize>,
+    noted: Vec<(i32, Arc<AtomicBool>)>,
+    clock: SystemClock,
 }
 
 impl Watch {
-    /// From now on signals are noted. SIGINT and SIGQUIT are left to the command: the terminal sends them to
-    /// everybody.
-    pub(super) fn begin() -> Result<Self> {
+    /// From now on signals are noted, `also` among them.
+    pub(super) fn begin(also: &[i32]) -> Result<Self> {
         let failed =
             |error: std::io::Error| CliError::new(Code::Failed, format!("cannot catch signals: {error}"));
         let (wake, waker) = UnixStream::pair().map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
-        let told = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGTERM, SIGHUP] {
-            flag::register_usize(signal, Arc::clone(&told), signal as usize).map_err(failed)?;
+        let mut noted = Vec::new();
+        for &signal in NOTED.iter().chain(also) {
+            let flag = Arc::new(AtomicBool::new(false));
+            flag::register(signal, Arc::clone(&flag)).map_err(failed)?;
+            noted.push((signal, flag));
         }
-        for signal in [SIGCHLD, SIGTERM, SIGHUP, SIGINT, SIGQUIT] {
+        for &signal in NOTED.iter().chain(also).chain(&[SIGCHLD]) {
             low_level::pipe::register(signal, waker.try_clone().map_err(failed)?).map_err(failed)?;
         }
-        Ok(Self { wake, told })
+        Ok(Self { wake, noted, clock: SystemClock::new() })
     }
 
-    /// Waits for the end of `child`. When something happens on `line`, the child is ended.
-    pub(super) fn wait(&mut self, child: &mut Child, line: Option<BorrowedFd<'_>>) -> Result<Ended> {
+    /// A signal that has come, if one has.
+    pub(super) fn take_signal(&self) -> Option<i32> {
+        let came = self.noted.iter().find(|(_, flag)| flag.swap(false, Ordering::AcqRel));
+        came.map(|(signal, _)| *signal)
+    }
+
+    /// By this watch's clock.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// Waits for the end of `child`. When something happens on `line`, or `until` has come, the child is killed.
+    pub(super) fn wait(
+        &self,
+        child: &Child,
+        line: Option<BorrowedFd<'_>>,
+        until: Option<Duration>,
+    ) -> Result<Ended> {
         let pid = Pid::from_child(child);
         let mut passed_on = 0;
-        let mut is_cut = false;
+        let mut cut = None;
         loop {
-            let ended = child
-                .try_wait()
-                .map_err(|error| CliError::new(Code::Failed, format!("cannot wait: {error}")))?;
-            if let Some(status) = ended {
-                let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-                return Ok(match passed_on {
-                    _ if is_cut => Ended::Cut,
-                    0 => Ended::Exit(code as u8),
-                    signal => Ended::Told(signal as u8),
-                });
+            match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((_, status))) if status.stopped() => stop_with(pid),
+                Ok(Some((_, status))) => {
+                    return Ok(match (cut, passed_on) {
+                        (Some(ended), _) => ended,
+                        (None, 0) => Ended::Exit(number(status) as u8),
+                        (None, signal) => Ended::Told(signal as u8),
+                    });
+                }
+                Ok(None) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(CliError::new(Code::Failed, format!("cannot wait: {errno}"))),
             }
-            let told = self.told.swap(0, Ordering::AcqRel);
-            if told != 0 {
-                // Who says it twice means it.
-                let signal = match (passed_on, told as i32) {
+            while let Some(told) = self.take_signal() {
+                // Said a second time it is meant.
+                let signal = match (passed_on, told) {
+                    (_, SIGINT | SIGQUIT) => continue,
                     (0, SIGHUP) => Signal::HUP,
                     (0, _) => Signal::TERM,
                     _ => Signal::KILL,
@@ -81,26 +120,53 @@ impl Watch {
                 passed_on = told;
                 let _ = kill_process(pid, signal);
             }
-            is_cut |= self.sleep(line.filter(|_| !is_cut), pid)?;
+            let until = until.filter(|_| cut.is_none());
+            let is_cut = self.sleep(line.filter(|_| cut.is_none()), until)?;
+            let is_late = until.is_some_and(|until| self.now() >= until);
+            if is_late || is_cut {
+                cut = Some(if is_late { Ended::Late } else { Ended::Cut });
+                let _ = kill_process(pid, Signal::KILL);
+            }
         }
     }
 
-    /// Waits until something happens. Whether the line was cut.
-    fn sleep(&mut self, line: Option<BorrowedFd<'_>>, child: Pid) -> Result<bool> {
-        let wake = PollFd::new(&self.wake, PollFlags::IN);
-        let mut polled = vec![wake];
+    /// Waits until something happens, at most until `until`. Whether something happened on the line.
+    pub(super) fn sleep(&self, line: Option<BorrowedFd<'_>>, until: Option<Duration>) -> Result<bool> {
+        let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
         polled.extend(line.map(|line| PollFd::from_borrowed_fd(line, PollFlags::IN)));
-        match poll(&mut polled, None) {
+        let left = until.map(|until| until.saturating_sub(self.now()));
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut polled, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(CliError::new(Code::Failed, format!("cannot wait: {errno}"))),
         }
         let is_cut = polled.get(1).is_some_and(|line| !line.revents().is_empty());
         drop(polled);
         // Only that something came counts; a full or empty socket is as good.
-        let _ = self.wake.read(&mut [0; 64]);
-        if is_cut {
-            let _ = kill_process(child, Signal::KILL);
-        }
+        let _ = (&self.wake).read(&mut [0; 64]);
         Ok(is_cut)
     }
+}
+
+/// Stops this process because its child has stopped, and lets the child go on when it goes on itself. Without a
+/// terminal there is no shell that would let it go on.
+pub(super) fn stop_with(child: Pid) {
+    let Ok(terminal) = File::open("/dev/tty") else { return };
+    // Returns when this process goes on.
+    let _ = kill_process(getpid(), Signal::STOP);
+    let Ok(group) = getpgid(Some(child)) else { return };
+    // The shell has put this process group in the foreground; the child's own one is what it would have put there.
+    if group != getpgrp() && tcgetpgrp(&terminal).is_ok_and(|foreground| foreground == getpgrp()) {
+        let _ = tcsetpgrp(&terminal, group);
+    }
+    // The child may have ended meanwhile.
+    let _ = kill_process_group(group, Signal::CONT);
+}
+
+/// An exit status as shells have it.
+pub(super) fn number(how: WaitStatus) -> i32 {
+    how.exit_status().or_else(|| Some(SIGNALED + how.terminating_signal()?)).unwrap_or(1)
 }

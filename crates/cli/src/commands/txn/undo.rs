@@ -7,24 +7,44 @@ use std::time::Duration;
 
 use super::connect;
 use super::diff::{as_json, as_text, print_changes};
-use crate::control::{Client, CommittedLine, ObstacleLine, Request, Response, UndoRequest};
+use crate::args::TableForm;
+use crate::control::{
+    Client, CommittedLine, ObstacleLine, PlaceLine, Request, Response, SelectionLine, UndoRequest,
+};
 use crate::error::{Code, Result};
+use crate::names::{self, Table};
+use crate::places::{self, Limits};
 use crate::units::{date_time, human_bytes, human_duration};
 
 /// Most obstacles that a message names.
 const SHOWN_MAX: usize = 20;
 
-pub(super) fn run(store: Option<&Path>, id: u64, dry_run: bool, json: bool) -> Result<ExitCode> {
+/// What the command line says.
+pub(super) fn selection(paths: &[String], skip: &[String], force: bool) -> Result<SelectionLine> {
+    let force = if force { vec![PlaceLine::All] } else { Vec::new() };
+    Ok(SelectionLine { only: places::parse(paths)?, skip: places::parse(skip)?, force, keep: Vec::new() })
+}
+
+pub(super) fn run(
+    store: Option<&Path>,
+    id: u64,
+    selection: &SelectionLine,
+    dry_run: bool,
+    json: bool,
+) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     if dry_run {
-        print_changes(false, json, |from, limit| {
+        let limits = Limits { only: &selection.only, skip: &selection.skip };
+        print_changes((false, json), &limits, |from, limit| {
             match client.call(&Request::Undo(UndoRequest::Diff { id, from, limit }))? {
                 Response::Diff { lines, more } => Ok((lines, more)),
                 _ => Err(Client::confused()),
             }
         })?;
     }
-    let request = if dry_run { UndoRequest::Check { id } } else { UndoRequest::TakeBack { id } };
+    let selection = selection.clone();
+    let request =
+        if dry_run { UndoRequest::Check { id, selection } } else { UndoRequest::TakeBack { id, selection } };
     match client.call(&Request::Undo(request))? {
         Response::Done => Ok(ExitCode::SUCCESS),
         Response::Restored { txn, names, inodes, keys } => {
@@ -56,17 +76,26 @@ pub(super) fn run(store: Option<&Path>, id: u64, dry_run: bool, json: bool) -> R
 fn message(id: u64, now: Duration, count: u64, lines: &[ObstacleLine]) -> String {
     let mut text = format!("transaction {id} can't be taken back, since this has changed after it:");
     for line in lines.iter().take(SHOWN_MAX) {
-        let by = line.by.as_ref().map_or_else(String::new, |by| {
-            let ago = human_duration(now.saturating_sub(by.committed));
-            format!("  (transaction {}: {}, uid {}, {ago} ago)", by.id, by.label, by.uid)
-        });
+        let by = line.by.as_ref().map_or_else(
+            || "  (outside of any transaction that is kept)".to_owned(),
+            |by| {
+                let ago = human_duration(now.saturating_sub(by.committed));
+                let user = names::user(by.uid);
+                format!("  (transaction {}: {}, pid {}, user {user}, {ago} ago)", by.id, by.label, by.pid)
+            },
+        );
         let _ = write!(text, "\n  {}{by}", as_text(&line.change));
     }
     let rest = count.saturating_sub(lines.len().min(SHOWN_MAX) as u64);
     if rest > 0 {
         let _ = write!(text, "\n  … and {rest} more");
     }
-    text + "\nnothing was done"
+    let _ = write!(
+        text,
+        "\nnothing was done; `kvfs txn undo {id} --skip PATH` leaves a place as it is, `--force` overwrites what has \
+         changed since"
+    );
+    text
 }
 
 fn obstacle_json(line: &ObstacleLine) -> serde_json::Value {
@@ -81,31 +110,31 @@ fn obstacle_json(line: &ObstacleLine) -> serde_json::Value {
 }
 
 /// The transactions that can be taken back.
-pub(super) fn list(store: Option<&Path>, json: bool) -> Result<ExitCode> {
+pub(super) fn list(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     let Response::Committed { now, count_max, age_max, lines } =
         client.call(&Request::Undo(UndoRequest::List))?
     else {
         return Err(Client::confused());
     };
-    if json {
+    if form.json {
         let list: Vec<_> = lines.iter().map(committed_json).collect();
         println!("{}", serde_json::Value::Array(list));
         return Ok(ExitCode::SUCCESS);
     }
     if !lines.is_empty() {
         println!(
-            "{:>6}  {:19}  {:>8}  {:>6}  {:>10}  {:>9}  COMMAND",
+            "{:>6}  {:19}  {:>8}  {:>8}  {:>10}  {:>9}  COMMAND",
             "ID", "COMMITTED (UTC)", "AGE", "USER", "OPERATIONS", "KEPT"
         );
     }
     for line in &lines {
         println!(
-            "{:>6}  {:19}  {:>8}  {:>6}  {:>10}  {:>9}  {} (pid {})",
+            "{:>6}  {:19}  {:>8}  {:>8}  {:>10}  {:>9}  {} (pid {})",
             line.id,
             date_time(line.committed),
             human_duration(now.saturating_sub(line.committed)),
-            line.uid,
+            Table::Users.shown(line.uid, form.numeric),
             line.operations,
             human_bytes(line.bytes_kept),
             line.label,

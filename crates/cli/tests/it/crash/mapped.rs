@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// A shared mapping of a whole file that nobody truncates.
+/// A shared mapping of a whole file that nothing truncates.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: *mut c_void,
@@ -33,7 +33,7 @@ impl Mapping {
     /// Touching a page whose file fails would raise a signal, so `new` has read them all.
     pub(super) fn write(&mut self, page: usize, bytes: &[u8]) {
         assert!(page * PAGE_BYTES + bytes.len() <= self.len);
-        // SAFETY: within the mapping, to which nobody holds a reference.
+        // SAFETY: within the mapping, to which no reference is held.
         unsafe {
             let target = self.start.cast::<u8>().add(page * PAGE_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
@@ -54,7 +54,7 @@ impl Drop for Mapping {
         // Unmapping writes dirty pages under the lock of the address space. Where the daemon lives in this very
         // process it needs that lock to serve them: so they are written first. Without power that fails.
         drop(self.sync(0, self.len / PAGE_BYTES));
-        // SAFETY: the mapping of `new`, used by nobody any more.
+        // SAFETY: the mapping of `new`, unused from here on.
         let unmapped = unsafe { munmap(self.start, self.len) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

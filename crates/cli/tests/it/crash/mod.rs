@@ -144,7 +144,7 @@ impl Round {
     }
 }
 
-/// Waits a moment, and is woken by nobody.
+/// Waits a moment, and is not woken earlier.
 fn pause() {
     thread::park_timeout(Duration::from_micros(200));
 }

@@ -15,9 +15,10 @@ use std::thread;
 
 use bytes::Bytes;
 use kvfs_device::{CrashMode, PowerCut, Rng};
-use kvfs_fs::{BeginOptions, Caller, FileSystem, FsError, KeyspaceOwner, Owner};
+use kvfs_fs::{BeginOptions, Caller, FileSystem, FsError, Owner};
 use kvfs_fuse::bridge::{View, ViewOptions};
 use kvfs_fuse::mount::{MountOptions, Unmount, mount};
+use kvfs_kv::KeyspaceOwner;
 use kvfs_store::{Durability, Isolation, Keyspace};
 
 use super::power::{Machine, Running};
@@ -38,7 +39,7 @@ struct Act {
     name: String,
     is_transaction: bool,
     begun: u64,
-    /// `None`: the power failed first, so nobody was told.
+    /// `None`: the power failed first, so no outcome was told.
     ended: Option<u64>,
     fate: Fate,
 }
@@ -81,7 +82,7 @@ impl Scene<'_> {
             act.ended = Some(self.moment());
             match fate {
                 Ok(fate) => act.fate = fate,
-                // Nothing that fails before its commit is ever there; with the power gone nobody can say
+                // Nothing that fails before its commit is ever there; with the power gone it is unknown
                 // where it failed.
                 Err(_) if !self.running.crash.is_powered() => act.ended = None,
                 Err(error) => panic!("{}: {error}", act.name),
@@ -101,6 +102,7 @@ impl Scene<'_> {
             isolation,
             priority: 0,
             timeout: None,
+            idle_max: None,
             lock_wait_max: None,
             owner: Owner { uid: 0, pid: 1, name: name.into() },
         };
@@ -139,11 +141,11 @@ impl Scene<'_> {
         writeln!(log, "{name}")?;
         drop(log);
         if rng.chance(1, 4) {
-            // Everybody wants it: one of two at the same time is refused.
+            // All transactions want it: one of two at the same time is refused.
             fs::write(at.join("shared"), name)?;
         }
         let value = Some(Bytes::copy_from_slice(name.as_bytes()));
-        patiently(|caller| view.key_set(caller, self.keyspace, name.as_bytes(), value.clone()))?;
+        patiently(|caller| view.keys().set(caller, self.keyspace, name.as_bytes(), value.clone()))?;
         if rng.chance(1, 6) {
             return Ok(Fate::Never);
         }
@@ -189,7 +191,7 @@ impl Scene<'_> {
             threads.push(scope.spawn(|| self.main_line()));
             // As the daemon's clock does it: else a file made on the main line waits for ever for a lock.
             let is_busy = || {
-                self.running.fs.tick_locks();
+                self.running.fs.admission().tick();
                 threads.iter().any(|thread| !thread.is_finished())
             };
             cut(&is_busy);
@@ -234,7 +236,7 @@ fn is_there(act: &Act, running: &Running, keyspace: Keyspace, dir: &Path) -> Res
     let thread = act.name.split('-').nth(1).unwrap_or_default();
     let large = fs::read(own.join("large")).unwrap_or_default();
     let is_whole = large.len().is_multiple_of(1000) && large.iter().all(|byte| byte.to_string() == thread);
-    let key = patiently(|caller| running.fs.key_get(caller, keyspace, act.name.as_bytes()));
+    let key = patiently(|caller| running.fs.keys().get(caller, keyspace, act.name.as_bytes()));
     let log = fs::read_to_string(dir.join(format!("log-{thread}"))).unwrap_or_default();
     let parts = [
         fs::read_to_string(own.join("small")).is_ok_and(|text| text == act.name),
@@ -282,7 +284,7 @@ fn live(world: &World, dir: &Path, seed: u64) -> Result<(), String> {
         }
         let running = machine.start(dir, false)?;
         let owner = KeyspaceOwner { uid: 0, gid: 0, mode: 0o600 };
-        let keyspace = running.fs.make_keyspace(KEYSPACE, owner).map_err(|error| error.to_string())?.0;
+        let keyspace = running.fs.keys().make_keyspace(KEYSPACE, owner).map_err(|error| error.to_string())?.0;
         let keyspace = keyspace.keyspace;
         let verified = last.as_ref().map_or(Ok(()), |acts| verify(acts, &running, keyspace, dir));
         if verified.is_err() || round == ROUNDS_OF_A_LIFE {

@@ -94,7 +94,7 @@ impl<'a> Worker<'a> {
     fn step(&mut self, step: Step) -> io::Result<()> {
         let at = |path: &str| if path.is_empty() { self.root.clone() } else { self.root.join(path) };
         let kept = match &step {
-            // Some of those who lose their name are still open when the power fails.
+            // Some of the files that lose their name are still open when the power fails.
             Step::Unlink { path } if self.rng.chance(1, 4) => File::open(at(path)).ok(),
             _ => None,
         };

@@ -1,4 +1,7 @@
 //! Many transactions, by processes of their own, on a real mount.
 
+mod entrances;
 mod histories;
 mod leaks;
+mod limits;
+mod sizes;

@@ -3,9 +3,9 @@ use crate::quota::GRACE_SECONDS;
 
 const USER: (QuotaKind, u32) = (QuotaKind::User, 7);
 
-const EVERYTHING: Heed = Heed { owners: true, projects: true };
+const EVERYTHING: QuotaCheck = QuotaCheck { owners: true, projects: true };
 
-/// A user who may have 100 bytes for long.
+/// A user with a soft limit of 100 bytes.
 fn accounts(is_counted: bool) -> Accounts {
     let accounts = Accounts::new(is_counted);
     accounts.limit(USER.0, USER.1, Limits { bytes_soft: 100, ..Limits::default() }, 0);
@@ -35,9 +35,9 @@ fn what_is_given_back_leaves_no_time_of_grace() {
 fn counting_again_begins_no_new_time_of_grace() {
     let accounts = accounts(false);
     accounts.set_since(USER.0, USER.1, Since { bytes: 500, inodes: 0 });
-    // Somebody writes while the rest is counted.
+    // A user writes while the rest is counted.
     accounts.charge(&change(10), EVERYTHING, 1000).expect("is not counted yet");
-    accounts.charge(&change(200), Heed::NOTHING, 1001).expect("is what was found");
+    accounts.charge(&change(200), QuotaCheck::NONE, 1001).expect("is what was found");
     accounts.counted(1001);
     assert_eq!(until(&accounts), Some(500 + GRACE_SECONDS));
     assert!(matches!(

@@ -49,6 +49,7 @@ impl Restore<'_> {
         content: &Bytes,
     ) -> Result<()> {
         let Some((after, changed_to)) = self.after(inode, place)? else { return Ok(()) };
+        let present = self.present(inode)?;
         let is_content = then.kind == FileType::Regular
             && self.sides.content_differs((then, content), (&after, &changed_to))?;
         if is_content {
@@ -57,7 +58,10 @@ impl Restore<'_> {
         self.set_xattrs(inode, then)?;
         let now = self.header_now(inode)?;
         let mtime = if is_content { then.mtime } else { pick(then.mtime, after.mtime, now.mtime) };
-        self.set_attributes(inode, &Header { mtime, ..joined(then, &after, &now) })?;
+        let wish = Header { mtime, ..joined(then, &after, &now) };
+        let wish =
+            self.without_strange_privileges(&present, then, (&after, &changed_to), is_content, wish)?;
+        self.set_attributes(inode, &wish)?;
         self.done.inodes += 1;
         Ok(())
     }
@@ -69,7 +73,7 @@ impl Restore<'_> {
         Ok(found.filter(|(header, _)| header.inode == inode))
     }
 
-    fn header_now(&self, inode: u64) -> Result<Header> {
+    pub(super) fn header_now(&self, inode: u64) -> Result<Header> {
         Ok(self.now().pin_node(NodeId(inode))?.header())
     }
 
@@ -78,7 +82,7 @@ impl Restore<'_> {
         if then.is_inline() {
             let is_same = now.is_inline() && {
                 let pin = self.now().pin_node(NodeId(inode))?;
-                self.now().inline_content(&pin)? == *content
+                self.now().contents().inline_content(&pin)? == *content
             };
             if !is_same {
                 self.resize(inode, 0)?;
@@ -86,7 +90,8 @@ impl Restore<'_> {
             }
             return Ok(());
         }
-        if now.is_inline() || inode != then.inode {
+        let is_whole = self.alone.as_ref().is_some_and(|alone| alone.whole.contains(&inode));
+        if now.is_inline() || inode != then.inode || is_whole {
             self.resize(inode, 0)?;
             self.copy_content(inode, then)?;
         } else {
@@ -246,7 +251,11 @@ impl Restore<'_> {
         }
         match value {
             Some(value) => settled(|caller| now.setxattr(caller, node, name, &value, XattrMode::Set)),
-            None => settled(|caller| now.removexattr(caller, node, name)),
+            None => match settled(|caller| now.removexattr(caller, node, name)) {
+                // An undo of a part has been there.
+                Err(FsError::NoAttribute) => Ok(()),
+                done => done,
+            },
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Purpose: the difference between the snapshot and the transaction's own snapshot is undone by ordinary
 //! operations of the transaction's view, so that locks, orphans, counters and the kernel's caches are treated
-//! as for any other transaction: who has a removed file open keeps it, who changed something meanwhile is a
+//! as for any other transaction: a process that has a removed file open keeps it, a change made meanwhile is a
 //! conflict, and a commit shows all of it at once.
 //!
 //! The order: what is in a wrong place is taken away (kept things into a staging directory, the others for
@@ -13,25 +13,27 @@
 //! present one. There others may have changed something since, in the same directories and files, and that stays:
 //! what is set of an inode is then only what the transaction had changed.
 //!
-//! Thread safety: for one thread that may block, while nobody else uses the view. Invariant: the staging
+//! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: the staging
 //! directory is gone at the end.
 
 mod content;
 mod names;
 mod plan;
+mod privileges;
 mod scope;
 
-pub(super) use plan::{Plan, Target};
+pub(super) use plan::{NameChange, Plan, Target};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{KeyDifference, KeyRange};
+use kvfs_store::{KeyDifference, KeyRange, Keyspace};
 
 use super::Origin;
 use super::compare::{Place, Sides};
+use super::undo::Selection;
 use crate::node::Pin;
 use crate::{Entry, FileSystem, FsError, Result, Timestamp, settled};
 use names::Staging;
@@ -49,11 +51,25 @@ pub struct Restored {
 }
 
 /// What is taken back is one transaction: what others changed since stays.
+#[derive(Default)]
 pub(super) struct Alone {
     /// Where inodes are after the transaction that it had moved.
     pub(super) moved: BTreeMap<u64, Place>,
     /// Times of change that directories are to have in the end, by inode.
     pub(super) mtimes: BTreeMap<u64, Timestamp>,
+    /// Files whose content others have changed, too, and that get back all of what they had.
+    pub(super) whole: BTreeSet<u64>,
+    /// Which keys.
+    pub(super) selection: Selection,
+    /// Keys that stay as they are.
+    pub(super) kept_keys: BTreeSet<(Keyspace, Bytes)>,
+}
+
+impl Alone {
+    /// Whether a key, whose path is `place`, is taken back.
+    pub(super) fn takes_key(&self, keyspace: Keyspace, place: &[u8], key: &Bytes) -> bool {
+        self.selection.selects(place, true) && !self.kept_keys.contains(&(keyspace, key.clone()))
+    }
 }
 
 /// A restore under way.
@@ -93,8 +109,8 @@ impl FileSystem {
     /// memory for the names among it.
     ///
     /// # Errors
-    /// `Canceled`: somebody else was in the way. `NoSpace`: there is none for what comes back. Whoever
-    /// gets an error aborts the transaction.
+    /// `Canceled`: another party was in the way. `NoSpace`: there is none for what comes back. On an error the
+    /// caller must abort the transaction.
     pub fn restore(&self, then: &Self) -> Result<Restored> {
         let sides = self.sides_to_restore(then)?;
         Restore::carry_out(sides, self, None, Plan::new(sides)?, true)
@@ -180,7 +196,7 @@ impl<'f> Restore<'f> {
     /// Makes what has a row of its own known, and keeps it so.
     fn know_own(&mut self, inode: u64) -> Result<u64> {
         if !self.pins.contains_key(&inode) {
-            self.pins.insert(inode, self.now().by_own_row(inode)?);
+            self.pins.insert(inode, self.now().resolver().by_own_row(inode)?);
         }
         Ok(inode)
     }
@@ -232,7 +248,7 @@ impl<'f> Restore<'f> {
             self.know_own(inode)?;
         } else if !self.pins.contains_key(&inode) {
             let parent = self.know_own(self.counterpart(place.0))?;
-            let pin = self.now().resolve(&self.pins[&parent], &place.1)?;
+            let pin = self.now().resolver().resolve(&self.pins[&parent], &place.1)?;
             if pin.inode != inode {
                 return Ok(false);
             }
@@ -241,11 +257,29 @@ impl<'f> Restore<'f> {
         Ok(true)
     }
 
+    /// Makes a keyspace again that was dropped since, for its owner of then; it stays when nothing is committed.
+    fn make_keyspace(&self, name: &str) -> Result<()> {
+        if self.now().keys().keyspace(name)?.is_none()
+            && let Some(owner) = self.then().keys().owner_then(name)?
+        {
+            self.now().keys().make_keyspace(name, owner)?;
+        }
+        Ok(())
+    }
+
     fn set_keys(&mut self) -> Result<()> {
-        for info in self.now().user_keyspaces() {
+        for info in self.now().shared.keyspaces.user_keyspaces() {
             let mut keys = self.sides.differences(info.keyspace, KeyRange::all())?;
+            let mut is_made = false;
             while let Some(KeyDifference { key, older, .. }) = keys.next()? {
-                settled(|caller| self.now().key_set(caller, info.keyspace, &key, older.clone()))?;
+                let place = [info.name.as_bytes(), b"/", &key].concat();
+                if self.alone.as_ref().is_some_and(|alone| !alone.takes_key(info.keyspace, &place, &key)) {
+                    continue;
+                }
+                if older.is_some() && !std::mem::replace(&mut is_made, true) {
+                    self.make_keyspace(&info.name)?;
+                }
+                settled(|caller| self.now().keys().set(caller, info.keyspace, &key, older.clone()))?;
                 self.done.keys += 1;
             }
         }

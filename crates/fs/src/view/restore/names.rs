@@ -12,6 +12,7 @@ use kvfs_store::progress;
 use super::super::compare::{Place, key_of};
 use super::Restore;
 use super::plan::Target;
+use crate::dir::Ascent;
 use crate::schema::ROOT_INODE;
 use crate::{FileSystem, FileType, FsError, NodeId, RenameMode, Result, settled};
 
@@ -29,7 +30,7 @@ struct Depths<'f> {
 
 impl Depths<'_> {
     fn of(&mut self, directory: u64) -> Result<u32> {
-        let mut path = Vec::new();
+        let (mut path, mut ascent) = (Vec::new(), Ascent::default());
         let mut at = directory;
         let base = loop {
             if at == ROOT_INODE {
@@ -42,6 +43,7 @@ impl Depths<'_> {
             let (header, _) = row.ok_or_else(|| {
                 FsError::corrupt(format!("directory inode {at}"), "it has entries and no row")
             })?;
+            ascent.step(at)?;
             path.push(at);
             at = header.parent;
         };

@@ -77,6 +77,11 @@ impl Plan {
         }
     }
 
+    /// Must be called after each change of `names`.
+    pub(in crate::view) fn rename(&mut self) {
+        self.named_then = self.names.iter().filter_map(|change| Some(change.then?.inode)).collect();
+    }
+
     fn take(&mut self, touched: KeyDifference) -> Result<()> {
         let KeyDifference { key, older: before, newer: after } = touched;
         let Some((directory, name)) = Placement::parse_key(&key) else { return Ok(()) };

@@ -5,13 +5,21 @@
 //! made sure that none of it has changed since (`obstacles`). What others did beside it stays: other files in
 //! the same directories, other attributes of the same files.
 //!
-//! Thread safety: for one thread that may block, while nobody else uses the view. Invariant: with an obstacle
+//! A [`Selection`] limits that to places, and says what becomes of obstacles. A merge that prefers one side
+//! (`view/prefer`) is the same search: what leads from a branch's snapshot to the branch is done on the main line.
+//!
+//! Thread safety: for one thread that may block; no other may use the view meanwhile. Invariant: with an obstacle
 //! nothing is written. What changes while the new transaction is open is a conflict, as in any other.
 
 mod obstacles;
+mod resolve;
+mod selection;
+
+pub use selection::{Area, Selection};
 
 use bytes::Bytes;
-use kvfs_store::{NOTE_LEN_MAX, TxnId, UndoPoint, UndoViews};
+use kvfs_store::{NOTE_LEN_MAX, Seqno, TxnId, UndoPoint, UndoViews};
+use kvfs_txn::Rival;
 
 use super::Origin;
 use super::compare::Sides;
@@ -49,7 +57,7 @@ pub(super) fn note_of(owner: &Owner) -> Bytes {
     note.into()
 }
 
-/// The owner that [`UndoPoint::note`] tells of; nobody, when it is no such note.
+/// The owner that [`UndoPoint::note`] tells of; root, when it is no such note.
 pub fn owner_of_note(note: &[u8]) -> Owner {
     let parse = || {
         let (uid, rest) = note.split_first_chunk()?;
@@ -57,7 +65,7 @@ pub fn owner_of_note(note: &[u8]) -> Owner {
         let name = String::from_utf8_lossy(name).into_owned();
         Some(Owner { uid: u32::from_le_bytes(*uid), pid: u32::from_le_bytes(*pid), name })
     };
-    // Root's: only root may take back what belongs to nobody.
+    // Root's: only root may take back what has no owner.
     parse().unwrap_or_default()
 }
 
@@ -76,22 +84,26 @@ impl FileSystem {
     ///
     /// # Errors
     /// Not a transaction with snapshot isolation; store errors.
-    pub fn undo_obstacles(&self, views: &UndoViews) -> Result<Vec<Obstacle>> {
+    pub fn undo_obstacles(&self, views: &UndoViews, selection: &Selection) -> Result<Vec<Obstacle>> {
         let (before, after) = self.undo_sides(views)?;
         let sides = Sides { before: &before, after: &after };
-        Ok(Search::new(sides, self)?.run()?.0)
+        Ok(Search::new(sides, self, selection)?.run()?.0)
     }
 
     /// Takes back a transaction, whose states these are, in this view of a transaction that has written nothing
-    /// yet; or tells why not. Nothing is committed. May block. O(what it wrote), and memory for the names among
+    /// yet, as far as `selection` says; or tells why not. Nothing is committed. May block. O(what it wrote), and memory for the names among
     /// it.
     ///
     /// # Errors
     /// As [`Self::restore`].
-    pub fn undo(&self, views: &UndoViews) -> Result<TakenBack> {
+    pub fn undo(&self, views: &UndoViews, selection: &Selection) -> Result<TakenBack> {
         let (before, after) = self.undo_sides(views)?;
-        let sides = Sides { before: &before, after: &after };
-        let (obstacles, alone, plan) = Search::new(sides, self)?.run()?;
+        self.apply_reversed(Sides { before: &before, after: &after }, selection)
+    }
+
+    /// Brings what differs from `before` to `after` of the `sides` to what it is before, in this view.
+    pub(super) fn apply_reversed(&self, sides: Sides<'_>, selection: &Selection) -> Result<TakenBack> {
+        let (obstacles, alone, plan) = Search::new(sides, self, selection)?.run()?;
         if !obstacles.is_empty() {
             return Ok(TakenBack::Refused(obstacles));
         }
@@ -103,6 +115,13 @@ impl FileSystem {
             return Err(FsError::Invalid("a transaction is taken back in another one"));
         };
         Ok((view.main.view_of(views.before.clone())?, view.main.view_of(views.after.clone())?))
+    }
+
+    /// The transaction that made the change at `seqno`, if it is known yet.
+    pub(super) fn author(&self, seqno: Seqno) -> Option<Rival> {
+        let mut points = self.store.undo_points().into_iter();
+        let point = points.find(|point| point.before.0 < seqno && seqno <= point.after.0)?;
+        Some(Rival::Txn { id: point.txn, owner: owner_of_note(&point.note) })
     }
 
     /// The transactions that can be taken back, oldest first, with their owners.

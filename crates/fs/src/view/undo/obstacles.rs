@@ -5,6 +5,9 @@
 //! transaction made, are in the way. A part of an inode is its content (with size and time of change), its
 //! mode, its owner, its group, each extended attribute.
 //!
+//! What a [`Selection`] says about obstacles is applied to the plan (`resolve`), and the search begins anew, until
+//! nothing changes any more.
+//!
 //! Thread safety: belongs to one search.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,58 +16,146 @@ use bytes::Bytes;
 use kvfs_store::{KeyDifference, KeyRange, Keyspace, UndoPoint};
 
 use super::super::compare::{Place, Sides, key_of};
-use super::super::diff::{DiffKind, Difference, Paths};
-use super::super::restore::{Alone, Plan, Target};
-use super::Obstacle;
+use super::super::diff::{DiffKind, Difference};
+use super::super::paths::Paths;
+use super::super::restore::{Alone, NameChange, Plan, Target};
+use super::{Obstacle, Selection};
+use crate::dir::Ascent;
 use crate::schema::{Header, Placement, ROOT_INODE, RowFlags, inode_key};
 use crate::{FileSystem, FileType, Project, Result};
 
-/// Obstacles for which it is found out who is behind them: people read the first few.
+/// Obstacles for which the transaction behind them is looked for: people read the first few.
 const ASCRIBED_MAX: usize = 64;
 
 /// Attributes and inline content.
 type Inner = (Header, Bytes);
 
-/// An obstacle, and the record that tells of it.
-struct Found {
-    what: Difference,
-    record: (Keyspace, Bytes),
+/// What of the plan meets an obstacle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// A name leads elsewhere now.
+    Name(Place),
+    /// An entry, or (with the empty name) attributes, of a directory that the transaction made.
+    Made(Place),
+    /// An inode of which both changed the same part.
+    Inode(u64, Place),
+    /// A file that has gone, and where it was before the transaction.
+    Gone(u64, Place),
+    /// A directory of which both changed the same part.
+    Directory(u64),
+    /// A directory that has gone.
+    NoDirectory(u64),
+    /// A file that would lose its last name, or has lost it.
+    Links(u64),
+    /// A directory that would be inside of itself.
+    Cycle(u64),
+    /// A key with another value.
+    Key,
+}
+
+/// An obstacle, the record that tells of it, and what it stands in the way of.
+pub(super) struct Found {
+    pub(super) what: Difference,
+    pub(super) record: (Keyspace, Bytes),
+    pub(super) cause: Cause,
 }
 
 /// A search for obstacles.
 pub(super) struct Search<'f> {
     /// Before and after the transaction.
-    done: Sides<'f>,
+    pub(super) done: Sides<'f>,
     /// After the transaction and now.
     since: Sides<'f>,
     plan: Plan,
-    alone: Alone,
-    then: Paths<'f>,
-    now: Paths<'f>,
+    pub(super) alone: Alone,
+    pub(super) selection: Selection,
+    /// Before the transaction, after it, and now.
+    pub(super) before: Paths<&'f FileSystem>,
+    pub(super) then: Paths<&'f FileSystem>,
+    now: Paths<&'f FileSystem>,
     /// By path or key.
-    found: BTreeMap<Vec<u8>, Found>,
+    pub(super) found: BTreeMap<Vec<u8>, Found>,
+    /// Obstacles that have been dealt with.
+    pub(super) settled: BTreeSet<(Vec<u8>, String)>,
+    /// Directories in which a name stays as it is.
+    pub(super) left: BTreeSet<u64>,
     seen: BTreeSet<u64>,
 }
 
 impl<'f> Search<'f> {
-    pub(super) fn new(done: Sides<'f>, now: &'f FileSystem) -> Result<Self> {
+    pub(super) fn new(done: Sides<'f>, now: &'f FileSystem, selection: &Selection) -> Result<Self> {
         Ok(Self {
             done,
             since: Sides { before: done.after, after: now },
             plan: Plan::new(done)?,
-            alone: Alone { moved: BTreeMap::new(), mtimes: BTreeMap::new() },
+            alone: Alone { selection: selection.clone(), ..Alone::default() },
+            selection: selection.clone(),
+            before: Paths::new(done.before),
             then: Paths::new(done.after),
             now: Paths::new(now),
             found: BTreeMap::new(),
+            settled: BTreeSet::new(),
+            left: BTreeSet::new(),
             seen: BTreeSet::new(),
         })
     }
 
     /// Everything in the way, and what is needed when there is nothing.
     pub(super) fn run(mut self) -> Result<(Vec<Obstacle>, Alone, Plan)> {
-        let plan = std::mem::take(&mut self.plan);
+        let mut plan = std::mem::take(&mut self.plan);
+        self.limit(&mut plan)?;
+        self.drop_what_is_back(&mut plan)?;
+        loop {
+            self.look(&plan)?;
+            if !self.resolve(&mut plan)? {
+                break;
+            }
+            self.found.clear();
+            self.seen.clear();
+            self.alone.moved.clear();
+            self.alone.mtimes.clear();
+        }
+        let found = std::mem::take(&mut self.found);
+        Ok((self.ascribe(found)?, self.alone, plan))
+    }
+
+    /// Names that lead where they led before, with the others of the same file: an undo of a part has been there.
+    fn drop_what_is_back(&self, plan: &mut Plan) -> Result<()> {
+        let now_at = |change: &NameChange| {
+            let key = key_of(&change.place);
+            Target::of(&key, self.view().row(&key)?.as_ref())
+        };
+        let mut back = BTreeSet::new();
+        for change in plan.names.iter().filter(|change| change.then.is_some()) {
+            if now_at(change)? == change.then {
+                back.extend(inode_of(change.then));
+            }
+        }
+        let mut names = Vec::with_capacity(plan.names.len());
+        for change in std::mem::take(&mut plan.names) {
+            let is_of_one = [change.then, change.now].into_iter().flatten().any(|t| back.contains(&t.inode));
+            if !is_of_one || now_at(&change)? != change.then {
+                names.push(change);
+            }
+        }
+        plan.names = names;
+        plan.rename();
+        Ok(())
+    }
+
+    /// Whether an inode is what it was before the transaction.
+    fn is_back(&self, then: &Inner, now: &Inner) -> Result<bool> {
+        // What a branch has not written says nothing of the main line.
+        if self.done.before.is_branch() {
+            return Ok(false);
+        }
+        let back = Sides { before: self.done.before, after: self.view() };
+        Ok(!self.parts_differ(&back, then, now)?)
+    }
+
+    fn look(&mut self, plan: &Plan) -> Result<()> {
         for change in &plan.names {
-            self.look_at_name(&plan, &change.place, change.now)?;
+            self.look_at_name(plan, &change.place, change.now)?;
         }
         let before: BTreeMap<u64, Place> =
             plan.names.iter().filter_map(|change| Some((change.then?.inode, change.place.clone()))).collect();
@@ -80,29 +171,37 @@ impl<'f> Search<'f> {
                 }
             }
         }
-        self.look_at_links(&plan)?;
+        self.look_at_links(plan)?;
         for &directory in &plan.directories {
             self.look_at_directory(directory)?;
         }
-        self.look_for_cycles(&plan)?;
-        self.look_at_keys()?;
-        let found = std::mem::take(&mut self.found);
-        Ok((self.ascribe(found)?, self.alone, plan))
+        self.look_for_cycles(plan)?;
+        self.look_at_keys()
     }
 
-    fn view(&self) -> &'f FileSystem {
+    pub(super) fn view(&self) -> &'f FileSystem {
         self.since.after
     }
 
-    fn add(&mut self, kind: DiffKind, file: Option<FileType>, path: Vec<u8>, record: (Keyspace, Bytes)) {
-        let what = Difference { kind, file, place: path.clone(), from: None, bytes: None };
-        self.found.entry(path).or_insert(Found { what, record });
+    fn add(
+        &mut self,
+        (kind, file): (DiffKind, Option<FileType>),
+        path: Vec<u8>,
+        record: (Keyspace, Bytes),
+        cause: Cause,
+    ) {
+        if self.settled.contains(&settled_key(&path, &cause)) {
+            return;
+        }
+        let place = path.clone();
+        let what = Difference { kind, file, place, from: None, bytes: None, before: None, after: None };
+        self.found.entry(path).or_insert(Found { what, record, cause });
     }
 
-    fn add_place(&mut self, kind: DiffKind, file: FileType, place: &Place) -> Result<()> {
+    fn add_place(&mut self, kind: DiffKind, file: FileType, place: &Place, cause: Cause) -> Result<()> {
         let path = if kind == DiffKind::Removed { self.then.path(place)? } else { self.now.path(place)? };
         let record = (self.view().keyspaces.meta, key_of(place));
-        self.add(kind, Some(file), path, record);
+        self.add((kind, Some(file)), path, record, cause);
         Ok(())
     }
 
@@ -110,11 +209,12 @@ impl<'f> Search<'f> {
     fn look_at_name(&mut self, plan: &Plan, place: &Place, after: Option<Target>) -> Result<()> {
         let key = key_of(place);
         let now = Target::of(&key, self.view().row(&key)?.as_ref())?;
+        let cause = Cause::Name(place.clone());
         match (after, now) {
-            (None, Some(now)) => self.add_place(DiffKind::Added, now.kind, place),
-            (Some(after), None) => self.add_place(DiffKind::Removed, after.kind, place),
+            (None, Some(now)) => self.add_place(DiffKind::Added, now.kind, place, cause),
+            (Some(after), None) => self.add_place(DiffKind::Removed, after.kind, place, cause),
             (Some(after), Some(now)) if after.inode != now.inode => {
-                self.add_place(DiffKind::Changed, now.kind, place)
+                self.add_place(DiffKind::Changed, now.kind, place, cause)
             }
             (Some(after), Some(_)) if is_made(plan, after) => self.look_at_made(place, after),
             _ => Ok(()),
@@ -145,7 +245,7 @@ impl<'f> Search<'f> {
                 None => given > 0,
             };
             if is_lost {
-                self.add_place(DiffKind::Changed, kind, place)?;
+                self.add_place(DiffKind::Changed, kind, place, Cause::Links(inode))?;
             }
         }
         Ok(())
@@ -163,7 +263,7 @@ impl<'f> Search<'f> {
             || self.since.content_differs((&then.0, &then.1), (&now.0, &now.1))?
             || self.since.differ_in(self.view().keyspaces.xattr, target.inode)?;
         if differs {
-            self.add_place(DiffKind::Changed, target.kind, place)?;
+            self.add_place(DiffKind::Changed, target.kind, place, Cause::Name(place.clone()))?;
         }
         Ok(())
     }
@@ -176,14 +276,15 @@ impl<'f> Search<'f> {
             && (rights(&then) != rights(&now)
                 || self.since.differ_in(self.view().keyspaces.xattr, directory)?)
         {
-            self.add_place(DiffKind::Changed, FileType::Directory, &own)?;
+            self.add_place(DiffKind::Changed, FileType::Directory, &own, Cause::Made(own.clone()))?;
         }
         let range = Placement::own_subtree(directory).entries_after(b"");
         let mut rows = self.since.differences(self.view().keyspaces.meta, range)?;
         while let Some(KeyDifference { key, older, newer }) = rows.next()? {
             let (older, newer) = (Target::of(&key, older.as_ref())?, Target::of(&key, newer.as_ref())?);
             if let (None, Some(new), Some((_, name))) = (older, newer, Placement::parse_key(&key)) {
-                self.add_place(DiffKind::Added, new.kind, &(directory, key.slice_ref(name)))?;
+                let place = (directory, key.slice_ref(name));
+                self.add_place(DiffKind::Added, new.kind, &place, Cause::Made(place.clone()))?;
             }
         }
         Ok(())
@@ -203,7 +304,8 @@ impl<'f> Search<'f> {
         };
         let Some(now) = now else {
             if self.parts_differ(&self.done, &then, &after)? {
-                self.add_place(DiffKind::Removed, after.0.kind, place)?;
+                let cause = Cause::Gone(inode, before.clone());
+                self.add_place(DiffKind::Removed, after.0.kind, place, cause)?;
             }
             return Ok(());
         };
@@ -215,8 +317,8 @@ impl<'f> Search<'f> {
         let both = rights_of_both(&then.0, &after.0, &now.0)
             || (is_content(&self.done, &then, &after)? && is_content(&self.since, &after, &now)?)
             || self.same_xattr(&after.0, &now.0)?;
-        if both {
-            self.add_place(DiffKind::Changed, now.0.kind, place)?;
+        if both && !self.is_back(&then, &now)? {
+            self.add_place(DiffKind::Changed, now.0.kind, place, Cause::Inode(inode, place.clone()))?;
         }
         Ok(())
     }
@@ -250,13 +352,15 @@ impl<'f> Search<'f> {
         // What came or went with the transaction has a name that did, too.
         let (Some((then, _)), Some((after, _))) = (then, after) else { return Ok(()) };
         let Some((now, _)) = self.view().row_at(&own)? else {
-            return self.add_place(DiffKind::Removed, FileType::Directory, &own);
+            let cause = Cause::NoDirectory(directory);
+            return self.add_place(DiffKind::Removed, FileType::Directory, &own, cause);
         };
         if rights_of_both(&then, &after, &now) || self.same_xattr(&after, &now)? {
-            self.add_place(DiffKind::Changed, FileType::Directory, &own)?;
+            self.add_place(DiffKind::Changed, FileType::Directory, &own, Cause::Directory(directory))?;
         }
         // Entries of others count: then it is theirs.
-        let mtime = if now.mtime == after.mtime { then.mtime } else { now.mtime };
+        let is_left = now.mtime != after.mtime || self.left.contains(&directory);
+        let mtime = if is_left { now.mtime } else { then.mtime };
         self.alone.mtimes.insert(directory, mtime);
         Ok(())
     }
@@ -271,8 +375,9 @@ impl<'f> Search<'f> {
             .map(|(then, place)| (then.inode, place))
             .collect();
         for (&directory, &place) in &moved {
-            let mut at = place.0;
+            let (mut at, mut ascent) = (place.0, Ascent::default());
             while at != ROOT_INODE && at != directory {
+                ascent.step(at)?;
                 at = match moved.get(&at) {
                     Some(place) => place.0,
                     None => match self.view().row_at(&(at, Bytes::new()))? {
@@ -286,7 +391,8 @@ impl<'f> Search<'f> {
                 };
             }
             if at == directory {
-                self.add_place(DiffKind::Renamed, FileType::Directory, &(place.0, Bytes::new()))?;
+                let own = (place.0, Bytes::new());
+                self.add_place(DiffKind::Renamed, FileType::Directory, &own, Cause::Cycle(directory))?;
             }
         }
         Ok(())
@@ -294,24 +400,27 @@ impl<'f> Search<'f> {
 
     fn look_at_keys(&mut self) -> Result<()> {
         let view = self.view();
-        for info in view.user_keyspaces() {
+        for info in view.shared.keyspaces.user_keyspaces() {
             let mut keys = self.done.differences(info.keyspace, KeyRange::all())?;
-            while let Some(KeyDifference { key, newer, .. }) = keys.next()? {
+            while let Some(KeyDifference { key, older, newer }) = keys.next()? {
+                let place = [info.name.as_bytes(), b"/", &key].concat();
+                if !self.alone.takes_key(info.keyspace, &place, &key) {
+                    continue;
+                }
                 let now = view.read_view().get(info.keyspace, &key)?;
                 let kind = match (&newer, &now) {
-                    (newer, now) if newer == now => continue,
+                    (newer, now) if newer == now || older == *now => continue,
                     (None, _) => DiffKind::Added,
                     (_, None) => DiffKind::Removed,
                     _ => DiffKind::Changed,
                 };
-                let place = [info.name.as_bytes(), b"/", &key].concat();
-                self.add(kind, None, place, (info.keyspace, key));
+                self.add((kind, None), place, (info.keyspace, key), Cause::Key);
             }
         }
         Ok(())
     }
 
-    /// Who did it: the last transaction since that is known and has changed the record.
+    /// The author of each: the last transaction since that is known and has changed the record.
     fn ascribe(&self, found: BTreeMap<Vec<u8>, Found>) -> Result<Vec<Obstacle>> {
         let store = &self.view().store;
         let after = self.done.after.pinned()?;
@@ -325,7 +434,7 @@ impl<'f> Search<'f> {
             }
         }
         let mut obstacles = Vec::with_capacity(found.len());
-        for (at, Found { what, record: (keyspace, key) }) in found.into_values().enumerate() {
+        for (at, Found { what, record: (keyspace, key), .. }) in found.into_values().enumerate() {
             let mut by = None;
             for (point, views) in later.iter().filter(|_| at < ASCRIBED_MAX) {
                 if views.before.get(keyspace, &key)? != views.after.get(keyspace, &key)? {
@@ -337,6 +446,11 @@ impl<'f> Search<'f> {
         }
         Ok(obstacles)
     }
+}
+
+/// Under what an obstacle is remembered that has been dealt with.
+pub(super) fn settled_key(path: &[u8], cause: &Cause) -> (Vec<u8>, String) {
+    (path.to_vec(), format!("{cause:?}"))
 }
 
 /// Whether the transaction made it.

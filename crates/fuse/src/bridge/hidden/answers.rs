@@ -89,7 +89,7 @@ impl Hidden {
             }
         };
         let node = HiddenNode { what, path: [&node.path, &b"/"[..], name].concat().into(), uid };
-        let id = self.nodes.count(node.clone()).map_err(Failure::Plain)?;
+        let id = self.nodes.count(cx.uid, node.clone()).map_err(Failure::Plain)?;
         Ok(Some((self.entry(main, id, &node), None)))
     }
 
@@ -129,7 +129,7 @@ impl Hidden {
                     reply.result(prepare().map(|()| target).map_err(|error| errno(&error)));
                 });
                 // What is not taken drops the reply, which says EIO.
-                drop(main.background.crew.submit(job));
+                drop(main.background.blocking_pool.submit(job));
             }
             Some(_) => reply.error(Errno::INVAL),
             None => reply.error(Errno::STALE),

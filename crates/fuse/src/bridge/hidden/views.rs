@@ -5,7 +5,7 @@
 //! deleted is closed at once: what the kernel asks of it from then on is stale.
 //!
 //! Thread safety: one lock, held for moments; views are opened and dropped without it. Invariants: while the
-//! kernel knows a node of a view, nobody else gets its index.
+//! kernel knows a node of a view, no other view gets its index.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -135,7 +135,7 @@ impl Views {
         let fs = (item.open)()?;
         let opened = {
             let mut state = self.0.write();
-            // Somebody may have been faster.
+            // Another lookup may have been faster.
             match state.reenter(item.id, &seen) {
                 Some(open) => Ok(open),
                 None => state.install(main, fs, (item.id, item.is_kept), seen),

@@ -72,3 +72,11 @@ fn foreign_versions() {
     assert!(matches!(negotiate(&request(6, 99, 0), &config), Ok((2, Handshake::TooOld { major: 6, .. }))));
     assert!(negotiate(b"short", &config).is_err());
 }
+
+#[test]
+fn file_handles_without_lookup_by_node_are_not_given_out() {
+    let (without, _) = agree(45, u64::MAX, &InitConfig::default());
+    assert!(without.has(bit::NO_EXPORT_SUPPORT) && !without.has(bit::EXPORT_SUPPORT));
+    let (with, _) = agree(45, u64::MAX, &InitConfig { export_support: true, ..InitConfig::default() });
+    assert!(with.has(bit::EXPORT_SUPPORT) && !with.has(bit::NO_EXPORT_SUPPORT));
+}

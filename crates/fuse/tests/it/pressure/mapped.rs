@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 /// Fills each page with its `pattern` and makes it durable.
 pub(super) fn fill(file: &File, bytes: usize, pattern: fn(usize) -> u8) {
-    // SAFETY: a fresh mapping of a file that has `bytes` bytes and that nobody truncates; it is used
+    // SAFETY: a fresh mapping of a file that has `bytes` bytes and that nothing truncates; it is used
     // through this one slice only, and unmapped after its last use.
     unsafe {
         let prot = ProtFlags::READ | ProtFlags::WRITE;

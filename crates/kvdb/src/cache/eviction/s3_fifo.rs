@@ -1,7 +1,7 @@
 //! Three first-in-first-out queues (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
 //!
 //! New slots pass through a small queue; those that were used meanwhile go on to the main one, the others leave, and
-//! their keys are remembered for a while: who comes back goes to the main queue at once. A hit is a counter, no list
+//! their keys are remembered for a while: a block that comes back goes to the main queue at once. A hit is a counter, no list
 //! is touched.
 
 use super::Eviction;

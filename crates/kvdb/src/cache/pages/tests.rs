@@ -59,7 +59,7 @@ fn what_is_held_stays_counted_and_is_not_read_again() {
     let held = large.get(|| Ok((1, 8 * KIB))).expect("loads").keep();
     assert_eq!(accountant.used(Pool::Index), 8 * KIB as u64, "counted, although larger than the share");
     assert_eq!(*small.get(|| Ok((2, KIB))).expect("loads"), 2);
-    assert_eq!(*large.get(|| panic!("somebody has it")).expect("is there"), 1);
+    assert_eq!(*large.get(|| panic!("its value is held")).expect("is there"), 1);
     drop(held);
     pages.shrink();
     assert!(accountant.used(Pool::Index) <= accountant.index_budget());
@@ -121,7 +121,7 @@ fn a_page_larger_than_the_floor_stays_until_another_is_asked_for() {
 }
 
 #[test]
-fn one_of_many_reads_and_nobody_waits_for_another_page() {
+fn page_wanted_by_many_is_read_once_and_delays_no_other_page() {
     let (_accountant, pages) = pages(64 * KIB);
     let (page, other) = (page(&pages), page(&pages));
     let (reads, inside) = (AtomicUsize::new(0), Barrier::new(2));

@@ -83,7 +83,7 @@ fn every_writer_returns_and_sees_its_commit() {
 }
 
 #[test]
-fn a_commit_given_up_stops_the_watermark_below_it_and_nobody_hangs() {
+fn commit_given_up_stops_the_watermark_below_it_and_no_thread_hangs() {
     shuttle::check_random(
         || {
             let (ends, outcomes, visible) = run(4, Some(2));

@@ -1,6 +1,6 @@
 //! How blocks and regions were packed, as the indexes tell.
 //!
-//! Thread safety: pure functions. Invariant: lengths are bounded here, when they are read, so that nobody
+//! Thread safety: pure functions. Invariant: lengths are bounded here, when they are read, so that no code
 //! allocates by them later.
 
 use kvfs_store::Compression;

@@ -1,4 +1,4 @@
-//! Tests of group commit: who shares a flush, and what a sync promises, under a scheduler that
+//! Tests of group commit: which clients share a flush, and what a sync promises, under a scheduler that
 //! explores interleavings.
 
 use std::io;
@@ -79,7 +79,7 @@ fn syncs_that_come_during_a_flush_share_the_next_one() {
     assert_eq!(journal.durable_seqno(), 9);
 }
 
-/// The monitor that lets shuttle choose who runs, and, where `TIME_PASSES`, whose time is over.
+/// The monitor that lets shuttle choose which thread runs, and, where `TIME_PASSES`, whose time is over.
 struct Explored<T, const TIME_PASSES: bool> {
     value: shuttle::sync::Mutex<T>,
     changed: shuttle::sync::Condvar,
@@ -195,7 +195,9 @@ fn explored_log<const TIME_PASSES: bool>(
     device: &Arc<ExploredDevice>,
     state: State,
 ) -> Arc<Log<Explored<State, TIME_PASSES>>> {
-    Arc::new(Log::new(device.clone(), AREA, 1, device.clock.clone(), state))
+    let log = Log::new(device.clone(), AREA, 1, device.clock.clone(), state);
+    while log.allocate_part().unwrap() {}
+    Arc::new(log)
 }
 
 /// One that leads, one that is to lead next, one that waits behind it, and one that only writes.
@@ -204,7 +206,7 @@ const THREADS: u64 = 4;
 /// Threads append and sync; whenever a sync returns, what it promised is in the durable image.
 fn explore(fails_at: Option<Fault>) {
     let device = ExploredDevice::new(fails_at);
-    let log = explored_log::<true>(&device, State::new(Lsn(0), Lsn(0), 0));
+    let log = explored_log::<true>(&device, State::new(&AREA, Lsn(0), Lsn(0), 0));
     let order = Arc::new(shuttle::sync::Mutex::new(0));
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
@@ -249,15 +251,15 @@ fn a_sync_keeps_its_promise_in_every_interleaving() {
 }
 
 #[test]
-fn a_failed_flush_wakes_everybody_in_every_interleaving() {
+fn failed_flush_in_every_interleaving_wakes_all_waiters() {
     for number in 0..2 {
         shuttle::check_random(move || explore(Some(Fault::Flush(number))), 500);
     }
 }
 
-/// Also him who was to lead next, and those behind him.
+/// Also the client that was to lead next, and those behind it.
 #[test]
-fn a_failed_write_wakes_everybody_in_every_interleaving() {
+fn failed_write_in_every_interleaving_wakes_all_waiters() {
     for number in 1..5 {
         shuttle::check_random(move || explore(Some(Fault::Write(number))), 1500);
         shuttle::check_pct(move || explore(Some(Fault::Write(number))), 300, 3);
@@ -269,8 +271,8 @@ fn a_failed_write_wakes_everybody_in_every_interleaving() {
 fn clients_that_come_back_share_a_flush_in_every_interleaving() {
     fn come_back() {
         let device = ExploredDevice::new(None);
-        let mut state = State::new(Lsn(0), Lsn(0), 0);
-        state.patience.note_flush(Duration::ZERO, Duration::from_millis(1), 3, 1);
+        let mut state = State::new(&AREA, Lsn(0), Lsn(0), 0);
+        state.delay.note_flush(Duration::ZERO, Duration::from_millis(1), 3, 1);
         let log = explored_log::<false>(&device, state);
         let order = Arc::new(shuttle::sync::Mutex::new(0));
         let threads = [(); 4].map(|()| {
@@ -294,12 +296,12 @@ fn clients_that_come_back_share_a_flush_in_every_interleaving() {
     shuttle::check_pct(come_back, 300, 3);
 }
 
-/// Nobody is there to end its wait, so this hangs if it waits.
+/// No other client is there to end its wait, so this hangs if it waits.
 #[test]
-fn a_lone_client_waits_for_nobody() {
+fn sync_of_a_lone_client_does_not_wait() {
     fn alone() {
         let device = ExploredDevice::new(None);
-        let log = explored_log::<false>(&device, State::new(Lsn(0), Lsn(0), 0));
+        let log = explored_log::<false>(&device, State::new(&AREA, Lsn(0), Lsn(0), 0));
         for seqno in 1..4 {
             log.append(seqno, Entry::Batch(plain(&put(b"value")))).unwrap();
             log.sync(seqno).unwrap();

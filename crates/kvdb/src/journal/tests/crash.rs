@@ -45,7 +45,7 @@ impl World {
                     let batch = random_batch(self.seed << 32 | self.batches, value_len_max);
                     match journal.append(next, plain(&batch)) {
                         Ok(appended) => starts.push((next, appended.lsn)),
-                        Err(AppendError::AreaFull) => {
+                        Err(AppendError::AreaFull(_)) => {
                             Self::retire_all(device, journal, &mut life, next);
                             starts.clear();
                             continue;

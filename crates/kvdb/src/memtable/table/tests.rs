@@ -267,14 +267,14 @@ fn searches_pass_over_the_patches_of_a_block_that_they_do_not_want() {
     let blocks = |first| Records::Blocks { prefix: "f".into(), first, count: 9 };
     let found = |since, first| {
         let records = blocks(first);
-        let mut search = NewerSearch::new(&records, since, &merger);
-        table.find_newer(BLOCKS.0, &mut search);
-        search.into_found().map(|(_, seqno)| seqno)
+        let mut walk = ChangeWalk::conflict(&records, since, &merger);
+        table.walk_changes(BLOCKS.0, &mut walk);
+        walk.into_found().map(|(_, seqno)| seqno)
     };
     let changed = |older, newer| {
-        let mut search = ChangedSearch::new(KeyRange::all(), older, newer);
-        table.find_changed(BLOCKS.0, &mut search);
-        search.finish().ranges.into_iter().map(|range| range.start).collect::<Vec<_>>()
+        let mut walk = ChangeWalk::ranges(KeyRange::all(), older, newer);
+        table.walk_changes(BLOCKS.0, &mut walk);
+        walk.finish().ranges.into_iter().map(|range| range.start).collect::<Vec<_>>()
     };
     let key = |block| Bytes::from(block_key(b"f", block));
     // Step by step these are 10^9 patches; the test would not come to its end.

@@ -133,6 +133,7 @@ impl SeqnoTree {
     }
 
     /// The seqnos of the set, descending.
+    #[cfg(test)]
     pub(super) fn iter(&self, root: Root) -> impl Iterator<Item = Seqno> + use<'_> {
         let mut path = Vec::new();
         let mut at = root;

@@ -1,4 +1,4 @@
-//! Who may do what, with peers as the kernel would tell them.
+//! Which user may do what, with peers as the kernel would name them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,8 +50,7 @@ fn shared(limits: Limits) -> Shared {
     let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
     let syncer = Syncer::start(Arc::clone(fs.store())).unwrap();
     let users = Users::new(limits.clone());
-    let options =
-        Options { socket: PathBuf::new(), mode: 0o666, store_uid: 500, mount: PathBuf::new(), limits };
+    let options = Options { store_uid: 500, mount: PathBuf::new(), also: None, limits };
     Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options }
 }
 
@@ -84,16 +83,21 @@ fn a_keyspace_belongs_to_its_creator_and_lets_in_whom_its_mode_says() {
     let shared = shared(Limits::default());
     let (owner, friend, other) = (peer(1, &[10, 11]), peer(2, &[20, 11]), peer(3, &[30]));
     let (root, master) = (peer(0, &[0]), peer(500, &[500]));
-    assert!(shared.readable(&other, "k").unwrap_or_else(|_| panic!()).is_none(), "nothing to refuse yet");
+    assert!(
+        Shared::readable(&other, &shared.fs, "k").unwrap_or_else(|_| panic!()).is_none(),
+        "nothing to refuse yet"
+    );
     assert!(shared.writable(&owner, "k").is_ok());
-    let may = |who: &Peer| [shared.readable(who, "k").is_ok(), shared.existing(who, "k", WRITE).is_ok()];
+    let may = |peer: &Peer| {
+        [Shared::readable(peer, &shared.fs, "k").is_ok(), shared.existing(peer, "k", WRITE).is_ok()]
+    };
     assert_eq!(
         [&owner, &friend, &other, &root, &master].map(may),
         [[true, true], [false, false], [false, false], [true, true], [true, true]]
     );
     assert_eq!(refused(shared.writable(&other, "k")), Code::PermissionDenied);
 
-    // The owner opens it to a group of his, and to others for reading.
+    // The owner opens it to one of its groups, and to others for reading.
     assert!(shared.change_keyspace(&owner, &change("k", Some(0o664), None, Some(11))).is_ok());
     assert_eq!([&owner, &friend, &other].map(may), [[true, true], [true, true], [true, false]]);
     // The first set of bits that fits is the one that counts.
@@ -101,14 +105,14 @@ fn a_keyspace_belongs_to_its_creator_and_lets_in_whom_its_mode_says() {
     assert_eq!([&owner, &friend, &other].map(may), [[false, false], [true, true], [true, true]]);
     assert!(shared.change_keyspace(&owner, &change("k", Some(0o600), None, None)).is_ok());
 
-    // Nobody else changes it, and even he gives it away to nobody, nor to groups of others.
-    for (who, asked) in [
+    // No other user changes it, and even the owner cannot give it to another user, nor to groups of others.
+    for (peer, asked) in [
         (&other, change("k", Some(0o666), None, None)),
         (&friend, change("k", None, Some(2), None)),
         (&owner, change("k", None, Some(3), None)),
         (&owner, change("k", None, None, Some(30))),
     ] {
-        assert_eq!(refused(shared.change_keyspace(who, &asked)), Code::PermissionDenied);
+        assert_eq!(refused(shared.change_keyspace(peer, &asked)), Code::PermissionDenied);
     }
     assert!(shared.change_keyspace(&master, &change("k", None, Some(3), None)).is_ok());
     assert_eq!([&owner, &other].map(may), [[false, false], [true, true]]);
@@ -126,17 +130,17 @@ fn a_keyspace_belongs_to_its_creator_and_lets_in_whom_its_mode_says() {
 fn lists_show_what_one_may_use() {
     let shared = shared(Limits::default());
     let (one, two) = (peer(1, &[10]), peer(2, &[20]));
-    let create = |who: &Peer, name: &str, mode| {
+    let create = |peer: &Peer, name: &str, mode| {
         let request = proto::CreateKeyspaceRequest { name: name.to_owned(), mode, exclusive: true };
-        shared.create_keyspace(who, &request)
+        shared.create_keyspace(peer, &request)
     };
     assert!(
         create(&one, "mine", None).is_ok_and(|info| info.mode == 0o600 && info.uid == 1 && info.gid == 10)
     );
     assert!(create(&one, "open", Some(0o644)).is_ok() && create(&two, "yours", None).is_ok());
     assert_eq!(refused(create(&two, "mine", None)), Code::AlreadyExists);
-    let names = |who: &Peer| -> Vec<String> {
-        let listed = shared.list_keyspaces(who).unwrap_or_else(|_| panic!());
+    let names = |peer: &Peer| -> Vec<String> {
+        let listed = shared.list_keyspaces(peer, "").unwrap_or_else(|_| panic!());
         listed.into_iter().map(|info| info.name).collect()
     };
     assert_eq!(names(&one), ["mine", "open"]);

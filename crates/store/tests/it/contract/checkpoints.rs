@@ -32,7 +32,7 @@ fn fills(txn: &dyn Txn, f: &Fixture) -> Vec<u8> {
 #[test]
 fn a_dropped_transaction_goes_back_to_its_checkpoint() -> Result<()> {
     let f = Fixture::new();
-    assert!(f.store.capabilities().checkpoints);
+    assert!(f.store.checkpoints().is_some());
     f.put("base", "1");
     f.apply(|b| b.merge(f.merging, "m", "base"));
     let txn = begin(&f);
@@ -114,7 +114,7 @@ fn a_resumed_transaction_goes_on_and_commits() -> Result<()> {
     Ok(())
 }
 
-/// Nobody's locks protect a transaction that was away: it hears of changes when it asks.
+/// No locks protect a transaction that was away: it hears of changes when it asks.
 #[test]
 fn a_resumed_transaction_is_told_of_changes_when_it_asks() -> Result<()> {
     let f = Fixture::new();

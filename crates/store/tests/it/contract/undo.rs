@@ -107,7 +107,7 @@ fn the_last_ones_with_writes_are_kept() -> Result<()> {
     for gone in [f.store.open_undo(first).map(drop), f.store.undo_bytes(first).map(drop)] {
         assert!(matches!(gone, Err(StoreError::NotKept(id)) if id == first), "{gone:?}");
     }
-    // Who has them open keeps them.
+    // A caller that has them open keeps them.
     assert_eq!(text(before.get(f.plain, b"key")?), None);
     assert_eq!(text(after.get(f.plain, b"key")?), Some("1".to_owned()));
     Ok(())

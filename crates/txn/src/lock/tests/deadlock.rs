@@ -1,4 +1,4 @@
-//! Cycles of waiting, and who gives way.
+//! Cycles of waiting, and which member gives way.
 
 use super::*;
 use crate::{DoomReason, Rival};
@@ -31,7 +31,7 @@ fn of_equals_the_youngest_gives_way() {
 }
 
 #[test]
-fn the_least_important_gives_way_whoever_closed_the_cycle() {
+fn cycle_closed_by_any_member_dooms_the_least_important() {
     for order in [[1_u64, 2, 3], [2, 3, 1], [3, 1, 2]] {
         let fixture = Fixture::new();
         let owners =
@@ -87,7 +87,7 @@ fn a_lock_granted_while_another_thread_waits_can_close_the_cycle() {
 }
 
 #[test]
-fn who_only_stands_behind_somebody_passes_instead_of_dying() {
+fn waiter_in_a_cycle_behind_a_queue_passes_it_undoomed() {
     let fixture = Fixture::new();
     let (one, two, three) = (fixture.begin(1), fixture.begin(2), fixture.begin(3));
     let read = [Want::shared(identity(1))];
@@ -95,7 +95,7 @@ fn who_only_stands_behind_somebody_passes_instead_of_dying() {
     fixture.lock(&two, &write(2)).unwrap();
     let writer = ticket(fixture.lock(&three, &write(1)));
     let reader = ticket(fixture.lock(&two, &read));
-    // Nobody holds what the reader wants: it waits for its turn. Now the holder waits for the reader.
+    // No holder stands against what the reader wants: it waits for its turn. Now the holder waits for the reader.
     let holder = ticket(fixture.lock(&one, &write(2)));
     assert!([&one, &two, &three].iter().all(|owner| owner.doomed().is_none()));
     assert!(reader.is_ready() && !writer.is_ready() && !holder.is_ready());
@@ -105,7 +105,7 @@ fn who_only_stands_behind_somebody_passes_instead_of_dying() {
 }
 
 #[test]
-fn who_stands_behind_the_main_line_passes_it() {
+fn waiter_in_a_cycle_behind_the_main_line_passes_it() {
     let fixture = Fixture::new();
     let (one, two) = (fixture.begin(1), fixture.begin(2));
     fixture.lock(&one, &[Want::shared(identity(1))]).unwrap();
@@ -128,6 +128,7 @@ fn long_cycles_over_many_names_end_with_one_victim() {
     for owner in &owners {
         match fixture.lock(owner, &write(owner.id().0 % 200 + 1)) {
             Err(Refused::Wait(ticket)) => tickets.push(ticket),
+            Err(Refused::Full(share)) => panic!("{share:?}"),
             Err(Refused::Doomed(doom)) => {
                 assert_eq!(doom.rival, Some(Rival::clone(&owners[0].state.rival())));
             }
@@ -141,7 +142,7 @@ fn long_cycles_over_many_names_end_with_one_victim() {
 }
 
 #[test]
-fn the_main_line_can_close_a_cycle_of_those_who_stand_behind_it() {
+fn main_line_that_closes_a_cycle_is_passed_by_its_waiters() {
     let fixture = Fixture::new();
     let (one, two) = (fixture.begin(1), fixture.begin(2));
     fixture.lock(&one, &[Want::shared(identity(1))]).unwrap();

@@ -1,7 +1,6 @@
 //! Many locks become one; memory is counted.
 
 use super::*;
-use crate::DoomReason;
 
 fn options(names_max: usize) -> LockOptions {
     LockOptions { names_max, ..LockOptions::default() }
@@ -69,23 +68,98 @@ fn a_file_written_from_front_to_back_is_one_lock() {
     assert!(fixture.admission.bytes() < 1000, "{}", fixture.admission.bytes());
 }
 
-#[test]
-fn who_takes_more_locks_than_there_is_memory_is_doomed() {
-    let fixture = Fixture::with(LockOptions { bytes_max: 50_000, ..LockOptions::default() });
-    let (one, two) = (fixture.begin(1), fixture.begin(2));
-    let mut refused = None;
-    for n in 0..1000_u32 {
-        let name = n.to_string();
-        if let Err(Refused::Doomed(doom)) =
-            fixture.lock(&one, &[Want::exclusive(entry(u64::from(n), name.as_bytes()))])
-        {
-            refused = Some((n, doom.reason));
-            break;
+const BYTES_MAX: usize = 50_000;
+
+fn crowded() -> Fixture {
+    Fixture::with(LockOptions { bytes_max: BYTES_MAX, ..LockOptions::default() })
+}
+
+fn begin_of(fixture: &Fixture, id: u64, uid: u32) -> Arc<LockOwner> {
+    let owner = Owner { uid, pid: 1, name: "p".into() };
+    fixture.admission.begin(TxnId(id), TxnTraits { owner, ..TxnTraits::default() })
+}
+
+/// Locks directory after directory until it is refused; how many it got.
+fn lock_all(fixture: &Fixture, owner: &LockOwner) -> u64 {
+    let first = owner.id().0 << 32;
+    for count in 0.. {
+        match fixture.lock(owner, &[Want::exclusive(identity(first + count))]) {
+            Ok(()) => {}
+            Err(Refused::Full(share)) => {
+                assert!(share.bytes_free < BYTES_MAX);
+                return count;
+            }
+            Err(refused) => panic!("{refused:?}"),
         }
     }
-    let (count, reason) = refused.unwrap();
-    assert_eq!(reason, DoomReason::LockMemory);
-    assert!(count > 100, "{count} locks in 50 kB");
-    assert_eq!(fixture.admission.bytes(), 0);
-    lock_entries(&fixture, &two, 0, 10);
+    unreachable!()
+}
+
+#[test]
+fn locks_beyond_a_users_share_are_refused_and_the_transaction_goes_on() {
+    let fixture = crowded();
+    let (one, other) = (begin_of(&fixture, 1, 1000), begin_of(&fixture, 2, 1000));
+    let count = lock_all(&fixture, &one);
+    assert!(count > 50, "{count}");
+    let bytes = fixture.admission.bytes();
+    assert!(bytes <= BYTES_MAX / 2 && bytes > BYTES_MAX / 2 - 1000, "{bytes}");
+    assert!(one.doomed().is_none());
+    fixture.lock(&one, &[Want::exclusive(identity(1 << 32))]).unwrap();
+    assert_eq!(lock_all(&fixture, &other), 0, "the share is the user's, not the transaction's");
+    one.end();
+    assert!(lock_all(&fixture, &other) >= count);
+    other.end();
+    drop((one, other));
+    assert!(fixture.is_idle());
+}
+
+#[test]
+fn locks_of_users_at_their_share_leave_room_for_others_and_root() {
+    let fixture = crowded();
+    let owners: Vec<_> = (1..5).map(|user| begin_of(&fixture, user, 1000 + user as u32)).collect();
+    let counts: Vec<u64> = owners.iter().map(|owner| lock_all(&fixture, owner)).collect();
+    assert!(counts.iter().all(|&count| count > 5) && counts.is_sorted_by(|a, b| a > b), "{counts:?}");
+    let (root, late) = (begin_of(&fixture, 9, 0), begin_of(&fixture, 10, 2000));
+    fixture.lock(&late, &[Want::exclusive(identity(1))]).unwrap();
+    assert!(lock_all(&fixture, &root) > 5);
+    assert!(fixture.admission.bytes() <= BYTES_MAX);
+    assert!(owners.iter().chain([&root, &late]).all(|owner| owner.doomed().is_none()));
+}
+
+#[test]
+fn locks_at_the_share_escalate_before_they_are_refused() {
+    let fixture = crowded();
+    let one = begin_of(&fixture, 1, 1000);
+    // Far below the number of names at which they become one.
+    lock_entries(&fixture, &one, 0, 2000);
+    assert!(names(&fixture).contains(&"all entries of directory 1 exclusive".to_owned()));
+    assert!(fixture.admission.bytes() < BYTES_MAX / 2);
+}
+
+#[test]
+fn waiting_operations_count_in_their_users_share_and_are_refused_beyond_it() {
+    let fixture = crowded();
+    let (holder, waiter) = (begin_of(&fixture, 1, 2000), begin_of(&fixture, 2, 1000));
+    fixture.lock(&holder, &[Want::exclusive(identity(1))]).unwrap();
+    let before = fixture.admission.bytes();
+    let mut tickets = Vec::new();
+    let share = loop {
+        match fixture.lock(&waiter, &[Want::exclusive(identity(1))]) {
+            Err(Refused::Wait(ticket)) => tickets.push(ticket),
+            Err(Refused::Full(share)) => break share,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(tickets.len() > 20 && share.bytes > BYTES_MAX / 3, "{} {share:?}", tickets.len());
+    // Nothing is counted twice when an operation is tried again.
+    let full = fixture.admission.bytes();
+    let again = fixture.admission.try_lock(&waiter, &[Want::exclusive(identity(1))], Some(&tickets[0]));
+    assert!(matches!(again, Err(Refused::Wait(_))), "{again:?}");
+    assert_eq!(fixture.admission.bytes(), full);
+    fixture.lock(&holder, &[Want::exclusive(identity(2))]).unwrap();
+    assert!(waiter.doomed().is_none());
+    drop((again, tickets));
+    assert!(fixture.admission.bytes() < before + 2000, "{}", fixture.admission.bytes());
+    drop((holder, waiter));
+    assert!(fixture.is_idle());
 }

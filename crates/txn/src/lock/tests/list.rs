@@ -33,7 +33,7 @@ fn pages_of_any_length_make_up_the_whole_list() {
 }
 
 #[test]
-fn what_comes_and_goes_between_pages_costs_nobody_else_his_line() {
+fn locks_changed_between_pages_cost_no_other_lock_its_line() {
     let fixture = Fixture::new();
     let (one, two) = (fixture.begin(1), fixture.begin(2));
     for inode in [1, 3, 5, 7] {

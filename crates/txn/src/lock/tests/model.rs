@@ -172,6 +172,7 @@ impl<'a> World<'a> {
         }
         match outcome {
             Ok(None) | Err(Refused::Doomed(_)) => {}
+            Err(Refused::Full(share)) => panic!("{share:?}"),
             Ok(Some(guard)) => {
                 let wants = op.wants();
                 let passes = |info: &crate::LockInfo| !collide(&wants, &vec![(info.name.clone(), info.mode)]);

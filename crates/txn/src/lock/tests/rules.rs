@@ -1,4 +1,4 @@
-//! Who may hold what beside whom; how locks come and go.
+//! Which locks go beside which; how locks come and go.
 
 use kvfs_store::Keyspace;
 
@@ -142,7 +142,7 @@ fn one_ticket_waits_at_a_latch_and_then_at_a_lock() {
     let main = Party::Main { pid: 7 };
     let again = ticket(fixture.admission.try_acquire(main, &want, |_| true, Some(&parked)).map(drop));
     assert!(!parked.is_ready() && !again.is_ready());
-    assert!(newcomer.is_ready(), "who waits for a lock stops nobody at a latch");
+    assert!(newcomer.is_ready(), "an operation that waits for a lock stops no other at a latch");
     newcomer = ticket(fixture.admission.try_acquire(main, &want, |_| true, Some(&newcomer)).map(drop));
     one.end();
     assert!(again.is_ready() && newcomer.is_ready());
@@ -194,7 +194,7 @@ fn newcomers_stand_behind_an_equal_that_waits() {
     reader.end();
     assert!(waiting.is_ready() && !behind.is_ready());
     waiting.cancel();
-    assert!(behind.is_ready(), "who gives up stops nobody");
+    assert!(behind.is_ready(), "a canceled waiter stops no other");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Parking, release, doom and cancellation under thousands of random schedules; shuttle prints the one that
-//! fails, and finds it itself when everybody waits.
+//! fails, and finds it itself when all threads wait.
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::mpsc;
@@ -31,6 +31,7 @@ fn until_done(mut attempt: impl FnMut(Option<&Ticket>) -> Result<(), Refused>) -
     loop {
         match attempt(ticket.as_ref()) {
             Ok(()) => return Ok(()),
+            Err(Refused::Full(share)) => panic!("{share:?}"),
             Err(Refused::Doomed(doom)) => return Err(doom),
             Err(Refused::Wait(again)) => {
                 wait(&again);
@@ -181,7 +182,7 @@ fn a_doom_refuses_its_waiting_operation_whenever_it_comes() {
 }
 
 #[test]
-fn who_gives_up_while_the_lock_is_released_leaves_nobody_behind() {
+fn cancel_during_release_leaves_no_waiter_behind() {
     explore(|| {
         let fixture = Arc::new(Fixture::new());
         let (holder, first, second) = (fixture.begin(1), fixture.begin(2), fixture.begin(3));

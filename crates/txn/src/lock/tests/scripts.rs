@@ -110,6 +110,7 @@ impl Script {
         let outcome = self.fixture.admission.try_acquire(by, &borrowed, |_| true, again).map(drop);
         match outcome {
             Ok(()) => self.say("granted"),
+            Err(Refused::Full(share)) => panic!("{share:?}"),
             Err(Refused::Doomed(doom)) => self.say(&format!("refused: {doom}")),
             Err(Refused::Wait(ticket)) => {
                 self.say("waits");

@@ -32,7 +32,7 @@ fn shared_becomes_exclusive_when_the_other_sharers_are_gone() {
 }
 
 #[test]
-fn an_upgrade_goes_before_those_who_wait_for_what_it_holds() {
+fn upgrade_of_a_held_lock_goes_before_its_waiters() {
     let fixture = Fixture::new();
     let (one, two) = (fixture.begin(1), fixture.begin(2));
     let (read, write) = ([Want::shared(identity(1))], [Want::exclusive(identity(1))]);

@@ -1,0 +1,158 @@
+//! `kvfs status`: what is mounted where, by which user, since when.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kvfs_fuse::mount::PointState;
+use kvfs_rpc::peer_credentials;
+use kvfs_store::clock::{Clock, SystemClock};
+
+use crate::args::StatusArgs;
+use crate::control::Client;
+use crate::daemon::public;
+use crate::error::{Code, Result};
+use crate::mounts::{self, MountedStore};
+use crate::names::Table;
+use crate::output::print;
+use crate::procs;
+use crate::store_dir::StoreDir;
+use crate::units::human_duration;
+
+/// A mount, with what is known of its daemon.
+struct Line {
+    mount: MountedStore,
+    /// In another mount namespace, that of this process.
+    elsewhere: Option<u32>,
+    state: &'static str,
+    /// Process and user of the daemon.
+    daemon: Option<(u32, u32)>,
+    since: Option<Duration>,
+    /// What is wrong with the store or its device.
+    trouble: Option<String>,
+}
+
+impl Line {
+    /// The daemon's process, if that has a number here: not in a container, outside of which the daemon is.
+    fn pid(&self) -> Option<u32> {
+        self.daemon.map(|(pid, _)| pid).filter(|&pid| pid > 0)
+    }
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let lines = all()?;
+    print(&if args.form.json { as_json(&lines) } else { as_text(&lines, args.form.numeric) })?;
+    let has_failed = lines.iter().any(|line| line.trouble.is_some());
+    Ok(if has_failed { ExitCode::from(Code::Failed as u8) } else { ExitCode::SUCCESS })
+}
+
+/// Those that this process sees, and those of other mount namespaces that it may look into.
+fn all() -> Result<Vec<Line>> {
+    let mut seen = BTreeSet::new();
+    let mut lines = Vec::new();
+    for mount in mounts::list()? {
+        if seen.insert((mount.dir.clone(), mount.store.clone())) {
+            lines.push(line(mount, None));
+        }
+    }
+    let own = fs::metadata("/proc/self/ns/mnt").map_or(0, |namespace| namespace.ino());
+    let mut namespaces = BTreeSet::from([own]);
+    for pid in procs::pids() {
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|namespace| namespace.ino());
+        if !namespace.is_ok_and(|namespace| namespaces.insert(namespace)) {
+            continue;
+        }
+        for mount in mounts::list_of(pid) {
+            if seen.insert((mount.dir.clone(), mount.store.clone())) {
+                lines.push(line(mount, Some(pid)));
+            }
+        }
+    }
+    Ok(lines)
+}
+
+fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
+    let stream = connect(&mount);
+    let daemon = daemon_of(&mount, stream.as_ref());
+    let health = stream.and_then(Client::health).unwrap_or_default();
+    let state = match (elsewhere, mounts::state(&mount.dir)) {
+        (Some(_), _) => "elsewhere",
+        (None, PointState::Stale) => "dead",
+        (None, _) if health.failure.is_some() => "failed",
+        (None, _) if health.device_failures > 0 => "failing",
+        (None, _) if mount.options.split(',').any(|option| option == "ro") => "read-only",
+        (None, _) => "serving",
+    };
+    let since = daemon.filter(|&(pid, _)| pid > 0).and_then(|(pid, _)| procs::began(pid));
+    Line { mount, elsewhere, state, daemon, since, trouble: health.trouble() }
+}
+
+/// The daemon of a mount, by whichever of its sockets lets this user in.
+fn connect(mount: &MountedStore) -> Option<UnixStream> {
+    let own = StoreDir::open(&mount.store).ok().and_then(|store| store.connect_control().ok());
+    own.or_else(|| public::connect(&mount.store).ok())
+}
+
+/// Process and user of the daemon, by its socket; where none lets this user in, by its command line.
+fn daemon_of(mount: &MountedStore, stream: Option<&UnixStream>) -> Option<(u32, u32)> {
+    if let Some(credentials) = stream.and_then(|stream| peer_credentials(stream).ok()) {
+        return Some((credentials.pid, credentials.uid));
+    }
+    procs::pids().find_map(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let words: Vec<PathBuf> =
+            line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).as_ref().into()).collect();
+        let is_ours =
+            procs::command(pid) == "kvfs" && words.contains(&mount.store) && words.contains(&mount.dir);
+        let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        is_ours.then_some((pid, uid))
+    })
+}
+
+fn as_text(lines: &[Line], numeric: bool) -> String {
+    if lines.is_empty() {
+        return "no store is mounted\n".to_owned();
+    }
+    let now = SystemClock::new().wall();
+    let mut text =
+        format!("{:9}  {:>8}  {:>8}  {:>7}  STORE ON DIRECTORY\n", "STATE", "USER", "SINCE", "PID");
+    for line in lines {
+        let user = line.daemon.map_or("-".to_owned(), |(_, uid)| Table::Users.shown(uid, numeric));
+        let pid = line.pid().map_or("-".to_owned(), |pid| pid.to_string());
+        let since = line.since.map_or("-".to_owned(), |at| human_duration(now.saturating_sub(at)));
+        let elsewhere = line.elsewhere.map_or_else(String::new, |pid| format!(" (as process {pid} sees it)"));
+        let (store, dir) = (line.mount.store.display(), line.mount.dir.display());
+        // Writing to a string never fails.
+        let _ =
+            writeln!(text, "{:9}  {user:>8}  {since:>8}  {pid:>7}  {store} on {dir}{elsewhere}", line.state);
+        if let Some(trouble) = &line.trouble {
+            let _ = writeln!(text, "           {trouble}");
+        }
+    }
+    text
+}
+
+fn as_json(lines: &[Line]) -> String {
+    let list: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            serde_json::json!({
+                "store": line.mount.store.to_string_lossy(),
+                "mounted": line.mount.dir.to_string_lossy(),
+                "options": line.mount.options,
+                "state": line.state,
+                "namespace_of": line.elsewhere,
+                "pid": line.pid(),
+                "uid": line.daemon.map(|(_, uid)| uid),
+                "trouble": line.trouble,
+                "since": line.since.map(|at| at.as_secs_f64()),
+            })
+        })
+        .collect();
+    format!("{}\n", serde_json::Value::Array(list))
+}

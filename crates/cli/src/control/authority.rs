@@ -1,0 +1,116 @@
+//! Which right each request needs; what a right means for a user is the service's.
+//!
+//! The socket for users of the mount lets in every user of the machine; the one in the store's directory lets in its
+//! owner and root. Both come here.
+//!
+//! Thread safety: pure functions. Invariant: every request is named, so that a new one can't be forgotten.
+
+use kvfs_service::{Caller, Right, is_said_of};
+
+use super::protocol::{BranchRequest, Request, SnapshotRequest};
+use crate::error::Result;
+use kvfs_service::lines::QuotaRequest;
+
+/// Refuses what the caller may not ask.
+pub(crate) fn authorize(caller: &Caller, request: &Request) -> Result<()> {
+    Ok(kvfs_service::authorize(caller, right(caller, request))?)
+}
+
+fn right(caller: &Caller, request: &Request) -> Right {
+    match request {
+        // Priorities are looked at where a transaction begins, whichever way the caller has come.
+        Request::Begin(_)
+        | Request::Hello { .. }
+        | Request::Stats
+        | Request::Health
+        | Request::Commit { .. }
+        | Request::Abort { .. }
+        | Request::Mount { .. }
+        | Request::Transactions
+        | Request::Diff { .. }
+        | Request::Undo(_)
+        | Request::Locks { .. }
+        | Request::Snapshot(SnapshotRequest::List)
+        | Request::Quota(QuotaRequest::Report)
+        | Request::Branch(BranchRequest::List)
+        | Request::Sync => Right::Everyone,
+        // The view is mounted in the store's directory.
+        Request::View { .. } => Right::Master("use views in the store's directory"),
+        // A kernel side of the peer's making would be believed what it says of users and permissions.
+        Request::Attach { .. } => Right::Master("serve a mount of their own making"),
+        Request::Snapshot(_) => Right::Master("make, delete, compare, restore and send snapshots"),
+        Request::Quota(QuotaRequest::Get(owner)) => Right::Subject(is_said_of(caller, *owner)),
+        Request::Quota(QuotaRequest::ProjectTrees) => Right::Master("list the trees of projects"),
+        Request::Quota(_) => Right::Master("change quotas"),
+        Request::Branch(_) => Right::Master("work with branches"),
+        Request::Compression { .. } => Right::Master("see and change how keyspaces are stored"),
+        Request::Check => Right::Master("check the store"),
+        Request::Grow { .. } => Right::Master("make it larger"),
+        Request::Defrag(_) => Right::Master("defragment it"),
+        Request::Zones => Right::Master("see the zones of the store"),
+        Request::Leave { .. } | Request::AwaitClosed => Right::Master("unmount it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvfs_service::lines::{LimitChanges, QuotaOwner};
+
+    use super::*;
+    use crate::control::{Begin, DefragRequest, UndoRequest};
+
+    fn ask(uid: u32, request: &Request) -> bool {
+        authorize(&Caller::of_mount(uid, 1), request).is_ok()
+    }
+
+    fn begin(tied: bool, nice: i32) -> Request {
+        let request =
+            Begin { serializable: false, timeout: None, idle_max: None, nice, label: String::new(), tied };
+        Request::Begin(request)
+    }
+
+    #[test]
+    fn every_user_may_ask_for_own_things_and_no_more() {
+        let (id, none) = (
+            1,
+            LimitChanges {
+                bytes_soft: None,
+                bytes_hard: None,
+                inodes_soft: None,
+                inodes_hard: None,
+                grace_seconds: None,
+            },
+        );
+        let own = rustix::process::geteuid().as_raw();
+        let stranger = own + 1000;
+        let everyone = [
+            begin(true, 0),
+            begin(false, 0),
+            Request::Mount { id },
+            Request::Transactions,
+            Request::Undo(UndoRequest::List),
+            Request::Stats,
+            Request::Health,
+            Request::Sync,
+            Request::Snapshot(SnapshotRequest::List),
+            Request::Quota(QuotaRequest::Get(QuotaOwner::User(stranger))),
+        ];
+        let masters = [
+            Request::Attach { id },
+            Request::View { id },
+            Request::Check,
+            Request::Zones,
+            Request::Defrag(DefragRequest { rewrite: false, bytes_per_second: 0, dry_run: true }),
+            Request::Snapshot(SnapshotRequest::Delete { name: String::new() }),
+            Request::Quota(QuotaRequest::Get(QuotaOwner::User(own))),
+            Request::Quota(QuotaRequest::Set(QuotaOwner::User(stranger), none)),
+            Request::Branch(BranchRequest::Delete { name: String::new() }),
+            Request::Leave { abort_open: true, checkpoint_open: false },
+        ];
+        for request in everyone.iter().chain(&masters) {
+            assert!(ask(own, request) && ask(0, request), "{request:?}");
+        }
+        assert!(everyone.iter().all(|request| ask(stranger, request)));
+        assert!(!masters.iter().any(|request| ask(stranger, request)));
+    }
+}

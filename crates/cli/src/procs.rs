@@ -1,0 +1,123 @@
+//! Processes that keep a mount in use, and those that serve one.
+//!
+//! Thread safety: plain functions over `/proc`; what others do meanwhile may be missed. Invariant: no file system is
+//! asked anything, since the one that is meant may not answer.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::names;
+
+/// Processes that a message names.
+const SHOWN_MAX: usize = 10;
+
+/// A process that has something below a directory open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    /// Its name, as `ps` shows it.
+    pub(crate) command: String,
+    /// What it has there: `working directory`, `open file`, `mapped file`, …
+    pub(crate) what: &'static str,
+}
+
+/// The processes that use what is mounted on `dir`, as far as this process may look.
+pub(crate) fn users_of(dir: &Path) -> Vec<User> {
+    let own = std::process::id();
+    let mut users: Vec<User> = pids().filter(|&pid| pid != own).filter_map(|pid| user(pid, dir)).collect();
+    users.sort_by_key(|user| user.pid);
+    users
+}
+
+/// How a message names them; nothing: none was found.
+pub(crate) fn describe(users: &[User]) -> String {
+    let line = |user: &User| {
+        let User { pid, uid, command, what } = user;
+        format!("\n  pid {pid}  {command}  (user {}, {what})", names::user(*uid))
+    };
+    let more = users.len().saturating_sub(SHOWN_MAX);
+    let rest = if more == 0 { String::new() } else { format!("\n  … and {more} more") };
+    users.iter().take(SHOWN_MAX).map(line).chain([rest]).collect()
+}
+
+/// The ids of all processes.
+pub(crate) fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The name of a process.
+pub(crate) fn command(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// When a process began (since 1970).
+pub(crate) fn began(pid: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may have blanks and parentheses; the 22nd field of all.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    let boot = fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 = boot.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_secs(boot) + Duration::from_millis(ticks * 1000 / per_second))
+}
+
+fn user(pid: u32, dir: &Path) -> Option<User> {
+    let base = format!("/proc/{pid}");
+    let leads = |name: &str| fs::read_link(format!("{base}/{name}")).is_ok_and(|path| path.starts_with(dir));
+    let what = if leads("cwd") {
+        "working directory"
+    } else if leads("root") {
+        "root directory"
+    } else if leads("exe") {
+        "running program"
+    } else if has_open(&base, dir) {
+        "open file"
+    } else if has_mapped(&base, dir) {
+        "mapped file"
+    } else {
+        return None;
+    };
+    let uid = fs::metadata(&base).ok()?.uid();
+    Some(User { pid, uid, command: command(pid), what })
+}
+
+fn has_open(base: &str, dir: &Path) -> bool {
+    let entries = fs::read_dir(format!("{base}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path.starts_with(dir))
+}
+
+fn has_mapped(base: &str, dir: &Path) -> bool {
+    let maps = fs::read(format!("{base}/maps")).unwrap_or_default();
+    let dir = dir.as_os_str().as_bytes();
+    maps.split(|&byte| byte == b'\n').any(|line| {
+        let path = line.iter().position(|&byte| byte == b'/').map(|at| &line[at..]);
+        path.and_then(|path| path.strip_prefix(dir)).is_some_and(|rest| rest.starts_with(b"/"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_with_its_working_directory_below_is_found_and_has_begun() {
+        let dir = std::env::temp_dir().join(format!("cli-procs-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("makes a directory");
+        let dir = dir.canonicalize().expect("resolves");
+        let mut child =
+            std::process::Command::new("sleep").arg("100").current_dir(&dir).spawn().expect("starts");
+        let found = user(child.id(), &dir).expect("is found");
+        assert_eq!((found.pid, found.what), (child.id(), "working directory"));
+        assert!(describe(&[found]).contains("working directory"));
+        assert!(began(child.id()).is_some_and(|at| at > Duration::from_secs(1_000_000_000)));
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+        assert_eq!(user(std::process::id(), &dir), None);
+        fs::remove_dir(&dir).expect("cleans up");
+    }
+}

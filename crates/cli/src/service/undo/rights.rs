@@ -1,0 +1,130 @@
+//! Whether a user other than root and the store's owner may take back a transaction: only what that user could do by hand.
+//!
+//! The transaction was that user's, but rights may have been taken away since. So every file and directory that would be
+//! made, removed, moved or changed must belong to the user, now and in the state that comes back; every directory whose
+//! names would change must be writable, and the way to it open; keyspaces must be writable.
+//!
+//! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
+
+use kvfs_fs::{Attr, Caller, DiffKind, Difference, FileSystem, FsError, KnownNode, NodeId, settled};
+use kvfs_kv::KeyspaceOwner;
+
+use crate::error::{CliError, Code, Result};
+
+const SEARCH: u32 = 1;
+const WRITE: u32 = 2;
+
+/// The kernel's name of an access-control list.
+const ACL: &[u8] = b"system.posix_acl_access";
+
+/// Refuses what `peer` could not do to `now` to come to `then`, by way of `changes`.
+pub(super) fn check(
+    now: &FileSystem,
+    then: &FileSystem,
+    peer: &kvfs_service::Caller,
+    changes: &[Difference],
+) -> Result<()> {
+    for change in changes {
+        if change.file.is_none() {
+            check_key(now, peer, &change.place)?;
+            continue;
+        }
+        let moves = change.kind != DiffKind::Changed;
+        for path in std::iter::once(&change.place).chain(&change.from) {
+            let denied = || denied(path);
+            if !is_reachable(now, peer, path, moves)? {
+                return Err(denied());
+            }
+            for side in [now, then] {
+                if find(side, path)?.is_some_and(|attr| attr.uid != peer.uid) {
+                    return Err(denied());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn denied(place: &[u8]) -> CliError {
+    let place = String::from_utf8_lossy(place);
+    let message = format!(
+        "{place} is not yours, or not open to you any more, so only root and the store's owner may take this \
+         transaction back; nothing was done"
+    );
+    CliError::new(Code::Denied, message)
+}
+
+fn check_key(now: &FileSystem, peer: &kvfs_service::Caller, place: &[u8]) -> Result<()> {
+    let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
+    let name = std::str::from_utf8(name).map_err(|_| denied(place))?;
+    match now.keys().keyspace(name)? {
+        Some(entry) if allows(peer, &entry.owner, WRITE) => Ok(()),
+        _ => Err(denied(place)),
+    }
+}
+
+fn allows(peer: &kvfs_service::Caller, owner: &KeyspaceOwner, access: u32) -> bool {
+    let groups = if peer.is_of_group(owner.gid) { vec![owner.gid] } else { Vec::new() };
+    owner.allows(peer.uid, &groups, access)
+}
+
+fn parts(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether the directories above `path` can be passed, and, if `writes`, the last one be written to. One that is missing
+/// is among the changes itself.
+fn is_reachable(fs: &FileSystem, peer: &kvfs_service::Caller, path: &[u8], writes: bool) -> Result<bool> {
+    let names = parts(path);
+    let Some((_, directories)) = names.split_last() else { return Ok(true) };
+    let done = settled(|caller| {
+        let mut at = KnownNode::root(fs);
+        for depth in 0..=directories.len() {
+            let access = if depth == directories.len() && writes { SEARCH | WRITE } else { SEARCH };
+            if !permits(fs, caller, peer, at.node(), access)? {
+                return Ok(false);
+            }
+            let Some(name) = directories.get(depth) else { break };
+            match at.lookup(caller, name) {
+                Ok(known) => at = known,
+                Err(FsError::NotFound | FsError::NotDirectory) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    });
+    Ok(done?)
+}
+
+/// A list can take rights away that the mode shows, from all but the owner.
+fn permits(
+    fs: &FileSystem,
+    caller: &Caller,
+    peer: &kvfs_service::Caller,
+    node: NodeId,
+    access: u32,
+) -> Result<bool, FsError> {
+    let Attr { uid, gid, mode, .. } = fs.getattr(caller, node)?;
+    let has_list = || match fs.getxattr(caller, node, ACL) {
+        Ok(_) => Ok(true),
+        Err(FsError::NoAttribute) => Ok(false),
+        Err(error) => Err(error),
+    };
+    Ok(allows(peer, &KeyspaceOwner { uid, gid, mode }, access) && (uid == peer.uid || !has_list()?))
+}
+
+/// What is at a path, if anything is.
+fn find(fs: &FileSystem, path: &[u8]) -> Result<Option<Attr>> {
+    let done = settled(|caller| {
+        let mut at = KnownNode::root(fs);
+        for name in parts(path) {
+            match at.lookup(caller, name) {
+                Ok(known) => at = known,
+                Err(FsError::NotFound | FsError::NotDirectory) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        at.attr(caller).map(Some)
+    });
+    Ok(done?)
+}

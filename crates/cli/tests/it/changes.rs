@@ -1,0 +1,186 @@
+//! What differs, and what becomes of conflicts: comparisons, undo with obstacles, merges that prefer a side.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::world::{KVFS, World, can_mount, is_mounted, kvfs, run};
+
+const CONFLICT: i32 = 75;
+const BUILT_ON: i32 = 10;
+
+/// A command on the mount `dir`.
+#[track_caller]
+fn on(dir: &str, words: &[&str]) -> crate::world::Run {
+    run(Command::new(KVFS).args(words).current_dir(dir))
+}
+
+/// Runs `script` in a transaction on the mount and gives the transaction's number.
+#[track_caller]
+fn txn(dir: &str, script: &str) -> u64 {
+    on(dir, &["txn", "run", "--", "sh", "-ec", script]).ok();
+    let list: Value = serde_json::from_str(&on(dir, &["txn", "list", "--committed", "--json"]).ok()).unwrap();
+    list.as_array().unwrap().last().unwrap()["id"].as_u64().unwrap()
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| error.kind().to_string())
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn merge_that_conflicts_leaves_the_branch_mounted_and_prefer_decides() {
+    if !can_mount("merge_that_conflicts_leaves_the_branch_mounted_and_prefer_decides") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    let at = world.dir("branch");
+    let file = |root: &str, name: &str| format!("{root}/{name}");
+    for name in ["f", "g", "h"] {
+        fs::write(file(&dir, name), "old").unwrap();
+    }
+    on(&dir, &["branch", "create", "try"]).ok();
+    on(&dir, &["branch", "mount", "try", &at]).ok();
+    for name in ["f", "g", "h"] {
+        fs::write(file(&at, name), "branch").unwrap();
+    }
+    fs::write(file(&at, "only"), "branch").unwrap();
+    let id = txn(&dir, "echo txn >f");
+    fs::write(file(&dir, "g"), "main").unwrap();
+    fs::write(file(&dir, "h"), "main").unwrap();
+    on(&dir, &["kv", "put", "tags", "a", "1"]).ok();
+
+    let refused = on(&dir, &["branch", "merge", "try"]);
+    refused.fails(
+        CONFLICT,
+        &["/f was changed", &format!("transaction {id} (sh -ec"), "pid ", "uid 0", "--prefer"],
+    );
+    assert!(is_mounted(&at), "the branch stays mounted");
+    assert_eq!((text(&file(&at, "f")), text(&file(&dir, "f"))), ("branch".to_owned(), "txn\n".to_owned()));
+    // In part: what is left is named, and nothing happens.
+    on(&dir, &["branch", "merge", "try", "--prefer", "main", "/f", "g"]).fails(CONFLICT, &["/h was changed"]);
+    assert!(is_mounted(&at) && text(&file(&dir, "g")) == "main");
+    on(&dir, &["branch", "merge", "try", "--prefer", "sideways"]).fails(2, &["sideways"]);
+    on(&dir, &["branch", "merge", "try", "--prefer", "branch", "--prefer", "main", "/g", &file(&dir, "h")])
+        .ok();
+    assert!(!is_mounted(&at));
+    let found = ["f", "g", "h", "only"].map(|name| text(&file(&dir, name)));
+    assert_eq!(found, ["branch", "main", "main", "branch"]);
+    assert_eq!(on(&dir, &["branch", "list", "--json"]).ok().trim(), "[]");
+    on(&dir, &["check", "."]).ok();
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn undo_with_obstacles_takes_paths_skips_and_forces() {
+    if !can_mount("undo_with_obstacles_takes_paths_skips_and_forces") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    for name in ["a", "b", "c"] {
+        fs::write(format!("{dir}/{name}"), "old").unwrap();
+    }
+    on(&dir, &["kv", "put", "tags", "one", "old"]).ok();
+    let script = format!(
+        "for f in a b c; do printf new >$f; done; mkdir made; echo x >made/x; {KVFS} kv put tags one new"
+    );
+    let id = txn(&dir, &script);
+    let number = id.to_string();
+    let later = txn(&dir, "printf later >b");
+    on(&dir, &["kv", "put", "tags", "one", "later"]).ok();
+    fs::write(format!("{dir}/made/other"), "others").unwrap();
+
+    let refused = on(&dir, &["txn", "undo", &number]);
+    refused.fails(
+        BUILT_ON,
+        &[
+            "/b",
+            &format!("transaction {later}: sh -ec"),
+            "user root",
+            "key tags/one",
+            "outside of any",
+            "--skip PATH",
+        ],
+    );
+    on(&dir, &["txn", "undo", &number, "/a", "--dry-run"]).ok();
+    on(&dir, &["txn", "undo", &number, "/a"]).ok();
+    let state = || ["a", "b", "c", "made/x", "made/other"].map(|name| text(&format!("{dir}/{name}")));
+    assert_eq!(state(), ["old", "later", "new", "x\n", "others"]);
+    on(&dir, &["txn", "undo", &number, "--skip", "/made", "--skip", "/b"]).fails(BUILT_ON, &["key tags/one"]);
+    on(&dir, &["txn", "undo", &number, "--skip", "made", "--skip", "b", "--skip", "kv:tags"]).ok();
+    assert_eq!(state(), ["old", "later", "old", "x\n", "others"]);
+    on(&dir, &["txn", "undo", &number, "--force", "kv:tags/one", "/made"]).ok();
+    assert_eq!(state()[3..], ["entity not found".to_owned(), "entity not found".to_owned()]);
+    assert_eq!(on(&dir, &["kv", "get", "tags", "one"]).ok(), "old");
+    assert_eq!(state()[1], "later");
+    on(&dir, &["txn", "undo", &number, "--force"]).ok();
+    assert_eq!(state()[..3], ["old", "old", "old"].map(str::to_owned));
+    on(&dir, &["check", "."]).ok();
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn diff_shows_mode_owner_size_target_and_values_before_and_after() {
+    if !can_mount("diff_shows_mode_owner_size_target_and_values_before_and_after") {
+        return;
+    }
+    let world = World::new();
+    let (_store, dir) = world.mounted();
+    fs::create_dir(format!("{dir}/d")).unwrap();
+    fs::write(format!("{dir}/d/f"), "old").unwrap();
+    fs::set_permissions(format!("{dir}/d/f"), fs::Permissions::from_mode(0o644)).unwrap();
+    symlink("old-target", format!("{dir}/link")).unwrap();
+    on(&dir, &["kv", "put", "tags", "song", "old"]).ok();
+    on(&dir, &["snapshot", "create", "then"]).ok();
+    on(&dir, &["branch", "create", "try"]).ok();
+    let id = on(&dir, &["txn", "begin"]).ok().lines().next().unwrap().to_owned();
+    let script = format!(
+        "echo longer >d/f; chmod 600 d/f; chown 12345:54321 d/f; ln -sfn new-target link; {KVFS} kv put tags song newer"
+    );
+    on(&dir, &["txn", "join", &id, "--", "sh", "-ec", &script]).ok();
+    let at = world.dir("branch");
+    on(&dir, &["branch", "mount", "try", &at]).ok();
+    let branches: Value = serde_json::from_str(&on(&dir, &["branch", "list", "--json"]).ok()).unwrap();
+    let in_branch = branches[0]["transaction"].to_string();
+    run(Command::new("sh").args(["-ec", &script]).current_dir(&at).env("KVFS_TXN", in_branch)).ok();
+
+    let check = |words: &[&str], last: &[&str]| {
+        let with = |more: &[&str]| on(&dir, &[words, more, last].concat()).ok();
+        let shown = with(&[]);
+        let want = [
+            "~ /d/f  3 B → 7 B, mode 0644 → 0600, owner root:root → 12345:54321",
+            "~ /link  \"old-target\" → \"new-target\"",
+            "~ key tags/song  3 B → 5 B, \"old\" → \"newer\"",
+        ];
+        assert_eq!(shown.lines().collect::<Vec<_>>(), want, "{words:?}");
+        let json = lines(&with(&["--json"]));
+        let file = &json[0];
+        assert_eq!((&file["before"]["mode"], &file["after"]["mode"]), (&"0644".into(), &"0600".into()));
+        assert_eq!((&file["before"]["uid"], &file["after"]["uid"]), (&0.into(), &12345.into()));
+        assert_eq!((&file["before"]["bytes"], &file["after"]["bytes"]), (&3.into(), &7.into()));
+        assert_eq!(
+            (&json[1]["before"]["target"], &json[1]["after"]["target"]),
+            (&"old-target".into(), &"new-target".into())
+        );
+        assert_eq!(
+            (&json[2]["before"]["value"], &json[2]["after"]["value"]),
+            (&"old".into(), &"newer".into())
+        );
+    };
+    check(&["txn", "diff", &id], &[]);
+    check(&["branch", "diff", "try"], &[]);
+    assert_eq!(on(&dir, &["txn", "diff", &id, "/d", "kv:other"]).ok().lines().count(), 1);
+    assert_eq!(on(&dir, &["branch", "diff", "try", "kv:tags/so"]).ok().lines().count(), 1);
+    on(&dir, &["txn", "commit", &id]).ok();
+    check(&["snapshot", "diff", "then"], &[]);
+    let part = on(&dir, &["snapshot", "diff", "then", "--", &format!("{dir}/d")]).ok();
+    assert_eq!(part.lines().count(), 1, "{part}");
+    kvfs(&["umount", &dir]).ok();
+}

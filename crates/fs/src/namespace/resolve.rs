@@ -1,0 +1,189 @@
+//! Rows become nodes.
+
+use bytes::Bytes;
+use kvfs_store::{Read, Store};
+
+use crate::node::{DirectoryPart, Intern, Location, NodeTable, Pin};
+use crate::schema::{Keyspaces, Placement, Row};
+use crate::view::Origin;
+use crate::{FileSystem, FileType, FsError, Result};
+
+/// How often a reference to a row that isn't there is read again before it counts as damage; the other
+/// explanation is that another operation removed both meanwhile.
+const DANGLING_TRIES: u32 = 16;
+
+/// Finds the nodes of a view by their rows, and enters those that the table lacks. Takes no names.
+pub(crate) struct Resolver<'v> {
+    store: &'v dyn Store,
+    origin: &'v Origin,
+    read: &'v dyn Read,
+    keyspaces: Keyspaces,
+    nodes: &'v NodeTable,
+}
+
+impl FileSystem {
+    /// What finds this view's nodes.
+    pub(crate) fn resolver(&self) -> Resolver<'_> {
+        Resolver {
+            store: &*self.store,
+            origin: &self.origin,
+            read: self.read_view(),
+            keyspaces: self.keyspaces,
+            nodes: &self.nodes,
+        }
+    }
+}
+
+impl<'v> Resolver<'v> {
+    /// A node that has a row of its own (a directory, a file with several names) by its number alone. What is above a
+    /// directory stands in that row.
+    pub(crate) fn by_own_row(&self, inode: u64) -> Result<Pin<'v>> {
+        let placement = Placement::own_subtree(inode);
+        let key = placement.own_key();
+        loop {
+            if let Some(known) = self.nodes.get(inode) {
+                return Ok(known);
+            }
+            let epoch = self.nodes.epoch();
+            let bytes = self.read.get(self.keyspaces.meta, &key)?.ok_or(FsError::NotFound)?;
+            let (header, content) = Row::decode_own(inode, &bytes)?;
+            let changed_at = self.origin.position(self.store);
+            let intern = if header.kind == FileType::Directory {
+                let directory = Some(Box::new(DirectoryPart::new(placement.clone())));
+                Intern { header, location: &|| Location::Unnamed, directory, content: &[], changed_at }
+            } else {
+                Intern { header, location: &|| Location::Own, directory: None, content, changed_at }
+            };
+            if let Some(pin) = self.nodes.intern(intern, Some(epoch)) {
+                return Ok(pin);
+            }
+        }
+    }
+
+    /// The node under `name`.
+    pub(crate) fn resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'v>> {
+        self.resolve_row(parent, name).map(|(node, _)| node)
+    }
+
+    /// The node under `name`, and the dentry row that led to it.
+    pub(crate) fn resolve_row(&self, parent: &Pin<'_>, name: &[u8]) -> Result<(Pin<'v>, Bytes)> {
+        let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let key = directory.placement.key(name);
+        loop {
+            let epoch = self.nodes.epoch();
+            let Some(bytes) = self.read.get(self.keyspaces.meta, &key)? else {
+                return Err(FsError::NotFound);
+            };
+            let row = Row::decode(&key, &bytes)?;
+            let Some(node) = self.intern_row(parent, name, row, epoch)? else { continue };
+            if !node.is_orphan() {
+                return Ok((node, bytes));
+            }
+        }
+    }
+
+    /// The node of a dentry row that was read after `epoch`. `None`: the row may be out of date, read again.
+    pub(crate) fn intern_row(
+        &self,
+        parent: &Pin<'_>,
+        name: &[u8],
+        row: Row<'_>,
+        epoch: u64,
+    ) -> Result<Option<Pin<'v>>> {
+        if let Some(known) = self.nodes.get(row.inode()) {
+            if known.is_unnamed() {
+                known.name(parent.entry(name), epoch);
+            }
+            return Ok(Some(known));
+        }
+        match row {
+            Row::Inode(header, content) => {
+                let intern = Intern {
+                    header,
+                    location: &|| parent.entry(name),
+                    directory: None,
+                    content,
+                    changed_at: self.origin.position(self.store),
+                };
+                Ok(self.nodes.intern(intern, Some(epoch)))
+            }
+            Row::Directory { inode, placement } => {
+                self.intern_directory(parent, name, inode, placement, epoch)
+            }
+            Row::Link { inode, .. } => self.intern_linked(parent, name, inode, epoch),
+        }
+    }
+
+    fn intern_directory(
+        &self,
+        parent: &Pin<'_>,
+        name: &[u8],
+        inode: u64,
+        placement: Placement,
+        epoch: u64,
+    ) -> Result<Option<Pin<'v>>> {
+        let Some(bytes) = self.own_row(parent, name, inode, &placement)? else { return Ok(None) };
+        let (header, _) = Row::decode_own(inode, &bytes)?;
+        let intern = Intern {
+            header,
+            location: &|| parent.entry(name),
+            directory: Some(Box::new(DirectoryPart::new(placement))),
+            content: &[],
+            changed_at: self.origin.position(self.store),
+        };
+        Ok(self.nodes.intern(intern, Some(epoch)))
+    }
+
+    fn intern_linked(
+        &self,
+        parent: &Pin<'_>,
+        name: &[u8],
+        inode: u64,
+        epoch: u64,
+    ) -> Result<Option<Pin<'v>>> {
+        let placement = Placement::own_subtree(inode);
+        let Some(bytes) = self.own_row(parent, name, inode, &placement)? else { return Ok(None) };
+        let (header, content) = Row::decode_own(inode, &bytes)?;
+        let location = || Location::Own;
+        let intern = Intern {
+            header,
+            location: &location,
+            directory: None,
+            content,
+            changed_at: self.origin.position(self.store),
+        };
+        Ok(self.nodes.intern(intern, Some(epoch)))
+    }
+
+    /// The own row that a dentry row refers to; `None` when the dentry was changed meanwhile.
+    fn own_row(
+        &self,
+        parent: &Pin<'_>,
+        name: &[u8],
+        inode: u64,
+        placement: &Placement,
+    ) -> Result<Option<Bytes>> {
+        let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let (dentry_key, own_key) = (directory.placement.key(name), placement.own_key());
+        for _ in 0..DANGLING_TRIES {
+            if let Some(bytes) = self.read.get(self.keyspaces.meta, &own_key)? {
+                return Ok(Some(bytes));
+            }
+            let dentry = self.read.get(self.keyspaces.meta, &dentry_key)?;
+            let still_refers = match &dentry {
+                Some(bytes) => {
+                    let row = Row::decode(&dentry_key, bytes)?;
+                    row.inode() == inode && !matches!(row, Row::Inode(..))
+                }
+                None => false,
+            };
+            if !still_refers {
+                return Ok(None);
+            }
+        }
+        Err(FsError::corrupt(
+            format!("entry {} of directory inode {}", name.escape_ascii(), parent.inode),
+            format!("it refers to inode {inode}, which has no row"),
+        ))
+    }
+}

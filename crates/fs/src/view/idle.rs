@@ -1,0 +1,133 @@
+//! Transactions without operations: on a full store they give way.
+//!
+//! An open transaction pins the state that it began with, and keeps what it has written. The one that has been idle for
+//! longest is worth less than writes that would be refused, as what undo keeps is.
+//!
+//! Thread safety: as [`FileSystem`]. The list is locked for moments, alone; no view is dropped under it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use kvfs_store::TxnId;
+use kvfs_txn::{Doom, DoomReason, Rival};
+use parking_lot::Mutex;
+
+use crate::{Caller, FileSystem, FsError};
+
+/// A transaction whose newest operation is younger than this is at work.
+const IDLE_MIN: Duration = Duration::from_secs(30);
+
+/// How often an operation is tried again after space was made for it.
+const SPACE_TRIES_MAX: usize = 16;
+
+/// Failures of operations, of which some are errors of the file system.
+pub trait AsFsError {
+    /// The error, if it is one of the file system.
+    fn as_fs_error(&self) -> Option<&FsError>;
+}
+
+impl AsFsError for FsError {
+    fn as_fs_error(&self) -> Option<&FsError> {
+        Some(self)
+    }
+}
+
+/// The views of open transactions.
+#[derive(Default)]
+pub(crate) struct OpenViews {
+    views: Mutex<BTreeMap<TxnId, Weak<FileSystem>>>,
+    /// Of `views`, for every operation of the main line: it must not take the lock.
+    count: AtomicUsize,
+}
+
+impl OpenViews {
+    pub(super) fn insert(&self, id: TxnId, view: &Arc<FileSystem>) {
+        let mut views = self.views.lock();
+        views.insert(id, Arc::downgrade(view));
+        self.count.store(views.len(), Ordering::Release);
+    }
+
+    /// Called when the view is dropped.
+    pub(super) fn remove(&self, id: TxnId) {
+        let mut views = self.views.lock();
+        views.remove(&id);
+        self.count.store(views.len(), Ordering::Release);
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    fn all(&self) -> Vec<Arc<FileSystem>> {
+        self.views.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl FileSystem {
+    /// Asked when an operation of process `pid` (0: unknown) has failed with `error`. True: it was for want of
+    /// space, and some was made, so the operation may succeed now. Orphans go first, then those half of the idle
+    /// transactions that have been idle for longest. May block, and works on a full store.
+    fn make_space(&self, error: &FsError, pid: u32) -> bool {
+        match error {
+            FsError::NoSpace => self.reap_for_space() || self.end_idle_transactions(pid),
+            FsError::QuotaExceeded | FsError::ProjectFull => self.reap_for_space(),
+            _ => false,
+        }
+    }
+
+    /// Runs `operation`; again while space that it lacks is made.
+    ///
+    /// # Errors
+    /// Those of `operation`.
+    pub fn with_space<T, E>(&self, caller: &Caller, operation: impl Fn() -> Result<T, E>) -> Result<T, E>
+    where
+        E: AsFsError,
+    {
+        for _ in 0..SPACE_TRIES_MAX {
+            match operation() {
+                Err(error) if error.as_fs_error().is_some_and(|error| self.make_space(error, caller.pid)) => {
+                }
+                done => return done,
+            }
+        }
+        operation()
+    }
+
+    fn end_idle_transactions(&self, pid: u32) -> bool {
+        let own = self.txn_id();
+        let mut idle: Vec<(Duration, Arc<Self>)> = Vec::new();
+        for view in self.shared.open.all() {
+            let locks = view.txn_view().filter(|_| view.txn_id() != own).and_then(|view| view.locks.as_ref());
+            let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
+            if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
+                idle.push((time, view));
+            }
+        }
+        idle.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        let count = idle.len().div_ceil(2);
+        let ended = idle.iter().take(count).filter(|(time, view)| view.end_for_space(*time, pid)).count();
+        ended > 0
+    }
+
+    /// Ends the transaction of this view, which has been idle for so long, unless it is being committed.
+    fn end_for_space(&self, idle: Duration, pid: u32) -> bool {
+        let Some((id, locks)) = self.txn_id().zip(self.txn_view().and_then(|view| view.locks.as_ref()))
+        else {
+            return false;
+        };
+        let rival = Some(Rival::Main { pid });
+        if !locks.doom(Doom {
+            rival,
+            ..Doom::new(DoomReason::Space { idle_s: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX) })
+        }) {
+            return false;
+        }
+        self.abort();
+        let owner = &locks.traits().owner;
+        tracing::warn!(%id, %owner, idle_s = idle.as_secs(), pid, "the store is full: idle transaction ended");
+        true
+    }
+}

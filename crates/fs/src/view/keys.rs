@@ -1,0 +1,86 @@
+//! Users' keys in a view: what [`kvfs_kv`] needs of one.
+
+use std::sync::Arc;
+
+use kvfs_kv::{Keys, KeyspaceTable, Records, View, ViewKind};
+use kvfs_store::{Batch, Position, Read, Store};
+use kvfs_txn::Want;
+
+use super::Origin;
+use crate::quota::QUOTA_KEYSPACE;
+use crate::schema::{KEYSPACES, Keyspaces, keyspace_records};
+use crate::{Caller, FileSystem, FsError, Result};
+
+/// Keyspaces that are the file system's own.
+pub(crate) const RESERVED: [&str; 5] =
+    [KEYSPACES[0], KEYSPACES[1], KEYSPACES[2], KEYSPACES[3], QUOTA_KEYSPACE];
+
+/// The users' keyspaces beside a file system: the records of their owners lie in `meta`, see `schema`.
+pub(crate) fn keyspace_table(store: &Arc<dyn Store>, keyspaces: &Keyspaces) -> KeyspaceTable {
+    let records = Records { keyspace: keyspaces.meta, prefix: keyspace_records(), reserved: &RESERVED };
+    KeyspaceTable::new(Arc::clone(store), records)
+}
+
+impl FileSystem {
+    /// The users' keyspaces and their keys, as this view sees them.
+    pub fn keys(&self) -> Keys<'_, Self> {
+        Keys::new(self)
+    }
+}
+
+impl View for FileSystem {
+    type Error = FsError;
+    type Caller = Caller;
+
+    fn keyspace_table(&self) -> &KeyspaceTable {
+        &self.shared.keyspaces
+    }
+
+    fn kind(&self) -> ViewKind {
+        match self.origin {
+            Origin::Main => ViewKind::Main,
+            Origin::Txn(_) => ViewKind::Txn,
+            Origin::Snapshot(_) => ViewKind::Snapshot,
+        }
+    }
+
+    fn reads(&self) -> &dyn Read {
+        self.read_view()
+    }
+
+    fn locks_reads(&self) -> bool {
+        Self::locks_reads(self)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        Self::check_writable(self)
+    }
+
+    fn read_locked<T>(
+        &self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        read: impl FnOnce(&dyn Read) -> Result<T>,
+    ) -> Result<T> {
+        self.lock_read(caller, wants)?;
+        self.check_alive()?;
+        let value = read(self.read_view())?;
+        self.confirm_read()?;
+        Ok(value)
+    }
+
+    fn write_locked<T>(
+        &self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        stage: impl Fn(&dyn Read, &mut Batch) -> Result<T>,
+    ) -> Result<(Position, T)> {
+        Self::check_writable(self)?;
+        self.with_space(caller, || {
+            let _held = self.latch(caller, wants)?;
+            let mut batch = Batch::new();
+            let staged = stage(self.read_view(), &mut batch)?;
+            Ok((self.apply(batch)?, staged))
+        })
+    }
+}

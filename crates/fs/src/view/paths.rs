@@ -1,0 +1,158 @@
+//! Where directories are on one side of a comparison, and paths made of that.
+//!
+//! Thread safety: plain values. Invariants: of each directory its parent and name are kept, not its path, so memory does not
+//! depend on how deep a tree is, and has a bound: above it everything is learned anew, and of a directory with more
+//! subdirectories than fit the others are told by number. A circle is an error.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
+
+use bytes::Bytes;
+
+use super::compare::Place;
+use crate::dir::Ascent;
+use crate::schema::{Placement, ROOT_INODE, Row};
+use crate::{FileSystem, FileType, Result};
+
+/// Memory of what was learned, and of what was found by the way (bytes, about).
+const PLACES_BYTES_MAX: usize = 8 << 20;
+
+/// What a directory takes beside its name.
+const PLACE_BYTES: usize = 96;
+
+/// Longest path that is told from the root on (bytes, about): system calls take a quarter of it.
+const PATH_LEN_MAX: usize = 16 << 10;
+
+/// Where something is.
+enum Above {
+    /// In this directory, under this name.
+    In(u64, Bytes),
+    /// A file with several names: one of them.
+    Path(Vec<u8>),
+    Unknown,
+}
+
+/// What was learned.
+#[derive(Default)]
+struct Places {
+    above: HashMap<u64, Above>,
+    bytes: usize,
+}
+
+impl Places {
+    /// Path of a name; with the empty name, of the directory itself. Where the way to the root is not known, or longer than
+    /// a reader takes in, it begins with a number. O(its length).
+    fn path(&self, (directory, name): &Place) -> Vec<u8> {
+        let (mut names, mut bytes, mut at) = (Vec::new(), 0, *directory);
+        let mut path = loop {
+            match self.above.get(&at) {
+                _ if at == ROOT_INODE => break Vec::new(),
+                Some(Above::In(parent, name)) if bytes <= PATH_LEN_MAX => {
+                    bytes += name.len() + 1;
+                    names.push(name);
+                    at = *parent;
+                }
+                Some(Above::Path(path)) => break path.clone(),
+                _ => break format!("(inode {at})").into_bytes(),
+            }
+        };
+        for name in names.into_iter().rev().chain(Some(name).filter(|name| !name.is_empty())) {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() { b"/".to_vec() } else { path }
+    }
+}
+
+/// Paths on one side.
+pub(crate) struct Paths<F> {
+    fs: F,
+    places: Places,
+    /// Directories whose subdirectories were listed.
+    listed: HashSet<u64>,
+    /// Names of subdirectories that were listed and not asked for yet.
+    found: HashMap<u64, Bytes>,
+    found_bytes: usize,
+}
+
+impl<F: Deref<Target = FileSystem>> Paths<F> {
+    pub(crate) fn new(fs: F) -> Self {
+        let (places, listed, found) = (Places::default(), HashSet::new(), HashMap::new());
+        Self { fs, places, listed, found, found_bytes: 0 }
+    }
+
+    /// See [`Places::path`].
+    ///
+    /// # Errors
+    /// As [`Self::learn`].
+    pub(crate) fn path(&mut self, place: &Place) -> Result<Vec<u8>> {
+        self.learn(place.0)?;
+        Ok(self.places.path(place))
+    }
+
+    /// Learns where the directory is, and all above it. O(directories above that are not known), and O(n) in the entries
+    /// of each, once.
+    ///
+    /// # Errors
+    /// Store errors; `Corrupt` where a directory is inside of itself.
+    fn learn(&mut self, directory: u64) -> Result<()> {
+        if self.places.bytes > PLACES_BYTES_MAX || self.found_bytes > PLACES_BYTES_MAX {
+            self.places = Places::default();
+            (self.listed, self.found, self.found_bytes) = (HashSet::new(), HashMap::new(), 0);
+        }
+        let (mut at, mut ascent, mut levels) = (directory, Ascent::default(), 0);
+        // Of those further above no path is told.
+        while at != ROOT_INODE && !self.places.above.contains_key(&at) && levels <= PATH_LEN_MAX / 2 {
+            ascent.step(at)?;
+            levels += 1;
+            let above = self.look(at)?;
+            let (parent, bytes) = match &above {
+                Above::In(parent, name) => (*parent, name.len()),
+                Above::Path(path) => (ROOT_INODE, path.len()),
+                Above::Unknown => (ROOT_INODE, 0),
+            };
+            self.places.bytes += PLACE_BYTES + bytes;
+            self.places.above.insert(at, above);
+            at = parent;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, inode: u64) -> Result<Above> {
+        let (meta, read) = (self.fs.keyspaces.meta, self.fs.read_view());
+        let Some(bytes) = read.get(meta, &Placement::own_subtree(inode).own_key())? else {
+            return Ok(Above::Unknown);
+        };
+        let (header, _) = Row::decode_own(inode, &bytes)?;
+        if header.kind != FileType::Directory {
+            // Its names are anywhere; the main line may know one.
+            return Ok(self.fs.path_of(inode).map_or(Above::Unknown, |path| Above::Path(path.into_bytes())));
+        }
+        self.list(header.parent)?;
+        let Some(name) = self.found.remove(&inode) else { return Ok(Above::Unknown) };
+        self.found_bytes = self.found_bytes.saturating_sub(PLACE_BYTES + name.len());
+        Ok(Above::In(header.parent, name))
+    }
+
+    /// Notes the names of all subdirectories that fit, once.
+    fn list(&mut self, parent: u64) -> Result<()> {
+        if !self.listed.insert(parent) {
+            return Ok(());
+        }
+        let (meta, read) = (self.fs.keyspaces.meta, self.fs.read_view());
+        let placement = Placement::own_subtree(parent);
+        let mut entries = read.cursor(meta, placement.entries_after(b""))?;
+        entries.next()?;
+        while let Some((key, bytes)) = entries.entry() {
+            if let Row::Directory { inode, .. } = Row::decode(key, bytes)?
+                && self.found_bytes <= 2 * PLACES_BYTES_MAX
+            {
+                let name = Bytes::copy_from_slice(&key[placement.prefix_len()..]);
+                self.found_bytes += PLACE_BYTES + name.len();
+                self.found.insert(inode, name);
+            }
+            entries.next()?;
+        }
+        Ok(())
+    }
+}

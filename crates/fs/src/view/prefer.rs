@@ -1,0 +1,68 @@
+//! Merging a branch where one side is preferred: what the merge as such refuses.
+//!
+//! Purpose: the records of a branch fit the main line only where nothing has changed there. Where something has, the
+//! branch's changes are done once more, by operations, on the main line of now: the branch and its snapshot are the
+//! two states of an undo ([`super::undo`]), the other way round. So names, links and counters stay right whatever
+//! has changed. Content of what is done again is copied, and files that are made again have other inode numbers.
+//!
+//! Thread safety: as [`FileSystem`]; for threads that may block. Invariant: the branch is as it was; after the
+//! commit the caller deletes it.
+
+use std::sync::Arc;
+
+use kvfs_store::Isolation;
+use kvfs_txn::{Owner, Rival};
+
+use super::compare::Sides;
+use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside};
+use super::undo::{Obstacle, Selection, TakenBack, owner_of_note};
+use super::{BeginOptions, DiffKind};
+use crate::{FileSystem, FsError, Result};
+
+impl FileSystem {
+    /// A transaction of `owner` that does what the branch has changed on the main line of now. `selection` says what
+    /// becomes of conflicts (`force`: the branch's side stays, `keep`: the main line's). Commit the view like that of
+    /// every transaction, and then delete the branch. O(what the branch and the main line have changed).
+    ///
+    /// # Errors
+    /// [`FsError::MergeRefused`] with the conflicts that are left; as [`FileSystem::open_branch`] and
+    /// [`FileSystem::restore`].
+    pub fn begin_merge_preferring(
+        self: &Arc<Self>,
+        name: &str,
+        owner: Owner,
+        selection: &Selection,
+    ) -> Result<Arc<Self>> {
+        let branch = self.resume_branch(name, |_, _| None)?;
+        let Some(view) = branch.txn_view() else { return Err(FsError::Invalid("not a branch")) };
+        let base = self.view_of(view.txn.base()?)?;
+        let merging = self.begin(&BeginOptions {
+            isolation: Isolation::Snapshot,
+            priority: 0,
+            timeout: None,
+            idle_max: None,
+            lock_wait_max: Some(LOCK_WAIT_MAX),
+            owner,
+        })?;
+        let sides = Sides { before: &branch, after: &base };
+        match merging.apply_reversed(sides, selection)? {
+            TakenBack::Done(_) => Ok(merging),
+            TakenBack::Refused(obstacles) => {
+                let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;
+                let conflicts = obstacles.iter().take(CONFLICTS_MAX).map(describe).collect();
+                Err(FsError::MergeRefused { conflicts, more })
+            }
+        }
+    }
+}
+
+fn describe(obstacle: &Obstacle) -> String {
+    let Obstacle { what, by } = obstacle;
+    let place = String::from_utf8_lossy(&what.place);
+    let place = if what.file.is_none() { format!("key {place}") } else { place.into_owned() };
+    if what.kind == DiffKind::Renamed {
+        return format!("{place} would be inside of itself, as directories were moved outside");
+    }
+    let by = by.as_ref().map(|point| Rival::Txn { id: point.txn, owner: owner_of_note(&point.note) });
+    changed_outside(&place, by)
+}

@@ -1,0 +1,321 @@
+//! What becomes of obstacles: overwritten by force, left as they are, or told.
+//!
+//! Thread safety: belongs to one search. Invariant: only files and keys of the selection's user are overwritten or
+//! come back by force, so that force gives no right that its user has not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use super::super::compare::{Place, key_of};
+use super::super::restore::{NameChange, Plan, Target};
+use super::obstacles::{Cause, Found, Search, settled_key};
+use super::selection::closest;
+use crate::schema::{Placement, ROOT_INODE, Row};
+use crate::{FileSystem, FileType, Result};
+
+impl Search<'_> {
+    /// Applies what the selection says of obstacles. Returns whether the plan has changed: then look again.
+    pub(super) fn resolve(&mut self, plan: &mut Plan) -> Result<bool> {
+        let mut has_changed = false;
+        for (path, found) in std::mem::take(&mut self.found) {
+            let is_key = found.cause == Cause::Key;
+            let keep = closest(&self.selection.keep, &path, is_key);
+            let force = closest(&self.selection.force, &path, is_key);
+            let is_settled = if keep.is_some() && keep >= force {
+                self.keep(plan, &found);
+                true
+            } else {
+                force.is_some() && self.force(plan, &found)?
+            };
+            if is_settled {
+                has_changed = true;
+                self.settled.insert(settled_key(&path, &found.cause));
+            } else {
+                self.found.insert(path, found);
+            }
+        }
+        Ok(has_changed)
+    }
+
+    /// Takes out of the plan what meets the obstacle.
+    fn keep(&mut self, plan: &mut Plan, found: &Found) {
+        let of_inode = |inode: u64| {
+            move |change: &NameChange| {
+                [change.then, change.now].into_iter().flatten().any(|target| target.inode == inode)
+            }
+        };
+        match &found.cause {
+            Cause::Name(place) => self.leave_where(plan, |change| change.place == *place),
+            Cause::Made(place) => self.leave_where(plan, of_inode(place.0)),
+            &Cause::Inode(inode, _)
+            | &Cause::Gone(inode, _)
+            | &Cause::Links(inode)
+            | &Cause::Cycle(inode) => {
+                plan.touched.remove(&inode);
+                plan.directories.remove(&inode);
+                self.leave_where(plan, of_inode(inode));
+            }
+            Cause::Directory(directory) => drop(plan.directories.remove(directory)),
+            Cause::NoDirectory(directory) => {
+                plan.directories.remove(directory);
+                self.leave_where(plan, |change| change.place.0 == *directory);
+            }
+            Cause::Key => drop(self.alone.kept_keys.insert(found.record.clone())),
+        }
+    }
+
+    fn leave_where(&mut self, plan: &mut Plan, is_meant: impl Fn(&NameChange) -> bool) {
+        let seeds = plan.names.iter().enumerate().filter(|(_, change)| is_meant(change));
+        let seeds = seeds.map(|(at, _)| at).collect();
+        self.leave(plan, seeds);
+    }
+
+    /// Makes the plan overwrite what is in the way. False: that is not possible, or not for this user.
+    fn force(&mut self, plan: &mut Plan, found: &Found) -> Result<bool> {
+        match &found.cause {
+            Cause::Name(place) => {
+                if !self.may_replace(place)? {
+                    return Ok(false);
+                }
+                self.turn(plan, place)?;
+            }
+            Cause::Made(place) => {
+                if !self.may_replace(place)? {
+                    return Ok(false);
+                }
+                // What goes with a directory above is in the plan already.
+                if !place.1.is_empty() && plan.names.iter().all(|change| change.place != *place) {
+                    let now = target_at(self.view(), place)?;
+                    plan.names.push(NameChange { place: place.clone(), then: None, now });
+                    self.empty_too(plan, now)?;
+                }
+            }
+            Cause::Inode(inode, place) => {
+                if !self.may_have(self.view(), place)? {
+                    return Ok(false);
+                }
+                self.alone.whole.insert(*inode);
+            }
+            Cause::Gone(inode, place) => {
+                if place.1.is_empty() || !self.may_have(self.done.before, place)? {
+                    return Ok(false);
+                }
+                plan.touched.remove(inode);
+                if !plan.is_kept(Target { inode: *inode, kind: FileType::Regular }) {
+                    self.bring(plan, place)?;
+                }
+            }
+            &Cause::Directory(directory) => return self.may_have(self.view(), &(directory, Bytes::new())),
+            &Cause::NoDirectory(directory) => {
+                if !self.may_have(self.done.before, &(directory, Bytes::new()))? {
+                    return Ok(false);
+                }
+                let has_new =
+                    plan.names.iter().any(|change| change.place.0 == directory && change.then.is_some());
+                plan.directories.remove(&directory);
+                if has_new {
+                    self.bring_directory(plan, directory)?;
+                }
+            }
+            Cause::Links(_) | Cause::Cycle(_) => return Ok(false),
+            Cause::Key => return self.may_write_key(&found.what.place),
+        }
+        plan.rename();
+        Ok(true)
+    }
+
+    // --- permissions ---
+
+    /// Whether what is at `place` on one side, if anything, is the user's.
+    fn may_have(&self, side: &FileSystem, place: &Place) -> Result<bool> {
+        let Some(uid) = self.selection.uid else { return Ok(true) };
+        Ok(side.row_at(place)?.is_none_or(|(header, _)| header.uid == uid))
+    }
+
+    /// Whether what is at and below `place` now may go, and what was there may come.
+    fn may_replace(&self, place: &Place) -> Result<bool> {
+        if self.selection.uid.is_none() {
+            return Ok(true);
+        }
+        if !self.may_have(self.view(), place)? || !self.may_have(self.done.before, place)? {
+            return Ok(false);
+        }
+        let Some(Target { inode, kind: FileType::Directory }) = target_at(self.view(), place)? else {
+            return Ok(true);
+        };
+        let (mut todo, mut seen) = (vec![inode], BTreeSet::new());
+        while let Some(directory) = todo.pop() {
+            // In a damaged tree a directory may be below itself.
+            if !seen.insert(directory) {
+                continue;
+            }
+            for (place, target) in entries(self.view(), directory)? {
+                if !self.may_have(self.view(), &place)? {
+                    return Ok(false);
+                }
+                if target.kind == FileType::Directory {
+                    todo.push(target.inode);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn may_write_key(&self, place: &[u8]) -> Result<bool> {
+        let Some(uid) = self.selection.uid else { return Ok(true) };
+        let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
+        let entry = self.view().keys().keyspace(&String::from_utf8_lossy(name))?;
+        Ok(entry.is_some_and(|entry| entry.owner.uid == uid || entry.owner.mode & 0o002 != 0))
+    }
+
+    // --- changes of the plan ---
+
+    /// Makes a name lead from where it leads now to where it led before.
+    fn turn(&mut self, plan: &mut Plan, place: &Place) -> Result<()> {
+        let now = target_at(self.view(), place)?;
+        let Some(change) = plan.names.iter_mut().find(|change| change.place == *place) else {
+            return Ok(());
+        };
+        change.now = now;
+        let then = change.then;
+        if then == now {
+            plan.names.retain(|change| change.place != *place);
+            return Ok(());
+        }
+        self.empty_too(plan, now)?;
+        let Some(Target { inode, kind }) = then else { return Ok(()) };
+        self.bring_directory(plan, place.0)?;
+        if kind == FileType::Directory {
+            match place_of(self.view(), inode)? {
+                // It was moved elsewhere since.
+                Some(at) => {
+                    if plan.names.iter().all(|change| change.place != at) {
+                        plan.names.push(NameChange { place: at, then: None, now: then });
+                    }
+                }
+                None => self.fill_too(plan, inode)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What is below a directory that goes now goes, too.
+    fn empty_too(&self, plan: &mut Plan, now: Option<Target>) -> Result<()> {
+        let Some(Target { inode, kind: FileType::Directory }) = now else { return Ok(()) };
+        plan.rename();
+        if now.is_some_and(|now| plan.is_kept(now)) {
+            return Ok(());
+        }
+        each_below(plan, self.view(), inode, |known, place, target| match known {
+            Some(change) => change.now = Some(target),
+            None => *known = Some(NameChange { place, then: None, now: Some(target) }),
+        })
+    }
+
+    /// What was below a directory that comes back comes, too.
+    fn fill_too(&self, plan: &mut Plan, directory: u64) -> Result<()> {
+        each_below(plan, self.done.before, directory, |known, place, target| {
+            if known.is_none() {
+                *known = Some(NameChange { place, then: Some(target), now: None });
+            }
+        })
+    }
+
+    /// Brings back what was at `place`, which is not in the plan.
+    fn bring(&mut self, plan: &mut Plan, place: &Place) -> Result<()> {
+        if plan.names.iter().any(|change| change.place == *place) {
+            return Ok(());
+        }
+        let (then, now) = (target_at(self.done.before, place)?, target_at(self.view(), place)?);
+        plan.names.push(NameChange { place: place.clone(), then, now });
+        self.empty_too(plan, now)?;
+        self.bring_directory(plan, place.0)
+    }
+
+    /// Brings back a directory that has gone, if it does not come back anyway.
+    fn bring_directory(&mut self, plan: &mut Plan, directory: u64) -> Result<()> {
+        let is_there = directory == ROOT_INODE || self.view().has_own_row(directory)?;
+        if is_there || plan.names.iter().any(|change| change.then.is_some_and(|then| then.inode == directory))
+        {
+            return Ok(());
+        }
+        match place_of(self.done.before, directory)? {
+            Some(place) => self.bring(plan, &place),
+            None => Ok(()),
+        }
+    }
+
+    /// The paths of a name on both sides.
+    pub(super) fn paths_of(&mut self, place: &Place) -> Result<Vec<Vec<u8>>> {
+        let mut paths = Vec::with_capacity(2);
+        for (side, names) in [(self.done.before, &mut self.before), (self.done.after, &mut self.then)] {
+            if side.row(&key_of(place))?.is_some() {
+                paths.push(names.path(place)?);
+            }
+        }
+        paths.dedup();
+        Ok(paths)
+    }
+}
+
+fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
+    let key = key_of(place);
+    Target::of(&key, side.row(&key)?.as_ref())
+}
+
+/// The names in a directory on one side.
+fn entries(side: &FileSystem, directory: u64) -> Result<Vec<(Place, Target)>> {
+    let range = Placement::own_subtree(directory).entries_after(b"");
+    let mut cursor = side.read_view().cursor(side.keyspaces.meta, range)?;
+    let mut entries = Vec::new();
+    cursor.next()?;
+    while let Some((key, value)) = cursor.entry() {
+        let row = Row::decode(key, value)?;
+        if let Some((_, name)) = Placement::parse_key(key) {
+            let target = Target { inode: row.inode(), kind: row.kind() };
+            entries.push(((directory, Bytes::copy_from_slice(name)), target));
+        }
+        cursor.next()?;
+    }
+    Ok(entries)
+}
+
+/// Calls `each` with the plan's change of every name below a directory on one side, or the place for one.
+fn each_below(
+    plan: &mut Plan,
+    side: &FileSystem,
+    directory: u64,
+    each: impl Fn(&mut Option<NameChange>, Place, Target),
+) -> Result<()> {
+    let names = std::mem::take(&mut plan.names);
+    let mut known: BTreeMap<Place, NameChange> =
+        names.into_iter().map(|change| (change.place.clone(), change)).collect();
+    let mut todo = vec![directory];
+    let mut seen = BTreeSet::new();
+    while let Some(directory) = todo.pop() {
+        if !seen.insert(directory) {
+            continue;
+        }
+        for (place, target) in entries(side, directory)? {
+            if target.kind == FileType::Directory {
+                todo.push(target.inode);
+            }
+            let mut change = known.remove(&place);
+            each(&mut change, place.clone(), target);
+            known.extend(change.map(|change| (place, change)));
+        }
+    }
+    plan.names = known.into_values().collect();
+    Ok(())
+}
+
+/// Where a directory is on one side.
+fn place_of(side: &FileSystem, directory: u64) -> Result<Option<Place>> {
+    if !side.has_own_row(directory)? {
+        return Ok(None);
+    }
+    let Some((header, _)) = side.row_at(&(directory, Bytes::new()))? else { return Ok(None) };
+    let found = entries(side, header.parent)?.into_iter().find(|(_, target)| target.inode == directory);
+    Ok(found.map(|(place, _)| place))
+}

@@ -1,0 +1,101 @@
+//! Changes of a batch, and the ranges of keys that they lock.
+
+use bytes::Bytes;
+use kvfs_store::{Batch, KEY_LEN_MAX, KeyRange, Keyspace};
+
+/// One change of a batch of key-value operations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyChange {
+    /// Sets a key.
+    Put {
+        /// Key.
+        key: Bytes,
+        /// New value.
+        value: Bytes,
+    },
+    /// Removes a key; it need not exist.
+    Delete {
+        /// Key.
+        key: Bytes,
+    },
+    /// Removes every key in the range.
+    DeleteRange(KeyRange),
+}
+
+impl KeyChange {
+    /// The keys that it may change.
+    pub(crate) fn range(&self) -> KeyRange {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => KeyRange::new(key.clone(), only(key)),
+            Self::DeleteRange(range) => range.clone(),
+        }
+    }
+
+    pub(crate) fn stage(self, keyspace: Keyspace, batch: &mut Batch) {
+        match self {
+            Self::Put { key, value } => batch.put(keyspace, key, value),
+            Self::Delete { key } => batch.delete(keyspace, key),
+            Self::DeleteRange(range) if range.is_empty() => {}
+            Self::DeleteRange(KeyRange { start, end: Some(end) }) => batch.delete_range(keyspace, start, end),
+            Self::DeleteRange(KeyRange { start, end: None }) => {
+                // Ranges of the store have an end: the greatest key, which goes by itself.
+                let last = Bytes::from_static(&[0xff; KEY_LEN_MAX]);
+                if start < last {
+                    batch.delete_range(keyspace, start, last.clone());
+                }
+                batch.delete(keyspace, last);
+            }
+        }
+    }
+}
+
+/// The ranges, in order, those that meet each other as one: an operation is never in its own way, and many
+/// neighbours are one lock.
+pub(crate) fn united(mut ranges: Vec<(Keyspace, KeyRange)>) -> Vec<(Keyspace, KeyRange)> {
+    ranges.retain(|(_, range)| !range.is_empty());
+    ranges.sort_unstable_by(|(a, x), (b, y)| a.cmp(b).then_with(|| x.start.cmp(&y.start)));
+    let mut united: Vec<(Keyspace, KeyRange)> = Vec::with_capacity(ranges.len());
+    for (keyspace, range) in ranges {
+        match united.last_mut() {
+            Some((same, last))
+                if *same == keyspace && last.end.as_ref().is_none_or(|end| *end >= range.start) =>
+            {
+                if last.end.is_some() && range.end.as_ref().is_none_or(|end| last.end.as_ref() < Some(end)) {
+                    last.end = range.end;
+                }
+            }
+            _ => united.push((keyspace, range)),
+        }
+    }
+    united
+}
+
+/// The range of one key.
+pub(crate) fn only(key: &[u8]) -> Vec<u8> {
+    [key, b"\0"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_meet_are_one() {
+        let range = |start: &'static str, end: Option<&'static str>| KeyRange {
+            start: Bytes::from_static(start.as_bytes()),
+            end: end.map(|end| Bytes::from_static(end.as_bytes())),
+        };
+        let (a, b) = (Keyspace(7), Keyspace(8));
+        let given = vec![
+            (b, range("a", Some("b"))),
+            (a, range("x", None)),
+            (a, range("c", Some("d"))),
+            (a, range("a", Some("m"))),
+            (a, range("m", Some("n"))),
+            (a, range("z", Some("zz"))),
+            (a, range("p", Some("p"))),
+        ];
+        let want = vec![(a, range("a", Some("n"))), (a, range("x", None)), (b, range("a", Some("b")))];
+        assert_eq!(united(given), want);
+    }
+}

@@ -1,0 +1,20 @@
+//! Failures that keyspaces have of their own; views turn them into theirs.
+
+use kvfs_store::StoreError;
+
+/// Why an operation on a keyspace did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum KvError {
+    /// Arguments that make no sense.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// There is no such keyspace.
+    #[error("there is no such keyspace")]
+    NotFound,
+    /// The record of a keyspace can't be decoded.
+    #[error("corrupt record of keyspace \"{0}\"; run `kvfs check`")]
+    Corrupt(String),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

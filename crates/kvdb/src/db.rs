@@ -1,0 +1,330 @@
+//! The façade of the engine: [`Db`] implements the store traits by joining the other modules.
+//!
+//! Thread safety: share a [`Db`] by `Arc`. Invariants and crash orders are told where they are kept:
+//! `write`, `flush`, `merges`, `open`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_store::progress::{self, Unit};
+use kvfs_store::{
+    Batch, Capabilities, ChangedRanges, CheckpointInfo, Checkpoints, Compress, Compression, Durability,
+    KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Position, Result, Seqno,
+    Snapshot, SnapshotInfo, SpaceStats, Store, TrackChanges, Transactions, Txn, TxnId, TxnOptions,
+    TxnOutcome, UndoHistory, UndoPoint, UndoViews,
+};
+
+use crate::check::{self, Checked, ZoneMap};
+use crate::format::Feature;
+use crate::layers::Layers;
+use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented};
+use crate::parts::Parts;
+use crate::read::changed::DbChangedRanges;
+use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
+use crate::space::Budget;
+use crate::threads::Threads;
+use crate::txn::DbTxn;
+
+/// An open store on one device.
+///
+/// Dropping it stops the background threads; [`Db::close`] also syncs and reports errors.
+pub struct Db {
+    pub(crate) parts: Arc<Parts>,
+    threads: Threads,
+}
+
+impl Db {
+    /// Of these parts; starts their threads.
+    pub(crate) fn start(parts: Parts) -> Result<Arc<Self>> {
+        let parts = Arc::new(parts);
+        let threads = Threads::start(&parts)?;
+        // A replay may have left sealed memtables behind.
+        parts.runtime.work.notify();
+        Ok(Arc::new(Self { parts, threads }))
+    }
+
+    /// Writes everything out, so that the next open has nothing to replay, and stops. Later writes fail.
+    ///
+    /// # Errors
+    /// I/O errors; what was synced before is safe.
+    pub fn close(&self) -> Result<()> {
+        self.parts.runtime.close();
+        self.threads.stop(&self.parts);
+        self.write_all_out()
+    }
+
+    /// Syncs, and turns memtables into runs so that the next open replays nothing.
+    fn write_all_out(&self) -> Result<()> {
+        if self.parts.runtime.options.read_only || self.parts.runtime.health.reason().is_some() {
+            return self.parts.runtime.health.check();
+        }
+        self.parts.log.sync(self.parts.history.position())?;
+        // Also an empty one, when the journal's tail lies before its end although everything is in runs.
+        let is_behind = self.parts.log.journal()?.used_bytes() > 0;
+        self.parts.sequencer.seal_if(|active| active.bytes() > 0 || is_behind);
+        progress::stage("writing out", Unit::Bytes, self.parts.live.view().unflushed_bytes());
+        self.parts.flusher.flush_all()?;
+        self.parts.transactions.close(&self.parts.live)?;
+        self.parts.sequencer.tidy_journal()?;
+        self.parts.sequencer.withdraw_features_of_journal()
+    }
+
+    /// Turns everything in memory into runs.
+    ///
+    /// # Errors
+    /// I/O errors, sticky.
+    pub fn flush(&self) -> Result<()> {
+        self.parts.sequencer.seal_if(|active| active.bytes() > 0);
+        self.parts.flusher.flush_all()
+    }
+
+    /// Runs merges until none is due. Those of other threads are waited for, and what they leave is gone over.
+    ///
+    /// # Errors
+    /// I/O errors, sticky; `Full`; `Failed` when the store is closed meanwhile.
+    pub fn compact(&self) -> Result<()> {
+        self.parts.merger.compact()
+    }
+
+    /// Frees all the space that garbage holds, as far as one pass finds it.
+    ///
+    /// # Errors
+    /// As [`Db::compact`].
+    pub fn reclaim(&self) -> Result<()> {
+        self.parts.merger.reclaim(Budget::Deleting)
+    }
+
+    /// What [`Db::defragment`] would do now. O(zones + pieces).
+    pub fn defrag_plan(&self, policy: DefragPolicy) -> DefragPlan {
+        self.parts.merger.defrag_plan(policy)
+    }
+
+    /// Empties zones of which much is dead, or that hold many short stretches (thesis 3.2.1), beside everything else; copies no more
+    /// than `limit` says. `goes_on` is told of each piece, and may end it: what is done stays.
+    ///
+    /// # Errors
+    /// As [`Db::compact`]; too little space ends it early without an error.
+    pub fn defragment(
+        &self,
+        policy: DefragPolicy,
+        limit: &DefragLimit,
+        goes_on: &mut dyn FnMut(DefragProgress) -> bool,
+    ) -> Result<Defragmented> {
+        self.parts.merger.defragment(policy, limit, goes_on)
+    }
+
+    /// Verifies every checksum and every reference of the engine.
+    ///
+    /// # Errors
+    /// Only what keeps the check itself from going on; damage is a finding.
+    pub fn check(&self) -> Result<Checked> {
+        check::check(&self.parts)
+    }
+
+    /// What every zone is used for. O(zones).
+    pub fn zone_map(&self) -> ZoneMap {
+        check::zone_map(&self.parts.runtime.ctx.zones)
+    }
+
+    /// Why the store accepts no more writes until it is opened again; `None`: it does.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.parts.runtime.health.reason()
+    }
+
+    /// The store may reach up to `capacity_bytes`, rounded down to whole zones, from now on; less than it may already
+    /// changes nothing. Durable when this returns; a crash before leaves the old capacity or the new one. Returns the
+    /// capacity (bytes).
+    ///
+    /// # Errors
+    /// I/O errors, sticky.
+    pub fn grow(&self, capacity_bytes: u64) -> Result<u64> {
+        crate::live::grow::grow(&self.parts.live, capacity_bytes)
+    }
+
+    /// Moves the ceiling for everything that the engine keeps in memory (bytes). Caches give way at once,
+    /// down to their floor; the size of memtables stays what it was at the open.
+    pub fn set_memory_bytes(&self, bytes: u64) {
+        let ctx = &self.parts.runtime.ctx;
+        ctx.accountant.set_bytes_ceiling(bytes);
+        ctx.pages.shrink();
+        ctx.cache.shrink_to(ctx.accountant.cache_budget());
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        self.threads.stop(&self.parts);
+    }
+}
+
+read_at_layers!(Db);
+
+impl ReadAt for Db {
+    fn reader(&self) -> &Reader {
+        &self.parts.reader
+    }
+
+    fn layers(&self) -> Result<Layers> {
+        Ok(self.parts.history.newest_layers())
+    }
+}
+
+impl Store for Db {
+    fn open_keyspace(
+        &self,
+        name: &str,
+        kind: KeyspaceKind,
+        merge: Option<Arc<dyn MergeFunction>>,
+    ) -> Result<Keyspace> {
+        self.parts.catalog.open_keyspace(name, kind, merge)
+    }
+
+    fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        self.parts.keyspaces.list()
+    }
+
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(DbSnapshot::new(Arc::clone(&self.parts.reader))))
+    }
+
+    fn apply(&self, batch: Batch, durability: Durability) -> Result<Position> {
+        self.parts.writer.apply(&batch, durability)
+    }
+
+    fn sync(&self, position: Position) -> Result<()> {
+        self.parts.log.sync(position)
+    }
+
+    fn position(&self) -> Position {
+        self.parts.history.position()
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.parts.uuid
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: true, range_delete_constant: true }
+    }
+
+    fn space(&self) -> SpaceStats {
+        self.parts.space()
+    }
+
+    fn stats(&self) -> Vec<(String, u64)> {
+        self.parts.stats()
+    }
+
+    fn compress(&self) -> Option<&dyn Compress> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
+        Some(self)
+    }
+
+    fn changes(&self) -> Option<&dyn TrackChanges> {
+        Some(self)
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+
+    fn checkpoints(&self) -> Option<&dyn Checkpoints> {
+        Some(self)
+    }
+
+    fn undo(&self) -> Option<&dyn UndoHistory> {
+        Some(self)
+    }
+}
+
+impl Compress for Db {
+    fn set_compression(&self, keyspace: Keyspace, compression: Compression) -> Result<()> {
+        self.parts.catalog.set_compression(keyspace, compression)
+    }
+
+    fn allow_compression(&self) -> Result<()> {
+        self.parts.runtime.check_accepting()?;
+        self.parts.live.announce(Feature::Packed)
+    }
+
+    fn compression(&self, keyspace: Keyspace) -> Compression {
+        self.parts.keyspaces.get(keyspace.0).map_or(Compression::None, |meta| meta.compression)
+    }
+}
+
+impl NamedSnapshots for Db {
+    fn create_snapshot(&self, name: &str) -> Result<SnapshotInfo> {
+        self.parts.history.create_snapshot(name, None)
+    }
+
+    fn adopt_snapshot(&self, name: &str, created: Duration) -> Result<SnapshotInfo> {
+        self.parts.history.create_snapshot(name, Some(created))
+    }
+
+    fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        self.parts.history.named().list()
+    }
+
+    fn open_snapshot(&self, name: &str) -> Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(DbSnapshot::at(Arc::clone(&self.parts.reader), self.parts.history.named().pin(name)?)))
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.parts.history.delete_snapshot(name)
+    }
+}
+
+impl TrackChanges for Db {
+    fn changed_ranges(
+        &self,
+        keyspace: Keyspace,
+        range: KeyRange,
+        older: Seqno,
+        newer: Seqno,
+    ) -> Result<Box<dyn ChangedRanges>> {
+        self.parts.keyspaces.kind(keyspace.0)?;
+        Ok(Box::new(DbChangedRanges::new(Arc::clone(&self.parts.live), keyspace, range, older, newer)))
+    }
+}
+
+impl Transactions for Db {
+    fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Txn>> {
+        Ok(DbTxn::begin(&self.parts.txns, options)?)
+    }
+
+    fn txn_outcome(&self, id: TxnId) -> TxnOutcome {
+        match self.parts.transactions.outcome(id) {
+            TxnOutcome::Unknown if self.parts.checkpoints.contains(id) => TxnOutcome::Open,
+            outcome => outcome,
+        }
+    }
+}
+
+impl Checkpoints for Db {
+    fn checkpointed(&self) -> Vec<CheckpointInfo> {
+        self.parts.checkpoints.list()
+    }
+
+    fn resume(&self, id: TxnId) -> Result<Arc<dyn Txn>> {
+        Ok(DbTxn::resume(&self.parts.txns, id)?)
+    }
+}
+
+impl UndoHistory for Db {
+    fn undo_points(&self) -> Vec<UndoPoint> {
+        self.parts.undo.points()
+    }
+
+    fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
+        let [before, after] = self.parts.undo.pins(id)?;
+        let view = |pin| Arc::new(DbSnapshot::at(Arc::clone(&self.parts.reader), pin));
+        Ok(UndoViews { before: view(before), after: view(after) })
+    }
+
+    fn undo_bytes(&self, id: TxnId) -> Result<u64> {
+        self.parts.undo.bytes(id)
+    }
+}

@@ -1,0 +1,190 @@
+//! The blocks of a memtable become layers of regions: what is bound is taken over where it lies, the rest is written.
+//!
+//! A *stretch* takes consecutive blocks of one bound operation that lie together on the device to one layer. It is taken
+//! over as it is when it is long enough; else its blocks are copied from memory, so that what little of them was not
+//! overwritten keeps no space in use, and reads find it beside its neighbours. Where space is short all are taken over:
+//! what is bound has its space already, and no flush must fail for want of more.
+//!
+//! Thread safety: one thread.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kvfs_store::{BLOCK_BYTES, Compression, Result, Seqno};
+
+use crate::compaction::{Output, Totals};
+use crate::flush::patches::WINDOW_RECORDS;
+use crate::format::{Region, SeqnoSpan};
+use crate::iter::{CompactionIter, Kept};
+use crate::memtable::{BoundOp, MemTable, split_block_key};
+
+/// A stretch is cut there, so that what is under way stays small.
+const STRETCH_BLOCKS_MAX: usize = 1024;
+
+/// Writes `records`, which come from `table`. The k-th newest version of a block goes to layer k.
+pub(crate) fn write_blocks<'a>(
+    table: &'a MemTable,
+    records: &mut CompactionIter,
+    output: Output<'a>,
+    wish_of: impl Fn(&[u8]) -> Compression,
+    mut resolve: impl FnMut(&mut Vec<Kept>) -> Result<()>,
+) -> Result<Totals> {
+    let mut last_key = Bytes::new();
+    let mut wish = Compression::None;
+    let mut layer = 0;
+    let mut window = Vec::new();
+    let mut writer = Writer::new(table, output);
+    records.first()?;
+    while take_window(records, &mut window)? {
+        resolve(&mut window)?;
+        for record in window.drain(..) {
+            let again = record.key == last_key;
+            layer = if again { layer + 1 } else { 0 };
+            if !again {
+                writer.begin_key(&record.key)?;
+            }
+            last_key = record.key.clone();
+            let Some((prefix, block)) = split_block_key(&last_key) else { continue };
+            if !writer.is_under(prefix) {
+                wish = wish_of(prefix);
+            }
+            writer.add(layer, (prefix, block), record, wish)?;
+        }
+    }
+    writer.finish()
+}
+
+/// Takes some records, and all of each of their keys; false at the end.
+fn take_window(records: &mut CompactionIter, window: &mut Vec<Kept>) -> Result<bool> {
+    while window.len() < WINDOW_RECORDS || window.last().map(|last| &last.key[..]) == records.peek_key() {
+        let Some(record) = records.next_kept()? else { break };
+        window.push(record);
+    }
+    Ok(!window.is_empty())
+}
+
+/// Consecutive blocks of one bound operation in one extent.
+struct Stretch {
+    op: BoundOp,
+    seqno: Seqno,
+    first: u64,
+    /// The number of the extent.
+    extent: usize,
+    blocks: Vec<Bytes>,
+    wish: Compression,
+}
+
+impl Stretch {
+    fn bytes(&self) -> u64 {
+        (self.blocks.len() * BLOCK_BYTES) as u64
+    }
+
+    /// Whether `block` of that extent is the next one. (The seqno is that of the operation.)
+    fn goes_on(&self, seqno: Seqno, block: u64, extent: usize) -> bool {
+        self.seqno == seqno
+            && self.first + self.blocks.len() as u64 == block
+            && self.extent == extent
+            && self.blocks.len() < STRETCH_BLOCKS_MAX
+    }
+}
+
+/// Puts blocks together to stretches.
+struct Writer<'a> {
+    table: &'a MemTable,
+    output: Output<'a>,
+    /// Of the block before.
+    prefix: Option<Bytes>,
+    /// What is not in the output yet, by layer; all of `prefix`.
+    stretches: BTreeMap<usize, Stretch>,
+    /// How the operation of the block before is bound: the next one is mostly of the same.
+    last: Option<(Seqno, Option<BoundOp>)>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(table: &'a MemTable, output: Output<'a>) -> Self {
+        Self { table, output, prefix: None, stretches: BTreeMap::new(), last: None }
+    }
+
+    /// Whether the block before this one was of the same prefix.
+    fn is_under(&self, prefix: &[u8]) -> bool {
+        self.prefix.as_deref() == Some(prefix)
+    }
+
+    /// What comes now is of `key`, of which nothing was added.
+    fn begin_key(&mut self, key: &[u8]) -> Result<()> {
+        if self.output.is_full() {
+            self.end_all()?;
+        }
+        self.output.writer_at(key)?;
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        layer: usize,
+        (prefix, block): (&[u8], u64),
+        record: Kept,
+        wish: Compression,
+    ) -> Result<()> {
+        if !self.is_under(prefix) {
+            self.end_all()?;
+            self.prefix = Some(Bytes::copy_from_slice(prefix));
+        }
+        let Some((op, extent)) = self.extent_of(record.seqno, block) else {
+            self.end(layer)?;
+            let span = SeqnoSpan { count: 1, seqno: record.seqno };
+            return self.output.writer().add_blocks(layer, prefix, block, &[span], &[&record.value], wish);
+        };
+        if let Some(stretch) = self.stretches.get_mut(&layer)
+            && stretch.goes_on(record.seqno, block, extent)
+        {
+            stretch.blocks.push(record.value);
+            return Ok(());
+        }
+        self.end(layer)?;
+        let (seqno, blocks) = (record.seqno, vec![record.value]);
+        let stretch = Stretch { op, seqno, first: block, extent, blocks, wish };
+        self.stretches.insert(layer, stretch);
+        Ok(())
+    }
+
+    /// The operation of `seqno`, and the number of the extent in which its `block` lies; `None`: it is not bound.
+    fn extent_of(&mut self, seqno: Seqno, block: u64) -> Option<(BoundOp, usize)> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != seqno) {
+            self.last = Some((seqno, self.table.bound(seqno)));
+        }
+        let (_, Some(op)) = self.last.as_ref()? else { return None };
+        let (extent, _) = op.find(block)?;
+        Some((op.clone(), extent))
+    }
+
+    /// Brings the stretch of a layer into the output.
+    fn end(&mut self, layer: usize) -> Result<()> {
+        let (Some(stretch), Some(prefix)) = (self.stretches.remove(&layer), &self.prefix) else {
+            return Ok(());
+        };
+        let Stretch { op, seqno, first, blocks, wish, .. } = &stretch;
+        let (seqno, first, wish, count) = (*seqno, *first, *wish, blocks.len() as u32);
+        let seqnos = &[SeqnoSpan { count, seqno }];
+        let is_packed = wish.or(self.output.compression()) != Compression::None;
+        if let Some((_, addr)) = op.find(first)
+            && self.output.takes_over(stretch.bytes(), is_packed)
+        {
+            let crcs = op.crcs(first, blocks.len());
+            let region = Region { prefix, first, count, addr, seqnos, crcs, wish, unit: None };
+            return self.output.writer().take_over(layer, region);
+        }
+        let data: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
+        self.output.writer().add_blocks(layer, prefix, first, seqnos, &data, wish)
+    }
+
+    fn end_all(&mut self) -> Result<()> {
+        let layers: Vec<usize> = self.stretches.keys().copied().collect();
+        layers.into_iter().try_for_each(|layer| self.end(layer))
+    }
+
+    fn finish(mut self) -> Result<Totals> {
+        self.end_all()?;
+        self.output.finish()
+    }
+}

@@ -1,0 +1,116 @@
+//! Transactions larger than memory: private tables become private runs, and these, at the commit, part of the
+//! one history. Nothing of it is written a second time.
+//!
+//! Crash order: pieces → device flush → edits that enter them as *prepared* → one record in the journal, the
+//! commit point → (everything older is in runs) → one edit that adopts them and moves the journal's tail past
+//! the record. Prepared runs without a record were never committed: an opening drops them.
+//!
+//! Order of layers: at the commit point the active memtable is sealed, and the runs come above it as a sealed
+//! layer of their own. Sealed layers are flushed oldest first; the flush of this one is the edit alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvfs_store::{Result, StoreError, TxnId};
+
+use crate::commit::{PRIVATE, PrivateRuns, Spill};
+use crate::flush::Flusher;
+use crate::flush::patches::Below;
+use crate::flush::write_table;
+use crate::iter::KeepRules;
+use crate::layers::adopted::CommittedRuns;
+use crate::layers::view::Sealed;
+use crate::memtable::MemTable;
+use crate::space::{Budget, Stream};
+use crate::table::Piece;
+use crate::version::Edit;
+
+impl Flusher {
+    /// Writes a private table of `txn`, not durably. Its space has been spoken for, as that of every memtable:
+    /// where that was cut too fine, the reserve helps out.
+    pub(crate) fn write_private(&self, txn: TxnId, table: &Arc<MemTable>) -> Result<Spill> {
+        match self.write_private_within(Budget::Ordinary, txn, table) {
+            Err(StoreError::Full) => self.write_private_within(Budget::Reserve, txn, table),
+            other => other,
+        }
+    }
+
+    fn write_private_within(&self, budget: Budget, txn: TxnId, table: &Arc<MemTable>) -> Result<Spill> {
+        let (_, last) = table.seqno_range().unwrap_or((PRIVATE, PRIVATE));
+        let mut spill = Spill { txn, run: self.live.new_run_id(), last, pieces: BTreeMap::new() };
+        for keyspace in table.keyspaces() {
+            let meta = self.keyspaces.get(keyspace)?;
+            // Nothing pins a position inside of a transaction; below it there may be anything.
+            let rules = KeepRules { boundaries: Vec::new(), bottom: false, merger: meta.merger.clone() };
+            let mut spec = self.output_spec(keyspace, &meta, None, budget);
+            spec.stream = match spec.stream {
+                Stream::FlushBlock => Stream::SpillBlock,
+                _ => Stream::SpillTuple,
+            };
+            spec.base = PRIVATE;
+            // Transactions keep whole blocks: patches would be put over zeros here.
+            debug_assert!(!table.has_patches(), "a private table has whole blocks alone");
+            let (pieces, _) = write_table(table, spec, rules, &mut Below::nothing())?;
+            if !pieces.is_empty() {
+                spill.pieces.insert(keyspace, pieces);
+            }
+        }
+        Ok(spill)
+    }
+
+    /// Makes private runs durable and enters them in the manifest, where they wait for the commit.
+    pub(crate) fn prepare_runs(&self, edits: Vec<Edit>) -> Result<()> {
+        if edits.is_empty() {
+            return Ok(());
+        }
+        self.runtime.check_running()?;
+        self.runtime.health.observe(self.runtime.flush_device("a transaction's runs"))?;
+        self.runtime.health.observe(self.live.install(edits, &[], &[], |view| view))
+    }
+
+    /// Frees the runs of a transaction that ends without commit, unless the manifest goes on naming them: then
+    /// their space is kept for as long. After a failure that is until the next opening, which knows what the
+    /// journal says of them; writers that were under way may still be given space until then.
+    pub(crate) fn drop_private(&self, txn: TxnId, runs: PrivateRuns) {
+        if runs.is_prepared() {
+            let forgotten = self
+                .runtime
+                .check_running()
+                .and_then(|()| self.live.install(vec![Edit::DropPrepared { txn }], &[], &[], |view| view));
+            if let Err(error) = forgotten {
+                tracing::warn!(%txn, %error, "the space of an aborted transaction can't be freed yet");
+                return self.transactions.keep_dropped(txn, runs);
+            }
+        }
+        drop(runs);
+        self.close_spill_streams();
+    }
+
+    /// Tries again to free runs of transactions that ended when the manifest found no space.
+    pub(crate) fn drop_kept(&self) {
+        for (txn, runs) in self.transactions.take_kept() {
+            self.drop_private(txn, runs);
+        }
+    }
+
+    /// So that zones in which nothing is left are free, and those of a commit hold nothing else.
+    pub(crate) fn close_spill_streams(&self) {
+        for stream in [Stream::SpillTuple, Stream::SpillBlock] {
+            self.runtime.ctx.zones.close_stream(stream);
+        }
+    }
+
+    /// The sealed layer `sealed` becomes part of the version. Everything older is.
+    pub(crate) fn adopt(&self, sealed: &Sealed, runs: &CommittedRuns) -> Result<()> {
+        let Some(by_keyspace) = runs.all() else {
+            return Err(StoreError::Failed { reason: "a commit was given up half-way".into() });
+        };
+        let keyspaces: Vec<u32> = by_keyspace.keys().copied().collect();
+        let all = by_keyspace.values().flatten();
+        let fresh: Vec<Arc<Piece>> = all.flat_map(|run| run.pieces.iter().cloned()).collect();
+        let edits = vec![Edit::AdoptRuns { txn: runs.txn, base: runs.base }];
+        self.install_sealed(sealed, edits, &keyspaces, &fresh)?;
+        runs.release_checkpoint();
+        Ok(())
+    }
+}

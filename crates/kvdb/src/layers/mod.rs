@@ -1,0 +1,147 @@
+//! All that one read goes by: the layers of the moment, the position, and above them what a transaction has
+//! written itself.
+//!
+//! Thread safety: immutable; made for one read or shared by several.
+//!
+//! Invariant: own records come before all others, and count up to a limit of their own.
+
+pub(crate) mod adopted;
+pub(crate) mod view;
+
+use std::sync::Arc;
+
+use kvfs_store::{Extent, ExtentKind, KeyRange, Result, Seqno};
+
+use crate::commit::OwnWrites;
+use crate::iter::{OwnLayers, VisibleCursor};
+use crate::layers::view::{View, source_of, source_of_run};
+use crate::memtable::{BlockFill, BlockState, Lookup, Merger};
+
+/// Blocks looked at in one step of a search for data or holes.
+const EXTENT_WINDOW_BLOCKS: u64 = 1024;
+
+/// What a read sees.
+#[derive(Clone)]
+pub(crate) struct Layers {
+    pub(crate) view: Arc<View>,
+    /// The newest seqno that counts in the view.
+    pub(crate) seqno: Seqno,
+    pub(crate) own: Option<OwnWrites>,
+}
+
+impl Layers {
+    /// The newest seqno that counts in the topmost layer: a read begins with it.
+    pub(crate) fn top(&self) -> Seqno {
+        self.own.as_ref().map_or(self.seqno, OwnWrites::limit)
+    }
+
+    /// What is known of `key`, after all layers that had to be asked.
+    pub(crate) fn lookup<'k>(&self, keyspace: u32, key: &'k [u8]) -> Result<Lookup<'k>> {
+        let mut lookup = Lookup::new(key, self.top());
+        if let Some(own) = &self.own {
+            own.lookup(keyspace, &mut lookup)?;
+            lookup.descend(self.seqno);
+        }
+        if !lookup.is_decided() {
+            self.view.lookup(keyspace, &mut lookup)?;
+        }
+        Ok(lookup)
+    }
+
+    /// Fills `buf` with blocks; says which are there.
+    pub(crate) fn read_blocks(
+        &self,
+        keyspace: u32,
+        prefix: &[u8],
+        first: u64,
+        buf: &mut [u8],
+    ) -> Result<Vec<BlockState>> {
+        self.fill(keyspace, BlockFill::new(prefix, first, self.top(), buf))
+    }
+
+    /// Takes a read that may come from layers above these through them, to its end.
+    pub(crate) fn fill(&self, keyspace: u32, mut fill: BlockFill<'_>) -> Result<Vec<BlockState>> {
+        fill.descend(self.top());
+        if let Some(own) = &self.own {
+            own.fill(keyspace, &mut fill)?;
+        }
+        fill.descend(self.seqno);
+        if !fill.is_complete() {
+            self.view.fill(keyspace, &mut fill)?;
+        }
+        Ok(fill.finish())
+    }
+
+    /// A fresh cursor, which keeps the layers.
+    pub(crate) fn cursor(self, keyspace: u32, range: KeyRange, merger: Merger) -> VisibleCursor {
+        let limit = self.top();
+        let own = self.own.iter().flat_map(|own| {
+            let in_tables = own.tables().map(|table| source_of(table, keyspace));
+            in_tables.chain(own.runs(keyspace).iter().map(source_of_run))
+        });
+        let own = OwnLayers { sources: own.collect(), limit };
+        let sources = self.view.sources(keyspace);
+        VisibleCursor::through(own, sources, self.seqno, range, merger, Box::new(self.view))
+    }
+
+    /// The first stretch of data or hole at or after `from`. A stretch of data may be cut at the end
+    /// of a window; the next call continues it.
+    pub(crate) fn next_extent(
+        &self,
+        keyspace: u32,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        match kind {
+            ExtentKind::Data => self.next_data(keyspace, prefix, from),
+            ExtentKind::Hole => self.next_hole(keyspace, prefix, from),
+        }
+    }
+
+    fn next_data(&self, keyspace: u32, prefix: &[u8], mut from: u64) -> Result<Option<Extent>> {
+        while let Some(candidate) = self.next_block(keyspace, prefix, from)? {
+            let states = self.presence(keyspace, prefix, candidate)?;
+            if let Some(start) = states.iter().position(|&state| state == BlockState::Data) {
+                let count = states[start..].iter().take_while(|&&state| state == BlockState::Data).count();
+                return Ok(Some(Extent { first: candidate + start as u64, count: count as u64 }));
+            }
+            match candidate.checked_add(states.len() as u64) {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_hole(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<Extent>> {
+        let mut first = from;
+        loop {
+            let Some(data) = self.next_data(keyspace, prefix, first)? else {
+                // The last block number itself is never counted: an extent's end must be a number.
+                return Ok((first < u64::MAX).then(|| Extent { first, count: u64::MAX - first }));
+            };
+            if data.first > first {
+                return Ok(Some(Extent { first, count: data.first - first }));
+            }
+            match data.first.checked_add(data.count) {
+                Some(next) => first = next,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The smallest block at or after `from` that any layer holds, deleted ones included.
+    fn next_block(&self, keyspace: u32, prefix: &[u8], from: u64) -> Result<Option<u64>> {
+        let own = match &self.own {
+            Some(own) => own.next_block(keyspace, prefix, from)?,
+            None => None,
+        };
+        Ok(own.into_iter().chain(self.view.next_block(keyspace, prefix, from, self.seqno)?).min())
+    }
+
+    fn presence(&self, keyspace: u32, prefix: &[u8], first: u64) -> Result<Vec<BlockState>> {
+        let count = EXTENT_WINDOW_BLOCKS.min(u64::MAX - first).max(1);
+        self.fill(keyspace, BlockFill::presence(prefix, first, count as usize, self.top()))
+    }
+}

@@ -1,0 +1,151 @@
+//! Rewrites: a piece is replaced, in one edit, by new ones of the same content, for the sake of the zones that it lies in.
+//! What lies in the zones to be emptied is copied, the rest is stitched. So zones become free at the cost of what is live in
+//! them and of the metadata of the pieces that have it there, however much else is stored.
+//!
+//! Thread safety: each rewrite has claimed its run, or the caller has all. Invariants: a rewrite is a merge of one piece alone, so its
+//! keys stay within those of the piece, and what it drops no reader from now on would see.
+
+use std::sync::Arc;
+
+use kvfs_store::{Result, StoreError};
+
+use super::step::{Progress, Stepper, overlap};
+use super::{Merger, StepConfig};
+use crate::compaction::{Finished, MergeJob, MergeOptions, Sink, Victims};
+use crate::format::{Feature, PieceId};
+use crate::iter::KeepRules;
+use crate::table::Piece;
+use crate::version::{Edit, Run, RunId};
+
+/// A piece with data in a zone that is to be emptied.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    keyspace: u32,
+    run: RunId,
+    piece: PieceId,
+}
+
+/// Takes what a rewrite makes.
+#[derive(Default)]
+struct Pieces(Vec<Finished>);
+
+impl Sink for Pieces {
+    fn piece(&mut self, finished: Option<Finished>, _bound: Option<&bytes::Bytes>) -> Result<()> {
+        self.0.extend(finished);
+        Ok(())
+    }
+}
+
+impl Merger {
+    /// Empties the zones of `config.victims`, piece by piece; `has_all`: the caller has all runs. Runs that are being merged are passed
+    /// over. Before each piece `goes_on` is told how many of how many are done. False when that said no, or it has given way, or the
+    /// store is being closed.
+    ///
+    /// # Errors
+    /// `Full`: what lies in a zone finds no space within the budget; I/O errors, corruption.
+    pub(super) fn empty(
+        &self,
+        config: &StepConfig,
+        has_all: bool,
+        goes_on: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<bool> {
+        let targets = self.targets(&config.victims);
+        for (done, &target) in targets.iter().enumerate() {
+            let is_wanted = !has_all && self.merging.is_wanted();
+            if self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len()) {
+                return Ok(false);
+            }
+            if has_all {
+                self.stepper.rewrite(target, config)?;
+                continue;
+            }
+            let claimed = self.merging.claim(|busy| {
+                let is_free = !busy.contains(target.run);
+                Ok(is_free.then(|| (vec![target.run], ())))
+            })?;
+            if let Some(((), claim)) = claimed {
+                self.stepper.rewrite(target, &StepConfig { lane: claim.lane(), ..config.clone() })?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn targets(&self, victims: &Victims) -> Vec<Target> {
+        let view = self.live.view();
+        let mut targets = Vec::new();
+        for (keyspace, runs) in view.version.keyspaces() {
+            for run in runs {
+                let pieces = run.pieces.iter().filter(|piece| victims.have_any_of(piece.desc()));
+                targets.extend(pieces.map(|piece| Target { keyspace, run: run.id, piece: piece.desc().id }));
+            }
+        }
+        targets
+    }
+}
+
+impl Stepper {
+    fn rewrite(&self, target: Target, config: &StepConfig) -> Result<()> {
+        let Target { keyspace, run, piece } = target;
+        let view = self.live.view();
+        let runs = view.version.runs(keyspace);
+        let Some(at) = runs.iter().position(|other| other.id == run) else { return Ok(()) };
+        let of = &runs[at];
+        let Some(old) = of.pieces.iter().find(|other| other.desc().id == piece).cloned() else {
+            return Ok(());
+        };
+        if old.seqno_min() != old.desc().seqno_min {
+            // A new piece of that run would count from its base, too: the run becomes another one.
+            let is_alone = view.version.merges(keyspace).iter().all(|merge| !merge.involves(run));
+            let merge = is_alone.then(|| self.merge_of(keyspace, std::slice::from_ref(of)));
+            drop(view);
+            return merge.map_or(Ok(()), |mut merge| {
+                while self.step(&mut merge, config)? == Progress::More {}
+                Ok(())
+            });
+        }
+        let part = Arc::new(Run { pieces: vec![Arc::clone(&old)], ..Run::clone(of) });
+        let bottom = !runs[at + 1..].iter().any(|older| overlap(older, std::slice::from_ref(&part)));
+        let before = Arc::clone(of);
+        drop(view);
+        let made = self.copies_of(keyspace, part, bottom, config)?;
+        let mut edits = vec![Edit::DropPiece { keyspace, run, piece }];
+        let add = |piece: &Arc<Piece>| Edit::AddPiece { keyspace, run, piece: piece.desc().clone() };
+        edits.extend(made.iter().map(add));
+        self.runtime.flush_device("what zones are emptied of")?;
+        self.live.announce(Feature::Steps)?;
+        self.live.install(edits, &[keyspace], &made, |view| view)?;
+        drop(old);
+        self.note_replaced(keyspace, &[before]);
+        Ok(())
+    }
+
+    /// What takes the place of `part`, a run of one piece; nothing older meets it if it is at the `bottom`.
+    fn copies_of(
+        &self,
+        keyspace: u32,
+        part: Arc<Run>,
+        bottom: bool,
+        config: &StepConfig,
+    ) -> Result<Vec<Arc<Piece>>> {
+        let meta = self.keyspaces.get(keyspace)?;
+        let mut spec = self.flusher.output_spec(keyspace, &meta, Some(config.lane), config.budget);
+        spec.pace.clone_from(&config.pace);
+        spec.piece_bytes = u64::MAX;
+        spec.filters = part.is_searched();
+        let rules = KeepRules { boundaries: self.history.boundaries(), bottom, merger: meta.merger.clone() };
+        // All is stitched that can be.
+        let options =
+            MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
+        let job = MergeJob { spec, inputs: vec![part], rules, options, victims: config.victims.clone() };
+        let mut made = Pieces::default();
+        match job.run(&mut made) {
+            Err(StoreError::Full) => return Err(StoreError::Full),
+            result => self.runtime.health.observe(result)?,
+        };
+        let count = |Finished { piece, totals }| {
+            self.runtime.counters.note_merge_output(totals);
+            piece
+        };
+        Ok(made.0.into_iter().map(count).collect())
+    }
+}

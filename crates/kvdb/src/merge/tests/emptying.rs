@@ -1,0 +1,121 @@
+//! Passes that empty zones.
+
+use std::sync::Arc;
+
+use kvfs_device::{CrashMode, Device, Rng};
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
+
+use crate::Db;
+use crate::merge::tests::steps::leave;
+use crate::merge::tests::{crash_device, open_on};
+use crate::space::{Budget, Lane, Stream};
+
+const FILES: u32 = 12;
+pub(super) const BLOCKS: u64 = 64;
+
+/// By file and block: what it was filled with.
+pub(super) type Fills = Vec<Vec<u8>>;
+
+pub(super) fn write(db: &Db, data: Keyspace, file: u32, first: u64, fills: &[u8]) {
+    let mut batch = Batch::new();
+    let blocks: Vec<u8> = fills.iter().flat_map(|&fill| [fill; BLOCK_BYTES]).collect();
+    batch.put_blocks(data, file.to_be_bytes().to_vec(), first, blocks);
+    db.apply(batch, Durability::Synced).expect("applies");
+}
+
+pub(super) fn flush(db: &Db) {
+    db.parts.sequencer.seal_if(|active| active.bytes() > 0);
+    db.parts.flusher.flush_all().expect("flushes");
+}
+
+/// Files of a zone each, of which two fifths were overwritten since: two runs.
+fn half_dead_zones(db: &Db, seed: u64) -> (Keyspace, Fills) {
+    let mut rng = Rng::new(seed);
+    let data = db.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+    let mut fills = vec![vec![1; BLOCKS as usize]; FILES as usize];
+    for (file, fills) in (0..).zip(&fills) {
+        write(db, data, file, 0, fills);
+    }
+    flush(db);
+    for (file, fills) in (0..).zip(&mut fills) {
+        for first in (0..BLOCKS).step_by(8) {
+            if rng.below(5) < 3 {
+                continue;
+            }
+            let piece = &mut fills[first as usize..][..8];
+            piece.fill(rng.range(2, 256) as u8);
+            write(db, data, file, first, piece);
+        }
+    }
+    flush(db);
+    (data, fills)
+}
+
+pub(super) fn same(db: &Db, data: Keyspace, fills: &Fills, what: &str) {
+    let mut found = vec![0; BLOCKS as usize * BLOCK_BYTES];
+    for (file, fills) in (0_u32..).zip(fills) {
+        db.read_blocks(data, &file.to_be_bytes(), 0, &mut found).expect("reads");
+        for (block, found) in found.chunks_exact(BLOCK_BYTES).enumerate() {
+            assert!(found.iter().all(|byte| *byte == fills[block]), "{what}: block {block} of file {file}");
+        }
+    }
+    let findings = db.check().expect("checks").findings;
+    assert!(findings.is_empty(), "{what}: {findings:?}");
+}
+
+#[test]
+fn a_power_cut_at_any_step_of_emptying_zones_loses_nothing() {
+    // The fewer are left, the further a pass may go.
+    for (seed, zones_left, within) in [(1, 24, Budget::Deleting), (2, 14, Budget::Reserve)] {
+        let device = crash_device();
+        let db = open_on(Arc::clone(&device) as Arc<dyn Device>);
+        let (data, fills) = half_dead_zones(&db, seed);
+        // What is dead is known.
+        db.parts.merger.reclaim(Budget::Ordinary).expect("merges");
+        let free_zones = |db: &Db| db.parts.runtime.ctx.zones.space().zones_free;
+        db.parts.runtime.ctx.zones.close_stream(Stream::MergeBlock(Lane::FIRST));
+        let taken = leave(&db, zones_left);
+        let (victims, budget) = db.parts.merger.victims.victims_for_waiting();
+        assert!(victims.any() && budget == within, "seed {seed}: {budget:?}");
+        let (before, free_before) = (device.events_len(), free_zones(&db));
+        db.parts.live.note_garbage();
+        db.parts.merger.reclaim(Budget::Ordinary).expect("empties zones");
+        let (after, free_after) = (device.events_len(), free_zones(&db));
+        assert!(free_after > free_before + 1, "seed {seed}: {free_before} zones were free, {free_after} are");
+        same(&db, data, &fills, "without a power cut");
+        drop(taken);
+        for event in before..=after {
+            let what = format!("seed {seed}, event {event} of {before}..{after}");
+            let mode = [CrashMode::KeepSubset, CrashMode::Tear][event % 2];
+            let image = device.image_at(event, seed, mode).expect("is in the log");
+            let opened = open_on(Arc::new(image));
+            let data = opened.open_keyspace("data", KeyspaceKind::Block, None).expect("opens");
+            same(&opened, data, &fills, &what);
+            if event % 15 == 0 {
+                opened
+                    .parts
+                    .merger
+                    .reclaim(Budget::Ordinary)
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
+                same(&opened, data, &fills, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn zone_with_a_reader_is_not_emptied() {
+    let db = open_on(crate::merge::tests::memory());
+    let (data, fills) = half_dead_zones(&db, 7);
+    db.parts.merger.reclaim(Budget::Ordinary).expect("merges");
+    let _taken = leave(&db, 24);
+    let reader = db.parts.live.view();
+    assert!(db.parts.merger.victims.victims_for_waiting().0.any());
+    db.parts.live.note_garbage();
+    db.parts.merger.reclaim(Budget::Ordinary).expect("empties zones");
+    assert!(!db.parts.merger.victims.victims_for_waiting().0.any(), "they would not become free");
+    assert!(!db.parts.merger.reclaim_wanted(Budget::Deleting), "no pass would find anything");
+    drop(reader);
+    assert!(db.parts.merger.reclaim_wanted(Budget::Deleting), "now one may");
+    same(&db, data, &fills, "after the reader has gone");
+}

@@ -1,0 +1,91 @@
+//! What merges owe, and how they give way: the figures by which writers are slowed down.
+//!
+//! Thread safety: atomics; one update of the debt at a time, so that what is kept at last is of the newest view.
+
+pub(crate) mod pace;
+pub(crate) mod rate_limiter;
+pub(crate) mod reclaims;
+pub(crate) mod throttle;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::compaction::{MergeOptions, picker};
+use crate::layers::view::View;
+use crate::pressure::pace::MergePace;
+use crate::pressure::reclaims::ReclaimState;
+use crate::runtime::options::Options;
+use crate::version::{bytes_of, of_one_age};
+
+/// See [`Pressure::bytes_full`]: in full memtables.
+const TABLES_UNMERGED: u64 = 64;
+
+/// See the module.
+pub(crate) struct Pressure {
+    pub(crate) pace: Arc<MergePace>,
+    /// The passes over all runs.
+    pub(crate) reclaims: ReclaimState,
+    merge: MergeOptions,
+    bytes_full: u64,
+    debt_bytes: AtomicU64,
+    /// Part of that for whose merges there is no space.
+    bytes_lacking_space: AtomicU64,
+    /// Held while the debt is computed and kept.
+    update: Mutex<()>,
+}
+
+impl Pressure {
+    /// Without any debt.
+    pub(crate) fn new(options: &Options, pace: Arc<MergePace>) -> Self {
+        Self {
+            pace,
+            reclaims: ReclaimState::default(),
+            merge: options.merge,
+            bytes_full: options.memtable_bytes * TABLES_UNMERGED,
+            debt_bytes: AtomicU64::new(0),
+            bytes_lacking_space: AtomicU64::new(0),
+            update: Mutex::default(),
+        }
+    }
+
+    /// Bytes that merges owe.
+    pub(crate) fn debt_bytes(&self) -> u64 {
+        self.debt_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that merges owe and have space for. Writers that waited for others would wait for good.
+    pub(crate) fn payable_bytes(&self) -> u64 {
+        self.debt_bytes().saturating_sub(self.bytes_lacking_space.load(Ordering::Relaxed))
+    }
+
+    /// So many bytes are owed by merges for which there is no space.
+    pub(crate) fn note_lacking_space(&self, bytes: u64) {
+        self.bytes_lacking_space.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Debt of merges that makes the full price (bytes). A burst of half of it is written at full speed.
+    pub(crate) fn bytes_full(&self) -> u64 {
+        self.bytes_full
+    }
+
+    /// Whether zones are being emptied while no writer waits for it.
+    pub(crate) fn is_emptying_zones(&self) -> bool {
+        self.reclaims.is_emptying.load(Ordering::Relaxed)
+    }
+
+    /// Recomputes the debt of the view that `newest` returns.
+    pub(crate) fn update(&self, newest: impl FnOnce() -> Arc<View>) {
+        let _one = self.update.lock();
+        let view = newest();
+        let debt = view.version.keyspaces().map(|(_, runs)| {
+            let bytes: Vec<u64> = of_one_age(runs).map(bytes_of).collect();
+            picker::debt_bytes(&bytes, &self.merge)
+        });
+        let debt = debt.sum();
+        self.debt_bytes.store(debt, Ordering::Relaxed);
+        let is_behind = throttle::is_charged(debt, self.bytes_full) || self.is_emptying_zones();
+        self.pace.note_behind(is_behind);
+    }
+}

@@ -1,0 +1,203 @@
+//! Reads at a view and a seqno, and snapshots.
+
+pub(crate) mod changed;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::{
+    BLOCK_BYTES, Cursor, Extent, ExtentKind, KeyRange, Keyspace, KeyspaceKind, Result, Seqno, Snapshot,
+    StoreError,
+};
+
+use crate::commit::SnapshotPin;
+use crate::history::History;
+use crate::layers::Layers;
+use crate::live::LiveSet;
+use crate::live::keyspaces::Keyspaces;
+use crate::memtable::{BlockState, split_block_key};
+use crate::runtime::Runtime;
+
+/// The keyspace part of a read: what is stored where, and how it is resolved.
+pub(crate) struct Reader {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) live: Arc<LiveSet>,
+    pub(crate) keyspaces: Arc<Keyspaces>,
+    pub(crate) history: Arc<History>,
+}
+
+impl Reader {
+    /// Of all positions of `history`.
+    pub(crate) fn new(keyspaces: &Arc<Keyspaces>, history: &Arc<History>) -> Self {
+        let (runtime, live) = (Arc::clone(&history.runtime), Arc::clone(&history.live));
+        Self { runtime, live, keyspaces: Arc::clone(keyspaces), history: Arc::clone(history) }
+    }
+
+    pub(crate) fn get_at(&self, layers: &Layers, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+        let meta = self.keyspaces.get(keyspace.0)?;
+        self.runtime.counters.note_lookup();
+        match meta.kind {
+            KeyspaceKind::Tuple => layers.lookup(keyspace.0, key)?.finish(&meta.merger),
+            KeyspaceKind::Block => get_block(layers, keyspace, key),
+        }
+    }
+
+    pub(crate) fn cursor_at(
+        &self,
+        layers: Layers,
+        keyspace: Keyspace,
+        range: KeyRange,
+    ) -> Result<Box<dyn Cursor>> {
+        let meta = self.keyspaces.get(keyspace.0)?;
+        Ok(Box::new(layers.cursor(keyspace.0, range, meta.merger)))
+    }
+
+    pub(crate) fn read_blocks_at(
+        &self,
+        layers: &Layers,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        first: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        self.require_blocks(keyspace, "read_blocks")?;
+        let count = (buf.len() / BLOCK_BYTES) as u64;
+        if !buf.len().is_multiple_of(BLOCK_BYTES) || first.checked_add(count).is_none() {
+            return Err(StoreError::BlockShape { first, len: buf.len() });
+        }
+        if buf.is_empty() {
+            return Ok(());
+        }
+        layers.read_blocks(keyspace.0, prefix, first, buf).map(drop)
+    }
+
+    pub(crate) fn next_extent_at(
+        &self,
+        layers: &Layers,
+        keyspace: Keyspace,
+        prefix: &[u8],
+        from: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<Extent>> {
+        self.require_blocks(keyspace, "next_extent")?;
+        layers.next_extent(keyspace.0, prefix, from, kind)
+    }
+
+    fn require_blocks(&self, keyspace: Keyspace, operation: &'static str) -> Result<()> {
+        let meta = self.keyspaces.get(keyspace.0)?;
+        if meta.kind == KeyspaceKind::Block {
+            return Ok(());
+        }
+        Err(StoreError::WrongKind { operation, name: meta.name.to_string(), kind: "tuples" })
+    }
+}
+
+/// A pinned position. Reads go through the layers of the moment: the pin keeps merges from dropping
+/// what it sees.
+pub(crate) struct DbSnapshot {
+    reader: Arc<Reader>,
+    pin: SnapshotPin,
+}
+
+impl DbSnapshot {
+    /// Pins the newest position. The tracker takes the position under its own lock, so that a flush or
+    /// merge either sees the pin or works only on what is at or below it.
+    pub(crate) fn new(reader: Arc<Reader>) -> Self {
+        let pin = reader.history.pin_newest();
+        Self { reader, pin }
+    }
+
+    /// Reads at a position that is pinned already.
+    pub(crate) fn at(reader: Arc<Reader>, pin: SnapshotPin) -> Self {
+        Self { reader, pin }
+    }
+}
+
+fn get_block(layers: &Layers, keyspace: Keyspace, key: &[u8]) -> Result<Option<Bytes>> {
+    // A key without room for a block number names nothing.
+    let Some((prefix, block)) = split_block_key(key) else { return Ok(None) };
+    let mut buf = vec![0; BLOCK_BYTES];
+    let states = layers.read_blocks(keyspace.0, prefix, block, &mut buf)?;
+    Ok((states.first() == Some(&BlockState::Data)).then(|| buf.into()))
+}
+
+/// What reads at layers of its own: the store, a snapshot, a transaction. Each read has one position.
+pub(crate) trait ReadAt: Send + Sync {
+    fn reader(&self) -> &Reader;
+
+    /// The layers for a read that begins now.
+    fn layers(&self) -> Result<Layers>;
+}
+
+/// Implements the seam's reads by [`ReadAt`]. (A blanket implementation of a trait of another crate is not
+/// allowed.)
+macro_rules! read_at_layers {
+    ($reader:ty) => {
+        impl kvfs_store::Read for $reader {
+            fn get(
+                &self,
+                keyspace: kvfs_store::Keyspace,
+                key: &[u8],
+            ) -> kvfs_store::Result<Option<bytes::Bytes>> {
+                self.reader().get_at(&self.layers()?, keyspace, key)
+            }
+
+            fn multi_get(
+                &self,
+                keyspace: kvfs_store::Keyspace,
+                keys: &[&[u8]],
+            ) -> kvfs_store::Result<Vec<Option<bytes::Bytes>>> {
+                let layers = self.layers()?;
+                keys.iter().map(|key| self.reader().get_at(&layers, keyspace, key)).collect()
+            }
+
+            fn cursor(
+                &self,
+                keyspace: kvfs_store::Keyspace,
+                range: kvfs_store::KeyRange,
+            ) -> kvfs_store::Result<Box<dyn kvfs_store::Cursor>> {
+                self.reader().cursor_at(self.layers()?, keyspace, range)
+            }
+
+            fn read_blocks(
+                &self,
+                keyspace: kvfs_store::Keyspace,
+                prefix: &[u8],
+                first: u64,
+                buf: &mut [u8],
+            ) -> kvfs_store::Result<()> {
+                self.reader().read_blocks_at(&self.layers()?, keyspace, prefix, first, buf)
+            }
+
+            fn next_extent(
+                &self,
+                keyspace: kvfs_store::Keyspace,
+                prefix: &[u8],
+                from: u64,
+                kind: kvfs_store::ExtentKind,
+            ) -> kvfs_store::Result<Option<kvfs_store::Extent>> {
+                self.reader().next_extent_at(&self.layers()?, keyspace, prefix, from, kind)
+            }
+        }
+    };
+}
+
+pub(crate) use read_at_layers;
+
+read_at_layers!(DbSnapshot);
+
+impl ReadAt for DbSnapshot {
+    fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    fn layers(&self) -> Result<Layers> {
+        Ok(Layers { view: self.reader.live.view(), seqno: self.pin.seqno(), own: None })
+    }
+}
+
+impl Snapshot for DbSnapshot {
+    fn seqno(&self) -> Seqno {
+        self.pin.seqno()
+    }
+}

@@ -1,0 +1,227 @@
+//! Making a damaged store whole again: what is undamaged stays, what is lost is told.
+//!
+//! Purpose: reads everything, and builds a state of the manifest that refers to nothing but what is good. Pieces are
+//! mended (`table/salvage`), the manifest is read around its damage (`version/salvage`), and of a damaged journal counts
+//! what comes before the damage (`journal/salvage`), which is written out as runs.
+//!
+//! Crash order: the new epoch, in both superblocks → new pieces, in free zones → device flush → the new manifest, in
+//! free zones → flush → the superblocks turn to it. Up to this last step nothing that the store had is touched, so a
+//! repair that is cut off can be repeated; after it the store is repaired.
+//!
+//! Thread safety: one thread, and the store must not be open elsewhere.
+
+mod lost;
+mod pieces;
+mod replay;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvfs_device::Device;
+use kvfs_store::progress::{self, Unit};
+use kvfs_store::{Compression, KeyspaceKind, Op, Result, Seqno, StoreError};
+
+pub use lost::Lost;
+
+use crate::cache::Policy;
+use crate::format::{PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
+use crate::runtime::options::Options;
+use crate::space::Zones;
+use crate::table::{Piece, RunContext, RunOptions, salvage};
+use crate::version::{Edit, KeyspaceState, Manifest, ManifestState, RunId, salvage as manifest_salvage};
+
+/// Memory for caches and buffers of a repair (bytes).
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// What a repair found and did.
+#[derive(Debug, Clone, Default)]
+pub struct Repaired {
+    /// What was wrong, one line each; empty: nothing, and no more was written than at any opening.
+    pub findings: Vec<String>,
+    /// What is gone.
+    pub lost: Vec<Lost>,
+    /// The manifest was damaged: what was deleted or overwritten lately may be there again.
+    pub is_uncertain: bool,
+    /// The newest change that is there.
+    pub last_seqno: Seqno,
+    /// Operations behind the damage of a journal that could be read and do not count, with their keyspaces; at most
+    /// a thousand.
+    pub dropped: Vec<(String, Op)>,
+    /// How many there were.
+    pub dropped_count: u64,
+}
+
+/// Repairs the store on `device`, which must not be open. `keyspaces` are the first ones of every store of this kind,
+/// in the order in which they were made: their names are needed when the whole manifest is gone. Reads everything.
+///
+/// # Errors
+/// Not a store, another version, both superblocks damaged; no space for what has to be written; failed writes.
+/// Damage that can be repaired is no error.
+pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Result<Repaired> {
+    let mut repaired = Repaired::default();
+    let mut superblock = Superblock::read_newest(device.as_ref())?;
+    repaired.findings.extend(Superblock::damaged_slots(device.as_ref()));
+    let found = manifest_salvage::salvage(device.as_ref(), &superblock);
+    let mut state = found.state;
+    if let Some(damage) = &found.damage {
+        repaired.findings.push(format!("{damage}; the pieces that it named are looked for on the device"));
+        repaired.is_uncertain = true;
+    }
+    superblock.epoch += 1;
+    superblock.write_both(device.as_ref())?;
+
+    let ctx = context(&device, &superblock);
+    if found.damage.is_some() {
+        if found.strays_from == 0 {
+            name_keyspaces(&mut state, keyspaces);
+        }
+        let is_lost = |id| id >= found.strays_from && !found.known.contains(&crate::format::PieceId(id));
+        adopt_strays(&ctx, &superblock, &mut state, is_lost)?;
+    }
+    let zones_end = last_zone(&state).map_or(0, |zone| ctx.zones.zone_addr(zone) + ctx.zone_bytes());
+    grow_over(&device, &ctx, zones_end.min(superblock.capacity_bytes), &mut repaired)?;
+    // The allocator counts the zones that the device has now.
+    let ctx = context(&device, &superblock);
+    superblock.manifest_zones.retain(|&zone| ctx.zones.claim_zone(zone).is_ok());
+
+    let next_id = Arc::new(AtomicU64::new(next_id(&state)));
+    let bound = replay::hold_places(&ctx, &superblock, &state);
+    let mut repair = pieces::Repair::new(&ctx, &superblock, &next_id);
+    repair.all(&mut state)?;
+    // Their space is in use until the new manifest stands.
+    let (is_mended, mut kept) = repair.take(&mut repaired);
+    let options = Options::with_memory(MEMORY_BYTES);
+    let mut mending = replay::Mending {
+        options: &options,
+        next_id: &next_id,
+        state: &mut state,
+        repaired: &mut repaired,
+        kept: &mut kept,
+    };
+    let is_replayed = replay::journal(&ctx, &superblock, &mut mending)?;
+    let is_trimmed = forget_the_future(&mut state, &mut repaired);
+    lost::name_snapshots(&state, &mut repaired.lost);
+    if is_mended || is_replayed || is_trimmed || found.damage.is_some() {
+        state.next_id = next_id.load(Ordering::Relaxed);
+        // A merge that goes on relies on what its steps have done; what is left of its runs is merged anew.
+        state.keyspaces.values_mut().for_each(|keyspace| keyspace.merges.clear());
+        let flushed = device.flush();
+        flushed.map_err(|error| StoreError::io("flushing what was repaired", error))?;
+        Manifest::replace(device, Arc::clone(&ctx.zones), superblock, state)?;
+    }
+    drop((kept, bound));
+    Ok(repaired)
+}
+
+fn context(device: &Arc<dyn Device>, superblock: &Superblock) -> Arc<RunContext> {
+    let (zone_bytes, first_data) = (superblock.zone_bytes, superblock.first_data_zone());
+    let zones = Zones::new(Arc::clone(device), zone_bytes, superblock.capacity_bytes, first_data);
+    RunContext::new(Arc::clone(device), zones, MEMORY_BYTES, Policy::default(), RunOptions::default())
+}
+
+/// The manifest told the names; the numbers are given in order, from 1 on.
+fn name_keyspaces(state: &mut ManifestState, keyspaces: &[(&str, KeyspaceKind)]) {
+    for (id, &(name, kind)) in (1..).zip(keyspaces) {
+        state.keyspaces.entry(id).or_insert_with(|| keyspace(name, kind));
+    }
+}
+
+fn keyspace(name: &str, kind: KeyspaceKind) -> KeyspaceState {
+    let (runs, merges) = (Vec::new(), Vec::new());
+    KeyspaceState { name: name.to_owned(), kind, runs, merges, compression: Compression::default() }
+}
+
+/// A keyspace of which nothing but the number is left.
+fn nameless(state: &mut ManifestState, id: u32, kind: KeyspaceKind) {
+    state.keyspaces.entry(id).or_insert_with(|| keyspace(&format!("recovered-{id}"), kind));
+}
+
+/// Enters pieces whose edits are lost, each as a run of its own.
+fn adopt_strays(
+    ctx: &Arc<RunContext>,
+    superblock: &Superblock,
+    state: &mut ManifestState,
+    is_lost: impl Fn(u64) -> bool,
+) -> Result<()> {
+    let present = (ctx.device.len_bytes() / u64::from(superblock.zone_bytes)) as u32;
+    let zones = superblock.first_data_zone().0..present;
+    progress::stage("looking for pieces in all zones", Unit::Items, zones.len() as u64);
+    let found = salvage::find_pieces(ctx, zones.map(ZoneId), || progress::advance(1));
+    for stray in found.into_iter().filter(|stray| is_lost(stray.desc.id.0)) {
+        nameless(state, stray.keyspace, stray.kind);
+        let (keyspace, run) = (stray.keyspace, RunId(stray.desc.id.0));
+        if !pieces::is_possible(&stray.desc, superblock)
+            || state.keyspaces.get(&keyspace).is_none_or(|known| known.kind != stray.kind)
+        {
+            continue;
+        }
+        state.apply(&Edit::AddRun { keyspace, run, age: stray.desc.seqno_max })?;
+        state.apply(&Edit::AddPiece { keyspace, run, piece: stray.desc })?;
+    }
+    Ok(())
+}
+
+fn all_pieces(state: &ManifestState) -> impl Iterator<Item = &PieceDesc> {
+    let runs = state.keyspaces.values().flat_map(|keyspace| &keyspace.runs);
+    let prepared = state.prepared.values().flatten().map(|(_, run)| run);
+    runs.chain(prepared).flat_map(|run| &run.pieces)
+}
+
+fn last_zone(state: &ManifestState) -> Option<ZoneId> {
+    state.zone_uses().map(|zone_use| zone_use.zone).max()
+}
+
+/// A number that no run and no piece has.
+fn next_id(state: &ManifestState) -> u64 {
+    let runs = state.keyspaces.values().flat_map(|keyspace| &keyspace.runs).map(|run| run.id.0);
+    let prepared = state.prepared.values().flatten().map(|(_, run)| run.id.0);
+    let pieces = all_pieces(state).map(|piece| piece.id.0);
+    runs.chain(prepared).chain(pieces).max().map_or(1, |id| id + 1).max(state.next_id)
+}
+
+/// A device that was cut off is made as long as it was, so that what is missing reads as damage.
+fn grow_over(device: &Arc<dyn Device>, ctx: &RunContext, end: u64, repaired: &mut Repaired) -> Result<()> {
+    let journal_end = end.max(ctx.zones.zone_addr(ZoneId(1))).next_multiple_of(SECTOR_BYTES);
+    let len = device.len_bytes();
+    if len >= journal_end {
+        return Ok(());
+    }
+    repaired.findings.push(format!("the device ends at byte {len}, and the store reaches to {journal_end}"));
+    let grown = device.grow(journal_end);
+    grown.map_err(|error| StoreError::io(format!("growing the device to {journal_end} bytes"), error))
+}
+
+/// Takes away what is named beyond the end of the history.
+fn forget_the_future(state: &mut ManifestState, repaired: &mut Repaired) -> bool {
+    let last = repaired.last_seqno;
+    let mut findings = Vec::new();
+    state.snapshots.retain(|name, snapshot| {
+        if snapshot.seqno > last {
+            findings
+                .push(format!("snapshot \"{name}\" is lost: it was made after the damage of the journal"));
+        }
+        snapshot.seqno <= last
+    });
+    let undo_before = state.undo.len();
+    state.undo.retain(|&after, _| after <= last);
+    let gone: Vec<_> =
+        state.checkpoints.iter().filter(|(_, saved)| saved.snapshot > last).map(|(&txn, _)| txn).collect();
+    for txn in &gone {
+        state.checkpoints.remove(txn);
+        state.prepared.remove(txn);
+        findings.push(format!("transaction {txn} is lost: it was begun after the damage of the journal"));
+    }
+    state.committed.retain(|&seqno, _| seqno <= last);
+    let changed = !findings.is_empty() || state.undo.len() < undo_before;
+    repaired.findings.append(&mut findings);
+    changed
+}
+
+impl RunContext {
+    fn zone_bytes(&self) -> u64 {
+        self.zones.zone_bytes().into()
+    }
+}
+
+/// Pieces that must not give their space back yet.
+type Kept = Vec<Arc<Piece>>;

@@ -1,0 +1,447 @@
+//! The allocator's tables, without device and locks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kvfs_store::{Result, StoreError};
+
+use super::{Budget, Stream, ZoneRow, ZoneState, ZoneStats};
+use crate::format::{Extent, SECTOR_BYTES, ZoneId, ZoneUse};
+
+/// Zones of the reserve: what deletions need, and a merge of two runs and more when there is no other space.
+const RESERVE_ZONES: u32 = 16;
+/// And of each zone so much (bytes): merges leave the end of a zone empty that no block fits into.
+const RESERVE_OF_ZONE: u32 = 8 << 10;
+/// Fewest zones of the reserve.
+const RESERVE_ZONES_MIN: u32 = 4;
+/// The reserve is at least one zone in so many.
+const RESERVE_SHARE: u32 = 100;
+/// The reserve is at most one zone in so many, if that is not too little.
+const RESERVE_SHARE_MAX: u32 = 8;
+/// Zones of the reserve that deletions leave to merges of two runs: each has two zones besides a piece of one zone, and so has
+/// what they become, with one of metadata. A small reserve is all for deletions.
+const RESERVE_ZONES_MERGING: u32 = 10;
+
+struct Entry {
+    state: ZoneState,
+    /// Where the next extent begins (offset in the zone).
+    bump: u32,
+    generation: u32,
+    /// Contiguous stretches that pieces refer to; a hint for defragmentation.
+    stretches: u32,
+    bytes_live: u64,
+}
+
+pub(super) struct Table {
+    zone_bytes: u32,
+    zones_total: u32,
+    first_data: u32,
+    /// Present zones by number.
+    entries: Vec<Entry>,
+    free: BTreeSet<u32>,
+    /// Closed zones of which at least half may still be filled: what a reopened store left behind.
+    partly: BTreeSet<u32>,
+    /// The zone that each stream fills.
+    open: BTreeMap<Stream, u32>,
+    /// Free zones that only the manifest may take.
+    manifest_zones: u32,
+    can_grow: bool,
+    /// What the medium said to have room for (bytes) when it refused a zone: with no more than that it refuses again.
+    room_refused: Option<u64>,
+    failed: Option<Arc<str>>,
+}
+
+impl Table {
+    pub(super) fn new(zone_bytes: u32, zones_total: u32, zones_present: u32, first_data: ZoneId) -> Self {
+        let mut table = Self {
+            zone_bytes,
+            zones_total,
+            first_data: first_data.0,
+            entries: Vec::new(),
+            free: BTreeSet::new(),
+            partly: BTreeSet::new(),
+            open: BTreeMap::new(),
+            manifest_zones: 1,
+            can_grow: true,
+            room_refused: None,
+            failed: None,
+        };
+        table.add_zones(zones_present);
+        for zone in 0..first_data.0.min(zones_present) {
+            table.free.remove(&zone);
+            table.entries[zone as usize].state = ZoneState::System;
+        }
+        table
+    }
+
+    pub(super) fn zones_present(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Present zones but for those of superblocks and journal.
+    pub(super) fn data_zones(&self) -> u32 {
+        self.zones_present().saturating_sub(self.first_data)
+    }
+
+    pub(super) fn zones_total(&self) -> u32 {
+        self.zones_total
+    }
+
+    pub(super) fn set_total(&mut self, zones: u32) {
+        self.zones_total = self.zones_total.max(zones);
+    }
+
+    /// The device has `zones` zones now.
+    pub(super) fn add_zones(&mut self, zones: u32) {
+        let old = self.zones_present();
+        self.free.extend(old..zones);
+        self.entries.extend((old..zones).map(|_| Entry {
+            state: ZoneState::Free,
+            bump: 0,
+            generation: 0,
+            stretches: 0,
+            bytes_live: 0,
+        }));
+        (self.can_grow, self.room_refused) = (true, None);
+    }
+
+    /// A medium that told of so much room has refused a zone.
+    pub(super) fn growth_failed(&mut self, room_bytes: Option<u64>) {
+        (self.can_grow, self.room_refused) = (false, room_bytes);
+    }
+
+    /// Whether a medium that tells of so much room has refused a zone before, with as much.
+    pub(super) fn refuses_growth(&self, room_bytes: Option<u64>) -> bool {
+        self.room_refused.is_some() && room_bytes <= self.room_refused
+    }
+
+    pub(super) fn check_usable(&self) -> Result<()> {
+        match &self.failed {
+            Some(reason) => Err(StoreError::Failed { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    pub(super) fn fail(&mut self, reason: Arc<str>) {
+        self.failed.get_or_insert(reason);
+    }
+
+    pub(super) fn restore(&mut self, zone_use: &ZoneUse) -> Result<(), &'static str> {
+        let entry = self.entries.get_mut(zone_use.zone.0 as usize).ok_or("the device has no such zone")?;
+        if zone_use.end > self.zone_bytes
+            || !u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES)
+            || zone_use.bytes > zone_use.end.into()
+        {
+            return Err("it does not fit a zone");
+        }
+        match entry.state {
+            ZoneState::Free => {
+                entry.state = ZoneState::Closed;
+                self.free.remove(&zone_use.zone.0);
+            }
+            ZoneState::Closed => {}
+            ZoneState::System | ZoneState::Manifest | ZoneState::Open(_) => {
+                return Err("that zone is not for pieces");
+            }
+        }
+        entry.bytes_live += zone_use.bytes;
+        entry.stretches += zone_use.pieces;
+        entry.bump = entry.bump.max(zone_use.end);
+        self.note_partly(zone_use.zone.0);
+        Ok(())
+    }
+
+    pub(super) fn claim(&mut self, zone: ZoneId) -> Result<(), &'static str> {
+        let entry = self.entries.get_mut(zone.0 as usize).ok_or("the device has no such zone")?;
+        if entry.state != ZoneState::Free {
+            return Err("that zone is in use already");
+        }
+        entry.state = ZoneState::Manifest;
+        self.free.remove(&zone.0);
+        Ok(())
+    }
+
+    /// An extent in the stream's zone or in a new one; `None` when no zone may be taken.
+    pub(super) fn allocate(
+        &mut self,
+        stream: Stream,
+        len_min: u32,
+        len_max: u32,
+        budget: Budget,
+    ) -> Option<Extent> {
+        if let Some(&zone) = self.open.get(&stream)
+            && self.room(zone) >= len_min
+        {
+            return Some(self.bump(zone, len_max));
+        }
+        let zone = match self.take_partly(len_min) {
+            Some(zone) => zone,
+            None => self.take_zone(self.zones_held_back(budget))?,
+        };
+        if let Some(full) = self.open.insert(stream, zone) {
+            self.close(full);
+        }
+        self.entries[zone as usize].state = ZoneState::Open(stream);
+        Some(self.bump(zone, len_max))
+    }
+
+    /// Keeps `partly` right for a zone whose bump pointer or state has changed.
+    fn note_partly(&mut self, zone: u32) {
+        let is_closed = self.entries[zone as usize].state == ZoneState::Closed;
+        if is_closed && self.room(zone) >= self.zone_bytes / 2 {
+            self.partly.insert(zone);
+        } else {
+            self.partly.remove(&zone);
+        }
+    }
+
+    /// A closed zone with room for `len_min`. Without this each opening of the store would cost a
+    /// new zone per stream.
+    fn take_partly(&mut self, len_min: u32) -> Option<u32> {
+        let zone = self.partly.iter().copied().find(|&zone| self.room(zone) >= len_min)?;
+        self.partly.remove(&zone);
+        Some(zone)
+    }
+
+    /// The last resort: space behind the bump pointer of any data zone, the tightest that holds
+    /// `len_max`, else the roomiest that holds `len_min`. O(zones).
+    pub(super) fn allocate_in_gap(&mut self, len_min: u32, len_max: u32) -> Option<Extent> {
+        let is_data = |state| matches!(state, ZoneState::Open(_) | ZoneState::Closed);
+        let data_zones = (0..self.zones_present()).filter(|&zone| is_data(self.entries[zone as usize].state));
+        let (_, zone) =
+            data_zones
+                .map(|zone| (self.room(zone), zone))
+                .filter(|&(room, _)| room >= len_min)
+                .min_by_key(|&(room, _)| if room >= len_max { (0, room) } else { (1, u32::MAX - room) })?;
+        let extent = self.bump(zone, len_max);
+        self.note_partly(zone);
+        Some(extent)
+    }
+
+    fn room(&self, zone: u32) -> u32 {
+        self.zone_bytes - self.entries[zone as usize].bump
+    }
+
+    /// Takes up to `len_max` bytes of a zone that has room.
+    fn bump(&mut self, zone: u32, len_max: u32) -> Extent {
+        let len = len_max.min(self.room(zone));
+        let entry = &mut self.entries[zone as usize];
+        let addr = u64::from(zone) * u64::from(self.zone_bytes) + u64::from(entry.bump);
+        entry.bump += len;
+        entry.bytes_live += u64::from(len);
+        entry.stretches += 1;
+        Extent { addr, len }
+    }
+
+    /// The lowest free zone, if more than `zones_held_back` are free.
+    fn take_zone(&mut self, zones_held_back: u32) -> Option<u32> {
+        if self.free.len() as u64 <= u64::from(zones_held_back) {
+            return None;
+        }
+        self.free.pop_first()
+    }
+
+    fn zones_reserved(&self) -> u32 {
+        // A store that can still grow has not got its reserve of the whole capacity yet: else a
+        // huge sparse store would allocate a hundredth of itself before its first write.
+        self.zones_reserved_of(self.zones_present())
+    }
+
+    /// The reserve of a device with so many zones.
+    fn zones_reserved_of(&self, zones_present: u32) -> u32 {
+        let ends = u64::from(zones_present) * u64::from(RESERVE_OF_ZONE) / u64::from(self.zone_bytes);
+        let zones = (RESERVE_ZONES + ends as u32).min(self.zones_total / RESERVE_SHARE_MAX);
+        let zones = zones.max(RESERVE_ZONES_MIN);
+        zones.max(zones_present / RESERVE_SHARE).max(self.manifest_zones)
+    }
+
+    pub(super) fn reserves_for_merges(&self) -> bool {
+        self.zones_reserved() >= self.manifest_zones + RESERVE_ZONES_MERGING + RESERVE_ZONES_MIN
+    }
+
+    pub(super) fn has_zones_for_merges(&self) -> bool {
+        self.zones_to_take() >= u64::from(self.manifest_zones + RESERVE_ZONES_MERGING)
+    }
+
+    /// Free zones, those included by which the store may still grow.
+    fn zones_to_take(&self) -> u64 {
+        let zones_growth = if self.can_grow { self.zones_total - self.zones_present() } else { 0 };
+        self.free.len() as u64 + u64::from(zones_growth)
+    }
+
+    /// Free zones that an allocation of data has to leave.
+    fn zones_held_back(&self, budget: Budget) -> u32 {
+        match budget {
+            Budget::Ordinary => self.zones_reserved(),
+            // A merge that has too little space frees nothing, so deletions alone would fill the store for good.
+            Budget::Deleting if self.reserves_for_merges() => self.manifest_zones + RESERVE_ZONES_MERGING,
+            Budget::Deleting | Budget::Reserve => self.manifest_zones,
+        }
+    }
+
+    pub(super) fn retain(&mut self, zone_use: &ZoneUse) {
+        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        debug_assert!(entry.bytes_live > 0 && entry.bump >= zone_use.end, "only live bytes are shared");
+        entry.bytes_live += zone_use.bytes;
+        entry.stretches += zone_use.pieces;
+    }
+
+    pub(super) fn release(&mut self, zone_use: &ZoneUse) {
+        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        let Some(bytes_live) = entry.bytes_live.checked_sub(zone_use.bytes) else {
+            // Freeing too early would destroy data; losing a zone until the next open does not.
+            debug_assert!(false, "zone {} was released more often than taken", zone_use.zone.0);
+            tracing::error!(zone = zone_use.zone.0, "a zone was released more often than taken; it leaks");
+            entry.bytes_live = u64::MAX / 2;
+            return;
+        };
+        entry.bytes_live = bytes_live;
+        entry.stretches = entry.stretches.saturating_sub(zone_use.pieces);
+        if bytes_live == 0 {
+            self.clear(zone_use.zone.0);
+        }
+    }
+
+    /// Releases what was not written to; when nothing was given out behind it, it can be given out again.
+    pub(super) fn give_back(&mut self, zone_use: &ZoneUse) {
+        let entry = &mut self.entries[zone_use.zone.0 as usize];
+        if entry.bump == zone_use.end {
+            entry.bump -= zone_use.bytes as u32;
+        }
+        self.release(zone_use);
+        self.note_partly(zone_use.zone.0);
+    }
+
+    /// Those of which `is_meant` says so.
+    pub(super) fn close_streams(&mut self, is_meant: impl Fn(Stream) -> bool) {
+        let closed: Vec<u32> =
+            self.open.extract_if(.., |stream, _| is_meant(*stream)).map(|(_, zone)| zone).collect();
+        for zone in closed {
+            self.close(zone);
+        }
+    }
+
+    /// A stream has filled the zone.
+    fn close(&mut self, zone: u32) {
+        self.entries[zone as usize].state = ZoneState::Closed;
+        if self.entries[zone as usize].bytes_live == 0 {
+            self.clear(zone);
+        }
+        self.note_partly(zone);
+    }
+
+    /// The zone holds nothing any more: it starts over, and is free unless a stream has it open.
+    fn clear(&mut self, zone: u32) {
+        if self.failed.is_some() {
+            return;
+        }
+        let entry = &mut self.entries[zone as usize];
+        entry.bump = 0;
+        entry.stretches = 0;
+        entry.generation = entry.generation.wrapping_add(1);
+        if !matches!(entry.state, ZoneState::Open(_)) {
+            entry.state = ZoneState::Free;
+            self.free.insert(zone);
+            self.partly.remove(&zone);
+        }
+    }
+
+    pub(super) fn take_manifest_zone(&mut self, budget: Budget) -> Option<ZoneId> {
+        let zone = self.take_zone(match budget {
+            Budget::Reserve => 0,
+            budget => self.zones_held_back(budget),
+        })?;
+        self.entries[zone as usize].state = ZoneState::Manifest;
+        Some(ZoneId(zone))
+    }
+
+    pub(super) fn free_manifest_zone(&mut self, zone: ZoneId) {
+        let is_manifest = self.entries[zone.0 as usize].state == ZoneState::Manifest;
+        assert!(is_manifest, "zone {} does not belong to the manifest", zone.0);
+        if self.failed.is_none() {
+            self.entries[zone.0 as usize].state = ZoneState::Closed;
+            self.clear(zone.0);
+        }
+    }
+
+    pub(super) fn set_manifest_zones(&mut self, zones: u32) {
+        self.manifest_zones = zones;
+    }
+
+    pub(super) fn generation(&self, zone: ZoneId) -> u32 {
+        self.entries[zone.0 as usize].generation
+    }
+
+    fn count(&self, state: ZoneState) -> u32 {
+        self.entries.iter().filter(|entry| entry.state == state).count() as u32
+    }
+
+    pub(super) fn stats(&self) -> ZoneStats {
+        let is_data = |entry: &&Entry| matches!(entry.state, ZoneState::Open(_) | ZoneState::Closed);
+        let data = || self.entries.iter().filter(is_data);
+        ZoneStats {
+            zone_bytes: self.zone_bytes,
+            zones_total: self.zones_total,
+            zones_present: self.zones_present(),
+            zones_system: self.count(ZoneState::System),
+            zones_manifest: self.count(ZoneState::Manifest),
+            zones_free: self.free.len() as u32,
+            zones_reserved: self.zones_reserved(),
+            bytes_live: data().map(|entry| entry.bytes_live).sum(),
+            bytes_unfilled: data().map(|entry| u64::from(self.zone_bytes - entry.bump)).sum(),
+            bytes_capacity: u64::from(self.zones_total) * u64::from(self.zone_bytes),
+        }
+    }
+
+    /// As [`Table::free_bytes`], of the zones that are present.
+    pub(super) fn present_bytes(&self, budget: Budget) -> u64 {
+        let zones = (self.free.len() as u64).saturating_sub(self.zones_held_back(budget).into());
+        zones * u64::from(self.zone_bytes) + self.bytes_in_partly()
+    }
+
+    fn bytes_in_partly(&self) -> u64 {
+        self.partly.iter().map(|&zone| u64::from(self.room(zone))).sum()
+    }
+
+    pub(super) fn free_bytes(&self, budget: Budget) -> u64 {
+        let zones = self.zones_to_take();
+        // An allocation that takes the zones by which the store may grow makes the reserve larger, too.
+        let held_back = match budget {
+            Budget::Ordinary if self.can_grow => self.zones_reserved_of(self.zones_total),
+            budget => self.zones_held_back(budget),
+        };
+        zones.saturating_sub(held_back.into()) * u64::from(self.zone_bytes) + self.bytes_in_partly()
+    }
+
+    /// As [`Table::free_bytes`] for ordinary writes, on a medium that has room for `room_bytes` more.
+    pub(super) fn free_bytes_within(&self, room_bytes: u64) -> u64 {
+        let growth = u64::from(self.zones_total - self.zones_present());
+        let growth = match growth.min(room_bytes / u64::from(self.zone_bytes)) as u32 {
+            _ if self.refuses_growth(Some(room_bytes)) => 0,
+            growth => growth,
+        };
+        let held_back = self.zones_reserved_of(self.zones_present() + growth);
+        let zones = (self.free.len() as u64 + u64::from(growth)).saturating_sub(held_back.into());
+        zones * u64::from(self.zone_bytes) + self.bytes_in_partly()
+    }
+
+    pub(super) fn zones(&self) -> Vec<ZoneRow> {
+        let row = |(entry, zone): (&Entry, u32)| ZoneRow {
+            zone: ZoneId(zone),
+            state: entry.state,
+            bytes_live: entry.bytes_live,
+            bytes_filled: entry.bump.into(),
+            stretches: entry.stretches.into(),
+        };
+        self.entries.iter().zip(0..).map(row).collect()
+    }
+
+    pub(super) fn rows(&self) -> Vec<(ZoneId, ZoneState, u64)> {
+        let row = |(zone, entry): (usize, &Entry)| (ZoneId(zone as u32), entry.state, entry.bytes_live);
+        self.entries.iter().enumerate().map(row).collect()
+    }
+}

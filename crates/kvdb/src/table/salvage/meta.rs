@@ -1,0 +1,149 @@
+//! The metadata of a damaged piece, put together from what is whole: the blob that the manifest names, and the
+//! copies beside the data.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kvfs_store::KeyspaceKind;
+
+use crate::format::{
+    Fingerprints, PieceDesc, PieceMetaHeader, SECTOR_BYTES, Section, ZoneId, decode_fingerprints,
+};
+use crate::memtable::TombstoneSet;
+use crate::salvage::SalvageStream;
+use crate::table::RunContext;
+use crate::table::index::Content;
+use crate::table::meta_read::tombstones_of;
+
+/// What could be found of a piece's metadata.
+pub(super) struct FoundMeta {
+    pub(super) header: PieceMetaHeader,
+    pub(super) content: Option<Content>,
+    /// `None`: they are lost.
+    pub(super) tombstones: Option<TombstoneSet>,
+    /// `None`: they have to be made anew from the keys.
+    pub(super) fingerprints: Option<Fingerprints>,
+    /// The blob that the manifest names is whole.
+    pub(super) is_whole: bool,
+}
+
+impl FoundMeta {
+    /// Of a piece of which nothing but the data is left.
+    pub(super) fn nothing(keyspace: u32, desc: &PieceDesc) -> Self {
+        let header = PieceMetaHeader::new(keyspace, desc.id.0, [Section::of(&[]); 3]);
+        Self { header, content: None, tombstones: None, fingerprints: None, is_whole: false }
+    }
+
+    /// `None` when the index is lost.
+    pub(super) fn with_content(mut self) -> Option<(Self, Content)> {
+        let content = self.content.take()?;
+        Some((self, content))
+    }
+}
+
+/// Looks for the metadata of `desc`; `None` when no header of it is left.
+pub(super) fn find(
+    ctx: &Arc<RunContext>,
+    keyspace: u32,
+    kind: KeyspaceKind,
+    desc: &PieceDesc,
+) -> Option<FoundMeta> {
+    let decode =
+        |bytes: &[u8]| PieceMetaHeader::decode(bytes, keyspace, desc.id.0, desc.meta_len, desc.meta_crc).ok();
+    let device = ctx.device.as_ref();
+    let extents = desc.meta.iter().map(|extent| extent.addr..extent.addr + u64::from(extent.len));
+    let mut found = Parts::default();
+    found.take(decode, &SalvageStream::new(device, 0, extents).read(0, desc.meta_len.into()));
+    let is_whole = found.is_whole();
+    if found.index.is_none() || found.tombstones.is_none() {
+        for zone_use in &desc.zones {
+            let zone = zone_stream(ctx, zone_use.zone);
+            for (addr, header) in zone.all_frames(|_, sector| decode(sector)) {
+                found.take(decode, &zone.read(addr, header.meta_len().into()));
+            }
+        }
+    }
+    found.decode(kind, is_whole)
+}
+
+/// A zone of pieces, whatever it holds; positions are addresses.
+pub(super) fn zone_stream(ctx: &RunContext, zone: ZoneId) -> SalvageStream<'_> {
+    let start = ctx.zones.zone_addr(zone);
+    SalvageStream::of_range(ctx.device.as_ref(), start..start + u64::from(ctx.zones.zone_bytes()))
+}
+
+/// Sections that matched their checksums.
+#[derive(Default)]
+struct Parts {
+    header: Option<PieceMetaHeader>,
+    index: Option<Bytes>,
+    tombstones: Option<Bytes>,
+    fingerprints: Option<Bytes>,
+}
+
+impl Parts {
+    fn is_whole(&self) -> bool {
+        self.index.is_some() && self.tombstones.is_some() && self.fingerprints.is_some()
+    }
+
+    /// Takes what is still missing from a blob, if it begins with the header.
+    fn take(&mut self, decode: impl Fn(&[u8]) -> Option<PieceMetaHeader>, blob: &Bytes) {
+        let Some(header) = decode(blob) else { return };
+        self.header = Some(header);
+        let mut from = PieceMetaHeader::BYTES;
+        for (section, place) in [
+            (&header.index, &mut self.index),
+            (&header.tombstones, &mut self.tombstones),
+            (&header.fingerprints, &mut self.fingerprints),
+        ] {
+            let range = from..from + section.len();
+            from = range.end;
+            if place.is_none() && blob.get(range.clone()).is_some_and(|bytes| section.matches(bytes)) {
+                *place = Some(blob.slice(range));
+            }
+        }
+    }
+
+    /// `None` without a header.
+    fn decode(self, kind: KeyspaceKind, is_whole: bool) -> Option<FoundMeta> {
+        let content = self.index.and_then(|index| Content::decode(kind, &index).ok());
+        let blocks = match &content {
+            Some(Content::Tuples(entries)) => Some(entries.len()),
+            _ => None,
+        };
+        Some(FoundMeta {
+            header: self.header?,
+            content,
+            tombstones: self.tombstones.and_then(|bytes| tombstones_of(&bytes).ok()),
+            fingerprints: self.fingerprints.and_then(|bytes| decode_fingerprints(&bytes, blocks?).ok()),
+            is_whole,
+        })
+    }
+}
+
+/// All pieces in `zone` whose index is whole, by keyspace and number, with the address of a blob; one that has its
+/// fingerprints comes before one that has not.
+pub(super) fn strays(
+    zone: &SalvageStream<'_>,
+    all: &mut HashMap<(u32, u64), (u64, KeyspaceKind, FoundMeta)>,
+) {
+    for (addr, header) in zone.all_frames(|_, sector| PieceMetaHeader::peek(sector)) {
+        let mut parts = Parts::default();
+        parts.take(PieceMetaHeader::peek, &zone.read(addr, header.meta_len().into()));
+        // Pieces of tuples have fingerprints, those of blocks have none.
+        let kind = if header.fingerprints.is_empty() { KeyspaceKind::Block } else { KeyspaceKind::Tuple };
+        let Some(found) = parts.decode(kind, true) else { continue };
+        let is_better = all
+            .get(&header.owner())
+            .is_none_or(|(.., known)| known.fingerprints.is_none() && found.fingerprints.is_some());
+        if found.content.is_some() && found.tombstones.is_some() && is_better {
+            all.insert(header.owner(), (addr, kind, found));
+        }
+    }
+}
+
+/// The length of a blob on the device, as extents have it.
+pub(super) fn padded(len: u32) -> u32 {
+    len.next_multiple_of(SECTOR_BYTES as u32)
+}

@@ -1,0 +1,163 @@
+//! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one flushes
+//! memtables, one reads ahead of walks, a few merge. They wait for events that writers notify and end when told to.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvfs_store::{Result, StoreError};
+use parking_lot::Mutex;
+
+use crate::parts::Parts;
+use crate::runtime::options::Background;
+use crate::runtime::{ERROR_WAIT, ok_unless_full};
+
+/// An idle thread looks for work at least this often, should a notification ever be missed.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Deletions are over when none has come for so long; whether any has come is looked at twice as seldom.
+const DELETIONS_WAIT: Duration = Duration::from_millis(250);
+
+/// Running background threads.
+#[derive(Default)]
+pub(crate) struct Threads {
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Threads {
+    /// Starts them, if the options ask for any.
+    pub(crate) fn start(parts: &Arc<Parts>) -> Result<Self> {
+        let threads = Self::default();
+        if parts.runtime.options.background == Background::Manual || parts.runtime.options.read_only {
+            return Ok(threads);
+        }
+        let mut bodies = vec![
+            ("kvfs-commit".to_owned(), commit_loop as fn(&Parts)),
+            ("kvfs-journal".to_owned(), journal_loop),
+            ("kvfs-flush".to_owned(), flush_loop),
+            ("kvfs-ahead".to_owned(), ahead_loop),
+        ];
+        let merging = 1..=parts.runtime.options.merge_threads();
+        bodies.extend(merging.map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Parts))));
+        for (name, body) in bodies {
+            let shared = Arc::clone(parts);
+            match std::thread::Builder::new().name(name.clone()).spawn(move || body(&shared)) {
+                Ok(handle) => threads.handles.lock().push(handle),
+                Err(error) => {
+                    threads.stop(parts);
+                    return Err(StoreError::io(format!("starting thread {name}"), error));
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Tells them to end and waits. Does nothing the second time.
+    pub(crate) fn stop(&self, parts: &Parts) {
+        parts.runtime.stop();
+        parts.pressure.pace.stop();
+        parts.runtime.ctx.windows.close();
+        for handle in std::mem::take(&mut *self.handles.lock()) {
+            if handle.join().is_err() {
+                tracing::error!("a background thread of the store panicked");
+            }
+        }
+    }
+}
+
+/// Reads what walks are about to come to.
+fn ahead_loop(parts: &Parts) {
+    parts.runtime.ctx.windows.serve();
+}
+
+/// Runs `step` until the store stops; waits for work when it did nothing.
+fn work_loop(parts: &Parts, what: &str, step: impl Fn() -> Result<bool>) {
+    loop {
+        let seen = parts.runtime.work.count();
+        if parts.runtime.is_stopping() {
+            return;
+        }
+        match step() {
+            Ok(true) => {}
+            Ok(false) => parts.runtime.work.wait_after(seen, IDLE_WAIT_MAX),
+            Err(error) => {
+                // What has closed the store for writing was told then.
+                if !matches!(error, StoreError::Failed { .. }) {
+                    tracing::error!(%error, "{what} failed");
+                }
+                parts.runtime.progress.notify();
+                parts.runtime.work.wait_after(seen, ERROR_WAIT);
+            }
+        }
+    }
+}
+
+fn flush_loop(parts: &Parts) {
+    work_loop(parts, "flush", || parts.flusher.flush_oldest());
+}
+
+fn merge_loop(parts: &Parts) {
+    work_loop(parts, "compaction", || {
+        parts.merger.tend_undo()?;
+        let merged = parts.merger.merge_once();
+        match &merged {
+            Ok(true) => return Ok(true),
+            // No space for this merge: reclaiming may go further, since it may take the reserve.
+            Ok(false) | Err(StoreError::Full) => {}
+            Err(_) => {
+                parts.runtime.back_off();
+                return merged;
+            }
+        }
+        if !ok_unless_full(parts.merger.clear_up(merged.is_err()))? || merged.is_err() {
+            parts.runtime.back_off();
+        }
+        Ok(false)
+    });
+}
+
+/// Syncs what was applied, and flushes what was deleted: a burst of deletions half a second after its end.
+fn commit_loop(parts: &Parts) {
+    let mut synced = parts.history.position();
+    let mut deletions = parts.deleted.count();
+    let mut looked = parts.runtime.clock.monotonic();
+    loop {
+        // Only `stop` notifies this event: it is a timer that can be ended.
+        let seen = parts.runtime.timer.count();
+        if parts.runtime.is_stopping() {
+            return;
+        }
+        let wait = if parts.deleted.has_deletions_to_flush() { DELETIONS_WAIT } else { 2 * DELETIONS_WAIT };
+        // No sync is later than the interval for the sake of deletions.
+        let due =
+            (looked + parts.runtime.options.commit_interval).saturating_sub(parts.runtime.clock.monotonic());
+        parts.runtime.timer.wait_after(seen, due.min(wait));
+        deletions = parts.deleted.flush_deleted(deletions);
+        let (position, now) = (parts.history.position(), parts.runtime.clock.monotonic());
+        if now < looked + parts.runtime.options.commit_interval {
+            continue;
+        }
+        looked = now;
+        parts.runtime.ctx.zones.retry_growth();
+        if position > synced {
+            match parts.log.sync(position) {
+                Ok(()) => synced = position,
+                Err(StoreError::Failed { .. }) => {}
+                Err(error) => tracing::error!(%error, "periodic sync failed"),
+            }
+        }
+    }
+}
+
+/// Writes groups that have grown long, so that writers, which hold the order lock, need not.
+fn journal_loop(parts: &Parts) {
+    loop {
+        // Before the work: a ring that comes during it is seen.
+        let seen = parts.runtime.journal_due.count();
+        parts.log.write_journal();
+        if parts.runtime.is_stopping() {
+            return;
+        }
+        parts.runtime.journal_due.wait_after(seen, IDLE_WAIT_MAX);
+    }
+}

@@ -1,0 +1,26 @@
+//! What an open store is, without a front end: its open transactions, branches, and the users that may ask for what.
+//!
+//! Purpose: one entrance for each operation. The control socket, the key-value socket, ioctl(2) and setxattr(2) on the
+//! mount call the same functions, and labels, priorities, limits and rights are checked there and nowhere else. Nothing
+//! here prints, reads a command line, or knows a protocol; what needs the kernel side of a view is asked of [`Mounts`].
+//!
+//! Thread safety: see the modules; everything is shared by all front ends.
+//!
+//! Invariants: failures are [`ServiceError`]s until a front end makes an errno, a status of gRPC or an exit code of them;
+//! this crate uses no front end (docs/decisions/service.md).
+
+mod authority;
+mod branches;
+mod caller;
+mod error;
+pub mod lines;
+mod mounts;
+mod transactions;
+pub mod units;
+
+pub use authority::{Right, authorize, is_said_of};
+pub use branches::{Branches, begin_merge, end_merged};
+pub use caller::{Caller, Connection, may_act_for};
+pub use error::{ErrorKind, Result, ServiceError};
+pub use mounts::{MainLine, Mounts, ViewMount};
+pub use transactions::{Begin, Committed, Transactions, TxnState};

@@ -1,0 +1,112 @@
+//! What front ends tell of transactions, locks, quotas, places and what is there. Plain values.
+//!
+//! Thread safety: values. Invariant: the order of fields and variants is that of the control protocol, which they are part of.
+
+#![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
+
+mod locks;
+mod quota;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};
+pub use quota::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow};
+
+/// A part of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PlaceLine {
+    /// Everything.
+    All,
+    /// What is at and below a path from the root of the store, as raw bytes.
+    Path(Vec<u8>),
+    /// A keyspace, a slash, and what the keys begin with.
+    Keys(Vec<u8>),
+}
+
+/// What of a change is done: `kvfs_fs::Selection`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct SelectionLine {
+    pub only: Vec<PlaceLine>,
+    pub skip: Vec<PlaceLine>,
+    pub force: Vec<PlaceLine>,
+    pub keep: Vec<PlaceLine>,
+}
+
+/// What is told of a file or key before or after a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FactsLine {
+    File {
+        mode: u32,
+        uid: u32,
+        gid: u32,
+        bytes: u64,
+        target: Option<Vec<u8>>,
+    },
+    /// The beginning of a value, and the length of all of it.
+    Key {
+        value: Vec<u8>,
+        bytes: u64,
+    },
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindingLine {
+    /// A path, a key, or a part of the engine.
+    pub place: String,
+    pub detail: String,
+}
+
+impl From<String> for FindingLine {
+    /// What the engine tells begins with the place.
+    fn from(finding: String) -> Self {
+        match finding.split_once(": ") {
+            Some((place, detail)) => Self { place: place.to_owned(), detail: detail.to_owned() },
+            None => Self { place: "store".to_owned(), detail: finding },
+        }
+    }
+}
+
+/// Whether a store and its device work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthLine {
+    /// Why writes, or all operations, fail until the store is mounted again.
+    pub failure: Option<String>,
+    /// Reads, writes and flushes of the device that have failed since the store was opened.
+    pub device_failures: u64,
+    /// The first of them.
+    pub device_failure: Option<String>,
+}
+
+impl HealthLine {
+    /// In a sentence; `None`: nothing has failed.
+    pub fn trouble(&self) -> Option<String> {
+        let device = self.device_failure.as_ref().map(|first| {
+            format!("the device has failed {} times since, first {first}", self.device_failures)
+        });
+        match (&self.failure, device) {
+            (Some(why), _) => Some(format!("no more writes are accepted: {why}")),
+            (None, device) => device,
+        }
+    }
+}
+
+/// A transaction, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TxnLine {
+    pub id: u64,
+    pub serializable: bool,
+    pub uid: u32,
+    pub pid: u32,
+    pub label: String,
+    pub age: Duration,
+    /// `open`, `committing`, or why it can't be committed any more.
+    pub state: String,
+    pub operations: u64,
+    pub bytes_written: u64,
+    pub locks: u64,
+    /// Where its view is mounted, as raw bytes; empty: nowhere, or in namespaces of its own.
+    pub view: Vec<u8>,
+}

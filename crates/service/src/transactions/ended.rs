@@ -1,0 +1,96 @@
+//! Transactions that end without their owners' doing, and why: for the error that the owners get.
+//!
+//! Thread safety: as the registry; [`Ended`] is a plain value below its lock. Invariant: what is remembered is bounded; the
+//! oldest go.
+
+use std::collections::BTreeMap;
+
+use kvfs_fs::FileSystem;
+
+use super::Transactions;
+use super::entry::{Entry, ServedView};
+use crate::caller::Caller;
+
+/// Most that are remembered.
+const ENDED_MAX: usize = 1024;
+
+/// By number: user and reason.
+#[derive(Default)]
+pub(super) struct Ended(BTreeMap<u64, (u32, String)>);
+
+impl Ended {
+    pub(super) fn note(&mut self, id: u64, uid: u32, why: String) {
+        self.0.insert(id, (uid, why));
+        while self.0.len() > ENDED_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// What `caller` is told of transaction `id`.
+    pub(super) fn why(&self, id: u64, caller: &Caller) -> Option<String> {
+        self.0.get(&id).filter(|(uid, _)| caller.may_act_for(*uid)).map(|(_, why)| why.clone())
+    }
+}
+
+impl Transactions {
+    /// Aborts everything that is open now, and says so in the log. What is begun meanwhile stays: its users could keep
+    /// the caller here for ever.
+    pub fn abort_all(&self, why: &str) {
+        let Some(last) = self.state.lock().open.keys().next_back().copied() else { return };
+        loop {
+            let next = {
+                let mut state = self.state.lock();
+                loop {
+                    let mut open = state.open.range(..=last).peekable();
+                    if open.peek().is_none() {
+                        return;
+                    }
+                    if let Some((&id, entry)) = open.find(|(_, entry)| entry.busy.is_none()) {
+                        break Some((id, entry.owner.to_string()));
+                    }
+                    self.changed.wait(&mut state);
+                }
+            };
+            let Some((id, owner)) = next else { return };
+            tracing::warn!(id, owner, why, "transaction aborted");
+            self.abort_by_daemon(id, &format!("aborted: {why}"));
+        }
+    }
+
+    /// Drops a transaction unless it is busy; `why` is told to its owner.
+    pub(super) fn abort_by_daemon(&self, id: u64, why: &str) {
+        let taken = Self::take_entry(&mut self.state.lock(), id, "being aborted");
+        if let Some((view, view_mount)) = taken {
+            self.drop_taken(id, &view, view_mount, None, Some(why.to_owned()));
+        }
+    }
+
+    /// `why` is told to the owner of the transaction that asks for it later, unless the owner has ended it: then it is unknown.
+    pub(super) fn drop_taken(
+        &self,
+        id: u64,
+        view: &FileSystem,
+        view_mount: Option<ServedView>,
+        by: Option<&Caller>,
+        why: Option<String>,
+    ) {
+        view.abort();
+        let mut state = self.state.lock();
+        let removed = state.open.remove(&id);
+        if let (Some(entry), Some(why)) = (&removed, why)
+            && by.is_none_or(|caller| caller.uid != entry.owner.uid)
+        {
+            state.ended.note(id, entry.owner.uid, why);
+        }
+        if let Some(Entry { line: Some((number, Some(line))), .. }) = removed
+            && by.is_none_or(|caller| caller.number != number)
+        {
+            // The command that runs the transaction learns of it, and ends what runs in it.
+            line.cut();
+        }
+        if let Some(view_mount) = view_mount {
+            state.take_down(id, view_mount);
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,576 @@
+//! The open transactions of a mounted store, with what their owners and their kernel sides hold of them.
+//!
+//! A transaction is either *tied* to a connection, whose end aborts it, or it stands by itself. Its view is mounted
+//! by the command that runs it (`kvfs txn run`), in namespaces of its own; or by the daemon, below the store's directory:
+//! at once (`kvfs txn begin`), or when a client asks where its files are (the key-value socket).
+//!
+//! Thread safety: all methods are `&self`, for threads that may block. The lock is never held across a commit,
+//! a mount, or a conversation with the kernel. Invariants: a thread that commits or aborts must first take the transaction
+//! out of the reach of others ([`Entry::busy`]); a transaction that ended leaves neither mount nor connection.
+
+mod begin;
+mod branch_on_unmount;
+mod clock;
+mod detached;
+mod ended;
+mod entry;
+mod limits;
+mod locks;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
+use kvfs_store::clock::{Clock, SystemClock};
+use parking_lot::{Condvar, Mutex};
+
+use crate::authority::{Right, authorize};
+use crate::branches::Branches;
+use crate::caller::{Caller, may_act_for};
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::TxnLine;
+use crate::mounts::MainLine;
+use crate::units::human_duration;
+pub use begin::{Begin, Committed, TxnState};
+use ended::Ended;
+use entry::{Entry, Line, ServedView};
+use limits::{Slot, Slots, cut_label};
+
+/// See the module.
+pub struct Transactions {
+    main: MainLine,
+    open_slots: Arc<Slots>,
+    view_slots: Arc<Slots>,
+    /// Keys are put and got in mounted branches, too.
+    branches: Arc<Branches>,
+    clock: SystemClock,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Only the clock's thread waits here.
+    clock_wanted: Condvar,
+    /// Held while a view is mounted because a client asked where it is.
+    mount_lock: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<u64, Entry>,
+    /// Connections and mounts that are being taken down.
+    ending: Vec<JoinHandle<()>>,
+    /// Why those that were ended without their owners' doing are gone.
+    ended: Ended,
+    is_closed: bool,
+    clock: Option<JoinHandle<()>>,
+    /// Until a transaction begins.
+    is_clock_asleep: bool,
+}
+
+impl State {
+    /// Takes the mount and the connection down, on a thread of its own, so that no answer waits for it.
+    fn take_down(&mut self, id: u64, view_mount: ServedView) {
+        self.ending.retain(|thread| !thread.is_finished());
+        let view_mount = Arc::new(Mutex::new(Some(view_mount)));
+        let taken = Arc::clone(&view_mount);
+        let down = move || taken.lock().take().map_or((), |view_mount| view_mount.end(id));
+        match std::thread::Builder::new().name(format!("txn{id}-end")).spawn(down) {
+            Ok(thread) => self.ending.push(thread),
+            Err(error) => {
+                tracing::warn!(%error, "no thread to end a view; all requests wait for it");
+                if let Some(view_mount) = view_mount.lock().take() {
+                    view_mount.end(id);
+                }
+            }
+        }
+    }
+}
+
+impl Transactions {
+    /// None are open.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn new(main: MainLine, branches: &Arc<Branches>) -> Result<Arc<Self>> {
+        let new = Arc::new(Self {
+            open_slots: Slots::of_transactions(),
+            view_slots: Slots::of_views(main.views_max),
+            main,
+            branches: Arc::clone(branches),
+            clock: SystemClock::new(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            clock_wanted: Condvar::new(),
+            mount_lock: Mutex::default(),
+        });
+        let ticking = Arc::clone(&new);
+        let thread = std::thread::Builder::new().name("txn-clock".into()).spawn(move || ticking.tick());
+        new.state.lock().clock = Some(thread.map_err(|error| ServiceError::thread(&error))?);
+        Ok(new)
+    }
+
+    /// Begins a transaction as [`Self::begin`] does, and mounts its view at once if that is to be used by others than its
+    /// connection, where `caller` gets to it. Returns its number and where the view is mounted; empty: nowhere yet.
+    ///
+    /// # Errors
+    /// As [`Self::begin`] and [`Self::path`].
+    pub fn begin_mounted(&self, caller: &Caller, begin: Begin) -> Result<(u64, PathBuf)> {
+        let is_tied = begin.tied;
+        let id = self.begin(caller, begin)?;
+        if is_tied || !caller.is_master() {
+            return Ok((id, PathBuf::new()));
+        }
+        match self.path(caller, id) {
+            Ok(path) => Ok((id, path)),
+            Err(error) => {
+                self.abort(caller, id)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Begins a transaction for `caller`: the entrance of all front ends. Its view is not mounted yet. Returns its number.
+    ///
+    /// # Errors
+    /// `Denied`: a priority that is not for the caller; [`ServiceError::NoFiles`]; `InUse`: the user has as many open as
+    /// there may be; the store is full or being closed.
+    pub fn begin(&self, caller: &Caller, begin: Begin) -> Result<u64> {
+        if begin.nice < 0 {
+            authorize(caller, Right::Master("run transactions with a negative --nice"))?;
+        }
+        if begin.needs_files {
+            self.main.check_files()?;
+        }
+        let options = BeginOptions {
+            isolation: if begin.serializable { Isolation::Serializable } else { Isolation::Snapshot },
+            priority: begin.nice,
+            timeout: begin.timeout,
+            idle_max: begin.idle_max,
+            lock_wait_max: None,
+            owner: Owner { uid: caller.uid, pid: caller.pid, name: cut_label(begin.label) },
+        };
+        let line = if begin.tied {
+            let kept =
+                caller.keep().map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
+            Some((caller.number, kept))
+        } else {
+            None
+        };
+        let slot = self.open_slots.take(caller.uid)?;
+        self.enter(&options, line, None, slot).map(|(id, _)| id.0)
+    }
+
+    /// Begins a transaction, tied to `line` and `busy` with what is done at once, if given.
+    fn enter(
+        &self,
+        options: &BeginOptions,
+        line: Option<Line>,
+        busy: Option<&'static str>,
+        slot: Slot,
+    ) -> Result<(TxnId, Arc<FileSystem>)> {
+        let view = self.main.fs.begin(options)?;
+        let id = view.txn_id().unwrap_or(TxnId(0));
+        let entry = Entry {
+            view: Arc::clone(&view),
+            owner: options.owner.clone(),
+            serializable: options.isolation == Isolation::Serializable,
+            begun: self.clock.monotonic(),
+            line,
+            is_deserted: false,
+            view_mount: None,
+            busy,
+            _slot: slot,
+        };
+        let mut state = self.state.lock();
+        if state.is_closed {
+            drop(state);
+            view.abort();
+            return Err(closing());
+        }
+        state.open.insert(id.0, entry);
+        self.changed.notify_all();
+        self.wake_clock(&mut state);
+        Ok((id, view))
+    }
+
+    /// Serves the view on the connection of `device`, which its owner has mounted.
+    ///
+    /// # Errors
+    /// There is no such transaction of the caller's, or it has its view already; the connection does not come up.
+    pub fn attach(&self, caller: &Caller, id: u64, device: OwnedFd) -> Result<()> {
+        let (view, slot) = self.view_without_mount(caller, id)?;
+        // An ordinary user has mounted it in namespaces that know that user alone.
+        let only_ids = (caller.uid != 0).then(|| (caller.uid, caller.gid()));
+        let mount = self.main.mounts.attach_view(view, device, only_ids)?;
+        self.install_view_mount(id, ServedView::new(mount, slot)).map(drop)
+    }
+
+    /// The view, with a slot for its kernel side.
+    fn view_without_mount(&self, caller: &Caller, id: u64) -> Result<(Arc<FileSystem>, Slot)> {
+        let state = self.state.lock();
+        let entry = Self::of(&state, caller, id)?;
+        if entry.view_mount.is_some() {
+            return Err(ServiceError::new(
+                ErrorKind::InUse,
+                format!("transaction {id} has its view already"),
+            ));
+        }
+        Ok((Arc::clone(&entry.view), self.view_slots.take(entry.owner.uid)?))
+    }
+
+    /// Gives the transaction its kernel side; it may have ended meanwhile.
+    fn install_view_mount(&self, id: u64, view_mount: ServedView) -> Result<PathBuf> {
+        let mut state = self.state.lock();
+        let free = |entry: &&mut Entry| entry.view_mount.is_none() && entry.busy.is_none();
+        if let Some(entry) = state.open.get_mut(&id).filter(free) {
+            let path = view_mount.path();
+            entry.view_mount = Some(view_mount);
+            return Ok(path);
+        }
+        state.take_down(id, view_mount);
+        Err(ServiceError::Unknown(id))
+    }
+
+    /// The view of a transaction, for operations in it.
+    ///
+    /// # Errors
+    /// There is none of this number, it is another user's, or a thread is busy with it.
+    pub fn view(&self, caller: &Caller, id: u64) -> Result<Arc<FileSystem>> {
+        Ok(Arc::clone(&Self::of(&self.state.lock(), caller, id)?.view))
+    }
+
+    /// As [`Self::view`], or the view of the mounted branch that is this transaction.
+    ///
+    /// # Errors
+    /// As [`Self::view`].
+    pub fn view_or_branch(&self, caller: &Caller, id: u64) -> Result<Arc<FileSystem>> {
+        match self.view(caller, id) {
+            Err(ServiceError::Unknown(_)) => {
+                self.branches.view_of(caller, id).ok_or(ServiceError::Unknown(id))
+            }
+            entered => entered,
+        }
+    }
+
+    /// How a transaction is.
+    ///
+    /// # Errors
+    /// There is none of this number, or it is another user's.
+    pub fn state(&self, caller: &Caller, id: u64) -> Result<TxnState> {
+        match Self::of(&self.state.lock(), caller, id) {
+            Ok(entry) => Ok(match entry.view.doom() {
+                Some(doom) => TxnState::Doomed(entry.view.explain(&doom)),
+                None => TxnState::Open,
+            }),
+            Err(ServiceError::Busy { what, .. }) => Ok(TxnState::Busy(what)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The newest transaction of this label among those that are the caller's.
+    pub fn labelled(&self, caller: &Caller, label: &str) -> Option<u64> {
+        let state = self.state.lock();
+        let mut newest_first = state.open.iter().rev();
+        let found =
+            newest_first.find(|(_, entry)| entry.owner.uid == caller.uid && entry.owner.name == label);
+        found.map(|(&id, _)| id)
+    }
+
+    /// Where the view of a transaction is mounted; mounts it if it is not mounted yet.
+    ///
+    /// # Errors
+    /// As [`Self::view`]; the view is mounted elsewhere, or can't be mounted.
+    pub fn path(&self, caller: &Caller, id: u64) -> Result<PathBuf> {
+        self.main.check_files()?;
+        let _mounting = self.mount_lock.lock();
+        let (view, owner) = {
+            let state = self.state.lock();
+            let entry = Self::of(&state, caller, id)?;
+            match &entry.view_mount {
+                _ if entry.is_run() => return Err(run_elsewhere(id)),
+                Some(view_mount) if view_mount.mount.has_ended() => return Err(unmounted(id)),
+                Some(view_mount) => return Ok(view_mount.path()),
+                None => (Arc::clone(&entry.view), entry.owner.uid),
+            }
+        };
+        let slot = self.view_slots.take(owner)?;
+        let mount = self.main.mounts.mount_view(id, owner, view)?;
+        self.install_view_mount(id, ServedView::new(mount, slot))
+    }
+
+    /// Commits: the entrance of all front ends. After a conflict the transaction is gone; after other failures it stays
+    /// open. `pages_max`: how long the dirty pages of its view may take.
+    ///
+    /// # Errors
+    /// As [`Self::view`]; [`ServiceError::NotCommitted`].
+    pub fn commit(
+        &self,
+        caller: &Caller,
+        id: u64,
+        durability: Durability,
+        pages_max: Option<Duration>,
+    ) -> Result<Committed> {
+        let (view, view_mount) = self.take(caller, id, "committing")?;
+        let operations = view.txn_stats().unwrap_or_default().operations;
+        let done = match &view_mount {
+            Some(view_mount) => view_mount.mount.commit(&view, durability, pages_max),
+            None => self.main.mounts.commit(&view, durability, pages_max),
+        };
+        let stays = matches!(&done, Err(error) if !is_over(error)) && view.doom().is_none();
+        self.give_back(id, &view, view_mount, stays);
+        match &done {
+            Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
+            Err(FsError::Canceled(doom)) => {
+                tracing::info!(id, why = view.explain(doom), "transaction not committed");
+            }
+            Err(error @ FsError::Busy(_)) => tracing::debug!(id, %error, "transaction not committed yet"),
+            Err(error) => tracing::warn!(id, %error, "transaction not committed"),
+        }
+        match done {
+            Ok(position) => Ok(Committed { position, operations }),
+            Err(error) => Err(ServiceError::NotCommitted { id, view, error: Box::new(error) }),
+        }
+    }
+
+    /// Waits until what was committed up to `position` is durable.
+    ///
+    /// # Errors
+    /// It may not be.
+    pub fn sync(&self, position: Position) -> Result<(), FsError> {
+        self.main.fs.sync(position)
+    }
+
+    /// Commits, not durably, what has changed nothing and has no kernel side: that waits for nothing. False: it is not
+    /// such a one, and nothing happened.
+    ///
+    /// # Errors
+    /// As [`Self::view`].
+    pub fn commit_unwritten(&self, caller: &Caller, id: u64) -> Result<bool> {
+        let (view, view_mount) = self.take(caller, id, "committing")?;
+        let is_committed = view_mount.is_none() && view.commit_unwritten().is_some();
+        self.give_back(id, &view, view_mount, !is_committed);
+        Ok(is_committed)
+    }
+
+    /// Whether the kernel keeps dirty pages of ordinary writes.
+    pub fn is_writeback(&self) -> bool {
+        self.main.mounts.is_writeback()
+    }
+
+    /// Has the kernel write out every dirty page of the main line, of shared mappings too.
+    ///
+    /// # Errors
+    /// That of a page that could not be written.
+    pub fn flush_main_line(&self) -> Result<()> {
+        Ok(self.main.mounts.write_back()?)
+    }
+
+    /// Begins a transaction, does `work` in it, and commits, durably. No other caller gets at it.
+    ///
+    /// # Errors
+    /// That of `work`, or of the commit.
+    pub fn carry_out(
+        &self,
+        options: &BeginOptions,
+        work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
+    ) -> Result<TxnId> {
+        self.main.check_files()?;
+        let (id, view) = self.enter(options, None, Some("at work"), Slot::uncounted())?;
+        let worked = work(&view);
+        let done = worked.and_then(|()| self.main.mounts.commit(&view, Durability::Synced, None));
+        view.abort();
+        self.state.lock().open.remove(&id.0);
+        self.changed.notify_all();
+        done.map(|_| id).map_err(|error| ServiceError::NotCommitted {
+            id: id.0,
+            view,
+            error: Box::new(error),
+        })
+    }
+
+    /// Drops a transaction. Returns why it could not have been committed any more, if so.
+    ///
+    /// # Errors
+    /// As [`Self::view`].
+    pub fn abort(&self, caller: &Caller, id: u64) -> Result<Option<String>> {
+        let (view, view_mount) = self.take(caller, id, "being aborted")?;
+        let doomed = view.doom().map(|doom| view.explain(&doom));
+        let why = format!("aborted by user {} (pid {})", caller.uid, caller.pid);
+        self.drop_taken(id, &view, view_mount, Some(caller), Some(why));
+        Ok(doomed)
+    }
+
+    /// The connection of this number has ended, and with it what is tied to it.
+    pub fn line_gone(&self, line: u64) {
+        let tied = |entry: &Entry| entry.line.as_ref().is_some_and(|(number, _)| *number == line);
+        let ids: Vec<u64> = {
+            let mut state = self.state.lock();
+            let mine = state.open.iter_mut().filter(|(_, entry)| tied(entry));
+            mine.map(|(&id, entry)| {
+                entry.is_deserted = true;
+                id
+            })
+            .collect()
+        };
+        for id in ids {
+            tracing::info!(id, "the connection of the transaction has ended; aborted");
+            self.abort_by_daemon(id, "aborted: its connection ended");
+        }
+    }
+
+    /// Ends the views of deleted snapshots in `.kvfs`, on the main line and in transactions.
+    pub fn close_deleted_snapshots(&self) {
+        self.main.mounts.close_deleted_snapshots();
+        for entry in self.state.lock().open.values() {
+            if let Some(view_mount) = &entry.view_mount {
+                view_mount.mount.close_deleted_snapshots();
+            }
+        }
+    }
+
+    /// Transactions that user `viewer` may enter and whose views the daemon mounts, or has mounted: number, owner,
+    /// and where.
+    pub fn views(&self, viewer: u32) -> Vec<(u64, u32, PathBuf)> {
+        if self.is_writeback() {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let shown =
+            state.open.iter().filter(|(_, entry)| entry.is_shown() && may_act_for(viewer, entry.owner.uid));
+        shown.map(|(&id, entry)| (id, entry.owner.uid, self.main.mounts.view_path(id))).collect()
+    }
+
+    /// Those that are open, in words.
+    pub fn names(&self) -> Vec<String> {
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
+        let name = |(id, entry): (&u64, &Entry)| {
+            let age = human_duration(now.saturating_sub(entry.begun));
+            format!("{id} ({}, {age} old)", entry.owner)
+        };
+        state.open.iter().map(name).collect()
+    }
+
+    /// Refuses new ones, aborts the open ones, and waits until nothing is left of them.
+    pub fn close(&self) {
+        self.state.lock().is_closed = true;
+        self.changed.notify_all();
+        self.abort_all("the store is being closed");
+        self.clock_wanted.notify_all();
+        let (ending, clock) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.ending), state.clock.take())
+        };
+        for thread in ending.into_iter().chain(clock) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of a transaction panicked");
+            }
+        }
+    }
+
+    /// For people.
+    pub fn list(&self, caller: &Caller) -> Vec<TxnLine> {
+        let locks: BTreeMap<u64, u64> = self
+            .main
+            .fs
+            .admission()
+            .transactions()
+            .iter()
+            .map(|info| (info.id.0, info.names_count as u64))
+            .collect();
+        let now = self.clock.monotonic();
+        let state = self.state.lock();
+        let mine = state.open.iter().filter(|(_, entry)| caller.may_act_for(entry.owner.uid));
+        mine.map(|(&id, entry)| TxnLine {
+            locks: locks.get(&id).copied().unwrap_or(0),
+            ..entry.line(id, now)
+        })
+        .collect()
+    }
+
+    fn of<'s>(state: &'s State, caller: &Caller, id: u64) -> Result<&'s Entry> {
+        let Some(entry) = state.open.get(&id) else {
+            return Err(match state.ended.why(id, caller) {
+                Some(why) => ServiceError::Ended { id, why },
+                None => ServiceError::Unknown(id),
+            });
+        };
+        if !caller.may_act_for(entry.owner.uid) {
+            return Err(ServiceError::NotYours { id, uid: entry.owner.uid });
+        }
+        match entry.busy {
+            Some(what) => Err(ServiceError::Busy { id, what }),
+            None => Ok(entry),
+        }
+    }
+
+    /// Takes a transaction out of the reach of all other callers.
+    fn take(
+        &self,
+        caller: &Caller,
+        id: u64,
+        what: &'static str,
+    ) -> Result<(Arc<FileSystem>, Option<ServedView>)> {
+        let mut state = self.state.lock();
+        Self::of(&state, caller, id)?;
+        Self::take_entry(&mut state, id, what).ok_or(ServiceError::Unknown(id))
+    }
+
+    fn take_entry(
+        state: &mut State,
+        id: u64,
+        what: &'static str,
+    ) -> Option<(Arc<FileSystem>, Option<ServedView>)> {
+        let entry = state.open.get_mut(&id).filter(|entry| entry.busy.is_none())?;
+        entry.busy = Some(what);
+        Some((Arc::clone(&entry.view), entry.view_mount.take()))
+    }
+
+    /// The end of what [`Self::take`] began: the transaction `stays` open, unless the connection that it is tied to has ended
+    /// meanwhile; else nothing is left of it.
+    fn give_back(&self, id: u64, view: &FileSystem, view_mount: Option<ServedView>, stays: bool) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.open.get_mut(&id).filter(|entry| stays && !entry.is_deserted) {
+            entry.busy = None;
+            entry.view_mount = view_mount;
+        } else {
+            state.open.remove(&id);
+            // Without effect on what has been committed.
+            view.abort();
+            if let Some(view_mount) = view_mount {
+                state.take_down(id, view_mount);
+            }
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// Whether nothing is left to be tried again.
+fn is_over(error: &FsError) -> bool {
+    matches!(error, FsError::Canceled(_) | FsError::ViewEnded(_))
+}
+
+fn run_elsewhere(id: u64) -> ServiceError {
+    ServiceError::new(
+        ErrorKind::Usage,
+        format!("transaction {id} runs in namespaces of its own; only those of `kvfs txn begin` are joined"),
+    )
+}
+
+fn unmounted(id: u64) -> ServiceError {
+    ServiceError::new(
+        ErrorKind::NotMounted,
+        format!(
+            "the view of transaction {id} was unmounted; commit or abort the transaction (its keys go on)"
+        ),
+    )
+}
+
+fn closing() -> ServiceError {
+    ServiceError::new(ErrorKind::NotMounted, "the store is being unmounted")
+}
+
+#[cfg(test)]
+mod tests;

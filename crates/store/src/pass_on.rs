@@ -1,0 +1,104 @@
+//! For stores that stand before another one, as those of tests do.
+
+/// Inside of an `impl` of [`Read`](crate::Read) or [`Store`](crate::Store): the calls that only go on to a field.
+///
+/// ```ignore
+/// impl Read for Recorder {
+///     kvfs_store::pass_on!(inner: get, multi_get, cursor, read_blocks, next_extent);
+/// }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! pass_on {
+    ($inner:ident: $($call:ident),+) => { $($crate::pass_on!(@ $inner $call);)+ };
+    (@ $inner:ident get) => {
+        fn get(&self, keyspace: $crate::Keyspace, key: &[u8]) -> $crate::Result<Option<bytes::Bytes>> {
+            self.$inner.get(keyspace, key)
+        }
+    };
+    (@ $inner:ident multi_get) => {
+        fn multi_get(
+            &self,
+            keyspace: $crate::Keyspace,
+            keys: &[&[u8]],
+        ) -> $crate::Result<Vec<Option<bytes::Bytes>>> {
+            self.$inner.multi_get(keyspace, keys)
+        }
+    };
+    (@ $inner:ident cursor) => {
+        fn cursor(
+            &self,
+            keyspace: $crate::Keyspace,
+            range: $crate::KeyRange,
+        ) -> $crate::Result<Box<dyn $crate::Cursor>> {
+            self.$inner.cursor(keyspace, range)
+        }
+    };
+    (@ $inner:ident read_blocks) => {
+        fn read_blocks(
+            &self,
+            keyspace: $crate::Keyspace,
+            prefix: &[u8],
+            first: u64,
+            buf: &mut [u8],
+        ) -> $crate::Result<()> {
+            self.$inner.read_blocks(keyspace, prefix, first, buf)
+        }
+    };
+    (@ $inner:ident next_extent) => {
+        fn next_extent(
+            &self,
+            keyspace: $crate::Keyspace,
+            prefix: &[u8],
+            from: u64,
+            kind: $crate::ExtentKind,
+        ) -> $crate::Result<Option<$crate::Extent>> {
+            self.$inner.next_extent(keyspace, prefix, from, kind)
+        }
+    };
+    (@ $inner:ident open_keyspace) => {
+        fn open_keyspace(
+            &self,
+            name: &str,
+            kind: $crate::KeyspaceKind,
+            merge: Option<std::sync::Arc<dyn $crate::MergeFunction>>,
+        ) -> $crate::Result<$crate::Keyspace> {
+            self.$inner.open_keyspace(name, kind, merge)
+        }
+    };
+    (@ $inner:ident keyspaces) => {
+        fn keyspaces(&self) -> Vec<$crate::KeyspaceInfo> {
+            self.$inner.keyspaces()
+        }
+    };
+    (@ $inner:ident snapshot) => {
+        fn snapshot(&self) -> $crate::Result<std::sync::Arc<dyn $crate::Snapshot>> {
+            self.$inner.snapshot()
+        }
+    };
+    (@ $inner:ident sync) => {
+        fn sync(&self, position: $crate::Position) -> $crate::Result<()> {
+            self.$inner.sync(position)
+        }
+    };
+    (@ $inner:ident position) => {
+        fn position(&self) -> $crate::Position {
+            self.$inner.position()
+        }
+    };
+    (@ $inner:ident capabilities) => {
+        fn capabilities(&self) -> $crate::Capabilities {
+            self.$inner.capabilities()
+        }
+    };
+    (@ $inner:ident space) => {
+        fn space(&self) -> $crate::SpaceStats {
+            self.$inner.space()
+        }
+    };
+    (@ $inner:ident stats) => {
+        fn stats(&self) -> Vec<(String, u64)> {
+            self.$inner.stats()
+        }
+    };
+}
