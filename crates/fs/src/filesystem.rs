@@ -130,7 +130,7 @@ impl FileSystem {
                 has_quotas: AtomicBool::new(superblock.has_quotas),
                 has_projects: AtomicBool::new(superblock.has_projects),
             }),
-            origin: Origin::Main,
+            origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,
             lost: OnceLock::new(),
             store,
@@ -152,7 +152,8 @@ impl FileSystem {
     pub(crate) fn install_root(&self) -> Result<()> {
         let placement = Placement::own_subtree(ROOT_INODE);
         let bytes = self
-            .read_view()
+            .origin
+            .read()
             .get(self.keyspaces.meta, &placement.own_key())?
             .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
         let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
@@ -164,7 +165,7 @@ impl FileSystem {
             location: &|| Location::Root,
             directory: Some(Box::new(DirectoryPart::new(placement))),
             content: &[],
-            changed_at: self.position(),
+            changed_at: self.origin.position(),
         };
         if let Some(root) = self.nodes.intern(intern, None) {
             root.keep();
@@ -225,7 +226,7 @@ impl FileSystem {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.position())
+        Ok(self.origin.position())
     }
 
     /// Nodes that the kernel should forget, least recently used first; empty while the table is within
@@ -273,7 +274,7 @@ impl FileSystem {
         if let Some(reason) = self.lost.get() {
             return Err(FsError::corrupt("the mounted state", reason.clone()));
         }
-        self.check_alive()?;
+        self.origin.check_alive()?;
         self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 
@@ -294,7 +295,7 @@ impl FileSystem {
         patch: &RowPatch,
     ) -> Result<Position> {
         let patch = self.stage_patch(&mut batch, node, patch);
-        let position = self.apply(batch)?;
+        let position = self.origin.apply(batch)?;
         self.tell_node(node, &patch, position);
         Ok(position)
     }
@@ -338,7 +339,7 @@ impl FileSystem {
         let mut group = part.inode_group.lock();
         if group.is_empty() {
             *group = self.allocate_group()?;
-            if let Origin::Txn(view) = &self.origin {
+            if let Some(view) = self.origin.txn() {
                 view.created.insert(&group);
             }
         }

@@ -135,7 +135,7 @@ impl FileSystem {
             return Err(FsError::AccessDenied("only directories have a default access-control list"));
         }
         let gate = self.gate();
-        let mut names = self.latch(caller, &acl_wants(node, kind))?;
+        let mut names = self.locker().latch(caller, &acl_wants(node, kind))?;
         self.give_row(&gate, &mut names, node)?;
         let header = node.header();
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
@@ -181,7 +181,7 @@ impl FileSystem {
     }
 
     fn take_acl(&self, caller: &Caller, node: &Pin<'_>, kind: AclKind) -> Result<()> {
-        let _guard = self.latch(caller, &acl_wants(node, kind))?;
+        let _guard = self.locker().latch(caller, &acl_wants(node, kind))?;
         if !node.header().flags.has(kind.flag()) {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl FileSystem {
             return Ok(None);
         }
         let key = xattr_key(header.inode, kind.name());
-        let Some(value) = self.read_view().get(self.keyspaces.xattr, &key)? else { return Ok(None) };
+        let Some(value) = self.origin.read().get(self.keyspaces.xattr, &key)? else { return Ok(None) };
         Acl::parse(&value).map_err(|error| {
             FsError::corrupt(format!("{:?} list of inode {}", kind, header.inode), error.to_string())
         })

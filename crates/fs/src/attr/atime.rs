@@ -56,7 +56,7 @@ impl FileSystem {
     /// `caller` has read the file, directory or link.
     pub(crate) fn note_access(&self, caller: &Caller, node: &Arc<Node>) {
         // Reading must never be a reason why a transaction conflicts.
-        let is_main = self.is_main();
+        let is_main = self.origin.is_main();
         if !is_main || self.options.read_only || self.options.atime == AtimePolicy::Noatime {
             return;
         }
@@ -129,7 +129,9 @@ impl FileSystem {
             return Ok(());
         }
         let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
-        let Ok(_guard) = self.latch(&Caller::default(), &[Want::increment(name)]) else { return Ok(()) };
+        let Ok(_guard) = self.locker().latch(&Caller::default(), &[Want::increment(name)]) else {
+            return Ok(());
+        };
         if !node.state().is_atime_pending {
             return Ok(());
         }
@@ -149,7 +151,7 @@ impl FileSystem {
         // Written with something else, or of a file that has gone: nothing waits.
         for node in nodes.into_iter().filter(|node| node.state().is_atime_pending) {
             let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
-            let Ok(guard) = self.latch(&caller, &[Want::increment(name)]) else {
+            let Ok(guard) = self.locker().latch(&caller, &[Want::increment(name)]) else {
                 kept.push(node);
                 continue;
             };
@@ -167,7 +169,7 @@ impl FileSystem {
             batch.merge(keyspace, key, patch.encode(node.inode));
             staged.push(node);
         }
-        let result = if batch.is_empty() { Ok(()) } else { self.apply(batch).map(drop) };
+        let result = if batch.is_empty() { Ok(()) } else { self.origin.apply(batch).map(drop) };
         for node in staged {
             let is_queued_anew =
                 result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);

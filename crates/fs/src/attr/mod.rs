@@ -28,12 +28,12 @@ impl FileSystem {
     /// `Stale`.
     pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
         let node = self.pin_node(node)?;
-        self.lock_read(caller, &namespace::attribute_wants(node.inode))?;
+        self.locker().lock_read(caller, &namespace::attribute_wants(node.inode))?;
         if node.directory.is_some() {
             // Only a caller that asks for the attributes holds up entries that come and go.
-            self.lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
+            self.locker().lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
         }
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         Ok(self.shown(node.attr()))
     }
 
@@ -65,7 +65,7 @@ impl FileSystem {
         let loss = privilege_loss(changes);
         let mut wants = setattr_wants(&node, changes, loss);
         wants.extend(gate.want(node.inode).filter(|_| changes.size.is_some()));
-        let mut guard = self.latch(caller, &wants)?;
+        let mut guard = self.locker().latch(caller, &wants)?;
         self.give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         let mut batch = Batch::new();

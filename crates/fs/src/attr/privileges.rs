@@ -120,7 +120,7 @@ impl FileSystem {
         batch: &mut Batch,
         patch: &mut RowPatch,
     ) -> Result<()> {
-        if loss == PrivilegeLoss::None || node.kind == FileType::Directory || self.restores() {
+        if loss == PrivilegeLoss::None || node.kind == FileType::Directory || self.origin.restores() {
             return Ok(());
         }
         if loss.concerns(caller, node.header().mode) {
@@ -160,7 +160,7 @@ impl FileSystem {
             return Ok(false);
         }
         let key = xattr_key(node.inode, CAPABILITY);
-        let is_there = self.read_view().get(self.keyspaces.xattr, &key)?.is_some();
+        let is_there = self.origin.read().get(self.keyspaces.xattr, &key)?.is_some();
         if !is_there {
             node.state().absence.learn(absence);
         }

@@ -41,7 +41,7 @@ impl FileSystem {
         if node.is_orphan() {
             return Ok(());
         }
-        self.lock_read(caller, &[Want::shared(LockName::Entries { directory: node.inode })])?;
+        self.locker().lock_read(caller, &[Want::shared(LockName::Entries { directory: node.inode })])?;
         if offset == 0 {
             self.note_access(caller, &node);
         }
@@ -51,7 +51,7 @@ impl FileSystem {
         let resume = directory.cookies.lock().resolve(offset);
         let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
         // Attributes are locked one by one, when the caller looks at them.
-        let plus = plus && !self.locks_reads();
+        let plus = plus && !self.origin.locks_reads();
         let mut has_entries = false;
         let result = self.list_entries(&node, (offset, &resume), plus, &mut |entry| {
             let filled = sink(entry);
@@ -65,7 +65,7 @@ impl FileSystem {
         }
         // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
         // Without counted lookups nothing is lost by answering the doom instead.
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         if has_entries { Ok(()) } else { result }
     }
 
@@ -75,8 +75,10 @@ impl FileSystem {
         let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
         let epoch = self.nodes.epoch();
-        let mut cursor =
-            self.read_view().cursor(self.keyspaces.meta, directory.placement.entries_after(&resume.after))?;
+        let mut cursor = self
+            .origin
+            .read()
+            .cursor(self.keyspaces.meta, directory.placement.entries_after(&resume.after))?;
         let mut to_skip = resume.skip;
         loop {
             cursor.next()?;
@@ -133,7 +135,7 @@ impl FileSystem {
     pub(crate) fn is_empty_directory(&self, node: &Node) -> Result<bool> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
         let mut cursor =
-            self.read_view().cursor(self.keyspaces.meta, directory.placement.entries_after(b""))?;
+            self.origin.read().cursor(self.keyspaces.meta, directory.placement.entries_after(b""))?;
         cursor.next()?;
         Ok(cursor.entry().is_none())
     }

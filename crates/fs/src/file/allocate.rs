@@ -40,7 +40,7 @@ impl FileSystem {
         let loss = PrivilegeLoss::AsCaller;
         wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
-        let mut names = self.latch(caller, &wants)?;
+        let mut names = self.locker().latch(caller, &wants)?;
         self.give_row(&gate, &mut names, &node)?;
         let header = node.header();
         let mut batch = Batch::new();

@@ -20,10 +20,10 @@ impl FileSystem {
     /// Content as this view sees it.
     pub(crate) fn contents(&self) -> Contents<'_> {
         Contents {
-            read: self.read_view(),
+            read: self.origin.read(),
             keyspaces: self.keyspaces,
             inline_len_max: self.inline_len_max,
-            is_main: self.is_main(),
+            is_main: self.origin.is_main(),
         }
     }
 }

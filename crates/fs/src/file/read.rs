@@ -31,7 +31,8 @@ impl FileSystem {
             return Ok(0);
         }
         let end = offset.saturating_add(buffer.len() as u64);
-        let _names = self.latch_to_read(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
+        let _names =
+            self.locker().latch_to_read(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
         let header = node.header();
         let length = header.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         if length == 0 {
@@ -54,16 +55,16 @@ impl FileSystem {
         } else {
             self.contents().read_blocks(node.inode, offset, length, buffer)?;
         }
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         Ok(length)
     }
 
     /// Inline content or the target of a link, for a caller that holds no names.
     pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         let _settled = self.nodes.settled();
-        let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
+        let _names = self.locker().latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let content = self.contents().inline_content(node)?;
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         Ok(content)
     }
 }

@@ -15,7 +15,7 @@ impl FileSystem {
     pub fn seek(&self, caller: &Caller, node: NodeId, offset: u64, kind: SeekKind) -> Result<u64> {
         let node = self.pin_file(node)?;
         let _settled = self.nodes.settled();
-        let _names = self.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
+        let _names = self.locker().latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let header = node.header();
         if offset >= header.size {
             return Err(FsError::NoSuchOffset);
@@ -32,7 +32,7 @@ impl FileSystem {
         };
         let prefix = block_prefix(node.inode);
         let extent =
-            self.read_view().next_extent(self.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
+            self.origin.read().next_extent(self.keyspaces.data, &prefix, offset / BLOCK, extent_kind)?;
         let found = extent.map(|extent| extent.first.saturating_mul(BLOCK).max(offset));
         match (kind, found.filter(|&found| found < header.size)) {
             (_, Some(found)) => Ok(found),

@@ -60,7 +60,7 @@ impl FileSystem {
         let mut wants = attribute_wants(node.inode, flags);
         wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
-        let mut guard = self.latch_to_write(caller, &wants, flags.is_writeback)?;
+        let mut guard = self.locker().latch_to_write(caller, &wants, flags.is_writeback)?;
         self.give_row(&gate, &mut guard, &node)?;
         let offset = {
             let state = node.state();

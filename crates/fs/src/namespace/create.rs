@@ -122,17 +122,17 @@ impl FileSystem {
         })?;
         let (parent, directory) = self.pin_directory(parent)?;
         let gate = self.gate();
-        let _guard = self.latch(caller, &entry_wants(parent.inode, name))?;
+        let _guard = self.locker().latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
         }
         let key = directory.placement.key(name);
-        if self.read_view().get(self.keyspaces.meta, &key)?.is_some() {
+        if self.origin.read().get(self.keyspaces.meta, &key)?.is_some() {
             if exclusive {
                 return Err(FsError::Exists);
             }
             let node = self.resolver().resolve(&parent, name)?;
-            self.lock_read(caller, &attribute_wants(node.inode))?;
+            self.locker().lock_read(caller, &attribute_wants(node.inode))?;
             return Ok((answer(&node), false));
         }
         self.check_writable()?;
@@ -174,7 +174,7 @@ impl FileSystem {
         location: &dyn Fn() -> Location,
         directory: Option<Box<DirectoryPart>>,
     ) -> Pin<'_> {
-        let changed_at = self.position();
+        let changed_at = self.origin.position();
         let intern = Intern { header, location, directory, content: &[], changed_at };
         match self.nodes.intern(intern, None) {
             Some(node) => node,

@@ -38,18 +38,18 @@ impl FileSystem {
         let (parent, directory) = self.pin_directory(new_parent)?;
         let mut wants = entry_wants(parent.inode, new_name).to_vec();
         wants.extend(row_wants(node.inode));
-        let mut guard = self.latch(caller, &wants)?;
+        let mut guard = self.locker().latch(caller, &wants)?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
         }
         let new_key = directory.placement.key(new_name);
-        if self.read_view().get(self.keyspaces.meta, &new_key)?.is_some() {
+        if self.origin.read().get(self.keyspaces.meta, &new_key)?.is_some() {
             return Err(FsError::Exists);
         }
         if node.header().nlink >= LINK_MAX {
             return Err(FsError::TooManyLinks);
         }
-        if !self.restores() {
+        if !self.origin.restores() {
             expect_same_project(&parent.header(), &node.header())?;
         }
         let now = self.now();
@@ -57,7 +57,7 @@ impl FileSystem {
         let linked = self.stage_link(&mut batch, &mut guard, &node, &new_key, now)?;
         let counted = counters(now, 1, 0);
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), counted.encode(parent.inode));
-        let position = self.apply(batch)?;
+        let position = self.origin.apply(batch)?;
         finish_link(&node, &parent, new_name, &linked, position);
         parent.update(&counted, position);
         Ok(answer(&node))

@@ -31,12 +31,13 @@ impl FileSystem {
             b"." => parent,
             b".." => self.resolver().by_own_row(parent.header().parent)?,
             _ => {
-                self.lock_read(caller, &[Want::shared(LockName::Entry { directory: parent.inode, name })])?;
+                self.locker()
+                    .lock_read(caller, &[Want::shared(LockName::Entry { directory: parent.inode, name })])?;
                 self.resolver().resolve(&parent, name)?
             }
         };
-        self.lock_read(caller, &attribute_wants(node.inode))?;
-        self.confirm_read()?;
+        self.locker().lock_read(caller, &attribute_wants(node.inode))?;
+        self.origin.confirm_read()?;
         let entry = answer(&node);
         Ok(Entry { attr: self.shown(entry.attr), ..entry })
     }

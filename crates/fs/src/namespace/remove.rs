@@ -39,7 +39,7 @@ impl FileSystem {
         self.check_writable()?;
         let (parent, part) = self.pin_directory(parent)?;
         let gate = self.gate();
-        let mut guard = self.latch(caller, &entry_wants(parent.inode, name))?;
+        let mut guard = self.locker().latch(caller, &entry_wants(parent.inode, name))?;
         let victim = self.resolver().resolve(&parent, name)?;
         match (victim.kind == FileType::Directory, directory) {
             (true, false) => return Err(FsError::IsDirectory),
@@ -53,7 +53,7 @@ impl FileSystem {
         let removal = self.stage_removal(&gate, &mut batch, &victim, now)?;
         let patch = counters(now, -1, -i32::from(directory));
         batch.merge(self.keyspaces.meta, part.placement.own_key(), patch.encode(parent.inode));
-        let position = self.apply(batch)?;
+        let position = self.origin.apply(batch)?;
         finish_removal(&victim, removal, position);
         parent.update(&patch, position);
         Ok(())

@@ -74,7 +74,7 @@ impl FileSystem {
         let gate = self.gate();
         let mut wants = entry_wants(parent.0, name).to_vec();
         wants.extend(entry_wants(new_parent.0, new_name));
-        let mut guard = self.latch(caller, &wants)?;
+        let mut guard = self.locker().latch(caller, &wants)?;
         if source_pin.is_orphan() || target_pin.is_orphan() {
             return Err(FsError::NotFound);
         }
@@ -83,7 +83,7 @@ impl FileSystem {
             return Ok(());
         }
         self.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
-        if parent != new_parent && !self.restores() {
+        if parent != new_parent && !self.origin.restores() {
             expect_same_project(&target_pin.header(), &moving.node.header())?;
             if let (RenameMode::Exchange, Some(other)) = (mode, &replaced) {
                 expect_same_project(&source_pin.header(), &other.node.header())?;
@@ -166,7 +166,7 @@ impl FileSystem {
         };
         let position = self.apply_with_counters(batch, &changes, |batch| match &whiteout {
             Some((caller, header)) => self.apply_counted(gate, caller, batch, None, Some(header)),
-            None => self.apply(batch),
+            None => self.origin.apply(batch),
         })?;
         if let (Some(other), Some(removal)) = (replaced, removal) {
             finish_removal(&other.node, removal, position);
@@ -192,7 +192,7 @@ impl FileSystem {
         } else {
             vec![(source, counters(now, 0, subdirectories)), (target, counters(now, 0, -subdirectories))]
         };
-        let position = self.apply_with_counters(batch, &changes, |batch| self.apply(batch))?;
+        let position = self.apply_with_counters(batch, &changes, |batch| self.origin.apply(batch))?;
         finish_move(moving, moved, target, position);
         finish_move(other, moved_back, source, position);
         Ok(())
@@ -312,7 +312,7 @@ impl FileSystem {
                 .map(|&directory| Want::shared(LockName::Identity { directory }))
                 .collect();
             if missing.is_empty() {
-                let Some(view) = self.txn_view() else { return Ok(()) };
+                let Some(view) = self.origin.txn() else { return Ok(()) };
                 // A transaction reads its snapshot; the tree must stay one in the newest state.
                 return view.expect_unmoved(self.keyspaces.meta, &latched);
             }

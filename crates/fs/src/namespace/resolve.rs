@@ -1,7 +1,7 @@
 //! Rows become nodes.
 
 use bytes::Bytes;
-use kvfs_store::{Read, Store};
+use kvfs_store::Read;
 
 use crate::node::{DirectoryPart, Intern, Location, NodeTable, Pin};
 use crate::schema::{Keyspaces, Placement, Row};
@@ -14,7 +14,6 @@ const DANGLING_TRIES: u32 = 16;
 
 /// Finds the nodes of a view by their rows, and enters those that the table lacks. Takes no names.
 pub(crate) struct Resolver<'v> {
-    store: &'v dyn Store,
     origin: &'v Origin,
     read: &'v dyn Read,
     keyspaces: Keyspaces,
@@ -25,9 +24,8 @@ impl FileSystem {
     /// What finds this view's nodes.
     pub(crate) fn resolver(&self) -> Resolver<'_> {
         Resolver {
-            store: &*self.store,
             origin: &self.origin,
-            read: self.read_view(),
+            read: self.origin.read(),
             keyspaces: self.keyspaces,
             nodes: &self.nodes,
         }
@@ -47,7 +45,7 @@ impl<'v> Resolver<'v> {
             let epoch = self.nodes.epoch();
             let bytes = self.read.get(self.keyspaces.meta, &key)?.ok_or(FsError::NotFound)?;
             let (header, content) = Row::decode_own(inode, &bytes)?;
-            let changed_at = self.origin.position(self.store);
+            let changed_at = self.origin.position();
             let intern = if header.kind == FileType::Directory {
                 let directory = Some(Box::new(DirectoryPart::new(placement.clone())));
                 Intern { header, location: &|| Location::Unnamed, directory, content: &[], changed_at }
@@ -103,7 +101,7 @@ impl<'v> Resolver<'v> {
                     location: &|| parent.entry(name),
                     directory: None,
                     content,
-                    changed_at: self.origin.position(self.store),
+                    changed_at: self.origin.position(),
                 };
                 Ok(self.nodes.intern(intern, Some(epoch)))
             }
@@ -129,7 +127,7 @@ impl<'v> Resolver<'v> {
             location: &|| parent.entry(name),
             directory: Some(Box::new(DirectoryPart::new(placement))),
             content: &[],
-            changed_at: self.origin.position(self.store),
+            changed_at: self.origin.position(),
         };
         Ok(self.nodes.intern(intern, Some(epoch)))
     }
@@ -150,7 +148,7 @@ impl<'v> Resolver<'v> {
             location: &location,
             directory: None,
             content,
-            changed_at: self.origin.position(self.store),
+            changed_at: self.origin.position(),
         };
         Ok(self.nodes.intern(intern, Some(epoch)))
     }

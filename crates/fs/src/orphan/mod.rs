@@ -16,7 +16,7 @@ use crate::namespace::removal_wants;
 use crate::node::{DeadOrphan, Location, Pin};
 use crate::quota::Gate;
 use crate::schema::{Header, Row, RowFlags, encode_row, inode_key, parse_inode_key};
-use crate::view::{Names, Origin};
+use crate::view::Names;
 use crate::{FileSystem, Result};
 
 /// Orphans that are reaped by one batch.
@@ -60,7 +60,7 @@ impl FileSystem {
             if orphans.is_empty() {
                 return Ok(());
             }
-            if let Origin::Txn(view) = &self.origin {
+            if let Some(view) = self.origin.txn() {
                 // Others may know a file that was there before; its row in `orphans` goes to the main line.
                 orphans.retain(|orphan| view.created.contains(orphan.header.inode));
             }
@@ -82,7 +82,7 @@ impl FileSystem {
     /// memory is short.
     pub(crate) fn needs_row_as_orphan(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
         let is_in_memory = content.is_empty() || self.nodes.has_room(content.len());
-        !self.is_main() || gate.is_on() || header.has_more_than_its_row() || !is_in_memory
+        !self.origin.is_main() || gate.is_on() || header.has_more_than_its_row() || !is_in_memory
     }
 
     /// Gives the node a row if it is an orphan without one, so that it can be changed. `names` hold a latch on its
@@ -118,7 +118,7 @@ impl FileSystem {
 
     /// Queues everything in `orphans`. Called right after opening, when the table has no node of an orphan.
     pub(crate) fn queue_leftovers(&self) -> Result<()> {
-        let mut cursor = self.read_view().cursor(self.keyspaces.orphans, KeyRange::all())?;
+        let mut cursor = self.origin.read().cursor(self.keyspaces.orphans, KeyRange::all())?;
         let mut orphans = Vec::new();
         cursor.next()?;
         while let Some((key, bytes)) = cursor.entry() {

@@ -15,7 +15,7 @@ use super::table::QuotaCheck;
 use super::{QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{Header, RowFlags, RowPatch};
-use crate::view::{Origin, TxnView, each_change};
+use crate::view::{TxnView, each_change};
 use crate::{Caller, FileSystem, FileType, FsError, Result};
 
 /// What is added to the usage of a user, a group or a project.
@@ -100,20 +100,20 @@ impl FileSystem {
         before: Option<&Header>,
         after: Option<&Header>,
     ) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
+        let Some(quotas) = gate.0.as_ref() else { return self.origin.apply(batch) };
         self.apply_changes(quotas, self.quota_check(caller.uid), batch, &changes(before, after))
     }
 
     /// Applies a batch that ends these inodes.
     pub(crate) fn apply_ends(&self, gate: &Gate<'_>, batch: Batch, ends: &[Header]) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
+        let Some(quotas) = gate.0.as_ref() else { return self.origin.apply(batch) };
         let changes: Vec<Change> = ends.iter().flat_map(|header| changes(Some(header), None)).collect();
         self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes)
     }
 
     /// Applies a batch that has an inode be counted again whose end was none.
     pub(crate) fn apply_return(&self, gate: &Gate<'_>, batch: Batch, header: &Header) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.apply(batch) };
+        let Some(quotas) = gate.0.as_ref() else { return self.origin.apply(batch) };
         self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes(None, Some(header)))
     }
 
@@ -132,7 +132,7 @@ impl FileSystem {
     /// The limits that are checked for `uid`. Root is no exception for projects: their limits are those of a place, such as
     /// a container's. A restore brings back what was there.
     pub(super) fn quota_check(&self, uid: u32) -> QuotaCheck {
-        QuotaCheck { owners: uid != 0, projects: !self.restores() }
+        QuotaCheck { owners: uid != 0, projects: !self.origin.restores() }
     }
 
     pub(super) fn apply_checked(
@@ -170,14 +170,14 @@ impl FileSystem {
             batch.merge(quotas.keyspace, key, record::encode_usage(change.usage));
         }
         let now = self.now().seconds;
-        if let Origin::Txn(view) = &self.origin {
+        if let Some(view) = self.origin.txn() {
             quotas.accounts.check(changes, &view.pending_usage, check, now)?;
-            let position = self.apply(batch)?;
+            let position = self.origin.apply(batch)?;
             view.pending_usage.add(changes);
             return Ok(position);
         }
         quotas.accounts.charge(changes, check, now)?;
-        self.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
+        self.origin.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
     /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or nothing. To

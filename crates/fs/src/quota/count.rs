@@ -29,7 +29,7 @@ impl FileSystem {
     /// # Errors
     /// `Busy` while transactions or branches are open; `ReadOnly`; store errors.
     pub fn quota_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
-        self.expect_main()?;
+        self.origin.expect_main()?;
         self.check_writable()?;
         self.begin_count(open_keyspace(&*self.store)?, true, progress).inspect_err(|_| {
             // What was counted in part says nothing, and turning quotas on once more counts everything.
@@ -75,7 +75,7 @@ impl FileSystem {
     /// # Errors
     /// `ReadOnly`; store errors.
     pub fn quota_off(&self) -> Result<()> {
-        self.expect_main()?;
+        self.origin.expect_main()?;
         self.check_writable()?;
         let mut gate = self.shared.quotas.write();
         let Some(quotas) = gate.as_ref() else { return Ok(()) };

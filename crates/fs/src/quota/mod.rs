@@ -215,7 +215,7 @@ impl FileSystem {
         id: u32,
         change: impl FnOnce(Limits) -> Limits,
     ) -> Result<()> {
-        self.expect_main()?;
+        self.origin.expect_main()?;
         self.check_writable()?;
         if (kind, id) == (QuotaKind::Project, 0) {
             return Err(FsError::Invalid("project 0 is none"));
@@ -239,7 +239,7 @@ impl FileSystem {
     /// Writes since when soft limits are overstepped, where that has changed.
     pub(crate) fn write_quota_times(&self) -> Result<()> {
         let gate = self.shared.quotas.read();
-        let Some(quotas) = gate.as_ref().filter(|_| self.txn_view().is_none()) else { return Ok(()) };
+        let Some(quotas) = gate.as_ref().filter(|_| self.origin.txn().is_none()) else { return Ok(()) };
         let changed = quotas.accounts.changed_since();
         if changed.is_empty() {
             return Ok(());

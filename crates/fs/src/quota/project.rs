@@ -70,10 +70,10 @@ impl FileSystem {
     /// `Stale`.
     pub fn project(&self, caller: &Caller, node: NodeId) -> Result<Project> {
         let node = self.pin_node(node)?;
-        self.lock_read(caller, &[Want::shared(name_of(node.inode))])?;
+        self.locker().lock_read(caller, &[Want::shared(name_of(node.inode))])?;
         let _settled = self.nodes.settled();
         let project = node.header().project();
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         Ok(project)
     }
 
@@ -89,7 +89,7 @@ impl FileSystem {
         let hands_down = project.hands_down && node.kind == FileType::Directory;
         let project = Project { hands_down, ..project };
         let gate = self.gate();
-        let mut names = self.latch(caller, &wants(&node))?;
+        let mut names = self.locker().latch(caller, &wants(&node))?;
         self.give_row(&gate, &mut names, &node)?;
         if node.header().project() == project {
             return Ok(());
@@ -126,7 +126,7 @@ impl FileSystem {
         let view = self.view_of(self.store.snapshot()?)?;
         let mut directories: HashMap<u64, (u32, u64)> = HashMap::new();
         progress::stage("looking for projects", Unit::Items, 0);
-        each_header(view.read_view(), &view.keyspaces, &|_| {}, |header| {
+        each_header(view.origin.read(), &view.keyspaces, &|_| {}, |header| {
             if header.project().hands_down && header.nlink > 0 {
                 directories.insert(header.inode, (header.project, header.parent));
             }
@@ -150,7 +150,7 @@ impl FileSystem {
         let id = self.nodes.get(node.0).map_or(0, |node| node.header().project);
         let line = if id == 0 { None } else { self.quota(QuotaKind::Project, id) };
         let Some(line) = line else { return whole };
-        let pending = self.txn_view().map(|view| view.pending_usage.of(QuotaKind::Project, id));
+        let pending = self.origin.txn().map(|view| view.pending_usage.of(QuotaKind::Project, id));
         narrowed(whole, &line.limits, line.usage.plus(pending.unwrap_or_default()))
     }
 }

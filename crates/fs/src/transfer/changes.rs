@@ -91,7 +91,7 @@ impl Changes {
             for (inode, task) in appeared.chain(vanished) {
                 let range = KeyRange::new(inode_key(inode), inode_key(inode + 1));
                 for (part, keyspace) in [(DATA, keyspaces.data), (XATTR, keyspaces.xattr)] {
-                    let nothing = || is_empty(before.read_view(), keyspace, range.clone());
+                    let nothing = || is_empty(before.origin.read(), keyspace, range.clone());
                     if matches!(task, Task::Erase) && nothing()? {
                         continue;
                     }
@@ -152,7 +152,7 @@ impl Changes {
                 stage.erase(start, end);
             }
             (Task::Copy | Task::Compare, _) => {
-                let rest = stage.copy(self.after.read_view(), range, is_apart)?;
+                let rest = stage.copy(self.after.origin.read(), range, is_apart)?;
                 return Ok((stage.finish(), rest));
             }
         }
@@ -163,7 +163,7 @@ impl Changes {
 /// The inodes without a name in a view.
 fn orphans_of(view: &FileSystem) -> Result<BTreeSet<u64>> {
     let mut orphans = BTreeSet::new();
-    let mut cursor = view.read_view().cursor(view.keyspaces.orphans, KeyRange::all())?;
+    let mut cursor = view.origin.read().cursor(view.keyspaces.orphans, KeyRange::all())?;
     cursor.next()?;
     while let Some((key, _)) = cursor.entry() {
         orphans.insert(parse_inode_key(key)?);

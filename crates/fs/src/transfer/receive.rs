@@ -79,7 +79,7 @@ impl FileSystem {
         rollback: bool,
     ) -> Result<Received, ReceiveError> {
         self.check_writable()?;
-        if !self.is_main() {
+        if !self.origin.is_main() {
             return Err(FsError::Invalid("only the main line receives").into());
         }
         let Some(Frame::Begin(begin)) = reader.next(source)? else {

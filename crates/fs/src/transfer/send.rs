@@ -55,7 +55,7 @@ impl FileSystem {
             // One that was made later is not in these states, and nothing is in it.
             let mut is_used = owner.is_some();
             for view in views {
-                is_used = is_used || !is_empty(view.read_view(), info.keyspace, KeyRange::all())?;
+                is_used = is_used || !is_empty(view.origin.read(), info.keyspace, KeyRange::all())?;
             }
             if is_used {
                 heads.push_back((FrameKind::Keyspace, frame::encode_keyspace(&info.name, owner)));

@@ -61,7 +61,7 @@ impl FileSystem {
     /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
     /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
     pub fn create_branch(self: &Arc<Self>, name: &str, uid: u32) -> Result<BranchInfo> {
-        self.expect_main()?;
+        self.origin.expect_main()?;
         self.check_writable()?;
         check_snapshot_name(name)
             .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
@@ -127,7 +127,7 @@ impl FileSystem {
     /// # Errors
     /// Not a branch; `Stale`; `NoSpace` and other store errors: the former checkpoint stays.
     pub fn checkpoint_branch(&self) -> Result<()> {
-        let view = self.txn_view().ok_or(FsError::Invalid("only branches are checkpointed"))?;
+        let view = self.origin.txn().ok_or(FsError::Invalid("only branches are checkpointed"))?;
         let record = view.branch.get().ok_or(FsError::Invalid("only branches are checkpointed"))?;
         view.check_alive()?;
         Ok(view.txn.checkpoint(&record.encode())?)
@@ -140,7 +140,7 @@ impl FileSystem {
     /// `NotSupported` for a serializable transaction, which could not know that its reads still hold; `Canceled`;
     /// `Exists`; as [`FileSystem::create_branch`].
     pub fn keep_as_branch(&self, name: &str, uid: u32) -> Result<BranchInfo> {
-        let view = self.txn_view().ok_or(FsError::Invalid("only transactions become branches"))?;
+        let view = self.origin.txn().ok_or(FsError::Invalid("only transactions become branches"))?;
         view.check_alive()?;
         if view.txn.isolation() != Isolation::Snapshot {
             return Err(FsError::NotSupported("branches of serializable transactions"));
@@ -170,7 +170,7 @@ impl FileSystem {
         name: &str,
         locks: impl FnOnce(TxnId, u32) -> Option<Arc<LockOwner>>,
     ) -> Result<Arc<Self>> {
-        self.expect_main()?;
+        self.origin.expect_main()?;
         self.check_writable()?;
         let branch = self.branch(name)?;
         let txn = self.store.resume(branch.id)?;
@@ -205,14 +205,6 @@ impl FileSystem {
         let fs = self.view(Origin::Txn(Box::new(view)), share, shows);
         fs.install_root()?;
         Ok(fs)
-    }
-
-    pub(crate) fn expect_main(&self) -> Result<()> {
-        if self.is_main() {
-            Ok(())
-        } else {
-            Err(FsError::NotSupported("transactions inside of transactions or snapshots"))
-        }
     }
 }
 

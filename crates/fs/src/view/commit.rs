@@ -60,7 +60,7 @@ impl FileSystem {
 
     /// Opens a frozen view again: its commit failed and can be tried again later.
     pub fn thaw(&self) {
-        let Some(view) = self.txn_view() else { return };
+        let Some(view) = self.origin.txn() else { return };
         view.phase.reopen(|| {
             if let Some(Err(doom)) = view.locks.as_ref().map(|locks| locks.undecide()) {
                 tracing::debug!(%doom, "opened again, but doomed");
@@ -124,7 +124,7 @@ impl FileSystem {
     /// thread that others wait for may call it. `None`: nothing happened; it has changed something, or is being used, or
     /// can't be committed, and the ordinary way does what there is to do. O(locks).
     pub fn commit_unwritten(&self) -> Option<Position> {
-        let view = self.txn_view()?;
+        let view = self.origin.txn()?;
         let locks = view.locks.as_ref()?;
         let position = view.phase.end_unwritten(|| {
             if view.branch.get().is_some() || view.txn.stats().operations != 0 {
@@ -144,6 +144,6 @@ impl FileSystem {
     }
 
     fn committing_view(&self) -> Result<&TxnView> {
-        self.txn_view().ok_or(FsError::Invalid("only transactions are committed"))
+        self.origin.txn().ok_or(FsError::Invalid("only transactions are committed"))
     }
 }

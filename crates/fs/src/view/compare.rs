@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Change, ChangedRanges, Differences, KeyDifference, KeyRange, Keyspace, Seqno};
+use kvfs_store::{Change, ChangedRanges, Differences, KeyDifference, KeyRange, Keyspace};
 
 use super::Origin;
 use super::publish::each_change;
@@ -31,24 +31,10 @@ pub(crate) struct Sides<'f> {
     pub(crate) after: &'f FileSystem,
 }
 
-impl FileSystem {
-    /// The position that the view reads, if it stays the same.
-    pub(super) fn pinned(&self) -> Result<Seqno> {
-        match &self.origin {
-            Origin::Snapshot(snapshot) => Ok(snapshot.seqno()),
-            Origin::Txn(view) if !self.locks_reads() => Ok(view.txn.snapshot_seqno()),
-            Origin::Txn(_) | Origin::Main => Err(FsError::Invalid("only snapshots are compared")),
-        }
-    }
-
-    /// Whether this is the view of a branch.
-    pub(super) fn is_branch(&self) -> bool {
-        matches!(&self.origin, Origin::Txn(view) if view.branch.get().is_some())
-    }
-
+impl Origin {
     /// Where a branch has written, within `range`; `None`: this is no branch. The write set is walked once.
     fn branch_ranges(&self, keyspace: Keyspace, range: &KeyRange) -> Result<Option<Written>> {
-        let Origin::Txn(view) = &self.origin else { return Ok(None) };
+        let Some(view) = self.txn() else { return Ok(None) };
         if view.branch.get().is_none() {
             return Ok(None);
         }
@@ -67,10 +53,12 @@ impl FileSystem {
         let at = all.partition_point(|written| written.end.as_ref().is_some_and(|end| *end <= range.start));
         Ok(Some(Written { all, at, within: range.clone() }))
     }
+}
 
+impl FileSystem {
     /// The row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.read_view().get(self.keyspaces.meta, key)?)
+        Ok(self.origin.read().get(self.keyspaces.meta, key)?)
     }
 
     /// Attributes and inline content of what is at `place`; `None`: nothing.
@@ -144,15 +132,15 @@ impl<'f> Sides<'f> {
     /// The keys of `range` whose values differ, or may have been written to.
     pub(crate) fn differences(&self, keyspace: Keyspace, range: KeyRange) -> Result<Differences<'f>> {
         for side in [self.before, self.after] {
-            if let Some(ranges) = side.branch_ranges(keyspace, &range)? {
-                let (before, after) = (self.before.read_view(), self.after.read_view());
+            if let Some(ranges) = side.origin.branch_ranges(keyspace, &range)? {
+                let (before, after) = (self.before.origin.read(), self.after.origin.read());
                 return Ok(Differences::new(keyspace, before, after, Box::new(ranges)));
             }
         }
-        let (before, after) = (self.before.pinned()?, self.after.pinned()?);
+        let (before, after) = (self.before.origin.pinned()?, self.after.origin.pinned()?);
         let (older, newer) = (before.min(after), before.max(after));
         let ranges = self.after.store.changed_ranges(keyspace, range, older, newer)?;
-        Ok(Differences::new(keyspace, self.before.read_view(), self.after.read_view(), ranges))
+        Ok(Differences::new(keyspace, self.before.origin.read(), self.after.origin.read(), ranges))
     }
 
     /// Calls `each` for every row that was written to, also where both sides have the same: what is stored

@@ -114,7 +114,7 @@ impl Found {
             return Ok(self.content.clone());
         };
         let mut content = vec![0; (header.size as usize).next_multiple_of(BLOCK_BYTES)];
-        side.read_view().read_blocks(side.keyspaces.data, &block_prefix(self.inode), 0, &mut content)?;
+        side.origin.read().read_blocks(side.keyspaces.data, &block_prefix(self.inode), 0, &mut content)?;
         content.truncate(header.size as usize);
         Ok(content.into())
     }
@@ -140,7 +140,7 @@ impl FileSystem {
     /// # Errors
     /// Not a transaction; `Stale`; store errors.
     pub fn diff(&self) -> Result<Vec<Difference>> {
-        let view = self.txn_view().ok_or(FsError::Invalid("only transactions are compared"))?;
+        let view = self.origin.txn().ok_or(FsError::Invalid("only transactions are compared"))?;
         view.check_alive()?;
         let mut comparison = Comparison::new(&view.main, self);
         progress::stage("comparing", Unit::Items, 0);

@@ -4,7 +4,6 @@
 
 use kvfs_txn::{Admission, Doom, DoomReason, LockName, LockNameBuf, Rival};
 
-use super::Origin;
 use crate::{FileSystem, NodeId};
 
 /// Directories between a node and the root, at most, that a message names.
@@ -17,15 +16,20 @@ impl FileSystem {
         &self.shared.admission
     }
 
+    /// Whether the view is that of a transaction that locks what it reads.
+    pub fn locks_reads(&self) -> bool {
+        self.origin.locks_reads()
+    }
+
     /// Why the transaction can't go on, if it can't.
     pub fn doom(&self) -> Option<Doom> {
-        self.txn_view()?.doomed()
+        self.origin.txn()?.doomed()
     }
 
     /// The transaction, in the middle of its commit, gives way to process `pid`, which writes to `node` on the
     /// main line and can't wait. Without effect once its commit is decided.
     pub fn give_way(&self, pid: u32, node: NodeId) {
-        if let Some(locks) = self.txn_view().and_then(|view| view.locks.as_ref()) {
+        if let Some(locks) = self.origin.txn().and_then(|view| view.locks.as_ref()) {
             let name = LockName::Blocks { inode: node.0, first: 0, end: u64::MAX };
             locks.doom_late(Doom {
                 reason: DoomReason::Conflict,
@@ -82,10 +86,7 @@ impl FileSystem {
     /// The path from the root (with a leading slash) of an inode that has a node here or, for a
     /// transaction, on the main line.
     pub(super) fn path_of(&self, inode: u64) -> Option<String> {
-        let path = self.known_path(inode).or_else(|| match &self.origin {
-            Origin::Txn(view) => view.main.known_path(inode),
-            Origin::Main | Origin::Snapshot(_) => None,
-        });
+        let path = self.known_path(inode).or_else(|| self.origin.txn()?.main.known_path(inode));
         Some(String::from_utf8_lossy(&path?).into_owned())
     }
 

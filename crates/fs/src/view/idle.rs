@@ -100,7 +100,8 @@ impl FileSystem {
         let own = self.txn_id();
         let mut idle: Vec<(Duration, Arc<Self>)> = Vec::new();
         for view in self.shared.open.all() {
-            let locks = view.txn_view().filter(|_| view.txn_id() != own).and_then(|view| view.locks.as_ref());
+            let locks =
+                view.origin.txn().filter(|_| view.txn_id() != own).and_then(|view| view.locks.as_ref());
             let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
             if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
                 idle.push((time, view));
@@ -114,7 +115,7 @@ impl FileSystem {
 
     /// Ends the transaction of this view, which has been idle for so long, unless it is being committed.
     fn end_for_space(&self, idle: Duration, pid: u32) -> bool {
-        let Some((id, locks)) = self.txn_id().zip(self.txn_view().and_then(|view| view.locks.as_ref()))
+        let Some((id, locks)) = self.txn_id().zip(self.origin.txn().and_then(|view| view.locks.as_ref()))
         else {
             return false;
         };

@@ -38,18 +38,18 @@ impl View for FileSystem {
 
     fn kind(&self) -> ViewKind {
         match self.origin {
-            Origin::Main => ViewKind::Main,
+            Origin::Main(_) => ViewKind::Main,
             Origin::Txn(_) => ViewKind::Txn,
             Origin::Snapshot(_) => ViewKind::Snapshot,
         }
     }
 
     fn reads(&self) -> &dyn Read {
-        self.read_view()
+        self.origin.read()
     }
 
     fn locks_reads(&self) -> bool {
-        Self::locks_reads(self)
+        self.origin.locks_reads()
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -62,10 +62,10 @@ impl View for FileSystem {
         wants: &[Want<'_>],
         read: impl FnOnce(&dyn Read) -> Result<T>,
     ) -> Result<T> {
-        self.lock_read(caller, wants)?;
-        self.check_alive()?;
-        let value = read(self.read_view())?;
-        self.confirm_read()?;
+        self.locker().lock_read(caller, wants)?;
+        self.origin.check_alive()?;
+        let value = read(self.origin.read())?;
+        self.origin.confirm_read()?;
         Ok(value)
     }
 
@@ -77,10 +77,10 @@ impl View for FileSystem {
     ) -> Result<(Position, T)> {
         Self::check_writable(self)?;
         self.with_space(caller, || {
-            let _held = self.latch(caller, wants)?;
+            let _held = self.locker().latch(caller, wants)?;
             let mut batch = Batch::new();
-            let staged = stage(self.read_view(), &mut batch)?;
-            Ok((self.apply(batch)?, staged))
+            let staged = stage(self.origin.read(), &mut batch)?;
+            Ok((self.origin.apply(batch)?, staged))
         })
     }
 }

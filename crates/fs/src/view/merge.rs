@@ -27,10 +27,10 @@ use kvfs_store::progress::{self, Unit};
 use kvfs_store::{Change, Keyspace, Records, Seqno, Touch};
 use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
 
+use super::TxnView;
 use super::paths::Paths;
 use super::publish::each_change;
 use super::undo::note_of;
-use super::{Origin, TxnView};
 use crate::schema::{Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT};
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -77,7 +77,7 @@ impl FileSystem {
             };
             Some(self.shared.admission.begin(id, traits))
         })?;
-        if let (Some(view), Some(note)) = (merging.txn_view(), note) {
+        if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
             view.txn.describe(note);
         }
         merging.claim_and_validate()?;
@@ -85,7 +85,7 @@ impl FileSystem {
     }
 
     fn claim_and_validate(&self) -> Result<()> {
-        let Origin::Txn(view) = &self.origin else { return Err(FsError::Invalid("not a branch")) };
+        let Some(view) = self.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
         let owner: &LockOwner = view.lock_owner()?;
         let mut merge =
             Merge { fs: self, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };

@@ -119,7 +119,7 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
     }
 
     fn look(&mut self, inode: u64) -> Result<Above> {
-        let (meta, read) = (self.fs.keyspaces.meta, self.fs.read_view());
+        let (meta, read) = (self.fs.keyspaces.meta, self.fs.origin.read());
         let Some(bytes) = read.get(meta, &Placement::own_subtree(inode).own_key())? else {
             return Ok(Above::Unknown);
         };
@@ -139,7 +139,7 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
         if !self.listed.insert(parent) {
             return Ok(());
         }
-        let (meta, read) = (self.fs.keyspaces.meta, self.fs.read_view());
+        let (meta, read) = (self.fs.keyspaces.meta, self.fs.origin.read());
         let placement = Placement::own_subtree(parent);
         let mut entries = read.cursor(meta, placement.entries_after(b""))?;
         entries.next()?;

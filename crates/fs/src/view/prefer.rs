@@ -34,7 +34,7 @@ impl FileSystem {
         selection: &Selection,
     ) -> Result<Arc<Self>> {
         let branch = self.resume_branch(name, |_, _| None)?;
-        let Some(view) = branch.txn_view() else { return Err(FsError::Invalid("not a branch")) };
+        let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
         let base = self.view_of(view.txn.base()?)?;
         let merging = self.begin(&BeginOptions {
             isolation: Isolation::Snapshot,

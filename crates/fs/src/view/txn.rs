@@ -71,6 +71,16 @@ pub(crate) struct TxnView {
 }
 
 impl TxnView {
+    /// Whether it is that of a restore.
+    pub(crate) fn restores(&self) -> bool {
+        self.restores.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is that of a restore.
+    pub(super) fn begin_restore(&self) {
+        self.restores.store(true, Ordering::Relaxed);
+    }
+
     /// Lets an operation in, and keeps the phase until it is done.
     pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase>> {
         self.check_alive()?;
@@ -177,7 +187,7 @@ impl FileSystem {
     /// # Errors
     /// `NotSupported` by an engine without transactions, and inside of one; `ReadOnly`; store errors.
     pub fn begin(self: &Arc<Self>, options: &BeginOptions) -> Result<Arc<Self>> {
-        self.expect_main()?;
+        self.origin.expect_main()?;
         self.check_writable()?;
         let _gate = self.gate();
         let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
@@ -237,35 +247,23 @@ impl FileSystem {
 
     /// The transaction whose view this is.
     pub fn txn_id(&self) -> Option<TxnId> {
-        self.txn_view().map(|view| view.txn.id())
+        self.origin.txn().map(|view| view.txn.id())
     }
 
     /// The transaction below the view, for key-value operations in it.
     pub fn txn(&self) -> Option<&Arc<dyn Txn>> {
-        self.txn_view().map(|view| &view.txn)
+        self.origin.txn().map(|view| &view.txn)
     }
 
     /// Sizes of the transaction.
     pub fn txn_stats(&self) -> Option<TxnStats> {
-        self.txn_view().map(|view| view.txn.stats())
-    }
-
-    /// Whether this is the view of a restore.
-    pub(crate) fn restores(&self) -> bool {
-        self.txn_view().is_some_and(|view| view.restores.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn txn_view(&self) -> Option<&TxnView> {
-        match &self.origin {
-            Origin::Txn(view) => Some(view),
-            Origin::Main | Origin::Snapshot(_) => None,
-        }
+        self.origin.txn().map(|view| view.txn.stats())
     }
 
     /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended. A branch goes
     /// back to its last checkpoint.
     pub fn abort(&self) {
-        let Some(view) = self.txn_view() else { return };
+        let Some(view) = self.origin.txn() else { return };
         if !view.phase.end_early() {
             return;
         }

@@ -8,9 +8,9 @@
 //! transaction is doomed.
 
 use kvfs_store::{BLOCK_BYTES, Isolation, KeyRange, Keyspace, Records};
-use kvfs_txn::{LockName, Mode, Want};
+use kvfs_txn::LockName;
 
-use super::phase::Phase;
+use super::locker::OUTSIDE;
 use crate::schema::{Placement, TOUCH_CONTENT, block_prefix};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
 
@@ -34,7 +34,7 @@ impl FileSystem {
             return Ok(());
         }
         let name = LockName::Keys { keyspace, start: &range.start, end: range.end.as_deref() };
-        self.lock_by_user(caller, name, is_exclusive)?;
+        self.locker().lock_by_user(caller, name, is_exclusive)?;
         self.expect_unchanged(keyspace, Records::Range(range.clone()))
     }
 
@@ -58,7 +58,7 @@ impl FileSystem {
         let first = offset / BLOCK;
         let end = if len == 0 { u64::MAX } else { offset.saturating_add(len).div_ceil(BLOCK) };
         let name = LockName::Blocks { inode: node.inode, first, end };
-        self.lock_by_user(caller, name, is_exclusive)?;
+        self.locker().lock_by_user(caller, name, is_exclusive)?;
         let prefix = block_prefix(node.inode).to_vec().into();
         self.expect_unchanged(self.keyspaces.data, Records::Blocks { prefix, first, count: end - first })?;
         // The content of a small file is in its row.
@@ -76,26 +76,15 @@ impl FileSystem {
         if node.kind != FileType::Directory {
             return Err(FsError::NotDirectory);
         }
-        self.lock_by_user(caller, LockName::Entries { directory: node.inode }, is_exclusive)?;
+        self.locker().lock_by_user(caller, LockName::Entries { directory: node.inode }, is_exclusive)?;
         let rows = Placement::own_subtree(node.inode).entries_after(b"");
         self.expect_unchanged(self.keyspaces.meta, Records::Range(rows))
-    }
-
-    fn lock_by_user(&self, caller: &Caller, name: LockName<'_>, is_exclusive: bool) -> Result<()> {
-        let view = self.txn_view().ok_or(OUTSIDE)?;
-        let _admitted = view.admit(Phase::Open)?;
-        let mode = if is_exclusive { Mode::Exclusive } else { Mode::Shared };
-        if !self.is_shared(&name) {
-            return Ok(());
-        }
-        let again = caller.ticket.as_ref();
-        Ok(self.shared.admission.try_lock(view.lock_owner()?, &[Want { name, mode }], again)?)
     }
 
     /// Refuses if these records were changed after the snapshot. The caller must hold their lock, so that they stay
     /// unchanged.
     fn expect_unchanged(&self, keyspace: Keyspace, records: Records) -> Result<()> {
-        let view = self.txn_view().ok_or(OUTSIDE)?;
+        let view = self.origin.txn().ok_or(OUTSIDE)?;
         if view.txn.isolation() != Isolation::Snapshot {
             return Ok(());
         }
@@ -105,5 +94,3 @@ impl FileSystem {
         }
     }
 }
-
-const OUTSIDE: FsError = FsError::Invalid("a lock is held by a transaction: begin one, and name it");

@@ -9,15 +9,15 @@
 
 use kvfs_txn::{Fields, LockName, Mode, Want};
 
-use super::Origin;
+use super::locker::Locker;
 use crate::node::Verified;
 use crate::schema::{Header, Row};
-use crate::{FileSystem, FileType, FsError, NodeId, Result};
+use crate::{FileType, FsError, NodeId, Result};
 
-impl FileSystem {
+impl Locker<'_> {
     /// Reads again what the names protect from now on. Nothing to do for views that don't lock what they read.
     pub(super) fn verify(&self, wants: &[Want<'_>]) -> Result<()> {
-        if !self.locks_reads() {
+        if !self.origin.locks_reads() {
             return Ok(());
         }
         for want in wants.iter().filter(|want| want.mode != Mode::Increment) {
@@ -38,13 +38,13 @@ impl FileSystem {
     }
 
     fn verify_node(&self, inode: u64, part: Verified) -> Result<()> {
-        let Origin::Txn(view) = &self.origin else { return Ok(()) };
+        let Some(view) = self.origin.txn() else { return Ok(()) };
         let Some(node) = self.nodes.get(inode) else { return Ok(()) };
         if view.created.contains(inode) || node.state().verified.has(part) {
             return Ok(());
         }
         let (keyspace, key) = node.row_address(&self.keyspaces);
-        let bytes = self.read_view().get(keyspace, &key)?.ok_or(FsError::Stale(inode))?;
+        let bytes = self.origin.read().get(keyspace, &key)?.ok_or(FsError::Stale(inode))?;
         let (newest, _) = Row::decode_own(inode, &bytes)?;
         let mut state = node.state();
         state.header = join(&state.header, &newest, part);

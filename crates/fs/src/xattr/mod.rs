@@ -75,13 +75,13 @@ impl FileSystem {
             return Err(FsError::NoAttribute);
         }
         let flag = self.check_got(&node, name)?;
-        self.lock_read(caller, &read_wants(node.inode))?;
+        self.locker().lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
         if !node.header().flags.has(flag) {
             return Err(FsError::NoAttribute);
         }
-        let value = self.read_view().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
-        self.confirm_read()?;
+        let value = self.origin.read().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
+        self.origin.confirm_read()?;
         value.ok_or(FsError::NoAttribute)
     }
 
@@ -134,10 +134,10 @@ impl FileSystem {
             let fields = Fields::MODE;
             wants.push(Want::exclusive(LockName::Attributes { inode: node.inode, fields }));
         }
-        let mut names = self.latch(caller, &wants)?;
+        let mut names = self.locker().latch(caller, &wants)?;
         self.give_row(&gate, &mut names, &node)?;
         let key = xattr_key(node.inode, name);
-        let old = self.read_view().get(self.keyspaces.xattr, &key)?;
+        let old = self.origin.read().get(self.keyspaces.xattr, &key)?;
         match (mode, &old) {
             (XattrMode::Create, Some(_)) => return Err(FsError::Exists),
             (XattrMode::Replace, None) => return Err(FsError::NoAttribute),
@@ -145,7 +145,7 @@ impl FileSystem {
         }
         let usage = self.xattr_usage(&node)?;
         let after = usage.replaced(name, old.as_ref(), Some(value));
-        if !self.restores() {
+        if !self.origin.restores() {
             usage.check(after)?;
         }
         let mut batch = Batch::new();
@@ -166,7 +166,7 @@ impl FileSystem {
     /// may; store errors.
     pub fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
         let node = self.pin_node(node)?;
-        self.lock_read(caller, &read_wants(node.inode))?;
+        self.locker().lock_read(caller, &read_wants(node.inode))?;
         let mut names = Vec::new();
         let prefix = inode_key(node.inode);
         let mut cursor = {
@@ -175,7 +175,7 @@ impl FileSystem {
             if !node.header().flags.has(RowFlags::XATTRS) {
                 return Ok(names);
             }
-            self.read_view().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?
+            self.origin.read().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?
         };
         cursor.next()?;
         while let Some((key, _)) = cursor.entry() {
@@ -191,7 +191,7 @@ impl FileSystem {
             }
             cursor.next()?;
         }
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         Ok(names)
     }
 
@@ -212,13 +212,13 @@ impl FileSystem {
             return self.set_project_text(caller, &node, b"0", XattrMode::Set);
         }
         check_name(name)?;
-        self.lock_read(caller, &read_wants(node.inode))?;
+        self.locker().lock_read(caller, &read_wants(node.inode))?;
         if !node.header().flags.has(RowFlags::XATTRS) {
             return Err(FsError::NoAttribute);
         }
-        let _guard = self.latch(caller, &wants(&node))?;
+        let _guard = self.locker().latch(caller, &wants(&node))?;
         let key = xattr_key(node.inode, name);
-        let old = self.read_view().get(self.keyspaces.xattr, &key)?;
+        let old = self.origin.read().get(self.keyspaces.xattr, &key)?;
         if old.is_none() {
             return Err(FsError::NoAttribute);
         }

@@ -58,10 +58,10 @@ impl FileSystem {
 
     pub(super) fn compression_of(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         has_content(node)?;
-        self.lock_read(caller, &read_wants(node.inode))?;
+        self.locker().lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
         let value = node.header().flags.compression().to_string();
-        self.confirm_read()?;
+        self.origin.confirm_read()?;
         Ok(value.into())
     }
 
@@ -80,7 +80,7 @@ impl FileSystem {
         let compression: Compression =
             words.ok_or(FsError::Invalid("a compression is none, lz4, zstd or zstd:1 to zstd:19"))?;
         let gate = self.gate();
-        let mut names = self.latch(caller, &wants(node))?;
+        let mut names = self.locker().latch(caller, &wants(node))?;
         self.give_row(&gate, &mut names, node)?;
         if node.header().flags.compression() == compression {
             return Ok(());

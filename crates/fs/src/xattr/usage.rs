@@ -67,7 +67,7 @@ impl FileSystem {
         }
         let mut usage = XattrUsage::default();
         let prefix = inode_key(node.inode);
-        let mut cursor = self.read_view().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
+        let mut cursor = self.origin.read().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
         cursor.next()?;
         while let Some((key, value)) = cursor.entry() {
             let name = &key[prefix.len()..];

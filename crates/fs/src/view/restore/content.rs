@@ -108,7 +108,7 @@ impl Restore<'_> {
 
     /// Writes all blocks that the snapshot has into an empty file.
     fn copy_content(&self, inode: u64, then: &Header) -> Result<()> {
-        let (read, data) = (self.then().read_view(), self.then().keyspaces.data);
+        let (read, data) = (self.then().origin.read(), self.then().keyspaces.data);
         let prefix = block_prefix(then.inode);
         let mut from = 0;
         while let Some(extent) = read.next_extent(data, &prefix, from, ExtentKind::Data)? {
@@ -224,7 +224,7 @@ impl Restore<'_> {
             }
         }
         let range = KeyRange::prefix(&inode_key(then.inode));
-        let mut cursor = self.then().read_view().cursor(keyspace, range)?;
+        let mut cursor = self.then().origin.read().cursor(keyspace, range)?;
         cursor.first()?;
         while let Some((key, value)) = cursor.entry() {
             self.set_xattr(inode, &key[8..], Some(value.clone()))?;

@@ -25,7 +25,6 @@ mod scope;
 pub(super) use plan::{NameChange, Plan, Target};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
@@ -144,8 +143,8 @@ impl<'f> Restore<'f> {
         plan: Plan,
         with_keys: bool,
     ) -> Result<Restored> {
-        if let Some(view) = target.txn_view() {
-            view.restores.store(true, Ordering::Relaxed);
+        if let Some(view) = target.origin.txn() {
+            view.begin_restore();
         }
         let mut restore = Restore {
             sides,

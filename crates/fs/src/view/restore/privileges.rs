@@ -23,7 +23,7 @@ pub(super) struct Present {
 }
 
 fn capability(view: &FileSystem, inode: u64) -> Result<Option<Bytes>> {
-    Ok(view.read_view().get(view.keyspaces.xattr, &xattr_key(inode, CAPABILITY))?)
+    Ok(view.origin.read().get(view.keyspaces.xattr, &xattr_key(inode, CAPABILITY))?)
 }
 
 fn owner(header: &Header) -> (u32, u32) {

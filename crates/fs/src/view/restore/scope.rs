@@ -114,7 +114,7 @@ impl Below {
                 continue;
             }
             let entries = Placement::own_subtree(directory).entries_after(b"");
-            let mut cursor = side.read_view().cursor(side.keyspaces.meta, entries)?;
+            let mut cursor = side.origin.read().cursor(side.keyspaces.meta, entries)?;
             cursor.next()?;
             while let Some((key, value)) = cursor.entry() {
                 match Row::decode(key, value)? {

@@ -21,7 +21,6 @@ use bytes::Bytes;
 use kvfs_store::{NOTE_LEN_MAX, Seqno, TxnId, UndoPoint, UndoViews};
 use kvfs_txn::Rival;
 
-use super::Origin;
 use super::compare::Sides;
 use super::diff::Difference;
 use super::restore::{Restored, take_back};
@@ -111,7 +110,7 @@ impl FileSystem {
     }
 
     fn undo_sides(&self, views: &UndoViews) -> Result<(std::sync::Arc<Self>, std::sync::Arc<Self>)> {
-        let Origin::Txn(view) = &self.origin else {
+        let Some(view) = self.origin.txn() else {
             return Err(FsError::Invalid("a transaction is taken back in another one"));
         };
         Ok((view.main.view_of(views.before.clone())?, view.main.view_of(views.after.clone())?))

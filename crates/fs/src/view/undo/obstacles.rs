@@ -146,7 +146,7 @@ impl<'f> Search<'f> {
     /// Whether an inode is what it was before the transaction.
     fn is_back(&self, then: &Inner, now: &Inner) -> Result<bool> {
         // What a branch has not written says nothing of the main line.
-        if self.done.before.is_branch() {
+        if self.done.before.origin.is_branch() {
             return Ok(false);
         }
         let back = Sides { before: self.done.before, after: self.view() };
@@ -338,7 +338,7 @@ impl<'f> Search<'f> {
         let range = KeyRange::prefix(&inode_key(now.inode));
         let mut changed = self.done.differences(self.view().keyspaces.xattr, range)?;
         while let Some(KeyDifference { key, newer, .. }) = changed.next()? {
-            if self.view().read_view().get(self.view().keyspaces.xattr, &key)? != newer {
+            if self.view().origin.read().get(self.view().keyspaces.xattr, &key)? != newer {
                 return Ok(true);
             }
         }
@@ -407,7 +407,7 @@ impl<'f> Search<'f> {
                 if !self.alone.takes_key(info.keyspace, &place, &key) {
                     continue;
                 }
-                let now = view.read_view().get(info.keyspace, &key)?;
+                let now = view.origin.read().get(info.keyspace, &key)?;
                 let kind = match (&newer, &now) {
                     (newer, now) if newer == now || older == *now => continue,
                     (None, _) => DiffKind::Added,
@@ -423,7 +423,7 @@ impl<'f> Search<'f> {
     /// The author of each: the last transaction since that is known and has changed the record.
     fn ascribe(&self, found: BTreeMap<Vec<u8>, Found>) -> Result<Vec<Obstacle>> {
         let store = &self.view().store;
-        let after = self.done.after.pinned()?;
+        let after = self.done.after.origin.pinned()?;
         let mut later: Vec<(UndoPoint, _)> = Vec::new();
         if !found.is_empty() {
             for point in store.undo_points().into_iter().filter(|point| point.before.0 >= after) {

@@ -267,7 +267,7 @@ fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
 /// The names in a directory on one side.
 fn entries(side: &FileSystem, directory: u64) -> Result<Vec<(Place, Target)>> {
     let range = Placement::own_subtree(directory).entries_after(b"");
-    let mut cursor = side.read_view().cursor(side.keyspaces.meta, range)?;
+    let mut cursor = side.origin.read().cursor(side.keyspaces.meta, range)?;
     let mut entries = Vec::new();
     cursor.next()?;
     while let Some((key, value)) = cursor.entry() {

@@ -1,0 +1,172 @@
+//! How the operations of a view take names.
+//!
+//! Thread safety: any number of threads; a plain value of references. Invariants: all names are taken or none; an operation
+//! that changes something keeps its transaction from being frozen until it is done; what a view that locks its reads knows of
+//! a node is read again under the first lock on it (`verify`).
+
+use kvfs_txn::{Admission, Guard, LockName, Mode, Party, Want};
+
+use super::Origin;
+use super::authors::{Author, Authors};
+use super::idle::OpenViews;
+use super::phase::Phase;
+use crate::fair_lock::ReadGuard;
+use crate::namespace::attribute_wants;
+use crate::node::NodeTable;
+use crate::schema::Keyspaces;
+use crate::{Caller, FileSystem, FsError, NodeId, Result};
+
+/// Takes the latches of operations, and inside of a transaction their locks.
+#[derive(Clone, Copy)]
+pub(crate) struct Locker<'v> {
+    pub(super) origin: &'v Origin,
+    pub(super) nodes: &'v NodeTable,
+    pub(super) keyspaces: Keyspaces,
+    admission: &'v Admission,
+    /// The main line's operations are noted while one is open.
+    open: &'v OpenViews,
+    authors: &'v Authors,
+}
+
+/// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
+pub(crate) struct Names<'v> {
+    locker: Locker<'v>,
+    guard: Guard<'v>,
+    /// Of an operation on the main line while a transaction is open.
+    author: Option<Author>,
+    /// Keeps the transaction from being frozen while the operation is under way.
+    _admitted: Option<ReadGuard<'v, Phase>>,
+}
+
+impl Names<'_> {
+    /// Takes further names, found by reading under those that are held.
+    pub(crate) fn try_extend(&mut self, wants: &[Want<'_>]) -> Result<()> {
+        let origin = self.locker.origin;
+        self.guard.try_extend(wants, |want| origin.is_shared(&want.name))?;
+        if let Some(author) = &mut self.author {
+            author.extend(wants);
+        }
+        self.locker.verify(wants)
+    }
+}
+
+impl Drop for Names<'_> {
+    fn drop(&mut self) {
+        // Before the latches are given back: what comes next is another operation's.
+        if let Some(author) = self.author.take() {
+            self.locker.authors.note(author, self.locker.origin.position().0);
+        }
+    }
+}
+
+impl FileSystem {
+    /// What takes names for operations of this view.
+    pub(crate) fn locker(&self) -> Locker<'_> {
+        Locker {
+            origin: &self.origin,
+            nodes: &self.nodes,
+            keyspaces: self.keyspaces,
+            admission: &self.shared.admission,
+            open: &self.shared.open,
+            authors: &self.shared.authors,
+        }
+    }
+}
+
+impl<'v> Locker<'v> {
+    /// Takes all names or none, for an operation that changes something.
+    pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'v>> {
+        self.latch_in(caller, wants, Phase::Open, Party::Main { pid: caller.pid })
+    }
+
+    /// As [`Self::latch`], for a write of file content: it is admitted until the view has been committed,
+    /// because the kernel writes dirty pages out during the commit.
+    pub(crate) fn latch_to_write(
+        &self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        is_writeback: bool,
+    ) -> Result<Names<'v>> {
+        let pid = caller.pid;
+        let on_main = if is_writeback { Party::Launder { pid } } else { Party::Main { pid } };
+        self.latch_in(caller, wants, Phase::Frozen, on_main)
+    }
+
+    fn latch_in(
+        &self,
+        caller: &Caller,
+        wants: &[Want<'_>],
+        phase_max: Phase,
+        on_main: Party<'v>,
+    ) -> Result<Names<'v>> {
+        self.verify_root(caller)?;
+        let again = caller.ticket.as_ref();
+        let origin = self.origin;
+        let (party, admitted) = match origin {
+            Origin::Txn(view) => {
+                let party = view.locks.as_ref().map_or(Party::Reader, |locks| Party::Txn(locks));
+                (party, Some(view.admit(phase_max)?))
+            }
+            Origin::Main(_) => (on_main, None),
+            Origin::Snapshot(_) => return Err(FsError::ReadOnly),
+        };
+        let guard = self.admission.try_acquire(party, wants, |want| origin.is_shared(&want.name), again)?;
+        let is_noted = origin.is_main() && self.open.len() > 0;
+        let author = is_noted.then(|| Author::new(caller.pid, origin.position().0, wants));
+        let names = Names { locker: *self, guard, author, _admitted: admitted };
+        self.verify(wants)?;
+        Ok(names)
+    }
+
+    /// Takes all names or none, for an operation that only reads: others' operations wait, but no
+    /// transaction does, unless this is one that locks what it reads.
+    pub(crate) fn latch_to_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'v>> {
+        self.verify_root(caller)?;
+        self.latch_to_read_below(caller, wants)
+    }
+
+    fn latch_to_read_below(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'v>> {
+        let again = caller.ticket.as_ref();
+        let origin = self.origin;
+        let (party, locks_them) = match origin {
+            Origin::Txn(view) if origin.locks_reads() => {
+                view.locks.as_ref().map_or((Party::Reader, false), |locks| (Party::Txn(locks), true))
+            }
+            _ => (Party::Reader, false),
+        };
+        let lock = |want: &Want<'_>| locks_them && origin.is_shared(&want.name);
+        let guard = self.admission.try_acquire(party, wants, lock, again)?;
+        let names = Names { locker: *self, guard, author: None, _admitted: None };
+        self.verify(wants)?;
+        Ok(names)
+    }
+
+    /// Locks what is about to be read, in a view that does. Keeps no latch.
+    pub(crate) fn lock_read(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<()> {
+        if self.origin.locks_reads() { self.latch_to_read(caller, wants).map(drop) } else { Ok(()) }
+    }
+
+    /// The root is known without having been looked up, so before anything else.
+    fn verify_root(&self, caller: &Caller) -> Result<()> {
+        if !self.origin.locks_reads() || self.is_verified(NodeId::ROOT) {
+            return Ok(());
+        }
+        self.latch_to_read_below(caller, &attribute_wants(NodeId::ROOT.0)).map(drop)
+    }
+
+    /// Takes a lock that a user asks for. Keeps no latch.
+    pub(super) fn lock_by_user(&self, caller: &Caller, name: LockName<'_>, is_exclusive: bool) -> Result<()> {
+        let view = self.origin.txn().ok_or(OUTSIDE)?;
+        let _admitted = view.admit(Phase::Open)?;
+        let mode = if is_exclusive { Mode::Exclusive } else { Mode::Shared };
+        if !self.origin.is_shared(&name) {
+            return Ok(());
+        }
+        let again = caller.ticket.as_ref();
+        Ok(self.admission.try_lock(view.lock_owner()?, &[Want { name, mode }], again)?)
+    }
+}
+
+/// What a lock by a user is refused with outside of a transaction.
+pub(super) const OUTSIDE: FsError =
+    FsError::Invalid("a lock is held by a transaction: begin one, and name it");
