@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_fs::FileSystem;
-use kvfs_kv::KeyspaceOwner;
 use kvfs_fuse::Session;
 use kvfs_fuse::abi::{GetattrIn, InHeader, InitIn, InitInExt, MkdirIn, Opcode, OutHeader};
 use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::session::SessionConfig;
 use kvfs_fuse::transport::memory::{FakeKernel, pair};
+use kvfs_kv::KeyspaceOwner;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::input::Parts;

@@ -32,6 +32,8 @@ pub(crate) struct Router {
     pub(crate) zero_message: ZeroMessage,
     /// Whether SETXATTR comes with its extension.
     pub(crate) setxattr_ext: bool,
+    /// A READ or READDIR that asks for more is refused: memory is taken for it before anything is read.
+    pub(crate) read_bytes_max: u32,
 }
 
 /// What the worker has to do itself.
@@ -381,14 +383,14 @@ impl Router {
         let args = &mut request.args;
         match request.opcode {
             Opcode::Read => {
-                let wire = args.take::<abi::ReadIn>()?;
+                let wire = self.read_args(args)?;
                 let is_cached = wire.read_flags & flags::READ_LOCKOWNER == 0;
                 let (fh, offset, size, flags) = (wire.fh, wire.offset, wire.size, wire.flags);
                 let args = ReadArgs { fh, offset, size, flags, is_cached };
                 ops.read(&request.cx, node, args, request.reply());
             }
             Opcode::Readdir | Opcode::Readdirplus => {
-                let wire = args.take::<abi::ReadIn>()?;
+                let wire = self.read_args(args)?;
                 let plus = request.opcode == Opcode::Readdirplus;
                 let (fh, offset, size) = (wire.fh, wire.offset, wire.size);
                 let args = ReaddirArgs { fh, offset, size, flags: wire.flags, plus };
@@ -421,6 +423,15 @@ impl Router {
             _ => return self.rare(request),
         }
         Ok(())
+    }
+
+    fn read_args(&self, args: &mut Decoder<'_>) -> Result<abi::ReadIn, Malformed> {
+        let wire = args.take::<abi::ReadIn>()?;
+        if wire.size <= self.read_bytes_max {
+            Ok(wire)
+        } else {
+            Err(Malformed("asks for more than was agreed on"))
+        }
     }
 
     fn rare(&self, mut request: Request<'_>) -> Result<(), Malformed> {

@@ -158,6 +158,11 @@ impl Negotiated {
     pub fn has(&self, flags: u64) -> bool {
         self.flags & flags == flags
     }
+
+    /// Largest READ or READDIR (bytes): no kernel asks for more than the pages that were agreed on.
+    pub(crate) fn read_bytes_max(&self) -> u32 {
+        self.write_bytes_max.div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES_MAX)
+    }
 }
 
 /// Outcome of one INIT request.
@@ -178,6 +183,8 @@ pub(super) enum Handshake {
 
 /// Bytes of a page.
 const PAGE_BYTES: u32 = 4096;
+/// Of the kernels with the largest pages.
+const PAGE_BYTES_MAX: u32 = 64 << 10;
 
 /// Answers the INIT request `message`; returns its number, too.
 pub(super) fn negotiate(message: &[u8], config: &InitConfig) -> Result<(u64, Handshake), Errno> {

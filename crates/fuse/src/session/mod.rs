@@ -160,6 +160,7 @@ impl Session {
                 operations,
                 zero_message: zero_message(&config.init, &negotiated),
                 setxattr_ext: negotiated.has(bit::SETXATTR_EXT),
+                read_bytes_max: negotiated.read_bytes_max(),
             },
             registry,
             channels,

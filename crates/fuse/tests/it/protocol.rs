@@ -141,6 +141,20 @@ fn malformed_requests_are_refused() {
     assert_eq!(kernel.answer().unique, 404);
 }
 
+#[test]
+fn read_of_more_than_was_agreed_on_is_refused_and_takes_no_memory() {
+    let config = SessionConfig { workers: 1, ..SessionConfig::default() };
+    let (kernel, _session) = Kernel::start(Arc::new(Floor::new()), &config);
+    let agreed = config.init.write_bytes_max / 4096 * (64 << 10);
+    for (unique, opcode) in [(4, Opcode::Read), (6, Opcode::Readdir), (8, Opcode::Readdirplus)] {
+        for size in [agreed + 1, u32::MAX] {
+            kernel.send(opcode, unique, 2, &[abi::ReadIn { size, ..abi::ReadIn::default() }.as_bytes()]);
+            let answer = kernel.answer();
+            assert_eq!((answer.unique, answer.error), (unique, minus(Errno::INVAL)), "{opcode:?} of {size}");
+        }
+    }
+}
+
 /// Random numbers that a seed repeats (xorshift).
 struct Random(u64);
 
