@@ -1,6 +1,5 @@
 //! The file system: opening, and what all operations share.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +13,7 @@ use parking_lot::Mutex;
 use crate::attr::LazyTimes;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::quota::{self, SharedQuotas};
-use crate::schema::{
-    Header, Keyspaces, Placement, ROOT_INODE, Row, RowPatch, Superblock, TimePatch, encode_row,
-    superblock_key,
-};
+use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
@@ -142,7 +138,7 @@ impl FileSystem {
         if !options.read_only {
             // Before anything is written: it names the state that is there.
             fs.finish_receive()?;
-            fs.queue_leftovers()?;
+            fs.orphans().queue_leftovers()?;
             fs.reap_all()?;
         }
         Ok(fs)
@@ -285,52 +281,6 @@ impl FileSystem {
         }
         let directory = PinnedDirectory(Arc::clone(&pin));
         Ok((pin, directory))
-    }
-
-    /// Applies the batch and the patch of the node's row, and tells the node.
-    pub(crate) fn apply_to_node(
-        &self,
-        mut batch: Batch,
-        node: &Pin<'_>,
-        patch: &RowPatch,
-    ) -> Result<Position> {
-        let patch = self.stage_patch(&mut batch, node, patch);
-        let position = self.origin.apply(batch)?;
-        self.tell_node(node, &patch, position);
-        Ok(position)
-    }
-
-    /// Adds the patch of the node's row to the batch, and with it the access time that waits, if one does. Returns what
-    /// the node is to be told.
-    pub(crate) fn stage_patch<'p>(
-        &self,
-        batch: &mut Batch,
-        node: &Pin<'_>,
-        patch: &'p RowPatch,
-    ) -> Cow<'p, RowPatch> {
-        let patch = match self.lazy_time_for(node, patch) {
-            Some(atime) => Cow::Owned(RowPatch { atime: Some(TimePatch::Max(atime)), ..patch.clone() }),
-            None => Cow::Borrowed(patch),
-        };
-        debug_assert!(!node.is_rowless(), "inode {} has got no row to be changed", node.inode);
-        let (keyspace, key) = node.row_address(&self.keyspaces);
-        batch.merge(keyspace, key, patch.encode(node.inode));
-        patch
-    }
-
-    /// Tells the node of a patch that was applied.
-    pub(crate) fn tell_node(&self, node: &Pin<'_>, patch: &RowPatch, position: Position) {
-        let mut state = node.state();
-        state.update(patch, position);
-        let was_waiting = patch.atime == Some(TimePatch::Max(state.header.atime))
-            && std::mem::take(&mut state.is_atime_pending);
-        if patch.content.is_some() {
-            self.nodes.drop_content_locked(&mut state);
-        }
-        drop(state);
-        if was_waiting {
-            self.nodes.release(node, 1);
-        }
     }
 
     /// An inode number that was never used, from the directory's group.

@@ -136,7 +136,7 @@ impl FileSystem {
         }
         let gate = self.gate();
         let mut names = self.locker().latch(caller, &acl_wants(node, kind))?;
-        self.give_row(&gate, &mut names, node)?;
+        self.orphans().give_row(&gate, &mut names, node)?;
         let header = node.header();
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
         let mut batch = Batch::new();
@@ -153,7 +153,7 @@ impl FileSystem {
             let kept = if clears_setgid { !(PERMISSIONS | S_ISGID) } else { !PERMISSIONS };
             patch.mode = Some(BitsPatch::set(header.mode & kept | acl.permissions()));
         }
-        self.apply_to_node(batch, node, &patch)?;
+        self.writer().apply_to_node(batch, node, &patch)?;
         Ok(())
     }
 
@@ -188,7 +188,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.xattr, xattr_key(node.inode, kind.name()));
         let patch = RowPatch::changed(self.now()).with_flags(RowFlags::default(), kind.flag());
-        self.apply_to_node(batch, node, &patch)?;
+        self.writer().apply_to_node(batch, node, &patch)?;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::node::{Node, Pin};
 use crate::schema::{RowPatch, TimePatch};
-use crate::{AtimePolicy, Caller, FileSystem, Result, Timestamp};
+use crate::{AtimePolicy, Caller, FileSystem, Result};
 
 /// Nodes whose access times are written together at the latest.
 const PENDING_MAX: usize = 512;
@@ -112,16 +112,6 @@ impl FileSystem {
         !self.options.lazytime || self.shared.clock.monotonic().saturating_sub(since) >= LAZY_AGE_MAX
     }
 
-    /// The access time of the node that waits, to go with `patch` of its row. `None`: none waits, or the patch sets
-    /// it.
-    pub(crate) fn lazy_time_for(&self, node: &Node, patch: &RowPatch) -> Option<Timestamp> {
-        if !self.options.lazytime || patch.atime.is_some() {
-            return None;
-        }
-        let state = node.state();
-        state.is_atime_pending.then_some(state.header.atime)
-    }
-
     /// Writes the access time of one node, if it waits. The node stays queued, with nothing to be written. Not while
     /// another operation is setting its times: that is written, too.
     pub(crate) fn write_lazy_time_of(&self, node: &Pin<'_>) -> Result<()> {
@@ -135,7 +125,7 @@ impl FileSystem {
         if !node.state().is_atime_pending {
             return Ok(());
         }
-        self.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
+        self.writer().apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
     /// Writes the access times that wait, save those of inodes whose times an operation is setting. What could not

@@ -66,7 +66,7 @@ impl FileSystem {
         let mut wants = setattr_wants(&node, changes, loss);
         wants.extend(gate.want(node.inode).filter(|_| changes.size.is_some()));
         let mut guard = self.locker().latch(caller, &wants)?;
-        self.give_row(&gate, &mut guard, &node)?;
+        self.orphans().give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = plan(changes, self.now());
@@ -81,7 +81,7 @@ impl FileSystem {
             self.contents().stage_resize(&mut batch, &node, &header, size, &mut patch)?;
         }
         self.stage_privilege_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
-        self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
+        gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(node.attr())
     }
 }

@@ -41,7 +41,7 @@ impl FileSystem {
         wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
         let mut names = self.locker().latch(caller, &wants)?;
-        self.give_row(&gate, &mut names, &node)?;
+        self.orphans().give_row(&gate, &mut names, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
         let mut patch = RowPatch::modified(self.now());
@@ -65,7 +65,7 @@ impl FileSystem {
             self.contents().stage_extension(&mut batch, &node, &header, end, &mut patch)?;
         }
         self.stage_privilege_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
-        self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
+        gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ impl FileSystem {
         wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
         let mut guard = self.locker().latch_to_write(caller, &wants, flags.is_writeback)?;
-        self.give_row(&gate, &mut guard, &node)?;
+        self.orphans().give_row(&gate, &mut guard, &node)?;
         let offset = {
             let state = node.state();
             let at_end = match flags.append {
@@ -89,7 +89,7 @@ impl FileSystem {
         let bytes = data.len() as u64;
         self.stage_privilege_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         self.contents().stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
-        let position = self.apply_counted_to_node(&gate, caller, batch, &node, patch)?;
+        let position = gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(Written { offset, bytes, position })
     }
 }

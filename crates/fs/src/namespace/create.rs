@@ -103,7 +103,7 @@ impl FileSystem {
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
         // An orphan only when there is one: an orphan is reaped when its node is dropped.
         let node = self.intern_new(header, &|| Location::Own, None);
-        let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
+        let position = gate.apply_counted(caller, batch, None, Some(&header))?;
         node.relocate(Location::Orphan);
         node.state().touched(position);
         Ok(answer(&node))
@@ -155,7 +155,7 @@ impl FileSystem {
         // No other operation can know the inode before the batch is visible, and then it finds this node.
         let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
         let node = self.intern_new(header, &|| parent.entry(name), part);
-        let position = self.apply_counted(&gate, caller, batch, None, Some(&header))?;
+        let position = gate.apply_counted(caller, batch, None, Some(&header))?;
         node.state().touched(position);
         parent.update(&patch, position);
         Ok((answer(&node), true))

@@ -86,7 +86,7 @@ impl FileSystem {
         if is_directory || matches!(victim.state().location, Location::Own) {
             batch.delete(keyspace, key);
         }
-        if self.needs_row_as_orphan(gate, &header, &content) {
+        if self.orphans().needs_row(gate, &header, &content) {
             batch.put(self.keyspaces.orphans, inode_key(victim.inode), encode_row(&header, &content));
             return Ok(Removal::Orphaned(header, Location::Orphan));
         }

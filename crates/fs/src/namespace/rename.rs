@@ -165,7 +165,7 @@ impl FileSystem {
             ]
         };
         let position = self.apply_with_counters(batch, &changes, |batch| match &whiteout {
-            Some((caller, header)) => self.apply_counted(gate, caller, batch, None, Some(header)),
+            Some((caller, header)) => gate.apply_counted(caller, batch, None, Some(header)),
             None => self.origin.apply(batch),
         })?;
         if let (Some(other), Some(removal)) = (replaced, removal) {

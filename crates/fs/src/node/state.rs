@@ -30,10 +30,10 @@ pub(crate) enum Location {
     Own,
     /// No name: the row is in `orphans`.
     Orphan,
-    /// No name and no row: all that is left of the inode is this node. [`FileSystem::give_row`] makes it an orphan
+    /// No name and no row: all that is left of the inode is this node. [`Orphans::give_row`] makes it an orphan
     /// with a row before anything of it changes.
     ///
-    /// [`FileSystem::give_row`]: crate::FileSystem::give_row
+    /// [`Orphans::give_row`]: crate::orphan::Orphans::give_row
     Rowless {
         /// Inline content. Never changes.
         content: Bytes,

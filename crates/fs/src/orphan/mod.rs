@@ -8,19 +8,28 @@
 //! left of it is its node, which keeps its content. It gets a row when an operation changes it after all.
 //!
 //! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one: an operation that
-//! stages it must hold latches on the inode's attributes and have called [`FileSystem::give_row`] under them.
+//! stages it must hold latches on the inode's attributes and have called [`Orphans::give_row`] under them.
 
 use kvfs_store::{Batch, KeyRange};
 
+use crate::file::Contents;
 use crate::namespace::removal_wants;
-use crate::node::{DeadOrphan, Location, Pin};
+use crate::node::{DeadOrphan, Location, NodeTable, Pin};
 use crate::quota::Gate;
-use crate::schema::{Header, Row, RowFlags, encode_row, inode_key, parse_inode_key};
-use crate::view::Names;
+use crate::schema::{Header, Keyspaces, Row, RowFlags, encode_row, inode_key, parse_inode_key};
+use crate::view::{Names, Origin};
 use crate::{FileSystem, Result};
 
 /// Orphans that are reaped by one batch.
 const REAP_BATCH: usize = 128;
+
+/// Inodes of a view that have no name.
+pub(crate) struct Orphans<'v> {
+    origin: &'v Origin,
+    nodes: &'v NodeTable,
+    keyspaces: Keyspaces,
+    contents: Contents<'v>,
+}
 
 impl FileSystem {
     /// Background work: reaps queued orphans, writes lazily kept access times that are due. Call it about once a
@@ -55,32 +64,39 @@ impl FileSystem {
     }
 
     pub(crate) fn reap_all(&self) -> Result<()> {
-        loop {
-            let mut orphans = self.nodes.take_dead(REAP_BATCH);
-            if orphans.is_empty() {
-                return Ok(());
-            }
-            if let Some(view) = self.origin.txn() {
-                // Others may know a file that was there before; its row in `orphans` goes to the main line.
-                orphans.retain(|orphan| view.created.contains(orphan.header.inode));
-            }
-            let gate = self.gate();
-            let mut batch = Batch::new();
-            for orphan in &orphans {
-                self.stage_death(&mut batch, *orphan);
-            }
-            let ends: Vec<Header> = orphans.iter().map(|orphan| orphan.header).collect();
-            if let Err(error) = self.apply_ends(&gate, batch, &ends) {
-                self.nodes.queue_dead(orphans);
-                return Err(error);
-            }
+        while self.nodes.dead_count() > 0 {
+            self.orphans().reap_some(&self.gate())?;
         }
+        Ok(())
+    }
+
+    /// The orphans of this view.
+    pub(crate) fn orphans(&self) -> Orphans<'_> {
+        let (origin, nodes) = (&self.origin, &self.nodes);
+        Orphans { origin, nodes, keyspaces: self.keyspaces, contents: self.contents() }
+    }
+}
+
+impl Orphans<'_> {
+    /// Reaps queued orphans, as many as one batch takes.
+    fn reap_some(&self, gate: &Gate<'_>) -> Result<()> {
+        let mut orphans = self.nodes.take_dead(REAP_BATCH);
+        if let Some(view) = self.origin.txn() {
+            // Others may know a file that was there before; its row in `orphans` goes to the main line.
+            orphans.retain(|orphan| view.created.contains(orphan.header.inode));
+        }
+        let mut batch = Batch::new();
+        for orphan in &orphans {
+            self.stage_death(&mut batch, *orphan);
+        }
+        let ends: Vec<Header> = orphans.iter().map(|orphan| orphan.header).collect();
+        gate.apply_ends(batch, &ends).map(drop).inspect_err(|_| self.nodes.queue_dead(orphans))
     }
 
     /// Whether an inode that loses its last name has to have a row among the orphans: so that a crash leaves nothing
     /// behind, what it takes is counted until its end, a commit can tell the main line's node of it, or because
     /// memory is short.
-    pub(crate) fn needs_row_as_orphan(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
+    pub(crate) fn needs_row(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
         let is_in_memory = content.is_empty() || self.nodes.has_room(content.len());
         !self.origin.is_main() || gate.is_on() || header.has_more_than_its_row() || !is_in_memory
     }
@@ -95,10 +111,10 @@ impl FileSystem {
             return Ok(());
         }
         names.try_extend(&removal_wants(node))?;
-        let (header, content) = (node.header(), self.contents().inline_content(node)?);
+        let (header, content) = (node.header(), self.contents.inline_content(node)?);
         let mut batch = Batch::new();
         batch.put(self.keyspaces.orphans, inode_key(node.inode), encode_row(&header, &content));
-        let position = self.apply_return(gate, batch, &header)?;
+        let position = gate.apply_return(batch, &header)?;
         node.state().touched(position);
         node.relocate(Location::Orphan);
         Ok(())
@@ -108,7 +124,7 @@ impl FileSystem {
     fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) {
         let Header { inode, flags, .. } = orphan.header;
         if flags.has(RowFlags::BLOCKS) {
-            self.contents().stage_block_deletion(batch, inode, 0, u64::MAX);
+            self.contents.stage_block_deletion(batch, inode, 0, u64::MAX);
         }
         if flags.has(RowFlags::XATTRS) {
             batch.delete_range(self.keyspaces.xattr, inode_key(inode), inode_key(inode + 1));

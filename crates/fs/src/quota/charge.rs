@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use kvfs_store::clock::Clock;
 use kvfs_store::{BLOCK_BYTES, Batch, Change as StoreChange, Position};
 use kvfs_txn::{Fields, LockName, Want};
 use parking_lot::RwLockReadGuard;
@@ -15,8 +16,8 @@ use super::table::QuotaCheck;
 use super::{QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{Header, RowFlags, RowPatch};
-use crate::view::{TxnView, each_change};
-use crate::{Caller, FileSystem, FileType, FsError, Result};
+use crate::view::{NodeWriter, TxnView, each_change};
+use crate::{Caller, FileSystem, FileType, FsError, Result, Timestamp};
 
 /// What is added to the usage of a user, a group or a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +28,17 @@ pub(crate) struct Change {
 }
 
 /// Keeps quotas from being turned on or off while an operation is under way.
-pub(crate) struct Gate<'f>(RwLockReadGuard<'f, Option<Arc<Quotas>>>);
+/// An operation's batches go through it, so that they are counted.
+pub(crate) struct Gate<'v> {
+    quotas: RwLockReadGuard<'v, Option<Arc<Quotas>>>,
+    writer: NodeWriter<'v>,
+    clock: &'v dyn Clock,
+}
 
 impl Gate<'_> {
     /// Whether anything is counted.
     pub(crate) fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.quotas.is_some()
     }
 
     /// What an operation needs in addition that changes the space of an inode.
@@ -85,77 +91,85 @@ impl FileSystem {
     /// The caller must hold it from before an operation takes its names until its batch is applied.
     pub(crate) fn gate(&self) -> Gate<'_> {
         // Never twice in one thread: the thread that turns quotas on waits for the holders, and new ones wait for it.
-        Gate(self.shared.quotas.read())
+        Gate { quotas: self.shared.quotas.read(), writer: self.writer(), clock: &*self.shared.clock }
     }
+}
 
+impl Gate<'_> {
     /// Applies a batch that makes an inode (`before` is `None`), ends one (`after`), or changes one.
     ///
     /// # Errors
-    /// `QuotaExceeded`, unless root asks; `ProjectFull`; as [`Self::apply`].
+    /// `QuotaExceeded`, unless root asks; `ProjectFull`; as [`Origin::apply`].
+    ///
+    /// [`Origin::apply`]: crate::view::Origin::apply
     pub(crate) fn apply_counted(
         &self,
-        gate: &Gate<'_>,
         caller: &Caller,
         batch: Batch,
         before: Option<&Header>,
         after: Option<&Header>,
     ) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.origin.apply(batch) };
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
         self.apply_changes(quotas, self.quota_check(caller.uid), batch, &changes(before, after))
     }
 
     /// Applies a batch that ends these inodes.
-    pub(crate) fn apply_ends(&self, gate: &Gate<'_>, batch: Batch, ends: &[Header]) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.origin.apply(batch) };
+    pub(crate) fn apply_ends(&self, batch: Batch, ends: &[Header]) -> Result<Position> {
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
         let changes: Vec<Change> = ends.iter().flat_map(|header| changes(Some(header), None)).collect();
         self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes)
     }
 
     /// Applies a batch that has an inode be counted again whose end was none.
-    pub(crate) fn apply_return(&self, gate: &Gate<'_>, batch: Batch, header: &Header) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.origin.apply(batch) };
+    pub(crate) fn apply_return(&self, batch: Batch, header: &Header) -> Result<Position> {
+        let Some(quotas) = self.quotas.as_ref() else { return self.writer.origin().apply(batch) };
         self.apply_changes(quotas, QuotaCheck::NONE, batch, &changes(None, Some(header)))
     }
 
-    /// As [`Self::apply_to_node`], for patches that may change owner or space.
+    /// As [`NodeWriter::apply_to_node`], for patches that may change owner or space.
     pub(crate) fn apply_counted_to_node(
         &self,
-        gate: &Gate<'_>,
         caller: &Caller,
         batch: Batch,
         node: &Pin<'_>,
         patch: RowPatch,
     ) -> Result<Position> {
-        self.apply_checked(gate, self.quota_check(caller.uid), batch, node, patch)
+        self.apply_checked(self.quota_check(caller.uid), batch, node, patch)
     }
 
     /// The limits that are checked for `uid`. Root is no exception for projects: their limits are those of a place, such as
     /// a container's. A restore brings back what was there.
-    pub(super) fn quota_check(&self, uid: u32) -> QuotaCheck {
-        QuotaCheck { owners: uid != 0, projects: !self.origin.restores() }
+    fn quota_check(&self, uid: u32) -> QuotaCheck {
+        QuotaCheck { owners: uid != 0, projects: !self.writer.origin().restores() }
     }
 
     pub(super) fn apply_checked(
         &self,
-        gate: &Gate<'_>,
         check: QuotaCheck,
         mut batch: Batch,
         node: &Pin<'_>,
         mut patch: RowPatch,
     ) -> Result<Position> {
-        let Some(quotas) = gate.0.as_ref() else { return self.apply_to_node(batch, node, &patch) };
+        let Some(quotas) = self.quotas.as_ref() else {
+            return self.writer.apply_to_node(batch, node, &patch);
+        };
         let before = node.header();
         let mut after = before;
         patch.apply(&mut after);
         let changes = changes(Some(&before), Some(&after));
         if changes.is_empty() {
-            return self.apply_to_node(batch, node, &patch);
+            return self.writer.apply_to_node(batch, node, &patch);
         }
         patch.is_counted = true;
-        let patch = self.stage_patch(&mut batch, node, &patch);
+        let patch = self.writer.stage_patch(&mut batch, node, &patch);
         let position = self.apply_changes(quotas, check, batch, &changes)?;
-        self.tell_node(node, &patch, position);
+        self.writer.tell_node(node, &patch, position);
         Ok(position)
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> i64 {
+        Timestamp::from(self.clock.wall()).seconds
     }
 
     fn apply_changes(
@@ -169,21 +183,21 @@ impl FileSystem {
             let key = record::key(change.kind, change.id, Part::Usage);
             batch.merge(quotas.keyspace, key, record::encode_usage(change.usage));
         }
-        let now = self.now().seconds;
-        if let Some(view) = self.origin.txn() {
+        let now = self.now();
+        if let Some(view) = self.writer.origin().txn() {
             quotas.accounts.check(changes, &view.pending_usage, check, now)?;
-            let position = self.origin.apply(batch)?;
+            let position = self.writer.origin().apply(batch)?;
             view.pending_usage.add(changes);
             return Ok(position);
         }
         quotas.accounts.charge(changes, check, now)?;
-        self.origin.apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
+        self.writer.origin().apply(batch).inspect_err(|_| quotas.accounts.refund(changes, now))
     }
 
     /// The usage that a commit of `uid`'s transaction adds to the main line's: reserved there now, all or nothing. To
     /// be given back to [`Self::refund_commit`] when the commit fails.
-    pub(crate) fn charge_commit(&self, gate: &Gate<'_>, view: &TxnView, uid: u32) -> Result<Vec<Change>> {
-        let Some(quotas) = gate.0.as_ref() else { return Ok(Vec::new()) };
+    pub(crate) fn charge_commit(&self, view: &TxnView, uid: u32) -> Result<Vec<Change>> {
+        let Some(quotas) = self.quotas.as_ref() else { return Ok(Vec::new()) };
         let mut changes = Vec::new();
         each_change(view.txn.changes(quotas.keyspace)?, |change| {
             let StoreChange::Merge { key, operands } = change else { return Ok(()) };
@@ -195,14 +209,14 @@ impl FileSystem {
             changes.push(Change { kind, id, usage });
             Ok(())
         })?;
-        quotas.accounts.charge(&changes, self.quota_check(uid), self.now().seconds)?;
+        quotas.accounts.charge(&changes, self.quota_check(uid), self.now())?;
         Ok(changes)
     }
 
     /// The commit did not take place.
-    pub(crate) fn refund_commit(&self, gate: &Gate<'_>, changes: &[Change]) {
-        if let Some(quotas) = gate.0.as_ref() {
-            quotas.accounts.refund(changes, self.now().seconds);
+    pub(crate) fn refund_commit(&self, changes: &[Change]) {
+        if let Some(quotas) = self.quotas.as_ref() {
+            quotas.accounts.refund(changes, self.now());
         }
     }
 }

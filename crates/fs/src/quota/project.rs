@@ -90,7 +90,7 @@ impl FileSystem {
         let project = Project { hands_down, ..project };
         let gate = self.gate();
         let mut names = self.locker().latch(caller, &wants(&node))?;
-        self.give_row(&gate, &mut names, &node)?;
+        self.orphans().give_row(&gate, &mut names, &node)?;
         if node.header().project() == project {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl FileSystem {
         let flag = if hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
         let patch = RowPatch { project: Some(project.id), ..RowPatch::changed(self.now()) };
         let patch = patch.with_flags(flag, RowFlags::HANDS_PROJECT_DOWN);
-        self.apply_checked(&gate, QuotaCheck::NONE, Batch::new(), &node, patch)?;
+        gate.apply_checked(QuotaCheck::NONE, Batch::new(), &node, patch)?;
         Ok(())
     }
 

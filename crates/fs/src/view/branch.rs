@@ -117,7 +117,7 @@ impl FileSystem {
     /// `NotFound`; the store's `CheckpointOpen` (EBUSY); `ReadOnly`; store errors.
     pub fn open_branch(self: &Arc<Self>, name: &str) -> Result<Arc<Self>> {
         let view = self.resume_branch(name, |_, _| None)?;
-        view.queue_leftovers()?;
+        view.orphans().queue_leftovers()?;
         Ok(view)
     }
 

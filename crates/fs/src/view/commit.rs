@@ -98,13 +98,13 @@ impl FileSystem {
         let locks = view.lock_owner()?;
         let set = self.write_set(view)?;
         let gate = self.gate();
-        let charged = self.charge_commit(&gate, view, locks.traits().owner.uid)?;
-        let refund = |_: &_| self.refund_commit(&gate, &charged);
+        let charged = gate.charge_commit(view, locks.traits().owner.uid)?;
+        let refund = |_: &_| gate.refund_commit(&charged);
         locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
         let nodes = &view.main.nodes;
         let settling = nodes.settle();
         let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
-        let position = published.inspect_err(|_| self.refund_commit(&gate, &charged))?;
+        let position = published.inspect_err(|_| gate.refund_commit(&charged))?;
         let brought_in = view.main.bring_in(set, position, epoch);
         drop(settling);
         view.phase.end();

@@ -43,6 +43,7 @@ mod txn;
 mod undo;
 mod user_locks;
 mod verify;
+mod writer;
 
 pub(crate) use authors::Authors;
 pub use branch::{BRANCHES_MAX, BranchInfo};
@@ -62,3 +63,4 @@ pub use stream::DiffStream;
 pub(crate) use txn::TxnView;
 pub use txn::{BeginOptions, Owner};
 pub use undo::{Area, Obstacle, Selection, TakenBack, owner_of_note};
+pub(crate) use writer::NodeWriter;

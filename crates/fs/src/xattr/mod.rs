@@ -135,7 +135,7 @@ impl FileSystem {
             wants.push(Want::exclusive(LockName::Attributes { inode: node.inode, fields }));
         }
         let mut names = self.locker().latch(caller, &wants)?;
-        self.give_row(&gate, &mut names, &node)?;
+        self.orphans().give_row(&gate, &mut names, &node)?;
         let key = xattr_key(node.inode, name);
         let old = self.origin.read().get(self.keyspaces.xattr, &key)?;
         match (mode, &old) {
@@ -154,7 +154,7 @@ impl FileSystem {
             mode: lends.then_some(BitsPatch { and: !0, or: 0 }),
             ..RowPatch::changed(self.now()).with_flags(RowFlags::XATTRS, RowFlags::default())
         };
-        self.apply_to_node(batch, &node, &patch)?;
+        self.writer().apply_to_node(batch, &node, &patch)?;
         node.state().xattr_usage = Some(after);
         Ok(())
     }
@@ -226,7 +226,7 @@ impl FileSystem {
         let after = node.state().xattr_usage.map(|usage| usage.replaced(name, old.as_ref(), None));
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.xattr, key);
-        self.apply_to_node(batch, &node, &RowPatch::changed(self.now()))?;
+        self.writer().apply_to_node(batch, &node, &RowPatch::changed(self.now()))?;
         node.state().xattr_usage = after;
         Ok(())
     }

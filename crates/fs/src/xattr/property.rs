@@ -81,14 +81,14 @@ impl FileSystem {
             words.ok_or(FsError::Invalid("a compression is none, lz4, zstd or zstd:1 to zstd:19"))?;
         let gate = self.gate();
         let mut names = self.locker().latch(caller, &wants(node))?;
-        self.give_row(&gate, &mut names, node)?;
+        self.orphans().give_row(&gate, &mut names, node)?;
         if node.header().flags.compression() == compression {
             return Ok(());
         }
         self.store.allow_compression()?;
         let patch = RowPatch::changed(self.now());
         let patch = patch.with_flags(RowFlags::of_compression(compression), RowFlags::COMPRESSION);
-        self.apply_to_node(Batch::new(), node, &patch)?;
+        self.writer().apply_to_node(Batch::new(), node, &patch)?;
         Ok(())
     }
 }
