@@ -18,8 +18,8 @@ use crate::snapshots::Snapshots;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
 use crate::{
-    FileType, FsError, INODE_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
-    Result, StatFs, Timestamp,
+    Caller, FileType, FsError, INODE_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats,
+    PruneCandidate, Result, StatFs, Timestamp,
 };
 
 /// Inode numbers that the superblock reserves at once.
@@ -112,7 +112,7 @@ impl FileSystem {
             nodes: NodeTable::new(options.node_bytes_max, options.content_bytes_max),
             options,
             inline_len_max: superblock.inline_len_max,
-            lazy_times: LazyTimes::default(),
+            lazy_times: LazyTimes::new(&options, true, Arc::clone(&clock)),
             shared: Arc::new(Shared {
                 admission: Arc::new(Admission::new(Arc::clone(&clock), lock_options(&options))),
                 clock,
@@ -205,7 +205,7 @@ impl FileSystem {
     pub fn sync_target(&self, node: NodeId) -> Result<Position> {
         let node = self.pin_node(node)?;
         if self.options.lazytime {
-            self.write_lazy_time_of(&node)?;
+            LazyTimes::write_one(&node, &self.locker(), &self.writer())?;
         }
         Ok(node.state().changed_at)
     }
@@ -216,7 +216,7 @@ impl FileSystem {
     /// Store errors.
     pub fn sync_target_all(&self) -> Result<Position> {
         if !self.options.read_only {
-            match self.write_lazy_times() {
+            match self.lazy_times.write_all(&self.locker(), &self.writer()) {
                 // They wait until there is room again, and what was written is to be durable all the same.
                 Ok(()) | Err(FsError::NoSpace) => {}
                 Err(error) => return Err(error),
@@ -229,6 +229,15 @@ impl FileSystem {
     /// [`MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
     pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
         self.nodes.prune_candidates(count_max)
+    }
+
+    /// `caller` has read the file, directory or link.
+    pub(crate) fn note_access(&self, caller: &Caller, node: &Arc<Node>) {
+        if self.lazy_times.note(caller, node)
+            && let Err(error) = self.lazy_times.write_all(&self.locker(), &self.writer())
+        {
+            tracing::warn!(%error, "access times were not written");
+        }
     }
 
     /// Whether there are access-control lists: [`MountOptions::acls`].

@@ -1,7 +1,7 @@
 //! Access times: maxima that never conflict, written lazily in batches.
 //!
 //! Reading notes the time in the node and keeps the node in the table; a batch of merge records follows
-//! within about a second ([`FileSystem::housekeep`]), or when enough came together. With
+//! within about a second ([`crate::FileSystem::housekeep`]), or when enough came together. With
 //! [`crate::MountOptions::lazytime`] it follows with the next change of the inode, at an fsync, a sync of everything,
 //! or after a day. A crash loses at most what waits. (Times of change travel in the batch that changes the inode
 //! anyway: to keep those back would save nothing, and what compares snapshots finds changed files by their rows.)
@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvfs_store::Batch;
+use kvfs_store::clock::Clock;
 use kvfs_txn::{Fields, LockName, Want};
 use parking_lot::Mutex;
 
 use crate::node::{Node, Pin};
 use crate::schema::{RowPatch, TimePatch};
-use crate::{AtimePolicy, Caller, FileSystem, Result};
+use crate::view::{Locker, NodeWriter};
+use crate::{AtimePolicy, Caller, MountOptions, Result, Timestamp};
 
 /// Nodes whose access times are written together at the latest.
 const PENDING_MAX: usize = 512;
@@ -31,14 +33,21 @@ const LAZY_AGE_MAX: Duration = Duration::from_hours(24);
 /// Age of an access time after which `relatime` renews it (seconds).
 const RELATIME_AGE_S: i64 = 24 * 3600;
 
-/// Nodes with an access time that is not written yet, and some of which it has been written, or is not needed any more: of
-/// those that wait, each has a flag that holds a reference ([`crate::node::NodeState::is_atime_pending`]).
-#[derive(Debug, Default)]
+/// The access times of one view. Which readings count is decided here, and which times wait: nodes with an access time that
+/// is not written yet, and some of which it has been written, or is not needed any more: of those that wait, each has a flag
+/// that holds a reference ([`crate::node::NodeState::is_atime_pending`]).
 pub(crate) struct LazyTimes {
+    policy: AtimePolicy,
+    /// Those of directories stay.
+    skips_directories: bool,
+    is_lazytime: bool,
+    /// Nodes that may wait at all, when their times can't be written: they can't leave the table.
+    waiting_max: usize,
+    clock: Arc<dyn Clock>,
     pending: Mutex<Pending>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Pending {
     nodes: Vec<Arc<Node>>,
     /// When the first of them came, by the monotonic clock.
@@ -52,22 +61,33 @@ impl Pending {
     }
 }
 
-impl FileSystem {
-    /// `caller` has read the file, directory or link.
-    pub(crate) fn note_access(&self, caller: &Caller, node: &Arc<Node>) {
+impl LazyTimes {
+    pub(crate) fn new(options: &MountOptions, is_main: bool, clock: Arc<dyn Clock>) -> Self {
         // Reading must never be a reason why a transaction conflicts.
-        let is_main = self.origin.is_main();
-        if !is_main || self.options.read_only || self.options.atime == AtimePolicy::Noatime {
-            return;
+        let policy = if is_main && !options.read_only { options.atime } else { AtimePolicy::Noatime };
+        Self {
+            policy,
+            skips_directories: options.nodiratime,
+            is_lazytime: options.lazytime,
+            waiting_max: ((options.node_bytes_max / NODE_BYTES_EACH) as usize).max(PENDING_MAX),
+            clock,
+            pending: Mutex::default(),
         }
-        if caller.keeps_atime || (self.options.nodiratime && node.directory.is_some()) {
-            return;
+    }
+
+    /// `caller` has read the file, directory or link. True: so many wait that they are to be written.
+    pub(crate) fn note(&self, caller: &Caller, node: &Arc<Node>) -> bool {
+        if self.policy == AtimePolicy::Noatime || caller.keeps_atime {
+            return false;
         }
-        let now = self.now();
+        if self.skips_directories && node.directory.is_some() {
+            return false;
+        }
+        let now = Timestamp::from(self.clock.wall());
         {
             let mut state = node.state();
             let header = &mut state.header;
-            let is_due = match self.options.atime {
+            let is_due = match self.policy {
                 AtimePolicy::Relatime => {
                     header.atime <= header.mtime
                         || header.atime <= header.ctime
@@ -77,61 +97,47 @@ impl FileSystem {
                 AtimePolicy::Noatime => false,
             };
             if !is_due || header.atime >= now {
-                return;
+                return false;
             }
             header.atime = now;
             if state.is_orphan() || std::mem::replace(&mut state.is_atime_pending, true) {
-                return;
+                return false;
             }
             // Under the lock: whatever clears the flag gives it back.
             node.keep();
         }
-        let full = {
-            let mut pending = self.lazy_times.pending.lock();
-            pending.add(Arc::clone(node), self.shared.clock.monotonic());
-            // Not at each node beyond: those that could not be written the last time would be tried each time.
-            pending.nodes.len().is_multiple_of(self.pending_max())
-        };
-        if full && let Err(error) = self.write_lazy_times() {
-            tracing::warn!(%error, "access times were not written");
-        }
-    }
-
-    fn pending_max(&self) -> usize {
-        if self.options.lazytime { self.waiting_max() } else { PENDING_MAX }
-    }
-
-    /// Nodes that may wait at all, when their times can't be written: they can't leave the table.
-    fn waiting_max(&self) -> usize {
-        ((self.options.node_bytes_max / NODE_BYTES_EACH) as usize).max(PENDING_MAX)
+        let mut pending = self.pending.lock();
+        pending.add(Arc::clone(node), self.clock.monotonic());
+        // Not at each node beyond: those that could not be written the last time would be tried each time.
+        pending.nodes.len().is_multiple_of(if self.is_lazytime { self.waiting_max } else { PENDING_MAX })
     }
 
     /// Whether the access times that wait have waited long enough.
-    pub(crate) fn lazy_times_are_due(&self) -> bool {
-        let since = self.lazy_times.pending.lock().since;
-        !self.options.lazytime || self.shared.clock.monotonic().saturating_sub(since) >= LAZY_AGE_MAX
+    pub(crate) fn are_due(&self) -> bool {
+        let since = self.pending.lock().since;
+        !self.is_lazytime || self.clock.monotonic().saturating_sub(since) >= LAZY_AGE_MAX
     }
 
     /// Writes the access time of one node, if it waits. The node stays queued, with nothing to be written. Not while
     /// another operation is setting its times: that is written, too.
-    pub(crate) fn write_lazy_time_of(&self, node: &Pin<'_>) -> Result<()> {
+    pub(crate) fn write_one(node: &Pin<'_>, locker: &Locker<'_>, writer: &NodeWriter<'_>) -> Result<()> {
         if !node.state().is_atime_pending {
             return Ok(());
         }
         let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
-        let Ok(_guard) = self.locker().latch(&Caller::default(), &[Want::increment(name)]) else {
+        let Ok(_guard) = locker.latch(&Caller::default(), &[Want::increment(name)]) else {
             return Ok(());
         };
         if !node.state().is_atime_pending {
             return Ok(());
         }
-        self.writer().apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
+        writer.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
     /// Writes the access times that wait, save those of inodes whose times an operation is setting. What could not
     /// be written waits on.
-    pub(crate) fn write_lazy_times(&self) -> Result<()> {
-        let Pending { nodes, since } = std::mem::take(&mut *self.lazy_times.pending.lock());
+    pub(crate) fn write_all(&self, locker: &Locker<'_>, writer: &NodeWriter<'_>) -> Result<()> {
+        let Pending { nodes, since } = std::mem::take(&mut *self.pending.lock());
         if nodes.is_empty() {
             return Ok(());
         }
@@ -141,7 +147,7 @@ impl FileSystem {
         // Written with something else, or of a file that has gone: nothing waits.
         for node in nodes.into_iter().filter(|node| node.state().is_atime_pending) {
             let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
-            let Ok(guard) = self.locker().latch(&caller, &[Want::increment(name)]) else {
+            let Ok(guard) = locker.latch(&caller, &[Want::increment(name)]) else {
                 kept.push(node);
                 continue;
             };
@@ -155,22 +161,21 @@ impl FileSystem {
             // The flag's reference is this function's now.
             guards.push(guard);
             let patch = RowPatch { atime: Some(TimePatch::Max(atime)), ..RowPatch::default() };
-            let (keyspace, key) = node.row_address(&self.keyspaces);
-            batch.merge(keyspace, key, patch.encode(node.inode));
+            writer.stage(&mut batch, &node, &patch);
             staged.push(node);
         }
-        let result = if batch.is_empty() { Ok(()) } else { self.origin.apply(batch).map(drop) };
+        let result = if batch.is_empty() { Ok(()) } else { writer.origin().apply(batch).map(drop) };
         for node in staged {
             let is_queued_anew =
                 result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
-            if is_queued_anew { self.nodes.release(&node, 1) } else { kept.push(node) }
+            if is_queued_anew { writer.release(&node) } else { kept.push(node) }
         }
         drop(guards);
         // What the store refused is due at once.
-        let since = if result.is_ok() { self.shared.clock.monotonic() } else { since };
+        let since = if result.is_ok() { self.clock.monotonic() } else { since };
         for node in self.keep_waiting(kept, since) {
             if std::mem::take(&mut node.state().is_atime_pending) {
-                self.nodes.release(&node, 1);
+                writer.release(&node);
             }
         }
         result
@@ -181,8 +186,8 @@ impl FileSystem {
         if kept.is_empty() {
             return kept;
         }
-        let mut pending = self.lazy_times.pending.lock();
-        let room = self.waiting_max().saturating_sub(pending.nodes.len()).min(kept.len());
+        let mut pending = self.pending.lock();
+        let room = self.waiting_max.saturating_sub(pending.nodes.len()).min(kept.len());
         let lost = kept.split_off(room);
         for node in kept {
             pending.add(node, since);

@@ -42,7 +42,11 @@ impl FileSystem {
             return Ok(());
         }
         // One failure keeps nothing else from being done: what is reaped makes room.
-        let times = if self.lazy_times_are_due() { self.write_lazy_times() } else { Ok(()) };
+        let times = if self.lazy_times.are_due() {
+            self.lazy_times.write_all(&self.locker(), &self.writer())
+        } else {
+            Ok(())
+        };
         let quota_times = self.write_quota_times();
         self.reap_all().and(times).and(quota_times)
     }

@@ -54,7 +54,7 @@ pub use diff::{DiffKind, Difference, FACTS_VALUE_LEN_MAX, Facts};
 pub use idle::AsFsError;
 pub(crate) use idle::OpenViews;
 pub(crate) use keys::{RESERVED, keyspace_table};
-pub(crate) use locker::Names;
+pub(crate) use locker::{Locker, Names};
 pub(crate) use origin::{Origin, Shared};
 pub(crate) use paths::Paths;
 pub(crate) use publish::each_change;

@@ -237,7 +237,7 @@ impl FileSystem {
             nodes,
             options: self.options,
             inline_len_max: self.inline_len_max,
-            lazy_times: LazyTimes::default(),
+            lazy_times: LazyTimes::new(&self.options, false, Arc::clone(&self.shared.clock)),
             shared: Arc::clone(&self.shared),
             origin,
             shows,

@@ -4,6 +4,7 @@
 //! that holds it has been applied, and of none that was refused. The caller must hold the names of what is changed.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use kvfs_store::{Batch, Position};
 
@@ -66,9 +67,19 @@ impl<'v> NodeWriter<'v> {
             None => Cow::Borrowed(patch),
         };
         debug_assert!(!node.is_rowless(), "inode {} has got no row to be changed", node.inode);
+        self.stage(batch, node, &patch);
+        patch
+    }
+
+    /// Adds a patch of the node's row to the batch, and nothing else.
+    pub(crate) fn stage(&self, batch: &mut Batch, node: &Node, patch: &RowPatch) {
         let (keyspace, key) = node.row_address(&self.keyspaces);
         batch.merge(keyspace, key, patch.encode(node.inode));
-        patch
+    }
+
+    /// Gives back the reference of an access time that waited.
+    pub(crate) fn release(&self, node: &Arc<Node>) {
+        self.nodes.release(node, 1);
     }
 
     /// Tells the node of a patch that was applied.
