@@ -4,6 +4,7 @@
 # What one finds is kept in fuzz/artifacts/TARGET; `cargo fuzz run TARGET FILE` repeats it.
 #
 # FUZZ_PROFILE   dev (default: quick to build) or release (quick to run)
+# FUZZ_SEED      a number: the same inputs each time; default: other ones each time
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:$HOME/.cargo/bin
@@ -31,7 +32,7 @@ fuzz_one() {
   # What a run adds to the corpus stays with it.
   corpus=$(mktemp -d "$logs/corpus.XXXXXX")
   cargo fuzz run "${options[@]}" "$target" "$corpus" "fuzz/corpus/$target" -- \
-    -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=8192 -print_final_stats=1 >"$logs/$target" 2>&1 </dev/null ||
+    -seed="${FUZZ_SEED:-0}" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=8192 -print_final_stats=1 >"$logs/$target" 2>&1 </dev/null ||
     status=$?
   if [ "$status" = 0 ]; then
     echo "  ok      $target: $(awk '/stat::number_of_executed_units/ { print $2 }' "$logs/$target") inputs in $seconds s"
