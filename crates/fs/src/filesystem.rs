@@ -1,8 +1,6 @@
 //! The file system: opening, and what all operations share.
 
 use std::fmt;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kvfs_store::clock::Clock;
@@ -12,21 +10,16 @@ use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
 use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
-use crate::quota::{self, SharedQuotas};
+use crate::quota::{self, Quotas};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
+use crate::superblock::LiveSuperblock;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
 use crate::{
-    Caller, FileType, FsError, INODE_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats,
-    PruneCandidate, Result, StatFs, Timestamp,
+    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
+    Result, StatFs, Timestamp,
 };
-
-/// Inode numbers that the superblock reserves at once.
-const INODES_RESERVED: u64 = 4096;
-
-/// Inode numbers that a directory takes at once, so that its files' data lie together.
-const INODE_GROUP: u64 = 32;
 
 /// A view of a file system in a store: the main line, as [`FileSystem::open`] gives it, or a transaction
 /// ([`FileSystem::begin`]). Share it by `Arc`.
@@ -106,25 +99,26 @@ impl FileSystem {
         let superblock = store
             .get(keyspaces.meta, &superblock_key())?
             .ok_or_else(|| FsError::Format("the store holds no file system; run `kvfs mkfs` first".into()))?;
-        let superblock = Superblock::decode(&superblock)?;
+        let record = Superblock::decode(&superblock)?;
+        let superblock = Arc::new(LiveSuperblock::new(&store, keyspaces.meta, record));
+        let admission = Arc::new(Admission::new(Arc::clone(&clock), lock_options(&options)));
+        let quotas = Quotas::new(&store, keyspaces, &clock, &admission, &superblock, options.read_only);
         let fs = Self {
             keyspaces,
             nodes: NodeTable::new(options.node_bytes_max, options.content_bytes_max),
             options,
-            inline_len_max: superblock.inline_len_max,
+            inline_len_max: record.inline_len_max,
             lazy_times: LazyTimes::new(&options, true, Arc::clone(&clock)),
             shared: Arc::new(Shared {
-                admission: Arc::new(Admission::new(Arc::clone(&clock), lock_options(&options))),
+                admission,
                 clock,
                 open: OpenViews::default(),
                 authors: Authors::default(),
-                inodes: Mutex::new(superblock.inode_next..superblock.inode_next),
+                superblock,
                 keyspaces: keyspace_table(&store, &keyspaces),
                 naming_branches: Mutex::default(),
                 snapshots: Snapshots::read(&store, keyspaces.meta, &options)?,
-                quotas: SharedQuotas::default(),
-                has_quotas: AtomicBool::new(superblock.has_quotas),
-                has_projects: AtomicBool::new(superblock.has_projects),
+                quotas,
             }),
             origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,
@@ -132,8 +126,8 @@ impl FileSystem {
             store,
         };
         fs.install_root()?;
-        if let Some(keyspace) = quota_keyspace.filter(|_| superblock.has_quotas) {
-            fs.open_quotas(keyspace)?;
+        if let Some(keyspace) = quota_keyspace.filter(|_| record.has_quotas) {
+            fs.shared.quotas.open(keyspace)?;
         }
         if !options.read_only {
             // Before anything is written: it names the state that is there.
@@ -297,7 +291,7 @@ impl FileSystem {
         let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
         let mut group = part.inode_group.lock();
         if group.is_empty() {
-            *group = self.allocate_group()?;
+            *group = self.shared.superblock.take_group()?;
             if let Some(view) = self.origin.txn() {
                 view.created.insert(&group);
             }
@@ -305,36 +299,5 @@ impl FileSystem {
         let inode = group.start;
         group.start += 1;
         Ok(inode)
-    }
-
-    /// The superblock record as it is now. `Shared::inodes` is locked until the batch is applied.
-    pub(crate) fn stage_superblock(&self, batch: &mut Batch, inode_next: u64) {
-        let superblock = Superblock {
-            inline_len_max: self.inline_len_max,
-            inode_next,
-            has_quotas: self.shared.has_quotas.load(Ordering::Relaxed),
-            has_projects: self.shared.has_projects.load(Ordering::Relaxed),
-        };
-        batch.put(self.keyspaces.meta, superblock_key(), superblock.encode());
-    }
-
-    /// The reservation reaches the store before any number of it does, and what survives a crash is a
-    /// prefix of the history: so no number is given out twice.
-    fn allocate_group(&self) -> Result<Range<u64>> {
-        let mut free = self.shared.inodes.lock();
-        if free.is_empty() {
-            let inode_next = free.end + INODES_RESERVED;
-            if inode_next > INODE_MAX {
-                return Err(FsError::NoSpace);
-            }
-            let mut batch = Batch::new();
-            self.stage_superblock(&mut batch, inode_next);
-            // On the main line also for a transaction, which may come to nothing.
-            self.store.apply(batch, Durability::Buffered)?;
-            free.end = inode_next;
-        }
-        let group = free.start..(free.start + INODE_GROUP).min(free.end);
-        free.start = group.end;
-        Ok(group)
     }
 }

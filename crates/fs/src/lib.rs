@@ -49,6 +49,7 @@ mod quota;
 pub mod repair;
 mod schema;
 mod snapshots;
+mod superblock;
 pub mod transfer;
 mod types;
 mod view;
@@ -66,7 +67,7 @@ pub use kvfs_txn::{
     TxnInfo, WaiterInfo,
 };
 pub use node::KnownNode;
-pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Usage};
+pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
 pub use schema::KEYSPACES;
 pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
 pub use types::{

@@ -22,7 +22,7 @@ impl Service {
         match request {
             &QuotaRequest::On { abort_open } => {
                 self.clear_for_quotas(store, abort_open)?;
-                store.fs.quota_on(&|rows| {
+                store.fs.quotas().turn_on(&|rows| {
                     if rows.is_multiple_of(LOGGED_ROWS) {
                         tracing::info!(rows, "counting for quotas");
                     }
@@ -31,25 +31,25 @@ impl Service {
                 Ok(Response::Done)
             }
             QuotaRequest::Off => {
-                store.fs.quota_off()?;
+                store.fs.quotas().turn_off()?;
                 tracing::info!("quotas are off");
                 Ok(Response::Done)
             }
             QuotaRequest::Set(owner, changes) => {
                 let (kind, id) = of(*owner);
-                if !store.fs.has_quotas() {
+                if !store.fs.quotas().are_on() {
                     return Err(are_off());
                 }
-                store.fs.change_quota(kind, id, |limits| changed(limits, changes))?;
+                store.fs.quotas().change(kind, id, |limits| changed(limits, changes))?;
                 Ok(Response::Done)
             }
             QuotaRequest::Get(owner) => {
                 let (kind, id) = of(*owner);
-                Ok(rows(&[store.fs.quota(kind, id).ok_or_else(are_off)?]))
+                Ok(rows(&[store.fs.quotas().get(kind, id).ok_or_else(are_off)?]))
             }
-            QuotaRequest::Report if !store.fs.has_quotas() => Err(are_off()),
+            QuotaRequest::Report if !store.fs.quotas().are_on() => Err(are_off()),
             QuotaRequest::Report => {
-                let mut lines = store.fs.quota_report();
+                let mut lines = store.fs.quotas().report();
                 lines.retain(|line| may_see(caller, line.kind, line.id));
                 Ok(rows(&lines))
             }
@@ -59,7 +59,7 @@ impl Service {
 
     /// What open transactions and branches change is not counted: without them, or with a refusal that names them.
     fn clear_for_quotas(&self, store: &OpenStore, abort_open: bool) -> Result<()> {
-        if store.fs.has_quotas() {
+        if store.fs.quotas().are_on() {
             return Ok(());
         }
         if let Ok(transactions) = self.transactions() {

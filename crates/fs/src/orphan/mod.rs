@@ -47,7 +47,7 @@ impl FileSystem {
         } else {
             Ok(())
         };
-        let quota_times = self.write_quota_times();
+        let quota_times = if self.origin.txn().is_none() { self.quotas().write_times() } else { Ok(()) };
         self.reap_all().and(times).and(quota_times)
     }
 

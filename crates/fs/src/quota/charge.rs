@@ -13,7 +13,7 @@ use parking_lot::RwLockReadGuard;
 
 use super::record::{self, Part};
 use super::table::QuotaCheck;
-use super::{QuotaKind, Quotas, Usage};
+use super::{Counted, QuotaKind, Usage};
 use crate::node::Pin;
 use crate::schema::{Header, RowFlags, RowPatch};
 use crate::view::{NodeWriter, TxnView, each_change};
@@ -30,7 +30,7 @@ pub(crate) struct Change {
 /// Keeps quotas from being turned on or off while an operation is under way.
 /// An operation's batches go through it, so that they are counted.
 pub(crate) struct Gate<'v> {
-    quotas: RwLockReadGuard<'v, Option<Arc<Quotas>>>,
+    quotas: RwLockReadGuard<'v, Option<Arc<Counted>>>,
     writer: NodeWriter<'v>,
     clock: &'v dyn Clock,
 }
@@ -91,7 +91,7 @@ impl FileSystem {
     /// The caller must hold it from before an operation takes its names until its batch is applied.
     pub(crate) fn gate(&self) -> Gate<'_> {
         // Never twice in one thread: the thread that turns quotas on waits for the holders, and new ones wait for it.
-        Gate { quotas: self.shared.quotas.read(), writer: self.writer(), clock: &*self.shared.clock }
+        Gate { quotas: self.shared.quotas.counted.read(), writer: self.writer(), clock: &*self.shared.clock }
     }
 }
 
@@ -174,7 +174,7 @@ impl Gate<'_> {
 
     fn apply_changes(
         &self,
-        quotas: &Quotas,
+        quotas: &Counted,
         check: QuotaCheck,
         mut batch: Batch,
         changes: &[Change],

@@ -5,35 +5,33 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read};
+use kvfs_store::{Batch, Durability, KeyRange, Keyspace, Read, Store};
 
 use super::charge::{Change, OPEN, charged_accounts, usage_of};
 use super::record::{self, ACCOUNTS, Part, key};
-use super::{QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
+use super::{Counted, QuotaKind, Quotas, Usage, find_keyspace, open_keyspace, state_of};
+use crate::Result;
 use crate::check::CheckReport;
 use crate::schema::{Header, Keyspaces, ROOT_INODE, Row};
-use crate::{FileSystem, Result};
 
 /// Rows between two reports of progress.
 const PROGRESS_ROWS: u64 = 10_000;
 
 type Sums = HashMap<(QuotaKind, u32), Usage>;
 
-impl FileSystem {
+impl Quotas {
     /// Turns quotas on, and counts everything; limits are looked at from then on. Others work meanwhile. `progress`
     /// is called now and then with the number of rows that were read. Without effect where they are on.
     ///
     /// # Errors
     /// `Busy` while transactions or branches are open; `ReadOnly`; store errors.
-    pub fn quota_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
-        self.origin.expect_main()?;
+    pub fn turn_on(&self, progress: &dyn Fn(u64)) -> Result<()> {
         self.check_writable()?;
         self.begin_count(open_keyspace(&*self.store)?, true, progress).inspect_err(|_| {
             // What was counted in part says nothing, and turning quotas on once more counts everything.
-            if let Err(error) = self.quota_off() {
+            if let Err(error) = self.turn_off() {
                 tracing::warn!(%error, "quotas stay on, and are counted at the next mount");
             }
         })
@@ -42,12 +40,11 @@ impl FileSystem {
     /// `is_new`: what is open has not been counted. Branches that were made while quotas were on have been.
     fn begin_count(&self, keyspace: Keyspace, is_new: bool, progress: &dyn Fn(u64)) -> Result<()> {
         let (quotas, snapshot) = {
-            let mut gate = self.shared.quotas.write();
+            let mut gate = self.counted.write();
             if gate.is_some() {
                 return Ok(());
             }
-            let is_open =
-                !self.admission().transactions().is_empty() || !self.store.checkpointed().is_empty();
+            let is_open = !self.admission.transactions().is_empty() || !self.store.checkpointed().is_empty();
             if is_new && is_open {
                 return Err(OPEN);
             }
@@ -57,13 +54,8 @@ impl FileSystem {
                 self.stage_forgetting(&mut batch, keyspace, kind)?;
             }
             batch.put(keyspace, record::STATE_KEY, record::encode_state(false));
-            {
-                let free = self.shared.inodes.lock();
-                self.shared.has_quotas.store(true, Ordering::Relaxed);
-                self.stage_superblock(&mut batch, free.end);
-                self.store.apply(batch, Durability::Buffered)?;
-            }
-            let quotas = self.load_quotas(keyspace, false)?;
+            self.superblock.declare_quotas(batch)?;
+            let quotas = self.load(keyspace, false)?;
             *gate = Some(Arc::clone(&quotas));
             (quotas, self.store.snapshot()?)
         };
@@ -74,10 +66,9 @@ impl FileSystem {
     ///
     /// # Errors
     /// `ReadOnly`; store errors.
-    pub fn quota_off(&self) -> Result<()> {
-        self.origin.expect_main()?;
+    pub fn turn_off(&self) -> Result<()> {
         self.check_writable()?;
-        let mut gate = self.shared.quotas.write();
+        let mut gate = self.counted.write();
         let Some(quotas) = gate.as_ref() else { return Ok(()) };
         let mut batch = Batch::new();
         batch.delete(quotas.keyspace, record::STATE_KEY);
@@ -87,28 +78,19 @@ impl FileSystem {
     }
 
     /// Takes up quotas that are on in the store, and counts again what was not counted to the end.
-    pub(crate) fn open_quotas(&self, keyspace: Keyspace) -> Result<()> {
+    pub(crate) fn open(&self, keyspace: Keyspace) -> Result<()> {
         let Some(is_counted) = state_of(&*self.store, keyspace)? else { return Ok(()) };
-        if !is_counted && !self.options.read_only {
+        if !is_counted && !self.is_read_only {
             return self.begin_count(keyspace, false, &|_| {});
         }
-        let quotas = self.load_quotas(keyspace, is_counted)?;
+        let quotas = self.load(keyspace, is_counted)?;
         if !is_counted {
             // Where nothing can be written, it is at least known.
             for ((kind, id), usage) in count_rows(&*self.store, &self.keyspaces, &|_| {})? {
                 quotas.accounts.add(&[Change { kind, id, usage }]);
             }
         }
-        *self.shared.quotas.write() = Some(quotas);
-        Ok(())
-    }
-
-    /// Has the next opening count again: what follows is not counted.
-    pub(crate) fn stage_recount(&self, batch: &mut Batch) -> Result<()> {
-        let Some(keyspace) = find_keyspace(&*self.store)? else { return Ok(()) };
-        if state_of(&*self.store, keyspace)?.is_some() {
-            forget_count(batch, keyspace);
-        }
+        *self.counted.write() = Some(quotas);
         Ok(())
     }
 
@@ -128,11 +110,11 @@ impl FileSystem {
         Ok(())
     }
 
-    fn count(&self, quotas: &Arc<Quotas>, read: &dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
+    fn count(&self, quotas: &Arc<Counted>, read: &dyn Read, progress: &dyn Fn(u64)) -> Result<()> {
         let sums = count_rows(read, &self.keyspaces, progress)?;
         let changes: Vec<Change> =
             sums.into_iter().map(|((kind, id), usage)| Change { kind, id, usage }).collect();
-        let gate = self.shared.quotas.read();
+        let gate = self.counted.read();
         if !gate.as_ref().is_some_and(|current| Arc::ptr_eq(current, quotas)) {
             // Turned off meanwhile.
             return Ok(());
@@ -148,9 +130,18 @@ impl FileSystem {
         batch.put(quotas.keyspace, record::STATE_KEY, record::encode_state(true));
         self.store.apply(batch, Durability::Buffered)?;
         quotas.accounts.add(&changes);
-        quotas.accounts.counted(self.now().seconds);
+        quotas.accounts.counted(self.now());
         Ok(())
     }
+}
+
+/// Has the next opening count again: what follows is not counted.
+pub(crate) fn stage_recount(store: &dyn Store, batch: &mut Batch) -> Result<()> {
+    let Some(keyspace) = find_keyspace(store)? else { return Ok(()) };
+    if state_of(store, keyspace)?.is_some() {
+        forget_count(batch, keyspace);
+    }
+    Ok(())
 }
 
 /// Has the next opening count again where quotas are on.

@@ -22,18 +22,22 @@ mod table;
 
 use std::sync::Arc;
 
+use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Read, Store};
+use kvfs_txn::Admission;
 use parking_lot::{Mutex, RwLock};
 
 use charge::Change;
 pub(crate) use charge::Gate;
-pub(crate) use count::{check_usage, forget_count};
+pub(crate) use count::{check_usage, forget_count, stage_recount};
 pub use project::Project;
 pub(crate) use project::expect_same_project;
 pub(crate) use record::{InvalidRecord, QuotaMerge, invalid_record};
 pub(crate) use table::Pending;
 
-use crate::{FileSystem, FsError, Result};
+use crate::schema::Keyspaces;
+use crate::superblock::LiveSuperblock;
+use crate::{FileSystem, FsError, Result, Timestamp};
 use record::{Part, key};
 use table::Accounts;
 
@@ -146,17 +150,26 @@ pub struct QuotaLine {
     pub inodes_until: Option<u64>,
 }
 
-/// Quotas that are on.
+/// What is counted while quotas are on.
 #[derive(Debug)]
-pub(crate) struct Quotas {
+struct Counted {
     keyspace: Keyspace,
     accounts: Accounts,
     /// Held while limits are set, so that the store and the table agree on which setting was the last.
     setting: Mutex<()>,
 }
 
-/// What all views have in common: `None` while quotas are off.
-pub(crate) type SharedQuotas = RwLock<Option<Arc<Quotas>>>;
+/// The quotas of a store that holds a file system: one table for all its views.
+pub struct Quotas {
+    store: Arc<dyn Store>,
+    keyspaces: Keyspaces,
+    clock: Arc<dyn Clock>,
+    admission: Arc<Admission>,
+    superblock: Arc<LiveSuperblock>,
+    is_read_only: bool,
+    /// `None` while quotas are off. The lock is the gate.
+    counted: RwLock<Option<Arc<Counted>>>,
+}
 
 fn open_keyspace(store: &dyn Store) -> Result<Keyspace> {
     Ok(store.open_keyspace(QUOTA_KEYSPACE, KeyspaceKind::Tuple, Some(Arc::new(QuotaMerge)))?)
@@ -180,20 +193,47 @@ pub(crate) fn are_on(read: &dyn Read, keyspace: Keyspace) -> Result<bool> {
 }
 
 impl FileSystem {
+    /// The quotas of the store; all views have the same.
+    pub fn quotas(&self) -> &Quotas {
+        &self.shared.quotas
+    }
+}
+
+impl Quotas {
+    /// Quotas that are off.
+    pub(crate) fn new(
+        store: &Arc<dyn Store>,
+        keyspaces: Keyspaces,
+        clock: &Arc<dyn Clock>,
+        admission: &Arc<Admission>,
+        superblock: &Arc<LiveSuperblock>,
+        is_read_only: bool,
+    ) -> Self {
+        Self {
+            store: Arc::clone(store),
+            keyspaces,
+            clock: Arc::clone(clock),
+            admission: Arc::clone(admission),
+            superblock: Arc::clone(superblock),
+            is_read_only,
+            counted: RwLock::default(),
+        }
+    }
+
     /// Whether quotas are on.
-    pub fn has_quotas(&self) -> bool {
-        self.shared.quotas.read().is_some()
+    pub fn are_on(&self) -> bool {
+        self.counted.read().is_some()
     }
 
     /// All users, groups and projects that have something, or a limit; users first, by number. Empty while quotas are off.
-    pub fn quota_report(&self) -> Vec<QuotaLine> {
-        let quotas = self.shared.quotas.read().clone();
+    pub fn report(&self) -> Vec<QuotaLine> {
+        let quotas = self.counted.read().clone();
         quotas.map_or_else(Vec::new, |quotas| quotas.accounts.lines())
     }
 
     /// What there is to say of one user, group or project. `None` while quotas are off.
-    pub fn quota(&self, kind: QuotaKind, id: u32) -> Option<QuotaLine> {
-        let quotas = self.shared.quotas.read().clone()?;
+    pub fn get(&self, kind: QuotaKind, id: u32) -> Option<QuotaLine> {
+        let quotas = self.counted.read().clone()?;
         Some(quotas.accounts.line(kind, id))
     }
 
@@ -201,26 +241,20 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Invalid` while quotas are off, and for project 0, which is none; store errors.
-    pub fn set_quota(&self, kind: QuotaKind, id: u32, limits: Limits) -> Result<()> {
-        self.change_quota(kind, id, |_| limits)
+    pub fn set(&self, kind: QuotaKind, id: u32, limits: Limits) -> Result<()> {
+        self.change(kind, id, |_| limits)
     }
 
-    /// As [`Self::set_quota`], with what `change` makes of the limits that there are: no other thread changes any meanwhile.
+    /// As [`Self::set`], with what `change` makes of the limits that there are: no other thread changes any meanwhile.
     ///
     /// # Errors
     /// As there.
-    pub fn change_quota(
-        &self,
-        kind: QuotaKind,
-        id: u32,
-        change: impl FnOnce(Limits) -> Limits,
-    ) -> Result<()> {
-        self.origin.expect_main()?;
+    pub fn change(&self, kind: QuotaKind, id: u32, change: impl FnOnce(Limits) -> Limits) -> Result<()> {
         self.check_writable()?;
         if (kind, id) == (QuotaKind::Project, 0) {
             return Err(FsError::Invalid("project 0 is none"));
         }
-        let gate = self.shared.quotas.read();
+        let gate = self.counted.read();
         let quotas = gate.as_ref().ok_or(QUOTAS_ARE_OFF)?;
         let _turn = quotas.setting.lock();
         let limits = change(quotas.accounts.line(kind, id).limits);
@@ -232,14 +266,23 @@ impl FileSystem {
             batch.put(quotas.keyspace, key, record::encode_limits(&limits));
         }
         self.store.apply(batch, Durability::Buffered)?;
-        quotas.accounts.limit(kind, id, limits, self.now().seconds);
+        quotas.accounts.limit(kind, id, limits, self.now());
         Ok(())
     }
 
+    fn check_writable(&self) -> Result<()> {
+        if self.is_read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> i64 {
+        Timestamp::from(self.clock.wall()).seconds
+    }
+
     /// Writes since when soft limits are overstepped, where that has changed.
-    pub(crate) fn write_quota_times(&self) -> Result<()> {
-        let gate = self.shared.quotas.read();
-        let Some(quotas) = gate.as_ref().filter(|_| self.origin.txn().is_none()) else { return Ok(()) };
+    pub(crate) fn write_times(&self) -> Result<()> {
+        let gate = self.counted.read();
+        let Some(quotas) = gate.as_ref() else { return Ok(()) };
         let changed = quotas.accounts.changed_since();
         if changed.is_empty() {
             return Ok(());
@@ -254,9 +297,9 @@ impl FileSystem {
     }
 
     /// Reads all accounts.
-    fn load_quotas(&self, keyspace: Keyspace, is_counted: bool) -> Result<Arc<Quotas>> {
+    fn load(&self, keyspace: Keyspace, is_counted: bool) -> Result<Arc<Counted>> {
         let accounts = Accounts::new(is_counted);
-        let quotas = Quotas { keyspace, accounts, setting: Mutex::default() };
+        let quotas = Counted { keyspace, accounts, setting: Mutex::default() };
         let mut cursor = self.store.cursor(keyspace, KeyRange::all())?;
         cursor.next()?;
         while let Some((key, value)) = cursor.entry() {

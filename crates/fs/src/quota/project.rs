@@ -10,11 +10,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{BLOCK_BYTES, Batch, Durability};
+use kvfs_store::{BLOCK_BYTES, Batch};
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::count::each_header;
@@ -94,26 +93,11 @@ impl FileSystem {
         if node.header().project() == project {
             return Ok(());
         }
-        self.declare_projects()?;
+        self.shared.superblock.declare_projects()?;
         let flag = if hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
         let patch = RowPatch { project: Some(project.id), ..RowPatch::changed(self.now()) };
         let patch = patch.with_flags(flag, RowFlags::HANDS_PROJECT_DOWN);
         gate.apply_checked(QuotaCheck::NONE, Batch::new(), &node, patch)?;
-        Ok(())
-    }
-
-    /// From now on a kvfs that knows no projects refuses the store.
-    fn declare_projects(&self) -> Result<()> {
-        let shared = &self.shared;
-        let free = shared.inodes.lock();
-        if shared.has_projects.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let mut batch = Batch::new();
-        self.stage_superblock(&mut batch, free.end);
-        // On the main line also for a transaction, whose rows come later.
-        let declared = self.store.apply(batch, Durability::Buffered);
-        declared.inspect_err(|_| shared.has_projects.store(false, Ordering::Relaxed))?;
         Ok(())
     }
 
@@ -148,7 +132,7 @@ impl FileSystem {
     pub fn statfs_at(&self, node: NodeId) -> StatFs {
         let whole = self.statfs();
         let id = self.nodes.get(node.0).map_or(0, |node| node.header().project);
-        let line = if id == 0 { None } else { self.quota(QuotaKind::Project, id) };
+        let line = if id == 0 { None } else { self.quotas().get(QuotaKind::Project, id) };
         let Some(line) = line else { return whole };
         let pending = self.origin.txn().map(|view| view.pending_usage.of(QuotaKind::Project, id));
         narrowed(whole, &line.limits, line.usage.plus(pending.unwrap_or_default()))

@@ -21,7 +21,7 @@ use crate::schema::{
     Header, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_received,
     encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key,
 };
-use crate::{FileSystem, FsError, Result};
+use crate::{FileSystem, FsError, Result, quota};
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +238,7 @@ impl FileSystem {
         };
         let mut batch = Batch::new();
         if superblock.has_quotas {
-            self.stage_recount(&mut batch)?;
+            quota::stage_recount(&*self.store, &mut batch)?;
         }
         batch.put(meta, superblock_key(), superblock.encode());
         let named = self.store.named_snapshots();

@@ -90,7 +90,7 @@ impl FileSystem {
     /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are
     /// not in it.
     fn name_branch(&self, txn: &dyn Txn, name: &str, uid: u32) -> Result<BranchRecord> {
-        let inode_from = self.shared.inodes.lock().end;
+        let inode_from = self.shared.superblock.inode_next();
         let record = BranchRecord { name: name.to_owned(), uid, inode_from };
         txn.checkpoint(&record.encode())?;
         Ok(record)

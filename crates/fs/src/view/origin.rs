@@ -2,9 +2,7 @@
 //!
 //! Thread safety: any number of threads. Invariant: of the three kinds of views this alone knows which one it is.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_store::clock::Clock;
@@ -15,8 +13,9 @@ use parking_lot::Mutex;
 use super::TxnView;
 use super::authors::Authors;
 use super::idle::OpenViews;
-use crate::quota::SharedQuotas;
+use crate::quota::Quotas;
 use crate::snapshots::Snapshots;
+use crate::superblock::LiveSuperblock;
 use crate::{FsError, Result};
 
 /// What all views of a file system have in common.
@@ -27,18 +26,12 @@ pub(crate) struct Shared {
     pub(crate) open: OpenViews,
     /// Who has changed what on the main line lately.
     pub(crate) authors: Authors,
-    /// Inode numbers that the superblock has reserved and no directory has taken.
-    pub(crate) inodes: Mutex<Range<u64>>,
+    pub(crate) superblock: Arc<LiveSuperblock>,
     pub(crate) keyspaces: KeyspaceTable,
     /// Held from the look at a branch's name to its first checkpoint.
     pub(crate) naming_branches: Mutex<()>,
     pub(crate) snapshots: Snapshots,
-    /// What users and groups have; the gate of [`crate::quota`].
-    pub(crate) quotas: SharedQuotas,
-    /// Whether the superblock record says so. Written with `inodes` held.
-    pub(crate) has_quotas: AtomicBool,
-    /// The same of projects.
-    pub(crate) has_projects: AtomicBool,
+    pub(crate) quotas: Quotas,
 }
 
 /// What a view sees and changes.

@@ -329,7 +329,7 @@ fn lazy_access_times_are_written_with_the_next_change_a_sync_or_after_a_day() {
 fn lazy_access_times_are_written_with_changes_that_quotas_count() {
     let options = MountOptions { lazytime: true, atime: AtimePolicy::Strict, ..MountOptions::default() };
     let setup = Setup::with(Arc::new(ModelStore::new()), 4096, options);
-    setup.quota_on(&|_| {}).unwrap();
+    setup.quotas().turn_on(&|_| {}).unwrap();
     let file = setup.file(ROOT, "f");
     setup.write_at(file, 0, b"content").unwrap();
     setup.clock.advance(Duration::from_secs(10));

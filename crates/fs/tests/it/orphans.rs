@@ -219,11 +219,11 @@ fn memory_of_orphans_without_a_row_is_bounded() {
 fn orphans_without_a_row_are_counted_from_when_they_get_one() {
     let setup = Setup::new(100);
     let usage = || {
-        let usage = setup.quota(ANNA.0, ANNA.1).unwrap().usage;
+        let usage = setup.quotas().get(ANNA.0, ANNA.1).unwrap().usage;
         (usage.bytes, usage.inodes)
     };
     let (a, b) = (unlinked(&setup, 50), unlinked(&setup, 50));
-    setup.quota_on(&|_| {}).unwrap();
+    setup.quotas().turn_on(&|_| {}).unwrap();
     assert_eq!(usage(), (0, 0));
     setup.write_at(a, 50, b"more").unwrap();
     assert_eq!(usage(), (54, 1));

@@ -19,7 +19,7 @@ use crate::views::{begin, commit};
 const ROOT: NodeId = NodeId::ROOT;
 
 fn on(setup: &Setup) {
-    setup.fs.quota_on(&|_| {}).unwrap();
+    setup.fs.quotas().turn_on(&|_| {}).unwrap();
 }
 
 fn give(setup: &Setup, node: NodeId, id: u32) {
@@ -39,14 +39,14 @@ fn id_of(setup: &Setup, node: NodeId) -> u32 {
 
 /// Bytes and inodes.
 fn has(setup: &Setup, id: u32) -> (i64, i64) {
-    let usage = setup.fs.quota(QuotaKind::Project, id).unwrap().usage;
+    let usage = setup.fs.quotas().get(QuotaKind::Project, id).unwrap().usage;
     (usage.bytes, usage.inodes)
 }
 
 fn limit(setup: &Setup, id: u32, change: impl FnOnce(&mut Limits)) {
     let mut limits = Limits::default();
     change(&mut limits);
-    setup.fs.set_quota(QuotaKind::Project, id, limits).unwrap();
+    setup.fs.quotas().set(QuotaKind::Project, id, limits).unwrap();
 }
 
 fn look(setup: &Setup, parent: NodeId, name: &str) -> NodeId {
@@ -186,9 +186,9 @@ fn usage_follows_projects() {
     setup.forget(file, 1);
     setup.housekeep().unwrap();
     assert_eq!(has(&setup, 8), (0, 0));
-    let lines = setup.fs.quota_report();
+    let lines = setup.fs.quotas().report();
     assert!(lines.iter().all(|line| (line.kind, line.id) != (QuotaKind::Project, 0)), "0 is none");
-    assert!(matches!(setup.set_quota(QuotaKind::Project, 0, Limits::default()), Err(FsError::Invalid(_))));
+    assert!(matches!(setup.quotas().set(QuotaKind::Project, 0, Limits::default()), Err(FsError::Invalid(_))));
     setup.assert_sound("counted");
 }
 
@@ -218,7 +218,7 @@ fn limits_of_projects_keep_root_too_and_show_as_capacity() {
     // The other limits count beside it.
     limit(&setup, 7, |_| {});
     let users = Limits { bytes_hard: 12288, ..Limits::default() };
-    setup.set_quota(QuotaKind::User, 1000, users).unwrap();
+    setup.quotas().set(QuotaKind::User, 1000, users).unwrap();
     assert!(matches!(setup.write_at(file, 0, &[1; 16384]), Err(FsError::QuotaExceeded)));
     assert_eq!(setup.statfs_at(top), setup.statfs());
     // The soft limit and its time of grace.
@@ -593,12 +593,12 @@ fn usage_of_projects_is_exact_in_transactions_and_after_taking_them_back() {
                 main.assert_sound(&format!("{context}, opened again"));
             }
         }
-        let shown = main.fs.quota_report();
-        main.fs.quota_off().unwrap();
+        let shown = main.fs.quotas().report();
+        main.fs.quotas().turn_off().unwrap();
         on(&main);
         let usage = |lines: &[kvfs_fs::QuotaLine]| {
             lines.iter().map(|line| (line.kind, line.id, line.usage)).collect::<Vec<_>>()
         };
-        assert_eq!(usage(&main.fs.quota_report()), usage(&shown), "seed {seed}: counted again");
+        assert_eq!(usage(&main.fs.quotas().report()), usage(&shown), "seed {seed}: counted again");
     }
 }

@@ -25,24 +25,24 @@ const ANNA: (QuotaKind, u32) = (QuotaKind::User, 1000);
 const STAFF: (QuotaKind, u32) = (QuotaKind::Group, 100);
 
 fn on(setup: &Setup) {
-    setup.fs.quota_on(&|_| {}).unwrap();
+    setup.fs.quotas().turn_on(&|_| {}).unwrap();
 }
 
 /// Bytes and inodes.
 fn has(setup: &Setup, (kind, id): (QuotaKind, u32)) -> (i64, i64) {
-    let usage = setup.fs.quota(kind, id).unwrap().usage;
+    let usage = setup.fs.quotas().get(kind, id).unwrap().usage;
     (usage.bytes, usage.inodes)
 }
 
 fn report(setup: &Setup) -> BTreeMap<(QuotaKind, u32), (i64, i64)> {
-    let lines = setup.fs.quota_report().into_iter();
+    let lines = setup.fs.quotas().report().into_iter();
     lines.map(|line| ((line.kind, line.id), (line.usage.bytes, line.usage.inodes))).collect()
 }
 
 fn limit(setup: &Setup, (kind, id): (QuotaKind, u32), change: impl FnOnce(&mut Limits)) {
     let mut limits = Limits::default();
     change(&mut limits);
-    setup.fs.set_quota(kind, id, limits).unwrap();
+    setup.fs.quotas().set(kind, id, limits).unwrap();
 }
 
 fn as_root(setup: &Setup) -> Caller {
@@ -61,8 +61,8 @@ fn turned_on_again_after_a_failure_they_count_again() {
         setup.store.apply(batch, Durability::Buffered).unwrap();
     };
     change(&|batch| batch.put(meta, stray.clone(), "no row"));
-    setup.quota_on(&|_| {}).unwrap_err();
-    assert!(!setup.has_quotas(), "nothing was counted");
+    setup.quotas().turn_on(&|_| {}).unwrap_err();
+    assert!(!setup.quotas().are_on(), "nothing was counted");
     change(&|batch| batch.delete(meta, stray.clone()));
     on(&setup);
     assert_eq!(has(&setup, ANNA), (0, 1));
@@ -78,12 +78,12 @@ fn changes_of_limits_at_the_same_time_all_count() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     let more = |limits: Limits| Limits { inodes_hard: limits.inodes_hard + 1, ..limits };
-                    setup.fs.change_quota(ANNA.0, ANNA.1, more).unwrap();
+                    setup.fs.quotas().change(ANNA.0, ANNA.1, more).unwrap();
                 }
             });
         }
     });
-    let hard = |setup: &Setup| setup.quota(ANNA.0, ANNA.1).unwrap().limits.inodes_hard;
+    let hard = |setup: &Setup| setup.quotas().get(ANNA.0, ANNA.1).unwrap().limits.inodes_hard;
     assert_eq!(hard(&setup), 800);
     let mut setup = setup;
     setup.reopen();
@@ -182,7 +182,7 @@ fn a_soft_limit_may_be_overstepped_for_the_grace_time() {
     limit(&setup, ANNA, |limits| (limits.bytes_soft, limits.grace_seconds) = (4096, 100));
     let begun = setup.time().seconds as u64;
     setup.write_at(file, 0, &[1; 8192]).unwrap();
-    let until = |setup: &Setup| setup.fs.quota(ANNA.0, ANNA.1).unwrap().bytes_until;
+    let until = |setup: &Setup| setup.fs.quotas().get(ANNA.0, ANNA.1).unwrap().bytes_until;
     assert_eq!(until(&setup), Some(begun + 100));
     setup.clock.advance(Duration::from_mins(1));
     setup.housekeep().unwrap();
@@ -273,20 +273,20 @@ fn a_change_of_owner_and_a_change_of_space_exclude_each_other() {
 fn counting_waits_for_transactions_and_begins_anew_after_it_was_off() {
     let mut main = Setup::new(100);
     let view = begin(&main, Isolation::Snapshot);
-    assert!(matches!(main.fs.quota_on(&|_| {}), Err(FsError::Busy(_))));
+    assert!(matches!(main.fs.quotas().turn_on(&|_| {}), Err(FsError::Busy(_))));
     view.fs.abort();
     on(&main);
     main.file(ROOT, "f");
     limit(&main, ANNA, |limits| limits.inodes_hard = 10);
-    main.fs.quota_off().unwrap();
-    assert!(main.fs.quota_report().is_empty() && !main.fs.has_quotas());
-    assert!(matches!(main.fs.set_quota(ANNA.0, ANNA.1, Limits::default()), Err(FsError::Invalid(_))));
+    main.fs.quotas().turn_off().unwrap();
+    assert!(main.fs.quotas().report().is_empty() && !main.fs.quotas().are_on());
+    assert!(matches!(main.fs.quotas().set(ANNA.0, ANNA.1, Limits::default()), Err(FsError::Invalid(_))));
     main.file(ROOT, "g");
     main.reopen();
-    assert!(!main.fs.has_quotas());
+    assert!(!main.fs.quotas().are_on());
     on(&main);
     assert_eq!(has(&main, ANNA), (0, 2));
-    assert_eq!(main.fs.quota(ANNA.0, ANNA.1).unwrap().limits.inodes_hard, 10, "limits were kept");
+    assert_eq!(main.fs.quotas().get(ANNA.0, ANNA.1).unwrap().limits.inodes_hard, 10, "limits were kept");
     main.reopen();
     assert_eq!(has(&main, ANNA), (0, 2));
     main.assert_sound("counted again");
@@ -312,7 +312,7 @@ fn what_is_done_during_the_count_is_counted_once() {
     let steps = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&steps);
     let watcher = move |step: Step| seen.borrow_mut().push((step.stage, step.done));
-    progress::watched(watcher, || main.fs.quota_on(&work)).unwrap();
+    progress::watched(watcher, || main.fs.quotas().turn_on(&work)).unwrap();
     assert_eq!(steps.borrow()[..4], [0, 10_000, 20_000, 30_000].map(|done| ("counting", done)));
     number += during.get();
     assert!(number >= 3, "{number}");
@@ -349,7 +349,7 @@ fn stays_exact(mut driver: Driver, seed: u64) {
         driver.setup.assert_sound(&format!("seed {seed}, round {round}"));
     }
     let shown = report(&driver.setup);
-    driver.setup.fs.quota_off().unwrap();
+    driver.setup.fs.quotas().turn_off().unwrap();
     on(&driver.setup);
     assert_eq!(report(&driver.setup), shown, "seed {seed}: counted again");
 }
@@ -399,7 +399,7 @@ fn usage_is_exact_among_threads_and_transactions() {
     main.housekeep().unwrap();
     main.assert_sound("after the threads (seeds 100 to 103)");
     let shown = report(&main);
-    main.fs.quota_off().unwrap();
+    main.fs.quotas().turn_off().unwrap();
     on(&main);
     assert_eq!(report(&main), shown);
 }

@@ -142,7 +142,7 @@ fn whatever_rows_and_blocks_are_lost_or_spoilt_all_else_is_there() {
         let mut random = Random::new(0x4e9a_0000 + seed);
         let mut tree = Tree::new(&mut random);
         if seed % 2 == 0 {
-            tree.setup.fs.quota_on(&|_| {}).unwrap();
+            tree.setup.fs.quotas().turn_on(&|_| {}).unwrap();
         }
         let (mut touched, mut inodes) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..=random.below(8) {
@@ -287,7 +287,7 @@ fn the_root_and_the_superblock_record_are_made_anew() {
 #[test]
 fn a_superblock_record_that_is_made_anew_says_that_there_are_quotas() {
     let mut tree = Tree::new(&mut Random::new(8));
-    tree.setup.quota_on(&|_| {}).unwrap();
+    tree.setup.quotas().turn_on(&|_| {}).unwrap();
     let meta = tree.keyspace("meta");
     let superblock = |tree: &Tree| tree.setup.store.get(meta, &row_key(0, "superblock")).unwrap().unwrap();
     let version = |tree: &Tree| u32::from_le_bytes(superblock(tree)[8..12].try_into().unwrap());
@@ -305,8 +305,8 @@ fn records_of_quotas_that_say_nothing_are_taken_away_and_counted_anew() {
         [("state", b"state".to_vec()), ("usage", account(0)), ("limits", account(1)), ("times", account(2))];
     for (what, key) in records {
         let mut tree = Tree::new(&mut Random::new(9));
-        tree.setup.quota_on(&|_| {}).unwrap();
-        tree.setup.set_quota(QuotaKind::User, 1000, limits).unwrap();
+        tree.setup.quotas().turn_on(&|_| {}).unwrap();
+        tree.setup.quotas().set(QuotaKind::User, 1000, limits).unwrap();
         let quotas = tree.keyspace("\u{1}quota");
         tree.apply(|batch| batch.put(quotas, key.clone(), "nonsense!"));
         let damage = check::check(&tree.setup.store).unwrap();
@@ -316,7 +316,7 @@ fn records_of_quotas_that_say_nothing_are_taken_away_and_counted_anew() {
         assert_eq!(report.fixed.len(), usize::from(what != "limits"), "{what}: {report:?}");
         // With the usage.
         tree.setup.assert_sound(what);
-        let line = |id| tree.setup.quota(QuotaKind::User, id).unwrap();
+        let line = |id| tree.setup.quotas().get(QuotaKind::User, id).unwrap();
         assert_eq!(line(1000).limits, limits, "{what}: others keep theirs");
         assert_eq!((line(7).limits, line(7).usage), (Limits::default(), Usage::default()), "{what}");
     }
