@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvfs_store::Position;
 use kvfs_txn::Ticket;
 
-use crate::attr::SET_ID;
+use crate::attr::{CAPABILITY, SET_ID};
 use crate::{Credentials, FsError, Result};
 
 /// Longest name (bytes).
@@ -177,6 +177,22 @@ pub(crate) enum ShownPrivileges {
     NoDevices,
     /// Programs have neither set-id bits nor capabilities, either: those of a snapshot may have been taken away since.
     NoPrivileges,
+}
+
+impl ShownPrivileges {
+    /// What is told of attributes.
+    pub(crate) fn attr(self, attr: Attr) -> Attr {
+        match self {
+            Self::Everything => attr,
+            Self::NoDevices => attr.without_devices(),
+            Self::NoPrivileges => attr.without_devices().without_set_ids(),
+        }
+    }
+
+    /// Whether the extended attribute is a privilege that must not be given.
+    pub(crate) fn hides(self, name: &[u8]) -> bool {
+        self == Self::NoPrivileges && name == CAPABILITY
+    }
 }
 
 /// A device number that no driver ever has: of the unnamed major, and not that of a whiteout.

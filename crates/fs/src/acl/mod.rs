@@ -14,7 +14,7 @@ mod list;
 mod tests;
 
 use bytes::Bytes;
-use kvfs_store::Batch;
+use kvfs_store::{Batch, Keyspace, Read};
 use kvfs_txn::{Fields, LockName, Want};
 
 pub(crate) use list::{Acl, PERMISSIONS};
@@ -90,15 +90,92 @@ pub(crate) struct Inherited {
 
 impl Inherited {
     /// Adds the lists to the batch that makes the inode.
-    pub(crate) fn stage(self, fs: &FileSystem, header: &mut Header, batch: &mut Batch) {
+    pub(crate) fn stage(self, xattr: Keyspace, header: &mut Header, batch: &mut Batch) {
         for (kind, list) in self.lists {
             header.flags = header.flags | kind.flag() | RowFlags::XATTRS;
-            batch.put(fs.keyspaces.xattr, xattr_key(header.inode, kind.name()), list);
+            batch.put(xattr, xattr_key(header.inode, kind.name()), list);
         }
     }
 }
 
+/// The access-control lists of inodes, as a view has them.
+pub(crate) struct Acls<'v> {
+    read: &'v dyn Read,
+    xattr: Keyspace,
+    /// The mount has lists.
+    are_on: bool,
+}
+
+impl Acls<'_> {
+    /// Whether `node` can have lists.
+    pub(crate) fn check_place(&self, node: &Pin<'_>) -> Result<()> {
+        if !self.are_on {
+            return Err(FsError::NotSupported("the mount has no access-control lists"));
+        }
+        if node.kind == FileType::Symlink {
+            return Err(FsError::NotSupported("symbolic links have no access-control lists"));
+        }
+        Ok(())
+    }
+
+    /// The list of an inode with these attributes.
+    fn get(&self, header: &Header, kind: AclKind) -> Result<Option<Acl>> {
+        if !header.flags.has(kind.flag()) {
+            return Ok(None);
+        }
+        let key = xattr_key(header.inode, kind.name());
+        let Some(value) = self.read.get(self.xattr, &key)? else { return Ok(None) };
+        Acl::parse(&value).map_err(|error| {
+            FsError::corrupt(format!("{:?} list of inode {}", kind, header.inode), error.to_string())
+        })
+    }
+
+    /// Has the access list follow the permission bits, which are about to be set to those of `mode`. The caller
+    /// holds the names of both exclusively; `header` was read under them.
+    pub(crate) fn stage_mode(&self, batch: &mut Batch, header: &Header, mode: u32) -> Result<()> {
+        if let Some(mut acl) = self.get(header, AclKind::Access)? {
+            acl.set_permissions(mode);
+            let key = xattr_key(header.inode, AclKind::Access.name());
+            batch.put(self.xattr, key, acl.encode());
+        }
+        Ok(())
+    }
+
+    /// Permission bits and lists of what `caller` makes with `mode` in the directory with the attributes `above`. Where
+    /// it has a default list, that limits the mode, and else the umask.
+    pub(crate) fn inherited(
+        &self,
+        caller: &Caller,
+        above: &Header,
+        kind: FileType,
+        mode: u32,
+    ) -> Result<Inherited> {
+        if kind == FileType::Symlink {
+            return Ok(Inherited { mode, lists: Vec::new() });
+        }
+        let default = if self.are_on { self.get(above, AclKind::Default)? } else { None };
+        let Some(default) = default else {
+            return Ok(Inherited { mode: mode & !caller.umask, lists: Vec::new() });
+        };
+        let mut lists = Vec::new();
+        let mut access = default.clone();
+        access.limit(mode);
+        if !access.is_minimal() {
+            lists.push((AclKind::Access, access.encode()));
+        }
+        if kind == FileType::Directory {
+            lists.push((AclKind::Default, default.encode()));
+        }
+        Ok(Inherited { mode: mode & !PERMISSIONS | access.permissions(), lists })
+    }
+}
+
 impl FileSystem {
+    /// The access-control lists of this view.
+    pub(crate) fn acls(&self) -> Acls<'_> {
+        Acls { read: self.origin.read(), xattr: self.keyspaces.xattr, are_on: self.options.acls }
+    }
+
     /// Sets a list, or takes it away (a value without entries). The permission bits follow an access list;
     /// `clears_setgid`: the caller is not in the file's group, so set-group-id goes.
     ///
@@ -115,7 +192,7 @@ impl FileSystem {
     ) -> Result<()> {
         self.check_writable()?;
         let node = self.pin_node(node)?;
-        self.check_acl_place(&node)?;
+        self.acls().check_place(&node)?;
         if value.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
         }
@@ -176,7 +253,7 @@ impl FileSystem {
     pub fn remove_acl(&self, caller: &Caller, node: NodeId, kind: AclKind) -> Result<()> {
         self.check_writable()?;
         let node = self.pin_node(node)?;
-        self.check_acl_place(&node)?;
+        self.acls().check_place(&node)?;
         self.take_acl(caller, &node, kind)
     }
 
@@ -190,69 +267,6 @@ impl FileSystem {
         let patch = RowPatch::changed(self.now()).with_flags(RowFlags::default(), kind.flag());
         self.writer().apply_to_node(batch, node, &patch)?;
         Ok(())
-    }
-
-    /// Whether `node` can have lists.
-    pub(crate) fn check_acl_place(&self, node: &Pin<'_>) -> Result<()> {
-        if !self.options.acls {
-            return Err(FsError::NotSupported("the mount has no access-control lists"));
-        }
-        if node.kind == FileType::Symlink {
-            return Err(FsError::NotSupported("symbolic links have no access-control lists"));
-        }
-        Ok(())
-    }
-
-    /// The list of an inode with these attributes.
-    fn acl(&self, header: &Header, kind: AclKind) -> Result<Option<Acl>> {
-        if !header.flags.has(kind.flag()) {
-            return Ok(None);
-        }
-        let key = xattr_key(header.inode, kind.name());
-        let Some(value) = self.origin.read().get(self.keyspaces.xattr, &key)? else { return Ok(None) };
-        Acl::parse(&value).map_err(|error| {
-            FsError::corrupt(format!("{:?} list of inode {}", kind, header.inode), error.to_string())
-        })
-    }
-
-    /// Has the access list follow the permission bits, which are about to be set to those of `mode`. The caller
-    /// holds the names of both exclusively; `header` was read under them.
-    pub(crate) fn stage_acl_of_mode(&self, batch: &mut Batch, header: &Header, mode: u32) -> Result<()> {
-        if let Some(mut acl) = self.acl(header, AclKind::Access)? {
-            acl.set_permissions(mode);
-            let key = xattr_key(header.inode, AclKind::Access.name());
-            batch.put(self.keyspaces.xattr, key, acl.encode());
-        }
-        Ok(())
-    }
-
-    /// Permission bits and lists of what `caller` makes in `parent` with `mode`. Where the directory has a default
-    /// list, that limits the mode, and else the umask.
-    pub(crate) fn inherited(
-        &self,
-        caller: &Caller,
-        parent: &Pin<'_>,
-        kind: FileType,
-        mode: u32,
-    ) -> Result<Inherited> {
-        let above = parent.header();
-        if kind == FileType::Symlink {
-            return Ok(Inherited { mode, lists: Vec::new() });
-        }
-        let default = if self.options.acls { self.acl(&above, AclKind::Default)? } else { None };
-        let Some(default) = default else {
-            return Ok(Inherited { mode: mode & !caller.umask, lists: Vec::new() });
-        };
-        let mut lists = Vec::new();
-        let mut access = default.clone();
-        access.limit(mode);
-        if !access.is_minimal() {
-            lists.push((AclKind::Access, access.encode()));
-        }
-        if kind == FileType::Directory {
-            lists.push((AclKind::Default, default.encode()));
-        }
-        Ok(Inherited { mode: mode & !PERMISSIONS | access.permissions(), lists })
     }
 }
 

@@ -12,7 +12,6 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use crate::node::Node;
 use crate::schema::{BitsPatch, RowFlags, RowPatch, TimePatch};
-use crate::types::ShownPrivileges;
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
     namespace,
@@ -34,16 +33,7 @@ impl FileSystem {
             self.locker().lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
         }
         self.origin.confirm_read()?;
-        Ok(self.shown(node.attr()))
-    }
-
-    /// What this view tells of attributes.
-    pub(crate) fn shown(&self, attr: Attr) -> Attr {
-        match self.shows {
-            ShownPrivileges::Everything => attr,
-            ShownPrivileges::NoDevices => attr.without_devices(),
-            ShownPrivileges::NoPrivileges => attr.without_devices().without_set_ids(),
-        }
+        Ok(self.shows.attr(node.attr()))
     }
 
     /// Changes attributes, the size included, in one batch; returns them all.
@@ -75,12 +65,12 @@ impl FileSystem {
         {
             let fields = Fields::XATTRS;
             guard.try_extend(&[Want::exclusive(LockName::Attributes { inode: node.inode, fields })])?;
-            self.stage_acl_of_mode(&mut batch, &header, mode)?;
+            self.acls().stage_mode(&mut batch, &header, mode)?;
         }
         if let Some(size) = changes.size {
             self.contents().stage_resize(&mut batch, &node, &header, size, &mut patch)?;
         }
-        self.stage_privilege_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
+        self.privileges().stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(node.attr())
     }

@@ -2,7 +2,7 @@
 //! capabilities (`security.capability`).
 //!
 //! Purpose: a program that lends privileges must be what its owner meant. Every change of content, size or owner goes
-//! through [`FileSystem::stage_privilege_loss`], which adds to the operation's batch what Linux takes away with it, as ext4
+//! through [`Privileges::stage_loss`], which adds to the operation's batch what Linux takes away with it, as ext4
 //! does:
 //!
 //! * Capabilities go with every change of content or owner, also one by root.
@@ -20,13 +20,13 @@
 
 use std::fmt;
 
-use kvfs_store::Batch;
+use kvfs_store::{Batch, Keyspace};
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::S_ISGID;
 use crate::node::Pin;
 use crate::schema::{BitsPatch, RowFlags, RowPatch, xattr_key};
-use crate::view::Names;
+use crate::view::{Names, Origin};
 use crate::{Caller, FileSystem, FileType, Result};
 
 /// The extended attribute that holds file capabilities.
@@ -81,6 +81,17 @@ impl PrivilegeLoss {
             Self::AsCaller => !caller.keeps_set_id(),
         }
     }
+
+    /// The caller holds the mode exclusively.
+    fn stage_lost_bits(self, caller: &Caller, node: &Pin<'_>, patch: &mut RowPatch) {
+        let header = node.header();
+        let mode = patch.mode.map_or(header.mode, |bits| bits.apply(header.mode));
+        if self.concerns(caller, mode) {
+            // Also where none is set now: whatever sets one meanwhile must conflict.
+            let clears = BitsPatch { and: !lost_bits(caller, mode, header.gid), or: 0 };
+            patch.mode = Some(patch.mode.map_or(clears, |bits| bits.then(clears)));
+        }
+    }
 }
 
 fn mode_want(inode: u64) -> Want<'static> {
@@ -105,13 +116,26 @@ impl Caller {
     }
 }
 
+/// The privileges that the files of a view lend.
+pub(crate) struct Privileges<'v> {
+    origin: &'v Origin,
+    xattr: Keyspace,
+}
+
 impl FileSystem {
+    /// The privileges that files of this view lend.
+    pub(crate) fn privileges(&self) -> Privileges<'_> {
+        Privileges { origin: &self.origin, xattr: self.keyspaces.xattr }
+    }
+}
+
+impl Privileges<'_> {
     /// Adds to a change of the content, the size or the owner of `node`, which `batch` and `patch` make, what it takes away
     /// of the file's privileges. `names` hold [`PrivilegeLoss::want`].
     ///
     /// # Errors
     /// `Parked`; store errors.
-    pub(crate) fn stage_privilege_loss(
+    pub(crate) fn stage_loss(
         &self,
         loss: PrivilegeLoss,
         caller: &Caller,
@@ -127,26 +151,15 @@ impl FileSystem {
             if loss == PrivilegeLoss::AsCaller {
                 names.try_extend(&[mode_want(node.inode)])?;
             }
-            Self::stage_lost_bits(loss, caller, node, patch);
+            loss.stage_lost_bits(caller, node, patch);
         }
         if self.has_capability(node)? {
             let fields = Fields::XATTRS;
             names.try_extend(&[Want::exclusive(LockName::Attributes { inode: node.inode, fields })])?;
-            batch.delete(self.keyspaces.xattr, xattr_key(node.inode, CAPABILITY));
+            batch.delete(self.xattr, xattr_key(node.inode, CAPABILITY));
             node.state().xattr_usage = None;
         }
         Ok(())
-    }
-
-    /// The caller holds the mode exclusively.
-    fn stage_lost_bits(loss: PrivilegeLoss, caller: &Caller, node: &Pin<'_>, patch: &mut RowPatch) {
-        let header = node.header();
-        let mode = patch.mode.map_or(header.mode, |bits| bits.apply(header.mode));
-        if loss.concerns(caller, mode) {
-            // Also where none is set now: whatever sets one meanwhile must conflict.
-            let clears = BitsPatch { and: !lost_bits(caller, mode, header.gid), or: 0 };
-            patch.mode = Some(patch.mode.map_or(clears, |bits| bits.then(clears)));
-        }
     }
 
     /// Whether the file has capabilities. Asks the store once while the node is known, and only for files with extended
@@ -160,7 +173,7 @@ impl FileSystem {
             return Ok(false);
         }
         let key = xattr_key(node.inode, CAPABILITY);
-        let is_there = self.origin.read().get(self.keyspaces.xattr, &key)?.is_some();
+        let is_there = self.origin.read().get(self.xattr, &key)?.is_some();
         if !is_there {
             node.state().absence.learn(absence);
         }

@@ -126,7 +126,7 @@ impl FileSystem {
         };
         let state = pin.state();
         let is_listed = pin.inode == inode && !state.is_orphan();
-        let attr = self.shown(state.header.attr());
+        let attr = self.shows.attr(state.header.attr());
         drop(state);
         Ok(is_listed.then_some((pin, attr)))
     }

@@ -64,7 +64,7 @@ impl FileSystem {
         if !keep_size && end > header.size {
             self.contents().stage_extension(&mut batch, &node, &header, end, &mut patch)?;
         }
-        self.stage_privilege_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
+        self.privileges().stage_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(())
     }

@@ -87,7 +87,7 @@ impl FileSystem {
         let times = if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.now()) };
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
         let bytes = data.len() as u64;
-        self.stage_privilege_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
+        self.privileges().stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         self.contents().stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
         let position = gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(Written { offset, bytes, position })

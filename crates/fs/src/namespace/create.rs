@@ -99,7 +99,7 @@ impl FileSystem {
             header.flags = header.flags | RowFlags::LINKABLE;
         }
         let mut batch = Batch::new();
-        inherited.stage(self, &mut header, &mut batch);
+        inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
         // An orphan only when there is one: an orphan is reaped when its node is dropped.
         let node = self.intern_new(header, &|| Location::Own, None);
@@ -143,7 +143,7 @@ impl FileSystem {
         }
         let placement = Placement::own_subtree(header.inode);
         let mut batch = Batch::new();
-        inherited.stage(self, &mut header, &mut batch);
+        inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
         if is_directory {
             batch.put(self.keyspaces.meta, key, encode_directory_link(header.inode, &placement));
             batch.put(self.keyspaces.meta, placement.own_key(), encode_row(&header, b""));
@@ -186,7 +186,7 @@ impl FileSystem {
     /// one hands down; and the lists that it inherits.
     fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<(Header, Inherited)> {
         let now: Timestamp = self.now();
-        let inherited = self.inherited(caller, parent, new.kind, new.mode & MODE_BITS)?;
+        let inherited = self.acls().inherited(caller, &parent.header(), new.kind, new.mode & MODE_BITS)?;
         let inode = self.allocate_inode(parent)?;
         let mut header = Header::new(inode, new.kind, now);
         header.mode = inherited.mode;

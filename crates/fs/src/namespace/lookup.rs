@@ -39,7 +39,7 @@ impl FileSystem {
         self.locker().lock_read(caller, &attribute_wants(node.inode))?;
         self.origin.confirm_read()?;
         let entry = answer(&node);
-        Ok(Entry { attr: self.shown(entry.attr), ..entry })
+        Ok(Entry { attr: self.shows.attr(entry.attr), ..entry })
     }
 
     /// Lowers the lookup count of `node` by `count`. At zero the node is forgotten, and an orphan dies.

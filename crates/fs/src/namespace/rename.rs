@@ -144,7 +144,7 @@ impl FileSystem {
         let old_key = source.directory.placement.key(source.name);
         let whiteout = if let Some(caller) = whiteout {
             let (mut header, inherited) = self.new_whiteout(caller, source.parent)?;
-            inherited.stage(self, &mut header, &mut batch);
+            inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
             batch.put(self.keyspaces.meta, old_key, encode_row(&header, b""));
             Some((caller, header))
         } else {

@@ -9,19 +9,20 @@ mod property;
 mod usage;
 
 pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
+use property::{project_of, project_text};
 pub(crate) use usage::XattrUsage;
 
 use bytes::Bytes;
 use kvfs_store::{Batch, KeyRange};
 use kvfs_txn::{Fields, LockName, Want};
 
-use crate::acl::AclKind;
+use crate::acl::{AclKind, Acls};
 use crate::attr::CAPABILITY;
 use crate::node::{Node, Pin};
 use crate::schema::{BitsPatch, RowFlags, RowPatch, inode_key, xattr_key};
-use crate::types::ShownPrivileges;
 use crate::{
-    Caller, FileSystem, FileType, FsError, NodeId, Result, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode,
+    Caller, FileSystem, FileType, FsError, NodeId, Project, Result, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX,
+    XattrMode,
 };
 
 /// Read and listed by root alone; the kernel sees to the former.
@@ -58,6 +59,14 @@ fn read_wants<'a>(inode: u64) -> [Want<'a>; 1] {
     [Want::shared(LockName::Attributes { inode, fields: Fields::XATTRS })]
 }
 
+/// Checks the name of an attribute that is asked for; returns the flag of a row that may have it.
+fn check_got(acls: &Acls<'_>, node: &Pin<'_>, name: &[u8]) -> Result<RowFlags> {
+    check_name(name)?;
+    let Some(kind) = AclKind::by_name(name) else { return Ok(RowFlags::XATTRS) };
+    acls.check_place(node)?;
+    Ok(kind.flag())
+}
+
 impl FileSystem {
     /// The value of an extended attribute. Never parks.
     ///
@@ -69,12 +78,12 @@ impl FileSystem {
             return self.compression_of(caller, &node);
         }
         if name == PROJECT_ATTRIBUTE {
-            return self.project_text(caller, &node);
+            return Ok(project_text(self.project(caller, NodeId(node.inode))?, node.kind));
         }
-        if self.hides(name) {
+        if self.shows.hides(name) {
             return Err(FsError::NoAttribute);
         }
-        let flag = self.check_got(&node, name)?;
+        let flag = check_got(&self.acls(), &node, name)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
         if !node.header().flags.has(flag) {
@@ -83,19 +92,6 @@ impl FileSystem {
         let value = self.origin.read().get(self.keyspaces.xattr, &xattr_key(node.inode, name))?;
         self.origin.confirm_read()?;
         value.ok_or(FsError::NoAttribute)
-    }
-
-    /// Whether the attribute is a privilege that this view must not give.
-    fn hides(&self, name: &[u8]) -> bool {
-        self.shows == ShownPrivileges::NoPrivileges && name == CAPABILITY
-    }
-
-    /// Checks the name of an attribute that is asked for; returns the flag of a row that may have it.
-    fn check_got(&self, node: &Pin<'_>, name: &[u8]) -> Result<RowFlags> {
-        check_name(name)?;
-        let Some(kind) = AclKind::by_name(name) else { return Ok(RowFlags::XATTRS) };
-        self.check_acl_place(node)?;
-        Ok(kind.flag())
     }
 
     /// Sets an extended attribute. An access-control list is set as [`FileSystem::set_acl`] does, whatever `mode`
@@ -120,7 +116,7 @@ impl FileSystem {
             return self.set_compression_of(caller, &node, value, mode);
         }
         if name == PROJECT_ATTRIBUTE {
-            return self.set_project_text(caller, &node, value, mode);
+            return self.set_project(caller, NodeId(node.inode), project_of(value, mode)?);
         }
         check_name(name)?;
         if value.len() > XATTR_LEN_MAX {
@@ -143,7 +139,7 @@ impl FileSystem {
             (XattrMode::Replace, None) => return Err(FsError::NoAttribute),
             _ => {}
         }
-        let usage = self.xattr_usage(&node)?;
+        let usage = XattrUsage::of(&node, self.origin.read(), self.keyspaces.xattr)?;
         let after = usage.replaced(name, old.as_ref(), Some(value));
         if !self.origin.restores() {
             usage.check(after)?;
@@ -180,7 +176,7 @@ impl FileSystem {
         cursor.next()?;
         while let Some((key, _)) = cursor.entry() {
             let name = &key[prefix.len()..];
-            let is_for_caller = (caller.uid == 0 || !name.starts_with(TRUSTED)) && !self.hides(name);
+            let is_for_caller = (caller.uid == 0 || !name.starts_with(TRUSTED)) && !self.shows.hides(name);
             if is_for_caller && (self.options.acls || AclKind::by_name(name).is_none()) {
                 let len = names.len() + name.len() + 1;
                 if len > XATTR_LEN_MAX {
@@ -209,7 +205,7 @@ impl FileSystem {
             return self.set_compression_of(caller, &node, b"none", XattrMode::Set);
         }
         if name == PROJECT_ATTRIBUTE {
-            return self.set_project_text(caller, &node, b"0", XattrMode::Set);
+            return self.set_project(caller, NodeId(node.inode), Project::default());
         }
         check_name(name)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;

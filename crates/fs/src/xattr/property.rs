@@ -10,7 +10,7 @@ use kvfs_store::{Batch, Compression};
 use super::{read_wants, wants};
 use crate::node::{Node, Pin};
 use crate::schema::{RowFlags, RowPatch};
-use crate::{Caller, FileSystem, FileType, FsError, NodeId, Project, Result, XattrMode};
+use crate::{Caller, FileSystem, FileType, FsError, Project, Result, XattrMode};
 
 /// Its name. Its value is `none`, `lz4`, or `zstd:` with a level.
 pub const COMPRESSION_ATTRIBUTE: &[u8] = b"kvfs.compression";
@@ -35,27 +35,22 @@ fn has_content(node: &Node) -> Result<()> {
     Err(FsError::NotSupported("only files and directories have a compression"))
 }
 
+/// The value of [`PROJECT_ATTRIBUTE`].
+pub(super) fn project_text(project: Project, kind: FileType) -> Bytes {
+    let Project { id, hands_down } = project;
+    let is_alone = id != 0 && !hands_down && kind == FileType::Directory;
+    format!("{id}{}", if is_alone { ALONE } else { "" }).into()
+}
+
+/// The project that a value of [`PROJECT_ATTRIBUTE`] means, which every file has.
+pub(super) fn project_of(value: &[u8], mode: XattrMode) -> Result<Project> {
+    if mode == XattrMode::Create {
+        return Err(FsError::Exists);
+    }
+    parse_project(value).ok_or(FsError::Invalid("a project is a number below 2^32"))
+}
+
 impl FileSystem {
-    pub(super) fn project_text(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
-        let Project { id, hands_down } = self.project(caller, NodeId(node.inode))?;
-        let is_alone = id != 0 && !hands_down && node.kind == FileType::Directory;
-        Ok(format!("{id}{}", if is_alone { ALONE } else { "" }).into())
-    }
-
-    pub(super) fn set_project_text(
-        &self,
-        caller: &Caller,
-        node: &Pin<'_>,
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
-        if mode == XattrMode::Create {
-            return Err(FsError::Exists);
-        }
-        let project = parse_project(value).ok_or(FsError::Invalid("a project is a number below 2^32"))?;
-        self.set_project(caller, NodeId(node.inode), project)
-    }
-
     pub(super) fn compression_of(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         has_content(node)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;

@@ -9,12 +9,12 @@
 //! before there were bounds may be over them: what it has can be read, replaced by less, and removed.
 
 use bytes::Bytes;
-use kvfs_store::KeyRange;
+use kvfs_store::{KeyRange, Keyspace, Read};
 
 use crate::acl::AclKind;
 use crate::node::Pin;
 use crate::schema::inode_key;
-use crate::{FileSystem, FsError, Result, XATTR_BYTES_MAX, XATTR_LEN_MAX};
+use crate::{FsError, Result, XATTR_BYTES_MAX, XATTR_LEN_MAX};
 
 /// Names and values of the attributes of an inode, but for its access-control lists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,6 +25,26 @@ pub(crate) struct XattrUsage {
 }
 
 impl XattrUsage {
+    /// The attributes of `node`, of which the caller holds the names exclusively. O(their number) when it is asked for
+    /// the first time.
+    pub(super) fn of(node: &Pin<'_>, read: &dyn Read, keyspace: Keyspace) -> Result<Self> {
+        if let Some(known) = node.state().xattr_usage {
+            return Ok(known);
+        }
+        let mut usage = Self::default();
+        let prefix = inode_key(node.inode);
+        let mut cursor = read.cursor(keyspace, KeyRange::prefix(&prefix))?;
+        cursor.next()?;
+        while let Some((key, value)) = cursor.entry() {
+            let name = &key[prefix.len()..];
+            if AclKind::by_name(name).is_none() {
+                usage.add(name.len(), value.len());
+            }
+            cursor.next()?;
+        }
+        Ok(usage)
+    }
+
     fn add(&mut self, name_len: usize, value_len: usize) {
         self.list_bytes += name_len as u64 + 1;
         self.value_bytes += value_len as u64;
@@ -55,27 +75,5 @@ impl XattrUsage {
             Some((_, bytes, bytes_max)) => Err(FsError::AttributesFull { bytes, bytes_max }),
             None => Ok(()),
         }
-    }
-}
-
-impl FileSystem {
-    /// The attributes of `node`, of which the caller holds the names exclusively. O(their number) when it is asked for
-    /// the first time.
-    pub(super) fn xattr_usage(&self, node: &Pin<'_>) -> Result<XattrUsage> {
-        if let Some(known) = node.state().xattr_usage {
-            return Ok(known);
-        }
-        let mut usage = XattrUsage::default();
-        let prefix = inode_key(node.inode);
-        let mut cursor = self.origin.read().cursor(self.keyspaces.xattr, KeyRange::prefix(&prefix))?;
-        cursor.next()?;
-        while let Some((key, value)) = cursor.entry() {
-            let name = &key[prefix.len()..];
-            if AclKind::by_name(name).is_none() {
-                usage.add(name.len(), value.len());
-            }
-            cursor.next()?;
-        }
-        Ok(usage)
     }
 }
