@@ -285,19 +285,4 @@ impl FileSystem {
         let directory = PinnedDirectory(Arc::clone(&pin));
         Ok((pin, directory))
     }
-
-    /// An inode number that was never used, from the directory's group.
-    pub(crate) fn allocate_inode(&self, directory: &Pin<'_>) -> Result<u64> {
-        let Some(part) = &directory.directory else { return Err(FsError::NotDirectory) };
-        let mut group = part.inode_group.lock();
-        if group.is_empty() {
-            *group = self.shared.superblock.take_group()?;
-            if let Some(view) = self.origin.txn() {
-                view.created.insert(&group);
-            }
-        }
-        let inode = group.start;
-        group.start += 1;
-        Ok(inode)
-    }
 }

@@ -6,15 +6,88 @@ mod cookies;
 pub(crate) use ascent::Ascent;
 pub(crate) use cookies::{CookieTable, Resume};
 
+use kvfs_store::{Keyspace, Read};
 use kvfs_txn::{LockName, Want};
 
-use crate::node::{Node, Pin};
+use crate::namespace::Resolver;
+use crate::node::{Node, NodeTable, Pin};
 use crate::schema::Row;
+use crate::types::ShownPrivileges;
 use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result};
 use cookies::{OFFSET_DOT, OFFSET_DOT_DOT};
 
 /// Takes entries until it is full.
 type Sink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> Fill;
+
+/// Walks over the rows of a directory.
+struct Listing<'v> {
+    resolver: Resolver<'v>,
+    read: &'v dyn Read,
+    meta: Keyspace,
+    nodes: &'v NodeTable,
+    shows: ShownPrivileges,
+}
+
+impl<'v> Listing<'v> {
+    /// `from`: the offset after which the listing goes on, and where that is.
+    fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), plus: bool, sink: Sink<'_>) -> Result<()> {
+        let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
+        let (mut offset, resume) = from;
+        let prefix_len = directory.placement.prefix_len();
+        let epoch = self.nodes.epoch();
+        let mut cursor = self.read.cursor(self.meta, directory.placement.entries_after(&resume.after))?;
+        let mut to_skip = resume.skip;
+        loop {
+            cursor.next()?;
+            let Some((key, bytes)) = cursor.entry() else { return Ok(()) };
+            if to_skip > 0 {
+                to_skip -= 1;
+                continue;
+            }
+            let name = &key[prefix_len..];
+            let row = Row::decode(key, bytes)?;
+            let (inode, kind) = (row.inode(), row.kind());
+            if !plus {
+                offset = directory.cookies.lock().offset_of(name, offset);
+                if sink(&DirEntry { name, inode, kind, offset, entry: None }) == Fill::Full {
+                    return Ok(());
+                }
+                continue;
+            }
+            let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
+            let entry = Some(Entry { node: NodeId(inode), generation: 0, attr });
+            offset = directory.cookies.lock().offset_of(name, offset);
+            if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
+                return Ok(());
+            }
+            pin.count_lookup();
+        }
+    }
+
+    /// The node of a scanned row; read again where the scan may be out of date. `None`: gone meanwhile.
+    fn listed_node(
+        &self,
+        parent: &Pin<'_>,
+        name: &[u8],
+        row: Row<'_>,
+        epoch: u64,
+    ) -> Result<Option<(Pin<'v>, Attr)>> {
+        let inode = row.inode();
+        let pin = match self.resolver.intern_row(parent, name, row, epoch)? {
+            Some(pin) => pin,
+            None => match self.resolver.resolve(parent, name) {
+                Ok(pin) => pin,
+                Err(FsError::NotFound) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let state = pin.state();
+        let is_listed = pin.inode == inode && !state.is_orphan();
+        let attr = self.shows.attr(state.header.attr());
+        drop(state);
+        Ok(is_listed.then_some((pin, attr)))
+    }
+}
 
 impl FileSystem {
     /// Lists a directory from `offset` (0: the start; else a [`DirEntry::offset`]) on, in the order of names
@@ -53,7 +126,14 @@ impl FileSystem {
         // Attributes are locked one by one, when the caller looks at them.
         let plus = plus && !self.origin.locks_reads();
         let mut has_entries = false;
-        let result = self.list_entries(&node, (offset, &resume), plus, &mut |entry| {
+        let listing = Listing {
+            resolver: self.resolver(),
+            read: self.origin.read(),
+            meta: self.keyspaces.meta,
+            nodes: &self.nodes,
+            shows: self.shows,
+        };
+        let result = listing.list_entries(&node, (offset, &resume), plus, &mut |entry| {
             let filled = sink(entry);
             has_entries |= filled != Fill::Full;
             filled
@@ -68,77 +148,14 @@ impl FileSystem {
         self.origin.confirm_read()?;
         if has_entries { Ok(()) } else { result }
     }
+}
 
-    /// `from`: the offset after which the listing goes on, and where that is.
-    fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), plus: bool, sink: Sink<'_>) -> Result<()> {
-        let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
-        let (mut offset, resume) = from;
-        let prefix_len = directory.placement.prefix_len();
-        let epoch = self.nodes.epoch();
-        let mut cursor = self
-            .origin
-            .read()
-            .cursor(self.keyspaces.meta, directory.placement.entries_after(&resume.after))?;
-        let mut to_skip = resume.skip;
-        loop {
-            cursor.next()?;
-            let Some((key, bytes)) = cursor.entry() else { return Ok(()) };
-            if to_skip > 0 {
-                to_skip -= 1;
-                continue;
-            }
-            let name = &key[prefix_len..];
-            let row = Row::decode(key, bytes)?;
-            let (inode, kind) = (row.inode(), row.kind());
-            if !plus {
-                offset = directory.cookies.lock().offset_of(name, offset);
-                if sink(&DirEntry { name, inode, kind, offset, entry: None }) == Fill::Full {
-                    return Ok(());
-                }
-                continue;
-            }
-            let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
-            let entry = Some(Entry { node: NodeId(inode), generation: 0, attr });
-            offset = directory.cookies.lock().offset_of(name, offset);
-            if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
-                return Ok(());
-            }
-            pin.count_lookup();
-        }
-    }
-
-    /// The node of a scanned row; read again where the scan may be out of date. `None`: gone meanwhile.
-    fn listed_node(
-        &self,
-        parent: &Pin<'_>,
-        name: &[u8],
-        row: Row<'_>,
-        epoch: u64,
-    ) -> Result<Option<(Pin<'_>, Attr)>> {
-        let inode = row.inode();
-        let pin = match self.resolver().intern_row(parent, name, row, epoch)? {
-            Some(pin) => pin,
-            None => match self.resolver().resolve(parent, name) {
-                Ok(pin) => pin,
-                Err(FsError::NotFound) => return Ok(None),
-                Err(error) => return Err(error),
-            },
-        };
-        let state = pin.state();
-        let is_listed = pin.inode == inode && !state.is_orphan();
-        let attr = self.shows.attr(state.header.attr());
-        drop(state);
-        Ok(is_listed.then_some((pin, attr)))
-    }
-
-    /// Whether a directory has no entries, by looking.
-    pub(crate) fn is_empty_directory(&self, node: &Node) -> Result<bool> {
-        let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
-        let mut cursor =
-            self.origin.read().cursor(self.keyspaces.meta, directory.placement.entries_after(b""))?;
-        cursor.next()?;
-        Ok(cursor.entry().is_none())
-    }
+/// Whether a directory has no entries, by looking.
+pub(crate) fn is_empty(read: &dyn Read, meta: Keyspace, node: &Node) -> Result<bool> {
+    let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
+    let mut cursor = read.cursor(meta, directory.placement.entries_after(b""))?;
+    cursor.next()?;
+    Ok(cursor.entry().is_none())
 }
 
 /// Lists `.` and `..` where they come after `offset`. Whether to go on.

@@ -6,7 +6,7 @@ use kvfs_store::Batch;
 use super::lookup::answer;
 use super::{attribute_wants, check_name, counters, entry_wants};
 use crate::acl::Inherited;
-use crate::node::{DirectoryPart, Intern, Location, Pin};
+use crate::node::{DirectoryPart, Location, Pin};
 use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
 use crate::{
     Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Project, Result, SYMLINK_LEN_MAX,
@@ -17,11 +17,16 @@ const S_ISGID: u32 = 0o2000;
 const MODE_BITS: u32 = 0o7777;
 
 /// What is to be created.
-struct New<'a> {
+pub(super) struct New<'a> {
     kind: FileType,
     mode: u32,
     rdev: u32,
     target: &'a [u8],
+}
+
+impl New<'static> {
+    /// What an overlay leaves where a name was.
+    pub(super) const WHITEOUT: Self = Self { kind: FileType::CharDevice, mode: 0, rdev: 0, target: b"" };
 }
 
 impl FileSystem {
@@ -102,7 +107,7 @@ impl FileSystem {
         inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
         // An orphan only when there is one: an orphan is reaped when its node is dropped.
-        let node = self.intern_new(header, &|| Location::Own, None);
+        let node = self.resolver().intern_new(header, &|| Location::Own, None);
         let position = gate.apply_counted(caller, batch, None, Some(&header))?;
         node.relocate(Location::Orphan);
         node.state().touched(position);
@@ -154,40 +159,31 @@ impl FileSystem {
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), patch.encode(parent.inode));
         // No other operation can know the inode before the batch is visible, and then it finds this node.
         let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
-        let node = self.intern_new(header, &|| parent.entry(name), part);
+        let node = self.resolver().intern_new(header, &|| parent.entry(name), part);
         let position = gate.apply_counted(caller, batch, None, Some(&header))?;
         node.state().touched(position);
         parent.update(&patch, position);
         Ok((answer(&node), true))
     }
 
-    /// A whiteout that `caller` leaves in `parent`.
-    pub(super) fn new_whiteout(&self, caller: &Caller, parent: &Pin<'_>) -> Result<(Header, Inherited)> {
-        let new = New { kind: FileType::CharDevice, mode: 0, rdev: 0, target: b"" };
-        self.new_header(caller, parent, &new)
-    }
-
-    /// Puts the node of a new inode into the table.
-    fn intern_new(
-        &self,
-        header: Header,
-        location: &dyn Fn() -> Location,
-        directory: Option<Box<DirectoryPart>>,
-    ) -> Pin<'_> {
-        let changed_at = self.origin.position();
-        let intern = Intern { header, location, directory, content: &[], changed_at };
-        match self.nodes.intern(intern, None) {
-            Some(node) => node,
-            None => unreachable!("only rows that were read can be out of date"),
-        }
-    }
-
     /// Attributes of a new inode: ids of the caller, the group of a set-group-id directory, the project that
     /// one hands down; and the lists that it inherits.
-    fn new_header(&self, caller: &Caller, parent: &Pin<'_>, new: &New<'_>) -> Result<(Header, Inherited)> {
+    pub(super) fn new_header(
+        &self,
+        caller: &Caller,
+        parent: &Pin<'_>,
+        new: &New<'_>,
+    ) -> Result<(Header, Inherited)> {
         let now: Timestamp = self.now();
         let inherited = self.acls().inherited(caller, &parent.header(), new.kind, new.mode & MODE_BITS)?;
-        let inode = self.allocate_inode(parent)?;
+        let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
+        let inode = directory.next_inode(|| {
+            let group = self.shared.superblock.take_group()?;
+            if let Some(view) = self.origin.txn() {
+                view.created.insert(&group);
+            }
+            Ok(group)
+        })?;
         let mut header = Header::new(inode, new.kind, now);
         header.mode = inherited.mode;
         header.uid = caller.uid;

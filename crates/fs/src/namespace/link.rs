@@ -5,9 +5,10 @@ use kvfs_txn::{LockName, Want};
 
 use super::lookup::answer;
 use super::{check_name, counters, entry_wants, row_wants};
+use crate::file::Contents;
 use crate::node::{Location, Pin};
 use crate::quota::expect_same_project;
-use crate::schema::{Placement, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
+use crate::schema::{Keyspaces, Placement, RowFlags, RowPatch, encode_inode_link, encode_row, inode_key};
 use crate::view::Names;
 use crate::{Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Result, Timestamp};
 
@@ -54,7 +55,8 @@ impl FileSystem {
         }
         let now = self.now();
         let mut batch = Batch::new();
-        let linked = self.stage_link(&mut batch, &mut guard, &node, &new_key, now)?;
+        let linked =
+            stage_link(&self.contents(), &self.keyspaces, &mut batch, &mut guard, &node, &new_key, now)?;
         let counted = counters(now, 1, 0);
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), counted.encode(parent.inode));
         let position = self.origin.apply(batch)?;
@@ -62,48 +64,50 @@ impl FileSystem {
         parent.update(&counted, position);
         Ok(answer(&node))
     }
+}
 
-    fn stage_link(
-        &self,
-        batch: &mut Batch,
-        guard: &mut Names<'_>,
-        node: &Pin<'_>,
-        new_key: &[u8],
-        now: Timestamp,
-    ) -> Result<Linked> {
-        let meta = self.keyspaces.meta;
-        let (_, old_key) = node.row_address(&self.keyspaces);
-        let mut header = node.header();
-        let mut patch = RowPatch { nlink_add: Some(1), ..RowPatch::changed(now) };
-        let is_own = matches!(node.state().location, Location::Own);
-        if is_own {
-            batch.merge(meta, old_key, patch.encode(node.inode));
-            batch.put(meta, new_key.to_vec(), encode_inode_link(node.inode, node.kind));
-            return Ok(Linked::Counted(patch));
-        }
-        let Some((parent, name)) = node.link() else {
-            if !header.flags.has(RowFlags::LINKABLE) {
-                return Err(FsError::NotFound);
-            }
-            patch = patch.with_flags(RowFlags::default(), RowFlags::LINKABLE);
-            patch.apply(&mut header);
-            let content = self.contents().inline_content(node)?;
-            batch.delete(self.keyspaces.orphans, inode_key(node.inode));
-            batch.put(meta, new_key.to_vec(), encode_row(&header, &content));
-            return Ok(Linked::Named(patch));
-        };
-        // The dentry row changes from the row itself to a link.
-        guard.try_extend(&[
-            Want::exclusive(LockName::Entry { directory: parent.inode, name: &name }),
-            Want::shared(LockName::Placement { directory: parent.inode }),
-        ])?;
-        let content = self.contents().inline_content(node)?;
-        patch.apply(&mut header);
-        batch.put(meta, old_key, encode_inode_link(node.inode, node.kind));
-        batch.put(meta, Placement::own_subtree(node.inode).own_key(), encode_row(&header, &content));
+/// Adds the name to the batch.
+fn stage_link(
+    contents: &Contents<'_>,
+    keyspaces: &Keyspaces,
+    batch: &mut Batch,
+    guard: &mut Names<'_>,
+    node: &Pin<'_>,
+    new_key: &[u8],
+    now: Timestamp,
+) -> Result<Linked> {
+    let meta = keyspaces.meta;
+    let (_, old_key) = node.row_address(keyspaces);
+    let mut header = node.header();
+    let mut patch = RowPatch { nlink_add: Some(1), ..RowPatch::changed(now) };
+    let is_own = matches!(node.state().location, Location::Own);
+    if is_own {
+        batch.merge(meta, old_key, patch.encode(node.inode));
         batch.put(meta, new_key.to_vec(), encode_inode_link(node.inode, node.kind));
-        Ok(Linked::Moved(patch))
+        return Ok(Linked::Counted(patch));
     }
+    let Some((parent, name)) = node.link() else {
+        if !header.flags.has(RowFlags::LINKABLE) {
+            return Err(FsError::NotFound);
+        }
+        patch = patch.with_flags(RowFlags::default(), RowFlags::LINKABLE);
+        patch.apply(&mut header);
+        let content = contents.inline_content(node)?;
+        batch.delete(keyspaces.orphans, inode_key(node.inode));
+        batch.put(meta, new_key.to_vec(), encode_row(&header, &content));
+        return Ok(Linked::Named(patch));
+    };
+    // The dentry row changes from the row itself to a link.
+    guard.try_extend(&[
+        Want::exclusive(LockName::Entry { directory: parent.inode, name: &name }),
+        Want::shared(LockName::Placement { directory: parent.inode }),
+    ])?;
+    let content = contents.inline_content(node)?;
+    patch.apply(&mut header);
+    batch.put(meta, old_key, encode_inode_link(node.inode, node.kind));
+    batch.put(meta, Placement::own_subtree(node.inode).own_key(), encode_row(&header, &content));
+    batch.put(meta, new_key.to_vec(), encode_inode_link(node.inode, node.kind));
+    Ok(Linked::Moved(patch))
 }
 
 fn finish_link(node: &Pin<'_>, parent: &Pin<'_>, name: &[u8], linked: &Linked, position: Position) {

@@ -14,6 +14,7 @@ use kvfs_txn::{Fields, LockName, Want};
 
 pub(crate) use lookup::attribute_wants;
 pub(crate) use remove::removal_wants;
+pub(crate) use resolve::Resolver;
 
 use crate::schema::{NumberPatch, RowPatch};
 use crate::{FsError, NAME_LEN_MAX, Result, Timestamp};

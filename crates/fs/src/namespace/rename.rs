@@ -7,13 +7,14 @@
 use kvfs_store::{Batch, Position};
 use kvfs_txn::{Fields, LockName, Want};
 
-use super::remove::{finish_removal, removal_wants};
-use super::{check_name, counters, entry_wants, row_wants};
-use crate::dir::Ascent;
+use super::create::New;
+use super::remove::removal_wants;
+use super::{Resolver, check_name, counters, entry_wants, row_wants};
+use crate::file::Contents;
 use crate::node::{DirectoryPart, Node, Pin};
 use crate::quota::{Gate, expect_same_project};
-use crate::schema::{Header, ROOT_INODE, Row, RowPatch, encode_row};
-use crate::view::Names;
+use crate::schema::{Header, Keyspaces, Row, RowPatch, encode_row};
+use crate::view::{Names, Origin};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp};
 
 /// A name, the directory that it is in, and what is there.
@@ -48,6 +49,14 @@ enum Moved {
     Patched(RowPatch),
 }
 
+/// Finds what has a name in a view, and moves it.
+struct Mover<'v> {
+    origin: &'v Origin,
+    keyspaces: Keyspaces,
+    resolver: Resolver<'v>,
+    contents: Contents<'v>,
+}
+
 impl FileSystem {
     /// Renames or swaps, or leaves a whiteout. One batch; a tree's size does not matter. O(depth) for a directory that gets
     /// another parent.
@@ -78,11 +87,12 @@ impl FileSystem {
         if source_pin.is_orphan() || target_pin.is_orphan() {
             return Err(FsError::NotFound);
         }
-        let (moving, replaced) = self.find_both(&source, &target, mode)?;
+        let mover = Mover::new(self);
+        let (moving, replaced) = mover.find_both(&source, &target, mode)?;
         if replaced.as_ref().is_some_and(|replaced| replaced.node.inode == moving.node.inode) {
             return Ok(());
         }
-        self.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
+        mover.latch_both(&mut guard, &source, &target, &moving, replaced.as_ref(), mode)?;
         if parent != new_parent && !self.origin.restores() {
             expect_same_project(&target_pin.header(), &moving.node.header())?;
             if let (RenameMode::Exchange, Some(other)) = (mode, &replaced) {
@@ -90,7 +100,9 @@ impl FileSystem {
             }
         }
         match (mode, replaced) {
-            (RenameMode::Exchange, Some(other)) => self.exchange(&source, &target, &moving, &other),
+            (RenameMode::Exchange, Some(other)) => {
+                mover.exchange(self.now(), &source, &target, &moving, &other)
+            }
             (_, replaced) => {
                 let whiteout = mode.leaves_whiteout().then_some(caller);
                 self.move_over(&gate, &source, &target, &moving, replaced.as_ref(), whiteout)
@@ -98,15 +110,72 @@ impl FileSystem {
         }
     }
 
+    fn move_over(
+        &self,
+        gate: &Gate<'_>,
+        source: &Side<'_, '_>,
+        target: &Side<'_, '_>,
+        moving: &Found<'_>,
+        replaced: Option<&Found<'_>>,
+        whiteout: Option<&Caller>,
+    ) -> Result<()> {
+        let now = self.now();
+        let mut batch = Batch::new();
+        let removal = match replaced {
+            Some(other) => Some(self.orphans().stage_removal(gate, &mut batch, &other.node, now)?),
+            None => None,
+        };
+        let old_key = source.directory.placement.key(source.name);
+        let whiteout = if let Some(caller) = whiteout {
+            let (mut header, inherited) = self.new_header(caller, source.parent, &New::WHITEOUT)?;
+            inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
+            batch.put(self.keyspaces.meta, old_key, encode_row(&header, b""));
+            Some((caller, header))
+        } else {
+            batch.delete(self.keyspaces.meta, old_key);
+            None
+        };
+        let mover = Mover::new(self);
+        let moved = mover.stage_move(&mut batch, moving, target, now)?;
+        let subdirectories = i32::from(moving.is_directory());
+        let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
+        let entries = i64::from(replaced.is_none());
+        let entries_left = if whiteout.is_some() { 0 } else { -1 };
+        let changes = if source.parent.inode == target.parent.inode {
+            vec![(source, counters(now, entries + entries_left, -subdirectories_replaced))]
+        } else {
+            vec![
+                (source, counters(now, entries_left, -subdirectories)),
+                (target, counters(now, entries, subdirectories - subdirectories_replaced)),
+            ]
+        };
+        let position = mover.apply_with_counters(batch, &changes, |batch| match &whiteout {
+            Some((caller, header)) => gate.apply_counted(caller, batch, None, Some(header)),
+            None => self.origin.apply(batch),
+        })?;
+        if let (Some(other), Some(removal)) = (replaced, removal) {
+            removal.tell(&other.node, position);
+        }
+        finish_move(moving, moved, target, position);
+        Ok(())
+    }
+}
+
+impl<'v> Mover<'v> {
+    fn new(fs: &'v FileSystem) -> Self {
+        let (origin, keyspaces) = (&fs.origin, fs.keyspaces);
+        Self { origin, keyspaces, resolver: fs.resolver(), contents: fs.contents() }
+    }
+
     fn find_both(
         &self,
         source: &Side<'_, '_>,
         target: &Side<'_, '_>,
         mode: RenameMode,
-    ) -> Result<(Found<'_>, Option<Found<'_>>)> {
-        let (node, row) = self.resolver().resolve_row(source.parent, source.name)?;
+    ) -> Result<(Found<'v>, Option<Found<'v>>)> {
+        let (node, row) = self.resolver.resolve_row(source.parent, source.name)?;
         let moving = Found { node, row };
-        let replaced = match self.resolver().resolve_row(target.parent, target.name) {
+        let replaced = match self.resolver.resolve_row(target.parent, target.name) {
             Ok((node, row)) => Some(Found { node, row }),
             Err(FsError::NotFound) => None,
             Err(error) => return Err(error),
@@ -126,63 +195,73 @@ impl FileSystem {
         }
     }
 
-    fn move_over(
+    /// Takes the names that finding both sides led to, and checks that the tree stays one.
+    fn latch_both(
         &self,
-        gate: &Gate<'_>,
+        names: &mut Names<'_>,
         source: &Side<'_, '_>,
         target: &Side<'_, '_>,
         moving: &Found<'_>,
         replaced: Option<&Found<'_>>,
-        whiteout: Option<&Caller>,
+        mode: RenameMode,
     ) -> Result<()> {
-        let now = self.now();
-        let mut batch = Batch::new();
-        let removal = match replaced {
-            Some(other) => Some(self.stage_removal(gate, &mut batch, &other.node, now)?),
-            None => None,
-        };
-        let old_key = source.directory.placement.key(source.name);
-        let whiteout = if let Some(caller) = whiteout {
-            let (mut header, inherited) = self.new_whiteout(caller, source.parent)?;
-            inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
-            batch.put(self.keyspaces.meta, old_key, encode_row(&header, b""));
-            Some((caller, header))
-        } else {
-            batch.delete(self.keyspaces.meta, old_key);
-            None
-        };
-        let moved = self.stage_move(&mut batch, moving, target, now)?;
-        let subdirectories = i32::from(moving.is_directory());
-        let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
-        let entries = i64::from(replaced.is_none());
-        let entries_left = if whiteout.is_some() { 0 } else { -1 };
-        let changes = if source.parent.inode == target.parent.inode {
-            vec![(source, counters(now, entries + entries_left, -subdirectories_replaced))]
-        } else {
-            vec![
-                (source, counters(now, entries_left, -subdirectories)),
-                (target, counters(now, entries, subdirectories - subdirectories_replaced)),
-            ]
-        };
-        let position = self.apply_with_counters(batch, &changes, |batch| match &whiteout {
-            Some((caller, header)) => gate.apply_counted(caller, batch, None, Some(header)),
-            None => self.origin.apply(batch),
-        })?;
-        if let (Some(other), Some(removal)) = (replaced, removal) {
-            finish_removal(&other.node, removal, position);
+        let mut wants = move_wants(moving);
+        if let Some(other) = replaced {
+            wants.extend(if mode == RenameMode::Exchange {
+                move_wants(other)
+            } else {
+                removal_wants(&other.node)
+            });
         }
-        finish_move(moving, moved, target, position);
-        Ok(())
+        names.try_extend(&wants)?;
+        if source.parent.inode == target.parent.inode {
+            return Ok(());
+        }
+        if moving.is_directory() {
+            self.latch_ancestry(names, &moving.node, target.parent)?;
+        }
+        match replaced {
+            Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
+                self.latch_ancestry(names, &other.node, source.parent)
+            }
+            _ => Ok(()),
+        }
     }
 
+    /// Pins down that `moved` is no ancestor of `target`.
+    fn latch_ancestry(&self, names: &mut Names<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
+        names.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
+        let mut latched: Vec<u64> = Vec::new();
+        loop {
+            let ancestors = self.resolver.ancestors(target)?;
+            if ancestors.contains(&moved.inode) {
+                return Err(FsError::Invalid("a directory can't be moved into itself"));
+            }
+            // Reading the path and holding it are two steps: hold, then read again until it is the same.
+            let missing: Vec<Want<'_>> = ancestors
+                .iter()
+                .filter(|ancestor| !latched.contains(ancestor))
+                .map(|&directory| Want::shared(LockName::Identity { directory }))
+                .collect();
+            if missing.is_empty() {
+                let Some(view) = self.origin.txn() else { return Ok(()) };
+                // A transaction reads its snapshot; the tree must stay one in the newest state.
+                return view.expect_unmoved(self.keyspaces.meta, &latched);
+            }
+            names.try_extend(&missing)?;
+            latched.extend(ancestors);
+        }
+    }
+
+    /// Swaps what is under two names.
     fn exchange(
         &self,
+        now: Timestamp,
         source: &Side<'_, '_>,
         target: &Side<'_, '_>,
         moving: &Found<'_>,
         other: &Found<'_>,
     ) -> Result<()> {
-        let now = self.now();
         let mut batch = Batch::new();
         let moved = self.stage_move(&mut batch, moving, target, now)?;
         let moved_back = self.stage_move(&mut batch, other, source, now)?;
@@ -230,7 +309,7 @@ impl FileSystem {
         if moving.holds_attributes() {
             let mut header = moving.node.header();
             patch.apply(&mut header);
-            batch.put(meta, new_key, encode_row(&header, &self.contents().inline_content(&moving.node)?));
+            batch.put(meta, new_key, encode_row(&header, &self.contents.inline_content(&moving.node)?));
             return Ok(Moved::Row(header));
         }
         batch.put(meta, new_key, moving.row.clone());
@@ -240,85 +319,6 @@ impl FileSystem {
         let (keyspace, own_key) = moving.node.row_address(&self.keyspaces);
         batch.merge(keyspace, own_key, patch.encode(moving.node.inode));
         Ok(Moved::Patched(patch))
-    }
-}
-
-impl FileSystem {
-    /// The directory and its ancestors, up to the root.
-    fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
-        let (mut path, mut header) = (vec![directory.inode], directory.header());
-        if directory.is_orphan() {
-            return Err(FsError::NotFound);
-        }
-        let mut ascent = Ascent::default();
-        while header.inode != ROOT_INODE {
-            ascent.step(header.inode)?;
-            let above = self.resolver().by_own_row(header.parent)?;
-            if above.is_orphan() {
-                return Err(FsError::NotFound);
-            }
-            path.push(above.inode);
-            header = above.header();
-        }
-        Ok(path)
-    }
-
-    /// Takes the names that finding both sides led to, and checks that the tree stays one.
-    fn latch_both(
-        &self,
-        names: &mut Names<'_>,
-        source: &Side<'_, '_>,
-        target: &Side<'_, '_>,
-        moving: &Found<'_>,
-        replaced: Option<&Found<'_>>,
-        mode: RenameMode,
-    ) -> Result<()> {
-        let mut wants = move_wants(moving);
-        if let Some(other) = replaced {
-            wants.extend(if mode == RenameMode::Exchange {
-                move_wants(other)
-            } else {
-                removal_wants(&other.node)
-            });
-        }
-        names.try_extend(&wants)?;
-        if source.parent.inode == target.parent.inode {
-            return Ok(());
-        }
-        if moving.is_directory() {
-            self.latch_ancestry(names, &moving.node, target.parent)?;
-        }
-        match replaced {
-            Some(other) if mode == RenameMode::Exchange && other.is_directory() => {
-                self.latch_ancestry(names, &other.node, source.parent)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Pins down that `moved` is no ancestor of `target`.
-    fn latch_ancestry(&self, names: &mut Names<'_>, moved: &Node, target: &Pin<'_>) -> Result<()> {
-        names.try_extend(&[Want::exclusive(LockName::Identity { directory: moved.inode })])?;
-        let mut latched: Vec<u64> = Vec::new();
-        loop {
-            let ancestors = self.ancestors(target)?;
-            if ancestors.contains(&moved.inode) {
-                return Err(FsError::Invalid("a directory can't be moved into itself"));
-            }
-            // Reading the path and holding it are two steps: hold, then read again until it is the same.
-            let missing: Vec<Want<'_>> = ancestors
-                .iter()
-                .filter(|ancestor| !latched.contains(ancestor))
-                .map(|&directory| Want::shared(LockName::Identity { directory }))
-                .collect();
-            if missing.is_empty() {
-                let Some(view) = self.origin.txn() else { return Ok(()) };
-                // A transaction reads its snapshot; the tree must stay one in the newest state.
-                return view.expect_unmoved(self.keyspaces.meta, &latched);
-            }
-            names.try_extend(&missing)?;
-            latched.extend(ancestors);
-        }
     }
 }
 

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use kvfs_store::Read;
 
+use crate::dir::Ascent;
 use crate::node::{DirectoryPart, Intern, Location, NodeTable, Pin};
-use crate::schema::{Keyspaces, Placement, Row};
+use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row};
 use crate::view::Origin;
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -56,6 +57,25 @@ impl<'v> Resolver<'v> {
                 return Ok(pin);
             }
         }
+    }
+
+    /// The directory and its ancestors, up to the root.
+    pub(super) fn ancestors(&self, directory: &Pin<'_>) -> Result<Vec<u64>> {
+        let (mut path, mut header) = (vec![directory.inode], directory.header());
+        if directory.is_orphan() {
+            return Err(FsError::NotFound);
+        }
+        let mut ascent = Ascent::default();
+        while header.inode != ROOT_INODE {
+            ascent.step(header.inode)?;
+            let above = self.by_own_row(header.parent)?;
+            if above.is_orphan() {
+                return Err(FsError::NotFound);
+            }
+            path.push(above.inode);
+            header = above.header();
+        }
+        Ok(path)
     }
 
     /// The node under `name`.
@@ -183,5 +203,20 @@ impl<'v> Resolver<'v> {
             format!("entry {} of directory inode {}", name.escape_ascii(), parent.inode),
             format!("it refers to inode {inode}, which has no row"),
         ))
+    }
+
+    /// Puts the node of a new inode into the table.
+    pub(super) fn intern_new(
+        &self,
+        header: Header,
+        location: &dyn Fn() -> Location,
+        directory: Option<Box<DirectoryPart>>,
+    ) -> Pin<'v> {
+        let changed_at = self.origin.position();
+        let intern = Intern { header, location, directory, content: &[], changed_at };
+        match self.nodes.intern(intern, None) {
+            Some(node) => node,
+            None => unreachable!("only rows that were read can be out of date"),
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::NodeTable;
 use crate::dir::CookieTable;
 use crate::schema::{Header, Keyspaces, Placement, RowPatch, inode_key};
 use crate::xattr::XattrUsage;
-use crate::{Attr, FileType};
+use crate::{Attr, FileType, Result};
 
 /// Where an inode's name and row are.
 pub(crate) enum Location {
@@ -155,7 +155,7 @@ pub(crate) struct DirectoryPart {
     /// Where the rows of the entries are.
     pub(crate) placement: Placement,
     /// Inode numbers set aside for files of this directory, so that files created together lie together.
-    pub(crate) inode_group: Mutex<Range<u64>>,
+    inode_group: Mutex<Range<u64>>,
     /// Offsets given out by listings.
     pub(crate) cookies: Mutex<CookieTable>,
 }
@@ -163,6 +163,17 @@ pub(crate) struct DirectoryPart {
 impl DirectoryPart {
     pub(crate) fn new(placement: Placement) -> Self {
         Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() }
+    }
+
+    /// An inode number that was never used, for what is made in the directory. `take_group` gives more of them.
+    pub(crate) fn next_inode(&self, take_group: impl FnOnce() -> Result<Range<u64>>) -> Result<u64> {
+        let mut group = self.inode_group.lock();
+        if group.is_empty() {
+            *group = take_group()?;
+        }
+        let inode = group.start;
+        group.start += 1;
+        Ok(inode)
     }
 
     /// Memory that is held (bytes).

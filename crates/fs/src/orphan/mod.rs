@@ -10,6 +10,8 @@
 //! Thread safety: as [`FileSystem`]. Invariant: no change of a row is staged for a node without one: an operation that
 //! stages it must hold latches on the inode's attributes and have called [`Orphans::give_row`] under them.
 
+mod removal;
+
 use kvfs_store::{Batch, KeyRange};
 
 use crate::file::Contents;
@@ -100,7 +102,7 @@ impl Orphans<'_> {
     /// Whether an inode that loses its last name has to have a row among the orphans: so that a crash leaves nothing
     /// behind, what it takes is counted until its end, a commit can tell the main line's node of it, or because
     /// memory is short.
-    pub(crate) fn needs_row(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
+    fn needs_row(&self, gate: &Gate<'_>, header: &Header, content: &[u8]) -> bool {
         let is_in_memory = content.is_empty() || self.nodes.has_room(content.len());
         !self.origin.is_main() || gate.is_on() || header.has_more_than_its_row() || !is_in_memory
     }
