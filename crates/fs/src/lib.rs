@@ -77,9 +77,9 @@ pub use types::{
     XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled,
 };
 pub use view::{
-    Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, CommitPlan, Committed, DiffKind, DiffStream,
-    Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection, TakenBack,
-    owner_of_note,
+    Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
+    DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection,
+    TakenBack, owner_of_note,
 };
 pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 

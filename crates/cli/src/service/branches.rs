@@ -36,7 +36,7 @@ impl Service {
                 if let (true, Ok(transactions)) = (flush, self.transactions()) {
                     transactions.flush_main_line()?;
                 }
-                let made = store.fs.create_branch(&name, caller.uid);
+                let made = store.fs.branches().create(&name, caller.uid);
                 let made = made.map_err(|error| match error {
                     FsError::Exists => {
                         CliError::new(Code::Failed, format!("branch \"{name}\" exists already"))
@@ -85,7 +85,7 @@ impl Service {
             BranchRequest::Delete { name } => {
                 own(store, caller, &name)?;
                 self.branches().map_or(Ok(()), |branches| branches.unmount(&name))?;
-                store.fs.delete_branch(&name).map_err(|error| explain(&name, error))?;
+                store.fs.branches().delete(&name).map_err(|error| explain(&name, error))?;
                 tracing::info!(name, "branch deleted");
                 Ok(Response::Done)
             }
@@ -102,7 +102,7 @@ impl Service {
             bytes: info.bytes,
             name: info.name,
         };
-        let all = store.fs.branches().into_iter().filter(|info| caller.may_act_for(info.uid));
+        let all = store.fs.branches().all().into_iter().filter(|info| caller.may_act_for(info.uid));
         Response::Branches { now: SystemClock::new().wall(), lines: all.map(line).collect() }
     }
 
@@ -144,7 +144,7 @@ impl Service {
 
 /// The branch, if `caller` may use it.
 fn own(store: &OpenStore, caller: &Caller, name: &str) -> Result<BranchInfo> {
-    let info = store.fs.branch(name).map_err(|error| explain(name, error))?;
+    let info = store.fs.branches().get(name).map_err(|error| explain(name, error))?;
     if caller.may_act_for(info.uid) {
         return Ok(info);
     }

@@ -71,7 +71,7 @@ impl Service {
                 return Err(are_open(&open, "--abort-open"));
             }
         }
-        let branches: Vec<String> = store.fs.branches().into_iter().map(|branch| branch.name).collect();
+        let branches: Vec<String> = store.fs.branches().all().into_iter().map(|branch| branch.name).collect();
         if branches.is_empty() {
             return Ok(());
         }

@@ -220,6 +220,11 @@ impl Quotas {
         }
     }
 
+    /// Keeps quotas from being turned on or off while it is held.
+    pub(crate) fn hold(&self) -> impl Sized + '_ {
+        self.counted.read()
+    }
+
     /// Whether quotas are on.
     pub fn are_on(&self) -> bool {
         self.counted.read().is_some()

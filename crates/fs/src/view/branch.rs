@@ -16,15 +16,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::types::ShownPrivileges;
-use kvfs_store::{CheckpointInfo, Isolation, Txn, TxnId, TxnOptions, check_snapshot_name};
+use kvfs_store::{CheckpointInfo, Isolation, Store, Txn, TxnId, TxnOptions, check_snapshot_name};
 use kvfs_txn::LockOwner;
 use parking_lot::Mutex;
 
 use super::phase::CommitPhase;
 use super::txn::{TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin};
-use crate::quota::Pending;
+use crate::quota::{Pending, Quotas};
 use crate::schema::BranchRecord;
+use crate::superblock::LiveSuperblock;
 use crate::{FileSystem, FsError, INODE_MAX, Result};
 
 /// Branches of a store. Each pins its snapshot, and is looked at when the store is opened.
@@ -54,29 +55,41 @@ pub(super) struct Opened {
     pub(super) branch: Option<BranchRecord>,
 }
 
-impl FileSystem {
+/// The branches of a store. All views have the same; what makes one of a view is about the view that was asked for it.
+pub struct Branches<'v> {
+    origin: &'v Origin,
+    store: &'v dyn Store,
+    superblock: &'v LiveSuperblock,
+    quotas: &'v Quotas,
+    naming: &'v Mutex<()>,
+    is_read_only: bool,
+}
+
+impl Branches<'_> {
     /// Makes a branch of the main line as it is now, for `uid`. Durable when this returns.
     ///
     /// # Errors
     /// `Exists`; `TooMany`; `Invalid` for a name that is no single component of a path; `NotSupported` by an engine without
     /// checkpoints, and inside of transactions; `ReadOnly`; store errors.
-    pub fn create_branch(self: &Arc<Self>, name: &str, uid: u32) -> Result<BranchInfo> {
+    pub fn create(&self, name: &str, uid: u32) -> Result<BranchInfo> {
         self.origin.expect_main()?;
-        self.check_writable()?;
+        if self.is_read_only {
+            return Err(FsError::ReadOnly);
+        }
         check_snapshot_name(name)
             .map_err(|_| FsError::Invalid("the name of a branch is one component of a path"))?;
-        let _turn = self.shared.naming_branches.lock();
-        self.check_new_branch(name)?;
-        let _gate = self.gate();
+        let _turn = self.naming.lock();
+        self.check_new(name)?;
+        let _gate = self.quotas.hold();
         let txn = self.store.begin(TxnOptions { isolation: Isolation::Snapshot })?;
-        self.name_branch(&*txn, name, uid)?;
+        self.put_name(&*txn, name, uid)?;
         drop(txn);
-        self.branch(name)
+        self.get(name)
     }
 
     /// Whether there may be one more branch, with this name.
-    fn check_new_branch(&self, name: &str) -> Result<()> {
-        let branches = self.branches();
+    fn check_new(&self, name: &str) -> Result<()> {
+        let branches = self.all();
         if branches.iter().any(|branch| branch.name == name) {
             return Err(FsError::Exists);
         }
@@ -89,15 +102,15 @@ impl FileSystem {
 
     /// Makes the first checkpoint of a branch. Its snapshot has been taken: numbers that are reserved later are
     /// not in it.
-    fn name_branch(&self, txn: &dyn Txn, name: &str, uid: u32) -> Result<BranchRecord> {
-        let inode_from = self.shared.superblock.inode_next();
+    fn put_name(&self, txn: &dyn Txn, name: &str, uid: u32) -> Result<BranchRecord> {
+        let inode_from = self.superblock.inode_next();
         let record = BranchRecord { name: name.to_owned(), uid, inode_from };
         txn.checkpoint(&record.encode())?;
         Ok(record)
     }
 
     /// The branches, oldest first.
-    pub fn branches(&self) -> Vec<BranchInfo> {
+    pub fn all(&self) -> Vec<BranchInfo> {
         let all = self.store.checkpointed().into_iter();
         all.filter_map(|info| BranchRecord::decode(&info.owner).map(|record| branch_info(&info, record)))
             .collect()
@@ -107,8 +120,65 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn branch(&self, name: &str) -> Result<BranchInfo> {
-        self.branches().into_iter().find(|branch| branch.name == name).ok_or(FsError::NotFound)
+    pub fn get(&self, name: &str) -> Result<BranchInfo> {
+        self.all().into_iter().find(|branch| branch.name == name).ok_or(FsError::NotFound)
+    }
+
+    /// Makes what was done so far in this view of a branch survive; each operation wholly or not at all. O(what
+    /// was written since the last one).
+    ///
+    /// # Errors
+    /// Not a branch; `Stale`; `NoSpace` and other store errors: the former checkpoint stays.
+    pub fn checkpoint(&self) -> Result<()> {
+        let view = self.origin.txn().ok_or(FsError::Invalid("only branches are checkpointed"))?;
+        let record = view.branch.get().ok_or(FsError::Invalid("only branches are checkpointed"))?;
+        view.check_alive()?;
+        Ok(view.txn.checkpoint(&record.encode())?)
+    }
+
+    /// Makes this open transaction a branch with this name: it can be gone on with after a restart. Its locks go
+    /// with the view, which the caller drops; what others do from then on is looked at when it is merged.
+    ///
+    /// # Errors
+    /// `NotSupported` for a serializable transaction, which could not know that its reads still hold; `Canceled`;
+    /// `Exists`; as [`Self::create`].
+    pub fn keep(&self, name: &str, uid: u32) -> Result<BranchInfo> {
+        let view = self.origin.txn().ok_or(FsError::Invalid("only transactions become branches"))?;
+        view.check_alive()?;
+        if view.txn.isolation() != Isolation::Snapshot {
+            return Err(FsError::NotSupported("branches of serializable transactions"));
+        }
+        let _turn = self.naming.lock();
+        self.check_new(name)?;
+        // Numbers that it was given before may be below the next one that is reserved: then they count as not
+        // its own, which costs locks at the merge and nothing else.
+        let record = self.put_name(&*view.txn, name, uid)?;
+        let _ = view.branch.set(record);
+        self.get(name)
+    }
+
+    /// Drops the branch and frees its space. No view of it may be open.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_branch`].
+    pub fn delete(&self, name: &str) -> Result<()> {
+        let branch = self.get(name)?;
+        self.store.resume(branch.id)?.abort();
+        Ok(())
+    }
+}
+
+impl FileSystem {
+    /// The branches of the store.
+    pub fn branches(&self) -> Branches<'_> {
+        Branches {
+            origin: &self.origin,
+            store: &*self.store,
+            superblock: &self.shared.superblock,
+            quotas: &self.shared.quotas,
+            naming: &self.shared.naming_branches,
+            is_read_only: self.options.read_only,
+        }
     }
 
     /// Opens the branch as its last checkpoint holds it. Its operations take no locks.
@@ -121,49 +191,6 @@ impl FileSystem {
         Ok(view)
     }
 
-    /// Makes what was done so far in this view of a branch survive; each operation wholly or not at all. O(what
-    /// was written since the last one).
-    ///
-    /// # Errors
-    /// Not a branch; `Stale`; `NoSpace` and other store errors: the former checkpoint stays.
-    pub fn checkpoint_branch(&self) -> Result<()> {
-        let view = self.origin.txn().ok_or(FsError::Invalid("only branches are checkpointed"))?;
-        let record = view.branch.get().ok_or(FsError::Invalid("only branches are checkpointed"))?;
-        view.check_alive()?;
-        Ok(view.txn.checkpoint(&record.encode())?)
-    }
-
-    /// Makes this open transaction a branch with this name: it can be gone on with after a restart. Its locks go
-    /// with the view, which the caller drops; what others do from then on is looked at when it is merged.
-    ///
-    /// # Errors
-    /// `NotSupported` for a serializable transaction, which could not know that its reads still hold; `Canceled`;
-    /// `Exists`; as [`FileSystem::create_branch`].
-    pub fn keep_as_branch(&self, name: &str, uid: u32) -> Result<BranchInfo> {
-        let view = self.origin.txn().ok_or(FsError::Invalid("only transactions become branches"))?;
-        view.check_alive()?;
-        if view.txn.isolation() != Isolation::Snapshot {
-            return Err(FsError::NotSupported("branches of serializable transactions"));
-        }
-        let _turn = self.shared.naming_branches.lock();
-        self.check_new_branch(name)?;
-        // Numbers that it was given before may be below the next one that is reserved: then they count as not
-        // its own, which costs locks at the merge and nothing else.
-        let record = self.name_branch(&*view.txn, name, uid)?;
-        let _ = view.branch.set(record);
-        self.branch(name)
-    }
-
-    /// Drops the branch and frees its space. No view of it may be open.
-    ///
-    /// # Errors
-    /// As [`FileSystem::open_branch`].
-    pub fn delete_branch(&self, name: &str) -> Result<()> {
-        let branch = self.branch(name)?;
-        self.store.resume(branch.id)?.abort();
-        Ok(())
-    }
-
     /// A view of the branch; `locks` may give it locks.
     pub(super) fn resume_branch(
         self: &Arc<Self>,
@@ -172,7 +199,7 @@ impl FileSystem {
     ) -> Result<Arc<Self>> {
         self.origin.expect_main()?;
         self.check_writable()?;
-        let branch = self.branch(name)?;
+        let branch = self.branches().get(name)?;
         let txn = self.store.resume(branch.id)?;
         let owner = self.store.checkpointed().into_iter().find(|info| info.id == branch.id);
         let record = owner.and_then(|info| BranchRecord::decode(&info.owner)).ok_or(FsError::NotFound)?;

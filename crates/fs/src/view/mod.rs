@@ -46,7 +46,7 @@ mod verify;
 mod writer;
 
 pub(crate) use authors::Authors;
-pub use branch::{BRANCHES_MAX, BranchInfo};
+pub use branch::{BRANCHES_MAX, BranchInfo, Branches};
 pub use commit::{CommitPlan, Committed, Invalidations};
 pub(crate) use compare::Sides;
 use created::Created;

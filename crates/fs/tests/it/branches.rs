@@ -14,7 +14,7 @@ use crate::views::{begin, commit};
 const ROOT: NodeId = NodeId::ROOT;
 
 fn branch(main: &Setup, name: &str) -> Setup {
-    main.fs.create_branch(name, 1000).unwrap();
+    main.fs.branches().create(name, 1000).unwrap();
     open(main, name)
 }
 
@@ -28,7 +28,7 @@ fn merge(main: &Setup, name: &str) -> Result<()> {
 
 /// Leaves the branch as it is and merges it.
 fn finish(main: &Setup, view: Setup, name: &str) -> Result<()> {
-    view.checkpoint_branch().unwrap();
+    view.branches().checkpoint().unwrap();
     drop(view);
     merge(main, name)
 }
@@ -149,7 +149,7 @@ fn a_branch_is_worked_in_beside_the_main_line_and_merged() {
     act_all(&view, "write d/f new; mkdir d/sub; touch d/sub/x; setxattr d/f user.a; mv d/f d/g");
     act_all(&main, "touch d/other; mkdir elsewhere; chmod d 700");
     assert!(at(&main, "d/g").is_err() && at(&view, "d/other").is_err(), "each sees its own");
-    let info = main.branch("try").unwrap();
+    let info = main.branches().get("try").unwrap();
     assert_eq!((&info.name[..], info.uid, info.is_open), ("try", 1000, true));
     finish(&main, view, "try").unwrap();
     assert_eq!(
@@ -164,7 +164,7 @@ fn a_branch_is_worked_in_beside_the_main_line_and_merged() {
         ]
     );
     assert_eq!(main.read_all(at(&main, "d/g").unwrap()), "new".repeat(300).as_bytes());
-    assert_eq!(main.branches(), []);
+    assert_eq!(main.branches().all(), []);
     main.assert_sound("merged");
 }
 
@@ -316,30 +316,31 @@ fn a_refusal_of_very_many_conflicts_names_a_hundred_and_counts_the_rest() {
 fn branches_have_names_and_last() {
     let mut main = Setup::new(1000);
     for bad in ["", ".", "a/b", "a\nb"] {
-        assert!(matches!(main.fs.create_branch(bad, 0), Err(FsError::Invalid(_))), "{bad:?}");
+        assert!(matches!(main.fs.branches().create(bad, 0), Err(FsError::Invalid(_))), "{bad:?}");
     }
     let view = branch(&main, "one");
-    assert!(matches!(main.fs.create_branch("one", 0), Err(FsError::Exists)));
-    assert!(matches!(view.fs.create_branch("inner", 0), Err(FsError::NotSupported(_))));
+    assert!(matches!(main.fs.branches().create("one", 0), Err(FsError::Exists)));
+    assert!(matches!(view.fs.branches().create("inner", 0), Err(FsError::NotSupported(_))));
     let busy = main.fs.open_branch("one").map(drop).unwrap_err();
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     assert!(
-        main.fs.begin_merge("one", 1).is_err() && main.delete_branch("one").is_err(),
+        main.fs.begin_merge("one", 1).is_err() && main.branches().delete("one").is_err(),
         "a view of it is open"
     );
     assert!(matches!(main.fs.open_branch("two").map(drop), Err(FsError::NotFound)));
     act_all(&view, "mkdir d; touch d/kept");
-    view.checkpoint_branch().unwrap();
+    view.branches().checkpoint().unwrap();
     act_all(&view, "touch d/lost");
     branch(&main, "two");
     drop(view);
     main.reopen();
-    let names: Vec<_> = main.branches().into_iter().map(|branch| (branch.name, branch.is_open)).collect();
+    let names: Vec<_> =
+        main.branches().all().into_iter().map(|branch| (branch.name, branch.is_open)).collect();
     assert_eq!(names, [("one".into(), false), ("two".into(), false)]);
     let view = open(&main, "one");
     assert_eq!(tree(&view), ["/d 755 1 2", "/d/kept 644 0 1"]);
     drop(view);
-    main.delete_branch("two").unwrap();
+    main.branches().delete("two").unwrap();
     merge(&main, "one").unwrap();
     assert_eq!(tree(&main), ["/d 755 1 2", "/d/kept 644 0 1"]);
     main.assert_sound("merged after all");
@@ -363,7 +364,7 @@ fn inode_numbers_of_branches_are_given_once() {
         assert!(seen.insert(inode), "{path} has the number {inode} of another file");
     };
     for name in ["a", "b"] {
-        main.fs.create_branch(name, 0).unwrap();
+        main.fs.branches().create(name, 0).unwrap();
     }
     for round in 0..3 {
         for name in ["a", "b"] {
@@ -375,7 +376,7 @@ fn inode_numbers_of_branches_are_given_once() {
                 note(&view, &path);
                 note(&view, &format!("{path}/f"));
             }
-            view.checkpoint_branch().unwrap();
+            view.branches().checkpoint().unwrap();
         }
         act(&main, &format!("touch main-{round}")).unwrap();
         note(&main, &format!("main-{round}"));
@@ -416,7 +417,7 @@ fn a_merge_and_a_transaction_exclude_each_other() {
     for in_transaction in ["write f c", "rm f", "mv f h", "chmod f 600"] {
         let view = branch(&main, "b");
         act_all(&view, "write f b; touch d/x");
-        view.checkpoint_branch().unwrap();
+        view.branches().checkpoint().unwrap();
         drop(view);
         let txn = begin(&main, Isolation::Snapshot);
         act(&txn, in_transaction).unwrap();
@@ -430,7 +431,7 @@ fn a_merge_and_a_transaction_exclude_each_other() {
         assert!(matches!(act(&txn, in_transaction), Err(FsError::Parked(_))));
         act(&txn, "touch d/y").unwrap();
         drop((txn, merging));
-        main.delete_branch("b").unwrap();
+        main.branches().delete("b").unwrap();
     }
 }
 
@@ -441,7 +442,7 @@ fn a_transaction_becomes_a_branch() {
     act_all(&main, "write f a; mkdir d");
     let txn = begin(&main, Isolation::Snapshot);
     act_all(&txn, "write f b; mkdir d/e; touch d/e/x; mkdir n; mv d/e n/e");
-    txn.keep_as_branch("txn-1", 1000).unwrap();
+    txn.branches().keep("txn-1", 1000).unwrap();
     drop(txn);
     assert_eq!(main.admission().transactions().len(), 0);
     act(&main, "touch other").unwrap();
@@ -453,7 +454,7 @@ fn a_transaction_becomes_a_branch() {
     main.assert_sound("merged");
     let txn = begin(&main, Isolation::Serializable);
     act(&txn, "touch z").unwrap();
-    assert!(matches!(txn.keep_as_branch("txn-2", 1000), Err(FsError::NotSupported(_))));
+    assert!(matches!(txn.branches().keep("txn-2", 1000), Err(FsError::NotSupported(_))));
     drop(txn);
     assert_eq!(main.store.checkpointed(), []);
 }
@@ -463,7 +464,7 @@ fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
     let store = std::sync::Arc::new(kvfs_store::model::ModelStore::new());
     store.keep_for_undo(8);
     let main = Setup::with(store, 200, kvfs_fs::MountOptions::default());
-    main.fs.create_branch("twig", 1000).unwrap();
+    main.fs.branches().create("twig", 1000).unwrap();
     let view = open(&main, "twig");
     act_all(&view, "touch f");
     finish(&main, view, "twig").unwrap();
@@ -478,7 +479,7 @@ fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<(
     let merging = main.fs.begin_merge_preferring(name, owner, selection)?;
     commit(&merging)?;
     drop(merging);
-    main.delete_branch(name)
+    main.branches().delete(name)
 }
 
 fn branch_wins() -> Selection {
@@ -500,7 +501,7 @@ fn preferring(selection: &Selection, before: &str, in_branch: &str, outside: &st
     assert!(matches!(finish(&main, view, "b"), Err(FsError::MergeRefused { .. })), "{in_branch} | {outside}");
     merge_preferring(&main, "b", selection)
         .unwrap_or_else(|error| panic!("{in_branch} | {outside}: {error}"));
-    assert_eq!(main.branches(), []);
+    assert_eq!(main.branches().all(), []);
     main.assert_sound(in_branch);
     tree(&main)
 }
@@ -553,7 +554,7 @@ fn merge_that_prefers_a_side_at_paths_tells_what_is_left() {
     act_all(&view, "write d/f bb; write d/g bb; write h bb");
     main.clock.advance(std::time::Duration::from_secs(1));
     act_all(&main, "write d/f ccc; write d/g ccc; write h ccc");
-    view.checkpoint_branch().unwrap();
+    view.branches().checkpoint().unwrap();
     drop(view);
     let part = Selection { force: vec![Area::path(b"/d")], ..Selection::default() };
     let refused = merge_preferring(&main, "b", &part);
@@ -595,18 +596,18 @@ fn refusal_of_a_merge_names_the_transaction_in_the_way() {
 fn branches_and_named_snapshots_of_a_store_are_bounded() {
     let main = Setup::new(100);
     for number in 0..BRANCHES_MAX {
-        main.fs.create_branch(&format!("b{number}"), 0).unwrap();
+        main.fs.branches().create(&format!("b{number}"), 0).unwrap();
     }
     let full = |made: FsError| {
         let text = made.to_string();
         assert!(matches!(made, FsError::TooMany { .. }) && text.contains("delete"), "{text}");
     };
-    full(main.fs.create_branch("more", 0).unwrap_err());
+    full(main.fs.branches().create("more", 0).unwrap_err());
     let txn = begin(&main, Isolation::Snapshot);
-    full(txn.fs.keep_as_branch("more", 0).unwrap_err());
-    assert!(matches!(main.fs.create_branch("b0", 0), Err(FsError::Exists)));
-    main.fs.delete_branch("b7").unwrap();
-    txn.fs.keep_as_branch("more", 0).unwrap();
+    full(txn.fs.branches().keep("more", 0).unwrap_err());
+    assert!(matches!(main.fs.branches().create("b0", 0), Err(FsError::Exists)));
+    main.fs.branches().delete("b7").unwrap();
+    txn.fs.branches().keep("more", 0).unwrap();
 
     for number in 0..SNAPSHOTS_MAX {
         main.store.create_snapshot(&format!("s{number}")).unwrap();

@@ -316,7 +316,7 @@ impl World {
         let mut open = if self.random.one_in(3) {
             self.branches += 1;
             let name = format!("branch {}", self.branches);
-            self.main.fs.create_branch(&name, 1000).unwrap();
+            self.main.fs.branches().create(&name, 1000).unwrap();
             let view = self.main.through(self.main.fs.open_branch(&name).unwrap(), self.main.options);
             let branch = Some(name);
             Open { view, isolation: Isolation::Snapshot, branch, checkpointed: 0, known, done: Vec::new() }
@@ -334,7 +334,7 @@ impl World {
         let open = &mut self.open[index];
         let Some(name) = &open.branch else { return };
         if saves {
-            open.view.checkpoint_branch().unwrap();
+            open.view.branches().checkpoint().unwrap();
             open.checkpointed = open.done.len();
         }
         if suspends {
@@ -348,20 +348,20 @@ impl World {
 
     /// Merges a branch: whether it was, and then by which view.
     fn merge(&mut self, open: &mut Open, name: &str) -> bool {
-        open.view.checkpoint_branch().unwrap();
+        open.view.branches().checkpoint().unwrap();
         open.view.fs = Arc::clone(&self.main.fs);
         let merging = in_time(&self.main, || self.main.fs.begin_merge(name, 1));
         let outcome = merging.and_then(|merging| commit(&merging));
         match outcome {
             Ok(_) => {
                 self.merged += 1;
-                assert!(matches!(self.main.branch(name), Err(FsError::NotFound)));
+                assert!(matches!(self.main.branches().get(name), Err(FsError::NotFound)));
                 true
             }
             Err(FsError::Canceled(_) | FsError::MergeRefused { .. }) => {
                 self.refused += 1;
                 self.main.assert_sound("after a refused merge");
-                self.main.delete_branch(name).unwrap();
+                self.main.branches().delete(name).unwrap();
                 false
             }
             Err(other) => panic!("{other}"),

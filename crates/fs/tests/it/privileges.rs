@@ -275,11 +275,11 @@ fn merge_over(
 ) -> (Setup, Result<()>) {
     let main = with_source();
     let file = program(&main, "f", 10_000);
-    main.fs.create_branch("b", 1000).unwrap();
+    main.fs.branches().create("b", 1000).unwrap();
     let view = main.through(main.fs.open_branch("b").unwrap(), main.options);
     let same = view.lookup(&view.caller, ROOT, b"f").unwrap().node;
     change(&view, user, same, change_now).unwrap();
-    view.checkpoint_branch().unwrap();
+    view.branches().checkpoint().unwrap();
     drop(view);
     lend_now(&main, file).unwrap();
     let merged = main.fs.begin_merge("b", 1).and_then(|merge| commit(&merge)).map(drop);

@@ -367,12 +367,12 @@ fn branches_count_for_projects_when_they_are_merged() {
     on(&main);
     let (top, other) = (tree(&main, "top", 7), main.dir(ROOT, "other"));
     let finish = |view: Setup| {
-        view.checkpoint_branch().unwrap();
+        view.branches().checkpoint().unwrap();
         drop(view);
         commit(&*main.fs.begin_merge("try", 1)?).map(drop)
     };
     let branch = || {
-        main.fs.create_branch("try", 1000).unwrap();
+        main.fs.branches().create("try", 1000).unwrap();
         main.through(main.fs.open_branch("try").unwrap(), main.options)
     };
     let view = branch();
@@ -391,7 +391,7 @@ fn branches_count_for_projects_when_they_are_merged() {
         maker.file(look(maker, ROOT, "other"), if main_gives { "here" } else { "there" });
         let refused = finish(view);
         assert!(matches!(refused, Err(FsError::MergeRefused { .. })), "{refused:?}");
-        main.fs.delete_branch("try").unwrap();
+        main.fs.branches().delete("try").unwrap();
     }
     assert_eq!((id_of(&main, top), id_of(&main, other)), (7, 10));
     main.assert_sound("merged");

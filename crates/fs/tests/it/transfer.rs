@@ -259,10 +259,10 @@ fn a_stream_is_refused_where_it_does_not_belong() {
     assert!(matches!(&refused, Err(ReceiveError::NameTaken(name)) if name == "one"), "{refused:?}");
     let refused = pass_on(&source, Some("one"), "two", &mut target, false);
     assert!(matches!(refused, Err(ReceiveError::Unfounded(_))), "not the first one first: {refused:?}");
-    target.fs.create_branch("mine", 0).unwrap();
+    target.fs.branches().create("mine", 0).unwrap();
     let refused = pass_on(&source, None, "one", &mut target, false);
     assert!(matches!(refused, Err(ReceiveError::Branches)), "{refused:?}");
-    target.fs.delete_branch("mine").unwrap();
+    target.fs.branches().delete("mine").unwrap();
     pass_on(&source, None, "one", &mut target, false).unwrap();
     let refused = pass_on(&source, None, "one", &mut target, false);
     assert!(matches!(refused, Err(ReceiveError::Present(_))), "{refused:?}");

@@ -626,10 +626,10 @@ fn merge_that_prefers_a_side_after_random_changes_keeps_the_tree_sound() {
         let main = keeping(if seed % 2 == 0 { 0 } else { 1000 });
         let mut random = Random::new(seed);
         mess(&main, &mut random, ROOT, "a", 30);
-        main.fs.create_branch("b", 0).unwrap();
+        main.fs.branches().create("b", 0).unwrap();
         let view = main.through(main.fs.open_branch("b").unwrap(), main.options);
         mess(&view, &mut random, ROOT, "a", 20);
-        view.checkpoint_branch().unwrap();
+        view.branches().checkpoint().unwrap();
         drop(view);
         main.clock.advance(Duration::from_secs(1));
         mess(&main, &mut random, ROOT, "a", 15);

@@ -31,5 +31,5 @@ pub fn begin_merge(
 /// # Errors
 /// The branch can't be deleted.
 pub fn end_merged(fs: &FileSystem, name: &str, is_left: bool) -> Result<(), FsError> {
-    if is_left { fs.delete_branch(name) } else { Ok(()) }
+    if is_left { fs.branches().delete(name) } else { Ok(()) }
 }

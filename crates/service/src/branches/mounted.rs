@@ -47,7 +47,7 @@ impl Mounted {
         // Also after a failure it is not tried again before its time.
         self.saved.0 = now;
         if operations != self.saved.1 {
-            self.fs.checkpoint_branch()?;
+            self.fs.branches().checkpoint()?;
             self.saved.1 = operations;
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Branches {
         self.main.mounts.check_free(dir)?;
         let mut state = self.state.lock();
         Self::admit(&mut state, name)?;
-        let uid = self.main.fs.branch(name)?.uid;
+        let uid = self.main.fs.branches().get(name)?.uid;
         let fs = self.main.fs.open_branch(name)?;
         // This process may mount anywhere; the user that asks, only where the directory is that user's.
         let point_owner = (caller.uid != 0).then_some(caller.uid);

@@ -48,7 +48,7 @@ impl Transactions {
         let mut kept = Vec::new();
         for Leaving { id, uid, view, view_mount } in closed {
             let done =
-                if failed.is_none() { view.keep_as_branch(&branch_name(id), uid).map(drop) } else { Ok(()) };
+                if failed.is_none() { view.branches().keep(&branch_name(id), uid).map(drop) } else { Ok(()) };
             if let Err(error) = done {
                 failed = Some(not_kept(id, &error.into(), &kept));
             }
@@ -87,7 +87,7 @@ impl Transactions {
         let settle = || {
             view.freeze()?;
             view_mount.as_ref().map_or(Ok(()), |view_mount| view_mount.mount.write_back())?;
-            if self.main.fs.branch(&branch_name(*id)).is_ok() { Err(FsError::Exists) } else { Ok(()) }
+            if self.main.fs.branches().get(&branch_name(*id)).is_ok() { Err(FsError::Exists) } else { Ok(()) }
         };
         settle().map_err(|error| not_kept(*id, &error.into(), &[]))
     }
