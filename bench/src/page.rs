@@ -4,7 +4,7 @@
 
 use crate::figures::{self, escaped};
 use crate::goals;
-use crate::report::{memory_text, requests_text, seconds_text, summary_text};
+use crate::report::{memory_text, requests_text, seconds_text, summary_text, title};
 use crate::results::{Results, WorkloadInfo};
 use anyhow::{Context, Result};
 use std::fmt::Write;
@@ -45,11 +45,6 @@ pub fn write(dir: &Path, results: &Results) -> Result<PathBuf> {
     let path = dir.join("index.html");
     fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
-}
-
-fn title(results: &Results, key: &str) -> String {
-    let found = results.workloads.iter().find(|info| info.key == key);
-    found.map_or_else(|| key.to_owned(), WorkloadInfo::full_title)
 }
 
 fn goals_table(results: &Results) -> String {

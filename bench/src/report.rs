@@ -141,8 +141,7 @@ fn verdicts(results: &Results) -> String {
         "\nGoals: the other's time divided by that of kvfs, median of the runs' own ratios\n".to_owned();
     for verdict in &verdicts {
         let Verdict { workload, ours, other, against, factor, ratio } = verdict;
-        let title = results.workloads.iter().find(|info| info.key == *workload);
-        let title = title.map_or_else(|| workload.clone(), WorkloadInfo::full_title);
+        let title = title(results, workload);
         let _ = writeln!(
             text,
             "  {title:50}{ours:10} {ratio:>6.2} x {other:10} at least {factor:.2} ({against}): {}",
@@ -152,6 +151,28 @@ fn verdicts(results: &Results) -> String {
     let reached = verdicts.iter().filter(|verdict| verdict.is_reached()).count();
     let _ = writeln!(text, "  {reached} of {} reached", verdicts.len());
     text
+}
+
+/// Medians of kvfs before and after a change, judged.
+pub fn changes(before: &Results, after: &Results) -> String {
+    let changes = goals::changes(before, after);
+    let mut text = "Before and after: medians of kvfs, and time after divided by time before\n".to_owned();
+    for change in &changes {
+        let title = title(after, &change.workload);
+        let verdict = if change.is_near() { "near or faster" } else { "SLOWER" };
+        let (before, after) = (seconds_text(change.before), seconds_text(change.after));
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {title:50}{before:>12}{after:>12}{:>8.2} {verdict}", change.ratio());
+    }
+    let slower = changes.iter().filter(|change| !change.is_near()).count();
+    let _ = writeln!(text, "  {slower} of {} slower", changes.len());
+    text
+}
+
+/// The title of a row, or its key.
+pub fn title(results: &Results, key: &str) -> String {
+    let found = results.workloads.iter().find(|info| info.key == key);
+    found.map_or_else(|| key.to_owned(), WorkloadInfo::full_title)
 }
 
 /// The daemon's peak beside its limit; empty without a daemon.

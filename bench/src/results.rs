@@ -6,10 +6,10 @@
 
 use crate::counters::Usage;
 use crate::host::Machine;
+use crate::json;
 use crate::summary::Summary;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// When the work of a workload is durable; results of different classes are never compared.
@@ -141,20 +141,12 @@ impl Results {
 
     /// What an earlier invocation has saved.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} holds other things", path.display()))
+        json::load(path)
     }
 
     /// Writes the file, if there is one to write: whole or not at all.
     pub fn save(&self) -> Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        let partial = path.with_extension("partial");
-        fs::write(&partial, serde_json::to_string_pretty(self)?)
-            .and_then(|()| fs::rename(&partial, path))
-            .with_context(|| format!("cannot write {}", path.display()))
+        self.path.as_ref().map_or(Ok(()), |path| json::save(path, self))
     }
 
     /// Adds a row, or finds it.

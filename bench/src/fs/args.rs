@@ -25,7 +25,8 @@ use std::rc::Rc;
   kvfs-bench --kvfs target/release/kvfs --floor target/release/examples/floor --json bench.json --plots bench
   kvfs-bench --sizes trial --targets ext4 --only small       to try the harness, in seconds
   kvfs-bench --kvfs target/release/kvfs --targets kvfs,ext4 --only tree --runs 3 --json bench.json --resume
-  kvfs-bench --report bench.json --plots bench               the tables again, without measuring"
+  kvfs-bench --report bench.json --plots bench               the tables again, without measuring
+  kvfs-bench --report after.json --before before.json        what a change has made faster or slower"
 )]
 pub(crate) struct Args {
     /// The kvfs binary; without it kvfs is not measured
@@ -100,6 +101,10 @@ pub(crate) struct Args {
     /// Measure nothing: show what this file holds
     #[arg(long, value_name = "JSON")]
     pub(crate) report: Option<PathBuf>,
+
+    /// Results of an earlier run on this machine with the same sizes: no row of kvfs may have become slower than these differ
+    #[arg(long, value_name = "JSON")]
+    pub(crate) before: Option<PathBuf>,
 
     /// With --sizes aged: how often the capacity is written before [default: 10]
     #[arg(long, value_name = "TIMES")]

@@ -73,6 +73,9 @@ fn run(args: &Args) -> Result<bool> {
 /// Prints the tables and writes the page.
 fn show(args: &Args, results: &Results) -> Result<bool> {
     println!("{}", report::text(results));
+    if let Some(before) = &args.before {
+        println!("{}", report::changes(&Results::load(before)?, results));
+    }
     if let Some(dir) = &args.plots {
         println!("figures: {}", page::write(dir, results)?.display());
     }

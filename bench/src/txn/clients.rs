@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
+use kvfs_bench::goals::Bound;
 use kvfs_rpc::client::BeginOptions;
 use kvfs_rpc::client::blocking::Store;
 
+use crate::Experiment;
 use crate::tree::Mount;
-use crate::{Experiment, Goal};
 
 const KEYSPACE: &str = "bench-clients";
 
@@ -21,8 +22,8 @@ pub(crate) fn experiments(mount: &Rc<Mount>, quick: bool) -> Vec<Experiment> {
     let commits = if quick { 50 } else { 1_000 };
     let base = "durable commits by the socket, 1 client";
     let variants =
-        [(base, 1, None), ("durable commits by the socket, 16 clients", 16, Some(Goal::AtLeast(3.0)))];
-    let experiment = |(name, clients, goal): (&str, usize, Option<Goal>)| {
+        [(base, 1, None), ("durable commits by the socket, 16 clients", 16, Some(Bound::AtLeast(3.0)))];
+    let experiment = |(name, clients, goal): (&str, usize, Option<Bound>)| {
         let mount = Rc::clone(mount);
         Experiment {
             name: name.into(),

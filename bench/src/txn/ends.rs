@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::Result;
+use kvfs_bench::goals::Bound;
 use kvfs_rpc::client::BeginOptions;
 use kvfs_rpc::client::blocking::Store;
 use kvfs_rpc::client::calls::Mount as Calls;
 
+use crate::Experiment;
 use crate::tree::Mount;
-use crate::{Experiment, Goal};
 
 /// Microseconds of one round on a mount.
 type Way = Box<dyn Fn(PathBuf) -> Result<f64>>;
@@ -44,7 +45,7 @@ pub(crate) fn experiments(mount: &Rc<Mount>, quick: bool) -> Vec<Experiment> {
             name: name.into(),
             unit: "us",
             against: None,
-            goal: Some(Goal::AtMost(us_max)),
+            goal: Some(Bound::AtMost(us_max)),
             measure: Box::new(move || way(mount.dir().to_owned())),
         }
     };

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use kvfs_bench::goals::Bound;
 use kvfs_device::Rng;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{
@@ -16,8 +17,8 @@ use kvfs_store::{
 };
 use kvfs_txn::{Admission, LockName, LockOptions, Party, Refused, TxnTraits, Want};
 
+use crate::Experiment;
 use crate::rig::Rig;
-use crate::{Experiment, Goal};
 
 /// Key and value of a pair together, as in figure 4.1 of the thesis.
 const PAIR_BYTES: usize = 64;
@@ -64,7 +65,7 @@ fn empty(dir: &Path, sizes: &Sizes) -> Experiment {
         name: "begin + commit, empty, asynchronous".into(),
         unit: "us",
         against: None,
-        goal: Some(Goal::AtMost(20.0)),
+        goal: Some(Bound::AtMost(20.0)),
         measure: Box::new(move || {
             let rig = Rig::new(&dir, 1 << 30, 256 << 20)?;
             let start = Instant::now();
@@ -79,11 +80,16 @@ fn empty(dir: &Path, sizes: &Sizes) -> Experiment {
 /// Figure 4.1: pairs of 64 bytes at random keys, one at a time, until everything is visible and synced.
 fn pairs(dir: &Path, sizes: &Sizes, all: &mut Vec<Experiment>) {
     let base = "64 B pairs, main line, 1 thread";
-    let variants: [(&str, usize, Option<Isolation>, Option<Goal>); 5] = [
+    let variants: [(&str, usize, Option<Isolation>, Option<Bound>); 5] = [
         (base, 1, None, None),
         ("64 B pairs, main line, 2 threads", 2, None, None),
-        ("64 B pairs, 1 transaction", 1, Some(Isolation::Snapshot), Some(Goal::AtLeast(0.97))),
-        ("64 B pairs, 2 transactions, a thread each", 2, Some(Isolation::Snapshot), Some(Goal::AtLeast(1.3))),
+        ("64 B pairs, 1 transaction", 1, Some(Isolation::Snapshot), Some(Bound::AtLeast(0.97))),
+        (
+            "64 B pairs, 2 transactions, a thread each",
+            2,
+            Some(Isolation::Snapshot),
+            Some(Bound::AtLeast(1.3)),
+        ),
         ("64 B pairs, 4 transactions, a thread each", 4, Some(Isolation::Snapshot), None),
     ];
     for (name, threads, isolation, goal) in variants {
@@ -138,7 +144,7 @@ fn insert_pairs(
 fn group_commit(dir: &Path, sizes: &Sizes, all: &mut Vec<Experiment>) {
     let base = "durable commits, 1 client";
     for (name, clients, goal) in
-        [(base, 1, None), ("durable commits, 16 clients", 16, Some(Goal::AtLeast(8.0)))]
+        [(base, 1, None), ("durable commits, 16 clients", 16, Some(Bound::AtLeast(8.0)))]
     {
         let (dir, commits) = (dir.to_owned(), sizes.durable_commits);
         all.push(Experiment {
@@ -176,11 +182,11 @@ fn overlap(dir: &Path, sizes: &Sizes, all: &mut Vec<Experiment>) {
     let base = "16 MiB of blocks each, 1 thread";
     let variants = [
         (base, 1, 0, None),
-        ("16 MiB of blocks each, 2 threads, overlap 0 %", 2, 0, Some(Goal::AtLeast(1.6))),
+        ("16 MiB of blocks each, 2 threads, overlap 0 %", 2, 0, Some(Bound::AtLeast(1.6))),
         ("16 MiB of blocks each, 2 threads, overlap 25 %", 2, 25, None),
         ("16 MiB of blocks each, 2 threads, overlap 50 %", 2, 50, None),
         ("16 MiB of blocks each, 2 threads, overlap 75 %", 2, 75, None),
-        ("16 MiB of blocks each, 2 threads, overlap 100 %", 2, 100, Some(Goal::AtLeast(0.9))),
+        ("16 MiB of blocks each, 2 threads, overlap 100 %", 2, 100, Some(Bound::AtLeast(0.9))),
     ];
     for (name, threads, percent, goal) in variants {
         let (dir, count, bytes) = (dir.to_owned(), sizes.overlap_txns, sizes.overlap_bytes);

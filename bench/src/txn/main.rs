@@ -18,6 +18,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use kvfs_bench::goals::Bound;
+use kvfs_bench::mount::WorkDir;
 use kvfs_bench::summary::Summary;
 use kvfs_bench::{host, interrupt};
 use serde::Serialize;
@@ -79,33 +81,7 @@ struct Row {
 struct Ratio {
     to: String,
     value: f64,
-    goal: Option<Goal>,
-}
-
-/// What a ratio, or a value, is meant to be.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) enum Goal {
-    /// At most.
-    AtMost(f64),
-    /// At least.
-    AtLeast(f64),
-}
-
-impl Goal {
-    fn is_met(self, value: f64) -> bool {
-        match self {
-            Self::AtMost(limit) => value <= limit,
-            Self::AtLeast(limit) => value >= limit,
-        }
-    }
-
-    fn text(self, value: f64) -> String {
-        let verdict = if self.is_met(value) { "met" } else { "MISSED" };
-        match self {
-            Self::AtMost(limit) => format!("<= {limit}: {verdict}"),
-            Self::AtLeast(limit) => format!(">= {limit}: {verdict}"),
-        }
-    }
+    goal: Option<Bound>,
 }
 
 /// One experiment: what it is called, and how it is done once. Those of a group are done one after the other in
@@ -116,9 +92,9 @@ pub(crate) struct Experiment {
     /// Of the value.
     pub(crate) unit: &'static str,
     /// Another experiment that came before, to compare with, and what the ratio is meant to be.
-    pub(crate) against: Option<(String, Option<Goal>)>,
+    pub(crate) against: Option<(String, Option<Bound>)>,
     /// What the value itself is meant to be.
-    pub(crate) goal: Option<Goal>,
+    pub(crate) goal: Option<Bound>,
     /// Does it once.
     pub(crate) measure: Box<dyn FnMut() -> Result<f64>>,
 }
@@ -137,7 +113,7 @@ fn run(args: &Args) -> Result<()> {
     interrupt::install()?;
     fs::create_dir_all(&args.work)?;
     let machine = host::Machine::describe()?;
-    let work = rig::WorkDir::new(&args.work)?;
+    let work = WorkDir::new(&args.work, "txn")?;
     let mut experiments = library::experiments(work.path(), args.quick);
     if let Some(program) = &args.kvfs {
         host::check_rights()?;
@@ -190,12 +166,12 @@ fn table(experiments: &[Experiment], rows: &[Row]) -> String {
         let _ = write!(text, "{:48} {median:12.3} [{min:.3}-{max:.3}] {}", row.name, row.unit);
         let own = experiments.iter().find(|experiment| experiment.name == row.name);
         if let Some(goal) = own.and_then(|experiment| experiment.goal) {
-            let _ = write!(text, "  {}", goal.text(*median));
+            let _ = write!(text, "  {}", goal.text(*median, |limit| limit.to_string()));
         }
         if let Some(ratio) = &row.ratio {
             let _ = write!(text, "  {:.3} x {}", ratio.value, ratio.to);
             if let Some(goal) = ratio.goal {
-                let _ = write!(text, "  {}", goal.text(ratio.value));
+                let _ = write!(text, "  {}", goal.text(ratio.value, |limit| limit.to_string()));
             }
         }
         text.push('\n');

@@ -235,7 +235,9 @@ fn table(rows: &[Row]) -> String {
     for row in rows {
         let value = &row.value;
         let ratio = row.ratio.as_ref().map_or_else(String::new, |ratio| {
-            let goal = ratio.goal.map_or_else(String::new, |goal| format!(" ({})", goal.text(ratio.value)));
+            let goal = ratio.goal.map_or_else(String::new, |goal| {
+                format!(" ({})", goal.text(ratio.value, |limit| limit.to_string()))
+            });
             format!("{:.3} × {}{goal}", ratio.value, ratio.to)
         });
         let _ = writeln!(

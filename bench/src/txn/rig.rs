@@ -1,38 +1,15 @@
-//! A fresh store for each measurement, and the directory that they are in.
+//! A fresh store for each measurement.
 //!
-//! Thread safety: a store is shared by reference; the directory belongs to one thread.
+//! Thread safety: a store is shared by reference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kvfs_device::FileDevice;
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_store::clock::{Clock, SystemClock};
-
-/// Where everything is made. Removed at the end.
-pub(crate) struct WorkDir(PathBuf);
-
-impl WorkDir {
-    pub(crate) fn new(parent: &Path) -> Result<Self> {
-        let path = parent.canonicalize()?.join(format!("txn-{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for WorkDir {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} stays: {error}", self.0.display());
-        }
-    }
-}
 
 /// An engine over a file of its own, removed at the end.
 pub(crate) struct Rig {

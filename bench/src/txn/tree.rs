@@ -6,35 +6,32 @@
 //!
 //! Thread safety: one experiment at a time; the mount is shared by all and taken down with the last.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use kvfs_bench::goals::Bound;
+use kvfs_bench::mount::{MountOptions, Mounted};
 use kvfs_bench::source;
 
-use crate::{Experiment, Goal, clients, ends, project};
+use crate::{Experiment, clients, ends, project};
 
-/// A store and its mount.
+/// A mounted store, and the program that serves it.
 pub(crate) struct Mount {
     program: PathBuf,
-    dir: PathBuf,
+    mounted: Mounted,
 }
 
 impl Mount {
     fn new(program: &Path, work: &Path) -> Result<Self> {
-        let (store, dir) = (work.join("store"), work.join("mnt"));
-        fs::create_dir(&dir)?;
-        let args = ["mount".as_ref(), "--create".as_ref(), store.as_os_str(), dir.as_os_str()];
-        let status = Command::new(program).args(args).status().context("kvfs mount")?;
-        ensure!(status.success(), "kvfs mount: {status}");
-        Ok(Self { program: program.to_owned(), dir })
+        let mounted = Mounted::new(program, work, &MountOptions::default())?;
+        Ok(Self { program: program.to_owned(), mounted })
     }
 
     pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+        self.mounted.dir()
     }
 
     /// Runs a shell command in the mount, in a transaction of its own if `level` says so; seconds.
@@ -62,17 +59,8 @@ impl Mount {
                 run
             }
         };
-        shell.args(["-c", command]).current_dir(&self.dir).stdin(Stdio::null()).stdout(Stdio::null());
+        shell.args(["-c", command]).current_dir(self.dir()).stdin(Stdio::null()).stdout(Stdio::null());
         shell.spawn().with_context(|| format!("cannot run {command}"))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        match Command::new(&self.program).arg("umount").arg(&self.dir).status() {
-            Ok(status) if status.success() => {}
-            other => eprintln!("{} stays mounted: {other:?}", self.dir.display()),
-        }
     }
 }
 
@@ -103,11 +91,11 @@ impl Level {
     }
 
     /// Of the build: the other steps do nothing but file operations.
-    fn build_goal(self) -> Option<Goal> {
+    fn build_goal(self) -> Option<Bound> {
         match self {
             Self::None => None,
-            Self::Snapshot => Some(Goal::AtMost(1.03)),
-            Self::Serializable => Some(Goal::AtMost(1.08)),
+            Self::Snapshot => Some(Bound::AtMost(1.03)),
+            Self::Serializable => Some(Bound::AtMost(1.08)),
         }
     }
 }
@@ -134,7 +122,7 @@ pub(crate) fn experiments(program: &Path, work: &Path, quick: bool) -> Result<Ve
         name: "kvfs txn run -- true".into(),
         unit: "s",
         against: None,
-        goal: Some(Goal::AtMost(0.025)),
+        goal: Some(Bound::AtMost(0.025)),
         measure: Box::new(move || in_mount.time(Level::Snapshot, "true")),
     });
     builds(&mount, &sources, &mut all)?;

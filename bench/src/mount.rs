@@ -1,0 +1,136 @@
+//! Directories to work in, and stores that are mounted there.
+//!
+//! Thread safety: each value belongs to one thread; what is below a mount is everyone's.
+//!
+//! Invariants: what was mounted is unmounted when it is dropped, also after an error; a directory is removed only if nothing
+//! is mounted in it.
+
+use crate::host;
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where an invocation makes everything. Removed at the end.
+pub struct WorkDir(PathBuf);
+
+impl WorkDir {
+    /// A new directory in `parent`.
+    pub fn new(parent: &Path, name: &str) -> Result<Self> {
+        let path = parent.canonicalize()?.join(format!("{name}-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        let device = |path: &Path| fs::symlink_metadata(path).map(|found| found.dev());
+        let is_own = |entry: std::io::Result<fs::DirEntry>| {
+            entry.and_then(|entry| Ok(device(&entry.path())? == device(&self.0)?)).unwrap_or(false)
+        };
+        let is_unmounted = fs::read_dir(&self.0).is_ok_and(|mut entries| entries.all(is_own));
+        if !is_unmounted {
+            eprintln!("{} stays: something is mounted there", self.0.display());
+        } else if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays: {error}", self.0.display());
+        }
+    }
+}
+
+/// How a store is made and mounted; `None` leaves it to kvfs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MountOptions {
+    /// Largest size of the store (bytes).
+    pub size_bytes: Option<u64>,
+    /// Ceiling of the daemon's memory (bytes).
+    pub memory_bytes: Option<u64>,
+}
+
+/// A new store and its mount.
+pub struct Mounted {
+    program: PathBuf,
+    store: PathBuf,
+    dir: PathBuf,
+    is_up: bool,
+}
+
+impl Mounted {
+    /// Makes a store in `work`, and mounts it there.
+    pub fn new(program: &Path, work: &Path, options: &MountOptions) -> Result<Self> {
+        let (program, store, dir) = (program.to_owned(), work.join("store"), work.join("mnt"));
+        fs::create_dir_all(&dir)?;
+        let mut args: Vec<OsString> = vec!["mount".into(), "--create".into()];
+        for (option, bytes) in [("--size", options.size_bytes), ("--memory", options.memory_bytes)] {
+            if let Some(bytes) = bytes {
+                args.extend([option.into(), bytes.to_string().into()]);
+            }
+        }
+        args.extend([store.clone().into(), dir.clone().into()]);
+        // Its output is the daemon's, too, and stays open as long as that lives.
+        let status = std::process::Command::new(&program).args(&args).status();
+        let status = status.with_context(|| format!("cannot run {}", program.display()))?;
+        anyhow::ensure!(status.success(), "kvfs mount: {status}");
+        Ok(Self { program, store, dir, is_up: true })
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Writes out everything that was changed.
+    pub fn sync(&self) -> Result<()> {
+        host::sync_file_system(&self.dir)?;
+        Ok(File::open(&self.dir)?.sync_all()?)
+    }
+
+    /// Holds all of the store as it is.
+    pub fn hold_snapshot(&self, name: &str) -> Result<()> {
+        let args = ["snapshot".as_ref(), "create".as_ref(), "--store".as_ref(), self.store.as_os_str()];
+        host::run(&self.program, &[args.as_slice(), &[name.as_ref()]].concat())?;
+        Ok(())
+    }
+
+    /// The counters of its engine by name.
+    pub fn stats(&self) -> Result<HashMap<String, u64>> {
+        let args = ["stats".as_ref(), "--json".as_ref(), self.dir.as_os_str()];
+        let text = host::run(&self.program, &args)?;
+        serde_json::from_str(&text).context("kvfs stats --json says other things")
+    }
+
+    /// Capacity and what programs may still write (bytes), as `df` shows them.
+    pub fn space(&self) -> Result<(u64, u64)> {
+        let found = rustix::fs::statvfs(&self.dir).context("cannot ask the mount for its space")?;
+        Ok((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+    }
+
+    /// Unmounts it, and removes the store.
+    pub fn remove(mut self) -> Result<()> {
+        self.unmount()?;
+        fs::remove_dir_all(&self.store).context("cannot remove the store")
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        if self.is_up {
+            self.is_up = false;
+            host::run(&self.program, &["umount".as_ref(), self.dir.as_os_str()])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            eprintln!("{} stays mounted: {error:#}", self.dir.display());
+        }
+    }
+}
