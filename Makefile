@@ -13,7 +13,7 @@ KVFS    := target/release/kvfs
 SHARE   := target/release/share
 UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
 
-.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn lint docs install install-files uninstall deb clean setup
+.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers lint docs install install-files uninstall deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,11 @@ bench-txn: build ## transactions: the engine and a mount, beside what the thesis
 	@scripts/setup.sh test
 	@cd bench && cargo run --release --locked --bin kvfs-bench-txn -- --kvfs ../$(KVFS) \
 		--json ../target/bench-txn.json --plots ../target/bench-txn $(BENCH)
+
+bench-papers: build ## what the thesis measured of defragmentation; a full store and an aged one: ten minutes; root, an idle machine
+	@scripts/setup.sh run
+	@cd bench && cargo run --release --locked --bin kvfs-bench-papers -- --kvfs ../$(KVFS) \
+		--json ../$(BENCH_OUT)/papers.json $(BENCH)
 
 lint: ## rustfmt and clippy, no warning allowed
 	@cargo fmt --all -- --check
