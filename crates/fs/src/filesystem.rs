@@ -14,6 +14,7 @@ use crate::quota::{self, Quotas};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
+use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
 use crate::{
@@ -131,7 +132,7 @@ impl FileSystem {
         }
         if !options.read_only {
             // Before anything is written: it names the state that is there.
-            fs.finish_receive()?;
+            finish_receive(&*fs.store, keyspaces.meta)?;
             fs.orphans().queue_leftovers()?;
             fs.reap_all()?;
         }

@@ -111,6 +111,6 @@ impl OpenStore {
 
     fn begin_stream(&self, stream: StreamId) -> Result<SendStream> {
         let (from, to) = self.find_stream(stream)?;
-        Ok(self.fs.send(from.as_ref(), &to)?)
+        Ok(SendStream::new(&self.fs, from.as_ref(), &to)?)
     }
 }

@@ -48,15 +48,13 @@ impl fmt::Display for StreamId {
     }
 }
 
-impl FileSystem {
-    /// Name and view of the snapshot with that identity.
-    pub(super) fn open_by_id(self: &Arc<Self>, id: &SnapshotId) -> Result<(String, Arc<Self>)> {
-        let info = self.snapshots().find(id)?.ok_or(FsError::NotFound)?;
-        let snapshot = self.store.open_snapshot(&info.name)?;
-        // Meanwhile another one may have taken the name.
-        if snapshot.seqno() != info.position.0 {
-            return Err(FsError::NotFound);
-        }
-        Ok((info.name, self.view_of(snapshot)?))
+/// Name and view of the snapshot with that identity.
+pub(super) fn open_by_id(fs: &Arc<FileSystem>, id: &SnapshotId) -> Result<(String, Arc<FileSystem>)> {
+    let info = fs.snapshots().find(id)?.ok_or(FsError::NotFound)?;
+    let snapshot = fs.store.open_snapshot(&info.name)?;
+    // Meanwhile another one may have taken the name.
+    if snapshot.seqno() != info.position.0 {
+        return Err(FsError::NotFound);
     }
+    Ok((info.name, fs.view_of(snapshot)?))
 }

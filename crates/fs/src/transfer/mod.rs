@@ -32,5 +32,6 @@ pub use error::{ReceiveError, StreamError};
 pub use frame::{Begin, FRAME_HEADER_BYTES, PROLOGUE_BYTES, Prologue};
 pub use identity::{SnapshotId, StreamId};
 pub use reader::{Frame, StreamReader};
-pub use receive::Received;
+pub(crate) use receive::finish_receive;
+pub use receive::{Received, Receiver};
 pub use send::SendStream;

@@ -11,14 +11,17 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_store::{Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Txn, TxnOptions};
+use kvfs_kv::KeyspaceTable;
+use kvfs_store::{
+    Batch, Durability, KeyRange, Keyspace, KeyspaceKind, Op, SnapshotInfo, Store, Txn, TxnOptions,
+};
 
 use super::changes::{Changes, is_empty};
 use super::record::META;
 use super::tree;
 use super::{Begin, Frame, ReceiveError, StreamReader};
 use crate::schema::{
-    Header, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_received,
+    Header, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_received,
     encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key,
 };
 use crate::{FileSystem, FsError, Result, quota};
@@ -43,12 +46,26 @@ struct Receipt {
     done: Received,
 }
 
-impl FileSystem {
+/// Receives streams into the main line of a file system.
+pub struct Receiver<'f> {
+    /// Its states are looked at as views, and keyspaces are made in it.
+    main: &'f Arc<FileSystem>,
+    store: &'f dyn Store,
+    own: Keyspaces,
+    users: &'f KeyspaceTable,
+}
+
+impl<'f> Receiver<'f> {
+    /// A receiver for `main`, which must be the main line.
+    pub fn new(main: &'f Arc<FileSystem>) -> Self {
+        Self { main, store: &*main.store, own: main.keyspaces, users: &main.shared.keyspaces }
+    }
+
     /// Whether a stream that begins so can be received; tells it before the rest has come.
     ///
     /// # Errors
     /// What is in the way; store errors.
-    pub fn check_receivable(self: &Arc<Self>, begin: &Begin, rollback: bool) -> Result<(), ReceiveError> {
+    pub fn check(&self, begin: &Begin, rollback: bool) -> Result<(), ReceiveError> {
         self.founded_on(begin)?;
         match &begin.from {
             None if !self.holds_nothing()? => Err(ReceiveError::NotEmpty),
@@ -73,13 +90,13 @@ impl FileSystem {
     /// # Errors
     /// Nothing has changed, unless [`FsError::CommittedOnly`] says otherwise; keyspaces may have been made.
     pub fn receive(
-        self: &Arc<Self>,
+        &self,
         mut reader: StreamReader,
         source: &mut dyn Read,
         rollback: bool,
     ) -> Result<Received, ReceiveError> {
-        self.check_writable()?;
-        if !self.origin.is_main() {
+        self.main.check_writable()?;
+        if !self.main.origin.is_main() {
             return Err(FsError::Invalid("only the main line receives").into());
         }
         let Some(Frame::Begin(begin)) = reader.next(source)? else {
@@ -89,15 +106,15 @@ impl FileSystem {
         if begin.from.is_none() && !self.holds_nothing()? {
             return Err(ReceiveError::NotEmpty);
         }
-        let own = self.keyspaces;
+        let own = self.own;
         let mut keyspaces = vec![own.meta, own.data, own.xattr];
         let mut owners = Batch::new();
         let mut next = reader.next(source)?;
         // Made before the transaction begins, and no part of it: an empty one may stay when this comes to nothing.
         while let Some(Frame::Keyspace { name, owner }) = next {
             if let Some(owner) = owner {
-                self.keys().make_keyspace(&name, owner)?;
-                owners.put(own.meta, self.shared.keyspaces.records().key(&name), owner.encode());
+                self.main.keys().make_keyspace(&name, owner)?;
+                owners.put(own.meta, self.users.records().key(&name), owner.encode());
             }
             keyspaces.push(self.store.open_keyspace(&name, KeyspaceKind::Tuple, None)?);
             next = reader.next(source)?;
@@ -119,22 +136,8 @@ impl FileSystem {
         tree::expect_tree(&*receipt.txn, own.meta)?;
         self.stage_own_records(&receipt)?;
         receipt.txn.commit(Durability::Synced)?;
-        self.finish_receive()?;
+        finish_receive(self.store, self.own.meta)?;
         Ok(receipt.done)
-    }
-
-    /// Names the snapshot of a state that was received, if that is still to be done. Must be called before
-    /// anything else is written.
-    pub(crate) fn finish_receive(&self) -> Result<()> {
-        let Some(bytes) = self.store.get(self.keyspaces.meta, &receiving_key())? else { return Ok(()) };
-        let Receiving { name, created } = decode_receiving(&bytes)?;
-        if !self.store.named_snapshots().iter().any(|info| info.name == name) {
-            self.store.adopt_snapshot(&name, Duration::from_nanos(created))?;
-        }
-        let mut batch = Batch::new();
-        batch.delete(self.keyspaces.meta, receiving_key());
-        self.store.apply(batch, Durability::Synced)?;
-        Ok(())
     }
 
     /// The snapshot that the stream goes on from, if it does.
@@ -144,16 +147,16 @@ impl FileSystem {
         if !self.store.checkpointed().is_empty() {
             return Err(ReceiveError::Branches);
         }
-        if let Some(present) = self.snapshots().find(to)? {
+        if let Some(present) = self.main.snapshots().find(to)? {
             return Err(ReceiveError::Present(present.name));
         }
         if self.store.named_snapshots().iter().any(|info| info.name == *name) {
             return Err(ReceiveError::NameTaken(name.clone()));
         }
-        self.snapshots().check_room()?;
+        self.main.snapshots().check_room()?;
         match &begin.from {
             None => Ok(None),
-            Some((from, name)) => match self.snapshots().find(from)? {
+            Some((from, name)) => match self.main.snapshots().find(from)? {
                 Some(info) => Ok(Some(info)),
                 None => Err(ReceiveError::Unfounded(name.clone())),
             },
@@ -162,34 +165,32 @@ impl FileSystem {
 
     /// Whether there is neither a file nor a key.
     fn holds_nothing(&self) -> Result<bool> {
-        let mut cursor = self.store.cursor(self.keyspaces.meta, rows())?;
+        let mut cursor = self.store.cursor(self.own.meta, rows())?;
         cursor.next()?;
         let root = Placement::own_subtree(ROOT_INODE).own_key();
         let mut is_empty_so_far = cursor.entry().is_none_or(|(key, _)| key == &root[..]);
         cursor.next()?;
         is_empty_so_far &= cursor.entry().is_none();
-        let own = [self.keyspaces.data, self.keyspaces.xattr];
-        for keyspace in
-            own.into_iter().chain(self.shared.keyspaces.user_keyspaces().map(|info| info.keyspace))
-        {
-            is_empty_so_far = is_empty_so_far && is_empty(&*self.store, keyspace, KeyRange::all())?;
+        let own = [self.own.data, self.own.xattr];
+        for keyspace in own.into_iter().chain(self.users.user_keyspaces().map(|info| info.keyspace)) {
+            is_empty_so_far = is_empty_so_far && is_empty(self.store, keyspace, KeyRange::all())?;
         }
         Ok(is_empty_so_far)
     }
 
     /// What leads from now back to the snapshot that the stream goes on from.
-    fn changes_back_to(self: &Arc<Self>, begin: &Begin) -> Result<Changes, ReceiveError> {
-        let now = self.view_of(self.store.snapshot()?)?;
+    fn changes_back_to(&self, begin: &Begin) -> Result<Changes, ReceiveError> {
+        let now = self.main.view_of(self.store.snapshot()?)?;
         let Some(then) = self.founded_on(begin)? else {
             return Err(FsError::Invalid("the stream goes on from nothing").into());
         };
-        let then = self.view_of(self.store.open_snapshot(&then.name)?)?;
-        let users: Vec<_> = self.shared.keyspaces.user_keyspaces().map(|info| info.keyspace).collect();
+        let then = self.main.view_of(self.store.open_snapshot(&then.name)?)?;
+        let users: Vec<_> = self.users.user_keyspaces().map(|info| info.keyspace).collect();
         Ok(Changes::new(Some(now), then, &users)?)
     }
 
     /// Gives up what was changed since the snapshot that the stream goes on from: access times at any rate.
-    fn go_back(self: &Arc<Self>, receipt: &mut Receipt, rollback: bool) -> Result<(), ReceiveError> {
+    fn go_back(&self, receipt: &mut Receipt, rollback: bool) -> Result<(), ReceiveError> {
         let Some((_, name)) = &receipt.begin.from else { return Ok(()) };
         let mut changes = self.changes_back_to(&receipt.begin)?;
         while let Some((part, batch)) = changes.next()? {
@@ -208,7 +209,7 @@ impl FileSystem {
     fn is_reading_only(&self, part: u32, batch: &Batch) -> Result<bool> {
         for op in batch.ops() {
             let Op::Put { key, value, .. } = op else { return Ok(false) };
-            let now = if part == META { self.store.get(self.keyspaces.meta, key)? } else { None };
+            let now = if part == META { self.store.get(self.own.meta, key)? } else { None };
             let (Some(Row::Inode(now, content)), Some(Row::Inode(then, content_then))) =
                 (now.as_deref().and_then(Row::parse), Row::parse(value))
             else {
@@ -224,7 +225,7 @@ impl FileSystem {
     /// The file system's own records as they are after the commit.
     fn stage_own_records(&self, receipt: &Receipt) -> Result<()> {
         let Begin { to: (id, name), inline_len_max, inode_next, has_projects, .. } = &receipt.begin;
-        let meta = self.keyspaces.meta;
+        let meta = self.own.meta;
         let superblock = self.store.get(meta, &superblock_key())?;
         let superblock =
             superblock.ok_or_else(|| FsError::corrupt("file-system superblock", "it is missing"))?;
@@ -238,7 +239,7 @@ impl FileSystem {
         };
         let mut batch = Batch::new();
         if superblock.has_quotas {
-            quota::stage_recount(&*self.store, &mut batch)?;
+            quota::stage_recount(self.store, &mut batch)?;
         }
         batch.put(meta, superblock_key(), superblock.encode());
         let named = self.store.named_snapshots();
@@ -257,6 +258,20 @@ impl FileSystem {
         batch.put(meta, receiving_key(), encode_receiving(&receiving));
         Ok(receipt.txn.apply(batch)?)
     }
+}
+
+/// Names the snapshot of a state that was received, if that is still to be done. Must be called before
+/// anything else is written.
+pub(crate) fn finish_receive(store: &dyn Store, meta: Keyspace) -> Result<()> {
+    let Some(bytes) = store.get(meta, &receiving_key())? else { return Ok(()) };
+    let Receiving { name, created } = decode_receiving(&bytes)?;
+    if !store.named_snapshots().iter().any(|info| info.name == name) {
+        store.adopt_snapshot(&name, Duration::from_nanos(created))?;
+    }
+    let mut batch = Batch::new();
+    batch.delete(meta, receiving_key());
+    store.apply(batch, Durability::Synced)?;
+    Ok(())
 }
 
 impl Receipt {

@@ -10,6 +10,7 @@ use kvfs_store::KeyRange;
 
 use super::changes::{Changes, is_empty};
 use super::frame::{self, FrameKind, encode_frame};
+use super::identity::open_by_id;
 use super::record::encode_records;
 use super::{Begin, Prologue, SnapshotId, StreamId};
 use crate::schema::{Superblock, superblock_key};
@@ -26,14 +27,14 @@ pub struct SendStream {
     is_done: bool,
 }
 
-impl FileSystem {
+impl SendStream {
     /// The stream that leads from the snapshot `from` (`None`: from nothing) to the snapshot `to`.
     ///
     /// # Errors
     /// `NotFound`: this store has no such snapshot. Store errors.
-    pub fn send(self: &Arc<Self>, from: Option<&SnapshotId>, to: &SnapshotId) -> Result<SendStream> {
-        let from = from.map(|id| Ok::<_, FsError>((*id, self.open_by_id(id)?))).transpose()?;
-        let (to_name, to_view) = self.open_by_id(to)?;
+    pub fn new(fs: &Arc<FileSystem>, from: Option<&SnapshotId>, to: &SnapshotId) -> Result<Self> {
+        let from = from.map(|id| Ok::<_, FsError>((*id, open_by_id(fs, id)?))).transpose()?;
+        let (to_name, to_view) = open_by_id(fs, to)?;
         let superblock = to_view.row(&superblock_key())?;
         let superblock =
             superblock.ok_or_else(|| FsError::corrupt("file-system superblock", "it is missing"))?;
@@ -49,7 +50,7 @@ impl FileSystem {
         let from_view = from.map(|(_, (_, view))| view);
         let mut heads = VecDeque::from([(FrameKind::Begin, begin.encode())]);
         let mut users = Vec::new();
-        for info in self.shared.keyspaces.user_keyspaces() {
+        for info in fs.shared.keyspaces.user_keyspaces() {
             let owner = to_view.keys().owner_then(&info.name)?;
             let views = from_view.iter().chain([&to_view]);
             // One that was made later is not in these states, and nothing is in it.
@@ -63,11 +64,9 @@ impl FileSystem {
             }
         }
         let changes = Changes::new(from_view, to_view, &users)?;
-        Ok(SendStream { begin, changes, heads, position: 0, hasher: blake3::Hasher::new(), is_done: false })
+        Ok(Self { begin, changes, heads, position: 0, hasher: blake3::Hasher::new(), is_done: false })
     }
-}
 
-impl SendStream {
     /// What the first frame says.
     pub fn begin(&self) -> &Begin {
         &self.begin

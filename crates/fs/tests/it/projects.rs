@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_fs::transfer::{Receiver, SendStream, StreamReader};
 use kvfs_fs::{
     Caller, FileType, FsError, Limits, MountOptions, NodeId, PROJECT_ATTRIBUTE, Project, QuotaKind,
     RenameMode, Result, Selection, SetAttr, TakenBack, WriteFlags, XattrMode, repair,
@@ -481,16 +482,16 @@ fn streams_carry_projects() {
             let info = source.store.named_snapshots().into_iter().find(|info| info.name == name).unwrap();
             source.fs.snapshots().id(&info).unwrap()
         };
-        source.fs.send(from.map(id).as_ref(), &id(name)).unwrap()
+        SendStream::new(&source.fs, from.map(id).as_ref(), &id(name)).unwrap()
     };
-    let receive = |target: &mut Setup, mut stream: kvfs_fs::transfer::SendStream| {
+    let receive = |target: &mut Setup, mut stream: SendStream| {
         let begin = stream.begin().clone();
         let mut bytes = Vec::new();
         while let Some(frame) = stream.next_frame().unwrap() {
             bytes.extend(frame);
         }
-        let reader = kvfs_fs::transfer::StreamReader::new(begin.stream());
-        target.fs.receive(reader, &mut &bytes[..], false).unwrap();
+        let reader = StreamReader::new(begin.stream());
+        Receiver::new(&target.fs).receive(reader, &mut &bytes[..], false).unwrap();
         target.reopen();
         begin.has_projects
     };

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::{CrashDevice, CrashMode};
-use kvfs_fs::transfer::{Begin, Frame, ReceiveError, Received, SnapshotId, StreamError, StreamReader};
+use kvfs_fs::transfer::{
+    Begin, Frame, ReceiveError, Received, Receiver, SendStream, SnapshotId, StreamError, StreamReader,
+};
 use kvfs_fs::{FileSystem, FsError, KEYSPACES, MountOptions, NodeId};
 use kvfs_kv::KeyspaceOwner;
 use kvfs_kvdb::Background;
@@ -31,7 +33,7 @@ fn id_of(setup: &Setup, name: &str) -> SnapshotId {
 /// All frames, without a prologue.
 fn stream(setup: &Setup, from: Option<&str>, to: &str) -> Vec<Vec<u8>> {
     let from = from.map(|name| id_of(setup, name));
-    let mut stream = setup.fs.send(from.as_ref(), &id_of(setup, to)).unwrap();
+    let mut stream = SendStream::new(&setup.fs, from.as_ref(), &id_of(setup, to)).unwrap();
     let mut frames = Vec::new();
     while let Some(frame) = stream.next_frame().unwrap() {
         frames.push(frame);
@@ -41,7 +43,7 @@ fn stream(setup: &Setup, from: Option<&str>, to: &str) -> Vec<Vec<u8>> {
 
 fn begin_of(frames: &[Vec<u8>], setup: &Setup, from: Option<&str>, to: &str) -> (Begin, StreamReader) {
     let from = from.map(|name| id_of(setup, name));
-    let stream = setup.fs.send(from.as_ref(), &id_of(setup, to)).unwrap();
+    let stream = SendStream::new(&setup.fs, from.as_ref(), &id_of(setup, to)).unwrap();
     let begin = stream.begin().clone();
     assert!(!frames.is_empty());
     let reader = StreamReader::new(stream.stream());
@@ -49,8 +51,9 @@ fn begin_of(frames: &[Vec<u8>], setup: &Setup, from: Option<&str>, to: &str) -> 
 }
 
 fn take(setup: &mut Setup, begin: &Begin, bytes: &[u8], rollback: bool) -> Result<Received, ReceiveError> {
-    setup.fs.check_receivable(begin, rollback)?;
-    let received = setup.fs.receive(StreamReader::new(begin.stream()), &mut &bytes[..], rollback)?;
+    Receiver::new(&setup.fs).check(begin, rollback)?;
+    let received =
+        Receiver::new(&setup.fs).receive(StreamReader::new(begin.stream()), &mut &bytes[..], rollback)?;
     setup.reopen();
     Ok(received)
 }
@@ -295,12 +298,12 @@ fn a_stream_is_the_same_at_any_time_and_goes_on_at_any_frame() {
         let from_id = from.map(|name| id_of(&source, name));
         let mut offset = 0;
         for (index, frame) in first.iter().enumerate() {
-            let mut resumed = source.fs.send(from_id.as_ref(), &id_of(&source, "two")).unwrap();
+            let mut resumed = SendStream::new(&source.fs, from_id.as_ref(), &id_of(&source, "two")).unwrap();
             resumed.skip_to(offset).unwrap();
             assert_eq!(resumed.next_frame().unwrap().as_ref(), Some(frame), "frame {index}");
             let (stream, to) = (resumed.stream(), id_of(&source, "two"));
             assert_eq!(source.fs.snapshots().find_stream(stream).unwrap(), Some((from_id, to)));
-            let mut wrong = source.fs.send(from_id.as_ref(), &to).unwrap();
+            let mut wrong = SendStream::new(&source.fs, from_id.as_ref(), &to).unwrap();
             assert!(matches!(wrong.skip_to(offset + 1), Err(FsError::Invalid(_))));
             offset += frame.len() as u64;
         }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use kvfs_fs::transfer::{Frame, Prologue, ReceiveError, Received, StreamError, StreamReader};
+use kvfs_fs::transfer::{Frame, Prologue, ReceiveError, Received, Receiver, StreamError, StreamReader};
 use kvfs_store::progress::{self, Unit};
 
 use crate::args::ReceiveArgs;
@@ -101,7 +101,7 @@ fn receive(
         None => Staged::start(dir, prologue.stream)?,
     };
     if let Some(begin) = staged.begin()
-        && let Err(error) = store.fs.check_receivable(begin, args.rollback)
+        && let Err(error) = Receiver::new(&store.fs).check(begin, args.rollback)
     {
         // It was taken, and the command that took it was stopped before it could clear up.
         if matches!(error, ReceiveError::Present(_)) {
@@ -121,7 +121,7 @@ fn receive(
     let mut whole = Counted(staged.reopen()?.chain(&end[..]));
     let taken = bar.watch(|| {
         progress::stage("taking over", Unit::Bytes, bytes);
-        store.fs.receive(StreamReader::new(prologue.stream), &mut whole, args.rollback)
+        Receiver::new(&store.fs).receive(StreamReader::new(prologue.stream), &mut whole, args.rollback)
     });
     match taken {
         Ok(received) => staged.remove().map(|()| (received, bytes)),
@@ -165,7 +165,7 @@ fn stage(
     loop {
         match staged.next(source)? {
             Some(Frame::End) => break,
-            Some(Frame::Begin(begin)) => store.fs.check_receivable(&begin, args.rollback)?,
+            Some(Frame::Begin(begin)) => Receiver::new(&store.fs).check(&begin, args.rollback)?,
             Some(_) => {}
             None => return Err(CliError::new(Code::Failed, "the stream is through already")),
         }
