@@ -13,8 +13,11 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use super::state::Absence;
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::fair_lock::{FairLock, ReadGuard};
-use crate::schema::Header;
+use crate::schema::{Header, ROOT_INODE};
 use crate::{FileType, NodeId, NodeStats, PruneCandidate};
+
+/// Directories between a node and the root, at most, of which a path is told.
+const DEPTH_MAX: usize = 512;
 
 const SHARDS: usize = 64;
 
@@ -353,6 +356,24 @@ impl NodeTable {
         let mut dead = self.dead.lock();
         let keep = dead.len().saturating_sub(count_max);
         dead.split_off(keep)
+    }
+
+    /// The path from the root, where every node on it is known.
+    pub(crate) fn path_of(&self, inode: u64) -> Option<Vec<u8>> {
+        let mut parts = Vec::new();
+        let mut node = Arc::clone(&*self.get(inode)?);
+        while node.inode != ROOT_INODE {
+            if parts.len() >= DEPTH_MAX {
+                return None;
+            }
+            let (parent, name) = node.link()?;
+            parts.push(name);
+            node = parent;
+        }
+        if parts.is_empty() {
+            return Some(b"/".to_vec());
+        }
+        Some(parts.iter().rev().flat_map(|name| [b"/", &name[..]].concat()).collect())
     }
 
     /// Puts orphans (back) into the queue.

@@ -35,7 +35,7 @@ impl SendStream {
     pub fn new(fs: &Arc<FileSystem>, from: Option<&SnapshotId>, to: &SnapshotId) -> Result<Self> {
         let from = from.map(|id| Ok::<_, FsError>((*id, open_by_id(fs, id)?))).transpose()?;
         let (to_name, to_view) = open_by_id(fs, to)?;
-        let superblock = to_view.row(&superblock_key())?;
+        let superblock = to_view.rows().get(&superblock_key())?;
         let superblock =
             superblock.ok_or_else(|| FsError::corrupt("file-system superblock", "it is missing"))?;
         let superblock = Superblock::decode(&superblock)?;

@@ -12,6 +12,7 @@ use kvfs_store::{Durability, Position};
 
 use super::TxnView;
 use super::phase::Phase;
+use super::publish::bring_in;
 use crate::{FileSystem, FsError, NodeId, Result};
 
 /// What the front end does before the commit point.
@@ -50,7 +51,7 @@ impl FileSystem {
     /// # Errors
     /// `Canceled`, `Stale`: there is nothing to commit.
     pub fn freeze(&self) -> Result<()> {
-        let view = self.committing_view()?;
+        let view = committing(self)?;
         view.check_alive()?;
         view.phase.freeze().map_err(|phase| match phase {
             Phase::Ended => view.ended(),
@@ -74,13 +75,13 @@ impl FileSystem {
     /// # Errors
     /// `Canceled`; store errors.
     pub fn commit_plan(&self) -> Result<CommitPlan> {
-        let view = self.committing_view()?;
+        let view = committing(self)?;
         view.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
         view.phase.close().map_err(|_| FsError::Invalid("a view is frozen before its commit"))?;
         // What takes long comes before any other thread has to wait.
         view.txn.prepare()?;
         progress::stage("committing", Unit::Items, 0);
-        self.changed_contents(view)
+        view.changed_contents()
     }
 
     /// Commits a view after [`Self::commit_plan`]: all its changes appear on the main line at once, at one point of the history.
@@ -91,12 +92,12 @@ impl FileSystem {
     /// `Canceled`: another party was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and
     /// other store errors: nothing happened, and it can be tried again after [`Self::thaw`].
     pub fn commit(&self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
-        let view = self.committing_view()?;
+        let view = committing(self)?;
         if view.phase.now() != Phase::Closed {
             return Err(FsError::Invalid("a commit is planned first"));
         }
         let locks = view.lock_owner()?;
-        let set = self.write_set(view)?;
+        let set = view.write_set()?;
         let gate = self.gate();
         let charged = gate.charge_commit(view, locks.traits().owner.uid)?;
         let refund = |_: &_| gate.refund_commit(&charged);
@@ -105,7 +106,7 @@ impl FileSystem {
         let settling = nodes.settle();
         let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
         let position = published.inspect_err(|_| gate.refund_commit(&charged))?;
-        let brought_in = view.main.bring_in(set, position, epoch);
+        let brought_in = bring_in(&view.main, set, position, epoch);
         drop(settling);
         view.phase.end();
         if let Err(error) = &brought_in {
@@ -142,8 +143,8 @@ impl FileSystem {
         locks.end();
         Some(position)
     }
+}
 
-    fn committing_view(&self) -> Result<&TxnView> {
-        self.origin.txn().ok_or(FsError::Invalid("only transactions are committed"))
-    }
+fn committing(fs: &FileSystem) -> Result<&TxnView> {
+    fs.origin.txn().ok_or(FsError::Invalid("only transactions are committed"))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_store::progress::{self, Unit};
-use kvfs_store::{Change, ChangedRanges, Differences, KeyDifference, KeyRange, Keyspace};
+use kvfs_store::{Change, ChangedRanges, Differences, KeyDifference, KeyRange, Keyspace, Read};
 
 use super::Origin;
 use super::publish::each_change;
@@ -55,21 +55,34 @@ impl Origin {
     }
 }
 
+/// The rows of a view, whatever nodes there are.
+pub(crate) struct Rows<'v> {
+    read: &'v dyn Read,
+    meta: Keyspace,
+}
+
 impl FileSystem {
+    /// The rows of this view.
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        Rows { read: self.origin.read(), meta: self.keyspaces.meta }
+    }
+}
+
+impl Rows<'_> {
     /// The row under `key`.
-    pub(crate) fn row(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.origin.read().get(self.keyspaces.meta, key)?)
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.read.get(self.meta, key)?)
     }
 
     /// Attributes and inline content of what is at `place`; `None`: nothing.
-    pub(super) fn row_at(&self, place: &Place) -> Result<Option<(Header, Bytes)>> {
+    pub(super) fn at(&self, place: &Place) -> Result<Option<(Header, Bytes)>> {
         let key = key_of(place);
-        let Some(bytes) = self.row(&key)? else { return Ok(None) };
+        let Some(bytes) = self.get(&key)? else { return Ok(None) };
         let inode = match Row::decode(&key, &bytes)? {
             Row::Inode(header, content) => return Ok(Some((header, Bytes::copy_from_slice(content)))),
             Row::Directory { inode, .. } | Row::Link { inode, .. } => inode,
         };
-        let own = self.row(&Placement::own_subtree(inode).own_key())?;
+        let own = self.get(&Placement::own_subtree(inode).own_key())?;
         let own = own.ok_or_else(|| {
             FsError::corrupt(format!("row {}", key.escape_ascii()), "it refers to an inode without a row")
         })?;
@@ -78,8 +91,8 @@ impl FileSystem {
     }
 
     /// Whether the inode has a row of its own: every directory, and files with several names.
-    pub(super) fn has_own_row(&self, inode: u64) -> Result<bool> {
-        Ok(self.row(&Placement::own_subtree(inode).own_key())?.is_some())
+    pub(super) fn has_own(&self, inode: u64) -> Result<bool> {
+        Ok(self.get(&Placement::own_subtree(inode).own_key())?.is_some())
     }
 }
 

@@ -102,7 +102,7 @@ impl Found {
         let own = match self.header {
             Some(header) => Some(header),
             // A directory's row is not under its name.
-            None => side.row_at(&(self.inode, Bytes::new()))?.map(|(header, _)| header),
+            None => side.rows().at(&(self.inode, Bytes::new()))?.map(|(header, _)| header),
         };
         let target = (self.kind == FileType::Symlink).then(|| self.content.clone());
         Ok(own.map(|Header { mode, uid, gid, size, .. }| Facts::File { mode, uid, gid, bytes: size, target }))
@@ -146,7 +146,7 @@ impl FileSystem {
         progress::stage("comparing", Unit::Items, 0);
         each_change(view.txn.changes(self.keyspaces.meta)?, |change| match change {
             Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
-                let [before, after] = [view.main.row(&key)?, self.row(&key)?];
+                let [before, after] = [view.main.rows().get(&key)?, self.rows().get(&key)?];
                 comparison.take_key(&key, before, after)
             }
             Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
@@ -268,7 +268,7 @@ impl<'f> Comparison<'f> {
                     continue;
                 }
                 let key = key_of(&place);
-                let before = found(older, &key, older.row(&key)?)?;
+                let before = found(older, &key, older.rows().get(&key)?)?;
                 let kind = if before.is_some() { DiffKind::Changed } else { DiffKind::Added };
                 let old = before.map(|before| before.facts(older)).transpose()?.flatten();
                 lines.push(difference(kind, &after, path, (old, new)));
@@ -335,7 +335,7 @@ pub(super) fn found(side: &FileSystem, key: &[u8], bytes: Option<Bytes>) -> Resu
         }
         Row::Directory { .. } => {}
         Row::Link { .. } => {
-            if let Some(own) = side.row(&Placement::own_subtree(inode).own_key())? {
+            if let Some(own) = side.rows().get(&Placement::own_subtree(inode).own_key())? {
                 let (header, content) = Row::decode_own(inode, &own)?;
                 (found.header, found.content) = (Some(header), own.slice_ref(content));
             }

@@ -6,9 +6,6 @@ use kvfs_txn::{Admission, Doom, DoomReason, LockName, LockNameBuf, Rival};
 
 use crate::{FileSystem, NodeId};
 
-/// Directories between a node and the root, at most, that a message names.
-const DEPTH_MAX: usize = 512;
-
 impl FileSystem {
     /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about ten times a
     /// second while there are transactions.
@@ -86,26 +83,8 @@ impl FileSystem {
     /// The path from the root (with a leading slash) of an inode that has a node here or, for a
     /// transaction, on the main line.
     pub(super) fn path_of(&self, inode: u64) -> Option<String> {
-        let path = self.known_path(inode).or_else(|| self.origin.txn()?.main.known_path(inode));
+        let path = self.nodes.path_of(inode).or_else(|| self.origin.txn()?.main.nodes.path_of(inode));
         Some(String::from_utf8_lossy(&path?).into_owned())
-    }
-
-    /// The path from the root, where every node on it is known.
-    pub(super) fn known_path(&self, inode: u64) -> Option<Vec<u8>> {
-        let mut parts = Vec::new();
-        let mut node = std::sync::Arc::clone(&*self.nodes.get(inode)?);
-        while node.inode != NodeId::ROOT.0 {
-            if parts.len() >= DEPTH_MAX {
-                return None;
-            }
-            let (parent, name) = node.link()?;
-            parts.push(name);
-            node = parent;
-        }
-        if parts.is_empty() {
-            return Some(b"/".to_vec());
-        }
-        Some(parts.iter().rev().flat_map(|name| [b"/", &name[..]].concat()).collect())
     }
 }
 

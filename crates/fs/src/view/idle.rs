@@ -14,6 +14,7 @@ use kvfs_store::TxnId;
 use kvfs_txn::{Doom, DoomReason, Rival};
 use parking_lot::Mutex;
 
+use super::TxnView;
 use crate::{Caller, FileSystem, FsError};
 
 /// A transaction whose newest operation is younger than this is at work.
@@ -64,6 +65,25 @@ impl OpenViews {
     fn all(&self) -> Vec<Arc<FileSystem>> {
         self.views.lock().values().filter_map(Weak::upgrade).collect()
     }
+
+    /// Ends those half of the idle transactions, `own` left out, that have been idle for longest. True: one has ended.
+    fn end_idle(&self, own: Option<TxnId>, pid: u32) -> bool {
+        let mut idle: Vec<(Duration, Arc<FileSystem>)> = Vec::new();
+        for view in self.all() {
+            let locks =
+                view.origin.txn().filter(|_| view.txn_id() != own).and_then(|view| view.locks.as_ref());
+            let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
+            if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
+                idle.push((time, view));
+            }
+        }
+        idle.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        let count = idle.len().div_ceil(2);
+        let end = |(time, view): &&(Duration, Arc<FileSystem>)| {
+            view.origin.txn().is_some_and(|view| view.end_for_space(*time, pid))
+        };
+        idle.iter().take(count).filter(end).count() > 0
+    }
 }
 
 impl FileSystem {
@@ -72,7 +92,7 @@ impl FileSystem {
     /// transactions that have been idle for longest. May block, and works on a full store.
     fn make_space(&self, error: &FsError, pid: u32) -> bool {
         match error {
-            FsError::NoSpace => self.reap_for_space() || self.end_idle_transactions(pid),
+            FsError::NoSpace => self.reap_for_space() || self.shared.open.end_idle(self.txn_id(), pid),
             FsError::QuotaExceeded | FsError::ProjectFull => self.reap_for_space(),
             _ => false,
         }
@@ -95,39 +115,19 @@ impl FileSystem {
         }
         operation()
     }
+}
 
-    fn end_idle_transactions(&self, pid: u32) -> bool {
-        let own = self.txn_id();
-        let mut idle: Vec<(Duration, Arc<Self>)> = Vec::new();
-        for view in self.shared.open.all() {
-            let locks =
-                view.origin.txn().filter(|_| view.txn_id() != own).and_then(|view| view.locks.as_ref());
-            let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
-            if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
-                idle.push((time, view));
-            }
-        }
-        idle.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
-        let count = idle.len().div_ceil(2);
-        let ended = idle.iter().take(count).filter(|(time, view)| view.end_for_space(*time, pid)).count();
-        ended > 0
-    }
-
-    /// Ends the transaction of this view, which has been idle for so long, unless it is being committed.
+impl TxnView {
+    /// Ends the transaction, which has been idle for so long, unless it is being committed.
     fn end_for_space(&self, idle: Duration, pid: u32) -> bool {
-        let Some((id, locks)) = self.txn_id().zip(self.origin.txn().and_then(|view| view.locks.as_ref()))
-        else {
-            return false;
-        };
+        let Some(locks) = &self.locks else { return false };
+        let idle_s = u32::try_from(idle.as_secs()).unwrap_or(u32::MAX);
         let rival = Some(Rival::Main { pid });
-        if !locks.doom(Doom {
-            rival,
-            ..Doom::new(DoomReason::Space { idle_s: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX) })
-        }) {
+        if !locks.doom(Doom { rival, ..Doom::new(DoomReason::Space { idle_s }) }) {
             return false;
         }
         self.abort();
-        let owner = &locks.traits().owner;
+        let (id, owner) = (self.txn.id(), &locks.traits().owner);
         tracing::warn!(%id, %owner, idle_s = idle.as_secs(), pid, "the store is full: idle transaction ended");
         true
     }

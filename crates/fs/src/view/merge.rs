@@ -80,15 +80,16 @@ impl FileSystem {
         if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
             view.txn.describe(note);
         }
-        merging.claim_and_validate()?;
+        Merge::claim_and_validate(&merging)?;
         Ok(merging)
     }
+}
 
-    fn claim_and_validate(&self) -> Result<()> {
-        let Some(view) = self.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
+impl Merge<'_> {
+    fn claim_and_validate(fs: &FileSystem) -> Result<()> {
+        let Some(view) = fs.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
         let owner: &LockOwner = view.lock_owner()?;
-        let mut merge =
-            Merge { fs: self, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
+        let mut merge = Merge { fs, view, owner, moved: BTreeMap::new(), conflicts: Vec::new(), more: 0 };
         progress::stage("locking what the branch has changed", Unit::Items, 0);
         merge.claim_all()?;
         progress::stage("looking for what is in the way", Unit::Items, 0);
@@ -97,9 +98,7 @@ impl FileSystem {
         let Merge { conflicts, more, .. } = merge;
         if conflicts.is_empty() { Ok(()) } else { Err(FsError::MergeRefused { conflicts, more }) }
     }
-}
 
-impl Merge<'_> {
     fn is_own(&self, inode: u64) -> bool {
         self.view.created.contains(inode)
     }
@@ -154,7 +153,7 @@ impl Merge<'_> {
             wants.push((LockNameBuf::Entry { directory: inode, name }, Mode::Exclusive));
         }
         // An operation that changes which inode this is changes the row, which is noticed after the locks.
-        let Some(bytes) = self.view.main.row(key)? else { return Ok(wants) };
+        let Some(bytes) = self.view.main.rows().get(key)? else { return Ok(wants) };
         let Row::Inode(header, _) = Row::decode(key, &bytes)? else { return Ok(wants) };
         if header.kind == FileType::Directory {
             self.directory_wants(&header, change, &mut wants)?;
@@ -327,9 +326,9 @@ impl Merge<'_> {
         let own_key = Placement::own_subtree(directory).own_key();
         self.claim(&[(LockNameBuf::Identity { directory }, Mode::Shared)])?;
         // Numbers don't tell whether the branch or the main line made it: both go on with the same ones.
-        let row = match self.view.main.row(&own_key)? {
+        let row = match self.view.main.rows().get(&own_key)? {
             Some(row) => Some(row),
-            None => self.fs.row(&own_key)?,
+            None => self.fs.rows().get(&own_key)?,
         };
         let Some(row) = row else { return Ok(None) };
         Ok(Some(Row::decode_own(directory, &row)?.0.parent))

@@ -13,7 +13,8 @@ use kvfs_store::progress;
 use kvfs_store::{Change, ChangeCursor, Position};
 
 use super::{CommitPlan, Invalidations, TxnView};
-use crate::node::{DeadOrphan, Location, Pin};
+use crate::namespace::Resolver;
+use crate::node::{DeadOrphan, Location, NodeTable, Pin};
 use crate::schema::{Header, Placement, Row, RowPatch, parse_inode_key};
 use crate::{FileSystem, FsError, NodeId, Result};
 
@@ -26,31 +27,32 @@ pub(super) struct WriteSet {
 
 /// What the walk has found so far.
 struct Walk<'m> {
-    main: &'m FileSystem,
+    nodes: &'m NodeTable,
+    resolver: Resolver<'m>,
     position: Position,
     epoch: u64,
     /// Known nodes that changed: whether their content did.
-    nodes: BTreeMap<u64, bool>,
+    changed: BTreeMap<u64, bool>,
     entries: Vec<(NodeId, Box<[u8]>)>,
     orphans: Vec<DeadOrphan>,
 }
 
-impl FileSystem {
+impl TxnView {
     /// Files with changed content, but for those that are new.
-    pub(super) fn changed_contents(&self, view: &TxnView) -> Result<CommitPlan> {
+    pub(super) fn changed_contents(&self) -> Result<CommitPlan> {
         let mut contents = Vec::new();
         let mut add = |inode: u64| {
-            if contents.last() != Some(&NodeId(inode)) && !view.created.contains(inode) {
+            if contents.last() != Some(&NodeId(inode)) && !self.created.contains(inode) {
                 contents.push(NodeId(inode));
             }
         };
-        each_change(view.txn.changes(self.keyspaces.data)?, |change| {
+        each_change(self.txn.changes(self.keyspaces.data)?, |change| {
             if let Some(inode) = inode_of_block(&change) {
                 add(inode);
             }
             Ok(())
         })?;
-        each_change(view.txn.changes(self.keyspaces.meta)?, |change| {
+        each_change(self.txn.changes(self.keyspaces.meta)?, |change| {
             let changed = inode_of_row(&change).filter(|(_, content)| *content);
             if let Some((inode, _)) = changed {
                 add(inode);
@@ -63,40 +65,52 @@ impl FileSystem {
     }
 
     /// The changes that a commit brings to nodes. Asked for before it, walked after it.
-    pub(super) fn write_set(&self, view: &TxnView) -> Result<WriteSet> {
+    pub(super) fn write_set(&self) -> Result<WriteSet> {
         Ok(WriteSet {
-            rows: view.txn.changes(self.keyspaces.meta)?,
-            orphans: view.txn.changes(self.keyspaces.orphans)?,
-            blocks: view.txn.changes(self.keyspaces.data)?,
+            rows: self.txn.changes(self.keyspaces.meta)?,
+            orphans: self.txn.changes(self.keyspaces.orphans)?,
+            blocks: self.txn.changes(self.keyspaces.data)?,
         })
     }
+}
 
-    /// Brings the nodes of this main line up to date with what was committed at `position`, and says what the
-    /// kernel must forget. `epoch`: of the node table, right after the commit.
-    pub(super) fn bring_in(&self, set: WriteSet, position: Position, epoch: u64) -> Result<Invalidations> {
-        let main = self;
-        let mut walk =
-            Walk { main, position, epoch, nodes: BTreeMap::new(), entries: Vec::new(), orphans: Vec::new() };
-        // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
-        each_change(set.rows, |change| walk.row(change))?;
-        each_change(set.orphans, |change| walk.orphan(change))?;
-        each_change(set.blocks, |change| {
-            if let Some(inode) = inode_of_block(&change) {
-                walk.known(inode, true);
-            }
-            Ok(())
-        })?;
-        let nodes = walk.nodes.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
-        main.nodes.queue_dead(walk.orphans);
-        Ok(Invalidations { nodes, entries: walk.entries })
-    }
+/// Brings the nodes of the main line up to date with what was committed at `position`, and says what the
+/// kernel must forget. `epoch`: of the node table, right after the commit.
+pub(super) fn bring_in(
+    main: &FileSystem,
+    set: WriteSet,
+    position: Position,
+    epoch: u64,
+) -> Result<Invalidations> {
+    let (nodes, resolver) = (&main.nodes, main.resolver());
+    let mut walk = Walk {
+        nodes,
+        resolver,
+        position,
+        epoch,
+        changed: BTreeMap::new(),
+        entries: Vec::new(),
+        orphans: Vec::new(),
+    };
+    // Rows first: a file that was moved and removed is in `orphans`, which has the last word.
+    each_change(set.rows, |change| walk.row(change))?;
+    each_change(set.orphans, |change| walk.orphan(change))?;
+    each_change(set.blocks, |change| {
+        if let Some(inode) = inode_of_block(&change) {
+            walk.known(inode, true);
+        }
+        Ok(())
+    })?;
+    let changed = walk.changed.into_iter().map(|(inode, content)| (NodeId(inode), content)).collect();
+    nodes.queue_dead(walk.orphans);
+    Ok(Invalidations { nodes: changed, entries: walk.entries })
 }
 
 impl<'m> Walk<'m> {
     /// The node of a changed inode, if it is known: then the kernel may have cached something of it, too.
     fn known(&mut self, inode: u64, content: bool) -> Option<Pin<'m>> {
-        let pin = self.main.nodes.get(inode)?;
-        *self.nodes.entry(inode).or_default() |= content;
+        let pin = self.nodes.get(inode)?;
+        *self.changed.entry(inode).or_default() |= content;
         Some(pin)
     }
 
@@ -139,7 +153,7 @@ impl<'m> Walk<'m> {
 
     /// A name of a directory that the kernel may know: it may also know that the name did not exist.
     fn entry(&mut self, directory: u64, name: &[u8]) {
-        if self.main.nodes.get(directory).is_some() {
+        if self.nodes.get(directory).is_some() {
             self.entries.push((NodeId(directory), name.into()));
         }
     }
@@ -161,7 +175,7 @@ impl<'m> Walk<'m> {
     }
 
     fn place(&self, directory: u64, name: &[u8]) -> Result<Location> {
-        Ok(self.main.resolver().by_own_row(directory)?.entry(name))
+        Ok(self.resolver.by_own_row(directory)?.entry(name))
     }
 
     fn replace(&self, node: &Pin<'_>, header: &Header) {
@@ -172,7 +186,7 @@ impl<'m> Walk<'m> {
         state.absence.forget();
         state.touched(self.position);
         state.xattr_usage = None;
-        self.main.nodes.drop_content_locked(&mut state);
+        self.nodes.drop_content_locked(&mut state);
     }
 
     fn patch(&mut self, inode: u64, patch: &RowPatch) {
@@ -184,7 +198,7 @@ impl<'m> Walk<'m> {
         state.xattr_usage = None;
         state.is_end_moved |= state.header.size != end;
         if patch.content.is_some() {
-            self.main.nodes.drop_content_locked(&mut state);
+            self.nodes.drop_content_locked(&mut state);
         }
     }
 

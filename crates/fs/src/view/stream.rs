@@ -219,7 +219,7 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let moved = self.moved.as_ref().and_then(|moved| moved.name_before(new.inode, place));
         if let Some(from) = moved.cloned() {
             let key = key_of(&from);
-            let old = found(sides.before, &key, sides.before.row(&key)?)?;
+            let old = found(sides.before, &key, sides.before.rows().get(&key)?)?;
             let before = old.map(|old| old.facts(sides.before)).transpose()?.flatten();
             let from = Some(self.then.path(&from)?);
             return Ok(Difference { from, ..difference(DiffKind::Renamed, new, path, (before, facts)) });
@@ -252,14 +252,14 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let known = self.twins[side].filter(|(of, _)| of == directory);
         let twin = if let Some((_, twin)) = known {
             twin
-        } else if other.has_own_row(*directory)? {
+        } else if other.rows().has_own(*directory)? {
             None
         } else {
             let paths = if side == 0 { &mut self.then } else { &mut self.now };
             let twin = directory_at(other, &paths.path(&(*directory, Bytes::new()))?)?;
             match twin {
                 // It was moved, and has its names still.
-                Some(twin) if own.has_own_row(twin)? => None,
+                Some(twin) if own.rows().has_own(twin)? => None,
                 twin => twin,
             }
         };
@@ -267,7 +267,7 @@ impl<F: Deref<Target = FileSystem> + Clone> DiffStream<F> {
         let Some(twin) = twin else { return Ok(None) };
         let place = (twin, name.clone());
         let key = key_of(&place);
-        let Some(found) = found(other, &key, other.row(&key)?)? else { return Ok(None) };
+        let Some(found) = found(other, &key, other.rows().get(&key)?)? else { return Ok(None) };
         let moved = self.moved.as_ref();
         let is_moved = moved.is_some_and(|moved| match side {
             0 => moved.name_before(found.inode, &place).is_some(),
@@ -287,7 +287,7 @@ fn directory_at(side: &FileSystem, path: &[u8]) -> Result<Option<u64>> {
     let mut at = ROOT_INODE;
     for name in names.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
         let key = key_of(&(at, Bytes::copy_from_slice(name)));
-        let Some(bytes) = side.row(&key)? else { return Ok(None) };
+        let Some(bytes) = side.rows().get(&key)? else { return Ok(None) };
         let Row::Directory { inode, .. } = Row::decode(&key, &bytes)? else { return Ok(None) };
         at = inode;
     }

@@ -129,6 +129,19 @@ impl TxnView {
         }
     }
 
+    /// As [`FileSystem::abort`].
+    pub(super) fn abort(&self) {
+        if !self.phase.end_early() {
+            return;
+        }
+        if self.branch.get().is_none() {
+            self.txn.abort();
+        }
+        if let Some(locks) = &self.locks {
+            locks.end();
+        }
+    }
+
     /// What a record is to users.
     pub(super) fn name_of(&self, changed: &Changed) -> LockNameBuf {
         let Changed { keyspace, key, .. } = changed;
@@ -263,15 +276,8 @@ impl FileSystem {
     /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended. A branch goes
     /// back to its last checkpoint.
     pub fn abort(&self) {
-        let Some(view) = self.origin.txn() else { return };
-        if !view.phase.end_early() {
-            return;
-        }
-        if view.branch.get().is_none() {
-            view.txn.abort();
-        }
-        if let Some(locks) = &view.locks {
-            locks.end();
+        if let Some(view) = self.origin.txn() {
+            view.abort();
         }
     }
 }

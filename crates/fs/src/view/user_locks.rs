@@ -10,6 +10,7 @@
 use kvfs_store::{BLOCK_BYTES, Isolation, KeyRange, Keyspace, Records};
 use kvfs_txn::LockName;
 
+use super::TxnView;
 use super::locker::OUTSIDE;
 use crate::schema::{Placement, TOUCH_CONTENT, block_prefix};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
@@ -35,7 +36,7 @@ impl FileSystem {
         }
         let name = LockName::Keys { keyspace, start: &range.start, end: range.end.as_deref() };
         self.locker().lock_by_user(caller, name, is_exclusive)?;
-        self.expect_unchanged(keyspace, Records::Range(range.clone()))
+        self.origin.txn().ok_or(OUTSIDE)?.expect_unchanged(keyspace, Records::Range(range.clone()))
     }
 
     /// Locks `len` bytes of a file from `offset` on (0: to the end, and what is appended), in whole blocks of
@@ -60,10 +61,16 @@ impl FileSystem {
         let name = LockName::Blocks { inode: node.inode, first, end };
         self.locker().lock_by_user(caller, name, is_exclusive)?;
         let prefix = block_prefix(node.inode).to_vec().into();
-        self.expect_unchanged(self.keyspaces.data, Records::Blocks { prefix, first, count: end - first })?;
+        self.origin
+            .txn()
+            .ok_or(OUTSIDE)?
+            .expect_unchanged(self.keyspaces.data, Records::Blocks { prefix, first, count: end - first })?;
         // The content of a small file is in its row.
         let (keyspace, key) = node.row_address(&self.keyspaces);
-        self.expect_unchanged(keyspace, Records::Key { key, touch: TOUCH_CONTENT })
+        self.origin
+            .txn()
+            .ok_or(OUTSIDE)?
+            .expect_unchanged(keyspace, Records::Key { key, touch: TOUCH_CONTENT })
     }
 
     /// Locks all names in a directory, those that don't exist included; what is below its subdirectories is not
@@ -78,18 +85,19 @@ impl FileSystem {
         }
         self.locker().lock_by_user(caller, LockName::Entries { directory: node.inode }, is_exclusive)?;
         let rows = Placement::own_subtree(node.inode).entries_after(b"");
-        self.expect_unchanged(self.keyspaces.meta, Records::Range(rows))
+        self.origin.txn().ok_or(OUTSIDE)?.expect_unchanged(self.keyspaces.meta, Records::Range(rows))
     }
+}
 
+impl TxnView {
     /// Refuses if these records were changed after the snapshot. The caller must hold their lock, so that they stay
     /// unchanged.
     fn expect_unchanged(&self, keyspace: Keyspace, records: Records) -> Result<()> {
-        let view = self.origin.txn().ok_or(OUTSIDE)?;
-        if view.txn.isolation() != Isolation::Snapshot {
+        if self.txn.isolation() != Isolation::Snapshot {
             return Ok(());
         }
-        match view.txn.changed_since_snapshot(keyspace, &[records])? {
-            Some(changed) => Err(view.conflict(&changed)),
+        match self.txn.changed_since_snapshot(keyspace, &[records])? {
+            Some(changed) => Err(self.conflict(&changed)),
             None => Ok(()),
         }
     }

@@ -69,7 +69,7 @@ impl Restore<'_> {
     /// What an inode was right after the transaction that is taken back; `place` is where it was before.
     pub(super) fn after(&self, inode: u64, place: &Place) -> Result<Option<(Header, Bytes)>> {
         let moved = self.alone.as_ref().and_then(|alone| alone.moved.get(&inode));
-        let found = self.sides.after.row_at(moved.unwrap_or(place))?;
+        let found = self.sides.after.rows().at(moved.unwrap_or(place))?;
         Ok(found.filter(|(header, _)| header.inode == inode))
     }
 

@@ -111,7 +111,7 @@ impl FileSystem {
     /// `Canceled`: another party was in the way. `NoSpace`: there is none for what comes back. On an error the
     /// caller must abort the transaction.
     pub fn restore(&self, then: &Self) -> Result<Restored> {
-        let sides = self.sides_to_restore(then)?;
+        let sides = sides_to_restore(self, then)?;
         Restore::carry_out(sides, self, None, Plan::new(sides)?, true)
     }
 
@@ -122,17 +122,17 @@ impl FileSystem {
     /// As [`FileSystem::restore`]; [`FsError::NotRestored`]: a path is not in the snapshot, or what is there can't be
     /// brought back alone.
     pub fn restore_paths(&self, then: &Self, paths: &[Bytes]) -> Result<Restored> {
-        let sides = self.sides_to_restore(then)?;
+        let sides = sides_to_restore(self, then)?;
         let plan = Plan::within(sides, &Scope::new(sides, paths)?)?;
         Restore::carry_out(sides, self, None, plan, false)
     }
+}
 
-    fn sides_to_restore<'f>(&'f self, then: &'f Self) -> Result<Sides<'f>> {
-        if !matches!(self.origin, Origin::Txn(_)) || !matches!(then.origin, Origin::Snapshot(_)) {
-            return Err(FsError::Invalid("a snapshot is restored in a transaction"));
-        }
-        Ok(Sides { before: then, after: self })
+fn sides_to_restore<'f>(now: &'f FileSystem, then: &'f FileSystem) -> Result<Sides<'f>> {
+    if now.origin.txn().is_none() || !matches!(then.origin, Origin::Snapshot(_)) {
+        return Err(FsError::Invalid("a snapshot is restored in a transaction"));
     }
+    Ok(Sides { before: then, after: now })
 }
 
 impl<'f> Restore<'f> {
@@ -216,7 +216,7 @@ impl<'f> Restore<'f> {
     /// Brings a file that both sides have back.
     fn set_file(&mut self, inode: u64, place: &Place) -> Result<()> {
         // Seen from the snapshot: what is there only now has been taken away.
-        let Some((header, content)) = self.then().row_at(place)? else { return Ok(()) };
+        let Some((header, content)) = self.then().rows().at(place)? else { return Ok(()) };
         if header.inode != inode {
             return Ok(());
         }

@@ -39,7 +39,7 @@ impl Depths<'_> {
             if let Some(&depth) = self.known.get(&at) {
                 break depth;
             }
-            let row = self.side.row_at(&(at, Bytes::new()))?;
+            let row = self.side.rows().at(&(at, Bytes::new()))?;
             let (header, _) = row.ok_or_else(|| {
                 FsError::corrupt(format!("directory inode {at}"), "it has entries and no row")
             })?;
@@ -128,7 +128,7 @@ impl Restore<'_> {
         }
         if target.kind != FileType::Directory {
             let other = self.counterpart(target.inode);
-            if other != target.inode || self.now().has_own_row(other)? {
+            if other != target.inode || self.now().rows().has_own(other)? {
                 let file = NodeId(self.know_own(other)?);
                 let entry = settled(|caller| self.now().link(caller, file, parent, name))?;
                 self.adopt(entry)?;
@@ -141,7 +141,7 @@ impl Restore<'_> {
     /// Makes what is gone anew.
     fn make_again(&mut self, place: &Place, target: Target, parent: NodeId) -> Result<()> {
         let name = &place.1;
-        let Some((header, content)) = self.then().row_at(place)? else {
+        let Some((header, content)) = self.then().rows().at(place)? else {
             return Err(FsError::corrupt(format!("row {}", key_of(place).escape_ascii()), "it has gone"));
         };
         let now = self.now();
@@ -177,7 +177,7 @@ impl Restore<'_> {
         let mut depths = depths(self.now());
         let mut best = (u32::MAX, ROOT_INODE);
         for change in self.plan.names.iter().filter(|change| change.now.is_some()) {
-            if self.then().has_own_row(change.place.0)? {
+            if self.then().rows().has_own(change.place.0)? {
                 best = best.min((depths.of(change.place.0)?, change.place.0));
             }
         }
@@ -210,12 +210,12 @@ impl Restore<'_> {
     pub(super) fn set_directories(&mut self) -> Result<()> {
         for then in std::mem::take(&mut self.plan.directories) {
             // It is not in the snapshot, and was removed.
-            let Some((header, _)) = self.then().row_at(&(then, Bytes::new()))? else { continue };
+            let Some((header, _)) = self.then().rows().at(&(then, Bytes::new()))? else { continue };
             if header.kind != FileType::Directory {
                 continue;
             }
             let inode = self.counterpart(then);
-            if !self.now().has_own_row(inode)? {
+            if !self.now().rows().has_own(inode)? {
                 continue;
             }
             self.know_own(inode)?;

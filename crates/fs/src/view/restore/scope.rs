@@ -103,7 +103,7 @@ impl Scope {
 impl Below {
     fn add(&mut self, side: &FileSystem, top: Target) -> Result<()> {
         if top.kind != FileType::Directory {
-            if side.has_own_row(top.inode)? {
+            if side.rows().has_own(top.inode)? {
                 self.linked.insert(top.inode);
             }
             return Ok(());
@@ -132,7 +132,7 @@ impl Below {
 /// What is at `place` on one side.
 fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
     let key = key_of(place);
-    Target::of(&key, side.row(&key)?.as_ref())
+    Target::of(&key, side.rows().get(&key)?.as_ref())
 }
 
 /// Where `path` leads, by directories that both sides have.

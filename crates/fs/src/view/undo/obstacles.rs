@@ -123,7 +123,7 @@ impl<'f> Search<'f> {
     fn drop_what_is_back(&self, plan: &mut Plan) -> Result<()> {
         let now_at = |change: &NameChange| {
             let key = key_of(&change.place);
-            Target::of(&key, self.view().row(&key)?.as_ref())
+            Target::of(&key, self.view().rows().get(&key)?.as_ref())
         };
         let mut back = BTreeSet::new();
         for change in plan.names.iter().filter(|change| change.then.is_some()) {
@@ -208,7 +208,7 @@ impl<'f> Search<'f> {
     /// A name that the transaction gave, took or turned: `after` is where it led.
     fn look_at_name(&mut self, plan: &Plan, place: &Place, after: Option<Target>) -> Result<()> {
         let key = key_of(place);
-        let now = Target::of(&key, self.view().row(&key)?.as_ref())?;
+        let now = Target::of(&key, self.view().rows().get(&key)?.as_ref())?;
         let cause = Cause::Name(place.clone());
         match (after, now) {
             (None, Some(now)) => self.add_place(DiffKind::Added, now.kind, place, cause),
@@ -237,7 +237,7 @@ impl<'f> Search<'f> {
             }
         }
         for (inode, (given, place, kind)) in balance {
-            let now = self.view().row_at(&(inode, Bytes::new()))?;
+            let now = self.view().rows().at(&(inode, Bytes::new()))?;
             let names = now.filter(|(now, _)| now.inode == inode).map(|(now, _)| i64::from(now.nlink));
             let is_lost = match names {
                 Some(names) => names + given < 1,
@@ -256,7 +256,7 @@ impl<'f> Search<'f> {
         if target.kind == FileType::Directory {
             return self.look_into_made(target.inode);
         }
-        let sides = [self.since.before.row_at(place)?, self.since.after.row_at(place)?];
+        let sides = [self.since.before.rows().at(place)?, self.since.after.rows().at(place)?];
         let [Some(then), Some(now)] = sides else { return Ok(()) };
         let facts = |header: &Header| (rights(header), header.nlink, header.rdev);
         let differs = facts(&then.0) != facts(&now.0)
@@ -271,7 +271,7 @@ impl<'f> Search<'f> {
     /// Rights and extended attributes of a directory that the transaction made, and what came into it since.
     fn look_into_made(&mut self, directory: u64) -> Result<()> {
         let own = (directory, Bytes::new());
-        let sides = [self.since.before.row_at(&own)?, self.since.after.row_at(&own)?];
+        let sides = [self.since.before.rows().at(&own)?, self.since.after.rows().at(&own)?];
         if let [Some((then, _)), Some((now, _))] = sides
             && (rights(&then) != rights(&now)
                 || self.since.differ_in(self.view().keyspaces.xattr, directory)?)
@@ -296,10 +296,10 @@ impl<'f> Search<'f> {
             return Ok(());
         }
         let of = |inner: Option<Inner>| inner.filter(|(header, _)| header.inode == inode);
-        let then = of(self.done.before.row_at(before)?);
-        let (Some(then), Some(after)) = (then, of(self.done.after.row_at(place)?)) else { return Ok(()) };
-        let now = match self.view().row(&key_of(place))? {
-            Some(_) => of(self.view().row_at(place)?),
+        let then = of(self.done.before.rows().at(before)?);
+        let (Some(then), Some(after)) = (then, of(self.done.after.rows().at(place)?)) else { return Ok(()) };
+        let now = match self.view().rows().get(&key_of(place))? {
+            Some(_) => of(self.view().rows().at(place)?),
             None => None,
         };
         let Some(now) = now else {
@@ -348,10 +348,10 @@ impl<'f> Search<'f> {
     /// A directory in which the transaction changed something, or that it changed itself.
     fn look_at_directory(&mut self, directory: u64) -> Result<()> {
         let own = (directory, Bytes::new());
-        let (then, after) = (self.done.before.row_at(&own)?, self.done.after.row_at(&own)?);
+        let (then, after) = (self.done.before.rows().at(&own)?, self.done.after.rows().at(&own)?);
         // What came or went with the transaction has a name that did, too.
         let (Some((then, _)), Some((after, _))) = (then, after) else { return Ok(()) };
-        let Some((now, _)) = self.view().row_at(&own)? else {
+        let Some((now, _)) = self.view().rows().at(&own)? else {
             let cause = Cause::NoDirectory(directory);
             return self.add_place(DiffKind::Removed, FileType::Directory, &own, cause);
         };
@@ -380,10 +380,10 @@ impl<'f> Search<'f> {
                 ascent.step(at)?;
                 at = match moved.get(&at) {
                     Some(place) => place.0,
-                    None => match self.view().row_at(&(at, Bytes::new()))? {
+                    None => match self.view().rows().at(&(at, Bytes::new()))? {
                         Some((header, _)) => header.parent,
                         // It is made again, above something that was there.
-                        None => match self.done.before.row_at(&(at, Bytes::new()))? {
+                        None => match self.done.before.rows().at(&(at, Bytes::new()))? {
                             Some((header, _)) => header.parent,
                             None => ROOT_INODE,
                         },

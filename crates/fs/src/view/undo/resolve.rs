@@ -130,7 +130,7 @@ impl Search<'_> {
     /// Whether what is at `place` on one side, if anything, is the user's.
     fn may_have(&self, side: &FileSystem, place: &Place) -> Result<bool> {
         let Some(uid) = self.selection.uid else { return Ok(true) };
-        Ok(side.row_at(place)?.is_none_or(|(header, _)| header.uid == uid))
+        Ok(side.rows().at(place)?.is_none_or(|(header, _)| header.uid == uid))
     }
 
     /// Whether what is at and below `place` now may go, and what was there may come.
@@ -235,7 +235,7 @@ impl Search<'_> {
 
     /// Brings back a directory that has gone, if it does not come back anyway.
     fn bring_directory(&mut self, plan: &mut Plan, directory: u64) -> Result<()> {
-        let is_there = directory == ROOT_INODE || self.view().has_own_row(directory)?;
+        let is_there = directory == ROOT_INODE || self.view().rows().has_own(directory)?;
         if is_there || plan.names.iter().any(|change| change.then.is_some_and(|then| then.inode == directory))
         {
             return Ok(());
@@ -250,7 +250,7 @@ impl Search<'_> {
     pub(super) fn paths_of(&mut self, place: &Place) -> Result<Vec<Vec<u8>>> {
         let mut paths = Vec::with_capacity(2);
         for (side, names) in [(self.done.before, &mut self.before), (self.done.after, &mut self.then)] {
-            if side.row(&key_of(place))?.is_some() {
+            if side.rows().get(&key_of(place))?.is_some() {
                 paths.push(names.path(place)?);
             }
         }
@@ -261,7 +261,7 @@ impl Search<'_> {
 
 fn target_at(side: &FileSystem, place: &Place) -> Result<Option<Target>> {
     let key = key_of(place);
-    Target::of(&key, side.row(&key)?.as_ref())
+    Target::of(&key, side.rows().get(&key)?.as_ref())
 }
 
 /// The names in a directory on one side.
@@ -312,10 +312,10 @@ fn each_below(
 
 /// Where a directory is on one side.
 fn place_of(side: &FileSystem, directory: u64) -> Result<Option<Place>> {
-    if !side.has_own_row(directory)? {
+    if !side.rows().has_own(directory)? {
         return Ok(None);
     }
-    let Some((header, _)) = side.row_at(&(directory, Bytes::new()))? else { return Ok(None) };
+    let Some((header, _)) = side.rows().at(&(directory, Bytes::new()))? else { return Ok(None) };
     let found = entries(side, header.parent)?.into_iter().find(|(_, target)| target.inode == directory);
     Ok(found.map(|(place, _)| place))
 }
