@@ -453,6 +453,29 @@ fn stream_with_a_circle_of_directories_is_refused() {
 }
 
 #[test]
+fn rows_that_claim_more_blocks_than_there_are_numbers_are_findings() {
+    // In an inode's row (docs/FORMAT.md).
+    const BLOCKS: std::ops::Range<usize> = 40..48;
+    let setup = model(1);
+    let meta = setup.store.keyspaces().into_iter().find(|info| info.name == "meta").unwrap().keyspace;
+    let mut batch = kvfs_store::Batch::new();
+    for name in ["a", "b"] {
+        setup.write_at(setup.file(ROOT, name), 0, &vec![7; 100_000]).unwrap();
+        let key: Bytes = [&ROOT.0.to_be_bytes()[..], b"\0", name.as_bytes()].concat().into();
+        let mut row = setup.store.get(meta, &key).unwrap().unwrap().to_vec();
+        row[BLOCKS].copy_from_slice(&u64::MAX.to_le_bytes());
+        batch.put(meta, key, row);
+    }
+    setup.store.apply(batch, Durability::Buffered).unwrap();
+    let report = kvfs_fs::check::check(&setup.store).unwrap();
+    let claims = report
+        .problems
+        .iter()
+        .filter(|problem| problem.to_string().contains("it counts 18446744073709551615"));
+    assert_eq!(claims.count(), 2, "{:?}", report.problems);
+}
+
+#[test]
 fn deep_tree_is_checked_sent_received_and_compared() {
     const DEPTH: usize = 20_000;
     let (source, mut target) = (model(1), model(2));
