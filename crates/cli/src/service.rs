@@ -202,7 +202,7 @@ impl Service {
         let guard = self.store.read();
         let Some(store) = guard.as_ref() else { return (false, false) };
         let (count_max, age_max) = store.undo;
-        let is_kept = store.fs.undo_points().iter().any(|(point, _)| point.txn.0 == id);
+        let is_kept = kvfs_fs::undo_points(&**store.fs.store()).iter().any(|(point, _)| point.txn.0 == id);
         (is_kept, count_max > 0 && !age_max.is_zero())
     }
 
@@ -284,7 +284,7 @@ fn are_open(open: &[String], options: &str) -> CliError {
 /// What the caller may see of a comparison, on the side of `view`.
 fn shown_to(caller: &Caller, view: &FileSystem, mut lines: Vec<Difference>) -> Result<Vec<Difference>> {
     if !caller.is_master() {
-        view.hide_unreadable(&mut lines, |owner| may_read(caller, owner))?;
+        kvfs_fs::hide_unreadable(view, &mut lines, |owner| may_read(caller, owner))?;
     }
     Ok(lines)
 }

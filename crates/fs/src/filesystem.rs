@@ -9,9 +9,9 @@ use kvfs_txn::{Admission, LockOptions};
 use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
-use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
+use crate::node::{DirectoryPart, Node, NodeTable, Pin};
 use crate::quota::{self, Quotas};
-use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row, Superblock, encode_row, superblock_key};
+use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
 use crate::transfer::finish_receive;
@@ -126,7 +126,7 @@ impl FileSystem {
             lost: OnceLock::new(),
             store,
         };
-        fs.install_root()?;
+        fs.resolver().install_root()?;
         if let Some(keyspace) = quota_keyspace.filter(|_| record.has_quotas) {
             fs.shared.quotas.open(keyspace)?;
         }
@@ -137,31 +137,6 @@ impl FileSystem {
             fs.reap_all()?;
         }
         Ok(fs)
-    }
-
-    /// Puts the root into the node table, for good.
-    pub(crate) fn install_root(&self) -> Result<()> {
-        let placement = Placement::own_subtree(ROOT_INODE);
-        let bytes = self
-            .origin
-            .read()
-            .get(self.keyspaces.meta, &placement.own_key())?
-            .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
-        let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
-        if header.kind != FileType::Directory {
-            return Err(FsError::corrupt("root directory", format!("it is a {:?}", header.kind)));
-        }
-        let intern = Intern {
-            header,
-            location: &|| Location::Root,
-            directory: Some(Box::new(DirectoryPart::new(placement))),
-            content: &[],
-            changed_at: self.origin.position(),
-        };
-        if let Some(root) = self.nodes.intern(intern, None) {
-            root.keep();
-        }
-        Ok(())
     }
 
     /// Waits until everything at or below `position` survives a power cut. Call it where blocking is fine.
@@ -247,10 +222,6 @@ impl FileSystem {
 
     /// The time of now, as files get it.
     pub fn time(&self) -> Timestamp {
-        self.now()
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
         self.shared.clock.wall().into()
     }
 

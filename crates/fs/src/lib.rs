@@ -79,7 +79,7 @@ pub use types::{
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
     DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection,
-    TakenBack, owner_of_note,
+    TakenBack, Undo, UserLocks, hide_unreadable, owner_of_note, undo_points,
 };
 pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 

@@ -202,16 +202,4 @@ impl FileSystem {
     pub fn snapshots(&self) -> &Snapshots {
         &self.shared.snapshots
     }
-
-    /// The view of a snapshot for a kernel to show: the named one itself, and none that has got its name meanwhile.
-    ///
-    /// # Errors
-    /// `NotFound`; store errors.
-    pub fn show_snapshot(self: &Arc<Self>, info: &SnapshotInfo) -> Result<Arc<Self>> {
-        let snapshot = self.store.open_snapshot(&info.name)?;
-        if snapshot.seqno() != info.position.0 {
-            return Err(FsError::NotFound);
-        }
-        self.unprivileged_view_of(snapshot)
-    }
 }

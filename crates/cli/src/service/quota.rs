@@ -1,6 +1,6 @@
 //! Requests about quotas.
 
-use kvfs_fs::{Limits, QuotaKind, QuotaLine};
+use kvfs_fs::{Limits, Project, QuotaKind, QuotaLine};
 use kvfs_service::{Caller, is_said_of};
 use kvfs_store::clock::{Clock, SystemClock};
 
@@ -53,7 +53,7 @@ impl Service {
                 lines.retain(|line| may_see(caller, line.kind, line.id));
                 Ok(rows(&lines))
             }
-            QuotaRequest::ProjectTrees => Ok(Response::ProjectTrees(store.fs.project_trees()?)),
+            QuotaRequest::ProjectTrees => Ok(Response::ProjectTrees(Project::trees(&store.fs)?)),
         }
     }
 

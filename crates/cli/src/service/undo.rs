@@ -5,12 +5,12 @@ mod rights;
 use std::time::Duration;
 
 use kvfs_fs::{
-    Area, BeginOptions, FsError, Isolation, Obstacle, Owner, Restored, Selection, TakenBack, TxnId,
-    owner_of_note,
+    Area, BeginOptions, FsError, Isolation, Obstacle, Owner, Restored, Selection, TakenBack, TxnId, Undo,
+    owner_of_note, undo_points,
 };
 use kvfs_service::{Caller, ErrorKind, Transactions};
 use kvfs_store::clock::{Clock, SystemClock};
-use kvfs_store::{StoreError, Transactions as _, TxnOutcome, UndoHistory, UndoPoint, UndoViews};
+use kvfs_store::{StoreError, Transactions as _, TxnOutcome, UndoHistory, UndoPoint};
 
 use super::{Service, change_line, page_of, shown_to};
 use crate::control::{CommittedLine, ObstacleLine, PlaceLine, Response, SelectionLine, UndoRequest};
@@ -35,23 +35,22 @@ impl Service {
         match request {
             UndoRequest::List => Ok(store.committed(caller)),
             UndoRequest::Diff { id, from, limit } => {
-                let views = store.undo_views(caller, TxnId(id))?;
-                let before = store.fs.view_of(views.before.clone())?;
-                Ok(page_of(&shown_to(caller, &before, store.fs.undo_diff(&views)?)?, from, limit))
+                let undo = store.open_undo(caller, TxnId(id))?;
+                Ok(page_of(&shown_to(caller, undo.before(), undo.diff()?)?, from, limit))
             }
             UndoRequest::Check { id, selection } => {
-                let views = store.undo_views(caller, TxnId(id))?;
+                let undo = store.open_undo(caller, TxnId(id))?;
                 let selection = selected(caller, selection);
-                store.check_rights(caller, &views, &selection)?;
+                store.check_rights(caller, &undo, &selection)?;
                 let view = store.fs.begin(&undoing(caller, id))?;
-                let obstacles = view.undo_obstacles(&views, &selection)?;
+                let obstacles = undo.obstacles(&view, &selection)?;
                 Ok(if obstacles.is_empty() { Response::Done } else { refused(&obstacles) })
             }
             UndoRequest::TakeBack { id, selection } => {
-                let views = store.undo_views(caller, TxnId(id))?;
+                let undo = store.open_undo(caller, TxnId(id))?;
                 let selection = selected(caller, selection);
-                store.check_rights(caller, &views, &selection)?;
-                let response = take_back(transactions, caller, id, &views, &selection)?;
+                store.check_rights(caller, &undo, &selection)?;
+                let response = take_back(transactions, caller, id, &undo, &selection)?;
                 tracing::info!(id, refused = matches!(response, Response::Refused { .. }), "undo");
                 Ok(response)
             }
@@ -62,7 +61,7 @@ impl Service {
 impl OpenStore {
     /// Those that `caller` may take back.
     fn committed(&self, caller: &Caller) -> Response {
-        let points = self.fs.undo_points().into_iter();
+        let points = undo_points(&**self.fs.store()).into_iter();
         let lines = points.filter(|(_, owner)| caller.may_act_for(owner.uid)).map(|(point, owner)| {
             let bytes_kept = self.db.undo_bytes(point.txn);
             CommittedLine {
@@ -78,35 +77,34 @@ impl OpenStore {
     }
 
     /// The states before and after a transaction of the caller's.
-    fn undo_views(&self, caller: &Caller, id: TxnId) -> Result<UndoViews> {
-        let views = match self.fs.open_undo(id) {
+    fn open_undo(&self, caller: &Caller, id: TxnId) -> Result<Undo> {
+        let undo = match Undo::open(&self.fs, id) {
             Err(FsError::Store(error)) if matches!(*error, StoreError::NotKept(_)) => {
                 return Err(self.not_kept(id));
             }
-            views => views?,
+            undo => undo?,
         };
-        let points = self.fs.undo_points();
+        let points = undo_points(&**self.fs.store());
         let (_, owner) =
             points.into_iter().find(|(point, _)| point.txn == id).ok_or_else(|| self.not_kept(id))?;
         if caller.may_act_for(owner.uid) {
-            return Ok(views);
+            return Ok(undo);
         }
         let only = format!("transaction {id} belonged to user {}; only that user and root may", owner.uid);
         Err(CliError::new(Code::Denied, only))
     }
 
     /// Refuses a user that could not do by hand what taking the transaction back does.
-    fn check_rights(&self, caller: &Caller, views: &UndoViews, selection: &Selection) -> Result<()> {
+    fn check_rights(&self, caller: &Caller, undo: &Undo, selection: &Selection) -> Result<()> {
         if caller.is_master() {
             return Ok(());
         }
-        let then = self.fs.view_of(views.before.clone())?;
-        let mut changes = self.fs.undo_diff(views)?;
+        let mut changes = undo.diff()?;
         changes.retain(|change| {
             let places = std::iter::once(&change.place).chain(&change.from);
             places.into_iter().any(|place| selection.selects(place, change.file.is_none()))
         });
-        rights::check(&self.fs, &then, caller, &changes)
+        rights::check(&self.fs, undo.before(), caller, &changes)
     }
 
     fn not_kept(&self, id: TxnId) -> CliError {
@@ -143,18 +141,18 @@ fn undoing(caller: &Caller, id: u64) -> BeginOptions {
     }
 }
 
-/// Takes back the transaction whose states `views` are, in one of its own.
+/// Takes back the transaction in one of its own.
 fn take_back(
     transactions: &Transactions,
     caller: &Caller,
     id: u64,
-    views: &UndoViews,
+    undo: &Undo,
     selection: &Selection,
 ) -> Result<Response> {
     let mut obstacles = Vec::new();
     let mut done = Restored::default();
     let committed =
-        transactions.carry_out(&undoing(caller, id), |view| match view.undo(views, selection)? {
+        transactions.carry_out(&undoing(caller, id), |view| match undo.take_back(view, selection)? {
             TakenBack::Done(restored) => {
                 done = restored;
                 Ok(())

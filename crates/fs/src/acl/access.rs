@@ -23,9 +23,16 @@ impl FileSystem {
         access: u32,
     ) -> Result<()> {
         let allows = |shift: u32| (attr.mode >> shift) & access == access;
+        // Linux does not ask for a list where the mask in the permission bits is empty.
+        let may_have_list = caller.uid != attr.uid && attr.mode & S_IRWXG != 0;
+        let list = match may_have_list.then(|| self.getxattr(caller, node, AclKind::Access.name())) {
+            Some(Ok(list)) => Acl::parse(&list)?,
+            Some(Err(FsError::NoAttribute | FsError::NotSupported(_))) | None => None,
+            Some(Err(error)) => return Err(error),
+        };
         let is_allowed = if caller.uid == attr.uid {
             allows(6)
-        } else if let Some(acl) = self.access_list(caller, node, attr)? {
+        } else if let Some(acl) = list {
             acl.allows(caller.uid, groups, attr.gid, access as u16)
         } else if groups.contains(&attr.gid) {
             allows(3)
@@ -33,17 +40,5 @@ impl FileSystem {
             allows(0)
         };
         if is_allowed { Ok(()) } else { Err(FsError::AccessDenied("its permissions don't allow that")) }
-    }
-
-    /// Linux does not ask for a list where the mask in the permission bits is empty.
-    fn access_list(&self, caller: &Caller, node: NodeId, attr: &Attr) -> Result<Option<Acl>> {
-        if attr.mode & S_IRWXG == 0 {
-            return Ok(None);
-        }
-        match self.getxattr(caller, node, AclKind::Access.name()) {
-            Ok(list) => Acl::parse(&list),
-            Err(FsError::NoAttribute | FsError::NotSupported(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }

@@ -217,7 +217,7 @@ impl FileSystem {
         let header = node.header();
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
         let mut batch = Batch::new();
-        let mut patch = RowPatch::changed(self.now());
+        let mut patch = RowPatch::changed(self.time());
         let key = xattr_key(node.inode, kind.name());
         if is_kept {
             batch.put(self.keyspaces.xattr, key, acl.encode());
@@ -246,17 +246,6 @@ impl FileSystem {
         self.put_acl(caller, &node, kind, value.unwrap_or_default(), false)
     }
 
-    /// Takes a list away; permission bits stay as they are. Nothing happens where there is none.
-    ///
-    /// # Errors
-    /// `Parked`, `NotSupported` as [`Self::set_acl`]; store errors.
-    pub fn remove_acl(&self, caller: &Caller, node: NodeId, kind: AclKind) -> Result<()> {
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
-        self.acls().check_place(&node)?;
-        self.take_acl(caller, &node, kind)
-    }
-
     fn take_acl(&self, caller: &Caller, node: &Pin<'_>, kind: AclKind) -> Result<()> {
         let _guard = self.locker().latch(caller, &acl_wants(node, kind))?;
         if !node.header().flags.has(kind.flag()) {
@@ -264,7 +253,7 @@ impl FileSystem {
         }
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.xattr, xattr_key(node.inode, kind.name()));
-        let patch = RowPatch::changed(self.now()).with_flags(RowFlags::default(), kind.flag());
+        let patch = RowPatch::changed(self.time()).with_flags(RowFlags::default(), kind.flag());
         self.writer().apply_to_node(batch, node, &patch)?;
         Ok(())
     }

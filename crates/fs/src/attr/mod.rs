@@ -59,7 +59,7 @@ impl FileSystem {
         self.orphans().give_row(&gate, &mut guard, &node)?;
         let header = node.header();
         let mut batch = Batch::new();
-        let mut patch = plan(changes, self.now());
+        let mut patch = plan(changes, self.time());
         if let Some(mode) = changes.mode
             && header.flags.has(RowFlags::ACCESS_ACL)
         {

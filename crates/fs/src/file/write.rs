@@ -84,7 +84,7 @@ impl FileSystem {
         }
         let header = node.header();
         let mut batch = Batch::new();
-        let times = if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.now()) };
+        let times = if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.time()) };
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
         let bytes = data.len() as u64;
         self.privileges().stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;

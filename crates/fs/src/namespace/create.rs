@@ -174,7 +174,7 @@ impl FileSystem {
         parent: &Pin<'_>,
         new: &New<'_>,
     ) -> Result<(Header, Inherited)> {
-        let now: Timestamp = self.now();
+        let now: Timestamp = self.time();
         let inherited = self.acls().inherited(caller, &parent.header(), new.kind, new.mode & MODE_BITS)?;
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let inode = directory.next_inode(|| {

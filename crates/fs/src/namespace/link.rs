@@ -53,7 +53,7 @@ impl FileSystem {
         if !self.origin.restores() {
             expect_same_project(&parent.header(), &node.header())?;
         }
-        let now = self.now();
+        let now = self.time();
         let mut batch = Batch::new();
         let linked =
             stage_link(&self.contents(), &self.keyspaces, &mut batch, &mut guard, &node, &new_key, now)?;

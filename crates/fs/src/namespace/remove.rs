@@ -36,7 +36,7 @@ impl FileSystem {
             _ => {}
         }
         guard.try_extend(&removal_wants(&victim))?;
-        let now = self.now();
+        let now = self.time();
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.meta, part.placement.key(name));
         let removal = self.orphans().stage_removal(&gate, &mut batch, &victim, now)?;

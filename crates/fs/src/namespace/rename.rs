@@ -101,7 +101,7 @@ impl FileSystem {
         }
         match (mode, replaced) {
             (RenameMode::Exchange, Some(other)) => {
-                mover.exchange(self.now(), &source, &target, &moving, &other)
+                mover.exchange(self.time(), &source, &target, &moving, &other)
             }
             (_, replaced) => {
                 let whiteout = mode.leaves_whiteout().then_some(caller);
@@ -119,7 +119,7 @@ impl FileSystem {
         replaced: Option<&Found<'_>>,
         whiteout: Option<&Caller>,
     ) -> Result<()> {
-        let now = self.now();
+        let now = self.time();
         let mut batch = Batch::new();
         let removal = match replaced {
             Some(other) => Some(self.orphans().stage_removal(gate, &mut batch, &other.node, now)?),

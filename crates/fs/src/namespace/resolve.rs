@@ -219,4 +219,28 @@ impl<'v> Resolver<'v> {
             None => unreachable!("only rows that were read can be out of date"),
         }
     }
+
+    /// Puts the root into the node table, for good.
+    pub(crate) fn install_root(&self) -> Result<()> {
+        let placement = Placement::own_subtree(ROOT_INODE);
+        let bytes = self
+            .read
+            .get(self.keyspaces.meta, &placement.own_key())?
+            .ok_or_else(|| FsError::corrupt("root directory", "it has no row"))?;
+        let (header, _) = Row::decode_own(ROOT_INODE, &bytes)?;
+        if header.kind != FileType::Directory {
+            return Err(FsError::corrupt("root directory", format!("it is a {:?}", header.kind)));
+        }
+        let intern = Intern {
+            header,
+            location: &|| Location::Root,
+            directory: Some(Box::new(DirectoryPart::new(placement))),
+            content: &[],
+            changed_at: self.origin.position(),
+        };
+        if let Some(root) = self.nodes.intern(intern, None) {
+            root.keep();
+        }
+        Ok(())
+    }
 }

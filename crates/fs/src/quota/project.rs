@@ -34,6 +34,32 @@ pub struct Project {
 }
 
 impl Project {
+    /// The trees that belong to projects: number and path of each directory that hands down another project than the one
+    /// above it; by number. O(rows), and memory for the directories of projects.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn trees(fs: &Arc<FileSystem>) -> Result<Vec<(u32, Vec<u8>)>> {
+        let view = fs.view_of(fs.store.snapshot()?)?;
+        let mut directories: HashMap<u64, (u32, u64)> = HashMap::new();
+        progress::stage("looking for projects", Unit::Items, 0);
+        each_header(view.origin.read(), &view.keyspaces, &|_| {}, |header| {
+            if header.project().hands_down && header.nlink > 0 {
+                directories.insert(header.inode, (header.project, header.parent));
+            }
+        })?;
+        let mut paths = Paths::new(&*view);
+        let mut trees = Vec::new();
+        for (&inode, &(id, parent)) in &directories {
+            let is_below = parent != inode && directories.get(&parent).is_some_and(|&(above, _)| above == id);
+            if id != 0 && !is_below {
+                trees.push((id, paths.path(&(inode, Bytes::new()))?));
+            }
+        }
+        trees.sort_unstable();
+        Ok(trees)
+    }
+
     /// What something new in a directory with these attributes gets.
     pub(crate) fn of_new(above: &Header, kind: FileType) -> Self {
         let Self { id, hands_down } = above.project();
@@ -95,36 +121,10 @@ impl FileSystem {
         }
         self.shared.superblock.declare_projects()?;
         let flag = if hands_down { RowFlags::HANDS_PROJECT_DOWN } else { RowFlags::default() };
-        let patch = RowPatch { project: Some(project.id), ..RowPatch::changed(self.now()) };
+        let patch = RowPatch { project: Some(project.id), ..RowPatch::changed(self.time()) };
         let patch = patch.with_flags(flag, RowFlags::HANDS_PROJECT_DOWN);
         gate.apply_checked(QuotaCheck::NONE, Batch::new(), &node, patch)?;
         Ok(())
-    }
-
-    /// The trees that belong to projects: number and path of each directory that hands down another project than the one
-    /// above it; by number. O(rows), and memory for the directories of projects.
-    ///
-    /// # Errors
-    /// Store errors.
-    pub fn project_trees(self: &Arc<Self>) -> Result<Vec<(u32, Vec<u8>)>> {
-        let view = self.view_of(self.store.snapshot()?)?;
-        let mut directories: HashMap<u64, (u32, u64)> = HashMap::new();
-        progress::stage("looking for projects", Unit::Items, 0);
-        each_header(view.origin.read(), &view.keyspaces, &|_| {}, |header| {
-            if header.project().hands_down && header.nlink > 0 {
-                directories.insert(header.inode, (header.project, header.parent));
-            }
-        })?;
-        let mut paths = Paths::new(&*view);
-        let mut trees = Vec::new();
-        for (&inode, &(id, parent)) in &directories {
-            let is_below = parent != inode && directories.get(&parent).is_some_and(|&(above, _)| above == id);
-            if id != 0 && !is_below {
-                trees.push((id, paths.path(&(inode, Bytes::new()))?));
-            }
-        }
-        trees.sort_unstable();
-        Ok(trees)
     }
 
     /// Capacity and use as they are for `node`: where its project has a limit, that is the capacity, and what the

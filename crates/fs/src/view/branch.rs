@@ -230,7 +230,7 @@ impl FileSystem {
         // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
         let share = TXN_NODE_SHARE * (self.shared.open.len() as u64 + 1);
         let fs = self.view(Origin::Txn(Box::new(view)), share, shows);
-        fs.install_root()?;
+        fs.resolver().install_root()?;
         Ok(fs)
     }
 }

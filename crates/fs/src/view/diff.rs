@@ -15,7 +15,6 @@ use kvfs_store::{BLOCK_BYTES, Change};
 use super::compare::{Place, Sides, key_of};
 use super::paths::Paths;
 use super::publish::each_change;
-use super::stream::DiffStream;
 use crate::schema::{Header, Placement, Row, block_prefix};
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -166,45 +165,36 @@ impl FileSystem {
         }
         Ok(lines)
     }
+}
 
-    /// Takes out of `lines` what they tell of keys that `may_read` does not let their reader see, with the owners that
-    /// [`kvfs_kv::Keys::readable_keyspace`] names: values, their lengths, and whether there was one. A user that may only write learns
-    /// nothing but what it has done.
-    ///
-    /// # Errors
-    /// As [`kvfs_kv::Keys::readable_keyspace`].
-    pub fn hide_unreadable(
-        &self,
-        lines: &mut [Difference],
-        may_read: impl Fn(&KeyspaceOwner) -> bool,
-    ) -> Result<()> {
-        let mut known = HashMap::new();
-        for line in lines.iter_mut().filter(|line| line.file.is_none()) {
-            let name = line.place.split(|&byte| byte == b'/').next().unwrap_or_default();
-            let name = String::from_utf8_lossy(name).into_owned();
-            let is_readable = match known.entry(name) {
-                Entry::Occupied(known) => *known.get(),
-                Entry::Vacant(place) => {
-                    let owners = self.keys().readable_keyspace(place.key())?;
-                    *place.insert(owners.is_some_and(|(_, owners)| owners.iter().all(&may_read)))
-                }
-            };
-            if !is_readable {
-                let kind = if line.kind == DiffKind::Added { DiffKind::Changed } else { line.kind };
-                (line.kind, line.bytes, line.before, line.after) = (kind, None, None, None);
+/// Takes out of `lines` what they tell of keys of `view` that `may_read` does not let their reader see, with the owners that
+/// [`kvfs_kv::Keys::readable_keyspace`] names: values, their lengths, and whether there was one. A user that may only write learns
+/// nothing but what it has done.
+///
+/// # Errors
+/// As [`kvfs_kv::Keys::readable_keyspace`].
+pub fn hide_unreadable(
+    view: &FileSystem,
+    lines: &mut [Difference],
+    may_read: impl Fn(&KeyspaceOwner) -> bool,
+) -> Result<()> {
+    let mut known = HashMap::new();
+    for line in lines.iter_mut().filter(|line| line.file.is_none()) {
+        let name = line.place.split(|&byte| byte == b'/').next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        let is_readable = match known.entry(name) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(place) => {
+                let owners = view.keys().readable_keyspace(place.key())?;
+                *place.insert(owners.is_some_and(|(_, owners)| owners.iter().all(&may_read)))
             }
+        };
+        if !is_readable {
+            let kind = if line.kind == DiffKind::Added { DiffKind::Changed } else { line.kind };
+            (line.kind, line.bytes, line.before, line.after) = (kind, None, None, None);
         }
-        Ok(())
     }
-
-    /// What differs in this view of a snapshot, or of a transaction that has written nothing yet, from
-    /// `before`, a view of another snapshot: all of [`DiffStream`] at once.
-    ///
-    /// # Errors
-    /// As [`DiffStream::next_page`].
-    pub fn diff_from(&self, before: &Self) -> Result<Vec<Difference>> {
-        DiffStream::new(before, self).next_page(usize::MAX, usize::MAX)
-    }
+    Ok(())
 }
 
 impl<'f> Comparison<'f> {

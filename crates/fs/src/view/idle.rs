@@ -87,18 +87,8 @@ impl OpenViews {
 }
 
 impl FileSystem {
-    /// Asked when an operation of process `pid` (0: unknown) has failed with `error`. True: it was for want of
-    /// space, and some was made, so the operation may succeed now. Orphans go first, then those half of the idle
+    /// Runs `operation`; again while space that it lacks is made: orphans go first, then those half of the idle
     /// transactions that have been idle for longest. May block, and works on a full store.
-    fn make_space(&self, error: &FsError, pid: u32) -> bool {
-        match error {
-            FsError::NoSpace => self.reap_for_space() || self.shared.open.end_idle(self.txn_id(), pid),
-            FsError::QuotaExceeded | FsError::ProjectFull => self.reap_for_space(),
-            _ => false,
-        }
-    }
-
-    /// Runs `operation`; again while space that it lacks is made.
     ///
     /// # Errors
     /// Those of `operation`.
@@ -106,10 +96,14 @@ impl FileSystem {
     where
         E: AsFsError,
     {
+        let make_space = |error: &FsError| match error {
+            FsError::NoSpace => self.reap_for_space() || self.shared.open.end_idle(self.txn_id(), caller.pid),
+            FsError::QuotaExceeded | FsError::ProjectFull => self.reap_for_space(),
+            _ => false,
+        };
         for _ in 0..SPACE_TRIES_MAX {
             match operation() {
-                Err(error) if error.as_fs_error().is_some_and(|error| self.make_space(error, caller.pid)) => {
-                }
+                Err(error) if error.as_fs_error().is_some_and(make_space) => {}
                 done => return done,
             }
         }

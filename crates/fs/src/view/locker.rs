@@ -12,7 +12,7 @@ use super::idle::OpenViews;
 use super::phase::Phase;
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
-use crate::node::NodeTable;
+use crate::node::{NodeTable, Pin};
 use crate::schema::Keyspaces;
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
@@ -152,6 +152,12 @@ impl<'v> Locker<'v> {
             return Ok(());
         }
         self.latch_to_read_below(caller, &attribute_wants(NodeId::ROOT.0)).map(drop)
+    }
+
+    /// A node that the view knows.
+    pub(super) fn pin(&self, node: NodeId) -> Result<Pin<'v>> {
+        self.origin.check_alive()?;
+        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 
     /// Takes a lock that a user asks for. Keeps no latch.

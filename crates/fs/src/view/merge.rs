@@ -30,7 +30,7 @@ use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnT
 use super::TxnView;
 use super::paths::Paths;
 use super::publish::each_change;
-use super::undo::note_of;
+use super::undo::{author, note_of};
 use crate::schema::{Header, Placement, ROOT_INODE, Row, RowPatch, TOUCH_COUNTERS, TOUCH_PARENT};
 use crate::{FileSystem, FileType, FsError, Result};
 
@@ -277,7 +277,7 @@ impl Merge<'_> {
     }
 
     fn describe_change(&self, name: &LockNameBuf, seqno: Seqno) -> Result<String> {
-        let author = self.view.main.author(seqno);
+        let author = author(&*self.fs.store, seqno);
         let mut paths = Paths::new(self.fs);
         let mut path = |directory: u64, name: &[u8]| -> Result<String> {
             let path = paths.path(&(directory, Bytes::copy_from_slice(name)))?;

@@ -15,7 +15,7 @@ use kvfs_txn::{Owner, Rival};
 
 use super::compare::Sides;
 use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside};
-use super::undo::{Obstacle, Selection, TakenBack, owner_of_note};
+use super::undo::{Obstacle, Selection, TakenBack, apply_reversed, owner_of_note};
 use super::{BeginOptions, DiffKind};
 use crate::{FileSystem, FsError, Result};
 
@@ -45,7 +45,7 @@ impl FileSystem {
             owner,
         })?;
         let sides = Sides { before: &branch, after: &base };
-        match merging.apply_reversed(sides, selection)? {
+        match apply_reversed(sides, &merging, selection)? {
             TakenBack::Done(_) => Ok(merging),
             TakenBack::Refused(obstacles) => {
                 let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;

@@ -8,14 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use kvfs_store::{
-    Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, Txn, TxnId, TxnOptions, TxnStats,
+    Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, Txn, TxnId, TxnOptions, TxnStats,
 };
 use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, Rival, TxnTraits};
 use parking_lot::Mutex;
 
 use super::branch::Opened;
 use super::phase::{CommitPhase, Phase};
-use super::undo::note_of;
+use super::undo::{author, note_of};
 use super::{Created, Origin};
 use crate::attr::LazyTimes;
 use crate::fair_lock::ReadGuard;
@@ -181,7 +181,7 @@ impl TxnView {
     /// Another writer was first: the transaction can't be committed any more.
     pub(super) fn conflict(&self, changed: &Changed) -> FsError {
         let name = self.name_of(changed);
-        let rival = self.main.author(changed.seqno).unwrap_or_else(|| {
+        let rival = author(&*self.main.store, changed.seqno).unwrap_or_else(|| {
             let names: Vec<_> = self.inode_at(changed).into_iter().chain([name.clone()]).collect();
             Rival::Main { pid: self.main.shared.authors.find(changed.seqno, &names).unwrap_or(0) }
         });
@@ -225,18 +225,22 @@ impl FileSystem {
     /// Store errors.
     pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
         let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE, ShownPrivileges::Everything);
-        fs.install_root()?;
+        fs.resolver().install_root()?;
         Ok(fs)
     }
 
-    /// As [`Self::view_of`], for a kernel to show it: what was a privilege then is none in it. Set-id bits, device
-    /// numbers and the capabilities of files are left out.
+    /// The view of a snapshot for a kernel to show: the named one itself, and none that has got its name meanwhile. What was
+    /// a privilege then is none in it: set-id bits, device numbers and the capabilities of files are left out.
     ///
     /// # Errors
-    /// Store errors.
-    pub fn unprivileged_view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
+    /// `NotFound`; store errors.
+    pub fn show_snapshot(self: &Arc<Self>, info: &SnapshotInfo) -> Result<Arc<Self>> {
+        let snapshot = self.store.open_snapshot(&info.name)?;
+        if snapshot.seqno() != info.position.0 {
+            return Err(FsError::NotFound);
+        }
         let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges);
-        fs.install_root()?;
+        fs.resolver().install_root()?;
         Ok(fs)
     }
 
@@ -261,11 +265,6 @@ impl FileSystem {
     /// The transaction whose view this is.
     pub fn txn_id(&self) -> Option<TxnId> {
         self.origin.txn().map(|view| view.txn.id())
-    }
-
-    /// The transaction below the view, for key-value operations in it.
-    pub fn txn(&self) -> Option<&Arc<dyn Txn>> {
-        self.origin.txn().map(|view| &view.txn)
     }
 
     /// Sizes of the transaction.

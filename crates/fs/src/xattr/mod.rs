@@ -148,7 +148,7 @@ impl FileSystem {
         batch.put(self.keyspaces.xattr, key, Bytes::copy_from_slice(value));
         let patch = RowPatch {
             mode: lends.then_some(BitsPatch { and: !0, or: 0 }),
-            ..RowPatch::changed(self.now()).with_flags(RowFlags::XATTRS, RowFlags::default())
+            ..RowPatch::changed(self.time()).with_flags(RowFlags::XATTRS, RowFlags::default())
         };
         self.writer().apply_to_node(batch, &node, &patch)?;
         node.state().xattr_usage = Some(after);
@@ -197,7 +197,8 @@ impl FileSystem {
     /// `NoAttribute`, …
     pub fn removexattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<()> {
         if let Some(kind) = AclKind::by_name(name) {
-            return self.remove_acl(caller, node, kind);
+            // A list without entries is none.
+            return self.set_acl(caller, node, kind, b"", false);
         }
         self.check_writable()?;
         let node = self.pin_node(node)?;
@@ -222,7 +223,7 @@ impl FileSystem {
         let after = node.state().xattr_usage.map(|usage| usage.replaced(name, old.as_ref(), None));
         let mut batch = Batch::new();
         batch.delete(self.keyspaces.xattr, key);
-        self.writer().apply_to_node(batch, &node, &RowPatch::changed(self.now()))?;
+        self.writer().apply_to_node(batch, &node, &RowPatch::changed(self.time()))?;
         node.state().xattr_usage = after;
         Ok(())
     }

@@ -81,7 +81,7 @@ impl FileSystem {
             return Ok(());
         }
         self.store.allow_compression()?;
-        let patch = RowPatch::changed(self.now());
+        let patch = RowPatch::changed(self.time());
         let patch = patch.with_flags(RowFlags::of_compression(compression), RowFlags::COMPRESSION);
         self.writer().apply_to_node(Batch::new(), node, &patch)?;
         Ok(())

@@ -3,7 +3,7 @@
 
 use kvfs_fs::{
     Area, BRANCHES_MAX, FsError, NodeId, Owner, RenameMode, Result, SNAPSHOTS_MAX, Selection, SetAttr,
-    XattrMode,
+    XattrMode, undo_points,
 };
 use kvfs_store::{Isolation, StoreError};
 
@@ -468,7 +468,7 @@ fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
     let view = open(&main, "twig");
     act_all(&view, "touch f");
     finish(&main, view, "twig").unwrap();
-    let points = main.fs.undo_points();
+    let points = undo_points(&**main.fs.store());
     assert_eq!(points.last().unwrap().1.uid, 1000);
     assert!(points.last().unwrap().1.name.contains("twig"));
 }

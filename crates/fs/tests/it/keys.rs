@@ -138,7 +138,7 @@ fn comparison_tells_a_writer_that_may_not_read_nothing_of_keys() {
     view.keys().apply(&view.caller, changes).unwrap();
     let all = view.fs.diff().unwrap();
     let mut shown = all.clone();
-    view.fs.hide_unreadable(&mut shown, |owner| owner.allows(9, &[], 4)).unwrap();
+    kvfs_fs::hide_unreadable(&view.fs, &mut shown, |owner| owner.allows(9, &[], 4)).unwrap();
     assert_eq!(shown.len(), 4);
     for (line, all) in shown.iter().zip(&all) {
         if line.place.starts_with(b"own/") {

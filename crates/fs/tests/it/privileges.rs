@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kvfs_fs::{
     Area, AtimePolicy, Caller, Credentials, FallocateMode, FsError, MountOptions, NodeId, Result, Selection,
-    SetAttr, TakenBack, TxnId, WriteFlags, XattrMode, check,
+    SetAttr, TakenBack, TxnId, Undo, WriteFlags, XattrMode, check,
 };
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Batch, Durability, Isolation, KeyspaceKind, Store};
@@ -342,9 +342,9 @@ fn undo(main: &Setup, id: TxnId) {
 }
 
 fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) {
-    let views = main.fs.open_undo(id).unwrap();
+    let undo = Undo::open(&main.fs, id).unwrap();
     let view = begin(main, Isolation::Snapshot);
-    let done = view.fs.undo(&views, selection).unwrap();
+    let done = undo.take_back(&view.fs, selection).unwrap();
     assert!(matches!(done, TakenBack::Done(_)), "{done:?}");
     commit(&view.fs).unwrap();
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kvfs_fs::transfer::{Receiver, SendStream, StreamReader};
 use kvfs_fs::{
     Caller, FileType, FsError, Limits, MountOptions, NodeId, PROJECT_ATTRIBUTE, Project, QuotaKind,
-    RenameMode, Result, Selection, SetAttr, TakenBack, WriteFlags, XattrMode, repair,
+    RenameMode, Result, Selection, SetAttr, TakenBack, Undo, WriteFlags, XattrMode, repair,
 };
 use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
@@ -95,14 +95,14 @@ fn what_is_made_in_a_tree_gets_its_project() {
     }
     let null = setup.lookup(&setup.caller, inner, b"null").unwrap().attr;
     assert_eq!((null.rdev, null.blocks), (0x0103, 0));
-    assert_eq!(setup.fs.project_trees().unwrap(), [(7, b"/top".to_vec())]);
+    assert_eq!(Project::trees(&setup.fs).unwrap(), [(7, b"/top".to_vec())]);
     // A directory may belong to a project that it does not hand down.
     setup.set_project(&setup.caller, inner, Project { id: 8, hands_down: false }).unwrap();
     assert_eq!(id_of(&setup, setup.file(inner, "plain")), 0);
     give(&setup, inner, 0);
-    assert_eq!(setup.fs.project_trees().unwrap(), [(7, b"/top".to_vec())]);
+    assert_eq!(Project::trees(&setup.fs).unwrap(), [(7, b"/top".to_vec())]);
     give(&setup, inner, 9);
-    assert_eq!(setup.fs.project_trees().unwrap(), [(7, b"/top".to_vec()), (9, b"/top/inner".to_vec())]);
+    assert_eq!(Project::trees(&setup.fs).unwrap(), [(7, b"/top".to_vec()), (9, b"/top/inner".to_vec())]);
     setup.assert_sound("in trees");
 }
 
@@ -334,12 +334,12 @@ fn restores_and_undo_bring_projects_back() {
     assert_eq!((has(&main, 3).1, id_of(&main, one), has(&main, 2).1), (2, 3, 2));
     // Where it was there is no room any more: what was is brought back at any rate.
     limit(&main, 1, |limits| (limits.inodes_hard, limits.bytes_hard) = (1, 4096));
-    let views = main.fs.open_undo(id).unwrap();
+    let undo = Undo::open(&main.fs, id).unwrap();
     let undoing = begin(&main, Isolation::Snapshot);
-    let done = undoing.fs.undo(&views, &Selection::default()).unwrap();
+    let done = undo.take_back(&undoing.fs, &Selection::default()).unwrap();
     assert!(matches!(done, TakenBack::Done(_)), "{done:?}");
     commit(&undoing.fs).unwrap();
-    drop((views, undoing));
+    drop((undo, undoing));
     is_as_before(&mut main, before);
     change(&main);
     let then = main.fs.view_of(main.store.open_snapshot("then").unwrap()).unwrap();
@@ -429,9 +429,8 @@ fn a_change_of_project_shows_in_comparisons_and_stands_in_the_way_of_undo() {
     let id = txn.fs.txn_id().unwrap();
     commit(&txn.fs).unwrap();
     give(&main, top, 8);
-    let views = main.fs.open_undo(id).unwrap();
-    let obstacles =
-        begin(&main, Isolation::Snapshot).fs.undo_obstacles(&views, &Selection::default()).unwrap();
+    let undo = Undo::open(&main.fs, id).unwrap();
+    let obstacles = undo.obstacles(&begin(&main, Isolation::Snapshot).fs, &Selection::default()).unwrap();
     assert_eq!(obstacles.len(), 1, "{obstacles:?}");
 }
 
@@ -579,9 +578,9 @@ fn usage_of_projects_is_exact_in_transactions_and_after_taking_them_back() {
                     view.fs.thaw();
                     view.fs.abort();
                 } else if random.one_in(2) {
-                    let views = main.fs.open_undo(id).unwrap();
+                    let undo = Undo::open(&main.fs, id).unwrap();
                     let undoing = begin(&main, Isolation::Snapshot);
-                    let done = undoing.fs.undo(&views, &Selection::default()).unwrap();
+                    let done = undo.take_back(&undoing.fs, &Selection::default()).unwrap();
                     assert!(matches!(done, TakenBack::Done(_)), "{context}: {done:?}");
                     commit(&undoing.fs).unwrap();
                 }

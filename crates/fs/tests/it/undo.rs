@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kvfs_fs::{
     Area, FileType, FsError, MountOptions, NodeId, Result, Selection, SetAttr, TakenBack, Timestamp, TxnId,
-    XattrMode, settled,
+    Undo, XattrMode, settled, undo_points,
 };
 use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
@@ -48,10 +48,10 @@ fn undo(main: &Setup, id: TxnId) -> Result<Vec<String>> {
 }
 
 fn undo_selected(main: &Setup, id: TxnId, selection: &Selection) -> Result<Vec<String>> {
-    let views = main.fs.open_undo(id)?;
+    let undo = Undo::open(&main.fs, id)?;
     let view = begin(main, Isolation::Snapshot);
-    let found = view.fs.undo_obstacles(&views, selection)?;
-    match view.fs.undo(&views, selection)? {
+    let found = undo.obstacles(&view.fs, selection)?;
+    match undo.take_back(&view.fs, selection)? {
         TakenBack::Refused(obstacles) => {
             assert_eq!(found, obstacles);
             let what: Vec<_> = obstacles.into_iter().map(|obstacle| obstacle.what).collect();
@@ -172,7 +172,7 @@ fn takes_back_random_changes(main: &Setup, seed: u64) {
     same(&tree(main).0, &before, &format!("seed {seed}"));
     main.assert_sound(&format!("seed {seed}, taken back"));
     // The transaction that took it back is one like any other.
-    let Some((point, owner)) = main.fs.undo_points().pop() else { return };
+    let Some((point, owner)) = undo_points(&**main.fs.store()).pop() else { return };
     assert_eq!((owner.uid, &owner.name[..]), (1000, "test"));
     if point.txn > first {
         undone(main, point.txn);
@@ -307,9 +307,9 @@ fn what_was_built_on_it_is_named() {
     ];
     assert_eq!(undo(&main, id).unwrap(), expected);
     assert_eq!(tree(&main).0, now, "nothing was done");
-    let views = main.fs.open_undo(id).unwrap();
+    let undo = Undo::open(&main.fs, id).unwrap();
     let view = begin(&main, Isolation::Snapshot);
-    for obstacle in view.fs.undo_obstacles(&views, &Selection::default()).unwrap() {
+    for obstacle in undo.obstacles(&view.fs, &Selection::default()).unwrap() {
         assert_eq!(obstacle.by.map(|point| point.txn), Some(later), "{:?}", obstacle.what);
     }
     drop(view);
@@ -350,10 +350,10 @@ fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
     let id = txn(&main, |view| {
         view.write_at(look(view, ROOT, "file"), 0, b"new").unwrap();
     });
-    let views = main.fs.open_undo(id).unwrap();
+    let kept = Undo::open(&main.fs, id).unwrap();
     let view = begin(&main, Isolation::Snapshot);
     main.write_at(file, 0, b"own").unwrap();
-    let refused = view.fs.undo(&views, &Selection::default());
+    let refused = kept.take_back(&view.fs, &Selection::default());
     assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
     drop(view);
     assert_eq!(main.read_all(file), b"own");
@@ -367,7 +367,7 @@ fn what_changes_meanwhile_is_a_conflict_and_what_is_not_kept_is_told() {
         matches!(&gone, Err(FsError::Store(error)) if matches!(**error, StoreError::NotKept(_))),
         "{gone:?}"
     );
-    let refused = main.fs.undo(&views, &Selection::default());
+    let refused = kept.take_back(&main.fs, &Selection::default());
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 
@@ -386,10 +386,10 @@ fn keys_are_taken_back_with_files() {
         put(view, tags, "added", Some("new"));
     });
     put(&main, tags, "other", Some("later"));
-    let views = main.fs.open_undo(id).unwrap();
-    let would = lines(&main.fs.undo_diff(&views).unwrap());
+    let undo = Undo::open(&main.fs, id).unwrap();
+    let would = lines(&undo.diff().unwrap());
     assert_eq!(would, ["- /song", "- key tags/added", "~ key tags/changed", "+ key tags/removed"]);
-    drop(views);
+    drop(undo);
     undone(&main, id);
     let values = ["changed", "removed", "added", "other"].map(|key| {
         main.store.get(tags, key.as_bytes()).unwrap().map(|value| String::from_utf8(value.to_vec()).unwrap())

@@ -28,7 +28,7 @@ fn unwritten_commit_releases_locks_at_once() {
         let main = Setup::new(100);
         let tags = keyspace(&main);
         let (view, idle) = (begin(&main, isolation), begin(&main, isolation));
-        view.lock_keys(&view.caller, tags, &KeyRange::all(), true).unwrap();
+        view.user_locks().keys(&view.caller, tags, &KeyRange::all(), true).unwrap();
         let Err(FsError::Parked(ticket)) = put(&main, tags, b"song") else { panic!("it is locked") };
         assert!(!ticket.is_ready());
         assert_eq!(view.commit_unwritten(), Some(main.store.position()));

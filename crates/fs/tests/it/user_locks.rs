@@ -45,15 +45,15 @@ fn a_users_range_lock_prevents_a_phantom_at_snapshot_level() {
     assert_eq!(count(&main, tags), 3, "allowed, and it happens");
 
     let (first, second) = (begin(&main, Isolation::Snapshot), begin(&main, Isolation::Snapshot));
-    first.lock_keys(&first.caller, tags, &songs, true).unwrap();
-    assert!(is_parked(&second.lock_keys(&second.caller, tags, &songs, true)), "it waits");
+    first.user_locks().keys(&first.caller, tags, &songs, true).unwrap();
+    assert!(is_parked(&second.user_locks().keys(&second.caller, tags, &songs, true)), "it waits");
     assert!(is_parked(&put(&second, tags, "song/new")));
     assert!(is_parked(&put(&main, tags, "song/newer")), "the main line, too");
     put(&main, tags, "talk/a").unwrap();
     put(&first, tags, "song/c").unwrap();
     commit(&first).unwrap();
     // What it has waited for was changed after its snapshot.
-    let late = second.lock_keys(&second.caller, tags, &songs, true);
+    let late = second.user_locks().keys(&second.caller, tags, &songs, true);
     let Err(FsError::Canceled(doom)) = late else { panic!("{late:?}") };
     assert!(second.explain(&doom).contains("song/c"), "{}", second.explain(&doom));
     put(&main, tags, "song/newer").unwrap();
@@ -66,8 +66,8 @@ fn shared_locks_of_users_go_together_and_keep_writers_away() {
         let tags = keyspace(&main);
         let all = KeyRange::all();
         let (first, second) = (begin(&main, isolation), begin(&main, isolation));
-        first.lock_keys(&first.caller, tags, &all, false).unwrap();
-        second.lock_keys(&second.caller, tags, &all, false).unwrap();
+        first.user_locks().keys(&first.caller, tags, &all, false).unwrap();
+        second.user_locks().keys(&second.caller, tags, &all, false).unwrap();
         assert!(is_parked(&put(&main, tags, "song/a")));
         let page = main.admission().page(None, 100);
         let is_ours =
@@ -95,10 +95,10 @@ fn a_users_lock_on_a_file_covers_its_bytes_and_what_was_changed_there() {
         main.write_at(file, 0, &[1; 5000]).unwrap();
         let view = begin(&main, Isolation::Snapshot);
         let node = view.lookup(&view.caller, ROOT, b"f").unwrap().node;
-        view.lock_file(&view.caller, node, 0, 4096, true).unwrap();
+        view.user_locks().file(&view.caller, node, 0, 4096, true).unwrap();
         assert!(is_parked(&main.write_at(file, 100, b"x")));
         main.write_at(file, 4096, b"behind it").unwrap();
-        let late = view.lock_file(&view.caller, node, 4096, 0, false);
+        let late = view.user_locks().file(&view.caller, node, 4096, 0, false);
         assert!(matches!(late, Err(FsError::Canceled(_))), "{late:?}");
         main.write_at(file, 100, b"x").unwrap();
 
@@ -106,7 +106,7 @@ fn a_users_lock_on_a_file_covers_its_bytes_and_what_was_changed_there() {
         let view = begin(&main, Isolation::Snapshot);
         let node = view.lookup(&view.caller, ROOT, b"small").unwrap().node;
         main.write_at(small, 0, b"later").unwrap();
-        let late = view.lock_file(&view.caller, node, 0, 0, false);
+        let late = view.user_locks().file(&view.caller, node, 0, 0, false);
         assert!(matches!(late, Err(FsError::Canceled(_))), "{late:?}");
     }
 }
@@ -118,7 +118,7 @@ fn a_users_lock_on_a_directory_keeps_names_as_they_are() {
     main.file(dir, "a");
     let view = begin(&main, Isolation::Snapshot);
     let node = view.lookup(&view.caller, ROOT, b"dir").unwrap().node;
-    view.lock_entries(&view.caller, node, false).unwrap();
+    view.user_locks().entries(&view.caller, node, false).unwrap();
     assert!(is_parked(&main.create(&main.caller, dir, b"b", 0o644, true)));
     assert!(is_parked(&main.unlink(&main.caller, dir, b"a")));
     main.file(other, "b");
@@ -128,7 +128,7 @@ fn a_users_lock_on_a_directory_keeps_names_as_they_are() {
     let view = begin(&main, Isolation::Snapshot);
     let node = view.lookup(&view.caller, ROOT, b"dir").unwrap().node;
     main.file(dir, "c");
-    let late = view.lock_entries(&view.caller, node, true);
+    let late = view.user_locks().entries(&view.caller, node, true);
     assert!(matches!(late, Err(FsError::Canceled(_))), "{late:?}");
     main.assert_sound("after it all");
 }
@@ -137,13 +137,13 @@ fn a_users_lock_on_a_directory_keeps_names_as_they_are() {
 fn locks_of_users_are_for_transactions() {
     let main = Setup::new(100);
     let tags = keyspace(&main);
-    let outside = main.lock_keys(&main.caller, tags, &KeyRange::prefix(b""), false);
+    let outside = main.user_locks().keys(&main.caller, tags, &KeyRange::prefix(b""), false);
     assert!(matches!(outside, Err(FsError::Invalid(_))), "{outside:?}");
     let file = main.file(ROOT, "f");
-    assert!(matches!(main.lock_file(&main.caller, file, 0, 0, true), Err(FsError::Invalid(_))));
+    assert!(matches!(main.user_locks().file(&main.caller, file, 0, 0, true), Err(FsError::Invalid(_))));
     let view = begin(&main, Isolation::Serializable);
     let node = view.lookup(&view.caller, ROOT, b"f").unwrap().node;
-    assert!(matches!(view.lock_entries(&view.caller, node, true), Err(FsError::NotDirectory)));
-    assert!(matches!(view.lock_file(&view.caller, ROOT, 0, 0, true), Err(FsError::Invalid(_))));
+    assert!(matches!(view.user_locks().entries(&view.caller, node, true), Err(FsError::NotDirectory)));
+    assert!(matches!(view.user_locks().file(&view.caller, ROOT, 0, 0, true), Err(FsError::Invalid(_))));
     view.abort();
 }

@@ -42,7 +42,7 @@ impl Shared {
                         return Err(Status::not_found(message).into());
                     };
                     let range = KeyRange::prefix(&keys.prefix).within(&range_of(keys.range.clone()));
-                    fs.lock_keys(caller, keyspace, &range, is_exclusive)
+                    fs.user_locks().keys(caller, keyspace, &range, is_exclusive)
                 }
                 What::File(file) => lock_path(&fs, peer, caller, file, access),
             };
@@ -73,9 +73,9 @@ fn lock_path(
     }
     check(&at, peer, caller, &attr, access)?;
     if attr.kind == FileType::Directory {
-        return fs.lock_entries(caller, at.node(), is_exclusive);
+        return fs.user_locks().entries(caller, at.node(), is_exclusive);
     }
-    fs.lock_file(caller, at.node(), file.offset, file.length, is_exclusive)
+    fs.user_locks().file(caller, at.node(), file.offset, file.length, is_exclusive)
 }
 
 fn check(at: &KnownNode<'_>, peer: &Peer, caller: &Caller, attr: &Attr, access: u32) -> Result<(), FsError> {

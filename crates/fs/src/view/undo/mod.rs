@@ -17,10 +17,13 @@ mod selection;
 
 pub use selection::{Area, Selection};
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use kvfs_store::{NOTE_LEN_MAX, Seqno, TxnId, UndoPoint, UndoViews};
+use kvfs_store::{NOTE_LEN_MAX, Seqno, Store, TxnId, UndoPoint};
 use kvfs_txn::Rival;
 
+use super::DiffStream;
 use super::compare::Sides;
 use super::diff::Difference;
 use super::restore::{Restored, take_back};
@@ -68,74 +71,84 @@ pub fn owner_of_note(note: &[u8]) -> Owner {
     parse().unwrap_or_default()
 }
 
-impl FileSystem {
-    /// What taking back a transaction whose states these are would change, if nothing has changed since.
-    ///
-    /// # Errors
-    /// Store errors.
-    pub fn undo_diff(self: &std::sync::Arc<Self>, views: &UndoViews) -> Result<Vec<Difference>> {
-        let before = self.view_of(views.before.clone())?;
-        before.diff_from(&*self.view_of(views.after.clone())?)
-    }
+/// A committed transaction that can be taken back: the states before and after it.
+pub struct Undo {
+    before: Arc<FileSystem>,
+    after: Arc<FileSystem>,
+}
 
-    /// What stands in the way of taking back a transaction, whose states these are, in this view of a transaction
-    /// that has written nothing yet. O(what it wrote).
-    ///
-    /// # Errors
-    /// Not a transaction with snapshot isolation; store errors.
-    pub fn undo_obstacles(&self, views: &UndoViews, selection: &Selection) -> Result<Vec<Obstacle>> {
-        let (before, after) = self.undo_sides(views)?;
-        let sides = Sides { before: &before, after: &after };
-        Ok(Search::new(sides, self, selection)?.run()?.0)
-    }
-
-    /// Takes back a transaction, whose states these are, in this view of a transaction that has written nothing
-    /// yet, as far as `selection` says; or tells why not. Nothing is committed. May block. O(what it wrote), and memory for the names among
-    /// it.
-    ///
-    /// # Errors
-    /// As [`Self::restore`].
-    pub fn undo(&self, views: &UndoViews, selection: &Selection) -> Result<TakenBack> {
-        let (before, after) = self.undo_sides(views)?;
-        self.apply_reversed(Sides { before: &before, after: &after }, selection)
-    }
-
-    /// Brings what differs from `before` to `after` of the `sides` to what it is before, in this view.
-    pub(super) fn apply_reversed(&self, sides: Sides<'_>, selection: &Selection) -> Result<TakenBack> {
-        let (obstacles, alone, plan) = Search::new(sides, self, selection)?.run()?;
-        if !obstacles.is_empty() {
-            return Ok(TakenBack::Refused(obstacles));
-        }
-        take_back(sides, self, alone, plan).map(TakenBack::Done)
-    }
-
-    fn undo_sides(&self, views: &UndoViews) -> Result<(std::sync::Arc<Self>, std::sync::Arc<Self>)> {
-        let Some(view) = self.origin.txn() else {
-            return Err(FsError::Invalid("a transaction is taken back in another one"));
-        };
-        Ok((view.main.view_of(views.before.clone())?, view.main.view_of(views.after.clone())?))
-    }
-
-    /// The transaction that made the change at `seqno`, if it is known yet.
-    pub(super) fn author(&self, seqno: Seqno) -> Option<Rival> {
-        let mut points = self.store.undo_points().into_iter();
-        let point = points.find(|point| point.before.0 < seqno && seqno <= point.after.0)?;
-        Some(Rival::Txn { id: point.txn, owner: owner_of_note(&point.note) })
-    }
-
-    /// The transactions that can be taken back, oldest first, with their owners.
-    pub fn undo_points(&self) -> Vec<(UndoPoint, Owner)> {
-        let points = self.store.undo_points().into_iter();
-        points.map(|point| (owner_of_note(&point.note), point)).map(|(owner, point)| (point, owner)).collect()
-    }
-
-    /// The states before and after a committed transaction.
+impl Undo {
+    /// Of a transaction that was committed to the main line `main`.
     ///
     /// # Errors
     /// The store's; [`kvfs_store::StoreError::NotKept`] among them.
-    pub fn open_undo(&self, id: TxnId) -> Result<UndoViews> {
-        Ok(self.store.open_undo(id)?)
+    pub fn open(main: &Arc<FileSystem>, id: TxnId) -> Result<Self> {
+        let views = main.store.open_undo(id)?;
+        Ok(Self { before: main.view_of(views.before)?, after: main.view_of(views.after)? })
     }
+
+    /// The state before it.
+    pub fn before(&self) -> &Arc<FileSystem> {
+        &self.before
+    }
+
+    /// What taking it back would change, if nothing has changed since.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub fn diff(&self) -> Result<Vec<Difference>> {
+        DiffStream::new(&*self.after, &*self.before).next_page(usize::MAX, usize::MAX)
+    }
+
+    /// What stands in the way of taking it back in `view`, of a transaction that has written nothing yet. O(what it wrote).
+    ///
+    /// # Errors
+    /// Not a transaction with snapshot isolation; store errors.
+    pub fn obstacles(&self, view: &FileSystem, selection: &Selection) -> Result<Vec<Obstacle>> {
+        Ok(Search::new(self.sides(view)?, view, selection)?.run()?.0)
+    }
+
+    /// Takes it back in `view`, of a transaction that has written nothing yet, as far as `selection` says; or tells why
+    /// not. Nothing is committed. May block. O(what it wrote), and memory for the names among it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::restore`].
+    pub fn take_back(&self, view: &FileSystem, selection: &Selection) -> Result<TakenBack> {
+        apply_reversed(self.sides(view)?, view, selection)
+    }
+
+    fn sides(&self, view: &FileSystem) -> Result<Sides<'_>> {
+        if view.origin.txn().is_none() {
+            return Err(FsError::Invalid("a transaction is taken back in another one"));
+        }
+        Ok(Sides { before: &self.before, after: &self.after })
+    }
+}
+
+/// Brings what differs from `before` to `after` of the `sides` to what it is before, in `view`.
+pub(super) fn apply_reversed(
+    sides: Sides<'_>,
+    view: &FileSystem,
+    selection: &Selection,
+) -> Result<TakenBack> {
+    let (obstacles, alone, plan) = Search::new(sides, view, selection)?.run()?;
+    if !obstacles.is_empty() {
+        return Ok(TakenBack::Refused(obstacles));
+    }
+    take_back(sides, view, alone, plan).map(TakenBack::Done)
+}
+
+/// The transaction that made the change at `seqno`, if it is known yet.
+pub(super) fn author(store: &dyn Store, seqno: Seqno) -> Option<Rival> {
+    let mut points = store.undo_points().into_iter();
+    let point = points.find(|point| point.before.0 < seqno && seqno <= point.after.0)?;
+    Some(Rival::Txn { id: point.txn, owner: owner_of_note(&point.note) })
+}
+
+/// The transactions that can be taken back, oldest first, with their owners.
+pub fn undo_points(store: &dyn Store) -> Vec<(UndoPoint, Owner)> {
+    let points = store.undo_points().into_iter();
+    points.map(|point| (owner_of_note(&point.note), point)).map(|(owner, point)| (point, owner)).collect()
 }
 
 #[cfg(test)]
