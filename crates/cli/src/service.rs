@@ -188,7 +188,7 @@ impl Service {
             Request::Transactions => Response::Transactions(self.transactions()?.list(caller)),
             Request::Diff { id, from, limit } => {
                 let view = self.transactions()?.view(caller, id)?;
-                page_of(&shown_to(caller, &view, view.diff()?)?, from, limit)
+                page_of(&shown_to(caller, &view, kvfs_fs::diff(&view)?)?, from, limit)
             }
             Request::Locks { after } => Response::Locks(self.transactions()?.locks(caller.uid, after)?),
             Request::Leave { abort_open, checkpoint_open } => self.leave(abort_open, checkpoint_open)?,
@@ -357,7 +357,7 @@ impl OpenStore {
         let mut stats = self.db.stats();
         let hidden = self.keyspaces_hidden_from(caller);
         stats.retain(|(name, _)| !is_of_keyspace(name, &hidden));
-        let (nodes, locks) = (self.fs.node_stats(), self.fs.admission().stats());
+        let (nodes, locks) = (self.fs.nodes().stats(), self.fs.admission().stats());
         for (name, value) in [
             (READ_ONLY_STAT, u64::from(self.read_only())),
             (FAILED_STAT, u64::from(self.health().failure.is_some())),

@@ -18,8 +18,7 @@ use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
 use crate::{
-    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
-    Result, StatFs, Timestamp,
+    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, Result, StatFs, Timestamp,
 };
 
 /// A view of a file system in a store: the main line, as [`FileSystem::open`] gives it, or a transaction
@@ -195,12 +194,6 @@ impl FileSystem {
         Ok(self.origin.position())
     }
 
-    /// Nodes that the kernel should forget, least recently used first; empty while the table is within
-    /// [`MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
-    pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
-        self.nodes.prune_candidates(count_max)
-    }
-
     /// `caller` has read the file, directory or link.
     pub(crate) fn note_access(&self, caller: &Caller, node: &Arc<Node>) {
         if self.lazy_times.note(caller, node)
@@ -210,14 +203,14 @@ impl FileSystem {
         }
     }
 
+    /// The nodes that a front end knows in this view.
+    pub fn nodes(&self) -> &NodeTable {
+        &self.nodes
+    }
+
     /// Whether there are access-control lists: [`MountOptions::acls`].
     pub fn has_acls(&self) -> bool {
         self.options.acls
-    }
-
-    /// Figures of the node table.
-    pub fn node_stats(&self) -> NodeStats {
-        self.nodes.stats()
     }
 
     /// The time of now, as files get it.

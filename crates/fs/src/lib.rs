@@ -66,7 +66,7 @@ pub use kvfs_txn::{
     Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
     TxnInfo, WaiterInfo,
 };
-pub use node::KnownNode;
+pub use node::{KnownNode, NodeTable};
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
 pub use schema::KEYSPACES;
 pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
@@ -79,7 +79,8 @@ pub use types::{
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
     DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection,
-    TakenBack, Undo, UserLocks, hide_unreadable, owner_of_note, undo_points,
+    TakenBack, Undo, UserLocks, begin_merge, begin_merge_preferring, diff, hide_unreadable, owner_of_note,
+    restore, restore_paths, undo_points,
 };
 pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 

@@ -76,7 +76,7 @@ impl Service {
                     Some(view) => view,
                     None => store.fs.open_branch(&name).map_err(|error| explain(&name, error))?,
                 };
-                Ok(page_of(&view.diff()?, from, limit))
+                Ok(page_of(&kvfs_fs::diff(&view)?, from, limit))
             }
             BranchRequest::Merge { name, selection } => {
                 let selection = selection.map(|choice| selected(caller, choice));

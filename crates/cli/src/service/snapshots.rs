@@ -82,8 +82,8 @@ impl Service {
                 let then = store.view_at(Some(&name))?;
                 let paths: Vec<Bytes> = paths.into_iter().map(Bytes::from).collect();
                 let work: Work<'_> = &|view| match &paths[..] {
-                    [] => view.restore(&then),
-                    paths => view.restore_paths(&then, paths),
+                    [] => kvfs_fs::restore(view, &then),
+                    paths => kvfs_fs::restore_paths(view, &then, paths),
                 };
                 let (txn, restored) = match self.transactions() {
                     Ok(transactions) => restore_in(transactions, caller, &name, work)?,

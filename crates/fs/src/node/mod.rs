@@ -25,4 +25,5 @@ mod tests;
 
 pub use known::KnownNode;
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
-pub(crate) use table::{DeadOrphan, Intern, NodeTable};
+pub use table::NodeTable;
+pub(crate) use table::{DeadOrphan, Intern};

@@ -82,7 +82,7 @@ pub(crate) struct DeadOrphan {
 }
 
 /// All nodes of a view.
-pub(crate) struct NodeTable {
+pub struct NodeTable {
     shards: Box<[PaddedShard]>,
     /// Number of changed nodes that left the table, and twice the number of commits that were published.
     epoch: AtomicU64,
@@ -386,9 +386,9 @@ impl NodeTable {
         self.dead.lock().len()
     }
 
-    /// Nodes that only the kernel holds and that were not used since the sweep came by last; none while
-    /// the table is within its bound.
-    pub(crate) fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
+    /// Nodes that the kernel should forget: those that it alone holds and that were not used since the sweep came by last;
+    /// none while the table is within [`crate::MountOptions::node_bytes_max`]. Cheap when there is nothing to do.
+    pub fn prune_candidates(&self, count_max: usize) -> Vec<PruneCandidate> {
         let mut found = Vec::new();
         for _ in 0..2 * SHARDS {
             let over = self.bytes.load(Ordering::Relaxed).saturating_sub(self.node_bytes_max);
@@ -413,8 +413,13 @@ impl NodeTable {
         found
     }
 
-    /// Files with content that the front end knows.
-    pub(crate) fn cached_files(&self) -> Vec<NodeId> {
+    /// Whether the front end knows this file, and so may have pages of it.
+    pub fn knows(&self, node: NodeId) -> bool {
+        self.get(node.0).is_some()
+    }
+
+    /// Files with content that the front end knows and may have pages of. O(nodes).
+    pub fn cached_files(&self) -> Vec<NodeId> {
         let mut found = Vec::new();
         for padded in &self.shards {
             for node in padded.shard.read().nodes.values() {
@@ -427,7 +432,8 @@ impl NodeTable {
         found
     }
 
-    pub(crate) fn stats(&self) -> NodeStats {
+    /// Figures of the table.
+    pub fn stats(&self) -> NodeStats {
         let content_bytes = self.shards.iter().map(|shard| shard.content_bytes.load(Ordering::Relaxed)).sum();
         NodeStats {
             nodes: self.nodes.load(Ordering::Relaxed),

@@ -1,7 +1,7 @@
 //! Branches: writable views that last. Each is a checkpointed transaction of the store with a name.
 //!
 //! Purpose: a branch is opened as a view, worked in for as long as needed, suspended, opened again after a
-//! restart, and one day merged ([`FileSystem::begin_merge`]) or deleted. It takes no locks, so that it is in no
+//! restart, and one day merged ([`super::begin_merge`]) or deleted. It takes no locks, so that it is in no
 //! other party's way and none dooms it; what others have done meanwhile is looked at when it is merged.
 //!
 //! Thread safety: as [`FileSystem`]; making a branch takes turns.

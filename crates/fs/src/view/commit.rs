@@ -19,7 +19,7 @@ use crate::{FileSystem, FsError, NodeId, Result};
 #[derive(Debug, Default)]
 pub struct CommitPlan {
     /// Files whose content the transaction changed, but for those that it made: of those that the main line knows
-    /// ([`FileSystem::knows`]) its kernel may have pages, which are to be written out; the others it may come to know
+    /// ([`crate::NodeTable::knows`]) its kernel may have pages, which are to be written out; the others it may come to know
     /// before the commit.
     pub contents: Vec<NodeId>,
 }

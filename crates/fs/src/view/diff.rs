@@ -132,39 +132,37 @@ struct Names {
     changed: Vec<(Place, Found, Found)>,
 }
 
-impl FileSystem {
-    /// What the transaction would change: names in the order of their paths, then keys. O(changes), and O(n)
-    /// in the entries of directories whose paths are unknown.
-    ///
-    /// # Errors
-    /// Not a transaction; `Stale`; store errors.
-    pub fn diff(&self) -> Result<Vec<Difference>> {
-        let view = self.origin.txn().ok_or(FsError::Invalid("only transactions are compared"))?;
-        view.check_alive()?;
-        let mut comparison = Comparison::new(&view.main, self);
-        progress::stage("comparing", Unit::Items, 0);
-        each_change(view.txn.changes(self.keyspaces.meta)?, |change| match change {
-            Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
-                let [before, after] = [view.main.rows().get(&key)?, self.rows().get(&key)?];
-                comparison.take_key(&key, before, after)
-            }
-            Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
-        })?;
-        let mut lines = comparison.name_lines()?;
-        for info in self.shared.keyspaces.user_keyspaces() {
-            each_change(view.txn.changes(info.keyspace)?, |change| {
-                let (key, value) = match change {
-                    Change::Put { key, value } => (key, Some(value)),
-                    Change::Delete { key } => (key, None),
-                    _ => return Ok(()),
-                };
-                let before = self.store.get(info.keyspace, &key)?;
-                lines.extend(key_line(&info.name, &key, before.as_ref(), value.as_ref()));
-                Ok(())
-            })?;
+/// What the transaction whose view this is would change: names in the order of their paths, then keys. O(changes), and O(n)
+/// in the entries of directories whose paths are unknown.
+///
+/// # Errors
+/// Not a transaction; `Stale`; store errors.
+pub fn diff(fs: &FileSystem) -> Result<Vec<Difference>> {
+    let view = fs.origin.txn().ok_or(FsError::Invalid("only transactions are compared"))?;
+    view.check_alive()?;
+    let mut comparison = Comparison::new(&view.main, fs);
+    progress::stage("comparing", Unit::Items, 0);
+    each_change(view.txn.changes(fs.keyspaces.meta)?, |change| match change {
+        Change::Put { key, .. } | Change::Delete { key } | Change::Merge { key, .. } => {
+            let [before, after] = [view.main.rows().get(&key)?, fs.rows().get(&key)?];
+            comparison.take_key(&key, before, after)
         }
-        Ok(lines)
+        Change::DeleteRange { .. } | Change::Blocks { .. } => Ok(()),
+    })?;
+    let mut lines = comparison.name_lines()?;
+    for info in fs.shared.keyspaces.user_keyspaces() {
+        each_change(view.txn.changes(info.keyspace)?, |change| {
+            let (key, value) = match change {
+                Change::Put { key, value } => (key, Some(value)),
+                Change::Delete { key } => (key, None),
+                _ => return Ok(()),
+            };
+            let before = fs.store.get(info.keyspace, &key)?;
+            lines.extend(key_line(&info.name, &key, before.as_ref(), value.as_ref()));
+            Ok(())
+        })?;
     }
+    Ok(lines)
 }
 
 /// Takes out of `lines` what they tell of keys of `view` that `may_read` does not let their reader see, with the owners that

@@ -36,16 +36,6 @@ impl FileSystem {
         }
     }
 
-    /// Whether the front end knows this file, and so may have pages of it.
-    pub fn knows(&self, node: NodeId) -> bool {
-        self.nodes.get(node.0).is_some()
-    }
-
-    /// Files with content that the front end knows and may have pages of. O(nodes).
-    pub fn cached_files(&self) -> Vec<NodeId> {
-        self.nodes.cached_files()
-    }
-
     /// The transaction's doom in words, with paths where they are known.
     pub fn explain(&self, doom: &Doom) -> String {
         doom.message(|name| self.describe(name))

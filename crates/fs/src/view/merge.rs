@@ -1,6 +1,6 @@
 //! Merging a branch: whether it still fits the main line, and its commit.
 //!
-//! Purpose: a branch took no locks while it was worked in. [`FileSystem::begin_merge`] opens it once more, as a
+//! Purpose: a branch took no locks while it was worked in. [`begin_merge`] opens it once more, as a
 //! transaction that (1) locks all that the branch has changed, as if it did all of that now; (2) asks of each
 //! record whether others changed it since the branch's snapshot, field by field, so that what commutes does not
 //! stand in the way; (3) makes sure that the directories which the branch has moved still hang on the root. What
@@ -54,35 +54,33 @@ struct Merge<'f> {
 
 type Wants = Vec<(LockNameBuf, Mode)>;
 
-impl FileSystem {
-    /// Opens the branch to be merged, for process `pid`: everything that it changed is locked, and fits the main
-    /// line. Commit the view like that of a transaction (freeze it, ...); when it is dropped instead, or its
-    /// commit fails, the branch is as it was. Waits up to a second for a transaction's lock. O(what the branch
-    /// changed), and locks on all of it that was there before.
-    ///
-    /// # Errors
-    /// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later; as
-    /// [`FileSystem::open_branch`].
-    pub fn begin_merge(self: &Arc<Self>, name: &str, pid: u32) -> Result<Arc<Self>> {
-        let mut note = None;
-        let merging = self.resume_branch(name, |id, uid| {
-            let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
-            note = Some(note_of(&owner));
-            let traits = TxnTraits {
-                priority: 0,
-                timeout: None,
-                idle_max: None,
-                lock_wait_max: Some(LOCK_WAIT_MAX),
-                owner,
-            };
-            Some(self.shared.admission.begin(id, traits))
-        })?;
-        if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
-            view.txn.describe(note);
-        }
-        Merge::claim_and_validate(&merging)?;
-        Ok(merging)
+/// Opens the branch to be merged, for process `pid`: everything that it changed is locked, and fits the main
+/// line. Commit the view like that of a transaction (freeze it, ...); when it is dropped instead, or its
+/// commit fails, the branch is as it was. Waits up to a second for a transaction's lock. O(what the branch
+/// changed), and locks on all of it that was there before.
+///
+/// # Errors
+/// [`FsError::MergeRefused`] with what is in the way; `Canceled`: a transaction is, try again later; as
+/// [`FileSystem::open_branch`].
+pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<FileSystem>> {
+    let mut note = None;
+    let merging = main.resume_branch(name, |id, uid| {
+        let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
+        note = Some(note_of(&owner));
+        let traits = TxnTraits {
+            priority: 0,
+            timeout: None,
+            idle_max: None,
+            lock_wait_max: Some(LOCK_WAIT_MAX),
+            owner,
+        };
+        Some(main.shared.admission.begin(id, traits))
+    })?;
+    if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
+        view.txn.describe(note);
     }
+    Merge::claim_and_validate(&merging)?;
+    Ok(merging)
 }
 
 impl Merge<'_> {

@@ -19,39 +19,37 @@ use super::undo::{Obstacle, Selection, TakenBack, apply_reversed, owner_of_note}
 use super::{BeginOptions, DiffKind};
 use crate::{FileSystem, FsError, Result};
 
-impl FileSystem {
-    /// A transaction of `owner` that does what the branch has changed on the main line of now. `selection` says what
-    /// becomes of conflicts (`force`: the branch's side stays, `keep`: the main line's). Commit the view like that of
-    /// every transaction, and then delete the branch. O(what the branch and the main line have changed).
-    ///
-    /// # Errors
-    /// [`FsError::MergeRefused`] with the conflicts that are left; as [`FileSystem::open_branch`] and
-    /// [`FileSystem::restore`].
-    pub fn begin_merge_preferring(
-        self: &Arc<Self>,
-        name: &str,
-        owner: Owner,
-        selection: &Selection,
-    ) -> Result<Arc<Self>> {
-        let branch = self.resume_branch(name, |_, _| None)?;
-        let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
-        let base = self.view_of(view.txn.base()?)?;
-        let merging = self.begin(&BeginOptions {
-            isolation: Isolation::Snapshot,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: Some(LOCK_WAIT_MAX),
-            owner,
-        })?;
-        let sides = Sides { before: &branch, after: &base };
-        match apply_reversed(sides, &merging, selection)? {
-            TakenBack::Done(_) => Ok(merging),
-            TakenBack::Refused(obstacles) => {
-                let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;
-                let conflicts = obstacles.iter().take(CONFLICTS_MAX).map(describe).collect();
-                Err(FsError::MergeRefused { conflicts, more })
-            }
+/// A transaction of `owner` that does what the branch has changed on the main line of now. `selection` says what
+/// becomes of conflicts (`force`: the branch's side stays, `keep`: the main line's). Commit the view like that of
+/// every transaction, and then delete the branch. O(what the branch and the main line have changed).
+///
+/// # Errors
+/// [`FsError::MergeRefused`] with the conflicts that are left; as [`FileSystem::open_branch`] and
+/// [`crate::restore`].
+pub fn begin_merge_preferring(
+    main: &Arc<FileSystem>,
+    name: &str,
+    owner: Owner,
+    selection: &Selection,
+) -> Result<Arc<FileSystem>> {
+    let branch = main.resume_branch(name, |_, _| None)?;
+    let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
+    let base = main.view_of(view.txn.base()?)?;
+    let merging = main.begin(&BeginOptions {
+        isolation: Isolation::Snapshot,
+        priority: 0,
+        timeout: None,
+        idle_max: None,
+        lock_wait_max: Some(LOCK_WAIT_MAX),
+        owner,
+    })?;
+    let sides = Sides { before: &branch, after: &base };
+    match apply_reversed(sides, &merging, selection)? {
+        TakenBack::Done(_) => Ok(merging),
+        TakenBack::Refused(obstacles) => {
+            let more = obstacles.len().saturating_sub(CONFLICTS_MAX) as u64;
+            let conflicts = obstacles.iter().take(CONFLICTS_MAX).map(describe).collect();
+            Err(FsError::MergeRefused { conflicts, more })
         }
     }
 }

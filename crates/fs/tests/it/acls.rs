@@ -220,7 +220,7 @@ fn a_restored_file_has_the_lists_that_it_had_and_none_that_it_inherits() {
     let shown = main.through(Arc::clone(&then), main.options);
     assert_eq!(tree(&shown).0, before, "a snapshot shows its lists");
     let txn = begin(&main, Isolation::Snapshot);
-    txn.fs.restore(&then).unwrap();
+    kvfs_fs::restore(&txn.fs, &then).unwrap();
     commit(&txn.fs).unwrap();
     assert_eq!(tree(&main).0, before);
     main.assert_sound("restored");
@@ -391,7 +391,7 @@ fn restore_then(main: &Setup) {
     let then = main.fs.view_of(main.store.open_snapshot("then").unwrap()).unwrap();
     let before = tree(&main.through(Arc::clone(&then), main.options)).0;
     let txn = begin(main, Isolation::Snapshot);
-    txn.fs.restore(&then).unwrap();
+    kvfs_fs::restore(&txn.fs, &then).unwrap();
     commit(&txn.fs).unwrap();
     assert_eq!(tree(main).0, before);
 }

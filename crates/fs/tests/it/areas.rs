@@ -365,7 +365,7 @@ fn access_times_that_could_not_be_written_are_written_later() {
     assert_eq!(atime_in_the_store(&setup, b"f"), seen);
     // It is out of the queue: nothing keeps the node any more.
     setup.forget(file, 1);
-    assert_eq!(setup.node_stats().nodes, 1, "only the root");
+    assert_eq!(setup.nodes().stats().nodes, 1, "only the root");
 }
 
 #[test]
@@ -528,15 +528,15 @@ fn the_node_table_names_idle_nodes_above_its_bound() {
     for index in 0..2000 {
         setup.file(dir, &format!("file-{index}"));
         // As a kernel with prune notifications does.
-        for candidate in setup.prune_candidates(64) {
+        for candidate in setup.nodes().prune_candidates(64) {
             assert_ne!(candidate.node, dir, "it has children");
             assert!(candidate.link.is_some());
             setup.forget(candidate.node, 1);
         }
     }
-    let stats = setup.node_stats();
+    let stats = setup.nodes().stats();
     assert!(stats.bytes < 200_000, "{stats:?}");
-    assert!(setup.prune_candidates(64).is_empty());
+    assert!(setup.nodes().prune_candidates(64).is_empty());
 }
 
 #[test]
@@ -547,14 +547,14 @@ fn offsets_of_listings_count_as_memory_of_the_directory() {
         let file = setup.file(dir, &format!("{index:0>200}"));
         setup.forget(file, 1);
     }
-    let before = setup.node_stats().bytes;
+    let before = setup.nodes().stats().bytes;
     // A listing that is never finished keeps its names.
     setup.list_once(dir, 0, 900, false).unwrap();
-    let listed = setup.node_stats().bytes;
+    let listed = setup.nodes().stats().bytes;
     assert!(listed >= before + 900 * 200, "{before} {listed}");
     setup.list(dir, 100, false);
     setup.forget(dir, 1);
-    let forgotten = setup.node_stats();
+    let forgotten = setup.nodes().stats();
     assert_eq!(forgotten.nodes, 1, "only the root is left");
     assert!(forgotten.bytes < before, "{before} {forgotten:?}");
 }
@@ -574,11 +574,11 @@ fn small_files_are_read_from_what_the_listing_saw() {
             kvfs_fs::Fill::Taken
         })
         .unwrap();
-    assert_eq!(setup.node_stats().content_bytes, 50_000);
+    assert_eq!(setup.nodes().stats().content_bytes, 50_000);
     for node in nodes {
         assert_eq!(setup.read_all(node).len(), 1000);
     }
-    assert_eq!(setup.node_stats().content_bytes, 0, "the reader keeps it");
+    assert_eq!(setup.nodes().stats().content_bytes, 0, "the reader keeps it");
 }
 
 #[test]

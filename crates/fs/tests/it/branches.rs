@@ -23,7 +23,7 @@ fn open(main: &Setup, name: &str) -> Setup {
 }
 
 fn merge(main: &Setup, name: &str) -> Result<()> {
-    commit(&*main.fs.begin_merge(name, 1)?).map(drop)
+    commit(&*kvfs_fs::begin_merge(&main.fs, name, 1)?).map(drop)
 }
 
 /// Leaves the branch as it is and merges it.
@@ -324,7 +324,7 @@ fn branches_have_names_and_last() {
     let busy = main.fs.open_branch("one").map(drop).unwrap_err();
     assert!(matches!(busy, FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_))));
     assert!(
-        main.fs.begin_merge("one", 1).is_err() && main.branches().delete("one").is_err(),
+        kvfs_fs::begin_merge(&main.fs, "one", 1).is_err() && main.branches().delete("one").is_err(),
         "a view of it is open"
     );
     assert!(matches!(main.fs.open_branch("two").map(drop), Err(FsError::NotFound)));
@@ -421,12 +421,12 @@ fn a_merge_and_a_transaction_exclude_each_other() {
         drop(view);
         let txn = begin(&main, Isolation::Snapshot);
         act(&txn, in_transaction).unwrap();
-        let refused = crate::interleaved::in_time(&main, || main.fs.begin_merge("b", 1).map(drop));
+        let refused = crate::interleaved::in_time(&main, || kvfs_fs::begin_merge(&main.fs, "b", 1).map(drop));
         assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
         assert!(txn.doom().is_none());
         drop(txn);
         // The other way round: what is being merged is locked.
-        let merging = main.fs.begin_merge("b", 1).unwrap();
+        let merging = kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap();
         let txn = begin(&main, Isolation::Snapshot);
         assert!(matches!(act(&txn, in_transaction), Err(FsError::Parked(_))));
         act(&txn, "touch d/y").unwrap();
@@ -476,7 +476,7 @@ fn merge_of_a_branch_leaves_an_undo_point_of_its_owner() {
 /// Merges with one side preferred everywhere.
 fn merge_preferring(main: &Setup, name: &str, selection: &Selection) -> Result<()> {
     let owner = Owner { uid: 0, pid: 1, name: "merge".to_owned() };
-    let merging = main.fs.begin_merge_preferring(name, owner, selection)?;
+    let merging = kvfs_fs::begin_merge_preferring(&main.fs, name, owner, selection)?;
     commit(&merging)?;
     drop(merging);
     main.branches().delete(name)

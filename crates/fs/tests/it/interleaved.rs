@@ -350,7 +350,7 @@ impl World {
     fn merge(&mut self, open: &mut Open, name: &str) -> bool {
         open.view.branches().checkpoint().unwrap();
         open.view.fs = Arc::clone(&self.main.fs);
-        let merging = in_time(&self.main, || self.main.fs.begin_merge(name, 1));
+        let merging = in_time(&self.main, || kvfs_fs::begin_merge(&self.main.fs, name, 1));
         let outcome = merging.and_then(|merging| commit(&merging));
         match outcome {
             Ok(_) => {

@@ -136,7 +136,7 @@ fn comparison_tells_a_writer_that_may_not_read_nothing_of_keys() {
         (own, put(b"mine", "new")),
     ];
     view.keys().apply(&view.caller, changes).unwrap();
-    let all = view.fs.diff().unwrap();
+    let all = kvfs_fs::diff(&view.fs).unwrap();
     let mut shown = all.clone();
     kvfs_fs::hide_unreadable(&view.fs, &mut shown, |owner| owner.allows(9, &[], 4)).unwrap();
     assert_eq!(shown.len(), 4);

@@ -32,7 +32,7 @@ fn close(setup: &Setup, file: NodeId) {
     setup.housekeep().unwrap();
     assert!(matches!(setup.getattr(&setup.caller, file), Err(FsError::Stale(_))));
     assert_eq!(orphans(setup), 0);
-    assert_eq!(setup.node_stats().nodes, 1, "only the root is left");
+    assert_eq!(setup.nodes().stats().nodes, 1, "only the root is left");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn memory_of_orphans_without_a_row_is_bounded() {
             file
         })
         .collect();
-    let bytes = setup.node_stats().bytes;
+    let bytes = setup.nodes().stats().bytes;
     assert!(bytes < 100 << 10, "{bytes}");
     assert!((80..100).contains(&orphans(&setup)), "those for which there was no room have a row");
     for file in files {
@@ -212,7 +212,7 @@ fn memory_of_orphans_without_a_row_is_bounded() {
         setup.forget(file, 1);
     }
     setup.housekeep().unwrap();
-    assert_eq!((orphans(&setup), setup.node_stats().nodes), (0, 1));
+    assert_eq!((orphans(&setup), setup.nodes().stats().nodes), (0, 1));
 }
 
 #[test]

@@ -282,7 +282,7 @@ fn merge_over(
     view.branches().checkpoint().unwrap();
     drop(view);
     lend_now(&main, file).unwrap();
-    let merged = main.fs.begin_merge("b", 1).and_then(|merge| commit(&merge)).map(drop);
+    let merged = kvfs_fs::begin_merge(&main.fs, "b", 1).and_then(|merge| commit(&merge)).map(drop);
     (main, merged)
 }
 
@@ -317,7 +317,7 @@ fn a_restored_file_has_the_privileges_of_its_snapshot() {
         main.write(&main.caller, mapped, 0, Bytes::from_static(b"mapped"), flags).unwrap();
         let then = main.fs.view_of(main.store.open_snapshot("then").unwrap()).unwrap();
         let view = begin(&main, Isolation::Snapshot);
-        view.restore(&then).unwrap();
+        kvfs_fs::restore(&view, &then).unwrap();
         commit(&view.fs).unwrap();
         for file in [file, mapped] {
             assert_eq!((mode(&main, file), is_capable(&main, file)), (0o6755, true), "{change_now:?}");
@@ -461,7 +461,7 @@ fn files_removed_after_being_read_on_a_full_store_give_their_space_back() {
         "a refused writer finds what to give back, without waiting for housekeeping"
     );
     assert!(setup.store.space().available_bytes >= before + 8192);
-    assert_eq!(setup.node_stats().nodes, 1, "only the root");
+    assert_eq!(setup.nodes().stats().nodes, 1, "only the root");
     setup.assert_sound("after reaping");
 }
 

@@ -344,7 +344,7 @@ fn restores_and_undo_bring_projects_back() {
     change(&main);
     let then = main.fs.view_of(main.store.open_snapshot("then").unwrap()).unwrap();
     let restoring = begin(&main, Isolation::Snapshot);
-    restoring.fs.restore(&then).unwrap();
+    kvfs_fs::restore(&restoring.fs, &then).unwrap();
     commit(&restoring.fs).unwrap();
     drop((then, restoring));
     is_as_before(&mut main, before);
@@ -370,7 +370,7 @@ fn branches_count_for_projects_when_they_are_merged() {
     let finish = |view: Setup| {
         view.branches().checkpoint().unwrap();
         drop(view);
-        commit(&*main.fs.begin_merge("try", 1)?).map(drop)
+        commit(&*kvfs_fs::begin_merge(&main.fs, "try", 1)?).map(drop)
     };
     let branch = || {
         main.fs.branches().create("try", 1000).unwrap();
@@ -424,7 +424,7 @@ fn a_change_of_project_shows_in_comparisons_and_stands_in_the_way_of_undo() {
     let top = main.dir(ROOT, "top");
     let txn = begin(&main, Isolation::Snapshot);
     give(&txn, look(&txn, ROOT, "top"), 7);
-    let shown = txn.fs.diff().unwrap();
+    let shown = kvfs_fs::diff(&txn.fs).unwrap();
     assert_eq!(shown.iter().map(|line| &line.place[..]).collect::<Vec<_>>(), [b"/top"]);
     let id = txn.fs.txn_id().unwrap();
     commit(&txn.fs).unwrap();

@@ -95,7 +95,7 @@ fn view_of(main: &Setup, name: &str) -> Setup {
 fn restore(main: &Setup, name: &str) -> Result<Restored> {
     let then = view_of(main, name);
     let txn = begin(main, Isolation::Snapshot);
-    let restored = txn.fs.restore(&then.fs)?;
+    let restored = kvfs_fs::restore(&txn.fs, &then.fs)?;
     commit(&txn.fs)?;
     Ok(restored)
 }
@@ -396,11 +396,11 @@ fn restore_over_a_concurrent_write_is_canceled() {
     let then = view_of(&main, "then");
     let txn = begin(&main, Isolation::Snapshot);
     main.write_at(file, 0, b"own").unwrap();
-    let restored = txn.fs.restore(&then.fs);
+    let restored = kvfs_fs::restore(&txn.fs, &then.fs);
     assert!(matches!(restored, Err(FsError::Canceled(_))), "{restored:?}");
     txn.fs.abort();
     assert_eq!(main.read_all(file), b"own");
-    let refused = main.fs.restore(&then.fs);
+    let refused = kvfs_fs::restore(&main.fs, &then.fs);
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");
 }
 
@@ -408,7 +408,7 @@ fn restore_paths(main: &Setup, name: &str, paths: &[&str]) -> Result<Restored> {
     let then = view_of(main, name);
     let txn = begin(main, Isolation::Snapshot);
     let paths: Vec<Bytes> = paths.iter().map(|path| Bytes::copy_from_slice(path.as_bytes())).collect();
-    let restored = txn.fs.restore_paths(&then.fs, &paths)?;
+    let restored = kvfs_fs::restore_paths(&txn.fs, &then.fs, &paths)?;
     commit(&txn.fs)?;
     Ok(restored)
 }

@@ -133,8 +133,8 @@ pub(crate) fn work_in_one_directory(setup: &Setup) {
     });
     setup.housekeep().unwrap();
     setup.assert_sound("after threads");
-    assert_eq!(setup.node_stats().nodes, 1, "only the root is left");
-    assert_eq!(setup.node_stats().orphans_queued, 0);
+    assert_eq!(setup.nodes().stats().nodes, 1, "only the root is left");
+    assert_eq!(setup.nodes().stats().orphans_queued, 0);
 }
 
 #[test]

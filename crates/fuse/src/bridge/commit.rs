@@ -51,7 +51,7 @@ impl Shared {
             self.lost_write.lock().take();
         }
         if let Some(notifier) = self.notifier.get() {
-            let files = self.fs.cached_files();
+            let files = self.fs.nodes().cached_files();
             let ended = notifier.carry_out_all(files.into_iter().map(|file| everything_of(file.0)));
             if let Err(error) = ended {
                 // The last user of the mount has gone, and wrote its pages before.
@@ -189,7 +189,7 @@ impl Shared {
 
     /// Of nodes that the kernel did not have: those that it is about to learn.
     fn learnt_soon(&self, nodes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = u64> {
-        nodes.into_iter().filter(|node| self.fs.knows(NodeId(*node)))
+        nodes.into_iter().filter(|node| self.fs.nodes().knows(NodeId(*node)))
     }
 }
 
@@ -286,7 +286,7 @@ impl Bridge {
         let (sizes, absent) = (HashMap::new(), HashSet::new());
         let mut invalidated = InvalidatedPages { writers, fs, notifier, cached, sizes, absent };
         let mut files = writers.begin_invalidation(plan, view);
-        files.retain(|file| fs.knows(NodeId(*file)));
+        files.retain(|file| fs.nodes().knows(NodeId(*file)));
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
         while view.doom().is_none() {

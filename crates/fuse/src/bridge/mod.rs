@@ -524,7 +524,7 @@ impl Shared {
         if self.pruning.swap(true, Ordering::AcqRel) {
             return;
         }
-        let candidates = self.fs.prune_candidates(PRUNE_COUNT);
+        let candidates = self.fs.nodes().prune_candidates(PRUNE_COUNT);
         let mut notifications = if notifier.supports(PRUNE) {
             let nodes: Vec<u64> = candidates.iter().map(|candidate| self.base + candidate.node.0).collect();
             if nodes.is_empty() { Vec::new() } else { vec![Notification::Prune { nodes }] }

@@ -56,9 +56,9 @@ fn the_node_table_stays_bounded_while_the_kernel_looks_at_many_files() {
     }
     // The kernel forgets in its own time: every look at a file gives it some.
     let mut looks = 0;
-    while fs.node_stats().nodes > NODES_MAX {
+    while fs.nodes().stats().nodes > NODES_MAX {
         looks += 1;
-        assert!(looks < 100 * FILES, "{:?}", fs.node_stats());
+        assert!(looks < 100 * FILES, "{:?}", fs.nodes().stats());
         let number = looks % FILES;
         assert!(mounted.path(&format!("file{number}")).exists());
     }

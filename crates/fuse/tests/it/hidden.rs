@@ -460,7 +460,7 @@ fn a_file_that_had_the_hidden_name_before_is_not_listed() {
     let caller = kvfs_fs::Caller::default();
     let old = fs.mkdir(&caller, kvfs_fs::NodeId::ROOT, b".kvfs", 0o755).unwrap();
     fs.forget(old.node, 1);
-    let nodes = fs.node_stats().nodes;
+    let nodes = fs.nodes().stats().nodes;
     let root: Arc<dyn Folder> = Arc::new(Top(Arc::default()));
     let hidden = Some(HiddenDirectory { name: ".kvfs", root, uid: 0, gid: 0 });
     let bridge = Bridge::new(Arc::clone(&fs), BridgeConfig { hidden, ..BridgeConfig::default() }).unwrap();
@@ -470,7 +470,7 @@ fn a_file_that_had_the_hidden_name_before_is_not_listed() {
     kernel.send(Opcode::Readdirplus, 4, ROOT, &[head.as_bytes()]);
     let listing = kernel.answer().body;
     assert!(!listing.windows(5).any(|bytes| bytes == b".kvfs"));
-    assert_eq!(fs.node_stats().nodes, nodes, "its lookup was given back");
+    assert_eq!(fs.nodes().stats().nodes, nodes, "its lookup was given back");
     kernel.unmount();
     session.wait().unwrap();
 }

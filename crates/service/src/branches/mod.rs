@@ -21,8 +21,8 @@ pub fn begin_merge(
     selection: Option<&Selection>,
 ) -> Result<Arc<FileSystem>, FsError> {
     match selection {
-        None => fs.begin_merge(name, owner.pid),
-        Some(selection) => fs.begin_merge_preferring(name, owner, selection),
+        None => kvfs_fs::begin_merge(fs, name, owner.pid),
+        Some(selection) => kvfs_fs::begin_merge_preferring(fs, name, owner, selection),
     }
 }
 

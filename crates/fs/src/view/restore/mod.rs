@@ -101,31 +101,29 @@ pub(super) fn take_back<'f>(
     Restore::carry_out(sides, target, Some(alone), plan, true)
 }
 
-impl FileSystem {
-    /// Brings everything in this view, of a transaction that has written nothing yet, back to what `then`, the
-    /// view of a snapshot, shows: names, content, attributes but for change and creation times, extended
-    /// attributes, keys of all keyspaces. Nothing is committed. May block. O(what was written since), and
-    /// memory for the names among it.
-    ///
-    /// # Errors
-    /// `Canceled`: another party was in the way. `NoSpace`: there is none for what comes back. On an error the
-    /// caller must abort the transaction.
-    pub fn restore(&self, then: &Self) -> Result<Restored> {
-        let sides = sides_to_restore(self, then)?;
-        Restore::carry_out(sides, self, None, Plan::new(sides)?, true)
-    }
+/// Brings everything in `view`, of a transaction that has written nothing yet, back to what `then`, the
+/// view of a snapshot, shows: names, content, attributes but for change and creation times, extended
+/// attributes, keys of all keyspaces. Nothing is committed. May block. O(what was written since), and
+/// memory for the names among it.
+///
+/// # Errors
+/// `Canceled`: another party was in the way. `NoSpace`: there is none for what comes back. On an error the
+/// caller must abort the transaction.
+pub fn restore(view: &FileSystem, then: &FileSystem) -> Result<Restored> {
+    let sides = sides_to_restore(view, then)?;
+    Restore::carry_out(sides, view, None, Plan::new(sides)?, true)
+}
 
-    /// As [`FileSystem::restore`], but only what `paths` lead to, from the root on, with all below it; nothing else
-    /// changes, and no key. A file with names elsewhere is one file. O(what was written since, names below the paths).
-    ///
-    /// # Errors
-    /// As [`FileSystem::restore`]; [`FsError::NotRestored`]: a path is not in the snapshot, or what is there can't be
-    /// brought back alone.
-    pub fn restore_paths(&self, then: &Self, paths: &[Bytes]) -> Result<Restored> {
-        let sides = sides_to_restore(self, then)?;
-        let plan = Plan::within(sides, &Scope::new(sides, paths)?)?;
-        Restore::carry_out(sides, self, None, plan, false)
-    }
+/// As [`restore`], but only what `paths` lead to, from the root on, with all below it; nothing else
+/// changes, and no key. A file with names elsewhere is one file. O(what was written since, names below the paths).
+///
+/// # Errors
+/// As [`restore`]; [`FsError::NotRestored`]: a path is not in the snapshot, or what is there can't be
+/// brought back alone.
+pub fn restore_paths(view: &FileSystem, then: &FileSystem, paths: &[Bytes]) -> Result<Restored> {
+    let sides = sides_to_restore(view, then)?;
+    let plan = Plan::within(sides, &Scope::new(sides, paths)?)?;
+    Restore::carry_out(sides, view, None, plan, false)
 }
 
 fn sides_to_restore<'f>(now: &'f FileSystem, then: &'f FileSystem) -> Result<Sides<'f>> {

@@ -112,7 +112,7 @@ impl Undo {
     /// not. Nothing is committed. May block. O(what it wrote), and memory for the names among it.
     ///
     /// # Errors
-    /// As [`FileSystem::restore`].
+    /// As [`crate::restore`].
     pub fn take_back(&self, view: &FileSystem, selection: &Selection) -> Result<TakenBack> {
         apply_reversed(self.sides(view)?, view, selection)
     }
