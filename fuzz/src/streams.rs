@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use kvfs_fs::transfer::{FRAME_HEADER_BYTES, StreamId, StreamReader};
+use kvfs_fs::transfer::{FRAME_HEADER_BYTES, Receiver, SendStream, StreamId, StreamReader};
 use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
 use kvfs_store::Store;
 use kvfs_store::clock::SystemClock;
@@ -20,7 +20,7 @@ static VALID: LazyLock<(StreamId, Vec<Vec<u8>>)> = LazyLock::new(|| {
     fs.store().create_snapshot("seed").expect("the model takes snapshots");
     let info = fs.store().named_snapshots().into_iter().next().expect("it was just created");
     let id = fs.snapshots().id(&info).expect("the snapshot has an identity");
-    let mut stream = fs.send(None, &id).expect("a snapshot can be sent");
+    let mut stream = SendStream::new(&fs, None, &id).expect("a snapshot can be sent");
     let mut frames = Vec::new();
     while let Some(frame) = stream.next_frame().expect("the model reads") {
         frames.push(frame);
@@ -65,13 +65,13 @@ pub fn run(data: &[u8]) {
     let hash = blake3::hash(&stream);
     stream.extend(seal(END, stream.len() as u64, hash.as_bytes()));
     let fs = file_system(2);
-    if fs.receive(StreamReader::new(*id), &mut &stream[..], false).is_err() {
+    if Receiver::new(&fs).receive(StreamReader::new(*id), &mut &stream[..], false).is_err() {
         return;
     }
     drop(kvfs_fs::check::check(fs.store()));
     for info in fs.store().named_snapshots() {
         let Ok(id) = fs.snapshots().id(&info) else { continue };
-        let Ok(mut stream) = fs.send(None, &id) else { continue };
+        let Ok(mut stream) = SendStream::new(&fs, None, &id) else { continue };
         while let Ok(Some(_)) = stream.next_frame() {}
     }
 }

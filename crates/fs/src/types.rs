@@ -496,7 +496,7 @@ pub struct MountOptions {
     pub acls: bool,
     /// How long a transaction may go without an operation unless its begin says otherwise; `None`: as long as it likes.
     pub txn_idle: Option<Duration>,
-    /// Node table size above which [`crate::FileSystem::prune_candidates`] names nodes (bytes).
+    /// Node table size above which [`crate::NodeTable::prune_candidates`] names nodes (bytes).
     pub node_bytes_max: u64,
     /// Content of small files kept between a lookup and the read that follows (bytes).
     pub content_bytes_max: u64,
