@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use kvfs_fs::repair::DamagedKeys;
 use kvfs_fs::transfer::SendStream;
 use kvfs_fs::{DiffKind, Difference, Facts, FileSystem, FileType};
-use kvfs_kv::KeyspaceOwner;
+use kvfs_kv::Access;
 use kvfs_kvdb::Unreadable;
 use kvfs_service::{Branches, Caller, Transactions};
 use kvfs_store::{Compress, Compression, Durability, Store, StoreError, UnknownCompression};
@@ -42,8 +42,6 @@ const FAILED_STAT: &str = "store.failed";
 
 /// Open transactions that a refusal names.
 const OPEN_NAMED_MAX: usize = 20;
-/// The right to read, among those of a keyspace.
-const READ: u32 = 4;
 
 /// Where a store is mounted.
 #[derive(Debug, Clone, Default)]
@@ -284,15 +282,9 @@ fn are_open(open: &[String], options: &str) -> CliError {
 /// What the caller may see of a comparison, on the side of `view`.
 fn shown_to(caller: &Caller, view: &FileSystem, mut lines: Vec<Difference>) -> Result<Vec<Difference>> {
     if !caller.is_master() {
-        kvfs_fs::hide_unreadable(view, &mut lines, |owner| may_read(caller, owner))?;
+        kvfs_fs::hide_unreadable(view, &mut lines, |owner| caller.may_use_keys(owner, Access::Read))?;
     }
     Ok(lines)
-}
-
-/// Whether the caller may read the keys of a keyspace with this owner.
-fn may_read(caller: &Caller, owner: &KeyspaceOwner) -> bool {
-    let groups = if caller.is_of_group(owner.gid) { &[owner.gid][..] } else { &[] };
-    owner.allows(caller.uid, groups, READ)
 }
 
 /// One page of a comparison.
@@ -384,7 +376,11 @@ impl OpenStore {
         }
         // Where they can't be read nothing is told of them.
         let known = self.fs.keys().keyspaces().unwrap_or_default();
-        known.into_iter().filter(|(_, entry)| !may_read(caller, &entry.owner)).map(|(name, _)| name).collect()
+        known
+            .into_iter()
+            .filter(|(_, entry)| !caller.may_use_keys(&entry.owner, Access::Read))
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// How a keyspace is stored, after it was changed if there is something to change.

@@ -174,6 +174,7 @@ impl From<KvError> for FsError {
         match error {
             KvError::Invalid(why) => Self::Invalid(why),
             KvError::NotFound => Self::NotFound,
+            KvError::NotPermitted(why) => Self::NotPermitted(why),
             KvError::Corrupt(name) => {
                 Self::corrupt(format!("keyspace \"{name}\""), "its record says nothing that is known")
             }

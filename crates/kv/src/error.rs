@@ -11,6 +11,9 @@ pub enum KvError {
     /// There is no such keyspace.
     #[error("there is no such keyspace")]
     NotFound,
+    /// The user may not, and never will.
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
     /// The record of a keyspace can't be decoded.
     #[error("corrupt record of keyspace \"{0}\"; run `kvfs check`")]
     Corrupt(String),

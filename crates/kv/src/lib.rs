@@ -6,18 +6,21 @@
 //! transactions in common.
 //!
 //! A keyspace is made outside of transactions, and stays when one comes to nothing; what is in it belongs to
-//! the transaction. The caller of [`Keys`] must have checked the rights: [`KeyspaceOwner::allows`].
+//! the transaction. The caller of [`Keys`] must have checked the rights: [`UserKeyspaces`] does, and is what front ends get
+//! handles of keyspaces from.
 //!
 //! Thread safety: everything is `&self`, any number of threads.
 //!
 //! Invariants: the record of a keyspace's owner is durable before the keyspace exists, so none is left without its owner.
 
+mod access;
 mod change;
 mod error;
 mod keys;
 mod owner;
 mod table;
 
+pub use access::{Access, AccessError, KeyspaceUser, OwnerChange, UserKeyspaces};
 pub use change::KeyChange;
 pub use error::KvError;
 pub use keys::Keys;

@@ -7,6 +7,8 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
+use kvfs_kv::{Access, KeyspaceOwner, KeyspaceUser};
+
 /// Set in the numbers of connections to the key-value socket, which has numbers of its own.
 const KEYS_BIT: u64 = 1 << 63;
 
@@ -81,6 +83,14 @@ impl Caller {
     pub fn is_of_group(&self, gid: u32) -> bool {
         let Some(connection) = &self.connection else { return false };
         self.gid() == gid || connection.groups().contains(&gid)
+    }
+
+    /// Whether it may use the keys of a keyspace with this owner.
+    pub fn may_use_keys(&self, owner: &KeyspaceOwner, access: Access) -> bool {
+        let group = [owner.gid];
+        let groups = if self.is_of_group(owner.gid) { &group[..] } else { &[] };
+        let user = KeyspaceUser { uid: self.uid, gid: self.gid(), groups, is_master: self.is_master() };
+        user.may(owner, access)
     }
 
     /// Whether it may use what belongs to `uid`.

@@ -14,7 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fs", &["kv", "txn", "store"]),
     ("fuse", &["fs", "memory"]),
     ("rpc", &["fs", "kv", "txn", "store"]),
-    ("service", &["fs", "store"]),
+    ("service", &["fs", "kv", "store"]),
     ("cli", &["memory", "device", "store", "kvdb", "txn", "kv", "fs", "fuse", "rpc", "service"]),
     ("sim", &["device", "store", "kvdb", "txn", "fs", "fuse"]),
     ("bench", &["device", "store", "kvdb", "txn", "fs", "fuse", "rpc"]),

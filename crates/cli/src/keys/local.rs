@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Isolation, Owner};
-use kvfs_kv::{KeyChange, KeyspaceOwner};
+use kvfs_kv::{AccessError, KeyChange, KeyspaceOwner, KeyspaceUser, OwnerChange, UserKeyspaces};
 use kvfs_rpc::client::Range;
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
 use kvfs_store::{Cursor, KeyRange, Keyspace, NamedSnapshots, StoreError};
@@ -14,9 +14,6 @@ use crate::open::OpenStore;
 
 /// Bytes of keys and values after which a page is cut.
 const PAGE_BYTES_MAX: usize = 2 << 20;
-
-/// What a new keyspace allows: its owner only.
-const MODE: u32 = 0o600;
 
 pub(super) struct Local {
     store: OpenStore,
@@ -45,14 +42,11 @@ impl Local {
     }
 
     fn find(&self, name: &str) -> Result<Option<Keyspace>> {
-        let found = self.view().keys().readable_keyspace(name).map_err(explain)?;
-        Ok(found.map(|(keyspace, _)| keyspace))
+        keyspaces_in(self.view()).readable(name).map_err(explain_access)
     }
 
     fn make(&self, keyspace: &str) -> Result<Keyspace> {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let made = self.store.fs.keys().make_keyspace(keyspace, KeyspaceOwner { uid, gid, mode: MODE });
-        made.map(|(entry, _)| entry.keyspace).map_err(explain)
+        keyspaces_in(&self.store.fs).writable(keyspace).map_err(explain_access)
     }
 
     pub(super) fn get(&mut self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
@@ -87,11 +81,12 @@ impl Local {
 
     pub(super) fn drop_keyspace(&mut self, name: &str) -> Result<()> {
         let fs = &self.store.fs;
-        let dropped = kvfs_fs::settled(|caller| fs.keys().drop_keyspace(caller, name, |_| Ok(())));
-        let position = dropped.map_err(|error| match error {
-            FsError::NotFound => CliError::new(Code::Failed, format!("there is no keyspace \"{name}\"")),
-            error => explain(error),
-        })?;
+        let dropped = kvfs_fs::settled(|caller| match keyspaces_in(fs).drop_keyspace(caller, name) {
+            // Again, when it is free.
+            Err(AccessError::View(error)) => Err(error),
+            done => Ok(done),
+        });
+        let position = dropped.map_err(|error| explain_missing(name, error))?.map_err(explain_access)?;
         fs.sync(position).map_err(explain)
     }
 
@@ -149,12 +144,8 @@ impl Local {
     }
 
     pub(super) fn keyspaces(&mut self) -> Result<Vec<KeyspaceInfo>> {
-        let all = match &self.snapshot {
-            Some(view) => view.keys().keyspaces_then(),
-            None => self.store.fs.keys().keyspaces(),
-        };
-        let all = all.map_err(explain)?;
-        Ok(all.into_iter().map(|(name, entry)| info(name, entry.owner)).collect())
+        let all = keyspaces_in(self.view()).list(self.snapshot.is_some()).map_err(explain_access)?;
+        Ok(all.into_iter().map(|(name, owner)| info(name, owner)).collect())
     }
 
     pub(super) fn change_keyspace(
@@ -162,20 +153,12 @@ impl Local {
         name: &str,
         [mode, uid, gid]: [Option<u32>; 3],
     ) -> Result<KeyspaceInfo> {
-        let change = |owner: KeyspaceOwner| {
-            Ok::<_, FsError>(KeyspaceOwner {
-                uid: uid.unwrap_or(owner.uid),
-                gid: gid.unwrap_or(owner.gid),
-                mode: mode.unwrap_or(owner.mode),
-            })
-        };
-        match self.store.fs.keys().change_keyspace(name, change) {
-            Ok(entry) => Ok(info(name.to_owned(), entry.owner)),
-            Err(FsError::NotFound) => {
-                Err(CliError::new(Code::Failed, format!("there is no keyspace \"{name}\"")))
-            }
-            Err(error) => Err(explain(error)),
-        }
+        let changed = keyspaces_in(&self.store.fs).change(name, OwnerChange { uid, gid, mode });
+        let owner = changed.map_err(|error| match error {
+            AccessError::View(error) => explain_missing(name, error),
+            error => explain_access(error),
+        })?;
+        Ok(info(name.to_owned(), owner))
     }
 }
 
@@ -194,9 +177,30 @@ fn info(name: String, owner: KeyspaceOwner) -> KeyspaceInfo {
     KeyspaceInfo { name, uid, gid, mode }
 }
 
+/// The keyspaces of a view, as this process may use them: all.
+fn keyspaces_in(view: &FileSystem) -> UserKeyspaces<'_, FileSystem> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    view.keys().of_user(KeyspaceUser { uid, gid, groups: &[], is_master: true }, usize::MAX)
+}
+
 /// No other operation is in the way for long.
 fn settled<T>(operation: impl FnMut(&Caller) -> Result<T, FsError>) -> Result<T> {
     kvfs_fs::settled(operation).map_err(explain)
+}
+
+fn explain_access(error: AccessError<FsError>) -> CliError {
+    match error {
+        AccessError::View(error) => explain(error),
+        AccessError::Mode => CliError::new(Code::Usage, error.to_string()),
+        error => CliError::new(Code::Failed, error.to_string()),
+    }
+}
+
+fn explain_missing(name: &str, error: FsError) -> CliError {
+    match error {
+        FsError::NotFound => CliError::new(Code::Failed, format!("there is no keyspace \"{name}\"")),
+        error => explain(error),
+    }
 }
 
 /// As the daemon would say it.

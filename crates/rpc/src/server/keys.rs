@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{FileSystem, Position};
-use kvfs_kv::KeyChange;
+use kvfs_kv::{Access, KeyChange};
 use kvfs_store::{KeyRange, Keyspace};
 use tonic::Status;
 
 use super::Shared;
-use super::access::WRITE;
 use super::call::Call;
 use super::failure::{Failure, of_store};
 use super::peer::Peer;
@@ -47,7 +46,7 @@ impl Shared {
         check_key(&request.key)?;
         self.settle(call, move |shared, peer, caller| {
             let fs = shared.view_to_read(peer, request.txn, &request.snapshot)?;
-            let Some(keyspace) = Shared::readable(peer, &fs, &request.keyspace)? else { return Ok(None) };
+            let Some(keyspace) = shared.readable(peer, &fs, &request.keyspace)? else { return Ok(None) };
             fs.keys().get(caller, keyspace, &request.key).map_err(|error| Failure::of(&fs, error))
         })
         .await
@@ -63,7 +62,7 @@ impl Shared {
         let bytes_max = MESSAGE_LEN_MAX - request.keys.len() * VALUE_OVERHEAD;
         self.settle(call, move |shared, peer, caller| {
             let fs = shared.view_to_read(peer, request.txn, &request.snapshot)?;
-            let Some(keyspace) = Shared::readable(peer, &fs, &request.keyspace)? else {
+            let Some(keyspace) = shared.readable(peer, &fs, &request.keyspace)? else {
                 return Ok(vec![proto::GetResponse::default(); request.keys.len()]);
             };
             let values = fs
@@ -85,7 +84,7 @@ impl Shared {
         let (position, existed) = self
             .settle(call, move |shared, peer, caller| {
                 let fs = shared.view(peer, request.txn)?;
-                let found = shared.existing(peer, &request.keyspace, WRITE)?;
+                let found = shared.existing(peer, &request.keyspace, Access::Write)?;
                 let Some(keyspace) = found else { return Ok((Position::default(), false)) };
                 fs.keys().set(caller, keyspace, &request.key, None).map_err(|error| Failure::of(&fs, error))
             })
@@ -143,7 +142,7 @@ impl Shared {
             let keyspace = match last {
                 Some((known, keyspace)) if known == name => keyspace,
                 _ if matches!(change, KeyChange::Put { .. }) => self.writable(peer, name)?,
-                _ => match self.existing(peer, name, WRITE)? {
+                _ => match self.existing(peer, name, Access::Write)? {
                     Some(keyspace) => keyspace,
                     None => continue,
                 },

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use kvfs_fs::{Attr, Caller, FileSystem, FileType, FsError, KnownNode};
+use kvfs_kv::Access;
 use kvfs_store::KeyRange;
 use tonic::Status;
 
 use super::Shared;
-use super::access::{READ, WRITE};
 use super::call::Call;
 use super::failure::Failure;
 use super::keys::range_of;
@@ -20,6 +20,8 @@ use crate::proto;
 use crate::proto::lock_request::What;
 
 const SEARCH: u32 = 1;
+const WRITE: u32 = 2;
+const READ: u32 = 4;
 
 impl Shared {
     pub(super) async fn lock(
@@ -31,13 +33,13 @@ impl Shared {
             return Err(Status::invalid_argument("a lock is held by a transaction: begin one, and name it"));
         }
         let is_exclusive = request.mode() == proto::LockMode::LockExclusive;
-        let access = if is_exclusive { WRITE } else { READ };
+        let (access, key_access) = if is_exclusive { (WRITE, Access::Write) } else { (READ, Access::Read) };
         let what = request.what.ok_or_else(|| Status::invalid_argument("a lock on nothing"))?;
         self.settle(call, move |shared, peer, caller| {
             let fs = shared.view(peer, request.txn)?;
             let locked = match &what {
                 What::Keys(keys) => {
-                    let Some(keyspace) = shared.existing(peer, &keys.keyspace, access)? else {
+                    let Some(keyspace) = shared.existing(peer, &keys.keyspace, key_access)? else {
                         let message = format!("there is no keyspace \"{}\"", keys.keyspace);
                         return Err(Status::not_found(message).into());
                     };

@@ -74,7 +74,7 @@ impl Shared {
         let begun = self
             .settle(&call, move |shared, peer, caller| {
                 let fs = shared.view_to_read(peer, request.txn, &request.snapshot)?;
-                let found = Shared::readable(peer, &fs, &request.keyspace)?;
+                let found = shared.readable(peer, &fs, &request.keyspace)?;
                 let Some(keyspace) = found.filter(|_| !bounds.is_empty()) else { return Ok(None) };
                 let cursor = fs.keys().cursor(caller, keyspace, bounds.clone());
                 let cursor = cursor.map_err(|error| Failure::of(&fs, error))?;

@@ -7,7 +7,7 @@
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
 use kvfs_fs::{Attr, Caller, DiffKind, Difference, FileSystem, FsError, KnownNode, NodeId, settled};
-use kvfs_kv::KeyspaceOwner;
+use kvfs_kv::{Access, KeyspaceOwner};
 
 use crate::error::{CliError, Code, Result};
 
@@ -58,7 +58,7 @@ fn check_key(now: &FileSystem, peer: &kvfs_service::Caller, place: &[u8]) -> Res
     let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
     let name = std::str::from_utf8(name).map_err(|_| denied(place))?;
     match now.keys().keyspace(name)? {
-        Some(entry) if allows(peer, &entry.owner, WRITE) => Ok(()),
+        Some(entry) if peer.may_use_keys(&entry.owner, Access::Write) => Ok(()),
         _ => Err(denied(place)),
     }
 }

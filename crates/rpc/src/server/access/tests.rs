@@ -84,12 +84,12 @@ fn a_keyspace_belongs_to_its_creator_and_lets_in_whom_its_mode_says() {
     let (owner, friend, other) = (peer(1, &[10, 11]), peer(2, &[20, 11]), peer(3, &[30]));
     let (root, master) = (peer(0, &[0]), peer(500, &[500]));
     assert!(
-        Shared::readable(&other, &shared.fs, "k").unwrap_or_else(|_| panic!()).is_none(),
+        shared.readable(&other, &shared.fs, "k").unwrap_or_else(|_| panic!()).is_none(),
         "nothing to refuse yet"
     );
     assert!(shared.writable(&owner, "k").is_ok());
     let may = |peer: &Peer| {
-        [Shared::readable(peer, &shared.fs, "k").is_ok(), shared.existing(peer, "k", WRITE).is_ok()]
+        [shared.readable(peer, &shared.fs, "k").is_ok(), shared.existing(peer, "k", Access::Write).is_ok()]
     };
     assert_eq!(
         [&owner, &friend, &other, &root, &master].map(may),
