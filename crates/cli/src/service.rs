@@ -7,22 +7,19 @@ pub(crate) mod branches;
 mod defrag;
 mod grow;
 mod quota;
-mod send;
 mod snapshots;
 mod undo;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::repair::DamagedKeys;
-use kvfs_fs::transfer::SendStream;
-use kvfs_fs::{DiffKind, Difference, Facts, FileSystem, FileType};
+use kvfs_fs::{DiffKind, Difference, Facts, FileSystem, FileType, Restored, TxnId};
 use kvfs_kv::Access;
 use kvfs_kvdb::Unreadable;
-use kvfs_service::{Branches, Caller, Transactions};
+use kvfs_service::{Branches, Caller, Comparisons, ServedStore, Streams, Transactions};
 use kvfs_store::{Compress, Compression, Durability, Store, StoreError, UnknownCompression};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::control::{
     ChangeLine, FactsLine, FindingLine, Handler, Peer, Request, Response, ZoneLines, authorize,
@@ -32,7 +29,6 @@ use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
 use crate::report::zones;
 use defrag::DefragGate;
-use snapshots::KeptComparison;
 
 /// 1: the store was opened for reading only.
 pub(crate) const READ_ONLY_STAT: &str = "store.read_only";
@@ -57,10 +53,8 @@ pub(crate) struct Service {
     store: RwLock<Option<OpenStore>>,
     /// Where it is mounted; nowhere for a command that opened the store itself.
     mounted: Option<Mounted>,
-    /// Streams under way, by the connection that asks for them.
-    sends: Mutex<BTreeMap<u64, SendStream>>,
-    /// Comparisons of snapshots, by connection.
-    comparisons: Mutex<BTreeMap<u64, KeptComparison>>,
+    streams: Streams,
+    comparisons: Comparisons,
     defrag: DefragGate,
     /// From when it is mounted.
     transactions: OnceLock<Arc<Transactions>>,
@@ -72,8 +66,8 @@ impl Service {
         Self {
             store: RwLock::new(Some(store)),
             mounted,
-            sends: Mutex::default(),
-            comparisons: Mutex::default(),
+            streams: Streams::default(),
+            comparisons: Comparisons::default(),
             defrag: DefragGate::default(),
             transactions: OnceLock::new(),
             branches: OnceLock::new(),
@@ -85,6 +79,15 @@ impl Service {
         // A store is mounted once.
         let _ = self.transactions.set(Arc::clone(transactions));
         let _ = self.branches.set(Arc::clone(branches));
+    }
+
+    /// As the operations of the service take it.
+    fn served<'s>(&'s self, store: &'s OpenStore) -> ServedStore<'s> {
+        ServedStore {
+            fs: &store.fs,
+            transactions: self.transactions.get().map(|transactions| &**transactions),
+            branches: self.branches.get().map(|branches| &**branches),
+        }
     }
 
     fn transactions(&self) -> Result<&Transactions> {
@@ -108,8 +111,8 @@ impl Service {
         // It is waited for.
         self.defrag.shut();
         let store = self.store.write().take();
-        self.sends.lock().clear();
-        self.comparisons.lock().clear();
+        self.streams.clear();
+        self.comparisons.clear();
         store.map_or(Ok(()), OpenStore::close)
     }
 
@@ -137,7 +140,7 @@ impl Service {
             Request::Stats => Ok(Response::Stats(store.stats(caller))),
             Request::Check => store.check(),
             Request::Zones => Ok(Response::Zones(store.zones())),
-            Request::Snapshot(request) => self.answer_snapshot(store, peer, request),
+            Request::Snapshot(request) => self.answer_snapshot(&self.served(store), caller, request),
             Request::Undo(request) => self.answer_undo(store, caller, request),
             Request::Quota(request) => self.answer_quota(store, caller, &request),
             Request::Branch(request) => self.answer_branch(store, caller, request),
@@ -285,6 +288,12 @@ fn shown_to(caller: &Caller, view: &FileSystem, mut lines: Vec<Difference>) -> R
         kvfs_fs::hide_unreadable(view, &mut lines, |owner| caller.may_use_keys(owner, Access::Read))?;
     }
     Ok(lines)
+}
+
+/// How much was brought back, and by which transaction.
+fn restored(txn: TxnId, done: Restored) -> Response {
+    let Restored { names, inodes, keys } = done;
+    Response::Restored { txn: txn.0, names, inodes, keys }
 }
 
 /// One page of a comparison.
@@ -449,8 +458,8 @@ impl Handler for Service {
     }
 
     fn gone(&self, peer: &Peer) {
-        self.sends.lock().remove(&peer.caller.number);
-        self.comparisons.lock().remove(&peer.caller.number);
+        self.streams.forget(peer.caller.number);
+        self.comparisons.forget(peer.caller.number);
         if let Ok(transactions) = self.transactions() {
             transactions.line_gone(peer.caller.number);
         }

@@ -1,7 +1,8 @@
 //! Which user may ask what: the one place where a right is looked at.
 //!
 //! What belongs to a user (transactions, undo, branches) is decided by [`may_act_for`](crate::may_act_for) where the owner
-//! is known; here is decided what may be asked at all.
+//! is known; here is decided what may be asked at all. An operation of the service asks here itself; a front end does for what
+//! it answers without the service.
 //!
 //! Thread safety: pure functions.
 

@@ -1,4 +1,4 @@
-//! What an open store is, without a front end: its open transactions, branches, and the users that may ask for what.
+//! What an open store is, without a front end: its open transactions, branches, snapshots, and the users that may ask for what.
 //!
 //! Purpose: one entrance for each operation. The control socket, the key-value socket, ioctl(2) and setxattr(2) on the
 //! mount call the same functions, and labels, priorities, limits and rights are checked there and nowhere else. Nothing
@@ -15,6 +15,10 @@ mod caller;
 mod error;
 pub mod lines;
 mod mounts;
+mod served;
+mod snapshots;
+#[cfg(test)]
+mod testing;
 mod transactions;
 pub mod units;
 
@@ -23,4 +27,6 @@ pub use branches::{Branches, begin_merge, end_merged};
 pub use caller::{Caller, Connection, may_act_for};
 pub use error::{ErrorKind, Result, ServiceError};
 pub use mounts::{MainLine, Mounts, ViewMount};
+pub use served::ServedStore;
+pub use snapshots::{Comparisons, Frames, StreamOffer, Streams};
 pub use transactions::{Begin, Committed, Transactions, TxnState};

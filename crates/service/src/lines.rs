@@ -1,4 +1,4 @@
-//! What front ends tell of transactions, locks, quotas, places and what is there. Plain values.
+//! What front ends tell of transactions, snapshots, locks, quotas, places and what is there. Plain values.
 //!
 //! Thread safety: values. Invariant: the order of fields and variants is that of the control protocol, which they are part of.
 
@@ -91,6 +91,17 @@ impl HealthLine {
             (None, device) => device,
         }
     }
+}
+
+/// A named snapshot, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SnapshotLine {
+    pub name: String,
+    pub position: u64,
+    /// Since 1970.
+    pub created: Duration,
+    /// Shown to root and the store's owner alone.
+    pub is_private: bool,
 }
 
 /// A transaction, as listed.

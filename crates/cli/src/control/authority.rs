@@ -7,7 +7,7 @@
 
 use kvfs_service::{Caller, Right, is_said_of};
 
-use super::protocol::{BranchRequest, Request, SnapshotRequest};
+use super::protocol::{BranchRequest, Request};
 use crate::error::Result;
 use kvfs_service::lines::QuotaRequest;
 
@@ -30,7 +30,8 @@ fn right(caller: &Caller, request: &Request) -> Right {
         | Request::Diff { .. }
         | Request::Undo(_)
         | Request::Locks { .. }
-        | Request::Snapshot(SnapshotRequest::List)
+        // The service looks at rights itself.
+        | Request::Snapshot(_)
         | Request::Quota(QuotaRequest::Report)
         | Request::Branch(BranchRequest::List)
         | Request::Sync => Right::Everyone,
@@ -38,7 +39,6 @@ fn right(caller: &Caller, request: &Request) -> Right {
         Request::View { .. } => Right::Master("use views in the store's directory"),
         // A kernel side of the peer's making would be believed what it says of users and permissions.
         Request::Attach { .. } => Right::Master("serve a mount of their own making"),
-        Request::Snapshot(_) => Right::Master("make, delete, compare, restore and send snapshots"),
         Request::Quota(QuotaRequest::Get(owner)) => Right::Subject(is_said_of(caller, *owner)),
         Request::Quota(QuotaRequest::ProjectTrees) => Right::Master("list the trees of projects"),
         Request::Quota(_) => Right::Master("change quotas"),
@@ -92,7 +92,6 @@ mod tests {
             Request::Stats,
             Request::Health,
             Request::Sync,
-            Request::Snapshot(SnapshotRequest::List),
             Request::Quota(QuotaRequest::Get(QuotaOwner::User(stranger))),
         ];
         let masters = [
@@ -101,7 +100,6 @@ mod tests {
             Request::Check,
             Request::Zones,
             Request::Defrag(DefragRequest { rewrite: false, bytes_per_second: 0, dry_run: true }),
-            Request::Snapshot(SnapshotRequest::Delete { name: String::new() }),
             Request::Quota(QuotaRequest::Get(QuotaOwner::User(own))),
             Request::Quota(QuotaRequest::Set(QuotaOwner::User(stranger), none)),
             Request::Branch(BranchRequest::Delete { name: String::new() }),

@@ -14,11 +14,11 @@ pub(crate) use authority::authorize;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use kvfs_service::lines::{
     DoomLine, FactsLine, FindingLine, HealthLine, LimitChanges, LockLine, LockLines, PartyLine, PlaceLine,
-    QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, TxnLine, WaiterLine,
+    QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TxnLine, WaiterLine,
 };
 pub(crate) use peer::Peer;
 pub(crate) use protocol::{
     Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DefragRequest, FragmentationLine,
-    ObstacleLine, Request, Response, SnapshotLine, SnapshotRequest, UndoRequest, ZoneLines,
+    ObstacleLine, Request, Response, SnapshotRequest, UndoRequest, ZoneLines,
 };
 pub(crate) use server::{Handler, Server};

@@ -89,9 +89,4 @@ impl Peer {
         // An error says nothing of the other end.
         !matches!(retry_on_intr(|| poll(&mut end, Some(&now))), Ok(1..))
     }
-
-    /// The connection stays while its reader takes nothing.
-    pub(crate) fn keep(&self) -> io::Result<()> {
-        self.connection.as_ref().map_or(Ok(()), |connection| connection.keep())
-    }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
     FactsLine, FindingLine, HealthLine, LockLines, LockPlaceParts, QuotaRequest, QuotaRow, SelectionLine,
-    TxnLine,
+    SnapshotLine, TxnLine,
 };
 
 /// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
@@ -258,17 +258,6 @@ pub(crate) enum SnapshotRequest {
         stream: [u8; 16],
         offset: u64,
     },
-}
-
-/// A named snapshot, as listed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct SnapshotLine {
-    pub(crate) name: String,
-    pub(crate) position: u64,
-    /// Since 1970.
-    pub(crate) created: Duration,
-    /// Shown to root and the store's owner alone.
-    pub(crate) is_private: bool,
 }
 
 /// How to begin a transaction.

@@ -1,0 +1,91 @@
+//! An open store, as operations on it see it: mounted, or opened by the process that asks.
+//!
+//! Thread safety: shared references, for threads that may block. Invariant: each operation checks the rights of its caller
+//! itself, so a front end needs no rule of its own.
+
+use std::sync::Arc;
+
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, TxnId};
+
+use crate::branches::Branches;
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::transactions::Transactions;
+
+/// An open transaction that is in the way of a restore or an undo is waited for so long, rather than for people.
+const LOCK_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// See the module. Each operation is a method: those on snapshots in `snapshots`, and so on.
+#[derive(Clone, Copy)]
+pub struct ServedStore<'s> {
+    /// Its main line.
+    pub fs: &'s Arc<FileSystem>,
+    /// Its open transactions; `None`: it is not mounted.
+    pub transactions: Option<&'s Transactions>,
+    /// Its mounted branches; `None`: it is not mounted.
+    pub branches: Option<&'s Branches>,
+}
+
+impl<'s> ServedStore<'s> {
+    /// The open transactions of a mounted store.
+    ///
+    /// # Errors
+    /// `NotMounted`.
+    pub fn transactions(&self) -> Result<&'s Transactions> {
+        self.transactions.ok_or_else(|| {
+            let message = "transactions need a mounted store; run `kvfs mount` first";
+            ServiceError::new(ErrorKind::NotMounted, message)
+        })
+    }
+
+    /// Has the kernel write out its dirty pages where the store is mounted: always, or only those that it keeps of ordinary
+    /// writes.
+    pub(crate) fn flush_main_line(&self, always: bool) -> Result<()> {
+        match self.transactions {
+            Some(transactions) if always || transactions.is_writeback() => transactions.flush_main_line(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does `work` in a transaction of its own, and commits it, durably. Every user of a mount sees it when this returns.
+    pub(crate) fn carry_out(
+        &self,
+        options: &BeginOptions,
+        work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
+    ) -> Result<TxnId> {
+        if let Some(transactions) = self.transactions {
+            return transactions.carry_out(options, work);
+        }
+        let view = self.fs.begin(options)?;
+        work(&view)?;
+        commit_unseen(&view)?;
+        Ok(view.txn_id().unwrap_or(TxnId(0)))
+    }
+}
+
+/// Commits a view, durably, where no kernel has to hear of it.
+pub(crate) fn commit_unseen(view: &Arc<FileSystem>) -> Result<(), FsError> {
+    view.freeze()?;
+    view.commit_plan()?;
+    view.commit(Durability::Synced, || ())?.durable
+}
+
+/// How a transaction begins in which one operation of the caller's is carried out.
+pub(crate) fn begin_for(caller: &Caller, name: String) -> BeginOptions {
+    BeginOptions {
+        isolation: Isolation::Snapshot,
+        priority: 0,
+        timeout: None,
+        idle_max: None,
+        lock_wait_max: Some(LOCK_WAIT_MAX),
+        owner: Owner { uid: caller.uid, pid: caller.pid, name },
+    }
+}
+
+/// What a full store says to an operation that changed nothing: `nothing` says so.
+pub(crate) fn or_nothing<T>(done: Result<T>, nothing: &str) -> Result<T> {
+    done.map_err(|error| match error.kind() {
+        ErrorKind::NoSpace => ServiceError::new(ErrorKind::NoSpace, format!("{error}; {nothing}")),
+        _ => error,
+    })
+}

@@ -1,0 +1,168 @@
+//! A store in memory, without a kernel side, for tests.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_fs::{
+    Durability, FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, Position, settled,
+};
+use kvfs_store::Store;
+use kvfs_store::clock::SystemClock;
+use kvfs_store::model::ModelStore;
+
+use crate::branches::Branches;
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::mounts::{MainLine, Mounts, ViewMount};
+use crate::served::ServedStore;
+use crate::transactions::Transactions;
+
+/// No kernel side at all.
+struct NoMounts {
+    is_writeback: bool,
+}
+
+fn none<T>() -> Result<T> {
+    Err(ServiceError::new(ErrorKind::MountPoint, "nothing is mounted here"))
+}
+
+impl Mounts for NoMounts {
+    fn is_writeback(&self) -> bool {
+        self.is_writeback
+    }
+
+    fn write_back(&self) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn commit(
+        &self,
+        view: &Arc<FileSystem>,
+        durability: Durability,
+        _: Option<Duration>,
+    ) -> Result<Position, FsError> {
+        view.freeze()?;
+        view.commit_plan()?;
+        Ok(view.commit(durability, || ())?.position)
+    }
+
+    fn close_deleted_snapshots(&self) {}
+
+    fn mount_view(&self, _: u64, _: u32, _: Arc<FileSystem>) -> Result<Box<dyn ViewMount>> {
+        none()
+    }
+
+    fn view_path(&self, id: u64) -> PathBuf {
+        format!("/views/{id}").into()
+    }
+
+    fn copy_view(&self, _: u64) -> Result<OwnedFd> {
+        none()
+    }
+
+    fn attach_view(
+        &self,
+        _: Arc<FileSystem>,
+        _: OwnedFd,
+        _: Option<(u32, u32)>,
+    ) -> Result<Box<dyn ViewMount>> {
+        none()
+    }
+
+    fn mount_detached(&self, _: Arc<FileSystem>, _: u32) -> Result<(OwnedFd, Box<dyn ViewMount>)> {
+        none()
+    }
+
+    fn check_free(&self, _: &Path) -> Result<()> {
+        none()
+    }
+
+    fn is_free(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn mount_branch(
+        &self,
+        _: &Path,
+        _: Arc<FileSystem>,
+        _: u32,
+        _: Option<u32>,
+    ) -> Result<Box<dyn ViewMount>> {
+        none()
+    }
+}
+
+/// A registry over an empty store; closed on drop.
+pub(crate) struct World {
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) transactions: Arc<Transactions>,
+    pub(crate) branches: Arc<Branches>,
+}
+
+impl World {
+    pub(crate) fn new(is_writeback: bool) -> Self {
+        let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+        let clock = Arc::new(SystemClock::new());
+        FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
+        let options = MountOptions { owner_uid: Caller::own().uid, ..MountOptions::default() };
+        let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
+        let main =
+            MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts { is_writeback }), views_max: 16 };
+        let branches = Branches::new(main.clone()).expect("starts");
+        Self { fs, transactions: Transactions::new(main, &branches).expect("starts"), branches }
+    }
+
+    /// As a mounted store.
+    pub(crate) fn mounted(&self) -> ServedStore<'_> {
+        ServedStore {
+            transactions: Some(&self.transactions),
+            branches: Some(&self.branches),
+            ..self.unmounted()
+        }
+    }
+
+    /// As a store that the process which asks has opened.
+    pub(crate) fn unmounted(&self) -> ServedStore<'_> {
+        ServedStore { fs: &self.fs, transactions: None, branches: None }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.transactions.close();
+        self.branches.close();
+    }
+}
+
+/// A user that is neither root nor that of this process.
+pub(crate) fn stranger() -> Caller {
+    Caller::of_mount(rustix::process::geteuid().as_raw() + 1000, 1)
+}
+
+/// Makes a file of a user's in the root of a view.
+pub(crate) fn make_file(view: &FileSystem, name: &str, uid: u32) {
+    let made = settled(|caller| {
+        let caller = kvfs_fs::Caller { uid, gid: uid, ..caller.clone() };
+        view.create(&caller, NodeId::ROOT, name.as_bytes(), 0o644, true).map(|_| ())
+    });
+    made.expect("is made");
+}
+
+/// Whether there is such a file in the root of a view.
+pub(crate) fn has_file(view: &FileSystem, name: &str) -> bool {
+    settled(|caller| match KnownNode::root(view).lookup(caller, name.as_bytes()) {
+        Ok(_) => Ok(true),
+        Err(FsError::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    })
+    .expect("is looked up")
+}
+
+/// That it is refused to the caller, in these words.
+#[track_caller]
+pub(crate) fn assert_denied<T>(result: Result<T>, words: &str) {
+    let error = result.err().expect("is refused");
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Denied, words.to_owned()));
+}
