@@ -10,6 +10,7 @@ use kvfs_device::{Device, FileDevice, OpenError, WatchedDevice};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
 use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use kvfs_kvdb::{CreateOptions, Db, Options};
+use kvfs_service::UndoLimits;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
@@ -146,7 +147,7 @@ pub(crate) struct OpenStore {
     /// The user that owns the store.
     pub(crate) owner: u32,
     /// See [`OpenOptions::undo`].
-    pub(crate) undo: (usize, Duration),
+    pub(crate) undo: UndoLimits,
 }
 
 impl OpenStore {
@@ -162,7 +163,7 @@ impl OpenStore {
         }
         engine.merge_bytes_per_second = io_limit.unwrap_or(0);
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
-        let undo = (engine.undo_count, engine.undo_age);
+        let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };
         let watched = Arc::new(WatchedDevice::over(Arc::clone(&device)));
         let db = Db::open(Arc::clone(&watched) as _, engine, Arc::clone(&clock))
             .map_err(|error| explain_open(dir, error))?;

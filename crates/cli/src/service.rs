@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::repair::DamagedKeys;
-use kvfs_fs::{DiffKind, Difference, Facts, FileSystem, FileType, Restored, TxnId};
+use kvfs_fs::{DiffKind, Difference, Facts, FileType, Restored, TxnId};
 use kvfs_kv::Access;
 use kvfs_kvdb::Unreadable;
 use kvfs_service::{Branches, Caller, Comparisons, ServedStore, Streams, Transactions};
@@ -85,6 +85,7 @@ impl Service {
     fn served<'s>(&'s self, store: &'s OpenStore) -> ServedStore<'s> {
         ServedStore {
             fs: &store.fs,
+            undo: store.undo,
             transactions: self.transactions.get().map(|transactions| &**transactions),
             branches: self.branches.get().map(|branches| &**branches),
         }
@@ -141,9 +142,9 @@ impl Service {
             Request::Check => store.check(),
             Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(&self.served(store), caller, request),
-            Request::Undo(request) => self.answer_undo(store, caller, request),
+            Request::Undo(request) => Self::answer_undo(&self.served(store), caller, request),
             Request::Quota(request) => self.answer_quota(store, caller, &request),
-            Request::Branch(request) => self.answer_branch(store, caller, request),
+            Request::Branch(request) => Self::answer_branch(&self.served(store), caller, request),
             Request::Sync => self.sync(store),
             Request::Grow { bytes } => Self::answer_grow(store, caller, bytes),
             Request::Defrag(request) => self.answer_defrag(store, peer, request),
@@ -188,8 +189,7 @@ impl Service {
             Request::Abort { id } => Response::Aborted { doomed: self.transactions()?.abort(caller, id)? },
             Request::Transactions => Response::Transactions(self.transactions()?.list(caller)),
             Request::Diff { id, from, limit } => {
-                let view = self.transactions()?.view(caller, id)?;
-                page_of(&shown_to(caller, &view, kvfs_fs::diff(&view)?)?, from, limit)
+                page_of(&self.transactions()?.diff(caller, id)?, from, limit)
             }
             Request::Locks { after } => Response::Locks(self.transactions()?.locks(caller.uid, after)?),
             Request::Leave { abort_open, checkpoint_open } => self.leave(abort_open, checkpoint_open)?,
@@ -202,9 +202,8 @@ impl Service {
     fn is_kept(&self, id: u64) -> (bool, bool) {
         let guard = self.store.read();
         let Some(store) = guard.as_ref() else { return (false, false) };
-        let (count_max, age_max) = store.undo;
-        let is_kept = kvfs_fs::undo_points(&**store.fs.store()).iter().any(|(point, _)| point.txn.0 == id);
-        (is_kept, count_max > 0 && !age_max.is_zero())
+        let store = self.served(store);
+        (store.is_kept(TxnId(id)), store.undo.keeps_any())
     }
 
     /// Makes durable what was acknowledged.
@@ -280,14 +279,6 @@ fn are_open(open: &[String], options: &str) -> CliError {
         Code::InUse,
         format!("{what} {named}{more} {are} open; commit or abort first, or use {options}"),
     )
-}
-
-/// What the caller may see of a comparison, on the side of `view`.
-fn shown_to(caller: &Caller, view: &FileSystem, mut lines: Vec<Difference>) -> Result<Vec<Difference>> {
-    if !caller.is_master() {
-        kvfs_fs::hide_unreadable(view, &mut lines, |owner| caller.may_use_keys(owner, Access::Read))?;
-    }
-    Ok(lines)
 }
 
 /// How much was brought back, and by which transaction.

@@ -15,18 +15,21 @@ mod caller;
 mod error;
 pub mod lines;
 mod mounts;
+mod selection;
 mod served;
 mod snapshots;
 #[cfg(test)]
 mod testing;
 mod transactions;
+mod undo;
 pub mod units;
 
 pub use authority::{Right, authorize, is_said_of};
-pub use branches::{Branches, begin_merge, end_merged};
+pub use branches::Branches;
 pub use caller::{Caller, Connection, may_act_for};
 pub use error::{ErrorKind, Result, ServiceError};
 pub use mounts::{MainLine, Mounts, ViewMount};
 pub use served::ServedStore;
 pub use snapshots::{Comparisons, Frames, StreamOffer, Streams};
 pub use transactions::{Begin, Committed, Transactions, TxnState};
+pub use undo::{UndoLimits, UndoObstacle, Undone};

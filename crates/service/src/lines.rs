@@ -104,6 +104,34 @@ pub struct SnapshotLine {
     pub is_private: bool,
 }
 
+/// A committed transaction, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CommittedLine {
+    pub id: u64,
+    pub uid: u32,
+    pub pid: u32,
+    pub label: String,
+    /// Since 1970.
+    pub committed: Duration,
+    pub operations: u64,
+    /// What its pre-images hold.
+    pub bytes_kept: u64,
+}
+
+/// A branch, as listed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BranchLine {
+    pub name: String,
+    pub id: u64,
+    pub uid: u32,
+    /// Since 1970.
+    pub created: Duration,
+    /// Written in it (bytes).
+    pub bytes: u64,
+    /// Where it is mounted, as raw bytes; empty: nowhere.
+    pub dir: Vec<u8>,
+}
+
 /// A transaction, as listed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TxnLine {

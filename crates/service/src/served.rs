@@ -11,6 +11,7 @@ use crate::branches::Branches;
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::transactions::Transactions;
+use crate::undo::UndoLimits;
 
 /// An open transaction that is in the way of a restore or an undo is waited for so long, rather than for people.
 const LOCK_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(2);
@@ -20,6 +21,8 @@ const LOCK_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 pub struct ServedStore<'s> {
     /// Its main line.
     pub fs: &'s Arc<FileSystem>,
+    /// How many of its committed transactions can be taken back.
+    pub undo: UndoLimits,
     /// Its open transactions; `None`: it is not mounted.
     pub transactions: Option<&'s Transactions>,
     /// Its mounted branches; `None`: it is not mounted.

@@ -18,6 +18,7 @@ use crate::error::{ErrorKind, Result, ServiceError};
 use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::served::ServedStore;
 use crate::transactions::Transactions;
+use crate::undo::UndoLimits;
 
 /// No kernel side at all.
 struct NoMounts {
@@ -103,7 +104,9 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(is_writeback: bool) -> Self {
-        let store: Arc<dyn Store> = Arc::new(ModelStore::new());
+        let model = ModelStore::new();
+        model.keep_for_undo(10);
+        let store: Arc<dyn Store> = Arc::new(model);
         let clock = Arc::new(SystemClock::new());
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
         let options = MountOptions { owner_uid: Caller::own().uid, ..MountOptions::default() };
@@ -125,7 +128,8 @@ impl World {
 
     /// As a store that the process which asks has opened.
     pub(crate) fn unmounted(&self) -> ServedStore<'_> {
-        ServedStore { fs: &self.fs, transactions: None, branches: None }
+        let undo = UndoLimits { count_max: 10, age_max: Duration::from_mins(1) };
+        ServedStore { fs: &self.fs, undo, transactions: None, branches: None }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use kvfs_service::{Caller, Right, is_said_of};
 
-use super::protocol::{BranchRequest, Request};
+use super::protocol::Request;
 use crate::error::Result;
 use kvfs_service::lines::QuotaRequest;
 
@@ -32,8 +32,8 @@ fn right(caller: &Caller, request: &Request) -> Right {
         | Request::Locks { .. }
         // The service looks at rights itself.
         | Request::Snapshot(_)
+        | Request::Branch(_)
         | Request::Quota(QuotaRequest::Report)
-        | Request::Branch(BranchRequest::List)
         | Request::Sync => Right::Everyone,
         // The view is mounted in the store's directory.
         Request::View { .. } => Right::Master("use views in the store's directory"),
@@ -42,7 +42,6 @@ fn right(caller: &Caller, request: &Request) -> Right {
         Request::Quota(QuotaRequest::Get(owner)) => Right::Subject(is_said_of(caller, *owner)),
         Request::Quota(QuotaRequest::ProjectTrees) => Right::Master("list the trees of projects"),
         Request::Quota(_) => Right::Master("change quotas"),
-        Request::Branch(_) => Right::Master("work with branches"),
         Request::Compression { .. } => Right::Master("see and change how keyspaces are stored"),
         Request::Check => Right::Master("check the store"),
         Request::Grow { .. } => Right::Master("make it larger"),
@@ -102,7 +101,6 @@ mod tests {
             Request::Defrag(DefragRequest { rewrite: false, bytes_per_second: 0, dry_run: true }),
             Request::Quota(QuotaRequest::Get(QuotaOwner::User(own))),
             Request::Quota(QuotaRequest::Set(QuotaOwner::User(stranger), none)),
-            Request::Branch(BranchRequest::Delete { name: String::new() }),
             Request::Leave { abort_open: true, checkpoint_open: false },
         ];
         for request in everyone.iter().chain(&masters) {

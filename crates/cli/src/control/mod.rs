@@ -13,12 +13,13 @@ mod shares;
 pub(crate) use authority::authorize;
 pub(crate) use client::{Client, Daemon};
 pub(crate) use kvfs_service::lines::{
-    DoomLine, FactsLine, FindingLine, HealthLine, LimitChanges, LockLine, LockLines, PartyLine, PlaceLine,
-    QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TxnLine, WaiterLine,
+    BranchLine, CommittedLine, DoomLine, FactsLine, FindingLine, HealthLine, LimitChanges, LockLine,
+    LockLines, PartyLine, PlaceLine, QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine,
+    TxnLine, WaiterLine,
 };
 pub(crate) use peer::Peer;
 pub(crate) use protocol::{
-    Begin, Blob, BranchLine, BranchRequest, ChangeLine, CommittedLine, DefragRequest, FragmentationLine,
-    ObstacleLine, Request, Response, SnapshotRequest, UndoRequest, ZoneLines,
+    Begin, Blob, BranchRequest, ChangeLine, DefragRequest, FragmentationLine, ObstacleLine, Request,
+    Response, SnapshotRequest, UndoRequest, ZoneLines,
 };
 pub(crate) use server::{Handler, Server};

@@ -12,8 +12,8 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
-    FactsLine, FindingLine, HealthLine, LockLines, LockPlaceParts, QuotaRequest, QuotaRow, SelectionLine,
-    SnapshotLine, TxnLine,
+    BranchLine, CommittedLine, FactsLine, FindingLine, HealthLine, LockLines, LockPlaceParts, QuotaRequest,
+    QuotaRow, SelectionLine, SnapshotLine, TxnLine,
 };
 
 /// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
@@ -139,20 +139,6 @@ pub(crate) enum UndoRequest {
     TakeBack { id: u64, selection: SelectionLine },
 }
 
-/// A committed transaction, as listed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct CommittedLine {
-    pub(crate) id: u64,
-    pub(crate) uid: u32,
-    pub(crate) pid: u32,
-    pub(crate) label: String,
-    /// Since 1970.
-    pub(crate) committed: Duration,
-    pub(crate) operations: u64,
-    /// What its pre-images hold.
-    pub(crate) bytes_kept: u64,
-}
-
 /// Something in the way of taking back a transaction.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ObstacleLine {
@@ -197,20 +183,6 @@ pub(crate) enum BranchRequest {
     Delete {
         name: String,
     },
-}
-
-/// A branch, as listed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct BranchLine {
-    pub(crate) name: String,
-    pub(crate) id: u64,
-    pub(crate) uid: u32,
-    /// Since 1970.
-    pub(crate) created: Duration,
-    /// Written in it (bytes).
-    pub(crate) bytes: u64,
-    /// Where it is mounted, as raw bytes; empty: nowhere.
-    pub(crate) dir: Vec<u8>,
 }
 
 /// What is asked about named snapshots.

@@ -1,8 +1,9 @@
-//! Branches of a store: those that are mounted, and the merge of one into the main line.
+//! Branches of a store: those that are mounted (`mounted`), and what callers do with branches (`operations`).
 //!
 //! Thread safety: see [`Branches`]; the functions are for threads that may block.
 
 mod mounted;
+mod operations;
 
 use std::sync::Arc;
 
@@ -11,10 +12,7 @@ use kvfs_fs::{FileSystem, FsError, Owner, Selection};
 pub use mounted::Branches;
 
 /// The transaction of a merge.
-///
-/// # Errors
-/// There is no such branch; something is in the way of the merge.
-pub fn begin_merge(
+fn begin_merge(
     fs: &Arc<FileSystem>,
     name: &str,
     owner: Owner,
@@ -27,9 +25,6 @@ pub fn begin_merge(
 }
 
 /// What was done once more on the main line leaves the branch behind.
-///
-/// # Errors
-/// The branch can't be deleted.
-pub fn end_merged(fs: &FileSystem, name: &str, is_left: bool) -> Result<(), FsError> {
+fn end_merged(fs: &FileSystem, name: &str, is_left: bool) -> Result<(), FsError> {
     if is_left { fs.branches().delete(name) } else { Ok(()) }
 }

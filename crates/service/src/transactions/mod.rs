@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
+use kvfs_fs::{BeginOptions, Difference, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
@@ -34,6 +34,7 @@ use crate::caller::{Caller, may_act_for};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::TxnLine;
 use crate::mounts::MainLine;
+use crate::selection::shown_to;
 use crate::units::human_duration;
 pub use begin::{Begin, Committed, TxnState};
 use ended::Ended;
@@ -239,6 +240,15 @@ impl Transactions {
     /// There is none of this number, it is another user's, or a thread is busy with it.
     pub fn view(&self, caller: &Caller, id: u64) -> Result<Arc<FileSystem>> {
         Ok(Arc::clone(&Self::of(&self.state.lock(), caller, id)?.view))
+    }
+
+    /// What a transaction has changed, as far as the caller may see it.
+    ///
+    /// # Errors
+    /// As [`Self::view`]; store errors.
+    pub fn diff(&self, caller: &Caller, id: u64) -> Result<Vec<Difference>> {
+        let view = self.view(caller, id)?;
+        shown_to(caller, &view, kvfs_fs::diff(&view)?)
     }
 
     /// As [`Self::view`], or the view of the mounted branch that is this transaction.

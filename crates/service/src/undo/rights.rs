@@ -6,10 +6,11 @@
 //!
 //! Thread safety: for threads that may block. Not atomic with what follows, as no check of a path is.
 
-use kvfs_fs::{Attr, Caller, DiffKind, Difference, FileSystem, FsError, KnownNode, NodeId, settled};
+use kvfs_fs::{Attr, DiffKind, Difference, FileSystem, FsError, KnownNode, NodeId, settled};
 use kvfs_kv::{Access, KeyspaceOwner};
 
-use crate::error::{CliError, Code, Result};
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
 
 const SEARCH: u32 = 1;
 const WRITE: u32 = 2;
@@ -21,7 +22,7 @@ const ACL: &[u8] = b"system.posix_acl_access";
 pub(super) fn check(
     now: &FileSystem,
     then: &FileSystem,
-    peer: &kvfs_service::Caller,
+    peer: &Caller,
     changes: &[Difference],
 ) -> Result<()> {
     for change in changes {
@@ -45,16 +46,16 @@ pub(super) fn check(
     Ok(())
 }
 
-fn denied(place: &[u8]) -> CliError {
+fn denied(place: &[u8]) -> ServiceError {
     let place = String::from_utf8_lossy(place);
     let message = format!(
         "{place} is not yours, or not open to you any more, so only root and the store's owner may take this \
          transaction back; nothing was done"
     );
-    CliError::new(Code::Denied, message)
+    ServiceError::new(ErrorKind::Denied, message)
 }
 
-fn check_key(now: &FileSystem, peer: &kvfs_service::Caller, place: &[u8]) -> Result<()> {
+fn check_key(now: &FileSystem, peer: &Caller, place: &[u8]) -> Result<()> {
     let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
     let name = std::str::from_utf8(name).map_err(|_| denied(place))?;
     match now.keys().keyspace(name)? {
@@ -63,7 +64,7 @@ fn check_key(now: &FileSystem, peer: &kvfs_service::Caller, place: &[u8]) -> Res
     }
 }
 
-fn allows(peer: &kvfs_service::Caller, owner: &KeyspaceOwner, access: u32) -> bool {
+fn allows(peer: &Caller, owner: &KeyspaceOwner, access: u32) -> bool {
     let groups = if peer.is_of_group(owner.gid) { vec![owner.gid] } else { Vec::new() };
     owner.allows(peer.uid, &groups, access)
 }
@@ -74,7 +75,7 @@ fn parts(path: &[u8]) -> Vec<&[u8]> {
 
 /// Whether the directories above `path` can be passed, and, if `writes`, the last one be written to. One that is missing
 /// is among the changes itself.
-fn is_reachable(fs: &FileSystem, peer: &kvfs_service::Caller, path: &[u8], writes: bool) -> Result<bool> {
+fn is_reachable(fs: &FileSystem, peer: &Caller, path: &[u8], writes: bool) -> Result<bool> {
     let names = parts(path);
     let Some((_, directories)) = names.split_last() else { return Ok(true) };
     let done = settled(|caller| {
@@ -99,8 +100,8 @@ fn is_reachable(fs: &FileSystem, peer: &kvfs_service::Caller, path: &[u8], write
 /// A list can take rights away that the mode shows, from all but the owner.
 fn permits(
     fs: &FileSystem,
-    caller: &Caller,
-    peer: &kvfs_service::Caller,
+    caller: &kvfs_fs::Caller,
+    peer: &Caller,
     node: NodeId,
     access: u32,
 ) -> Result<bool, FsError> {

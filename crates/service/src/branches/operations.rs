@@ -1,0 +1,203 @@
+//! What callers do with branches, mounted or not.
+//!
+//! Thread safety: for threads that may block. Invariant: a branch is used by its user, root and the store's owner alone.
+
+use std::path::{Path, PathBuf};
+
+use kvfs_fs::{BranchInfo, Difference, FsError, Owner};
+use kvfs_store::StoreError;
+
+use super::{begin_merge, end_merged};
+use crate::authority::{Right, authorize};
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::{BranchLine, SelectionLine};
+use crate::selection::selected;
+use crate::served::{ServedStore, commit_unseen};
+
+impl ServedStore<'_> {
+    /// Makes a branch of everything that was acknowledged; with `flush`, of dirty pages of shared mappings, too.
+    ///
+    /// # Errors
+    /// The caller may not; the name is taken, or none; as a sync.
+    pub fn create_branch(&self, caller: &Caller, name: &str, flush: bool) -> Result<()> {
+        admit(caller)?;
+        self.check_branch_files()?;
+        if let (true, Some(transactions)) = (flush, self.transactions) {
+            transactions.flush_main_line()?;
+        }
+        let made = self.fs.branches().create(name, caller.uid).map_err(|error| match error {
+            FsError::Exists => {
+                ServiceError::new(ErrorKind::Failed, format!("branch \"{name}\" exists already"))
+            }
+            FsError::Invalid(what) => ServiceError::new(ErrorKind::Usage, what),
+            other => other.into(),
+        })?;
+        tracing::info!(name, id = made.id.0, "branch created");
+        Ok(())
+    }
+
+    /// The branches that the caller may use. Every user may ask.
+    pub fn list_branches(&self, caller: &Caller) -> Vec<BranchLine> {
+        let mounted = self.branches.map(super::Branches::mounted).unwrap_or_default();
+        let line = |info: BranchInfo| BranchLine {
+            dir: mounted.get(&info.name).map(|dir| raw(dir)).unwrap_or_default(),
+            id: info.id.0,
+            uid: info.uid,
+            created: info.created,
+            bytes: info.bytes,
+            name: info.name,
+        };
+        let mine = self.fs.branches().all().into_iter().filter(|info| caller.may_act_for(info.uid));
+        mine.map(line).collect()
+    }
+
+    /// Mounts a branch of the caller's on an empty directory of the caller's.
+    ///
+    /// # Errors
+    /// The caller may not; the store is not mounted; as [`Branches::mount`](super::Branches::mount).
+    pub fn mount_branch(&self, caller: &Caller, name: &str, dir: &Path) -> Result<()> {
+        admit(caller)?;
+        self.check_branch_files()?;
+        let branches = self.branches.ok_or_else(|| {
+            let message = "a branch of a mounted store is mounted; `kvfs mount` first";
+            ServiceError::new(ErrorKind::NotMounted, message)
+        })?;
+        self.own_branch(caller, name)?;
+        branches.mount(name, dir, caller)
+    }
+
+    /// Unmounts a branch of the caller's, if it is mounted; it is checkpointed when this returns.
+    ///
+    /// # Errors
+    /// The caller may not; it is in use; it can't be checkpointed.
+    pub fn unmount_branch(&self, caller: &Caller, name: &str) -> Result<()> {
+        admit(caller)?;
+        self.own_branch(caller, name)?;
+        self.unmount_if_mounted(name)
+    }
+
+    /// What was mounted on a directory has been unmounted: if it was a branch, that is checkpointed when this returns.
+    ///
+    /// # Errors
+    /// The caller may not; it can't be checkpointed.
+    pub fn settle_branch(&self, caller: &Caller, dir: &Path) -> Result<()> {
+        admit(caller)?;
+        self.branches.map_or(Ok(()), |branches| branches.settle(dir))
+    }
+
+    /// What a branch of the caller's has changed.
+    ///
+    /// # Errors
+    /// The caller may not; it is in use; store errors.
+    pub fn branch_diff(&self, caller: &Caller, name: &str) -> Result<Vec<Difference>> {
+        admit(caller)?;
+        self.own_branch(caller, name)?;
+        let view = match self.branches.and_then(|branches| branches.view(name)) {
+            Some(view) => view,
+            None => self.fs.open_branch(name).map_err(|error| explain(name, error))?,
+        };
+        Ok(kvfs_fs::diff(&view)?)
+    }
+
+    /// Merges a branch of the caller's: without a selection only if nothing is in the way. A branch that is not merged is as it
+    /// was, mounted again where it was mounted.
+    ///
+    /// # Errors
+    /// The caller may not; something is in the way; as a commit.
+    pub fn merge_branch(&self, caller: &Caller, name: &str, selection: Option<SelectionLine>) -> Result<()> {
+        admit(caller)?;
+        self.check_branch_files()?;
+        self.own_branch(caller, name)?;
+        let selection = selection.map(|choice| selected(caller, choice));
+        let owner = Owner { uid: caller.uid, pid: caller.pid, name: format!("merge of branch {name}") };
+        let merged = if let Some(branches) = self.branches {
+            let dir = branches.mounted().remove(name);
+            branches.unmount(name)?;
+            let merged = branches.merge(name, owner, selection.as_ref());
+            if let (Err(_), Some(dir)) = (&merged, dir)
+                && let Err(error) = branches.mount(name, &dir, caller)
+            {
+                tracing::error!(name, %error, "a branch that was not merged is not mounted any more");
+            }
+            merged
+        } else {
+            begin_merge(self.fs, name, owner, selection.as_ref())
+                .and_then(|merging| commit_unseen(&merging))
+                .and_then(|()| end_merged(self.fs, name, selection.is_some()))
+        };
+        merged.map_err(|error| explain(name, error))?;
+        tracing::info!(name, "branch merged");
+        Ok(())
+    }
+
+    /// Deletes a branch of the caller's.
+    ///
+    /// # Errors
+    /// The caller may not; it is in use.
+    pub fn delete_branch(&self, caller: &Caller, name: &str) -> Result<()> {
+        admit(caller)?;
+        self.own_branch(caller, name)?;
+        self.unmount_if_mounted(name)?;
+        self.fs.branches().delete(name).map_err(|error| explain(name, error))?;
+        tracing::info!(name, "branch deleted");
+        Ok(())
+    }
+
+    /// The branch, if the caller may use it.
+    fn own_branch(&self, caller: &Caller, name: &str) -> Result<BranchInfo> {
+        let info = self.fs.branches().get(name).map_err(|error| explain(name, error))?;
+        if caller.may_act_for(info.uid) {
+            return Ok(info);
+        }
+        let message = format!("branch \"{name}\" belongs to user {}; only that user and root may", info.uid);
+        Err(ServiceError::new(ErrorKind::Denied, message))
+    }
+
+    fn unmount_if_mounted(&self, name: &str) -> Result<()> {
+        self.branches.map_or(Ok(()), |branches| branches.unmount(name))
+    }
+
+    /// Where the kernel keeps changes of files to itself, a branch would lack some.
+    fn check_branch_files(&self) -> Result<()> {
+        self.branches.map_or(Ok(()), super::Branches::check_files)
+    }
+}
+
+fn admit(caller: &Caller) -> Result<()> {
+    authorize(caller, Right::Master("work with branches"))
+}
+
+fn raw(dir: &Path) -> Vec<u8> {
+    PathBuf::from(dir).into_os_string().into_encoded_bytes()
+}
+
+fn explain(name: &str, error: FsError) -> ServiceError {
+    match error {
+        FsError::NotFound => ServiceError::new(
+            ErrorKind::Failed,
+            format!("there is no branch \"{name}\"; `kvfs branch list` shows them"),
+        ),
+        FsError::MergeRefused { conflicts, more } => {
+            let more = if more == 0 { String::new() } else { format!("\n  and {more} more changes") };
+            let message = format!(
+                "branch \"{name}\" was not merged, and is as it was:\n  {}{more}\n`kvfs branch merge {name} --prefer \
+                 branch` takes the branch's side of these, `--prefer main` leaves them as they are outside; with \
+                 paths behind it only there",
+                conflicts.join("\n  ")
+            );
+            ServiceError::new(ErrorKind::Conflict, message)
+        }
+        FsError::Canceled(doom) => {
+            let message = format!("branch \"{name}\" was not merged, try again later: {doom}");
+            ServiceError::new(ErrorKind::Conflict, message)
+        }
+        FsError::Store(error) if matches!(*error, StoreError::CheckpointOpen(_)) => {
+            ServiceError::new(ErrorKind::InUse, format!("branch \"{name}\" is in use"))
+        }
+        error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

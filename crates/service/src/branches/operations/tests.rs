@@ -1,0 +1,60 @@
+//! Who may use which branch, without a front end.
+
+use super::*;
+use crate::testing::{World, assert_denied, has_file, make_file, stranger};
+
+const DENIED: &str = "only root and the store's owner work with branches";
+
+#[test]
+fn operation_on_branches_by_another_user_is_refused_and_the_list_is_empty() {
+    let world = World::new(false);
+    let (store, own, other) = (world.mounted(), Caller::own(), stranger());
+    store.create_branch(&own, "try", false).expect("is made");
+    assert_denied(store.create_branch(&other, "x", true), DENIED);
+    assert_denied(store.mount_branch(&other, "try", Path::new("/x")), DENIED);
+    assert_denied(store.unmount_branch(&other, "try"), DENIED);
+    assert_denied(store.settle_branch(&other, Path::new("/x")), DENIED);
+    assert_denied(store.branch_diff(&other, "try"), DENIED);
+    assert_denied(store.merge_branch(&other, "try", None), DENIED);
+    assert_denied(store.delete_branch(&other, "try"), DENIED);
+    assert!(store.list_branches(&other).is_empty());
+    let line = &store.list_branches(&own)[0];
+    assert_eq!((line.name.as_str(), line.uid, line.dir.len()), ("try", own.uid, 0));
+}
+
+#[test]
+fn branch_on_a_writeback_mount_is_refused_as_files_are() {
+    let world = World::new(true);
+    let store = world.mounted();
+    assert!(matches!(store.create_branch(&Caller::own(), "try", false), Err(ServiceError::NoFiles)));
+    assert!(matches!(store.merge_branch(&Caller::own(), "try", None), Err(ServiceError::NoFiles)));
+    assert!(
+        world.unmounted().create_branch(&Caller::own(), "try", false).is_ok(),
+        "no kernel keeps anything"
+    );
+}
+
+#[test]
+fn branch_is_merged_on_either_kind_of_store_and_conflicts_leave_it_as_it_was() {
+    for is_mounted in [true, false] {
+        let world = World::new(false);
+        let store = if is_mounted { world.mounted() } else { world.unmounted() };
+        let own = Caller::own();
+        for name in ["good", "bad"] {
+            store.create_branch(&own, name, false).expect("is made");
+            let view = world.fs.open_branch(name).expect("opens");
+            make_file(&view, name, 0);
+            view.branches().checkpoint().expect("is kept");
+            view.abort();
+        }
+        make_file(&world.fs, "bad", 0);
+        assert_eq!(store.branch_diff(&own, "good").expect("is compared").len(), 1);
+        store.merge_branch(&own, "good", None).expect("is merged");
+        assert!(has_file(&world.fs, "good"));
+        let refused = store.merge_branch(&own, "bad", None).expect_err("is refused");
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        store.delete_branch(&own, "bad").expect("is still there");
+        let missing = store.delete_branch(&own, "bad").expect_err("is gone");
+        assert_eq!(missing.to_string(), "there is no branch \"bad\"; `kvfs branch list` shows them");
+    }
+}
