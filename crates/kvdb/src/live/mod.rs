@@ -194,6 +194,6 @@ impl LiveSet {
 
     /// Something that is no batch has left garbage.
     pub(crate) fn note_garbage(&self) {
-        self.pressure.reclaims.note_garbage();
+        self.pressure.passes().note_garbage();
     }
 }

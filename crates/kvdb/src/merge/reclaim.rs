@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno, StoreError};
 
@@ -16,8 +15,8 @@ use crate::compaction::Victims;
 use crate::format::PieceDesc;
 use crate::merge::registry::Exclusive;
 use crate::merge::{Merger, StepConfig};
-use crate::pressure::reclaims::NEVER;
 use crate::runtime::ok_unless_full;
+use crate::space::passes::{Outcome, PassEnd};
 use crate::space::{Budget, Lane};
 use crate::version::{MergeState, Run, Version, bytes_of};
 
@@ -57,7 +56,7 @@ struct Emptying<'a>(&'a Merger);
 
 impl Drop for Emptying<'_> {
     fn drop(&mut self) {
-        self.0.pressure.reclaims.is_emptying.store(false, Ordering::Relaxed);
+        self.0.pressure.note_emptying_zones(false);
         self.0.live.update_debt();
         self.0.runtime.progress.notify();
     }
@@ -103,26 +102,15 @@ impl Merger {
     }
 
     /// Whether anything was applied since the last reclaim, so that another one within `budget` may find garbage.
+    #[cfg(test)]
     pub(crate) fn reclaim_wanted(&self, budget: Budget) -> bool {
         self.operations_since_reclaim(budget) > 0
     }
 
-    /// Operations since the last reclaim that has done what one within `budget` can, those of transactions included.
+    /// See [`Passes::operations_since`](crate::space::passes::Passes::operations_since); of transactions, too.
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
-        let mut known = self.pressure.reclaims.seqno.load(Ordering::Acquire);
         let is_read = self.live.is_old_version_read();
-        if is_read {
-            known = known.max(self.pressure.reclaims.seqno_while_read.load(Ordering::Acquire));
-        }
-        if budget == Budget::Ordinary {
-            known = known.max(self.pressure.reclaims.seqno_of_writers.load(Ordering::Acquire));
-        }
-        match known {
-            // What they have hidden may be found now.
-            _ if !is_read && self.pressure.reclaims.had_reader_timeout() => u64::MAX,
-            NEVER => u64::MAX,
-            seqno => self.history.position().0.saturating_sub(seqno),
-        }
+        self.pressure.passes().operations_since(budget, self.history.position().0, is_read)
     }
 
     /// Frees what deleted and overwritten data still holds: flushes all memtables and merges all runs
@@ -179,13 +167,9 @@ impl Merger {
         };
         let result = merged.and_then(|is_through| Ok(is_through && self.empty_zones_beside_others(why)?));
         if !matches!(result, Ok(false)) {
-            self.pressure.reclaims.passes_ended.fetch_add(1, Ordering::Release);
-            // Of one that failed, too: it would only fail again before anything has changed. A pass that is waited for may go
-            // further, since it may take the reserve.
-            self.pressure.reclaims.seqno_of_background.store(mark, Ordering::Release);
-            if !has_skipped && result.is_ok() && !self.victims.victims_for_waiting().0.any() {
-                self.note_all_reclaimed(mark);
-            }
+            let is_complete = !has_skipped && result.is_ok() && !self.victims.victims_for_waiting().0.any();
+            let is_read = self.live.is_old_version_read();
+            self.pressure.passes().note_background_end(mark, is_complete, is_read);
         }
         result
     }
@@ -207,25 +191,15 @@ impl Merger {
     /// Zones are being emptied while this lives: writers pay for it, one that finds no space waits for it, and it does not
     /// give way.
     fn emptying(&self) -> Emptying<'_> {
-        self.pressure.reclaims.is_emptying.store(true, Ordering::Relaxed);
+        self.pressure.note_emptying_zones(true);
         self.live.update_debt();
         Emptying(self)
     }
 
-    /// After a pass that knew of all up to `mark`, and has left nothing that another one could free.
-    fn note_all_reclaimed(&self, mark: Seqno) {
-        if self.live.is_old_version_read() {
-            // Readers may hide what there is.
-            self.pressure.reclaims.seqno_while_read.store(mark, Ordering::Release);
-        } else {
-            self.pressure.reclaims.seqno.store(mark, Ordering::Release);
-        }
-    }
-
     /// As [`Merger::reclaim_wanted`], for a reclaim at leisure, which passes over what needs more space than there is.
     pub(crate) fn background_wanted(&self) -> bool {
-        self.reclaim_wanted(Budget::Ordinary)
-            && self.history.position().0 > self.pressure.reclaims.seqno_of_background.load(Ordering::Acquire)
+        let is_read = self.live.is_old_version_read();
+        self.pressure.passes().is_background_wanted(self.history.position().0, is_read)
     }
 
     /// Whether rows may have much garbage. Which merges are due goes by bytes, of which deletions have few.
@@ -280,22 +254,18 @@ impl Merger {
         // Also where something found no space: zones of which little is left may be all that can be freed.
         let emptied =
             if ok_unless_full(merged.clone().map(drop)).is_ok() { self.empty_zones() } else { Ok(()) };
-        if budget != Budget::Ordinary {
-            self.pressure.reclaims.is_stuck.store(matches!(merged, Err(StoreError::Full)), Ordering::Relaxed);
-        }
         let is_through = matches!((&merged, &emptied), (Ok(true), Ok(())));
-        let has_enough = matches!(merged, Ok(false));
+        let outcome = match (&merged, &emptied) {
+            (Err(StoreError::Full), _) => Outcome::Stuck,
+            (Err(_), _) | (_, Err(_)) => Outcome::Failed,
+            (Ok(false), _) => Outcome::Enough,
+            (Ok(true), _) if self.victims.victims_for_waiting().0.any() => Outcome::ZonesLeft,
+            (Ok(true), _) => Outcome::Complete,
+        };
         let result = merged.map(drop).and(emptied);
-        // A thread that then finds nothing to be done has to know of it.
-        self.pressure.reclaims.passes_ended.fetch_add(1, Ordering::Release);
-        if budget == Budget::Ordinary && !has_enough {
-            self.pressure.reclaims.seqno_of_writers.store(mark, Ordering::Release);
-        }
-        if is_through && !self.victims.victims_for_waiting().0.any() {
-            self.note_all_reclaimed(mark);
-        } else if result.is_err() && budget != Budget::Ordinary {
-            self.pressure.reclaims.seqno.store(mark, Ordering::Release);
-        }
+        let is_read = self.live.is_old_version_read();
+        // Before the runs are given back: a thread that then finds nothing to be done has to know of it.
+        self.pressure.passes().note_end(&PassEnd { mark, budget, outcome, is_read });
         if is_through {
             alone.complete();
         }

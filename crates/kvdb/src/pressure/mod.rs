@@ -4,19 +4,18 @@
 
 pub(crate) mod pace;
 pub(crate) mod rate_limiter;
-pub(crate) mod reclaims;
 pub(crate) mod throttle;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::compaction::{MergeOptions, picker};
 use crate::layers::view::View;
 use crate::pressure::pace::MergePace;
-use crate::pressure::reclaims::ReclaimState;
 use crate::runtime::options::Options;
+use crate::space::passes::Passes;
 use crate::version::{bytes_of, of_one_age};
 
 /// See [`Pressure::bytes_full`]: in full memtables.
@@ -25,8 +24,9 @@ const TABLES_UNMERGED: u64 = 64;
 /// See the module.
 pub(crate) struct Pressure {
     pub(crate) pace: Arc<MergePace>,
-    /// The passes over all runs.
-    pub(crate) reclaims: ReclaimState,
+    passes: Mutex<Passes>,
+    /// Zones are being emptied in the background.
+    is_emptying: AtomicBool,
     merge: MergeOptions,
     bytes_full: u64,
     debt_bytes: AtomicU64,
@@ -41,7 +41,8 @@ impl Pressure {
     pub(crate) fn new(options: &Options, pace: Arc<MergePace>) -> Self {
         Self {
             pace,
-            reclaims: ReclaimState::default(),
+            passes: Mutex::default(),
+            is_emptying: AtomicBool::new(false),
             merge: options.merge,
             bytes_full: options.memtable_bytes * TABLES_UNMERGED,
             debt_bytes: AtomicU64::new(0),
@@ -70,9 +71,19 @@ impl Pressure {
         self.bytes_full
     }
 
-    /// Whether zones are being emptied while no writer waits for it.
+    /// What is known of the passes over all runs, for a few instructions.
+    pub(crate) fn passes(&self) -> MutexGuard<'_, Passes> {
+        self.passes.lock()
+    }
+
+    /// Whether zones are being emptied in the background.
     pub(crate) fn is_emptying_zones(&self) -> bool {
-        self.reclaims.is_emptying.load(Ordering::Relaxed)
+        self.is_emptying.load(Ordering::Relaxed)
+    }
+
+    /// From now on they are, or are not.
+    pub(crate) fn note_emptying_zones(&self, is_emptying: bool) {
+        self.is_emptying.store(is_emptying, Ordering::Relaxed);
     }
 
     /// Recomputes the debt of the view that `newest` returns.

@@ -15,6 +15,8 @@
 //!   known which pieces are on disk, so no space may be used again.
 
 mod bound;
+pub(crate) mod passes;
+pub(crate) mod planner;
 #[cfg(test)]
 pub(crate) mod small_medium;
 mod table;

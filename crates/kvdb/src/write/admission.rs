@@ -8,10 +8,9 @@
 //! writes under way add. A writer is slowed down before it is stopped: while the last table fills, each byte costs
 //! more and more of what its flush costs, so that the flush under way ends first. What still may hold a writer
 //! longer than [`throttle::DELAY_MAX`]: flushes that suddenly take many times as long as they did, a journal
-//! that is full before a table is, and a full store, where it waits for space that is being made, or makes some itself.
+//! that is full before a table is, and a full store, where it does what [`planner`](crate::space::planner) says.
 
 use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvfs_store::{Batch, Op, Result, StoreError};
@@ -30,13 +29,11 @@ use crate::runtime::ok_unless_full;
 use crate::runtime::options::Background;
 use crate::runtime::stalls::StallTimer;
 use crate::space::Budget;
+use crate::space::planner::{Act, Attempt, Known};
 use std::sync::Arc;
 
 /// Longest wait for one step of background progress before looking again.
 pub(super) const PROGRESS_WAIT_MAX: Duration = Duration::from_millis(200);
-
-/// Most operations between two passes (see [`Admission::reclaim_is_worth_it`]).
-const RECLAIM_PAUSE_MAX: u64 = 64;
 
 /// How often a writer waits for readers of what its pass has freed, and how long. Most have it for a moment; a reader that has it
 /// longer (a scan, a backup) is not worth waiting for.
@@ -55,7 +52,7 @@ pub(crate) struct Admission {
     pub(super) merger: Arc<Merger>,
     pub(super) flusher: Arc<Flusher>,
     pub(super) undo: Arc<Undo>,
-    /// The rate of writers that are held back.,
+    /// The rate of writers that are held back.
     rate: Mutex<RateLimiter>,
 }
 
@@ -84,10 +81,8 @@ impl Admission {
     }
 
     pub(crate) fn admit_space(&self, batch: &Batch, held: &mut StallTimer) -> Result<()> {
-        let is_range = |op: &Op| matches!(op, Op::DeleteRange { .. });
-        if self.pressure.reclaims.pause.load(Ordering::Relaxed) > 0 && batch.ops().iter().any(is_range) {
-            // There may be much to be found.
-            self.pressure.reclaims.pause.store(0, Ordering::Relaxed);
+        if batch.ops().iter().any(|op| matches!(op, Op::DeleteRange { .. })) {
+            self.pressure.passes().note_range_deleted();
         }
         self.admit_bytes(space_of(batch), budget_of(batch), held)
     }
@@ -100,134 +95,96 @@ impl Admission {
         self.runtime.hold(held, || self.make_space(bytes, budget))
     }
 
+    /// Does what [`planner`](crate::space::planner) says until there is space for `bytes`; in [`Budget::Reserve`] for a flush that has
+    /// found none.
     fn make_space(&self, bytes: u64, budget: Budget) -> Result<()> {
-        // What waits to be flushed is counted with all that it may come to.
-        let is_much = self.live.view().unwritten_space_bytes() >= self.space.flush_slack_bytes();
-        if is_much && self.flusher.flush_everything()? && self.space.has_space(bytes, budget) {
-            return Ok(());
-        }
-        if self.has_space_when_emptied(bytes, budget)? {
-            return Ok(());
-        }
-        // Merges under way hold what they have written and not yet brought in.
-        if self.merger.claims() > 0 {
-            self.merger.end_merges();
-            if self.space.has_space(bytes, budget) {
-                return Ok(());
+        let free_bytes = || self.runtime.ctx.zones.free_bytes(Budget::Reserve);
+        let (mut attempt, before) = (Attempt::new(budget), free_bytes());
+        let mut hurry = None;
+        let ended = loop {
+            let act = attempt.next(&self.known(bytes, budget));
+            match act {
+                Act::Admit => break Ok(()),
+                Act::Refuse => break Err(StoreError::Full),
+                Act::Flush => self.flusher.flush_everything().map(drop)?,
+                Act::AwaitZones => {
+                    hurry.get_or_insert_with(|| self.pressure.pace.hurry());
+                    self.await_zones()?;
+                }
+                Act::EndSteps => self.merger.end_merges(),
+                // One that ran out of space half-way may have freed enough.
+                Act::Pass(Budget::Ordinary) => ok_unless_full(self.merger.make_space(bytes)).map(drop)?,
+                Act::Pass(budget) => ok_unless_full(self.merger.reclaim(budget)).map(drop)?,
+                Act::AwaitReaders => self.await_readers(bytes, budget)?,
+                Act::GiveUpUndo => self.undo.give_up().map(drop)?,
             }
+        };
+        if attempt.had_pass() {
+            let bytes = free_bytes().saturating_sub(before);
+            self.pressure.passes().note_freed(bytes, u64::from(self.runtime.ctx.zones.zone_bytes()));
         }
-        // Deleted data takes space until a merge drops it: reclaim before saying "full".
-        if self.merger.reclaim_wanted(budget) && (self.reclaim_is_worth_it(budget) || self.undo.keeps_any()) {
-            let before = self.runtime.ctx.zones.free_bytes(Budget::Reserve);
-            let has_space = self.has_space_after_passes(bytes, budget)?;
-            self.note_reclaimed(before);
-            if has_space {
-                return Ok(());
-            }
-        } else if self.has_space_soon(bytes, budget) {
-            // Of a pass that has ended since.
-            return Ok(());
-        }
-        // What was there before a transaction is worth less than what comes now.
-        if self.undo.give_up()? && self.has_space_after_passes(bytes, budget)? {
-            return Ok(());
-        }
-        // Merges that can't go on need what was left for them no more, and blocks may be found whose space comes back
-        // without them.
-        let is_stuck = self.pressure.reclaims.is_stuck.load(Ordering::Relaxed)
-            || !self.runtime.ctx.zones.has_zones_for_merges();
-        let is_last_resort = budget == Budget::Deleting && is_stuck;
-        if is_last_resort && self.space.has_space(bytes, Budget::Reserve) {
-            Ok(())
-        } else {
-            Err(StoreError::Full)
+        ended
+    }
+
+    fn known(&self, bytes: u64, budget: Budget) -> Known {
+        let fits = || match budget {
+            Budget::Reserve => !self.flusher.is_full(),
+            _ => self.space.has_space(bytes, budget),
+        };
+        let pause = self.pressure.passes().pause();
+        // Before the look at space: what is being emptied meanwhile is waited for.
+        let is_emptying = self.pressure.is_emptying_zones() && !self.runtime.is_stopping();
+        let is_stuck = self.pressure.passes().is_stuck() || !self.runtime.ctx.zones.has_zones_for_merges();
+        Known {
+            is_emptying,
+            fits: fits(),
+            fits_reserve: budget == Budget::Deleting && self.space.has_space(bytes, Budget::Reserve),
+            is_much_unwritten: self.live.view().unwritten_space_bytes() >= self.space.flush_slack_bytes(),
+            has_steps: self.merger.claims() > 0,
+            operations: self.merger.operations_since_reclaim(budget),
+            operations_for_deletions: self.merger.operations_since_reclaim(Budget::Deleting),
+            pause,
+            keeps_undo: self.undo.keeps_any(),
+            is_stuck,
         }
     }
 
-    /// Reclaims; whether that has made space.
-    fn has_space_after_passes(&self, bytes: u64, budget: Budget) -> Result<bool> {
-        // A pass that ran out of space half-way may have freed enough.
-        ok_unless_full(match budget {
-            Budget::Ordinary => self.merger.make_space(bytes),
-            Budget::Deleting | Budget::Reserve => self.merger.reclaim(budget),
-        })?;
-        if self.has_space_soon(bytes, budget) {
-            return Ok(true);
-        }
-        // Deletions, or merges that were ended, may have left less of the reserve than two runs need. Only what is done for
-        // deletions goes on from there; without it writes would be refused until a caller deletes more. What undo keeps could not
-        // be dropped yet.
-        let operations = self.merger.operations_since_reclaim(Budget::Deleting);
-        let is_paused = self.pressure.reclaims.pause.load(Ordering::Relaxed) > 0;
-        let is_worth_it = operations > if is_paused { RECLAIM_PAUSE_MAX } else { 0 };
-        if budget != Budget::Ordinary || !is_worth_it || self.undo.keeps_any() {
-            return Ok(false);
-        }
-        ok_unless_full(self.merger.reclaim(Budget::Deleting))?;
-        Ok(self.has_space_soon(bytes, budget))
-    }
-
-    /// A pass goes over all that is stored. One after the other that frees nothing would make every write on a full store
-    /// that slow, so ordinary ones wait for more and more operations in between; deletions never do.
-    fn reclaim_is_worth_it(&self, budget: Budget) -> bool {
-        budget != Budget::Ordinary
-            || self.merger.operations_since_reclaim(budget)
-                > self.pressure.reclaims.pause.load(Ordering::Relaxed)
-    }
-
-    /// After a pass, before which so many bytes were free.
-    fn note_reclaimed(&self, free_bytes_before: u64) {
-        let freed = self.runtime.ctx.zones.free_bytes(Budget::Reserve).saturating_sub(free_bytes_before);
-        let pause = self.pressure.reclaims.pause.load(Ordering::Relaxed);
-        let is_worth_it = freed >= u64::from(self.runtime.ctx.zones.zone_bytes());
-        let pause = if is_worth_it { 0 } else { (2 * pause).clamp(1, RECLAIM_PAUSE_MAX) };
-        self.pressure.reclaims.pause.store(pause, Ordering::Relaxed);
-    }
-
-    /// As [`Space::has_space`], after a pass of any writer: what it has freed comes when no reader holds it any more, as a rule in
-    /// a moment. Where that took too long once, no writer waits for long until another pass has ended.
-    fn has_space_soon(&self, bytes: u64, budget: Budget) -> bool {
-        let passes_ended = self.pressure.reclaims.passes_ended();
+    /// Waits until what passes of anybody have freed is free, which is when no reader holds it any more: as a rule in a moment. Where that
+    /// took too long once, no writer waits for long until another pass has ended.
+    fn await_readers(&self, bytes: u64, budget: Budget) -> Result<()> {
+        let passes_ended = self.pressure.passes().ended();
         for _ in 0..WAITS_FOR_READERS {
             // Looked for first: what has been let go of by then is free already.
             let is_read = self.live.is_anything_old_read();
-            if self.space.has_space(bytes, budget) {
-                return true;
-            }
-            if !is_read {
-                return false;
+            if !is_read || self.space.has_space(bytes, budget) {
+                break;
             }
             if self.runtime.options.background == Background::Manual {
                 break;
             }
             self.runtime.timer.wait(WAIT_FOR_READERS);
-            if self.pressure.reclaims.had_reader_timeout() {
+            if self.pressure.passes().had_reader_timeout() {
                 break;
             }
         }
-        let has_space = self.space.has_space(bytes, budget);
-        if !has_space && self.live.is_old_version_read() {
-            self.pressure.reclaims.record_reader_timeout(passes_ended);
+        if !self.space.has_space(bytes, budget) {
+            if self.live.is_old_version_read() {
+                self.pressure.passes().note_reader_timeout(passes_ended);
+            }
+        } else if budget == Budget::Reserve {
+            ok_unless_full(self.flusher.flush_all())?;
         }
-        has_space
+        Ok(())
     }
 
-    /// As [`Space::has_space`], while zones are emptied at leisure and until they are: ended half-way, that would have taken space and
-    /// given none back.
-    fn has_space_when_emptied(&self, bytes: u64, budget: Budget) -> Result<bool> {
-        let _hurry = self.pressure.pace.hurry();
-        loop {
-            let seen = self.runtime.progress.count();
-            let is_emptying = self.pressure.is_emptying_zones();
-            if self.space.has_space(bytes, budget) {
-                return Ok(true);
-            }
-            if !is_emptying || self.runtime.is_stopping() {
-                return Ok(false);
-            }
+    /// Waits for the next progress of what is being emptied.
+    fn await_zones(&self) -> Result<()> {
+        let seen = self.runtime.progress.count();
+        if self.pressure.is_emptying_zones() && !self.runtime.is_stopping() {
             self.runtime.health.check()?;
             self.runtime.progress.wait_after(seen, PROGRESS_WAIT_MAX);
         }
+        Ok(())
     }
 
     /// Waits until memory has room for a batch: in the active table, or for another one.
@@ -270,17 +227,7 @@ impl Admission {
 
     /// `Full` when flushes find no space and reclaiming does not help: waiting would not end.
     pub(super) fn check_flush_space(&self) -> Result<()> {
-        if !self.flusher.is_full() {
-            return Ok(());
-        }
-        ok_unless_full(self.merger.reclaim(Budget::Reserve))?;
-        if self.flusher.is_full() && self.undo.give_up()? {
-            ok_unless_full(self.merger.reclaim(Budget::Reserve))?;
-        }
-        if self.flusher.is_full() && self.has_space_soon(0, Budget::Reserve) {
-            ok_unless_full(self.flusher.flush_all())?;
-        }
-        if self.flusher.is_full() { Err(StoreError::Full) } else { Ok(()) }
+        if self.flusher.is_full() { self.make_space(0, Budget::Reserve) } else { Ok(()) }
     }
 
     /// Waits for what the background threads have to do for so many bytes, when they are behind.

@@ -142,7 +142,7 @@ fn refused_writer_does_not_wait_for_readers_that_read_on() {
 #[test]
 fn refused_writer_waits_for_readers_once_for_each_pass_also_of_others() {
     let (db, data) = full_of_what_is_deleted();
-    let had_reader_timeout = || db.parts.pressure.reclaims.had_reader_timeout();
+    let had_reader_timeout = || db.parts.pressure.passes().had_reader_timeout();
     let reader = db.parts.live.view();
     for _ in 0..2 {
         db.parts.merger.reclaim(Budget::Ordinary).expect("goes over all");
