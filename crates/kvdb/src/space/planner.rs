@@ -8,7 +8,7 @@
 //!
 //! Thread safety: plain values. Invariants: each act is chosen at most once for an attempt, but for passes and waits for readers, which
 //! come once more after undo was given up; so an attempt ends after [`ACTS_MAX`] acts, but for [`Act::AwaitZones`], which
-//! is chosen as long as zones are emptied. Nobody is refused while an act is left that may free something.
+//! is chosen as long as zones are emptied. No caller is refused while an act is left that may free something.
 
 use super::Budget;
 use super::passes::PAUSE_MAX;

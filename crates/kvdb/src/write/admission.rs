@@ -149,8 +149,8 @@ impl Admission {
         }
     }
 
-    /// Waits until what passes of anybody have freed is free, which is when no reader holds it any more: as a rule in a moment. Where that
-    /// took too long once, no writer waits for long until another pass has ended.
+    /// Waits until what passes have freed is free, those of other callers, too: when no reader holds it any more, as a rule in a
+    /// moment. Where that took too long once, no writer waits for long until another pass has ended.
     fn await_readers(&self, bytes: u64, budget: Budget) -> Result<()> {
         let passes_ended = self.pressure.passes().ended();
         for _ in 0..WAITS_FOR_READERS {
