@@ -36,9 +36,6 @@ pub(crate) const READ_ONLY_STAT: &str = "store.read_only";
 /// 1: it accepts no more writes, or nothing at all, until it is mounted again.
 const FAILED_STAT: &str = "store.failed";
 
-/// Open transactions that a refusal names.
-const OPEN_NAMED_MAX: usize = 20;
-
 /// Where a store is mounted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mounted {
@@ -143,7 +140,7 @@ impl Service {
             Request::Zones => Ok(Response::Zones(store.zones())),
             Request::Snapshot(request) => self.answer_snapshot(&self.served(store), caller, request),
             Request::Undo(request) => Self::answer_undo(&self.served(store), caller, request),
-            Request::Quota(request) => self.answer_quota(store, caller, &request),
+            Request::Quota(request) => Self::answer_quota(&self.served(store), caller, &request),
             Request::Branch(request) => Self::answer_branch(&self.served(store), caller, request),
             Request::Sync => self.sync(store),
             Request::Grow { bytes } => Self::answer_grow(store, caller, bytes),
@@ -229,15 +226,12 @@ impl Service {
         if checkpoint_open {
             return Ok(Response::Kept(transactions.keep_all()?));
         }
-        let open = transactions.names();
-        if open.is_empty() {
-            return Ok(Response::Done);
-        }
         if abort_open {
             transactions.abort_all("the store is being unmounted with --abort-open");
-            return Ok(Response::Done);
+        } else {
+            transactions.check_none_open("--abort-open or --checkpoint-open")?;
         }
-        Err(are_open(&open, "--abort-open or --checkpoint-open"))
+        Ok(Response::Done)
     }
 }
 
@@ -265,20 +259,6 @@ fn facts_line(facts: &Facts) -> FactsLine {
         },
         Facts::Key { value, bytes } => FactsLine::Key { value: value.to_vec(), bytes: *bytes },
     }
-}
-
-/// Why something is refused while these transactions are open.
-fn are_open(open: &[String], options: &str) -> CliError {
-    let (what, are) = if open.len() == 1 { ("transaction", "is") } else { ("transactions", "are") };
-    let named = open.iter().take(OPEN_NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let more = match open.len().saturating_sub(OPEN_NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more (`kvfs txn list`)"),
-    };
-    CliError::new(
-        Code::InUse,
-        format!("{what} {named}{more} {are} open; commit or abort first, or use {options}"),
-    )
 }
 
 /// How much was brought back, and by which transaction.

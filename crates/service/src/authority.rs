@@ -42,7 +42,7 @@ pub fn authorize(caller: &Caller, right: Right) -> Result<()> {
 }
 
 /// As quotactl(2) has it: a user sees what is said of that user and of its groups.
-pub fn is_said_of(caller: &Caller, owner: QuotaOwner) -> bool {
+pub(crate) fn is_said_of(caller: &Caller, owner: QuotaOwner) -> bool {
     match owner {
         QuotaOwner::User(id) => caller.uid == id,
         QuotaOwner::Group(id) => caller.is_of_group(id),

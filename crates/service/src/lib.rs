@@ -15,6 +15,7 @@ mod caller;
 mod error;
 pub mod lines;
 mod mounts;
+mod quota;
 mod selection;
 mod served;
 mod snapshots;
@@ -24,7 +25,7 @@ mod transactions;
 mod undo;
 pub mod units;
 
-pub use authority::{Right, authorize, is_said_of};
+pub use authority::{Right, authorize};
 pub use branches::Branches;
 pub use caller::{Caller, Connection, may_act_for};
 pub use error::{ErrorKind, Result, ServiceError};

@@ -5,18 +5,17 @@
 //!
 //! Thread safety: pure functions. Invariant: every request is named, so that a new one can't be forgotten.
 
-use kvfs_service::{Caller, Right, is_said_of};
+use kvfs_service::{Caller, Right};
 
 use super::protocol::Request;
 use crate::error::Result;
-use kvfs_service::lines::QuotaRequest;
 
 /// Refuses what the caller may not ask.
 pub(crate) fn authorize(caller: &Caller, request: &Request) -> Result<()> {
-    Ok(kvfs_service::authorize(caller, right(caller, request))?)
+    Ok(kvfs_service::authorize(caller, right(request))?)
 }
 
-fn right(caller: &Caller, request: &Request) -> Right {
+fn right(request: &Request) -> Right {
     match request {
         // Priorities are looked at where a transaction begins, whichever way the caller has come.
         Request::Begin(_)
@@ -33,15 +32,12 @@ fn right(caller: &Caller, request: &Request) -> Right {
         // The service looks at rights itself.
         | Request::Snapshot(_)
         | Request::Branch(_)
-        | Request::Quota(QuotaRequest::Report)
+        | Request::Quota(_)
         | Request::Sync => Right::Everyone,
         // The view is mounted in the store's directory.
         Request::View { .. } => Right::Master("use views in the store's directory"),
         // A kernel side of the peer's making would be believed what it says of users and permissions.
         Request::Attach { .. } => Right::Master("serve a mount of their own making"),
-        Request::Quota(QuotaRequest::Get(owner)) => Right::Subject(is_said_of(caller, *owner)),
-        Request::Quota(QuotaRequest::ProjectTrees) => Right::Master("list the trees of projects"),
-        Request::Quota(_) => Right::Master("change quotas"),
         Request::Compression { .. } => Right::Master("see and change how keyspaces are stored"),
         Request::Check => Right::Master("check the store"),
         Request::Grow { .. } => Right::Master("make it larger"),
@@ -53,8 +49,6 @@ fn right(caller: &Caller, request: &Request) -> Right {
 
 #[cfg(test)]
 mod tests {
-    use kvfs_service::lines::{LimitChanges, QuotaOwner};
-
     use super::*;
     use crate::control::{Begin, DefragRequest, UndoRequest};
 
@@ -70,16 +64,7 @@ mod tests {
 
     #[test]
     fn every_user_may_ask_for_own_things_and_no_more() {
-        let (id, none) = (
-            1,
-            LimitChanges {
-                bytes_soft: None,
-                bytes_hard: None,
-                inodes_soft: None,
-                inodes_hard: None,
-                grace_seconds: None,
-            },
-        );
+        let id = 1;
         let own = rustix::process::geteuid().as_raw();
         let stranger = own + 1000;
         let everyone = [
@@ -91,7 +76,6 @@ mod tests {
             Request::Stats,
             Request::Health,
             Request::Sync,
-            Request::Quota(QuotaRequest::Get(QuotaOwner::User(stranger))),
         ];
         let masters = [
             Request::Attach { id },
@@ -99,8 +83,6 @@ mod tests {
             Request::Check,
             Request::Zones,
             Request::Defrag(DefragRequest { rewrite: false, bytes_per_second: 0, dry_run: true }),
-            Request::Quota(QuotaRequest::Get(QuotaOwner::User(own))),
-            Request::Quota(QuotaRequest::Set(QuotaOwner::User(stranger), none)),
             Request::Leave { abort_open: true, checkpoint_open: false },
         ];
         for request in everyone.iter().chain(&masters) {

@@ -16,6 +16,7 @@ mod ended;
 mod entry;
 mod limits;
 mod locks;
+mod names;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -35,7 +36,6 @@ use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::TxnLine;
 use crate::mounts::MainLine;
 use crate::selection::shown_to;
-use crate::units::human_duration;
 pub use begin::{Begin, Committed, TxnState};
 use ended::Ended;
 use entry::{Entry, Line, ServedView};
@@ -450,17 +450,6 @@ impl Transactions {
         let shown =
             state.open.iter().filter(|(_, entry)| entry.is_shown() && may_act_for(viewer, entry.owner.uid));
         shown.map(|(&id, entry)| (id, entry.owner.uid, self.main.mounts.view_path(id))).collect()
-    }
-
-    /// Those that are open, in words.
-    pub fn names(&self) -> Vec<String> {
-        let now = self.clock.monotonic();
-        let state = self.state.lock();
-        let name = |(id, entry): (&u64, &Entry)| {
-            let age = human_duration(now.saturating_sub(entry.begun));
-            format!("{id} ({}, {age} old)", entry.owner)
-        };
-        state.open.iter().map(name).collect()
     }
 
     /// Refuses new ones, aborts the open ones, and waits until nothing is left of them.

@@ -1,0 +1,167 @@
+//! Quotas: turned on and off, set, and told.
+//!
+//! Thread safety: for threads that may block. Invariant: as quotactl(2) has it, a user sees what is said of that user and of its
+//! groups; root and the store's owner see and change everything.
+
+use kvfs_fs::{Limits, Project, QuotaKind, QuotaLine};
+
+use crate::authority::{Right, authorize, is_said_of};
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::{LimitChanges, QuotaOwner, QuotaRow};
+use crate::served::ServedStore;
+
+/// Rows between two lines in the log.
+const LOGGED_ROWS: u64 = 1_000_000;
+
+impl ServedStore<'_> {
+    /// Counts everything, and counts from then on. Refused while transactions are open, unless they may be aborted, and while
+    /// there are branches.
+    ///
+    /// # Errors
+    /// The caller may not; what is open or branched is in the way; store errors.
+    pub fn turn_quotas_on(&self, caller: &Caller, abort_open: bool) -> Result<()> {
+        admit(caller)?;
+        self.clear_for_quotas(abort_open)?;
+        self.fs.quotas().turn_on(&|rows| {
+            if rows.is_multiple_of(LOGGED_ROWS) {
+                tracing::info!(rows, "counting for quotas");
+            }
+        })?;
+        tracing::info!("quotas are on");
+        Ok(())
+    }
+
+    /// Forgets all counts.
+    ///
+    /// # Errors
+    /// The caller may not; store errors.
+    pub fn turn_quotas_off(&self, caller: &Caller) -> Result<()> {
+        admit(caller)?;
+        self.fs.quotas().turn_off()?;
+        tracing::info!("quotas are off");
+        Ok(())
+    }
+
+    /// Changes the limits of a user, group or project.
+    ///
+    /// # Errors
+    /// The caller may not; quotas are off; store errors.
+    pub fn set_quota(&self, caller: &Caller, owner: QuotaOwner, changes: &LimitChanges) -> Result<()> {
+        admit(caller)?;
+        let (kind, id) = parts(owner);
+        if !self.fs.quotas().are_on() {
+            return Err(are_off());
+        }
+        self.fs.quotas().change(kind, id, |limits| changed(limits, changes))?;
+        Ok(())
+    }
+
+    /// What a user, group or project has.
+    ///
+    /// # Errors
+    /// The caller may not; quotas are off.
+    pub fn quota(&self, caller: &Caller, owner: QuotaOwner) -> Result<QuotaRow> {
+        authorize(caller, Right::Subject(is_said_of(caller, owner)))?;
+        let (kind, id) = parts(owner);
+        Ok(row(&self.fs.quotas().get(kind, id).ok_or_else(are_off)?))
+    }
+
+    /// What all have that the caller may see. Every user may ask.
+    ///
+    /// # Errors
+    /// Quotas are off.
+    pub fn quota_report(&self, caller: &Caller) -> Result<Vec<QuotaRow>> {
+        if !self.fs.quotas().are_on() {
+            return Err(are_off());
+        }
+        let mut lines = self.fs.quotas().report();
+        lines.retain(|line| caller.is_master() || is_said_of(caller, whose(line.kind, line.id)));
+        Ok(lines.iter().map(row).collect())
+    }
+
+    /// Number and path of each tree of a project, as raw bytes.
+    ///
+    /// # Errors
+    /// The caller may not; store errors.
+    pub fn project_trees(&self, caller: &Caller) -> Result<Vec<(u32, Vec<u8>)>> {
+        authorize(caller, Right::Master("list the trees of projects"))?;
+        Ok(Project::trees(self.fs)?)
+    }
+
+    /// What open transactions and branches change is not counted: without them, or with a refusal that names them.
+    fn clear_for_quotas(&self, abort_open: bool) -> Result<()> {
+        if self.fs.quotas().are_on() {
+            return Ok(());
+        }
+        if let Some(transactions) = self.transactions {
+            if abort_open {
+                transactions.abort_all("quotas are being turned on with --abort-open");
+            }
+            transactions.check_none_open("--abort-open")?;
+        }
+        let branches: Vec<String> = self.fs.branches().all().into_iter().map(|branch| branch.name).collect();
+        if branches.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "what branches change is not counted; merge or delete them first: {}",
+            branches.join(", ")
+        );
+        Err(ServiceError::new(ErrorKind::InUse, message))
+    }
+}
+
+fn admit(caller: &Caller) -> Result<()> {
+    authorize(caller, Right::Master("change quotas"))
+}
+
+fn are_off() -> ServiceError {
+    ServiceError::new(ErrorKind::Failed, "quotas are off; `kvfs quota on` turns them on")
+}
+
+fn whose(kind: QuotaKind, id: u32) -> QuotaOwner {
+    match kind {
+        QuotaKind::User => QuotaOwner::User(id),
+        QuotaKind::Group => QuotaOwner::Group(id),
+        QuotaKind::Project => QuotaOwner::Project(id),
+    }
+}
+
+fn parts(owner: QuotaOwner) -> (QuotaKind, u32) {
+    match owner {
+        QuotaOwner::User(id) => (QuotaKind::User, id),
+        QuotaOwner::Group(id) => (QuotaKind::Group, id),
+        QuotaOwner::Project(id) => (QuotaKind::Project, id),
+    }
+}
+
+fn changed(limits: Limits, changes: &LimitChanges) -> Limits {
+    Limits {
+        bytes_soft: changes.bytes_soft.unwrap_or(limits.bytes_soft),
+        bytes_hard: changes.bytes_hard.unwrap_or(limits.bytes_hard),
+        inodes_soft: changes.inodes_soft.unwrap_or(limits.inodes_soft),
+        inodes_hard: changes.inodes_hard.unwrap_or(limits.inodes_hard),
+        grace_seconds: changes.grace_seconds.unwrap_or(limits.grace_seconds),
+    }
+}
+
+fn row(line: &QuotaLine) -> QuotaRow {
+    QuotaRow {
+        owner: whose(line.kind, line.id),
+        bytes: line.usage.bytes.max(0) as u64,
+        inodes: line.usage.inodes.max(0) as u64,
+        limits: LimitChanges {
+            bytes_soft: Some(line.limits.bytes_soft),
+            bytes_hard: Some(line.limits.bytes_hard),
+            inodes_soft: Some(line.limits.inodes_soft),
+            inodes_hard: Some(line.limits.inodes_hard),
+            grace_seconds: Some(line.limits.grace_seconds),
+        },
+        bytes_until: line.bytes_until,
+        inodes_until: line.inodes_until,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Who sees and changes which quotas, without a front end.
+
+use super::*;
+use crate::testing::{World, assert_denied, make_file, stranger};
+use crate::transactions::Begin;
+
+const NONE: LimitChanges = LimitChanges {
+    bytes_soft: None,
+    bytes_hard: None,
+    inodes_soft: None,
+    inodes_hard: None,
+    grace_seconds: None,
+};
+
+#[test]
+fn quota_of_others_is_refused_and_left_out_of_the_report() {
+    let world = World::new(false);
+    let (store, own, user) = (world.mounted(), Caller::own(), stranger());
+    make_file(&world.fs, "file", user.uid);
+    make_file(&world.fs, "other", user.uid + 1);
+    store.turn_quotas_on(&own, false).expect("are on");
+    let mine = QuotaOwner::User(user.uid);
+    let changes = LimitChanges { inodes_hard: Some(7), ..NONE };
+    store.set_quota(&own, mine, &changes).expect("is set");
+
+    let row = store.quota(&user, mine).expect("is told");
+    assert_eq!((row.inodes, row.limits.inodes_hard), (1, Some(7)));
+    let of_others = "only root and the store's owner see other people's quotas";
+    assert_denied(store.quota(&user, QuotaOwner::User(user.uid + 1)), of_others);
+    assert_denied(store.quota(&user, QuotaOwner::Group(user.uid)), of_others);
+    let report = store.quota_report(&user).expect("is told");
+    assert!(report.iter().all(|row| matches!(row.owner, QuotaOwner::User(uid) if uid == user.uid)));
+    assert!(report.len() == 1 && store.quota_report(&own).expect("is told").len() > 2);
+
+    let change = "only root and the store's owner change quotas";
+    assert_denied(store.set_quota(&user, mine, &changes), change);
+    assert_denied(store.turn_quotas_off(&user), change);
+    assert_denied(store.turn_quotas_on(&user, true), change);
+    assert_denied(store.project_trees(&user), "only root and the store's owner list the trees of projects");
+}
+
+#[test]
+fn open_transaction_or_branch_keeps_quotas_off() {
+    let world = World::new(false);
+    let (store, own) = (world.mounted(), Caller::own());
+    world.transactions.begin(&own, Begin::default()).expect("begins");
+    let open = store.turn_quotas_on(&own, false).expect_err("is refused");
+    assert_eq!(open.kind(), ErrorKind::InUse);
+    assert!(open.to_string().ends_with("commit or abort first, or use --abort-open"), "{open}");
+    store.create_branch(&own, "try", false).expect("is made");
+    let branched = store.turn_quotas_on(&own, true).expect_err("is refused");
+    assert_eq!(branched.to_string(), "what branches change is not counted; merge or delete them first: try");
+    store.delete_branch(&own, "try").expect("is deleted");
+    assert_eq!(store.quota_report(&own).expect_err("are off").kind(), ErrorKind::Failed);
+    store.turn_quotas_on(&own, false).expect("are on");
+    store.turn_quotas_on(&own, false).expect("are on already");
+    store.turn_quotas_off(&own).expect("are off");
+}
