@@ -227,13 +227,16 @@ impl Store {
         self.capacity.saturating_sub(taken)
     }
 
-    fn fits(&self, bytes: u64, budget: Budget) -> bool {
-        let left = match budget {
+    fn left_by(&self, budget: Budget) -> u64 {
+        match budget {
             Budget::Ordinary => self.reserve,
             Budget::Deleting => self.merge_bytes,
             Budget::Reserve => 0,
-        };
-        self.free() >= left + bytes
+        }
+    }
+
+    fn fits(&self, bytes: u64, budget: Budget) -> bool {
+        self.free() >= self.left_by(budget) + bytes
     }
 
     fn known(&self, bytes: u64, budget: Budget) -> Known {
@@ -355,20 +358,24 @@ fn happen(store: &mut Store, has_snapshot: &mut bool, random: &mut Random) {
                 let overwrites = random.is_one_in(2);
                 store.kill(if overwrites { bytes } else { 0 }, *has_snapshot, random.is_one_in(4));
             } else {
-                assert_refusal_is_right(store, bytes, random);
+                assert_refusal_is_right(store, bytes, Budget::Ordinary, random);
             }
         }
         8..11 => {
-            assert!(
-                store.find_space(4 << 10, Budget::Deleting, random),
-                "what is deleted takes no space for long"
-            );
-            store.last += 1;
-            // Its tombstones, until a pass has gone over them.
-            store.dead += random.below(store.zone_bytes / 4);
-            // Little as a rule, so that the store stays full.
-            let bytes = if random.is_one_in(256) { store.live / 4 } else { random.below(most / 4) };
-            store.kill(bytes, *has_snapshot, random.is_one_in(8));
+            // One, or so many that they take their part of the reserve.
+            let count = if random.is_one_in(32) { random.below(300) } else { 1 };
+            for _ in 0..count {
+                if !store.find_space(4 << 10, Budget::Deleting, random) {
+                    assert_refusal_is_right(store, 4 << 10, Budget::Deleting, random);
+                    break;
+                }
+                store.last += 1;
+                // Its tombstones, until a pass has gone over them.
+                store.dead += random.below(store.zone_bytes / 4);
+                // Little as a rule, so that the store stays full.
+                let bytes = if random.is_one_in(512) { store.live / 4 } else { random.below(most / 32) };
+                store.kill(bytes, *has_snapshot, random.is_one_in(8));
+            }
         }
         11 if random.is_one_in(8) => *has_snapshot = true,
         11 => {
@@ -396,10 +403,10 @@ fn happen(store: &mut Store, has_snapshot: &mut bool, random: &mut Random) {
     }
 }
 
-/// A write that was refused gets the space as soon as what holds it has gone: at once if that is a reader, else within the pause
+/// What was refused gets the space as soon as what holds it has gone: at once if that is a reader, else within the pause
 /// between passes.
-fn assert_refusal_is_right(store: &mut Store, bytes: u64, random: &mut Random) {
-    let missing = (store.reserve + bytes).saturating_sub(store.free());
+fn assert_refusal_is_right(store: &mut Store, bytes: u64, budget: Budget, random: &mut Random) {
+    let missing = (store.left_by(budget) + bytes).saturating_sub(store.free());
     if store.can_be_freed() < missing {
         return;
     }
@@ -407,14 +414,14 @@ fn assert_refusal_is_right(store: &mut Store, bytes: u64, random: &mut Random) {
     store.end_reader();
     let attempts_max = if was_read { 1 } else { 2 + PAUSE_MAX };
     for _ in 0..attempts_max {
-        if store.find_space(bytes, Budget::Ordinary, random) {
+        if store.find_space(bytes, budget, random) {
             return;
         }
         // Another operation, which changes nothing else.
         store.last += 1;
     }
     panic!(
-        "false ENOSPC: {bytes} bytes, {} free, {} can be freed, {} in reserve, {:?}",
+        "false ENOSPC: {bytes} bytes, {budget:?}, {} free, {} can be freed, {} in reserve, {:?}",
         store.free(),
         store.can_be_freed(),
         store.reserve,
