@@ -430,7 +430,7 @@ fn assert_refusal_is_right(store: &mut Store, bytes: u64, budget: Budget, random
 }
 
 #[test]
-fn simulated_stores_refuse_no_write_that_has_space_and_no_deletion() {
+fn simulated_stores_refuse_nothing_that_has_space() {
     let seed = u64::from(std::process::id()) << 16 | 0x5eed;
     eprintln!("seed {seed:#x}");
     let (mut operations, mut acts, mut refused) = (0, 0, 0);
