@@ -143,7 +143,7 @@ impl Service {
             Request::Quota(request) => Self::answer_quota(&self.served(store), caller, &request),
             Request::Branch(request) => Self::answer_branch(&self.served(store), caller, request),
             Request::Sync => self.sync(store),
-            Request::Grow { bytes } => Self::answer_grow(store, caller, bytes),
+            Request::Grow { bytes } => Self::answer_grow(&self.served(store), store, caller, bytes),
             Request::Defrag(request) => self.answer_defrag(store, peer, request),
             Request::Compression { keyspace, compression } => {
                 store.compression(&keyspace, compression.as_deref()).map(Response::Compression)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub(crate) use kvfs_service::units::human_duration;
+pub(crate) use kvfs_service::units::{human_bytes, human_duration};
 
 /// Reads a size such as `4096`, `4K`, `20G`, `1.5TiB`: powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -91,22 +91,6 @@ pub(crate) fn date_time(since_1970: Duration) -> String {
     let year = 400 * cycle + year + after_december;
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02}:{second:02}")
-}
-
-/// `1.5 GiB`, `12 KiB`, `7 B`.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 || value >= 100.0 {
-        format!("{value:.0} {}", UNITS[unit])
-    } else {
-        format!("{value:.1} {}", UNITS[unit])
-    }
 }
 
 /// A counter's value as its name asks: names that hold `bytes` are sizes.

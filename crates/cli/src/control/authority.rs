@@ -33,6 +33,7 @@ fn right(request: &Request) -> Right {
         | Request::Snapshot(_)
         | Request::Branch(_)
         | Request::Quota(_)
+        | Request::Grow { .. }
         | Request::Sync => Right::Everyone,
         // The view is mounted in the store's directory.
         Request::View { .. } => Right::Master("use views in the store's directory"),
@@ -40,7 +41,6 @@ fn right(request: &Request) -> Right {
         Request::Attach { .. } => Right::Master("serve a mount of their own making"),
         Request::Compression { .. } => Right::Master("see and change how keyspaces are stored"),
         Request::Check => Right::Master("check the store"),
-        Request::Grow { .. } => Right::Master("make it larger"),
         Request::Defrag(_) => Right::Master("defragment it"),
         Request::Zones => Right::Master("see the zones of the store"),
         Request::Leave { .. } | Request::AwaitClosed => Right::Master("unmount it"),
