@@ -119,7 +119,8 @@ impl Admission {
                 Act::GiveUpUndo => self.undo.give_up().map(drop)?,
             }
         };
-        if attempt.had_pass() {
+        // A flush that is stuck tries again and again, and writes do not pay for that.
+        if attempt.had_pass() && budget != Budget::Reserve {
             let bytes = free_bytes().saturating_sub(before);
             self.pressure.passes().note_freed(bytes, u64::from(self.runtime.ctx.zones.zone_bytes()));
         }
