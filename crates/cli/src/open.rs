@@ -25,8 +25,8 @@ pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_mins(10);
 /// How long a daemon may take to close after an unmount by others, before we take it for still in use.
 const NOTICE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long the kernel may take to end a killed process that had the store open.
-const EXIT_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long the kernel may take to end a process that had the store open, on a machine with other work.
+const EXIT_TIME_MAX: Duration = Duration::from_secs(5);
 const EXIT_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// What a mounted view takes while nothing is asked of it: three threads, tables, a connection (bytes).
@@ -238,7 +238,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
     match Client::connect(store) {
         Ok(Daemon::Closing(client)) => {
             wait_closed(store, client)?;
-            OpenStore::open_with(store, options)
+            open_behind_exit(store, options)
         }
         Ok(Daemon::Serving { client, dir }) => {
             if mounts::of_store(store.path())?.is_some() {
@@ -250,7 +250,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
                 let message = format!("{store}: files of the former mount on {dir} are still in use");
                 return Err(CliError::new(Code::InUse, message));
             }
-            OpenStore::open_with(store, options)
+            open_behind_exit(store, options)
         }
         _ => match mounts::of_store(store.path())? {
             Some(dir) => Err(in_use(store, &dir)),
@@ -259,7 +259,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
     }
 }
 
-/// Opens a store that no daemon serves. A process that was killed is gone for other processes before the
+/// Opens a store that no daemon serves any more. A process that ends or was killed is gone for other processes before the
 /// kernel has closed its files, so what is in use now may be free in a moment.
 pub(crate) fn open_behind_exit(store: &StoreDir, options: &OpenOptions) -> Result<OpenStore> {
     let clock = SystemClock::new();
