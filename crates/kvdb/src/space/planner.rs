@@ -85,19 +85,13 @@ pub(crate) struct Attempt {
     budget: Budget,
     stage: Stage,
     has_given_up_undo: bool,
-    had_pass: bool,
 }
 
 impl Attempt {
     /// Of a caller within `budget`. In [`Budget::Reserve`], of a flush that has found no space: nothing but passes helps it.
     pub(crate) fn new(budget: Budget) -> Self {
         let stage = if budget == Budget::Reserve { Stage::Pass } else { Stage::Unwritten };
-        Self { budget, stage, has_given_up_undo: false, had_pass: false }
-    }
-
-    /// Whether passes were among the acts.
-    pub(crate) fn had_pass(&self) -> bool {
-        self.had_pass
+        Self { budget, stage, has_given_up_undo: false }
     }
 
     /// What is done next; it counts as done.
@@ -127,7 +121,6 @@ impl Attempt {
             };
             self.stage = stage;
             if let Some(act) = act {
-                self.had_pass |= matches!(act, Act::Pass(_));
                 return act;
             }
         }

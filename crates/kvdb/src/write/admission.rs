@@ -99,17 +99,23 @@ impl Admission {
     /// found none.
     fn make_space(&self, bytes: u64, budget: Budget) -> Result<()> {
         let free_bytes = || self.runtime.ctx.zones.free_bytes(Budget::Reserve);
-        let (mut attempt, before) = (Attempt::new(budget), free_bytes());
-        let mut hurry = None;
+        let mut attempt = Attempt::new(budget);
+        let (mut hurry, mut free_before_pass) = (None, None);
         let ended = loop {
+            // Before the look at what is known: what comes after it is no reason to wait.
+            let seen = self.runtime.progress.count();
             let act = attempt.next(&self.known(bytes, budget));
+            if matches!(act, Act::Pass(_)) {
+                free_before_pass.get_or_insert_with(free_bytes);
+            }
             match act {
                 Act::Admit => break Ok(()),
                 Act::Refuse => break Err(StoreError::Full),
                 Act::Flush => self.flusher.flush_everything().map(drop)?,
                 Act::AwaitZones => {
                     hurry.get_or_insert_with(|| self.pressure.pace.hurry());
-                    self.await_zones()?;
+                    self.runtime.health.check()?;
+                    self.runtime.progress.wait_after(seen, PROGRESS_WAIT_MAX);
                 }
                 Act::EndSteps => self.merger.end_merges(),
                 // One that ran out of space half-way may have freed enough.
@@ -120,9 +126,9 @@ impl Admission {
             }
         };
         // A flush that is stuck tries again and again, and writes do not pay for that.
-        if attempt.had_pass() && budget != Budget::Reserve {
-            let bytes = free_bytes().saturating_sub(before);
-            self.pressure.passes().note_freed(bytes, u64::from(self.runtime.ctx.zones.zone_bytes()));
+        if let Some(before) = free_before_pass.filter(|_| budget != Budget::Reserve) {
+            let freed = free_bytes().saturating_sub(before);
+            self.pressure.passes().note_freed(freed, u64::from(self.runtime.ctx.zones.zone_bytes()));
         }
         ended
     }
@@ -174,16 +180,6 @@ impl Admission {
             }
         } else if budget == Budget::Reserve {
             ok_unless_full(self.flusher.flush_all())?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the next progress of what is being emptied.
-    fn await_zones(&self) -> Result<()> {
-        let seen = self.runtime.progress.count();
-        if self.pressure.is_emptying_zones() && !self.runtime.is_stopping() {
-            self.runtime.health.check()?;
-            self.runtime.progress.wait_after(seen, PROGRESS_WAIT_MAX);
         }
         Ok(())
     }

@@ -278,7 +278,7 @@ impl Store {
 
     /// As the engine does: acts until there is space, or the caller is refused.
     fn find_space(&mut self, bytes: u64, budget: Budget, random: &mut Random) -> bool {
-        let (mut attempt, before) = (Attempt::new(budget), self.free());
+        let (mut attempt, mut free_before_pass) = (Attempt::new(budget), None);
         let mut count = 0;
         let is_admitted = loop {
             let known = self.known(bytes, budget);
@@ -295,7 +295,10 @@ impl Store {
                     self.emptying -= self.emptying.min(self.zone_bytes);
                 }
                 Act::EndSteps => self.of_steps = 0,
-                Act::Pass(budget) => self.pass(budget),
+                Act::Pass(budget) => {
+                    free_before_pass.get_or_insert(self.free());
+                    self.pass(budget);
+                }
                 Act::AwaitReaders => {
                     if self.is_read && random.is_one_in(2) {
                         self.end_reader();
@@ -310,7 +313,7 @@ impl Store {
             }
         };
         self.refused += u64::from(!is_admitted);
-        if attempt.had_pass() {
+        if let Some(before) = free_before_pass {
             self.passes.note_freed(self.free().saturating_sub(before), self.zone_bytes);
         }
         is_admitted
