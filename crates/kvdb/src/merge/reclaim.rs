@@ -108,6 +108,7 @@ impl Merger {
     }
 
     /// See [`Passes::operations_since`](crate::space::passes::Passes::operations_since); of transactions, too.
+    #[cfg(test)]
     pub(crate) fn operations_since_reclaim(&self, budget: Budget) -> u64 {
         let is_read = self.live.is_old_version_read();
         self.pressure.passes().operations_since(budget, self.history.position().0, is_read)

@@ -21,6 +21,8 @@ pub(crate) struct Known {
     pub(crate) fits: bool,
     /// There would be if it took the reserve, too.
     pub(crate) fits_reserve: bool,
+    /// What is free, with the reserve.
+    pub(crate) free_bytes: u64,
     /// What waits to be written may take much more than it needs.
     pub(crate) is_much_unwritten: bool,
     /// Zones are being emptied in the background.
@@ -85,17 +87,29 @@ pub(crate) struct Attempt {
     budget: Budget,
     stage: Stage,
     has_given_up_undo: bool,
+    /// What was free before the first pass: what was flushed before is none of its doing.
+    free_before_pass: Option<u64>,
+    /// What was free at the last look.
+    free_bytes: u64,
 }
 
 impl Attempt {
     /// Of a caller within `budget`. In [`Budget::Reserve`], of a flush that has found no space: nothing but passes helps it.
     pub(crate) fn new(budget: Budget) -> Self {
         let stage = if budget == Budget::Reserve { Stage::Pass } else { Stage::Unwritten };
-        Self { budget, stage, has_given_up_undo: false }
+        Self { budget, stage, has_given_up_undo: false, free_before_pass: None, free_bytes: 0 }
+    }
+
+    /// What its passes have freed up to the last look, from which writes learn how long to wait for the next ones. `None`: it made
+    /// none, or is that of a stuck flush, which tries again and again, and for which writes do not pay.
+    pub(crate) fn freed_bytes(&self) -> Option<u64> {
+        let before = self.free_before_pass.filter(|_| self.budget != Budget::Reserve)?;
+        Some(self.free_bytes.saturating_sub(before))
     }
 
     /// What is done next; it counts as done.
     pub(crate) fn next(&mut self, known: &Known) -> Act {
+        self.free_bytes = known.free_bytes;
         if known.fits {
             return Act::Admit;
         }
@@ -121,6 +135,9 @@ impl Attempt {
             };
             self.stage = stage;
             if let Some(act) = act {
+                if matches!(act, Act::Pass(_)) {
+                    self.free_before_pass.get_or_insert(known.free_bytes);
+                }
                 return act;
             }
         }

@@ -98,17 +98,11 @@ impl Admission {
     /// Does what [`planner`](crate::space::planner) says until there is space for `bytes`; in [`Budget::Reserve`] for a flush that has
     /// found none.
     fn make_space(&self, bytes: u64, budget: Budget) -> Result<()> {
-        let free_bytes = || self.runtime.ctx.zones.free_bytes(Budget::Reserve);
-        let mut attempt = Attempt::new(budget);
-        let (mut hurry, mut free_before_pass) = (None, None);
+        let (mut attempt, mut hurry) = (Attempt::new(budget), None);
         let ended = loop {
             // Before the look at what is known: what comes after it is no reason to wait.
             let seen = self.runtime.progress.count();
-            let act = attempt.next(&self.known(bytes, budget));
-            if matches!(act, Act::Pass(_)) {
-                free_before_pass.get_or_insert_with(free_bytes);
-            }
-            match act {
+            match attempt.next(&self.known(bytes, budget)) {
                 Act::Admit => break Ok(()),
                 Act::Refuse => break Err(StoreError::Full),
                 Act::Flush => self.flusher.flush_everything().map(drop)?,
@@ -125,35 +119,39 @@ impl Admission {
                 Act::GiveUpUndo => self.undo.give_up().map(drop)?,
             }
         };
-        // A flush that is stuck tries again and again, and writes do not pay for that.
-        if let Some(before) = free_before_pass.filter(|_| budget != Budget::Reserve) {
-            let freed = free_bytes().saturating_sub(before);
+        if let Some(freed) = attempt.freed_bytes() {
             self.pressure.passes().note_freed(freed, u64::from(self.runtime.ctx.zones.zone_bytes()));
         }
         ended
     }
 
     fn known(&self, bytes: u64, budget: Budget) -> Known {
-        let fits = || match budget {
-            Budget::Reserve => !self.flusher.is_full(),
-            _ => self.space.has_space(bytes, budget),
-        };
-        let pause = self.pressure.passes().pause();
+        let zones = &self.runtime.ctx.zones;
         // Before the look at space: what is being emptied meanwhile is waited for.
         let is_emptying = self.pressure.is_emptying_zones() && !self.runtime.is_stopping();
-        let is_stuck = self.pressure.passes().is_stuck() || !self.runtime.ctx.zones.has_zones_for_merges();
-        Known {
+        let mut known = Known {
             is_emptying,
-            fits: fits(),
+            fits: match budget {
+                Budget::Reserve => !self.flusher.is_full(),
+                _ => self.space.has_space(bytes, budget),
+            },
             fits_reserve: budget == Budget::Deleting && self.space.has_space(bytes, Budget::Reserve),
+            free_bytes: zones.free_bytes(Budget::Reserve),
             is_much_unwritten: self.live.view().unwritten_space_bytes() >= self.space.flush_slack_bytes(),
             has_steps: self.merger.claims() > 0,
-            operations: self.merger.operations_since_reclaim(budget),
-            operations_for_deletions: self.merger.operations_since_reclaim(Budget::Deleting),
-            pause,
             keeps_undo: self.undo.keeps_any(),
-            is_stuck,
-        }
+            is_stuck: !zones.has_zones_for_merges(),
+            ..Known::default()
+        };
+        let is_read = self.live.is_old_version_read();
+        // After the look at space: a pass that has just ended is not repeated, but what it has freed is looked for again.
+        let passes = self.pressure.passes();
+        let operations = |budget| passes.operations_since(budget, self.merger.history.position().0, is_read);
+        known.operations = operations(budget);
+        known.operations_for_deletions = operations(Budget::Deleting);
+        known.pause = passes.pause();
+        known.is_stuck |= passes.is_stuck();
+        known
     }
 
     /// Waits until what passes have freed is free, those of other callers, too: when no reader holds it any more, as a rule in a

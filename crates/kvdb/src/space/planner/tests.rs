@@ -119,6 +119,56 @@ fn flush_that_found_no_space_has_a_pass_made_without_a_flush() {
     );
 }
 
+/// What an attempt's passes have freed, where `free_after` says what each act leaves free of 100 bytes.
+fn freed_by(budget: Budget, known: Known, free_after: &[(Act, u64)]) -> Option<u64> {
+    let mut attempt = Attempt::new(budget);
+    let mut known = Known { free_bytes: 100, ..known };
+    loop {
+        let act = attempt.next(&known);
+        if matches!(act, Act::Admit | Act::Refuse) {
+            return attempt.freed_bytes();
+        }
+        let after = free_after.iter().find(|(of, _)| *of == act);
+        known.free_bytes = after.map_or(known.free_bytes, |(_, bytes)| *bytes);
+        known.is_emptying &= act != Act::AwaitZones;
+        known.keeps_undo &= act != Act::GiveUpUndo;
+    }
+}
+
+#[test]
+fn what_passes_freed_is_measured_from_before_the_first_pass_and_not_from_the_flush() {
+    let known = Known {
+        is_much_unwritten: true,
+        is_emptying: true,
+        has_steps: true,
+        operations: u64::MAX,
+        operations_for_deletions: u64::MAX,
+        ..Known::default()
+    };
+    let flush_takes = [(Act::Flush, 40), (Act::Pass(Budget::Ordinary), 90)];
+    assert_eq!(freed_by(Budget::Ordinary, known, &flush_takes), Some(50));
+    let others_give = [(Act::Flush, 200), (Act::AwaitZones, 300), (Act::EndSteps, 400)];
+    assert_eq!(freed_by(Budget::Ordinary, known, &others_give), Some(0));
+    let in_the_end = [
+        (Act::EndSteps, 10),
+        (Act::Pass(Budget::Ordinary), 20),
+        (Act::Pass(Budget::Deleting), 50),
+        (Act::AwaitReaders, 60),
+    ];
+    assert_eq!(freed_by(Budget::Ordinary, known, &in_the_end), Some(50), "from the first to the last");
+    assert_eq!(freed_by(Budget::Ordinary, known, &[(Act::Pass(Budget::Ordinary), 1)]), Some(0), "none");
+}
+
+#[test]
+fn attempt_without_passes_or_of_a_stuck_flush_tells_writes_nothing_of_what_passes_free() {
+    let idle = Known { is_much_unwritten: true, ..Known::default() };
+    assert_eq!(freed_by(Budget::Ordinary, idle, &[(Act::Flush, 900)]), None);
+    let frees = [(Act::Pass(Budget::Deleting), 900), (Act::Pass(Budget::Reserve), 900)];
+    let known = Known { operations: 1, ..Known::default() };
+    assert_eq!(freed_by(Budget::Deleting, known, &frees), Some(800));
+    assert_eq!(freed_by(Budget::Reserve, known, &frees), None);
+}
+
 /// Every combination of what is known, of which nothing changes: each attempt ends.
 #[test]
 fn every_attempt_ends() {
@@ -128,6 +178,7 @@ fn every_attempt_ends() {
             let known = Known {
                 fits: false,
                 fits_reserve: has(0),
+                free_bytes: 0,
                 is_much_unwritten: has(1),
                 is_emptying: false,
                 has_steps: has(2),
@@ -244,6 +295,7 @@ impl Store {
         Known {
             fits: self.fits(bytes, budget),
             fits_reserve: self.fits(bytes, Budget::Reserve),
+            free_bytes: self.free(),
             is_much_unwritten: self.unwritten > self.zone_bytes,
             is_emptying: self.emptying > 0,
             has_steps: self.of_steps > 0,
@@ -278,7 +330,7 @@ impl Store {
 
     /// As the engine does: acts until there is space, or the caller is refused.
     fn find_space(&mut self, bytes: u64, budget: Budget, random: &mut Random) -> bool {
-        let (mut attempt, mut free_before_pass) = (Attempt::new(budget), None);
+        let mut attempt = Attempt::new(budget);
         let mut count = 0;
         let is_admitted = loop {
             let known = self.known(bytes, budget);
@@ -295,10 +347,7 @@ impl Store {
                     self.emptying -= self.emptying.min(self.zone_bytes);
                 }
                 Act::EndSteps => self.of_steps = 0,
-                Act::Pass(budget) => {
-                    free_before_pass.get_or_insert(self.free());
-                    self.pass(budget);
-                }
+                Act::Pass(budget) => self.pass(budget),
                 Act::AwaitReaders => {
                     if self.is_read && random.is_one_in(2) {
                         self.end_reader();
@@ -313,8 +362,8 @@ impl Store {
             }
         };
         self.refused += u64::from(!is_admitted);
-        if let Some(before) = free_before_pass {
-            self.passes.note_freed(self.free().saturating_sub(before), self.zone_bytes);
+        if let Some(freed) = attempt.freed_bytes() {
+            self.passes.note_freed(freed, self.zone_bytes);
         }
         is_admitted
     }
