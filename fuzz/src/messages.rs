@@ -1,7 +1,6 @@
 //! Messages of the key-value socket, as a client may send them.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +9,7 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use kvfs_fs::{FileSystem, Position};
-use kvfs_rpc::server::{Begin, BoundSocket, Limits, Options, Peer, Server, Transactions, TxnError, TxnLine};
+use kvfs_rpc::server::{BoundSocket, Limits, NoTransactions, Options, Server};
 
 use crate::input::Parts;
 use crate::streams::file_system;
@@ -42,37 +40,6 @@ const NAME: &str = "kv.sock";
 
 /// How long an answer may take: a call that hangs is a finding.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
-
-/// A registry of transactions that knows none.
-struct NoTransactions;
-
-impl Transactions for NoTransactions {
-    fn begin(&self, _: &Peer, _: Begin) -> Result<u64, TxnError> {
-        Err(TxnError::Closing)
-    }
-
-    fn view(&self, _: &Peer, txn: u64) -> Result<Arc<FileSystem>, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn path(&self, _: &Peer, txn: u64) -> Result<PathBuf, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn list(&self, _: &Peer) -> Vec<TxnLine> {
-        Vec::new()
-    }
-
-    fn gone(&self, _: u64) {}
-}
 
 /// A message in the frame that gRPC gives it.
 fn frame(message: &[u8]) -> Bytes {

@@ -33,7 +33,7 @@ pub use failure::TxnError;
 pub use peer::Peer;
 pub use peer_groups::peer_groups;
 pub use socket::BoundSocket;
-pub use transactions::{Begin, Transactions, TxnLine};
+pub use transactions::{Begin, NoTransactions, Transactions, TxnLine};
 
 use std::io;
 use std::os::unix::net::UnixListener;

@@ -92,6 +92,38 @@ pub trait Transactions: Send + Sync + 'static {
     fn gone(&self, connection: u64);
 }
 
+/// A registry that begins none and knows none: for a server of single operations.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoTransactions;
+
+impl Transactions for NoTransactions {
+    fn begin(&self, _: &Peer, _: Begin) -> Result<u64, TxnError> {
+        Err(TxnError::Closing)
+    }
+
+    fn view(&self, _: &Peer, txn: u64) -> Result<Arc<FileSystem>, TxnError> {
+        Err(TxnError::Unknown(txn))
+    }
+
+    fn path(&self, _: &Peer, txn: u64) -> Result<PathBuf, TxnError> {
+        Err(TxnError::Unknown(txn))
+    }
+
+    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
+        Err(TxnError::Unknown(txn))
+    }
+
+    fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
+        Err(TxnError::Unknown(txn))
+    }
+
+    fn list(&self, _: &Peer) -> Vec<TxnLine> {
+        Vec::new()
+    }
+
+    fn gone(&self, _: u64) {}
+}
+
 impl Shared {
     pub(super) async fn begin(
         self: &Arc<Self>,

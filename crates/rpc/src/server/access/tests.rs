@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvfs_fs::{FileSystem, MkfsOptions, MountOptions, Position};
+use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
 use tonic::Code;
@@ -11,37 +11,7 @@ use tonic::Code;
 use super::*;
 use crate::server::syncer::Syncer;
 use crate::server::users::Users;
-use crate::server::{Begin, Limits, Options, Transactions, TxnError, TxnLine};
-
-struct NoTransactions;
-
-impl Transactions for NoTransactions {
-    fn begin(&self, _: &Peer, _: Begin) -> Result<u64, TxnError> {
-        Err(TxnError::Closing)
-    }
-
-    fn view(&self, _: &Peer, txn: u64) -> Result<Arc<FileSystem>, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn path(&self, _: &Peer, txn: u64) -> Result<PathBuf, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
-        Err(TxnError::Unknown(txn))
-    }
-
-    fn list(&self, _: &Peer) -> Vec<TxnLine> {
-        Vec::new()
-    }
-
-    fn gone(&self, _: u64) {}
-}
+use crate::server::{Limits, NoTransactions, Options};
 
 fn shared(limits: Limits) -> Shared {
     let store: Arc<dyn kvfs_store::Store> = Arc::new(ModelStore::new());
