@@ -30,7 +30,7 @@ impl Piece {
             if !walk.concerns(entry.seqno_min, entry.seqno_max) {
                 continue;
             }
-            if filtered.take().is_some_and(|key| !self.passes_filter(&key)) {
+            if filtered.take().is_some_and(|key| !self.metadata().passes_filter(&key)) {
                 break;
             }
             self.walk_changed_records(entries, at, walk, bound)?;

@@ -7,13 +7,14 @@
 //!
 //! Thread safety: shared by `Arc`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use kvfs_store::KeyspaceKind;
+use kvfs_store::{KeyspaceKind, Result};
 
+use super::RunContext;
 use super::filter::Filter;
-use super::piece::Piece;
-use crate::cache::{PageRef, Pool};
+use crate::cache::{Page, PageRef, Pages, Pool};
 use crate::format::Fingerprints;
 
 /// Bytes of a fingerprint on the device; its share of a filter in memory is smaller.
@@ -55,62 +56,77 @@ impl FilterWish {
     }
 }
 
-impl Piece {
-    /// Whether there may be a record with `key`: exact for blocks, which the index knows; for
-    /// tuples the filter says yes to very few absent keys. Ignores range tombstones.
-    ///
-    /// If the filter of a tuple piece is not in memory, it is read if that is worth it; else, and if that fails, the
-    /// answer is yes. The failure is logged.
-    ///
-    /// # Errors
-    /// I/O errors and corruption of the index of a block piece.
-    #[cfg(test)]
-    pub(crate) fn may_contain(&self, key: &[u8]) -> kvfs_store::Result<bool> {
-        match self.kind() {
-            KeyspaceKind::Block => Ok(holds_block(self.glance()?.layers(), key)),
-            KeyspaceKind::Tuple => Ok(self.passes_filter(key)),
-        }
+/// The filter of a piece, in memory or not.
+pub(super) struct KeyFilter {
+    kind: KeyspaceKind,
+    /// Shared with the same piece on another base. `None` in it: more keys than a filter can tell apart.
+    page: Arc<Page<Option<Filter>>>,
+    wish: FilterWish,
+}
+
+impl KeyFilter {
+    /// Of a piece of this kind; not in memory.
+    pub(super) fn new(pages: &Arc<Pages>, kind: KeyspaceKind) -> Self {
+        Self { kind, page: Arc::new(Page::new(pages, Pool::Filter)), wish: FilterWish::default() }
+    }
+
+    /// The same filter, for the same piece on another base. Readers have not asked there.
+    pub(super) fn shared(&self) -> Self {
+        Self { kind: self.kind, page: Arc::clone(&self.page), wish: FilterWish::default() }
     }
 
     /// Whether a reader has looked for a key here: if not, what becomes of this needs no filter before one does.
-    pub(crate) fn is_filter_asked(&self) -> bool {
-        self.filter_wish.is_asked.load(Ordering::Relaxed)
+    pub(super) fn is_asked(&self) -> bool {
+        self.wish.is_asked.load(Ordering::Relaxed)
+    }
+
+    /// Puts in what was just made.
+    pub(super) fn put(&self, fingerprints: Fingerprints) {
+        let (filter, bytes) = self.build(fingerprints);
+        self.page.put(filter, bytes);
     }
 
     /// What the filter says, if it is in memory.
-    pub(super) fn resident_filter_says(&self, key: &[u8]) -> Option<bool> {
-        self.filter_wish.note_asked();
-        self.filter.peek().map(|filter| passes(filter.as_ref(), key))
+    pub(super) fn resident_says(&self, key: &[u8]) -> Option<bool> {
+        self.wish.note_asked();
+        self.page.peek().map(|filter| passes(filter.as_ref(), key))
     }
 
-    pub(super) fn put_filter(&self, fingerprints: Fingerprints) {
-        let (filter, bytes) = self.build_filter(fingerprints);
-        self.filter.put(filter, bytes);
+    /// What the filter of so many records says; it is made of what `load` reads if it is not in memory and that is worth it.
+    pub(super) fn passes(
+        &self,
+        ctx: &RunContext,
+        records: u64,
+        key: &[u8],
+        load: impl FnOnce() -> Result<Fingerprints>,
+    ) -> bool {
+        self.wanted(ctx, records, load).is_none_or(|filter| passes(filter.as_ref(), key))
     }
 
-    pub(super) fn passes_filter(&self, key: &[u8]) -> bool {
-        self.wanted_filter().is_none_or(|filter| passes(filter.as_ref(), key))
-    }
-
-    fn wanted_filter(&self) -> Option<PageRef<Option<Filter>>> {
-        self.filter_wish.note_asked();
-        if let Some(filter) = self.filter.peek() {
+    fn wanted(
+        &self,
+        ctx: &RunContext,
+        records: u64,
+        load: impl FnOnce() -> Result<Fingerprints>,
+    ) -> Option<PageRef<Option<Filter>>> {
+        self.wish.note_asked();
+        if let Some(filter) = self.page.peek() {
             return Some(filter);
         }
-        let filter_bytes = self.desc().records * FINGERPRINT_BYTES;
-        let worth = filter_bytes / self.ctx().options.tuple_block_bytes.max(1) as u64;
-        if !self.filter_wish.is_due(worth, || self.ctx().pages.has_room(filter_bytes)) {
+        let filter_bytes = records * FINGERPRINT_BYTES;
+        let worth = filter_bytes / ctx.options.tuple_block_bytes.max(1) as u64;
+        if !self.wish.is_due(worth, || ctx.pages.has_room(filter_bytes)) {
             return None;
         }
-        let loaded = self.filter.get(|| {
-            let fingerprints = self.fingerprints()?;
+        let loaded = self.page.get(|| {
+            let fingerprints = load()?;
             let bytes = fingerprints.values.len() as u64 * FINGERPRINT_BYTES;
-            let _charge = self.ctx().accountant.guard(Pool::Io, bytes);
-            let built = self.build_filter(fingerprints);
-            self.ctx().make_room_for(built.1);
+            let _charge = ctx.accountant.guard(Pool::Io, bytes);
+            let built = self.build(fingerprints);
+            ctx.make_room_for(built.1);
             Ok(built)
         });
-        self.filter_wish.note_read(loaded.is_err());
+        self.wish.note_read(loaded.is_err());
         loaded
             .inspect_err(|error| {
                 tracing::error!(%error, "a filter can't be read; lookups in its piece go on without it");
@@ -118,8 +134,8 @@ impl Piece {
             .ok()
     }
 
-    fn build_filter(&self, fingerprints: Fingerprints) -> (Option<Filter>, usize) {
-        let filter = match self.kind() {
+    fn build(&self, fingerprints: Fingerprints) -> (Option<Filter>, usize) {
+        let filter = match self.kind {
             KeyspaceKind::Tuple => Filter::build(fingerprints.values),
             KeyspaceKind::Block => None,
         };
@@ -130,6 +146,21 @@ impl Piece {
 
 fn passes(filter: Option<&Filter>, key: &[u8]) -> bool {
     filter.is_none_or(|filter| filter.may_contain(key))
+}
+
+#[cfg(test)]
+impl super::Piece {
+    /// Whether there may be a record with `key`: exact for blocks, which the index knows; for
+    /// tuples the filter says yes to very few absent keys. Ignores range tombstones.
+    ///
+    /// # Errors
+    /// I/O errors and corruption of the index of a block piece.
+    pub(crate) fn may_contain(&self, key: &[u8]) -> Result<bool> {
+        match self.kind() {
+            KeyspaceKind::Block => Ok(holds_block(self.metadata().glance()?.layers(), key)),
+            KeyspaceKind::Tuple => Ok(self.metadata().passes_filter(key)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //!
 //! Thread safety: pure but for reads of the device.
 
+use std::sync::Arc;
+
 use kvfs_device::AlignedBuf;
 use kvfs_store::{KeyspaceKind, Result, StoreError};
 
@@ -29,11 +31,12 @@ pub(super) fn place(what: &str, desc: &PieceDesc, keyspace: u32, addr: u64) -> S
 }
 
 /// Reads parts of a metadata blob, which may lie in several extents.
-pub(super) struct MetaReader<'a> {
-    pub(super) ctx: &'a RunContext,
+#[derive(Clone)]
+pub(super) struct MetaReader {
+    pub(super) ctx: Arc<RunContext>,
     pub(super) keyspace: u32,
     pub(super) kind: KeyspaceKind,
-    pub(super) desc: &'a PieceDesc,
+    pub(super) desc: Arc<PieceDesc>,
 }
 
 /// A part of a blob, in memory for as long as it takes to decode it.
@@ -55,14 +58,14 @@ impl Front {
     }
 }
 
-impl MetaReader<'_> {
+impl MetaReader {
     /// The header, which the manifest has the checksum of.
     ///
     /// # Errors
     /// I/O errors, corruption; so does everything else here.
     pub(super) fn front(&self) -> Result<Front> {
         let blob = self.read(0, FRONT_BYTES.min(self.desc.meta_len as usize))?.bytes;
-        let (desc, keyspace) = (self.desc, self.keyspace);
+        let (desc, keyspace) = (&self.desc, self.keyspace);
         let header = PieceMetaHeader::decode(&blob, keyspace, desc.id.0, desc.meta_len, desc.meta_crc)
             .map_err(|error| self.corrupt("header", error))?;
         Ok(Front { header, blob })
@@ -119,7 +122,7 @@ impl MetaReader<'_> {
                 let addr = extent.addr + skipped as u64;
                 let mut buf = AlignedBuf::zeroed(high - extent_from - skipped);
                 self.ctx.device.read_at(buf.as_mut(), addr).map_err(|error| {
-                    let place = place("metadata", self.desc, self.keyspace, addr);
+                    let place = place("metadata", &self.desc, self.keyspace, addr);
                     StoreError::io(format!("reading {place}"), error)
                 })?;
                 let start = low - extent_from - skipped;
@@ -135,6 +138,6 @@ impl MetaReader<'_> {
 
     fn corrupt(&self, what: &str, error: DecodeError) -> StoreError {
         let addr = self.desc.meta.first().map_or(0, |extent| extent.addr);
-        error.at(place(&format!("metadata ({what})"), self.desc, self.keyspace, addr))
+        error.at(place(&format!("metadata ({what})"), &self.desc, self.keyspace, addr))
     }
 }

@@ -8,6 +8,9 @@
 //! blocks in long contiguous stretches. The sparse index of both, and the filters of tuple pieces, are in memory
 //! while they are used and there is room for them ([`crate::cache::Pages`]).
 //!
+//! A piece consists of its range tombstones, its `storage` (where its bytes lie, how they are read, read ahead and cached), and its
+//! `metadata` (index and filter, in memory or not); what one layer of it has of a fill is read by a `layer_fill`.
+//!
 //! Thread safety: a [`Piece`] is shared by `Arc` and read by many threads; writers and iterators
 //! belong to one thread.
 //!
@@ -25,11 +28,14 @@ mod filter;
 mod filtering;
 mod held;
 mod index;
+mod layer_fill;
 mod meta_read;
+mod metadata;
 mod piece;
 mod piece_iter;
 mod read_ahead;
 pub(crate) mod salvage;
+mod storage;
 #[cfg(test)]
 mod tests;
 mod tuple_iter;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::piece::Piece;
+use super::storage::Storage;
 use super::upcoming::ZoneHold;
 use super::windows::{Owner, Window};
 
@@ -167,7 +167,7 @@ fn put_walk(walks: &mut VecDeque<Walk>, walk: Walk) {
     walks.push_back(walk);
 }
 
-impl Piece {
+impl Storage {
     /// A window that holds at least `len_min` of the bytes at `addr` if they were read ahead, or all `len`
     /// of them (if they lie in one zone) if a walk is under way. `None`: read just what is needed. A window
     /// that can't be read is none, since that says nothing about its parts.

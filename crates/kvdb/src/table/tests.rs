@@ -56,7 +56,7 @@ impl Rig {
     /// Forgets what was read and read ahead.
     fn make_cold(&self, piece: &Piece) {
         self.ctx.cache.shrink_to(0);
-        self.ctx.windows.forget(piece.read_ahead().owner());
+        self.ctx.windows.forget(piece.storage().read_ahead().owner());
     }
 
     fn bytes_live(&self) -> u64 {

@@ -214,7 +214,7 @@ impl BlockReader {
         let bytes: usize = entries.iter().map(|entry| entry.extent.len as usize).sum();
         self.charge.resize(bytes as u64);
         let mut buf = AlignedBuf::zeroed(bytes);
-        piece.read(buf.as_mut(), entries[0].extent.addr)?;
+        piece.storage().read(buf.as_mut(), entries[0].extent.addr)?;
         self.window = Bytes::from_owner(buf);
         self.window_blocks = blocks;
         Ok(())

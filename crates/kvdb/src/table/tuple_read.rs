@@ -72,19 +72,19 @@ impl Piece {
     pub(super) fn lookup_tuple(&self, lookup: &mut Lookup<'_>) -> Result<()> {
         let (key, snapshot) = (lookup.key(), lookup.snapshot());
         let tombstone = self.tombstones().covering(key, snapshot);
-        let filtered = self.resident_filter_says(key);
+        let filtered = self.metadata().filter().resident_says(key);
         if filtered == Some(false) {
             // Not even the index is needed.
             lookup.end_layer(tombstone);
             return Ok(());
         }
-        let index = self.glance()?;
+        let index = self.metadata().glance()?;
         let entries = index.tuple_entries();
         let first = entries.partition_point(|entry| entry.last_key[..] < *key);
         // The versions of a key may go on in the next blocks.
         let mut must_ask = filtered.is_none();
         for (at, entry) in entries.iter().enumerate().skip(first) {
-            if entry.first_key[..] > *key || (must_ask && !self.passes_filter(key)) {
+            if entry.first_key[..] > *key || (must_ask && !self.metadata().passes_filter(key)) {
                 break;
             }
             must_ask = false;
@@ -144,12 +144,12 @@ impl Piece {
         direction: Direction,
     ) -> Result<Option<Bytes>> {
         let (addr, len) = (entries[at].extent.addr, entries[at].extent.len as usize);
-        if let Some(block) = self.ctx().cache.get(self.cache_key(addr)) {
+        if let Some(block) = self.storage().cached(addr) {
             return Ok(Some(block.bytes().clone()));
         }
         let jump = || jump_to(entries, at, direction);
-        let Some(window) = self.ahead(addr, (len, len), jump, direction) else { return Ok(None) };
-        if window.note_use(addr, len, direction) && self.can_plan() {
+        let Some(window) = self.storage().ahead(addr, (len, len), jump, direction) else { return Ok(None) };
+        if window.note_use(addr, len, direction) && self.storage().can_plan() {
             self.plan_behind(&window, entries, at, direction);
         }
         match window.bytes() {
@@ -179,17 +179,18 @@ impl Piece {
             Direction::Backward => (at.saturating_sub(LOOK_MAX)..at).rev().collect(),
         };
         to_come.retain(is_beyond);
-        let elsewhere = || to_come.iter().copied().find(|&at| !self.has_window(&range_of(&entries[at])));
+        let elsewhere =
+            || to_come.iter().copied().find(|&at| !self.storage().has_window(&range_of(&entries[at])));
         let next = to_come.iter().copied().find(follows).or_else(elsewhere);
         if let Some(next) = next {
             let jump = jump_to(entries, next, direction);
-            self.plan(window, range_of(&entries[next]), jump.as_ref(), direction);
+            self.storage().plan(window, range_of(&entries[next]), jump.as_ref(), direction);
         }
     }
 
     fn tuple_block_alone(&self, entry: &TupleEntry) -> Result<Bytes> {
         let mut buf = AlignedBuf::zeroed(entry.extent.len as usize);
-        self.read(buf.as_mut(), entry.extent.addr)?;
+        self.storage().read(buf.as_mut(), entry.extent.addr)?;
         self.admit(entry, buf.as_ref())
     }
 
@@ -198,7 +199,7 @@ impl Piece {
     fn read_around(&self, group: &[TupleEntry], wanted: &TupleEntry) -> Result<Option<Bytes>> {
         let bytes = group.iter().map(|entry| entry.extent.len as usize).sum();
         let (mut buf, start) = (AlignedBuf::zeroed(bytes), group[0].extent.addr);
-        if self.read(buf.as_mut(), start).is_err() {
+        if self.storage().read(buf.as_mut(), start).is_err() {
             return Ok(None);
         }
         let mut found = None;
@@ -217,11 +218,11 @@ impl Piece {
     fn admit(&self, entry: &TupleEntry, stored: &[u8]) -> Result<Bytes> {
         let addr = entry.extent.addr;
         if let Some(packed) = &entry.packed {
-            return Ok(self.cache_own(addr, self.unpack_block(entry, packed, stored)?));
+            return Ok(self.storage().cache_own(addr, self.unpack_block(entry, packed, stored)?));
         }
         let len = self.verify_tuple_block(entry, stored)?;
         // Not the buffer itself: the cache is to hold no more than the block.
-        Ok(self.cache_copy(addr, &stored[..len]))
+        Ok(self.storage().cache_copy(addr, &stored[..len]))
     }
 
     /// The verified block that is packed at the start of `stored`.
@@ -250,13 +251,13 @@ impl Piece {
             && block.crc() == entry.crc;
         if !is_named {
             let detail = "another block than the index names";
-            return Err(self.corrupt("tuple block", entry.extent.addr, detail));
+            return Err(self.storage().corrupt("tuple block", entry.extent.addr, detail));
         }
         Ok(block.len())
     }
 
     pub(super) fn malformed_block(&self, entry: &TupleEntry, error: DecodeError) -> kvfs_store::StoreError {
-        self.corrupt("tuple block", entry.extent.addr, error.0)
+        self.storage().corrupt("tuple block", entry.extent.addr, error.0)
     }
 
     pub(super) fn verify_tuples(self: &Arc<Self>) -> Result<u64> {
@@ -269,7 +270,7 @@ impl Piece {
             });
             if !in_order {
                 let addr = self.index()?.tuple_entries().first().map_or(0, |entry| entry.extent.addr);
-                return Err(self.corrupt("tuples", addr, "records are not in order"));
+                return Err(self.storage().corrupt("tuples", addr, "records are not in order"));
             }
             last = Some((record.key.to_vec(), record.seqno));
             iter.next()?;

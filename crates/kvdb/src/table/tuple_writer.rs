@@ -256,7 +256,7 @@ impl TupleOutput {
         let fingerprints = match self.sources.entry(source.desc().id) {
             Entry::Occupied(present) => present.into_mut(),
             Entry::Vacant(vacant) => {
-                let fingerprints = vacant.insert(source.fingerprints()?);
+                let fingerprints = vacant.insert(source.metadata().fingerprints()?);
                 let bytes = (fingerprints.values.len() + fingerprints.ends.len()) * size_of::<u32>();
                 self.sources_charge.resize(self.sources_charge.bytes() + bytes as u64);
                 fingerprints

@@ -15,7 +15,8 @@ use super::RunContext;
 use super::block_writer::LayerOutput;
 use super::held::HeldExtents;
 use super::index::Content;
-use super::piece::{Parts, Piece, Source};
+use super::metadata::Source;
+use super::piece::{Parts, Piece};
 use super::tuple_writer::TupleOutput;
 use crate::cache::{Charge, Pool};
 use crate::format::{

@@ -19,7 +19,8 @@ use kvfs_store::{BLOCK_BYTES, KeyspaceKind, Result, Seqno};
 
 use super::held::zone_uses;
 use super::index::{Content, Index};
-use super::piece::{Parts, Piece, Source, is_intact};
+use super::metadata::Source;
+use super::piece::{Parts, Piece, is_intact};
 use super::{PieceWriter, RunContext};
 use crate::format::{Extent, Fingerprints, Layer, PieceDesc, PieceId, Region, TupleEntry, ZoneId, ZoneUse};
 use crate::memtable::{TombstoneSet, block_key};
@@ -225,7 +226,7 @@ fn uses_of(ctx: &RunContext, extents: Vec<Extent>) -> Option<Vec<ZoneUse>> {
 /// What of a piece that is in use can't be read. Nothing is mended.
 pub(crate) fn unreadable(piece: &Arc<Piece>) -> Vec<LostPart> {
     let Ok(index) = piece.index() else { return vec![everything(piece.desc())] };
-    let known = piece.fingerprints().ok();
+    let known = piece.metadata().fingerprints().ok();
     let mut lost = Vec::new();
     good_tuples(piece, &index, known.as_ref(), &mut lost);
     lost_blocks(piece, &index, &mut lost);
