@@ -1,13 +1,18 @@
 //! Where a command finds its store: the daemon of a mounted one, or the store itself.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use crate::control::{BranchRequest, Client, Daemon, Handler, Peer, Request, Response};
+use kvfs_service::ErrorKind;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::control::{self, BranchRequest, Client, Daemon, Mounted, Peer, Request, RequestHandler, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::open::{self, OpenOptions};
 use crate::progress::Bar;
-use crate::service::Service;
 use crate::store_dir::StoreDir;
 
 /// A store that answers requests.
@@ -49,7 +54,7 @@ pub(crate) fn reach_public(
 ) -> Result<(Client, PathBuf, MountedStore)> {
     let is_closed = matches!(error.code, Code::Denied | Code::NotAStore);
     match mounted_at(target)? {
-        Some(mounted) if is_closed => match Client::connect_public(&mounted.store)? {
+        Some(mounted) if is_closed => match control::connect_public(&mounted.store)? {
             Daemon::Serving { client, dir } => Ok((client, dir, mounted)),
             Daemon::Closing(_) => Err(CliError::new(Code::NotMounted, "the store is being unmounted")),
             Daemon::Absent => Err(out_of_reach(&mounted).unwrap_or(error)),
@@ -66,7 +71,7 @@ fn out_of_reach(mounted: &MountedStore) -> Option<CliError> {
         let message = format!(
             "{dir} shows the store {store}, which cannot be reached from here: in a container, bind {} into it, \
              from where root has mounted the store (or {store}, at the same path); without it there are files only",
-            kvfs_rpc::public::BASE
+            kvfs_socket::public::BASE
         );
         CliError::new(Code::NotMounted, message)
     })
@@ -123,7 +128,7 @@ enum Via {
     /// Mounted: the daemon.
     Daemon(Client),
     /// Not mounted: this process, which has opened the store.
-    Local(Box<Service>),
+    Local(RequestHandler),
     /// Nothing, any more.
     Gone,
 }
@@ -169,37 +174,42 @@ impl Endpoint {
                 // It ended. Once more does no harm; only a request that names something would no longer be told what was
                 // there, and one that takes long would keep a store that was just unmounted.
                 Err(error)
-                    if error.code == Code::NotMounted
+                    if error.kind() == ErrorKind::NotMounted
                         && !matches!(request, Request::Snapshot(_) | Request::Defrag(_)) => {}
-                answer => return answer,
+                answer => return Ok(answer?),
             }
             self.via = match &self.store {
                 Some(store) => Via::open(store, self.read_only)?,
                 None => Via::Gone,
             };
         }
-        let Via::Local(service) = &self.via else {
+        let Via::Local(handler) = &self.via else {
             return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
         };
-        let bar = Bar::new("at work");
-        match bar.watch(|| service.handle(&Peer::own(), request.clone())) {
-            Response::Failed { code, message } => Err(CliError::new(Code::from_number(code), message)),
-            response => Ok(response),
+        if matches!(request, Request::Defrag(request) if !request.dry_run) {
+            stop_by_signals(handler.service().defrag_gate().flag())?;
         }
+        let bar = Bar::new("at work");
+        Ok(bar.watch(|| handler.answer(&Peer::own(), request.clone()))?)
     }
 
     /// Closes the store, if this process opened it.
     fn close(self) -> Result<()> {
         match self.via {
-            Via::Local(service) => Bar::new("closing the store").watch(|| service.close()),
+            Via::Local(handler) => Ok(Bar::new("closing the store").watch(|| handler.service().close())?),
             Via::Daemon(_) | Via::Gone => Ok(()),
         }
     }
+}
 
-    /// The daemon answered something else than was asked.
-    pub(crate) fn confused() -> CliError {
-        Client::confused()
+/// A signal sets the flag; a second one ends the process.
+fn stop_by_signals(is_stopping: &Arc<AtomicBool>) -> Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_default(signal, Arc::clone(is_stopping))
+            .and_then(|_| flag::register(signal, Arc::clone(is_stopping)))
+            .map_err(|error| CliError::new(Code::Failed, format!("cannot catch signals: {error}")))?;
     }
+    Ok(())
 }
 
 impl Via {
@@ -213,7 +223,7 @@ impl Via {
     }
 
     fn try_reach(store: &StoreDir, read_only: bool) -> Result<Self> {
-        match Client::connect(store)? {
+        match control::connect(store)? {
             Daemon::Serving { client, .. } => return Ok(Self::Daemon(client)),
             Daemon::Closing(client) => open::wait_closed(store, client)?,
             Daemon::Absent => {}
@@ -224,6 +234,7 @@ impl Via {
     fn open(store: &StoreDir, read_only: bool) -> Result<Self> {
         let _bar = Bar::new("opening the store");
         let open = open::open_behind_exit(store, &OpenOptions { read_only, ..OpenOptions::default() })?;
-        Ok(Self::Local(Box::new(Service::new(open, None))))
+        let service = Arc::new(open.into_service());
+        Ok(Self::Local(RequestHandler::new(service, Mounted::default())))
     }
 }

@@ -60,6 +60,11 @@ impl Code {
     pub(crate) fn from_number(number: u8) -> Self {
         Self::ALL.into_iter().find(|code| *code as u8 == number).unwrap_or(Self::Failed)
     }
+
+    /// What it is for callers that know no exit codes.
+    pub(crate) fn kind(self) -> ErrorKind {
+        ErrorKind::ALL.into_iter().find(|&kind| Self::from(kind) == self).unwrap_or(ErrorKind::Failed)
+    }
 }
 
 /// A failure with its exit code and a message that says what to do.

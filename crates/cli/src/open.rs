@@ -10,11 +10,12 @@ use kvfs_device::{Device, FileDevice, OpenError, WatchedDevice};
 use kvfs_fs::{AtimePolicy, FileSystem, FsError, MkfsOptions, MountOptions};
 use kvfs_kvdb::format::{SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use kvfs_kvdb::{CreateOptions, Db, Options};
-use kvfs_service::UndoLimits;
+use kvfs_service::{Opened, Service, UndoLimits};
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
-use crate::control::{Client, Daemon, HealthLine};
+use crate::control::{self, Client, Daemon};
+use crate::engine::OpenEngine;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::store_dir::StoreDir;
@@ -139,15 +140,9 @@ pub(crate) struct OpenOptions {
 /// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
 pub(crate) struct OpenStore {
     pub(crate) fs: Arc<FileSystem>,
-    pub(crate) db: Arc<Db>,
-    pub(crate) device: Arc<FileDevice>,
-    /// The same, as the engine uses it.
-    pub(crate) watched: Arc<WatchedDevice<Arc<FileDevice>>>,
-    read_only: bool,
-    /// The user that owns the store.
-    pub(crate) owner: u32,
+    pub(crate) engine: OpenEngine,
     /// See [`OpenOptions::undo`].
-    pub(crate) undo: UndoLimits,
+    undo: UndoLimits,
 }
 
 impl OpenStore {
@@ -182,34 +177,19 @@ impl OpenStore {
         };
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, &error))?;
-        Ok(Self { fs: Arc::new(fs), db, device, watched, read_only, owner: dir.uid(), undo })
+        let engine = OpenEngine { db, device, watched, is_read_only: read_only };
+        Ok(Self { fs: Arc::new(fs), engine, undo })
     }
 
-    /// Whether it works.
-    pub(crate) fn health(&self) -> HealthLine {
-        let failure = self.db.failure().map(|reason| reason.to_string());
-        HealthLine {
-            failure: failure.or_else(|| self.fs.failure().map(str::to_owned)),
-            device_failures: self.watched.failed(),
-            device_failure: self.watched.first_failure().map(str::to_owned),
-        }
-    }
-
-    /// Whether nothing can be written.
-    pub(crate) fn read_only(&self) -> bool {
-        self.read_only
+    /// For the requests of callers.
+    pub(crate) fn into_service(self) -> Service {
+        let Self { fs, engine, undo } = self;
+        Service::new(Opened { fs, engine: Box::new(engine), undo })
     }
 
     /// Writes everything out and gives the device back.
     pub(crate) fn close(self) -> Result<()> {
-        let Self { fs, db, read_only, .. } = self;
-        // What stays queued is found again at the next mount; it must not keep the store from closing.
-        let tidied = if read_only { Ok(()) } else { fs.sync_target_all().and_then(|_| fs.housekeep()) };
-        if let Err(error) = tidied {
-            tracing::warn!(%error, "not everything was tidied up");
-        }
-        drop(fs);
-        Ok(db.close()?)
+        Ok(self.into_service().close()?)
     }
 }
 
@@ -235,7 +215,7 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
         Err(error) if error.code == Code::InUse => {}
         done => return done,
     }
-    match Client::connect(store) {
+    match control::connect(store) {
         Ok(Daemon::Closing(client)) => {
             wait_closed(store, client)?;
             open_behind_exit(store, options)

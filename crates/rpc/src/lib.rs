@@ -9,17 +9,12 @@
 //!
 //! Invariants: what a client sends, withholds or does not read costs itself, within bounds, and no other client.
 
-pub mod address;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod ioctl;
-mod peer_credentials;
 pub mod proto;
-pub mod public;
 #[cfg(feature = "server")]
 pub mod server;
-
-pub use peer_credentials::{PeerCredentials, peer_credentials};
 
 /// Name of the socket in the store's directory.
 pub const SOCKET_NAME: &str = "kv.sock";

@@ -49,3 +49,6 @@ pub(crate) fn is_said_of(caller: &Caller, owner: QuotaOwner) -> bool {
         QuotaOwner::Project(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,9 @@ pub trait Connection: Debug + Send + Sync {
 
     /// Ends it, so that the other end learns of it.
     fn cut(&self);
+
+    /// Whether the other end is still there, as far as the kernel says.
+    fn is_there(&self) -> bool;
 }
 
 /// See the module.
@@ -83,6 +86,11 @@ impl Caller {
     pub fn is_of_group(&self, gid: u32) -> bool {
         let Some(connection) = &self.connection else { return false };
         self.gid() == gid || connection.groups().contains(&gid)
+    }
+
+    /// Whether the connection that it has come by, if any, is still open at the other end.
+    pub fn is_there(&self) -> bool {
+        self.connection.as_ref().is_none_or(|connection| connection.is_there())
     }
 
     /// Whether it may use the keys of a keyspace with this owner.

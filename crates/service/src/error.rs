@@ -36,6 +36,22 @@ pub enum ErrorKind {
     Conflict,
 }
 
+impl ErrorKind {
+    /// All of them, in the order of the numbers that the control protocol has for them.
+    pub const ALL: [Self; 10] = [
+        Self::Failed,
+        Self::Usage,
+        Self::InUse,
+        Self::NotAStore,
+        Self::Damaged,
+        Self::NoSpace,
+        Self::Denied,
+        Self::MountPoint,
+        Self::NotMounted,
+        Self::Conflict,
+    ];
+}
+
 /// See the module.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

@@ -4,6 +4,7 @@
 
 #![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
 
+mod engine;
 mod locks;
 mod quota;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use engine::{DefragPlanLine, DefragRequest, DefragmentedLine, FragmentationLine, ZoneLines, zone_codes};
 pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};
 pub use quota::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow};
 

@@ -9,7 +9,10 @@ use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, T
 
 use crate::branches::Branches;
 use crate::caller::Caller;
+use crate::defrag::DefragGate;
+use crate::engine::Engine;
 use crate::error::{ErrorKind, Result, ServiceError};
+use crate::service::not_mounted;
 use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
 
@@ -21,6 +24,10 @@ const LOCK_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 pub struct ServedStore<'s> {
     /// Its main line.
     pub fs: &'s Arc<FileSystem>,
+    /// What is below it.
+    pub engine: &'s dyn Engine,
+    /// Admits its defragmentations.
+    pub defrag: &'s DefragGate,
     /// How many of its committed transactions can be taken back.
     pub undo: UndoLimits,
     /// Its open transactions; `None`: it is not mounted.
@@ -35,10 +42,7 @@ impl<'s> ServedStore<'s> {
     /// # Errors
     /// `NotMounted`.
     pub fn transactions(&self) -> Result<&'s Transactions> {
-        self.transactions.ok_or_else(|| {
-            let message = "transactions need a mounted store; run `kvfs mount` first";
-            ServiceError::new(ErrorKind::NotMounted, message)
-        })
+        self.transactions.ok_or_else(not_mounted)
     }
 
     /// Has the kernel write out its dirty pages where the store is mounted: always, or only those that it keeps of ordinary

@@ -3,18 +3,22 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kvfs_fs::{
     Durability, FileSystem, FsError, KnownNode, MkfsOptions, MountOptions, NodeId, Position, settled,
 };
-use kvfs_store::Store;
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
+use kvfs_store::{Store, StoreError};
 
 use crate::branches::Branches;
 use crate::caller::Caller;
+use crate::defrag::DefragGate;
+use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
 use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::{DefragPlanLine, DefragmentedLine, HealthLine, ZoneLines};
 use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::served::ServedStore;
 use crate::transactions::Transactions;
@@ -95,11 +99,94 @@ impl Mounts for NoMounts {
     }
 }
 
+/// An engine that does as the test says, and notes what it was asked for.
+#[derive(Default)]
+pub(crate) struct TestEngine {
+    pub(crate) room: u64,
+    pub(crate) is_block_device: bool,
+    pub(crate) findings: Vec<String>,
+    pub(crate) failure: Option<String>,
+    /// Pieces that a defragmentation has copied.
+    pub(crate) pieces: AtomicU64,
+    /// Called behind each piece.
+    pub(crate) on_piece: Option<Box<dyn Fn() + Send + Sync>>,
+    pub(crate) is_closed: Arc<AtomicBool>,
+}
+
+/// Pieces of a whole defragmentation.
+pub(crate) const PIECES: u64 = 4;
+
+impl Engine for TestEngine {
+    fn room(&self) -> Result<u64> {
+        Ok(self.room)
+    }
+
+    fn block_device(&self) -> Option<String> {
+        self.is_block_device.then(|| "/dev/x".to_owned())
+    }
+
+    fn grow(&self, bytes: u64) -> Result<u64, StoreError> {
+        Ok(bytes)
+    }
+
+    fn defrag_plan(&self, rewrite: bool) -> DefragPlanLine {
+        DefragPlanLine { zones: if rewrite { 9 } else { 3 }, ..DefragPlanLine::default() }
+    }
+
+    fn defragment(
+        &self,
+        order: &DefragOrder,
+        goes_on: &mut dyn FnMut(DefragStep) -> bool,
+    ) -> Result<DefragmentedLine, StoreError> {
+        let mut is_complete = true;
+        for piece in 1..=PIECES {
+            self.pieces.store(piece, Ordering::Relaxed);
+            if let Some(on_piece) = &self.on_piece {
+                on_piece();
+            }
+            is_complete = goes_on(DefragStep { bytes_done: piece, bytes: PIECES });
+            if !is_complete {
+                break;
+            }
+        }
+        let bytes_moved = self.pieces.load(Ordering::Relaxed) + order.bytes_per_second;
+        Ok(DefragmentedLine { bytes_moved, is_complete, ..DefragmentedLine::default() })
+    }
+
+    fn check(&self) -> Result<EngineCheck, StoreError> {
+        let counts = vec![("runs".to_owned(), 7)];
+        Ok(EngineCheck { findings: self.findings.clone(), counts, damaged: Vec::new() })
+    }
+
+    fn zones(&self) -> ZoneLines {
+        ZoneLines { zone_bytes: 8, ..ZoneLines::default() }
+    }
+
+    fn health(&self) -> HealthLine {
+        HealthLine { failure: self.failure.clone(), ..HealthLine::default() }
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        vec![("device.failures".to_owned(), 0), ("keyspace.secret.bytes".to_owned(), 5)]
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 /// A registry over an empty store; closed on drop.
 pub(crate) struct World {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) transactions: Arc<Transactions>,
     pub(crate) branches: Arc<Branches>,
+    pub(crate) engine: TestEngine,
+    pub(crate) defrag: DefragGate,
 }
 
 impl World {
@@ -114,7 +201,8 @@ impl World {
         let main =
             MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts { is_writeback }), views_max: 16 };
         let branches = Branches::new(main.clone()).expect("starts");
-        Self { fs, transactions: Transactions::new(main, &branches).expect("starts"), branches }
+        let transactions = Transactions::new(main, &branches).expect("starts");
+        Self { fs, transactions, branches, engine: TestEngine::default(), defrag: DefragGate::default() }
     }
 
     /// As a mounted store.
@@ -129,7 +217,14 @@ impl World {
     /// As a store that the process which asks has opened.
     pub(crate) fn unmounted(&self) -> ServedStore<'_> {
         let undo = UndoLimits { count_max: 10, age_max: Duration::from_mins(1) };
-        ServedStore { fs: &self.fs, undo, transactions: None, branches: None }
+        ServedStore {
+            fs: &self.fs,
+            engine: &self.engine,
+            defrag: &self.defrag,
+            undo,
+            transactions: None,
+            branches: None,
+        }
     }
 }
 

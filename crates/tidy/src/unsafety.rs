@@ -21,9 +21,9 @@ pub const ALLOWED: &[&str] = &[
     // Options of the allocator.
     "crates/cli/src/allocator.rs",
     // The process at the other end of a socket.
-    "crates/rpc/src/peer_credentials.rs",
+    "crates/socket/src/peer_credentials.rs",
     // The groups of the process that connects to a socket.
-    "crates/rpc/src/server/peer_groups.rs",
+    "crates/socket/src/peer_groups.rs",
     // The ioctls by which transactions are begun and ended.
     "crates/rpc/src/client/calls.rs",
     // Leaving the namespaces of the parent.

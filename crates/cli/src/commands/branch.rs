@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use super::txn::print_changes;
 use crate::args::{BranchArgs, BranchCommand, TableForm};
-use crate::control::{BranchLine, BranchRequest, PlaceLine, Request, Response, SelectionLine};
+use crate::control::{self, BranchLine, BranchRequest, PlaceLine, Request, Response, SelectionLine};
 use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::names::Table;
@@ -28,14 +28,14 @@ pub(crate) fn run(args: &BranchArgs) -> Result<ExitCode> {
 fn answer(endpoint: &mut Endpoint, command: &BranchCommand) -> Result<()> {
     let done = |endpoint: &mut Endpoint, request| match ask(endpoint, request)? {
         Response::Done => Ok(()),
-        _ => Err(Endpoint::confused()),
+        _ => Err(control::confused()),
     };
     match command.clone_request()? {
         Some(request) => done(endpoint, request),
         None => match command {
             BranchCommand::Diff { name, paths, stat, json } => diff(endpoint, name, paths, (*stat, *json)),
             BranchCommand::List { form } => list(endpoint, *form),
-            _ => Err(Endpoint::confused()),
+            _ => Err(control::confused()),
         },
     }
 }
@@ -94,14 +94,14 @@ fn diff(endpoint: &mut Endpoint, name: &str, paths: &[String], form: (bool, bool
     print_changes(form, &Limits { only: &only, skip: &[] }, |from, limit| {
         match ask(endpoint, BranchRequest::Diff { name: name.to_owned(), from, limit })? {
             Response::Diff { lines, more } => Ok((lines, more)),
-            _ => Err(Endpoint::confused()),
+            _ => Err(control::confused()),
         }
     })
 }
 
 fn list(endpoint: &mut Endpoint, form: TableForm) -> Result<()> {
     let Response::Branches { lines, .. } = ask(endpoint, BranchRequest::List)? else {
-        return Err(Endpoint::confused());
+        return Err(control::confused());
     };
     let mut text = String::new();
     if form.json {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::args::CheckArgs;
-use crate::control::{Request, Response};
+use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{Code, Result};
 use crate::units::human_value;
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {
     }
     let target = args.target.as_deref().or(args.store.as_deref());
     let answer = Endpoint::with(target, true, |endpoint| endpoint.call(&Request::Check))?;
-    let Response::Checked { findings, counts } = answer else { return Err(Endpoint::confused()) };
+    let Response::Checked { findings, counts } = answer else { return Err(control::confused()) };
     if args.json {
         let counts: serde_json::Map<_, _> =
             counts.into_iter().map(|(name, value)| (identifier(&name), value.into())).collect();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::args::{DefragArgs, PolicyArg};
-use crate::control::{DefragRequest, FragmentationLine, Request, Response};
+use crate::control::{
+    self, DefragPlanLine, DefragRequest, DefragmentedLine, FragmentationLine, Request, Response,
+};
 use crate::endpoint::Endpoint;
 use crate::error::{Code, Result};
 use crate::units::{human_bytes, human_duration};
@@ -20,7 +22,7 @@ pub(crate) fn run(args: &DefragArgs) -> Result<ExitCode> {
     });
     let answer = Endpoint::with(Some(target), *dry_run, |endpoint| endpoint.call(&request))?;
     match answer {
-        Response::DefragPlan { now, zones, zones_freed, bytes } => {
+        Response::DefragPlan(DefragPlanLine { now, zones, zones_freed, bytes }) => {
             if *json {
                 let plan = json!({ "zones": zones, "zones_freed": zones_freed, "bytes": bytes });
                 println!("{}", json!({ "now": as_json(&now), "plan": plan }));
@@ -30,7 +32,7 @@ pub(crate) fn run(args: &DefragArgs) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Response::Defragmented { before, after, bytes_moved, took, is_complete } => {
+        Response::Defragmented(DefragmentedLine { before, after, bytes_moved, took, is_complete }) => {
             if *json {
                 let (before, after) = (as_json(&before), as_json(&after));
                 let seconds = took.as_secs_f64();
@@ -53,7 +55,7 @@ pub(crate) fn run(args: &DefragArgs) -> Result<ExitCode> {
             );
             Ok(ExitCode::from(Code::Failed as u8))
         }
-        _ => Err(Endpoint::confused()),
+        _ => Err(control::confused()),
     }
 }
 

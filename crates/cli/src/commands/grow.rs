@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::args::GrowArgs;
-use crate::control::{Request, Response};
+use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::units::human_bytes;
@@ -11,7 +11,7 @@ use crate::units::human_bytes;
 pub(crate) fn run(args: &GrowArgs) -> Result<ExitCode> {
     let request = Request::Grow { bytes: args.size };
     let answer = Endpoint::with(Some(&args.target), false, |endpoint| endpoint.call(&request))?;
-    let Response::Grown { before, after, behind } = answer else { return Err(Endpoint::confused()) };
+    let Response::Grown { before, after, behind } = answer else { return Err(control::confused()) };
     let target = args.target.display();
     if after == before {
         println!("{target} may take {} already; there is nothing to grow into", human_bytes(after));

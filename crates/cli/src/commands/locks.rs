@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use super::txn::connect;
 use crate::args::LocksArgs;
-use crate::control::{Client, LockLines, Request, Response};
+use crate::control::{self, LockLines, Request, Response};
 use crate::error::{CliError, Result};
 use crate::report::locks as report;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &LocksArgs) -> Result<ExitCode> {
     let (mut after, mut has_heading) = (None, false);
     loop {
         let Response::Locks(page) = client.call(&Request::Locks { after })? else {
-            return Err(Client::confused());
+            return Err(control::confused());
         };
         let text =
             if args.form.json { as_json(&page) } else { as_text(&page, args.form.numeric, &mut has_heading) };

@@ -12,7 +12,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 use crate::args::{GetArgs, SetArgs, Setting};
-use crate::control::{Request, Response};
+use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 
@@ -60,7 +60,7 @@ fn ask(store: Option<&Path>, keyspace: &str, compression: Option<Compression>) -
         compression: compression.map(|compression| compression.to_string()),
     };
     let answer = Endpoint::with(store, compression.is_none(), |endpoint| endpoint.call(&request))?;
-    let Response::Compression(value) = answer else { return Err(Endpoint::confused()) };
+    let Response::Compression(value) = answer else { return Err(control::confused()) };
     Ok(value)
 }
 

@@ -5,7 +5,7 @@ mod project;
 use std::process::ExitCode;
 
 use crate::args::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf, TableForm};
-use crate::control::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow, Request, Response};
+use crate::control::{self, LimitChanges, QuotaOwner, QuotaRequest, QuotaRow, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::names::Table;
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &QuotaArgs) -> Result<ExitCode> {
         (Response::ProjectTrees(trees), QuotaCommand::Project(ProjectCommand::List { form })) => {
             project::print(&trees, *form)?;
         }
-        _ => return Err(Endpoint::confused()),
+        _ => return Err(control::confused()),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,12 +5,13 @@
 
 use std::process::ExitCode;
 
+use kvfs_service::READ_ONLY_STAT;
+
 use crate::args::MountArgs;
-use crate::control::{Client, Daemon, Request, Response};
+use crate::control::{self, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
-use crate::service::READ_ONLY_STAT;
 use crate::store_dir::StoreDir;
 
 /// Whether the options ask for a remount.
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode> {
 
 /// Whether the daemon can't write at all. One that has no socket can't.
 fn is_opened_read_only(store: &StoreDir) -> Result<bool> {
-    let Daemon::Serving { mut client, .. } = Client::connect(store)? else { return Ok(true) };
-    let Response::Stats(stats) = client.call(&Request::Stats)? else { return Err(Client::confused()) };
+    let Daemon::Serving { mut client, .. } = control::connect(store)? else { return Ok(true) };
+    let Response::Stats(stats) = client.call(&Request::Stats)? else { return Err(control::confused()) };
     Ok(stats.iter().any(|(name, value)| name == READ_ONLY_STAT && *value == 1))
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::args::StatsArgs;
-use crate::control::{Request, Response};
+use crate::control::{self, Request, Response};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::report::{stats as report, zones};
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
         Response::Zones(map) => zones::as_text(&map),
         Response::Stats(stats) if args.json => report::as_json(&stats),
         Response::Stats(stats) => report::as_report(&stats),
-        _ => return Err(Endpoint::confused()),
+        _ => return Err(control::confused()),
     };
     print!("{text}");
     Ok(ExitCode::SUCCESS)

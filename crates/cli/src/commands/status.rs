@@ -10,12 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use kvfs_fuse::mount::PointState;
-use kvfs_rpc::peer_credentials;
+use kvfs_socket::peer_credentials;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::args::StatusArgs;
 use crate::control::Client;
-use crate::daemon::public;
 use crate::error::{Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::names::Table;
@@ -95,7 +94,7 @@ fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
 /// The daemon of a mount, by whichever of its sockets lets this user in.
 fn connect(mount: &MountedStore) -> Option<UnixStream> {
     let own = StoreDir::open(&mount.store).ok().and_then(|store| store.connect_control().ok());
-    own.or_else(|| public::connect(&mount.store).ok())
+    own.or_else(|| Client::reach_public(&mount.store).ok())
 }
 
 /// Process and user of the daemon, by its socket; where none lets this user in, by its command line.

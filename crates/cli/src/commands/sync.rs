@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::args::SyncArgs;
-use crate::control::{Request, Response};
+use crate::control::{self, Request, Response};
 use crate::endpoint::{Endpoint, mounted_at};
 use crate::error::Result;
 use crate::progress::Bar;
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &SyncArgs) -> Result<ExitCode> {
         hand_over_pages(&mounted.dir);
     }
     let answer = Endpoint::with(target, false, |endpoint| endpoint.call(&Request::Sync))?;
-    let Response::Synced { branches } = answer else { return Err(Endpoint::confused()) };
+    let Response::Synced { branches } = answer else { return Err(control::confused()) };
     if let Some(view) = mounted.filter(|mounted| mounted.is_view)
         && !branches.iter().any(|dir| dir == view.dir.as_os_str().as_bytes())
     {

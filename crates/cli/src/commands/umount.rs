@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use kvfs_fuse::mount::{MountError, Unmount};
 
 use crate::args::UmountArgs;
-use crate::control::{BranchRequest, Client, Daemon, Request, Response};
+use crate::control::{self, BranchRequest, Client, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
         ));
     }
     // A user that may unmount need not be allowed to talk to the daemon.
-    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store));
+    let daemon = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
     let closing = match daemon {
         Ok(Daemon::Serving { mut client, dir }) if dir == mount.dir => {
             leave(&mut client, args)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     }
     let Some(closing) = closing else { return Ok(ExitCode::SUCCESS) };
     let closed = closing.wait(CLOSE_TIME_MAX).map_err(|error| {
-        CliError::new(error.code, format!("unmounted {}, but: {error}", mount.dir.display()))
+        CliError::new(error.kind().into(), format!("unmounted {}, but: {error}", mount.dir.display()))
     })?;
     if !closed {
         eprintln!("kvfs: unmounted, but the daemon is still writing to {}", mount.store.display());
@@ -77,7 +77,7 @@ fn leave(client: &mut Client, args: &UmountArgs) -> Result<()> {
 
 /// What was a branch is checkpointed when this returns.
 fn settle(mount: &MountedStore) -> Result<()> {
-    let daemon = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store));
+    let daemon = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
     if let Ok(Daemon::Serving { mut client, .. }) = daemon {
         let dir = mount.dir.as_os_str().as_bytes().to_vec();
         client.call(&Request::Branch(BranchRequest::Settle { dir }))?;

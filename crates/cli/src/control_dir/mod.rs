@@ -23,11 +23,10 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use kvfs_fs::{FileSystem, FileType, FsError, TxnId};
 use kvfs_fuse::bridge::{Folder, HiddenDirectory, Item, Name};
-use kvfs_service::{Caller, Transactions};
+use kvfs_service::{Caller, Service, Transactions};
 
 use crate::commands::version;
 use crate::report::{locks, stats};
-use crate::service::Service;
 use snapshots::Snapshots;
 use transactions::OpenTransactions;
 
@@ -71,7 +70,7 @@ impl Told {
     }
 
     fn transactions(&self) -> Option<Arc<Transactions>> {
-        self.service()?.open_transactions()
+        self.service()?.transactions().ok().cloned()
     }
 
     /// The view of transaction `id` is mounted when this returns.

@@ -14,9 +14,8 @@ use kvfs_fuse::Errno;
 use kvfs_fuse::bridge::{Answer, ControlCaller, ControlHandler};
 use kvfs_fuse::dispatch::Ioctl;
 use kvfs_rpc::ioctl::{self, Call, State as TxnState};
-use kvfs_service::{Begin, Caller, ErrorKind, ServiceError, Transactions};
+use kvfs_service::{Begin, Caller, ErrorKind, Service, ServiceError, Transactions};
 
-use crate::service::Service;
 use crate::units::{parse_duration, parse_duration_or_ever};
 
 /// What the names of attributes begin with. Every user may set `system.` ones; for `user.` ones the kernel wants
@@ -37,7 +36,8 @@ struct ToTransactions(Weak<Service>);
 
 impl ToTransactions {
     fn transactions(&self) -> Result<Arc<Transactions>, Errno> {
-        self.0.upgrade().and_then(|service| service.open_transactions()).ok_or(Errno::NODEV)
+        let service = self.0.upgrade().ok_or(Errno::NODEV)?;
+        service.transactions().cloned().map_err(|error| errno(&error))
     }
 }
 

@@ -30,15 +30,14 @@ use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
 use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
-use kvfs_service::{Branches, MainLine, Transactions};
+use kvfs_service::{Branches, MainLine, Service, ServiceError, Transactions};
 
 use crate::allocator;
 use crate::commands::mkfs::make_store;
-use crate::control::{Response, Server};
+use crate::control::{Mounted, RequestHandler, Server};
 use crate::control_dir;
 use crate::error::{CliError, Code, Result};
 use crate::open::{OpenOptions, open_unmounted};
-use crate::service::{Mounted, Service};
 use crate::store_dir::StoreDir;
 use public::PublicSockets;
 use resident::Keeper;
@@ -89,13 +88,13 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let open = open_unmounted(&store, &plan.open)?;
     point::detach_dead_views(&store)?;
     let fs = Arc::clone(&open.fs);
-    let keeper = Keeper::start(Arc::clone(&open.db), Arc::clone(&fs), plan.open.memory)
+    let keeper = Keeper::start(Arc::clone(&open.engine.db), Arc::clone(&fs), plan.open.memory)
         .map_err(|error| CliError::new(Code::Failed, format!("cannot start a thread: {error}")))?;
     let source = store.path().to_string_lossy().into_owned();
     let mounted = Mounted { dir: plan.dir.clone(), source: source.clone() };
-    let service = Arc::new(Service::new(open, Some(mounted)));
-    let server =
-        store.bind_control().and_then(|socket| Server::start(socket, Arc::clone(&service) as Arc<_>));
+    let service = Arc::new(open.into_service());
+    let handler = Arc::new(RequestHandler::new(Arc::clone(&service), mounted));
+    let server = store.bind_control().and_then(|socket| Server::start(socket, handler));
     let server = unless_unwritable(plan, server)
         .map_err(|error| CliError::io("listen on", &store.control_name(), &error));
     let public = PublicSockets::new(plan, &source);
@@ -123,12 +122,10 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
         tracing::error!(%error, "closing the store failed");
     }
     let (served, server) = served?;
-    let outcome = served.and(closed);
+    let outcome = served.and(closed.map_err(CliError::from));
     if let Some(server) = server {
-        server.finish(&match &outcome {
-            Ok(()) => Response::Done,
-            Err(error) => Response::Failed { code: error.code as u8, message: error.message.clone() },
-        });
+        let refusal = |error: &CliError| ServiceError::new(error.code.kind(), error.message.clone());
+        server.finish(&outcome.as_ref().map_err(refusal).copied());
     }
     tracing::info!(clean = outcome.is_ok(), "store closed");
     outcome.map(|()| ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 //! The sockets for the users of a mount of root's, to which the store's directory is closed (docs/decisions/public-sockets.md).
 //!
 //! Their directory belongs to root and can be neither listed nor written to by others. Which request is allowed for which user
-//! is decided for each one (`control/authority.rs`), for keys and transactions by their owners.
+//! is decided for each one (`service/authority.rs`), for keys and transactions by their owners.
 //!
 //! Thread safety: immutable. Invariants: only a daemon of root's whose mount lets other users in has them. A daemon holds the
 //! lock (flock) of its directory for as long as it has sockets there, so a directory whose lock is free is that of a daemon
@@ -12,17 +12,17 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use kvfs_rpc::public;
+use kvfs_socket::public;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::Plan;
+use crate::control::SOCKET_NAME as CONTROL;
 
-const CONTROL: &str = "control.sock";
 const NAMES: [&str; 2] = [CONTROL, kvfs_rpc::SOCKET_NAME];
 
 /// A directory that is removed each time between its making and its locking: others have this often started.
@@ -88,19 +88,6 @@ impl Drop for PublicSockets {
         // Nothing more is to be done about what stays: the next start of a daemon removes it.
         let _ = empty(&self.directory);
     }
-}
-
-/// Connects to the socket for commands on the mounts that show `source`.
-pub(crate) fn connect(source: &Path) -> io::Result<UnixStream> {
-    let (socket, owner) = public::socket(source, CONTROL)?;
-    let stream = UnixStream::connect(socket)?;
-    public::expect_daemon_of(&stream, Some(owner))?;
-    Ok(stream)
-}
-
-/// What messages call that socket.
-pub(crate) fn control_socket(source: &Path) -> PathBuf {
-    public::directory(source).join(CONTROL)
 }
 
 /// A directory of root's that others can't write to, made if it is missing.

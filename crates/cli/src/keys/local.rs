@@ -7,7 +7,7 @@ use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Isolation, 
 use kvfs_kv::{AccessError, KeyChange, KeyspaceOwner, KeyspaceUser, OwnerChange, UserKeyspaces};
 use kvfs_rpc::client::Range;
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
-use kvfs_store::{Cursor, KeyRange, Keyspace, NamedSnapshots, StoreError};
+use kvfs_store::{Cursor, KeyRange, Keyspace, StoreError};
 
 use crate::error::{CliError, Code, Result};
 use crate::open::OpenStore;
@@ -24,7 +24,7 @@ pub(super) struct Local {
 impl Local {
     pub(super) fn new(store: OpenStore, snapshot: Option<&str>) -> Result<Self> {
         let snapshot = snapshot.map(|name| {
-            let opened = store.db.open_snapshot(name).map_err(FsError::from)?;
+            let opened = store.fs.store().open_snapshot(name).map_err(FsError::from)?;
             store.fs.view_of(opened)
         });
         let snapshot = snapshot.transpose().map_err(explain)?;

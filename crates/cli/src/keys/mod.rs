@@ -13,11 +13,11 @@ use bytes::Bytes;
 use kvfs_rpc::client::blocking::Store;
 use kvfs_rpc::client::{ClientError, Code as GrpcCode, Range};
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
-use kvfs_rpc::public;
+use kvfs_socket::public;
 use kvfs_store::clock::{Clock, SystemClock};
 
 use crate::commands::txn::{STORE_VARIABLE, TXN_VARIABLE};
-use crate::control::{Client, Daemon};
+use crate::control::{self, Daemon};
 use crate::endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::MountedStore;
@@ -244,7 +244,7 @@ fn joined_txn(store: &Path) -> Result<u64> {
 
 /// The branch or transaction whose keys a path on `view` means.
 fn txn_of_view(dir: &StoreDir, view: &MountedStore) -> Result<u64> {
-    match Client::connect(dir)? {
+    match control::connect(dir)? {
         Daemon::Serving { mut client, .. } => endpoint::txn_of_view(&mut client, view),
         Daemon::Closing(_) | Daemon::Absent => {
             let message = format!("the branch or transaction on {} is no more", view.dir.display());
@@ -263,7 +263,7 @@ fn reach(dir: &StoreDir, read_only: bool, txn: u64, snapshot: Option<&str>) -> R
             Err(error) => return Err(explain(&error)),
         }
         let is_late = clock.monotonic() > CHANGE_TIME_MAX;
-        match Client::connect(dir)? {
+        match control::connect(dir)? {
             Daemon::Serving { .. } if is_late => {
                 let message = format!("the daemon of {} serves no keys", dir.path().display());
                 return Err(CliError::new(Code::InUse, message));

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use kvfs_service::lines::zone_codes::{FREE, JOURNAL, MANIFEST, SUPERBLOCKS, WRITING};
 use serde_json::json;
 
 use crate::control::ZoneLines;
@@ -12,16 +13,10 @@ const WIDTH: usize = 64;
 /// Lines, as a rule: a store of more zones shows several by one character.
 const HEIGHT: usize = 32;
 
-const SUPERBLOCKS: u8 = 101;
-const JOURNAL: u8 = 102;
-const MANIFEST: u8 = 103;
-const WRITING: u8 = 104;
-const FREE: u8 = 105;
-
 const LEGEND: &str = "S superblocks  J journal  M manifest  W being written  . free  r free, reserved\n\
                       1-9 data, so many tenths of it live  # full of live data  0 hardly any live";
 
-/// What a zone is, in one byte: how full of live data (percent), or one of the numbers above.
+/// What a zone is, in one byte: how full of live data (percent), or one of the numbers for other uses.
 pub(crate) fn code(zone: &kvfs_kvdb::ZoneInfo, zone_bytes: u64) -> u8 {
     use kvfs_kvdb::ZoneKind;
     match zone.kind {

@@ -5,13 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvfs_rpc::address::Address;
-use kvfs_rpc::public;
-use kvfs_rpc::server::BoundSocket;
+use kvfs_socket::BoundSocket;
+use kvfs_socket::address::Address;
+use kvfs_socket::public;
 
 use super::{StoreDir, effective_uid};
-
-const CONTROL: &str = "control.sock";
+use crate::control::SOCKET_NAME as CONTROL;
 
 /// Only the user of the daemon, and root.
 const CONTROL_MODE: u32 = 0o600;

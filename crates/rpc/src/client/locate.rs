@@ -5,8 +5,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use kvfs_socket::public;
+
 use super::error::{ClientError, Result};
-use crate::{SOCKET_NAME, public};
+use crate::SOCKET_NAME;
 
 /// A mounted store.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -32,12 +32,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_socket::public;
 use tokio::net::UnixStream;
 use tonic::{Request, Streaming};
 
 use crate::proto::store_client::StoreClient;
 use crate::proto::{self, Durability, KeyValue, KeyspaceInfo, Operation};
-use crate::{MESSAGE_LEN_MAX, ioctl, public};
+use crate::{MESSAGE_LEN_MAX, ioctl};
 use wire::Wire;
 
 /// How to begin a transaction.

@@ -9,12 +9,12 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kvfs_socket::address::Address;
 use tokio::net::UnixStream;
 use tonic::body::Body;
 use tower_service::Service;
 
 use super::error::Result;
-use crate::address::Address;
 
 /// What may be under way to us on one stream, and on the connection (bytes): a slow reader of a scan leaves
 /// room for other calls.

@@ -19,10 +19,8 @@ mod failure;
 mod keys;
 mod locks;
 mod peer;
-mod peer_groups;
 mod scan;
 mod service;
-mod socket;
 mod syncer;
 mod timeout;
 mod transactions;
@@ -30,9 +28,8 @@ mod unread;
 mod users;
 
 pub use failure::TxnError;
+pub use kvfs_socket::BoundSocket;
 pub use peer::Peer;
-pub use peer_groups::peer_groups;
-pub use socket::BoundSocket;
 pub use transactions::{Begin, NoTransactions, Transactions, TxnLine};
 
 use std::io;

@@ -3,9 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use kvfs_socket::peer_groups;
 use tokio::net::UnixStream;
-
-use super::peer_groups::peer_groups;
 
 /// The other end of a connection. It does not change while the connection lasts.
 #[derive(Debug, Clone)]

@@ -199,8 +199,11 @@ impl Transactions {
     /// Serves the view on the connection of `device`, which its owner has mounted.
     ///
     /// # Errors
-    /// There is no such transaction of the caller's, or it has its view already; the connection does not come up.
+    /// The caller may not; there is no such transaction of the caller's, or it has its view already; the connection does not
+    /// come up.
     pub fn attach(&self, caller: &Caller, id: u64, device: OwnedFd) -> Result<()> {
+        // A kernel side of the caller's making is believed what it says of users and permissions.
+        authorize(caller, Right::Master("serve a mount of their own making"))?;
         let (view, slot) = self.view_without_mount(caller, id)?;
         // An ordinary user has mounted it in namespaces that know that user alone.
         let only_ids = (caller.uid != 0).then(|| (caller.uid, caller.gid()));
@@ -308,6 +311,15 @@ impl Transactions {
         let slot = self.view_slots.take(owner)?;
         let mount = self.main.mounts.mount_view(id, owner, view)?;
         self.install_view_mount(id, ServedView::new(mount, slot))
+    }
+
+    /// As [`Self::path`], for a caller that goes to the store's directory, where the view is mounted.
+    ///
+    /// # Errors
+    /// As [`Self::path`]; the caller does not get there.
+    pub fn join(&self, caller: &Caller, id: u64) -> Result<PathBuf> {
+        authorize(caller, Right::Master("use views in the store's directory"))?;
+        self.path(caller, id)
     }
 
     /// Commits: the entrance of all front ends. After a conflict the transaction is gone; after other failures it stays

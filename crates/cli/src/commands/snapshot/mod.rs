@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::txn::print_changes;
 use crate::args::{SnapshotArgs, SnapshotCommand};
-use crate::control::{Request, Response, SnapshotLine, SnapshotRequest};
+use crate::control::{self, Request, Response, SnapshotLine, SnapshotRequest};
 use crate::endpoint::{Endpoint, expect_main_line};
 use crate::error::{CliError, Code, Result};
 use crate::places::{self, Limits};
@@ -63,13 +63,13 @@ fn ask(endpoint: &mut Endpoint, request: SnapshotRequest) -> Result<Response> {
 fn done(endpoint: &mut Endpoint, request: SnapshotRequest) -> Result<()> {
     match ask(endpoint, request)? {
         Response::Done => Ok(()),
-        _ => Err(Endpoint::confused()),
+        _ => Err(control::confused()),
     }
 }
 
 fn list(endpoint: &mut Endpoint, json: bool) -> Result<()> {
     let Response::Snapshots { now, lines } = ask(endpoint, SnapshotRequest::List)? else {
-        return Err(Endpoint::confused());
+        return Err(control::confused());
     };
     if json {
         let list: Vec<_> = lines.iter().map(as_json).collect();
@@ -109,7 +109,7 @@ fn diff(
         let (before, after) = (before.cloned(), after.cloned());
         match ask(endpoint, SnapshotRequest::Diff { before, after, from, limit })? {
             Response::Diff { lines, more } => Ok((lines, more)),
-            _ => Err(Endpoint::confused()),
+            _ => Err(control::confused()),
         }
     })
 }
@@ -117,7 +117,7 @@ fn diff(
 fn restore(endpoint: &mut Endpoint, name: &str, paths: &[String], json: bool) -> Result<()> {
     let request = SnapshotRequest::Restore { name: name.to_owned(), paths: paths.to_vec() };
     let Response::Restored { txn, names, inodes, keys } = ask(endpoint, request)? else {
-        return Err(Endpoint::confused());
+        return Err(control::confused());
     };
     let line = if json {
         serde_json::json!({ "transaction": txn, "names": names, "inodes": inodes, "keys": keys }).to_string()

@@ -7,7 +7,7 @@ use kvfs_store::progress::Unit;
 
 use super::ask;
 use crate::args::SendArgs;
-use crate::control::{Response, SnapshotRequest};
+use crate::control::{self, Response, SnapshotRequest};
 use crate::endpoint::Endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::progress::Bar;
@@ -32,7 +32,7 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
         (SnapshotRequest::Send { from: args.from.clone(), to }, 0)
     };
     let Response::Sending { stream, from, to, bytes_expected } = ask(endpoint, request)? else {
-        return Err(Endpoint::confused());
+        return Err(control::confused());
     };
     let begun_at = offset;
     let prologue = Prologue { stream: StreamId(stream), offset, bytes_expected };
@@ -48,7 +48,7 @@ pub(super) fn run(endpoint: &mut Endpoint, args: &SendArgs) -> Result<()> {
     out.write_all(&prologue.encode()).map_err(lost)?;
     loop {
         let asked = ask(endpoint, SnapshotRequest::SendFrames { stream, offset })?;
-        let Response::Frames { bytes, is_through } = asked else { return Err(Endpoint::confused()) };
+        let Response::Frames { bytes, is_through } = asked else { return Err(control::confused()) };
         out.write_all(&bytes.0).map_err(lost)?;
         offset += bytes.0.len() as u64;
         bar.show("sending", Unit::Bytes, offset, bytes_expected);

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::connect;
 use super::content::Contents;
-use crate::control::{ChangeLine, Client, FactsLine, Request, Response};
+use crate::control::{self, ChangeLine, Client, FactsLine, Request, Response};
 use crate::error::{CliError, Result};
 use crate::names;
 use crate::output::{Object, put_bytes};
@@ -64,7 +64,7 @@ pub(super) fn print(client: &mut Client, id: u64, stat: bool, json: bool) -> Res
 fn pages(client: &mut Client, id: u64) -> impl FnMut(u64, u64) -> Result<Page> {
     move |from, limit| match client.call(&Request::Diff { id, from, limit })? {
         Response::Diff { lines, more } => Ok((lines, more)),
-        _ => Err(Client::confused()),
+        _ => Err(control::confused()),
     }
 }
 

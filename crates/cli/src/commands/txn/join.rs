@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use super::cover::{Cover, open_view};
 use super::{STORE_VARIABLE, TXN_VARIABLE, connect_to_main};
-use crate::control::{Client, Request, Response};
+use crate::control::{self, Client, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::MountedStore;
 use crate::namespace;
@@ -34,7 +34,7 @@ pub(super) fn run(store: Option<&Path>, id: u64, command: &[OsString]) -> Result
 /// Shows the view that the daemon has mounted below the store's directory.
 fn show_mounted(client: &mut Client, mount: &MountedStore, id: u64) -> Result<()> {
     let Response::Begun { view, .. } = client.call(&Request::View { id })? else {
-        return Err(Client::confused());
+        return Err(control::confused());
     };
     let view = PathBuf::from(OsString::from_vec(view));
     namespace::enter()?;

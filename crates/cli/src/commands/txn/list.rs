@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use super::connect;
 use crate::args::TableForm;
-use crate::control::{Client, Request, Response, TxnLine};
+use crate::control::{self, Request, Response, TxnLine};
 use crate::error::Result;
 use crate::names::Table;
 use crate::units::{human_bytes, human_duration};
@@ -15,7 +15,7 @@ use crate::units::{human_bytes, human_duration};
 pub(super) fn run(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     let Response::Transactions(lines) = client.call(&Request::Transactions)? else {
-        return Err(Client::confused());
+        return Err(control::confused());
     };
     if form.json {
         let list: Vec<_> = lines.iter().map(as_json).collect();

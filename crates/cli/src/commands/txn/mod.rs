@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::args::{BeginArgs, IsolationArg, TxnArgs, TxnCommand};
-use crate::control::{Begin, Client, Daemon, Request, Response};
+use crate::control::{self, Begin, Client, Daemon, Request, Response};
 use crate::endpoint::{expect_main_line, find_store, reach_public};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
@@ -74,7 +74,7 @@ pub(crate) fn connect(target: Option<&Path>) -> Result<(Client, MountedStore)> {
 /// By the socket in the store's directory.
 fn connect_by_store(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     let (store, mounted) = find_store(target)?;
-    match Client::connect(&store)? {
+    match control::connect(&store)? {
         Daemon::Serving { client, dir } => {
             let seen = mounts::list()?.into_iter().rfind(|mount| mount.dir == dir);
             let mount = seen.or(mounted).unwrap_or(MountedStore {
@@ -104,7 +104,7 @@ fn simple(store: Option<&Path>, request: &Request) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     match client.call(request)? {
         Response::Done | Response::Aborted { .. } | Response::TxnCommitted { .. } => Ok(ExitCode::SUCCESS),
-        _ => Err(Client::confused()),
+        _ => Err(control::confused()),
     }
 }
 
@@ -121,7 +121,7 @@ fn begin(client: &mut Client, args: &BeginArgs, label: String, tied: bool) -> Re
     };
     match client.call(&Request::Begin(begin))? {
         Response::Begun { id, view } => Ok((id, std::ffi::OsString::from_vec(view).into())),
-        _ => Err(Client::confused()),
+        _ => Err(control::confused()),
     }
 }
 

@@ -21,8 +21,10 @@ use super::join::cannot_run;
 use super::processes::{self, Process};
 use super::supervise::{Ended, SIGNALED, Watch};
 use super::{STORE_VARIABLE, TXN_VARIABLE, begin, connect_to_main, diff, label};
+use kvfs_service::ErrorKind;
+
 use crate::args::RunArgs;
-use crate::control::{Client, Daemon, Request, Response};
+use crate::control::{self, Client, Daemon, Request, Response};
 use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
@@ -157,7 +159,8 @@ impl Run<'_> {
 
     fn commit(&mut self) -> Result<ExitCode> {
         let id = self.id;
-        match self.client.call(&Request::Commit { id, durable: !self.args.is_async }) {
+        let answer = self.client.call(&Request::Commit { id, durable: !self.args.is_async });
+        match answer.map_err(CliError::from) {
             Ok(Response::TxnCommitted { has_changes, is_kept }) => {
                 tell(&match (has_changes, is_kept) {
                     (false, _) => "nothing was changed".to_owned(),
@@ -166,7 +169,7 @@ impl Run<'_> {
                 });
                 Ok(ExitCode::SUCCESS)
             }
-            Ok(_) => Err(Client::confused()),
+            Ok(_) => Err(control::confused()),
             Err(error) if error.code == Code::Conflict => {
                 Err(CliError::new(Code::Conflict, format!("{error}; nothing happened, try again")))
             }
@@ -184,7 +187,7 @@ impl Run<'_> {
     fn abort(&mut self) -> Result<Option<String>> {
         match self.client.call(&Request::Abort { id: self.id })? {
             Response::Aborted { doomed } => Ok(doomed),
-            _ => Err(Client::confused()),
+            _ => Err(control::confused()),
         }
     }
 
@@ -195,7 +198,7 @@ impl Run<'_> {
         match self.client.call(&Request::Diff { id, from: 0, limit: 1 })? {
             Response::Diff { lines, .. } if lines.is_empty() => return Ok(Verdict::Commit),
             Response::Diff { .. } => {}
-            _ => return Err(Client::confused()),
+            _ => return Err(control::confused()),
         }
         diff::print(self.client, id, false, false)?;
         let failed = |error: std::io::Error| CliError::io("ask at", Path::new("/dev/tty"), &error);
@@ -226,16 +229,16 @@ enum Verdict {
 
 /// What is said of a transaction that was ended from outside: the daemon knows why.
 fn cut(mount: &MountedStore, id: u64) -> CliError {
-    let connected = StoreDir::open(&mount.store).and_then(|store| Client::connect(&store));
+    let connected = StoreDir::open(&mount.store).and_then(|store| control::connect(&store));
     let why = match connected {
         Ok(Daemon::Serving { mut client, .. }) => {
-            client.call(&Request::View { id }).err().filter(|error| error.code == Code::Conflict)
+            client.call(&Request::View { id }).err().filter(|error| error.kind() == ErrorKind::Conflict)
         }
         _ => None,
     };
     let what = why.map_or_else(
         || format!("transaction {id} was aborted from outside (`kvfs txn abort`, or unmount)"),
-        |error| error.message,
+        |error| error.to_string(),
     );
     CliError::new(Code::Conflict, format!("{what}; nothing happened"))
 }

@@ -9,7 +9,7 @@ use super::connect;
 use super::diff::{as_json, as_text, print_changes};
 use crate::args::TableForm;
 use crate::control::{
-    Client, CommittedLine, ObstacleLine, PlaceLine, Request, Response, SelectionLine, UndoRequest,
+    self, CommittedLine, ObstacleLine, PlaceLine, Request, Response, SelectionLine, UndoRequest,
 };
 use crate::error::{Code, Result};
 use crate::names::{self, Table};
@@ -38,7 +38,7 @@ pub(super) fn run(
         print_changes((false, json), &limits, |from, limit| {
             match client.call(&Request::Undo(UndoRequest::Diff { id, from, limit }))? {
                 Response::Diff { lines, more } => Ok((lines, more)),
-                _ => Err(Client::confused()),
+                _ => Err(control::confused()),
             }
         })?;
     }
@@ -68,7 +68,7 @@ pub(super) fn run(
             eprintln!("kvfs: {}", message(id, now, count, &lines));
             Ok(ExitCode::from(Code::BuiltOn as u8))
         }
-        _ => Err(Client::confused()),
+        _ => Err(control::confused()),
     }
 }
 
@@ -115,7 +115,7 @@ pub(super) fn list(store: Option<&Path>, form: TableForm) -> Result<ExitCode> {
     let Response::Committed { now, count_max, age_max, lines } =
         client.call(&Request::Undo(UndoRequest::List))?
     else {
-        return Err(Client::confused());
+        return Err(control::confused());
     };
     if form.json {
         let list: Vec<_> = lines.iter().map(committed_json).collect();

@@ -1,13 +1,13 @@
 //! Requests about quotas.
 
-use kvfs_service::{Caller, ServedStore};
+use kvfs_service::lines::{QuotaRequest, QuotaRow};
+use kvfs_service::{Caller, Result, ServedStore};
 use kvfs_store::clock::{Clock, SystemClock};
 
-use super::Service;
-use crate::control::{QuotaRequest, QuotaRow, Response};
-use crate::error::Result;
+use super::RequestHandler;
+use crate::protocol::Response;
 
-impl Service {
+impl RequestHandler {
     pub(super) fn answer_quota(
         store: &ServedStore<'_>,
         caller: &Caller,

@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_rpc::server::BoundSocket;
+use kvfs_service::{ErrorKind, Result, ServiceError};
+use kvfs_socket::BoundSocket;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Step};
 use parking_lot::Mutex;
 
-use super::authority::authorize;
-use super::peer::Peer;
-use super::protocol::{Request, Response, frame, read_request, write_frame};
-use super::shares::Shares;
-use crate::error::Code;
+use crate::answer::RequestHandler;
+use crate::peer::Peer;
+use crate::protocol::{Request, Response, frame, read_request, write_frame};
+use crate::shares::Shares;
 
 /// A client that neither sends nor takes anything for this long is dropped.
 const IDLE_MAX: Duration = Duration::from_mins(1);
@@ -36,19 +36,9 @@ const NEWS_PERIOD: Duration = Duration::from_millis(400);
 /// The last word to clients that wait for the end must not keep the daemon.
 const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
-/// Answers requests.
-pub(crate) trait Handler: Send + Sync + 'static {
-    fn handle(&self, peer: &Peer, request: Request) -> Response;
-
-    /// The connection has ended.
-    fn gone(&self, peer: &Peer) {
-        let _ = peer;
-    }
-}
-
 /// What the threads share.
 struct Shared {
-    handler: Arc<dyn Handler>,
+    handler: Arc<RequestHandler>,
     stopping: AtomicBool,
     shares: Arc<Shares>,
     /// Number of the next connection.
@@ -64,7 +54,7 @@ struct Ending {
 }
 
 /// A listening socket; closed and removed on drop.
-pub(crate) struct Server {
+pub struct Server {
     socket: BoundSocket,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
@@ -74,7 +64,10 @@ pub(crate) struct Server {
 
 impl Server {
     /// Serves on `socket`.
-    pub(crate) fn start(socket: BoundSocket, handler: Arc<dyn Handler>) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(socket: BoundSocket, handler: Arc<RequestHandler>) -> io::Result<Self> {
         let listener = socket.listener().try_clone()?;
         let shared = Arc::new(Shared {
             handler,
@@ -91,7 +84,10 @@ impl Server {
     }
 
     /// Listens on another socket, too.
-    pub(crate) fn also_listen(&mut self, listener: UnixListener) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn also_listen(&mut self, listener: UnixListener) -> io::Result<()> {
         let (accepts, shared) = (listener.try_clone()?, Arc::clone(&self.shared));
         let accepting = std::thread::Builder::new()
             .name("control-public".into())
@@ -102,17 +98,18 @@ impl Server {
 
     /// Stops listening and gives `outcome` to the clients that wait for the end. Their connections stay
     /// until the process has exited, so that they see that, too.
-    pub(crate) fn finish(mut self, outcome: &Response) {
+    pub fn finish(mut self, outcome: &Result<()>) {
         self.stop();
+        let outcome = outcome.as_ref().map_or_else(Response::failed, |()| Response::Done);
         let mut ending = self.shared.ending.lock();
         ending.outcome = Some(outcome.clone());
         for stream in std::mem::take(&mut ending.awaiting) {
-            last_word(stream, outcome);
+            last_word(stream, &outcome);
         }
     }
 
     /// Tells the clients that wait for the end how far it is.
-    pub(crate) fn news(&self) -> impl Fn(Step) + 'static {
+    pub fn news(&self) -> impl Fn(Step) + 'static {
         let (shared, clock, due) = (Arc::clone(&self.shared), SystemClock::new(), Cell::new(Duration::ZERO));
         move |step| {
             let now = clock.monotonic();
@@ -163,10 +160,9 @@ fn last_word(mut stream: UnixStream, outcome: &Response) {
 
 /// Says to a client that there are too many connections.
 fn turn_away(mut stream: UnixStream) {
-    let message =
-        "you have too many connections to the daemon; end some commands and transactions".to_owned();
+    let message = "you have too many connections to the daemon; end some commands and transactions";
     // It fits the empty buffer of a new connection, so this does not wait.
-    let told = write_frame(&mut stream, &Response::Failed { code: Code::InUse as u8, message });
+    let told = write_frame(&mut stream, &Response::failed(&ServiceError::new(ErrorKind::InUse, message)));
     if let Err(error) = told {
         tracing::debug!(%error, "a client that was turned away has gone");
     }
@@ -249,9 +245,9 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
     while let Some(request) = read_request(&mut stream)? {
         match request {
             Request::AwaitClosed => {
-                if let Err(error) = authorize(&peer.caller, &Request::AwaitClosed) {
-                    let refused = Response::Failed { code: error.code as u8, message: error.message };
-                    answer(&mut stream, peer, shared, &refused)?;
+                let admitted = shared.handler.handle(peer, Request::AwaitClosed);
+                if !matches!(admitted, Response::Done) {
+                    answer(&mut stream, peer, shared, &admitted)?;
                     continue;
                 }
                 write_frame(&mut stream, &Response::Done)?;
@@ -267,7 +263,8 @@ fn converse(mut stream: UnixStream, peer: &Peer, shared: &Shared) -> io::Result<
                     "the store is mounted by kvfs {}, this is kvfs {version}; use that one, or mount again",
                     env!("CARGO_PKG_VERSION")
                 );
-                return write_frame(&mut stream, &Response::Failed { code: 1, message });
+                let refused = ServiceError::new(ErrorKind::Failed, message);
+                return write_frame(&mut stream, &Response::failed(&refused));
             }
             request => {
                 let news = News::new(stream.try_clone()?);
@@ -286,7 +283,7 @@ fn answer(stream: &mut UnixStream, peer: &Peer, shared: &Shared, response: &Resp
     let bytes = frame(response)?;
     let Some(_share) = shared.shares.answer(peer.caller.uid, bytes.len()) else {
         let message = format!("user {} has not taken earlier answers; try again later", peer.caller.uid);
-        return write_frame(stream, &Response::Failed { code: Code::InUse as u8, message });
+        return write_frame(stream, &Response::failed(&ServiceError::new(ErrorKind::InUse, message)));
     };
     let clock = SystemClock::new();
     for part in bytes.chunks(ANSWER_STEP) {

@@ -4,14 +4,14 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use kvfs_service::{Caller, ServedStore};
+use kvfs_service::{Caller, Result, ServedStore};
 use kvfs_store::clock::{Clock, SystemClock};
 
-use super::{Service, page_of};
-use crate::control::{BranchRequest, Response};
-use crate::error::Result;
+use super::RequestHandler;
+use super::changes::page_of;
+use crate::protocol::{BranchRequest, Response};
 
-impl Service {
+impl RequestHandler {
     pub(super) fn answer_branch(
         store: &ServedStore<'_>,
         caller: &Caller,

@@ -2,6 +2,10 @@
 //!
 //! A connection begins with [`Request::Hello`], whose answer tells whether both ends speak the same
 //! version; so the variants of `Hello` and `Failed` stay the first.
+//!
+//! Thread safety: values, and functions on a stream of the caller's.
+
+#![expect(missing_docs, reason = "names and types say what the fields are, where nothing else is said")]
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,9 +16,11 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
-    BranchLine, CommittedLine, FactsLine, FindingLine, HealthLine, LockLines, LockPlaceParts, QuotaRequest,
-    QuotaRow, SelectionLine, SnapshotLine, TxnLine,
+    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, FactsLine, FindingLine,
+    HealthLine, LockLines, LockPlaceParts, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TxnLine,
+    ZoneLines,
 };
+use kvfs_service::{ErrorKind, ServiceError};
 
 /// Longest frame either side accepts (bytes): a page of what a transaction changes fits.
 const FRAME_LEN_MAX: usize = 8 << 20;
@@ -24,7 +30,7 @@ const REQUEST_LEN_MAX: usize = 128 << 10;
 
 /// What the command asks of the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub enum Request {
     /// First of all: the client.
     Hello {
         version: String,
@@ -93,42 +99,9 @@ pub(crate) enum Request {
     Health,
 }
 
-/// A defragmentation that is asked for.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct DefragRequest {
-    /// All zones with data, not only those of which much is dead or that hold short stretches.
-    pub(crate) rewrite: bool,
-    /// 0: no limit.
-    pub(crate) bytes_per_second: u64,
-    /// Only the plan is wanted.
-    pub(crate) dry_run: bool,
-}
-
-/// See [`kvfs_kvdb::Fragmentation`].
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct FragmentationLine {
-    pub(crate) zones_used: u64,
-    pub(crate) zones_needed: u64,
-    pub(crate) zone_bytes: u64,
-    pub(crate) bytes_live: u64,
-    pub(crate) stretch_bytes_mean: u64,
-}
-
-/// What the zones of a store are used for.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ZoneLines {
-    pub(crate) zone_bytes: u64,
-    /// One for each zone; see [`crate::report::zones::code`].
-    pub(crate) codes: Vec<u8>,
-    /// Free zones that are held back.
-    pub(crate) reserved: u64,
-    /// By name.
-    pub(crate) figures: Vec<(String, u64)>,
-}
-
 /// What is asked about committed transactions.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum UndoRequest {
+pub enum UndoRequest {
     /// Those that can be taken back.
     List,
     /// One page of what taking one back would change, as [`Request::Diff`].
@@ -141,15 +114,15 @@ pub(crate) enum UndoRequest {
 
 /// Something in the way of taking back a transaction.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ObstacleLine {
-    pub(crate) change: ChangeLine,
+pub struct ObstacleLine {
+    pub change: ChangeLine,
     /// Without counts.
-    pub(crate) by: Option<CommittedLine>,
+    pub by: Option<CommittedLine>,
 }
 
 /// What is asked about branches.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum BranchRequest {
+pub enum BranchRequest {
     Create {
         name: String,
         /// With dirty pages of shared mappings.
@@ -187,7 +160,7 @@ pub(crate) enum BranchRequest {
 
 /// What is asked about named snapshots.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum SnapshotRequest {
+pub enum SnapshotRequest {
     Create {
         name: String,
         /// With dirty pages of shared mappings.
@@ -234,16 +207,16 @@ pub(crate) enum SnapshotRequest {
 
 /// How to begin a transaction.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Begin {
-    pub(crate) serializable: bool,
-    pub(crate) timeout: Option<Duration>,
+pub struct Begin {
+    pub serializable: bool,
+    pub timeout: Option<Duration>,
     /// It may go without an operation for so long; `None`: as the mount says, `Duration::MAX`: for ever.
-    pub(crate) idle_max: Option<Duration>,
-    pub(crate) nice: i32,
+    pub idle_max: Option<Duration>,
+    pub nice: i32,
     /// What its owner calls it: a command, mostly.
-    pub(crate) label: String,
+    pub label: String,
     /// It ends with this connection at the latest. Else the daemon mounts its view.
-    pub(crate) tied: bool,
+    pub tied: bool,
 }
 
 impl From<Begin> for kvfs_service::Begin {
@@ -255,24 +228,24 @@ impl From<Begin> for kvfs_service::Begin {
 
 /// One change of a transaction.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ChangeLine {
+pub struct ChangeLine {
     /// `+`, `-`, `~` or `>` (renamed).
-    pub(crate) sign: char,
+    pub sign: char,
     /// `file`, `directory`, …, or `key`.
-    pub(crate) kind: String,
+    pub kind: String,
     /// Path from the root of the store, or keyspace and key.
-    pub(crate) place: Vec<u8>,
+    pub place: Vec<u8>,
     /// Where it was before.
-    pub(crate) from: Option<Vec<u8>>,
+    pub from: Option<Vec<u8>>,
     /// Size now (bytes).
-    pub(crate) bytes: Option<u64>,
-    pub(crate) before: Option<FactsLine>,
-    pub(crate) after: Option<FactsLine>,
+    pub bytes: Option<u64>,
+    pub before: Option<FactsLine>,
+    pub after: Option<FactsLine>,
 }
 
 /// What the daemon answers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Response {
+pub enum Response {
     Failed {
         code: u8,
         message: String,
@@ -385,20 +358,30 @@ pub(crate) enum Response {
         behind: Option<u64>,
     },
     Health(HealthLine),
-    /// What a defragmentation would do: zones to be emptied, how many of them come back, bytes to be copied.
-    DefragPlan {
-        now: FragmentationLine,
-        zones: u64,
-        zones_freed: u64,
-        bytes: u64,
-    },
-    Defragmented {
-        before: FragmentationLine,
-        after: FragmentationLine,
-        bytes_moved: u64,
-        took: Duration,
-        is_complete: bool,
-    },
+    DefragPlan(DefragPlanLine),
+    Defragmented(DefragmentedLine),
+}
+
+/// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.
+const KINDS: [ErrorKind; 10] = ErrorKind::ALL;
+
+impl Response {
+    /// Why a request was not carried out.
+    pub(crate) fn failed(error: &ServiceError) -> Self {
+        let place = KINDS.into_iter().position(|kind| kind == error.kind()).unwrap_or(0);
+        Self::Failed { code: place as u8 + 1, message: error.to_string() }
+    }
+
+    /// The answer, or the error that it tells of.
+    pub(crate) fn or_failure(self) -> kvfs_service::Result<Self> {
+        match self {
+            Self::Failed { code, message } => {
+                let kind = KINDS.get(usize::from(code).wrapping_sub(1)).copied();
+                Err(ServiceError::new(kind.unwrap_or(ErrorKind::Failed), message))
+            }
+            answer => Ok(answer),
+        }
+    }
 }
 
 impl From<Step> for Response {
@@ -410,7 +393,7 @@ impl From<Step> for Response {
 
 /// Bytes that go as they are.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Blob(pub(crate) Vec<u8>);
+pub struct Blob(pub Vec<u8>);
 
 impl Serialize for Blob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -443,7 +426,7 @@ pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> 
 }
 
 /// As [`write_frame`], for what the daemon reads with [`read_request`].
-pub(super) fn write_request(stream: &mut impl Write, request: &Request) -> io::Result<()> {
+pub(crate) fn write_request(stream: &mut impl Write, request: &Request) -> io::Result<()> {
     let frame = frame(request)?;
     if frame.len() > REQUEST_LEN_MAX {
         let message = "the request is too long: give fewer paths at a time";
@@ -452,7 +435,7 @@ pub(super) fn write_request(stream: &mut impl Write, request: &Request) -> io::R
     stream.write_all(&frame)
 }
 
-pub(super) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
+pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = postcard::to_stdvec(message).map_err(io::Error::other)?;
     if body.len() > FRAME_LEN_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "message is too long"));
@@ -466,7 +449,7 @@ pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Res
 }
 
 /// As [`read_frame`], for requests.
-pub(super) fn read_request(stream: &mut impl Read) -> io::Result<Option<Request>> {
+pub(crate) fn read_request(stream: &mut impl Read) -> io::Result<Option<Request>> {
     read_frame_within(stream, REQUEST_LEN_MAX)
 }
 
@@ -511,6 +494,20 @@ mod tests {
         }
         assert!(read_frame::<Request>(&mut &u32::MAX.to_le_bytes()[..]).is_err(), "too long");
         assert!(read_frame::<Request>(&mut &[1, 0, 0, 0, 0xff][..]).is_err(), "no such request");
+    }
+
+    #[test]
+    fn failure_comes_back_as_the_error_that_it_was() {
+        for kind in KINDS {
+            let told = Response::failed(&ServiceError::new(kind, "why"));
+            let error = told.or_failure().expect_err("is a failure");
+            assert_eq!((error.kind(), &*error.to_string()), (kind, "why"));
+        }
+        for code in [0, 11, 255] {
+            let odd = Response::Failed { code, message: String::new() };
+            assert_eq!(odd.or_failure().expect_err("is a failure").kind(), ErrorKind::Failed);
+        }
+        assert!(matches!(Response::Done.or_failure(), Ok(Response::Done)));
     }
 
     #[test]

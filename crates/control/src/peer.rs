@@ -6,9 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use kvfs_rpc::peer_credentials;
-use kvfs_rpc::server::peer_groups;
 use kvfs_service::{Caller, Connection};
+use kvfs_socket::{peer_credentials, peer_groups};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
@@ -17,7 +16,7 @@ use super::descriptor;
 
 /// The caller, with the connection that it has come by.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub struct Peer {
     pub(crate) caller: Caller,
     /// None for this process itself.
     connection: Option<Arc<Stream>>,
@@ -46,10 +45,17 @@ impl Connection for Stream {
         // It may have ended by itself.
         let _ = self.0.shutdown(Shutdown::Both);
     }
+
+    fn is_there(&self) -> bool {
+        let mut end = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An error says nothing of the other end.
+        !matches!(retry_on_intr(|| poll(&mut end, Some(&now))), Ok(1..))
+    }
 }
 
 impl Peer {
-    pub(super) fn of(number: u64, stream: &UnixStream) -> io::Result<Self> {
+    pub(crate) fn of(number: u64, stream: &UnixStream) -> io::Result<Self> {
         let credentials = peer_credentials(stream)?;
         let connection = Arc::new(Stream(stream.try_clone()?));
         let shared = Arc::clone(&connection) as Arc<dyn Connection>;
@@ -58,7 +64,7 @@ impl Peer {
     }
 
     /// This process, which has opened the store itself.
-    pub(crate) fn own() -> Self {
+    pub fn own() -> Self {
         Self { caller: Caller::own(), connection: None, outgoing: Mutex::default() }
     }
 
@@ -68,7 +74,7 @@ impl Peer {
     }
 
     /// Sends the descriptor that follows the answer, if one does.
-    pub(super) fn send_descriptor(&self) -> io::Result<()> {
+    pub(crate) fn send_descriptor(&self) -> io::Result<()> {
         let outgoing = self.outgoing.lock().take();
         match (outgoing, &self.connection) {
             (Some(outgoing), Some(connection)) => descriptor::send(&connection.0, outgoing.as_fd()),
@@ -79,14 +85,5 @@ impl Peer {
     /// The descriptor that follows the request.
     pub(crate) fn receive_descriptor(&self) -> io::Result<OwnedFd> {
         descriptor::receive(&self.connection.as_ref().ok_or(io::ErrorKind::NotConnected)?.0)
-    }
-
-    /// Whether the other end of the connection is still open.
-    pub(crate) fn is_there(&self) -> bool {
-        let Some(connection) = &self.connection else { return true };
-        let mut end = [PollFd::new(&connection.0, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An error says nothing of the other end.
-        !matches!(retry_on_intr(|| poll(&mut end, Some(&now))), Ok(1..))
     }
 }

@@ -1,17 +1,17 @@
 //! Requests about taking committed transactions back.
 
 use kvfs_fs::TxnId;
-use kvfs_service::{Caller, ServedStore, UndoLimits, UndoObstacle, Undone};
+use kvfs_service::{Caller, Result, ServedStore, UndoLimits, UndoObstacle, Undone};
 use kvfs_store::clock::{Clock, SystemClock};
 
-use super::{Service, change_line, page_of, restored};
-use crate::control::{ObstacleLine, Response, UndoRequest};
-use crate::error::Result;
+use super::RequestHandler;
+use super::changes::{change_line, page_of, restored};
+use crate::protocol::{ObstacleLine, Response, UndoRequest};
 
 /// Most obstacles that an answer names.
 const OBSTACLES_MAX: usize = 1000;
 
-impl Service {
+impl RequestHandler {
     pub(super) fn answer_undo(
         store: &ServedStore<'_>,
         caller: &Caller,

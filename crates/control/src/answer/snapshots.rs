@@ -2,17 +2,17 @@
 
 use bytes::Bytes;
 use kvfs_fs::transfer::StreamId;
-use kvfs_service::{Caller, Frames, ServedStore, StreamOffer};
+use kvfs_service::{Caller, Frames, Result, ServedStore, StreamOffer};
 use kvfs_store::clock::{Clock, SystemClock};
 
-use super::{PAGE_BYTES_MAX, Service, change_line, restored};
-use crate::control::{Blob, Response, SnapshotRequest};
-use crate::error::Result;
+use super::RequestHandler;
+use super::changes::{PAGE_BYTES_MAX, change_line, restored};
+use crate::protocol::{Blob, Response, SnapshotRequest};
 
 /// An answer ends when it has so many bytes; one frame more fits a message.
 const ANSWER_BYTES: usize = 1 << 20;
 
-impl Service {
+impl RequestHandler {
     pub(super) fn answer_snapshot(
         &self,
         store: &ServedStore<'_>,
@@ -39,7 +39,8 @@ impl Service {
             SnapshotRequest::Diff { before, after, from, limit } => {
                 let lines_max = usize::try_from(limit).unwrap_or(usize::MAX);
                 let bounds = (lines_max, PAGE_BYTES_MAX);
-                let (page, more) = self.comparisons.page(store, caller, (before, after), from, bounds)?;
+                let (page, more) =
+                    self.service.comparisons.page(store, caller, (before, after), from, bounds)?;
                 Ok(Response::Diff { lines: page.iter().map(change_line).collect(), more })
             }
             SnapshotRequest::Send { from, to } => {
@@ -49,7 +50,8 @@ impl Service {
                 Ok(sending(store.offer_stream_again(caller, StreamId(stream))?))
             }
             SnapshotRequest::SendFrames { stream, offset } => {
-                let frames = self.streams.frames(store, caller, StreamId(stream), offset, ANSWER_BYTES)?;
+                let frames =
+                    self.service.streams.frames(store, caller, StreamId(stream), offset, ANSWER_BYTES)?;
                 let Frames { bytes, is_through } = frames;
                 Ok(Response::Frames { bytes: Blob(bytes), is_through })
             }

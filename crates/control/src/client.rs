@@ -8,19 +8,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kvfs_rpc::peer_credentials;
 use kvfs_service::lines::HealthLine;
+use kvfs_service::{ErrorKind, Result, ServiceError};
+use kvfs_socket::{peer_credentials, public};
 use kvfs_store::progress::Unit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-use super::descriptor;
-use super::protocol::{Request, Response, read_frame, write_request};
-use crate::daemon::public;
-use crate::error::{CliError, Code, Result};
-use crate::progress::Bar;
-use crate::store_dir::StoreDir;
+use crate::SOCKET_NAME;
+use crate::protocol::{Request, Response, read_frame, write_request};
 
 /// A daemon that is asked how it is, is given this time to answer.
 const HEALTH_TIME_MAX: Duration = Duration::from_secs(2);
@@ -33,38 +30,73 @@ fn hello() -> Request {
     Request::Hello { version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
+/// Shows how far the daemon is: stage, unit, done, and all there is to do (0: not known).
+type Show = dyn Fn(&str, Unit, u64, u64);
+
+/// Makes what shows how far the daemon is, until it is dropped, for something that begins, such as "mounting".
+pub type Bars = fn(&str) -> Box<Show>;
+
 /// What is behind the control socket of a store.
 #[derive(Debug)]
-pub(crate) enum Daemon {
+pub enum Daemon {
     /// No daemon.
     Absent,
     /// The store is mounted.
-    Serving { client: Client, dir: PathBuf },
+    Serving {
+        /// The connection.
+        client: Client,
+        /// Where.
+        dir: PathBuf,
+    },
     /// It was mounted, and is being closed.
     Closing(Client),
 }
 
 /// A connection to a mounted store's daemon.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     stream: UnixStream,
     /// By the socket for the users of the mount.
     is_public: bool,
+    bars: Bars,
 }
 
 impl Client {
-    /// Connects to the daemon, if there is one.
-    pub(crate) fn connect(store: &StoreDir) -> Result<Daemon> {
-        Self::greet(store.connect_control(), &store.control_name(), None)
+    /// The daemon at the other end of `stream`, if that was connected to `socket`.
+    ///
+    /// # Errors
+    /// The daemon can't be reached, or turns this process away.
+    pub fn greet(stream: io::Result<UnixStream>, socket: &Path, bars: Bars) -> Result<Daemon> {
+        Self::greet_as(stream, socket, None, bars)
     }
 
-    /// Connects to the daemon of the mounts that show `source`, by the socket for their users.
-    pub(crate) fn connect_public(source: &Path) -> Result<Daemon> {
-        Self::greet(public::connect(source), &public::control_socket(source), Some(source))
+    /// The daemon of the mounts that show `source`, if there is one, by the socket for their users.
+    ///
+    /// # Errors
+    /// As [`Self::greet`]; the daemon there serves another store.
+    pub fn connect_public(source: &Path, bars: Bars) -> Result<Daemon> {
+        let socket = public::directory(source).join(SOCKET_NAME);
+        Self::greet_as(Self::reach_public(source), &socket, Some(source), bars)
+    }
+
+    /// A connection to the daemon of the mounts that show `source`, by the socket for their users.
+    ///
+    /// # Errors
+    /// There is none, or none that may serve the store.
+    pub fn reach_public(source: &Path) -> io::Result<UnixStream> {
+        let (socket, owner) = public::socket(source, SOCKET_NAME)?;
+        let stream = UnixStream::connect(socket)?;
+        public::expect_daemon_of(&stream, Some(owner))?;
+        Ok(stream)
     }
 
     /// The first words on a connection to `socket`; `public`: the source of the store that is to be served there.
-    fn greet(stream: io::Result<UnixStream>, socket: &Path, public: Option<&Path>) -> Result<Daemon> {
+    fn greet_as(
+        stream: io::Result<UnixStream>,
+        socket: &Path,
+        public: Option<&Path>,
+        bars: Bars,
+    ) -> Result<Daemon> {
         let stream = match stream {
             Ok(stream) => stream,
             Err(error)
@@ -72,22 +104,22 @@ impl Client {
             {
                 return Ok(Daemon::Absent);
             }
-            Err(error) => return Err(CliError::io("reach the daemon at", socket, &error)),
+            Err(error) => return Err(ServiceError::io("reach the daemon at", socket, &error)),
         };
-        let mut client = Self { stream, is_public: public.is_some() };
+        let mut client = Self { stream, is_public: public.is_some(), bars };
         match client.exchange(&hello()) {
             Ok(Some(Response::Serving { source, .. }))
                 if public.is_some_and(|expected| expected != Path::new(&source)) =>
             {
                 let message = format!("the daemon at {} serves another store, {source}", socket.display());
-                Err(CliError::new(Code::Failed, message))
+                Err(ServiceError::new(ErrorKind::Failed, message))
             }
             Ok(Some(Response::Serving { dir, .. })) => {
                 Ok(Daemon::Serving { client, dir: OsString::from_vec(dir).into() })
             }
             Ok(Some(Response::Closing)) => Ok(Daemon::Closing(client)),
-            Ok(Some(Response::Failed { code, message })) => {
-                Err(CliError::new(Code::from_number(code), message))
+            Ok(Some(answer @ Response::Failed { .. })) => {
+                Err(answer.or_failure().err().unwrap_or_else(Self::confused))
             }
             // It exited between our connecting and its answer.
             Ok(None) => Ok(Daemon::Absent),
@@ -102,10 +134,10 @@ impl Client {
     }
 
     /// Whether the store of the daemon behind `stream` works; `None`: it does not say so within a moment, or is closing it.
-    pub(crate) fn health(stream: UnixStream) -> Option<HealthLine> {
+    pub fn health(stream: UnixStream) -> Option<HealthLine> {
         stream.set_read_timeout(Some(HEALTH_TIME_MAX)).ok()?;
         stream.set_write_timeout(Some(HEALTH_TIME_MAX)).ok()?;
-        let mut client = Self { stream, is_public: false };
+        let mut client = Self { stream, is_public: false, bars: |_| Box::new(|_, _, _, _| ()) };
         let Ok(Some(Response::Serving { .. })) = client.exchange(&hello()) else { return None };
         match client.exchange(&Request::Health) {
             Ok(Some(Response::Health(health))) => Some(health),
@@ -114,14 +146,17 @@ impl Client {
     }
 
     /// Whether the daemon makes the mounts of views itself, for [`Self::take_view`].
-    pub(crate) fn is_public(&self) -> bool {
+    pub fn is_public(&self) -> bool {
         self.is_public
     }
 
     /// The mount of a transaction's view, to be attached here.
-    pub(crate) fn take_view(&mut self, id: u64) -> Result<OwnedFd> {
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn take_view(&mut self, id: u64) -> Result<OwnedFd> {
         match self.call(&Request::Mount { id })? {
-            Response::Done => descriptor::receive(&self.stream).map_err(|error| Self::lost(&error)),
+            Response::Done => crate::descriptor::receive(&self.stream).map_err(|error| Self::lost(&error)),
             _ => Err(Self::confused()),
         }
     }
@@ -138,74 +173,88 @@ impl Client {
 
     /// Sends one request and waits for its answer; a failure that the daemon reports becomes an error.
     /// [`Response::Closing`]: nothing was done.
-    pub(crate) fn call(&mut self, request: &Request) -> Result<Response> {
-        let bar = Bar::new("waiting for the daemon");
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn call(&mut self, request: &Request) -> Result<Response> {
+        let show = (self.bars)("waiting for the daemon");
         write_request(&mut self.stream, request).map_err(|error| Self::lost(&error))?;
-        match read_answer(&mut self.stream, &bar).map_err(|error| Self::lost(&error))? {
-            Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
-            Some(response) => Ok(response),
-            None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
+        self.answered(&*show)
+    }
+
+    /// The answer to what was asked.
+    fn answered(&mut self, show: &Show) -> Result<Response> {
+        match read_answer(&mut self.stream, show).map_err(|error| Self::lost(&error))? {
+            Some(answer) => answer.or_failure(),
+            None => Err(ServiceError::new(ErrorKind::NotMounted, "the daemon ended before it answered")),
         }
     }
 
     /// Hands over the connection of the transaction's view, which was mounted here.
-    pub(crate) fn attach(&mut self, id: u64, device: BorrowedFd<'_>) -> Result<()> {
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn attach(&mut self, id: u64, device: BorrowedFd<'_>) -> Result<()> {
         write_request(&mut self.stream, &Request::Attach { id })
-            .and_then(|()| descriptor::send(&self.stream, device))
+            .and_then(|()| crate::descriptor::send(&self.stream, device))
             .map_err(|error| Self::lost(&error))?;
-        let bar = Bar::new("waiting for the daemon");
-        match read_answer(&mut self.stream, &bar).map_err(|error| Self::lost(&error))? {
-            Some(Response::Done) => Ok(()),
-            Some(Response::Failed { code, message }) => Err(CliError::new(Code::from_number(code), message)),
-            Some(_) => Err(Self::confused()),
-            None => Err(CliError::new(Code::NotMounted, "the daemon ended before it answered")),
+        let show = (self.bars)("waiting for the daemon");
+        match self.answered(&*show)? {
+            Response::Done => Ok(()),
+            _ => Err(Self::confused()),
         }
     }
 
     /// The connection, to be watched: nothing comes unasked, save its end.
-    pub(crate) fn line(&self) -> BorrowedFd<'_> {
+    pub fn line(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
     /// Asks to be told when the store is closed; [`Closing::wait`] then waits for it.
-    pub(crate) fn await_closed(mut self) -> Result<Closing> {
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn await_closed(mut self) -> Result<Closing> {
         let Response::Done = self.call(&Request::AwaitClosed)? else { return Err(Self::confused()) };
         // It has just answered, so the number is still its own.
         let process = process_of(&self.stream);
-        Ok(Closing { stream: self.stream, process })
+        Ok(Closing { stream: self.stream, process, bars: self.bars })
     }
 
-    fn lost(error: &io::Error) -> CliError {
-        CliError::new(Code::NotMounted, format!("lost the daemon: {error}"))
+    fn lost(error: &io::Error) -> ServiceError {
+        ServiceError::new(ErrorKind::NotMounted, format!("lost the daemon: {error}"))
     }
 
     /// The daemon answered something else than was asked.
-    pub(crate) fn confused() -> CliError {
-        CliError::new(Code::Failed, "the daemon gave an answer of another kind; is it of another version?")
+    pub fn confused() -> ServiceError {
+        ServiceError::new(
+            ErrorKind::Failed,
+            "the daemon gave an answer of another kind; is it of another version?",
+        )
     }
 }
 
 /// A connection whose daemon was asked to tell when it has closed the store.
 #[derive(Debug)]
-pub(crate) struct Closing {
+pub struct Closing {
     stream: UnixStream,
     /// The daemon; `None`: it has no number here, as in another PID namespace.
     process: Option<OwnedFd>,
+    bars: Bars,
 }
 
 impl Closing {
     /// Waits until the daemon has closed the store and exited. False: it did not get on for `time_max`.
     ///
-    /// The daemon's failure to close becomes an error.
-    pub(crate) fn wait(mut self, time_max: Duration) -> Result<bool> {
+    /// # Errors
+    /// The daemon has failed to close it, or ended without that.
+    pub fn wait(mut self, time_max: Duration) -> Result<bool> {
         let lost = |error: io::Error| Client::lost(&error);
         self.stream.set_read_timeout(Some(time_max)).map_err(lost)?;
-        let bar = Bar::new("waiting for the daemon to write everything out");
-        match read_answer(&mut self.stream, &bar) {
-            Ok(Some(Response::Failed { code, message })) => {
-                Err(CliError::new(Code::from_number(code), message))
-            }
-            Ok(Some(_)) => {
+        let show = (self.bars)("waiting for the daemon to write everything out");
+        match read_answer(&mut self.stream, &*show) {
+            Ok(Some(answer)) => {
+                answer.or_failure()?;
                 // The connection ends as the process does.
                 match self.stream.read(&mut [0]) {
                     Err(error) if is_timeout(&error) => Ok(false),
@@ -216,8 +265,8 @@ impl Closing {
                 }
             }
             Err(error) if is_timeout(&error) => Ok(false),
-            Ok(None) | Err(_) => Err(CliError::new(
-                Code::Failed,
+            Ok(None) | Err(_) => Err(ServiceError::new(
+                ErrorKind::Failed,
                 "the daemon ended without closing the store; the next mount replays its journal",
             )),
         }
@@ -246,12 +295,12 @@ fn process_of(stream: &UnixStream) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// The next frame that is no news of progress, which `bar` shows.
-fn read_answer(stream: &mut UnixStream, bar: &Bar) -> io::Result<Option<Response>> {
+/// The next frame that is no news of progress, which `show` is told of.
+fn read_answer(stream: &mut UnixStream, show: &Show) -> io::Result<Option<Response>> {
     loop {
         match read_frame(stream)? {
             Some(Response::Progress { stage, is_bytes, done, total }) => {
-                bar.show(&stage, if is_bytes { Unit::Bytes } else { Unit::Items }, done, total);
+                show(&stage, if is_bytes { Unit::Bytes } else { Unit::Items }, done, total);
             }
             answer => return Ok(answer),
         }

@@ -1,0 +1,165 @@
+//! Answers requests of the control socket from an open store: in the daemon, and in a command that has opened the store itself.
+//!
+//! Thread safety: shared by all connections. Invariants: no rule of the product is here; an error becomes a number and a message
+//! here and nowhere else.
+
+mod branches;
+mod changes;
+mod quota;
+mod snapshots;
+mod undo;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvfs_service::{Caller, Checked, ErrorKind, Grown, Leave, Result, ServedStore, Service, ServiceError};
+use kvfs_store::Durability;
+
+use changes::page_of;
+
+use crate::peer::Peer;
+use crate::protocol::{Request, Response};
+
+/// Where a store is mounted.
+#[derive(Debug, Clone, Default)]
+pub struct Mounted {
+    /// Its mount point.
+    pub dir: PathBuf,
+    /// What its mounts show as their source.
+    pub source: String,
+}
+
+/// See the module.
+pub struct RequestHandler {
+    service: Arc<Service>,
+    /// Where it is mounted; nowhere for a command that has opened the store itself.
+    mounted: Mounted,
+}
+
+impl RequestHandler {
+    /// Answers from `service`, which is mounted there.
+    pub fn new(service: Arc<Service>, mounted: Mounted) -> Self {
+        Self { service, mounted }
+    }
+
+    /// The store that it answers from.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Answers a request; a failure is an answer, too.
+    pub(crate) fn handle(&self, peer: &Peer, request: Request) -> Response {
+        self.answer(peer, request).unwrap_or_else(|error| Response::failed(&error))
+    }
+
+    /// The connection has ended.
+    pub(crate) fn gone(&self, peer: &Peer) {
+        self.service.connection_gone(peer.caller.number);
+    }
+
+    /// Answers a request of this process, or of a connection.
+    ///
+    /// # Errors
+    /// Why it was not carried out.
+    pub fn answer(&self, peer: &Peer, request: Request) -> Result<Response> {
+        // The store is not held while a transaction is served: closing waits for those itself.
+        let request = match self.answer_transaction(peer, request)? {
+            Ok(response) => return Ok(response),
+            Err(request) => request,
+        };
+        if matches!(request, Request::Health) {
+            return Ok(self.service.health().map_or(Response::Closing, Response::Health));
+        }
+        let answered = self.service.with(|store| self.answer_of_store(store, &peer.caller, request));
+        answered.unwrap_or(Ok(Response::Closing))
+    }
+
+    fn answer_of_store(
+        &self,
+        store: &ServedStore<'_>,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Response> {
+        Ok(match request {
+            Request::Hello { .. } => {
+                let Mounted { dir, source } = self.mounted.clone();
+                Response::Serving { dir: raw(dir), source }
+            }
+            Request::Stats => Response::Stats(store.stats(caller)),
+            Request::Check => {
+                let Checked { findings, counts } = store.check(caller)?;
+                Response::Checked { findings, counts }
+            }
+            Request::Zones => Response::Zones(store.zones(caller)?),
+            Request::Snapshot(request) => self.answer_snapshot(store, caller, request)?,
+            Request::Undo(request) => Self::answer_undo(store, caller, request)?,
+            Request::Quota(request) => Self::answer_quota(store, caller, &request)?,
+            Request::Branch(request) => Self::answer_branch(store, caller, request)?,
+            Request::Sync => Response::Synced { branches: store.sync()?.into_iter().map(raw).collect() },
+            Request::Grow { bytes } => {
+                let Grown { before, after, behind } = store.grow(caller, bytes)?;
+                Response::Grown { before, after, behind }
+            }
+            Request::Defrag(request) if request.dry_run => {
+                Response::DefragPlan(store.defrag_plan(caller, request.rewrite)?)
+            }
+            Request::Defrag(request) => Response::Defragmented(store.defragment(caller, request)?),
+            Request::Compression { keyspace, compression } => {
+                Response::Compression(store.compression(caller, &keyspace, compression.as_deref())?)
+            }
+            _ => return Err(ServiceError::new(ErrorKind::Failed, "this is no request for a store")),
+        })
+    }
+
+    /// Answers what is about transactions as such, and the end of the store; gives anything else back.
+    fn answer_transaction(&self, peer: &Peer, request: Request) -> Result<Result<Response, Request>> {
+        let (caller, transactions) = (&peer.caller, self.service.transactions());
+        let response = match request {
+            Request::Begin(begin) => {
+                let (id, view) = transactions?.begin_mounted(caller, begin.into())?;
+                Response::Begun { id, view: raw(view) }
+            }
+            Request::Attach { id } => {
+                let device = peer.receive_descriptor();
+                let device =
+                    device.map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
+                transactions?.attach(caller, id, device)?;
+                Response::Done
+            }
+            Request::Mount { id } => {
+                peer.give_descriptor(transactions?.mount_detached(caller, id)?);
+                Response::Done
+            }
+            Request::View { id } => Response::Begun { id, view: raw(transactions?.join(caller, id)?) },
+            Request::Commit { id, durable } => {
+                let durability = if durable { Durability::Synced } else { Durability::Buffered };
+                let outcome = self.service.commit(caller, id, durability)?;
+                Response::TxnCommitted { has_changes: outcome.has_changes, is_kept: outcome.is_kept }
+            }
+            Request::Abort { id } => Response::Aborted { doomed: transactions?.abort(caller, id)? },
+            Request::Transactions => Response::Transactions(transactions?.list(caller)),
+            Request::Diff { id, from, limit } => page_of(&transactions?.diff(caller, id)?, from, limit),
+            Request::Locks { after } => Response::Locks(transactions?.locks(caller.uid, after)?),
+            Request::Leave { abort_open, checkpoint_open } => {
+                let how = match (abort_open, checkpoint_open) {
+                    (_, true) => Leave::Keep,
+                    (true, false) => Leave::Abort,
+                    (false, false) => Leave::IfNoneIsOpen,
+                };
+                let kept = self.service.leave(caller, how)?;
+                if how == Leave::Keep { Response::Kept(kept) } else { Response::Done }
+            }
+            // What follows is the server's.
+            Request::AwaitClosed => {
+                self.service.check_may_leave(caller)?;
+                Response::Done
+            }
+            request => return Ok(Err(request)),
+        };
+        Ok(Ok(response))
+    }
+}
+
+fn raw(path: PathBuf) -> Vec<u8> {
+    path.into_os_string().into_encoded_bytes()
+}

@@ -1,0 +1,55 @@
+//! Verifying a store: the engine's own structures first, then what the file system made of them.
+//!
+//! Thread safety: for threads that may block, beside all other requests.
+
+use crate::authority::{Right, authorize};
+use crate::caller::Caller;
+use crate::error::Result;
+use crate::lines::FindingLine;
+use crate::served::ServedStore;
+
+/// What a check has found.
+#[derive(Debug, Default)]
+pub struct Checked {
+    /// Empty: clean.
+    pub findings: Vec<FindingLine>,
+    /// What was looked at, by name.
+    pub counts: Vec<(String, u64)>,
+}
+
+impl ServedStore<'_> {
+    /// Verifies everything.
+    ///
+    /// # Errors
+    /// The caller may not; the engine can't be read at all.
+    pub fn check(&self, caller: &Caller) -> Result<Checked> {
+        authorize(caller, Right::Master("check the store"))?;
+        let engine = self.engine.check()?;
+        let mut findings: Vec<FindingLine> = engine.findings.into_iter().map(FindingLine::from).collect();
+        let mut counts = engine.counts;
+        match kvfs_fs::check::check_around(self.fs.store(), &engine.damaged) {
+            Ok(files) => {
+                let finding = |(place, detail)| FindingLine { place, detail };
+                let problems = files.problems.into_iter().map(|problem| (problem.place, problem.detail));
+                findings.extend(problems.map(finding));
+                let seen = [
+                    ("directories", files.directories),
+                    ("files", files.files),
+                    ("names", files.entries),
+                    ("orphans", files.orphans),
+                    ("extended attributes", files.xattrs),
+                ];
+                counts.extend(seen.map(|(name, count)| (name.to_owned(), count)));
+            }
+            // What the file system can't be read behind is a finding, too.
+            Err(error) => {
+                let detail = format!("it can't be read any further: {error}");
+                findings.push(FindingLine { place: "file system".to_owned(), detail });
+            }
+        }
+        Ok(Checked { findings, counts })
+    }
+}
+
+#[cfg(test)]
+mod tests;

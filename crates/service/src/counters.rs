@@ -1,0 +1,97 @@
+//! What is told of a store in numbers: its counters, its zones, its health, how its keyspaces are compressed.
+//!
+//! Thread safety: for threads that may block. Invariant: names of keyspaces are told to those that may read them, as the socket
+//! for keys does; the file system's own to all.
+
+use kvfs_kv::Access;
+use kvfs_store::{Compression, UnknownCompression};
+
+use crate::authority::{Right, authorize};
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::{HealthLine, ZoneLines};
+use crate::served::ServedStore;
+
+/// 1: the store was opened for reading only.
+pub const READ_ONLY_STAT: &str = "store.read_only";
+
+/// 1: it accepts no more writes, or nothing at all, until it is mounted again.
+const FAILED_STAT: &str = "store.failed";
+
+impl ServedStore<'_> {
+    /// The counters of now, as far as the caller may know of them, by name. Every user may ask.
+    pub fn stats(&self, caller: &Caller) -> Vec<(String, u64)> {
+        let mut stats = self.fs.store().stats();
+        let hidden = self.keyspaces_hidden_from(caller);
+        let (nodes, locks) = (self.fs.nodes().stats(), self.fs.admission().stats());
+        let own = [
+            (READ_ONLY_STAT, u64::from(self.engine.is_read_only())),
+            (FAILED_STAT, u64::from(self.health().failure.is_some())),
+            ("fs.nodes", nodes.nodes),
+            ("fs.nodes_bytes", nodes.bytes),
+            ("fs.nodes_content_bytes", nodes.content_bytes),
+            ("fs.orphans_queued", nodes.orphans_queued),
+            ("locks.owners", locks.owners),
+            ("locks.bytes", locks.bytes),
+            ("txn.dooms", locks.dooms),
+        ];
+        stats.extend(own.map(|(name, value)| (name.to_owned(), value)));
+        stats.extend(self.engine.counters());
+        stats.retain(|(name, _)| !is_of_keyspace(name, &hidden));
+        stats.sort();
+        stats
+    }
+
+    /// Whether it works. Every user may ask.
+    pub fn health(&self) -> HealthLine {
+        let health = self.engine.health();
+        let failure = health.failure.or_else(|| self.fs.failure().map(str::to_owned));
+        HealthLine { failure, ..health }
+    }
+
+    /// What its zones are used for.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn zones(&self, caller: &Caller) -> Result<ZoneLines> {
+        authorize(caller, Right::Master("see the zones of the store"))?;
+        Ok(self.engine.zones())
+    }
+
+    /// How a keyspace is stored, after it was changed if there is something to change: by the words of the command line.
+    ///
+    /// # Errors
+    /// The caller may not; there is no such keyspace, or no such compression; store errors.
+    pub fn compression(&self, caller: &Caller, keyspace: &str, change: Option<&str>) -> Result<String> {
+        authorize(caller, Right::Master("see and change how keyspaces are stored"))?;
+        let entry = self.fs.keys().keyspace(keyspace)?;
+        let missing = || ServiceError::new(ErrorKind::Failed, format!("there is no keyspace \"{keyspace}\""));
+        let entry = entry.ok_or_else(missing)?;
+        if let Some(words) = change {
+            let compression: Compression = words.parse().map_err(|error: UnknownCompression| {
+                ServiceError::new(ErrorKind::Usage, error.to_string())
+            })?;
+            self.fs.store().set_compression(entry.keyspace, compression)?;
+        }
+        Ok(self.fs.store().compression(entry.keyspace).to_string())
+    }
+
+    /// The users' keyspaces that the caller may not read.
+    fn keyspaces_hidden_from(&self, caller: &Caller) -> Vec<String> {
+        // Where they can't be read nothing is told of them.
+        let known = self.fs.keys().keyspaces().unwrap_or_default().into_iter();
+        let hidden = known.filter(|(_, entry)| !caller.may_use_keys(&entry.owner, Access::Read));
+        hidden.map(|(name, _)| name).collect()
+    }
+}
+
+/// Whether a counter is one of these keyspaces.
+fn is_of_keyspace(counter: &str, keyspaces: &[String]) -> bool {
+    let Some((name, _)) = counter.strip_prefix("keyspace.").and_then(|rest| rest.rsplit_once('.')) else {
+        return false;
+    };
+    keyspaces.iter().any(|keyspace| keyspace == name)
+}
+
+#[cfg(test)]
+mod tests;

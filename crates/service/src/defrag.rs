@@ -1,0 +1,92 @@
+//! Defragmenting a store.
+//!
+//! Thread safety: for threads that may block. Invariant: one runs at a time, beside all other requests. It ends behind the piece
+//! that is being copied when the store is to be closed, the caller has gone, or the process is told to end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::progress::{self, Unit};
+use parking_lot::Mutex;
+
+use crate::authority::{Right, authorize};
+use crate::caller::Caller;
+use crate::engine::DefragOrder;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::{DefragPlanLine, DefragRequest, DefragmentedLine};
+use crate::served::ServedStore;
+
+/// Admits one defragmentation at a time, and ends it.
+#[derive(Debug, Default)]
+pub struct DefragGate {
+    running: Mutex<()>,
+    is_stopping: Arc<AtomicBool>,
+}
+
+impl DefragGate {
+    /// The one that runs ends soon, and none runs after it.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Set, it ends the one that runs, and lets none run after it.
+    pub fn flag(&self) -> &Arc<AtomicBool> {
+        &self.is_stopping
+    }
+}
+
+impl ServedStore<'_> {
+    /// What a defragmentation would do now.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn defrag_plan(&self, caller: &Caller, rewrite: bool) -> Result<DefragPlanLine> {
+        admit(caller)?;
+        Ok(self.engine.defrag_plan(rewrite))
+    }
+
+    /// Defragments the store, as far as it comes.
+    ///
+    /// # Errors
+    /// The caller may not; it is being done already; store errors.
+    pub fn defragment(&self, caller: &Caller, request: DefragRequest) -> Result<DefragmentedLine> {
+        admit(caller)?;
+        let Some(_running) = self.defrag.running.try_lock() else {
+            let message = "the store is being defragmented already; wait until that has ended";
+            return Err(ServiceError::new(ErrorKind::InUse, message));
+        };
+        tracing::info!(?request, "defragmenting");
+        let DefragRequest { rewrite, bytes_per_second, .. } = request;
+        let is_stopping = Arc::clone(&self.defrag.is_stopping);
+        let order = DefragOrder { rewrite, bytes_per_second, is_stopping };
+        let clock = SystemClock::new();
+        let (mut bytes_all, mut bytes_told) = (0, 0);
+        let done = self.engine.defragment(&order, &mut |now| {
+            if bytes_all != now.bytes {
+                (bytes_all, bytes_told) = (now.bytes, 0);
+                progress::stage("emptying zones", Unit::Bytes, bytes_all);
+            }
+            progress::advance(now.bytes_done.saturating_sub(bytes_told));
+            bytes_told = bytes_told.max(now.bytes_done);
+            !order.is_stopping.load(Ordering::Relaxed) && caller.is_there()
+        })?;
+        let done = DefragmentedLine { took: clock.monotonic(), ..done };
+        tracing::info!(
+            took = ?done.took,
+            bytes_moved = done.bytes_moved,
+            zones_before = done.before.zones_used,
+            zones_after = done.after.zones_used,
+            is_complete = done.is_complete,
+            "defragmented"
+        );
+        Ok(done)
+    }
+}
+
+fn admit(caller: &Caller) -> Result<()> {
+    authorize(caller, Right::Master("defragment it"))
+}
+
+#[cfg(test)]
+mod tests;

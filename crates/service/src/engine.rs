@@ -1,0 +1,99 @@
+//! The engine's side of an open store, as the operations on it need it: what the traits of `kvfs_store` do not say.
+//!
+//! Thread safety: shared by all callers, for threads that may block. Invariant: no rule of the product is behind it; who may
+//! ask, and within which limits, is decided by the operations.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kvfs_fs::repair::DamagedKeys;
+use kvfs_store::StoreError;
+
+use crate::error::Result;
+use crate::lines::{DefragPlanLine, DefragmentedLine, HealthLine, ZoneLines};
+
+/// See the module.
+pub trait Engine: Send + Sync + 'static {
+    /// How much the store can come to (bytes): all of a block device, or what the file has and its file system can give.
+    ///
+    /// # Errors
+    /// The device does not say.
+    fn room(&self) -> Result<u64>;
+
+    /// Where the device is, if it is a block device, which can't be larger than it is.
+    fn block_device(&self) -> Option<String>;
+
+    /// Grows the store to so many bytes, or about. Returns how much it may take now.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn grow(&self, bytes: u64) -> Result<u64, StoreError>;
+
+    /// What [`Engine::defragment`] would do now. `rewrite`: of all zones with data.
+    fn defrag_plan(&self, rewrite: bool) -> DefragPlanLine;
+
+    /// Defragments, until `goes_on` says no. It is called behind each piece.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn defragment(
+        &self,
+        order: &DefragOrder,
+        goes_on: &mut dyn FnMut(DefragStep) -> bool,
+    ) -> Result<DefragmentedLine, StoreError>;
+
+    /// Verifies the engine's own structures.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn check(&self) -> Result<EngineCheck, StoreError>;
+
+    /// What the zones are used for.
+    fn zones(&self) -> ZoneLines;
+
+    /// Whether the engine and its device work.
+    fn health(&self) -> HealthLine;
+
+    /// Counters beside those of the store, by name.
+    fn counters(&self) -> Vec<(String, u64)>;
+
+    /// Whether it was opened for reading only.
+    fn is_read_only(&self) -> bool;
+
+    /// Writes everything out and gives the device back. The file system is gone already.
+    ///
+    /// # Errors
+    /// Store errors.
+    fn close(self: Box<Self>) -> Result<(), StoreError>;
+}
+
+/// A defragmentation, as the engine is told of it.
+#[derive(Debug, Clone)]
+pub struct DefragOrder {
+    /// All zones with data, not only those of which much is dead or that hold short stretches.
+    pub rewrite: bool,
+    /// Most bytes that are copied each second; 0: no limit.
+    pub bytes_per_second: u64,
+    /// There is no limit from when it is set.
+    pub is_stopping: Arc<AtomicBool>,
+}
+
+/// How far a defragmentation has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DefragStep {
+    /// Of the plan (bytes).
+    pub bytes_done: u64,
+    /// The plan (bytes); it may change on the way.
+    pub bytes: u64,
+}
+
+/// What the engine has found of itself.
+#[derive(Debug, Clone, Default)]
+pub struct EngineCheck {
+    /// Damage, one line each; empty: clean.
+    pub findings: Vec<String>,
+    /// What was looked at, by name.
+    pub counts: Vec<(String, u64)>,
+    /// Which keys the damage is about.
+    pub damaged: Vec<DamagedKeys>,
+}

@@ -1,0 +1,60 @@
+//! What front ends share of a store, from opening to closing.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::testing::{TestEngine, World, assert_denied, make_file, stranger};
+use crate::transactions::Begin;
+
+fn service(world: &World) -> Service {
+    let undo = UndoLimits { count_max: 10, age_max: std::time::Duration::from_mins(1) };
+    let engine = TestEngine { is_closed: Arc::clone(&world.engine.is_closed), ..TestEngine::default() };
+    Service::new(Opened { fs: Arc::clone(&world.fs), engine: Box::new(engine), undo })
+}
+
+#[test]
+fn closed_service_answers_nothing_and_has_closed_the_engine() {
+    let world = World::new(false);
+    let service = service(&world);
+    assert!(service.health().is_some() && !service.stats(&Caller::own()).is_empty());
+    service.close().expect("closes");
+    assert!(world.engine.is_closed.load(Ordering::Relaxed));
+    assert!(service.health().is_none() && service.with(|_| ()).is_none());
+    assert!(service.stats(&Caller::own()).is_empty());
+    service.close().expect("does nothing");
+}
+
+#[test]
+fn transactions_are_served_from_the_mount_on() {
+    let world = World::new(false);
+    let (service, own) = (service(&world), Caller::own());
+    let refused = service.commit(&own, 1, Durability::Buffered).expect_err("is not mounted");
+    assert_eq!(refused.kind(), ErrorKind::NotMounted);
+    assert_eq!(service.leave(&own, Leave::IfNoneIsOpen).expect("nothing is open"), Vec::<String>::new());
+    service.serve_transactions(&world.transactions, &world.branches);
+    let id = world.transactions.begin(&own, Begin::default()).expect("begins");
+    make_file(&world.transactions.view(&own, id).expect("is open"), "new", own.uid);
+    let outcome = service.commit(&own, id, Durability::Synced).expect("commits");
+    assert_eq!(outcome, CommitOutcome { has_changes: true, is_kept: true });
+    let id = world.transactions.begin(&own, Begin::default()).expect("begins");
+    let outcome = service.commit(&own, id, Durability::Buffered).expect("commits");
+    assert_eq!(outcome, CommitOutcome { has_changes: false, is_kept: false });
+}
+
+#[test]
+fn store_is_left_by_those_that_may_and_as_they_say() {
+    let world = World::new(false);
+    let (service, own) = (service(&world), Caller::own());
+    service.serve_transactions(&world.transactions, &world.branches);
+    for how in [Leave::IfNoneIsOpen, Leave::Abort, Leave::Keep] {
+        assert_denied(service.leave(&stranger(), how), "only root and the store's owner unmount it");
+    }
+    world.transactions.begin(&own, Begin::default()).expect("begins");
+    let in_use = service.leave(&own, Leave::IfNoneIsOpen).expect_err("one is open");
+    assert_eq!(in_use.kind(), ErrorKind::InUse);
+    service.leave(&own, Leave::Abort).expect("aborts");
+    assert!(world.transactions.list(&own).is_empty());
+    let id = world.transactions.begin(&own, Begin::default()).expect("begins");
+    let kept = service.leave(&own, Leave::Keep).expect("keeps");
+    assert_eq!(kept, [format!("txn-{id}")]);
+}

@@ -1,0 +1,17 @@
+//! The Unix sockets of a store: how they are bound ([`BoundSocket`]) and reached ([`address`], [`public`]), and which process is
+//! at the other end.
+//!
+//! Purpose: what the front ends with sockets (keys, commands) and their clients have in common. It knows no protocol.
+//!
+//! Thread safety: plain functions and values. Invariants: no symbolic link that another user has put in the way is followed;
+//! user, group and process are what the kernel says.
+
+pub mod address;
+mod bound;
+mod peer_credentials;
+mod peer_groups;
+pub mod public;
+
+pub use bound::BoundSocket;
+pub use peer_credentials::{PeerCredentials, peer_credentials};
+pub use peer_groups::peer_groups;
