@@ -72,7 +72,7 @@ pub fn run(data: &[u8]) {
     let socket = directory.join(NAME);
     let directory = Arc::new(File::open(directory).expect("the directory was just made").into());
     let bound = BoundSocket::bind(directory, NAME, 0o600).expect("the socket can be bound");
-    let options = Options { store_uid: 0, mount: "/mnt".into(), limits: Limits::default(), also: None };
+    let options = Options { masters: vec![0], mount: "/mnt".into(), limits: Limits::default(), also: None };
     let transactions = Arc::new(NoTransactions);
     let server = Server::start(Arc::clone(&fs), transactions, bound, options).expect("the server starts");
     let runtime =

@@ -105,6 +105,11 @@ impl Snapshots {
         self.are_all_private || self.private.read().contains(name)
     }
 
+    /// The store's owner, to whom all are shown.
+    pub fn owner_uid(&self) -> u32 {
+        self.owner_uid
+    }
+
     /// The named snapshots that user `uid` may see, oldest first.
     pub fn shown_to(&self, uid: u32) -> Vec<SnapshotInfo> {
         let mut named = self.store.named_snapshots();

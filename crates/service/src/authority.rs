@@ -1,44 +1,57 @@
 //! Which user may ask what: the one place where a right is looked at.
 //!
+//! Two users beside root may ask for more than others, and often they are one. The *store's owner* (of its directory) may do
+//! everything with what is stored ([`masters`]), also where a daemon of root's serves it. The *user of this process*, who has
+//! mounted the store, may do what is about the process and its mounts ([`authorize_server`]), which the owner of a store is not
+//! trusted with, and everything with what is stored, too, since this process has the device open.
+//!
 //! What belongs to a user (transactions, undo, branches) is decided by [`may_act_for`](crate::may_act_for) where the owner
-//! is known; here is decided what may be asked at all. An operation of the service asks here itself; a front end does for what
-//! it answers without the service.
+//! is known; here is decided what may be asked at all. Every operation of the service asks here itself.
 //!
 //! Thread safety: pure functions.
 
-use crate::caller::Caller;
+use kvfs_fs::FileSystem;
+
+use crate::caller::{Caller, may_act_for};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::QuotaOwner;
 
-/// The users that may ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Right {
-    /// Every user; what is of others is left out of the answer, or refused where its owner is known.
-    Everyone,
-    /// Root and the store's owner, and the user or group that is asked about: whether the caller is that.
-    Subject(bool),
-    /// Root and the store's owner: what they do.
-    Master(&'static str),
+/// The users that may do everything with what is stored: root, the store's owner, and the user of this process.
+pub fn masters(fs: &FileSystem) -> [u32; 3] {
+    [0, fs.snapshots().owner_uid(), process_uid()]
 }
 
-/// Refuses what the caller may not ask.
-///
-/// # Errors
-/// The caller may not.
-pub fn authorize(caller: &Caller, right: Right) -> Result<()> {
-    if caller.is_master() {
+/// Whether the user is one of the [`masters`].
+pub fn is_master(fs: &FileSystem, uid: u32) -> bool {
+    masters(fs).contains(&uid)
+}
+
+/// Whether the user is root or that of this process.
+pub(crate) fn is_server(uid: u32) -> bool {
+    may_act_for(uid, process_uid())
+}
+
+/// Refuses a caller that is none of the [`masters`]: `what` they do.
+pub(crate) fn authorize(fs: &FileSystem, caller: &Caller, what: &str) -> Result<()> {
+    if is_master(fs, caller.uid) {
         return Ok(());
     }
-    match right {
-        Right::Everyone | Right::Subject(true) => Ok(()),
-        Right::Subject(false) => Err(ServiceError::new(
-            ErrorKind::Denied,
-            "only root and the store's owner see other people's quotas",
-        )),
-        Right::Master(what) => {
-            Err(ServiceError::new(ErrorKind::Denied, format!("only root and the store's owner {what}")))
-        }
+    Err(ServiceError::new(ErrorKind::Denied, format!("only root and the store's owner {what}")))
+}
+
+/// Refuses a caller other than root and the user of this process: `what` they do.
+pub(crate) fn authorize_server(caller: &Caller, what: &str) -> Result<()> {
+    if is_server(caller.uid) {
+        return Ok(());
     }
+    Err(ServiceError::new(
+        ErrorKind::Denied,
+        format!("only root and the user that has mounted the store {what}"),
+    ))
+}
+
+fn process_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// As quotactl(2) has it: a user sees what is said of that user and of its groups.

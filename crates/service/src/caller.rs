@@ -7,7 +7,10 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
+use kvfs_fs::FileSystem;
 use kvfs_kv::{Access, KeyspaceOwner, KeyspaceUser};
+
+use crate::authority::is_master;
 
 /// Set in the numbers of connections to the key-value socket, which has numbers of its own.
 const KEYS_BIT: u64 = 1 << 63;
@@ -93,22 +96,18 @@ impl Caller {
         self.connection.as_ref().is_none_or(|connection| connection.is_there())
     }
 
-    /// Whether it may use the keys of a keyspace with this owner.
-    pub fn may_use_keys(&self, owner: &KeyspaceOwner, access: Access) -> bool {
+    /// Whether it may use the keys of a keyspace of the store with this owner.
+    pub fn may_use_keys(&self, fs: &FileSystem, owner: &KeyspaceOwner, access: Access) -> bool {
         let group = [owner.gid];
         let groups = if self.is_of_group(owner.gid) { &group[..] } else { &[] };
-        let user = KeyspaceUser { uid: self.uid, gid: self.gid(), groups, is_master: self.is_master() };
+        let user =
+            KeyspaceUser { uid: self.uid, gid: self.gid(), groups, is_master: is_master(fs, self.uid) };
         user.may(owner, access)
     }
 
     /// Whether it may use what belongs to `uid`.
     pub fn may_act_for(&self, uid: u32) -> bool {
         may_act_for(self.uid, uid)
-    }
-
-    /// Whether it is root, or the user of this process, whose store it is.
-    pub fn is_master(&self) -> bool {
-        self.may_act_for(rustix::process::geteuid().as_raw())
     }
 
     /// The connection stays as long as its owner lives, whatever passes on it. Returns it, if cutting it is for us to do.

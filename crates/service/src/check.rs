@@ -2,7 +2,7 @@
 //!
 //! Thread safety: for threads that may block, beside all other requests.
 
-use crate::authority::{Right, authorize};
+use crate::authority::authorize;
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::lines::FindingLine;
@@ -23,7 +23,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; the engine can't be read at all.
     pub fn check(&self, caller: &Caller) -> Result<Checked> {
-        authorize(caller, Right::Master("check the store"))?;
+        authorize(self.fs, caller, "check the store")?;
         let engine = self.engine.check()?;
         let mut findings: Vec<FindingLine> = engine.findings.into_iter().map(FindingLine::from).collect();
         let mut counts = engine.counts;

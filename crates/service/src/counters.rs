@@ -6,7 +6,7 @@
 use kvfs_kv::Access;
 use kvfs_store::{Compression, UnknownCompression};
 
-use crate::authority::{Right, authorize};
+use crate::authority::authorize;
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{HealthLine, ZoneLines};
@@ -54,7 +54,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not.
     pub fn zones(&self, caller: &Caller) -> Result<ZoneLines> {
-        authorize(caller, Right::Master("see the zones of the store"))?;
+        authorize(self.fs, caller, "see the zones of the store")?;
         Ok(self.engine.zones())
     }
 
@@ -63,7 +63,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; there is no such keyspace, or no such compression; store errors.
     pub fn compression(&self, caller: &Caller, keyspace: &str, change: Option<&str>) -> Result<String> {
-        authorize(caller, Right::Master("see and change how keyspaces are stored"))?;
+        authorize(self.fs, caller, "see and change how keyspaces are stored")?;
         let entry = self.fs.keys().keyspace(keyspace)?;
         let missing = || ServiceError::new(ErrorKind::Failed, format!("there is no keyspace \"{keyspace}\""));
         let entry = entry.ok_or_else(missing)?;
@@ -80,7 +80,7 @@ impl ServedStore<'_> {
     fn keyspaces_hidden_from(&self, caller: &Caller) -> Vec<String> {
         // Where they can't be read nothing is told of them.
         let known = self.fs.keys().keyspaces().unwrap_or_default().into_iter();
-        let hidden = known.filter(|(_, entry)| !caller.may_use_keys(&entry.owner, Access::Read));
+        let hidden = known.filter(|(_, entry)| !caller.may_use_keys(self.fs, &entry.owner, Access::Read));
         hidden.map(|(name, _)| name).collect()
     }
 }

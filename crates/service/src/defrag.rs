@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kvfs_fs::FileSystem;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::progress::{self, Unit};
 use parking_lot::Mutex;
 
-use crate::authority::{Right, authorize};
+use crate::authority::authorize;
 use crate::caller::Caller;
 use crate::engine::DefragOrder;
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -42,7 +43,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not.
     pub fn defrag_plan(&self, caller: &Caller, rewrite: bool) -> Result<DefragPlanLine> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
         Ok(self.engine.defrag_plan(rewrite))
     }
 
@@ -51,7 +52,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it is being done already; store errors.
     pub fn defragment(&self, caller: &Caller, request: DefragRequest) -> Result<DefragmentedLine> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
         let Some(_running) = self.defrag.running.try_lock() else {
             let message = "the store is being defragmented already; wait until that has ended";
             return Err(ServiceError::new(ErrorKind::InUse, message));
@@ -84,8 +85,8 @@ impl ServedStore<'_> {
     }
 }
 
-fn admit(caller: &Caller) -> Result<()> {
-    authorize(caller, Right::Master("defragment it"))
+fn admit(fs: &FileSystem, caller: &Caller) -> Result<()> {
+    authorize(fs, caller, "defragment it")
 }
 
 #[cfg(test)]

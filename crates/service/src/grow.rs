@@ -2,7 +2,7 @@
 //!
 //! Thread safety: for threads that may block. Invariant: a store does not shrink, and does not outgrow a block device.
 
-use crate::authority::{Right, authorize};
+use crate::authority::authorize;
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::served::ServedStore;
@@ -25,7 +25,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it would shrink; its block device is smaller.
     pub fn grow(&self, caller: &Caller, bytes: Option<u64>) -> Result<Grown> {
-        authorize(caller, Right::Master("make it larger"))?;
+        authorize(self.fs, caller, "make it larger")?;
         let before = self.fs.store().space().capacity_bytes;
         let room = self.engine.room()?;
         let wanted = bytes.unwrap_or_else(|| room.max(before));

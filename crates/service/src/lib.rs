@@ -32,7 +32,7 @@ mod transactions;
 mod undo;
 pub mod units;
 
-pub use authority::{Right, authorize};
+pub use authority::{is_master, masters};
 pub use branches::Branches;
 pub use caller::{Caller, Connection, may_act_for};
 pub use check::Checked;
@@ -44,6 +44,6 @@ pub use grow::Grown;
 pub use mounts::{MainLine, Mounts, ViewMount};
 pub use served::ServedStore;
 pub use service::{CommitOutcome, Leave, Opened, Service};
-pub use snapshots::{Comparisons, Frames, StreamOffer, Streams};
+pub use snapshots::{Comparisons, Frames, StreamOffer, Streams, shown_snapshots};
 pub use transactions::{Begin, Committed, Transactions, TxnState};
 pub use undo::{UndoLimits, UndoObstacle, Undone};

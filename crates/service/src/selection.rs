@@ -5,6 +5,7 @@
 use kvfs_fs::{Area, Difference, FileSystem, Selection};
 use kvfs_kv::Access;
 
+use crate::authority::is_master;
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::lines::{PlaceLine, SelectionLine};
@@ -36,8 +37,8 @@ pub(crate) fn shown_to(
     view: &FileSystem,
     mut lines: Vec<Difference>,
 ) -> Result<Vec<Difference>> {
-    if !caller.is_master() {
-        kvfs_fs::hide_unreadable(view, &mut lines, |owner| caller.may_use_keys(owner, Access::Read))?;
+    if !is_master(view, caller.uid) {
+        kvfs_fs::hide_unreadable(view, &mut lines, |owner| caller.may_use_keys(view, owner, Access::Read))?;
     }
     Ok(lines)
 }

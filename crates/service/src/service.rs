@@ -9,7 +9,7 @@ use kvfs_fs::{Durability, FileSystem, TxnId};
 use kvfs_store::StoreError;
 use parking_lot::RwLock;
 
-use crate::authority::{Right, authorize};
+use crate::authority::authorize_server;
 use crate::branches::Branches;
 use crate::caller::Caller;
 use crate::defrag::DefragGate;
@@ -139,7 +139,7 @@ impl Service {
     /// # Errors
     /// The caller may not.
     pub fn check_may_leave(&self, caller: &Caller) -> Result<()> {
-        authorize(caller, Right::Master("unmount it"))
+        authorize_server(caller, "unmount it")
     }
 
     /// The connection of this number has ended, and with it what is kept for it.

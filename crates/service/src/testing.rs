@@ -191,12 +191,17 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(is_writeback: bool) -> Self {
+        Self::owned_by(Caller::own().uid, is_writeback)
+    }
+
+    /// Of a store whose directory belongs to that user.
+    pub(crate) fn owned_by(owner_uid: u32, is_writeback: bool) -> Self {
         let model = ModelStore::new();
         model.keep_for_undo(10);
         let store: Arc<dyn Store> = Arc::new(model);
         let clock = Arc::new(SystemClock::new());
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
-        let options = MountOptions { owner_uid: Caller::own().uid, ..MountOptions::default() };
+        let options = MountOptions { owner_uid, ..MountOptions::default() };
         let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
         let main =
             MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts { is_writeback }), views_max: 16 };

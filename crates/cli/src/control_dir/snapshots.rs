@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kvfs_fs::{FileSystem, FileType, FsError};
 use kvfs_fuse::bridge::{Folder, Item, Name, SnapshotItem};
+use kvfs_service::shown_snapshots;
 use kvfs_store::SnapshotInfo;
 
 /// See the module.
@@ -20,13 +21,13 @@ impl Folder for Snapshots {
             // An offset of a listing is a signed word.
             place: snapshot_id(info) >> 2,
         };
-        let mut names: Vec<Name> = self.fs.snapshots().shown_to(uid).iter().map(name).collect();
+        let mut names: Vec<Name> = shown_snapshots(&self.fs, uid).iter().map(name).collect();
         names.sort_by_key(|name| name.place);
         names
     }
 
     fn find(&self, uid: u32, name: &[u8]) -> Result<Option<Item>, FsError> {
-        let found = self.fs.snapshots().shown_to(uid).into_iter().find(|info| info.name.as_bytes() == name);
+        let found = shown_snapshots(&self.fs, uid).into_iter().find(|info| info.name.as_bytes() == name);
         Ok(found.map(|info| {
             let (id, fs) = (snapshot_id(&info), Arc::clone(&self.fs));
             let (kept, wanted) = (Arc::clone(&fs), info.clone());

@@ -30,7 +30,7 @@ use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
 use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
-use kvfs_service::{Branches, MainLine, Service, ServiceError, Transactions};
+use kvfs_service::{Branches, MainLine, Service, ServiceError, Transactions, masters};
 
 use crate::allocator;
 use crate::commands::mkfs::make_store;
@@ -258,7 +258,8 @@ fn serve_keys(
         ..kvfs_rpc::server::Limits::default()
     };
     let also = also.map(Arc::new);
-    let options = kvfs_rpc::server::Options { store_uid: store.uid(), mount: plan.dir.clone(), also, limits };
+    let options =
+        kvfs_rpc::server::Options { masters: masters(fs).into(), mount: plan.dir.clone(), also, limits };
     let transactions = keys_handler::handler(transactions);
     let server = kvfs_rpc::server::Server::start(Arc::clone(fs), transactions, socket, options);
     server.map(Some).map_err(failed)

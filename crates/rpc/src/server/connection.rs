@@ -73,7 +73,7 @@ pub(super) async fn accept(
             }
         };
         let number = numbers.fetch_add(1, Ordering::Relaxed);
-        let peer = match Peer::of(number, &stream, shared.options.store_uid) {
+        let peer = match Peer::of(number, &stream, &shared.options.masters) {
             Ok(peer) => peer,
             Err(error) => {
                 tracing::debug!(%error, "a client has gone at once");

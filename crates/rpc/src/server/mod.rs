@@ -105,11 +105,11 @@ impl Default for Limits {
     }
 }
 
-/// What to serve, and for which owner.
+/// What to serve, and for which users.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The store's owner may do everything, as root may.
-    pub store_uid: u32,
+    /// Users that may do everything: root, the store's owner.
+    pub masters: Vec<u32>,
     /// Where the store is mounted, for clients that ask.
     pub mount: PathBuf,
     /// Another socket that is listened on.

@@ -24,7 +24,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub(super) fn of(connection: u64, stream: &UnixStream, store_uid: u32) -> io::Result<Self> {
+    pub(super) fn of(connection: u64, stream: &UnixStream, masters: &[u32]) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let (uid, gid) = (credentials.uid(), credentials.gid());
         let mut groups = peer_groups(stream)?;
@@ -35,7 +35,7 @@ impl Peer {
             gid,
             pid: credentials.pid().unwrap_or(0).max(0) as u32,
             groups: groups.into(),
-            is_master: uid == 0 || uid == store_uid,
+            is_master: masters.contains(&uid),
         })
     }
 }

@@ -122,7 +122,7 @@ impl World {
         let registry = Arc::new(Registry::default());
         *registry.main.lock().unwrap() = Some(Arc::clone(&fs));
         let mut world = Self { root, fs, registry, server: None };
-        let options = Options { store_uid: own_uid(), mount: "/mnt".into(), also: None, limits };
+        let options = Options { masters: vec![0, own_uid()], mount: "/mnt".into(), also: None, limits };
         let directory = Arc::new(std::fs::File::open(&world.root).unwrap().into());
         let socket = BoundSocket::bind(directory, "kv.sock", 0o666).unwrap();
         let transactions = Arc::clone(&world.registry) as Arc<_>;

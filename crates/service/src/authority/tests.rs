@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kvfs_fs::TxnId;
 use kvfs_fs::transfer::StreamId;
+use kvfs_kv::{Access, KeyspaceOwner};
 
 use super::*;
 use crate::lines::{DefragRequest, LimitChanges, SelectionLine};
@@ -17,6 +18,13 @@ fn assert_master_only<T>(refused: Result<T>) {
     let error = refused.err().expect("is refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().starts_with("only root and the store's owner "), "{error}");
+}
+
+#[track_caller]
+fn assert_server_only<T>(refused: Result<T>) {
+    let error = refused.err().expect("is refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().starts_with("only root and the user that has mounted the store "), "{error}");
 }
 
 #[test]
@@ -34,8 +42,8 @@ fn every_user_may_ask_for_own_things_and_no_more() {
     let id = transactions.begin(&user, Begin::default()).expect("begins");
     let device = || OwnedFd::from(std::fs::File::open("/dev/null").expect("opens"));
     assert_master_only(transactions.begin(&user, Begin { nice: -1, ..Begin::default() }));
-    assert_master_only(transactions.attach(&user, id, device()));
-    assert_master_only(transactions.join(&user, id));
+    assert_server_only(transactions.attach(&user, id, device()));
+    assert_server_only(transactions.join(&user, id));
     assert_master_only(store.check(&user));
     assert_master_only(store.zones(&user));
     assert_master_only(store.grow(&user, None));
@@ -76,4 +84,31 @@ fn every_user_may_ask_for_own_things_and_no_more() {
     assert!(refused.iter().all(|refused| matches!(refused, Err(ServiceError::NotYours { .. }))));
     let gone = store.take_back(&user, TxnId(other), SelectionLine::default());
     assert_eq!(gone.expect_err("is open").kind(), ErrorKind::Failed);
+}
+
+#[test]
+fn owner_of_the_directory_is_master_of_what_is_stored_and_not_of_the_process_that_serves_it() {
+    let owner_uid = Caller::own().uid + 2000;
+    let world = World::owned_by(owner_uid, false);
+    let (store, owner) = (world.mounted(), Caller::of_mount(owner_uid, 1));
+    assert!([0, owner_uid, Caller::own().uid].into_iter().all(|uid| is_master(&world.fs, uid)));
+    assert!(!is_master(&world.fs, stranger().uid));
+    // What is stored.
+    let keys = KeyspaceOwner { uid: stranger().uid, gid: 0, mode: 0o600 };
+    world.fs.keys().make_keyspace("secret", keys).expect("is made");
+    assert!(store.stats(&owner).iter().any(|(name, _)| name == "keyspace.secret.bytes"));
+    assert!(owner.may_use_keys(&world.fs, &keys, Access::Write) && store.check(&owner).is_ok());
+    store.create_snapshot(&owner, "mine", false, true).expect("is made");
+    for (caller, shown) in [(&owner, 1), (&Caller::own(), 1), (&stranger(), 0)] {
+        assert_eq!(store.snapshots(caller).len(), shown, "{caller:?}");
+    }
+    assert!(store.create_branch(&owner, "b", false).is_ok() && store.turn_quotas_off(&owner).is_ok());
+    let urgent = Begin { nice: -1, ..Begin::default() };
+    let id = world.transactions.begin(&owner, urgent).expect("is urgent");
+    // What is the process's, and the transactions of others.
+    assert_server_only(world.transactions.join(&owner, id));
+    assert_server_only(store.mount_branch(&owner, "b", Path::new("/")));
+    let other = world.transactions.begin(&stranger(), Begin::default()).expect("begins");
+    let refused = world.transactions.abort(&owner, other);
+    assert!(matches!(refused, Err(ServiceError::NotYours { .. })));
 }

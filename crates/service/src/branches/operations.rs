@@ -1,14 +1,15 @@
 //! What callers do with branches, mounted or not.
 //!
-//! Thread safety: for threads that may block. Invariant: a branch is used by its user, root and the store's owner alone.
+//! Thread safety: for threads that may block. Invariants: a branch is used by its user and root alone; a daemon of root's
+//! mounts nothing for the owner of a store, whom it does not trust outside of the store.
 
 use std::path::{Path, PathBuf};
 
-use kvfs_fs::{BranchInfo, Difference, FsError, Owner};
+use kvfs_fs::{BranchInfo, Difference, FileSystem, FsError, Owner};
 use kvfs_store::StoreError;
 
 use super::{begin_merge, end_merged};
-use crate::authority::{Right, authorize};
+use crate::authority::{authorize, authorize_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{BranchLine, SelectionLine};
@@ -21,7 +22,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; the name is taken, or none; as a sync.
     pub fn create_branch(&self, caller: &Caller, name: &str, flush: bool) -> Result<()> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
         self.check_branch_files()?;
         if let (true, Some(transactions)) = (flush, self.transactions) {
             transactions.flush_main_line()?;
@@ -57,7 +58,8 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; the store is not mounted; as [`Branches::mount`](super::Branches::mount).
     pub fn mount_branch(&self, caller: &Caller, name: &str, dir: &Path) -> Result<()> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
+        authorize_server(caller, "mount and unmount branches")?;
         self.check_branch_files()?;
         let branches = self.branches.ok_or_else(|| {
             let message = "a branch of a mounted store is mounted; `kvfs mount` first";
@@ -72,7 +74,8 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it is in use; it can't be checkpointed.
     pub fn unmount_branch(&self, caller: &Caller, name: &str) -> Result<()> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
+        authorize_server(caller, "mount and unmount branches")?;
         self.own_branch(caller, name)?;
         self.unmount_if_mounted(name)
     }
@@ -82,7 +85,8 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it can't be checkpointed.
     pub fn settle_branch(&self, caller: &Caller, dir: &Path) -> Result<()> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
+        authorize_server(caller, "mount and unmount branches")?;
         self.branches.map_or(Ok(()), |branches| branches.settle(dir))
     }
 
@@ -91,7 +95,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it is in use; store errors.
     pub fn branch_diff(&self, caller: &Caller, name: &str) -> Result<Vec<Difference>> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
         self.own_branch(caller, name)?;
         let view = match self.branches.and_then(|branches| branches.view(name)) {
             Some(view) => view,
@@ -106,7 +110,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; something is in the way; as a commit.
     pub fn merge_branch(&self, caller: &Caller, name: &str, selection: Option<SelectionLine>) -> Result<()> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
         self.check_branch_files()?;
         self.own_branch(caller, name)?;
         let selection = selection.map(|choice| selected(caller, choice));
@@ -136,7 +140,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it is in use.
     pub fn delete_branch(&self, caller: &Caller, name: &str) -> Result<()> {
-        admit(caller)?;
+        admit(self.fs, caller)?;
         self.own_branch(caller, name)?;
         self.unmount_if_mounted(name)?;
         self.fs.branches().delete(name).map_err(|error| explain(name, error))?;
@@ -164,8 +168,8 @@ impl ServedStore<'_> {
     }
 }
 
-fn admit(caller: &Caller) -> Result<()> {
-    authorize(caller, Right::Master("work with branches"))
+fn admit(fs: &FileSystem, caller: &Caller) -> Result<()> {
+    authorize(fs, caller, "work with branches")
 }
 
 fn raw(dir: &Path) -> Vec<u8> {

@@ -47,7 +47,10 @@ fn store_is_left_by_those_that_may_and_as_they_say() {
     let (service, own) = (service(&world), Caller::own());
     service.serve_transactions(&world.transactions, &world.branches);
     for how in [Leave::IfNoneIsOpen, Leave::Abort, Leave::Keep] {
-        assert_denied(service.leave(&stranger(), how), "only root and the store's owner unmount it");
+        assert_denied(
+            service.leave(&stranger(), how),
+            "only root and the user that has mounted the store unmount it",
+        );
     }
     world.transactions.begin(&own, Begin::default()).expect("begins");
     let in_use = service.leave(&own, Leave::IfNoneIsOpen).expect_err("one is open");

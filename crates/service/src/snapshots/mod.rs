@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{FileSystem, FsError, Restored, TxnId};
-use kvfs_store::StoreError;
+use kvfs_store::SnapshotInfo;
 use kvfs_store::clock::{Clock, SystemClock};
 
-use crate::authority::{Right, authorize};
+use crate::authority::{authorize, is_master};
 use crate::caller::Caller;
 use crate::error::Result;
 use crate::lines::SnapshotLine;
@@ -28,7 +28,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; the name is taken, or none; as a sync.
     pub fn create_snapshot(&self, caller: &Caller, name: &str, flush: bool, private: bool) -> Result<()> {
-        self.admit(caller, &[])?;
+        self.admit(caller)?;
         self.flush_main_line(flush)?;
         // With the access times that wait.
         self.fs.sync_target_all()?;
@@ -44,7 +44,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; there is none.
     pub fn set_snapshot_private(&self, caller: &Caller, name: &str, private: bool) -> Result<()> {
-        self.admit(caller, &[name])?;
+        self.admit(caller)?;
         self.fs.snapshots().set_private(name, private)?;
         tracing::info!(name, private, "snapshot changed");
         Ok(())
@@ -55,7 +55,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; there is none.
     pub fn delete_snapshot(&self, caller: &Caller, name: &str) -> Result<()> {
-        self.admit(caller, &[name])?;
+        self.admit(caller)?;
         self.fs.snapshots().delete(name)?;
         if let Some(transactions) = self.transactions {
             transactions.close_deleted_snapshots();
@@ -66,13 +66,13 @@ impl ServedStore<'_> {
 
     /// Those that are shown to the caller. Every user may ask.
     pub fn snapshots(&self, caller: &Caller) -> Vec<SnapshotLine> {
-        let line = |info: kvfs_store::SnapshotInfo| SnapshotLine {
+        let line = |info: SnapshotInfo| SnapshotLine {
             is_private: self.fs.snapshots().is_private(&info.name),
             name: info.name,
             position: info.position.0,
             created: info.created,
         };
-        self.fs.snapshots().shown_to(caller.uid).into_iter().map(line).collect()
+        shown_snapshots(self.fs, caller.uid).into_iter().map(line).collect()
     }
 
     /// Brings back the state of a snapshot: everything, or what these paths lead to, from the root of the store. Returns the
@@ -86,7 +86,7 @@ impl ServedStore<'_> {
         name: &str,
         paths: &[Bytes],
     ) -> Result<(TxnId, Restored)> {
-        self.admit(caller, &[name])?;
+        self.admit(caller)?;
         let then = self.view_at(Some(name))?;
         let mut restored = Restored::default();
         let work = |view: &FileSystem| -> Result<(), FsError> {
@@ -103,18 +103,9 @@ impl ServedStore<'_> {
         Ok((txn, restored))
     }
 
-    /// Refuses a caller that may not work with snapshots, and hides from it those of these that are not shown to it. A name
-    /// without a snapshot is told of by the operation itself.
-    fn admit(&self, caller: &Caller, names: &[&str]) -> Result<()> {
-        authorize(caller, Right::Master("make, delete, compare, restore and send snapshots"))?;
-        let snapshots = self.fs.snapshots();
-        for &name in names {
-            let is_shown = snapshots.shown_to(caller.uid).iter().any(|info| info.name == name);
-            if !is_shown && snapshots.is_private(name) {
-                return Err(StoreError::NoSnapshot(name.to_owned()).into());
-            }
-        }
-        Ok(())
+    /// Refuses a caller that may not work with snapshots. Those that may are shown all of them.
+    fn admit(&self, caller: &Caller) -> Result<()> {
+        authorize(self.fs, caller, "make, delete, compare, restore and send snapshots")
     }
 
     /// The state at the snapshot of that name; `None`: of now.
@@ -125,6 +116,12 @@ impl ServedStore<'_> {
         };
         Ok(self.fs.view_of(snapshot)?)
     }
+}
+
+/// The named snapshots that user `uid` may see, oldest first.
+pub fn shown_snapshots(fs: &FileSystem, uid: u32) -> Vec<SnapshotInfo> {
+    // To root all are shown.
+    fs.snapshots().shown_to(if is_master(fs, uid) { 0 } else { uid })
 }
 
 #[cfg(test)]

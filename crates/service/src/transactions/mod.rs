@@ -29,7 +29,7 @@ use kvfs_fs::{BeginOptions, Difference, Durability, FileSystem, FsError, Isolati
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
-use crate::authority::{Right, authorize};
+use crate::authority::{authorize, authorize_server, is_server};
 use crate::branches::Branches;
 use crate::caller::{Caller, may_act_for};
 use crate::error::{ErrorKind, Result, ServiceError};
@@ -120,7 +120,7 @@ impl Transactions {
     pub fn begin_mounted(&self, caller: &Caller, begin: Begin) -> Result<(u64, PathBuf)> {
         let is_tied = begin.tied;
         let id = self.begin(caller, begin)?;
-        if is_tied || !caller.is_master() {
+        if is_tied || !is_server(caller.uid) {
             return Ok((id, PathBuf::new()));
         }
         match self.path(caller, id) {
@@ -139,7 +139,7 @@ impl Transactions {
     /// there may be; the store is full or being closed.
     pub fn begin(&self, caller: &Caller, begin: Begin) -> Result<u64> {
         if begin.nice < 0 {
-            authorize(caller, Right::Master("run transactions with a negative --nice"))?;
+            authorize(&self.main.fs, caller, "run transactions with a negative --nice")?;
         }
         if begin.needs_files {
             self.main.check_files()?;
@@ -203,7 +203,7 @@ impl Transactions {
     /// come up.
     pub fn attach(&self, caller: &Caller, id: u64, device: OwnedFd) -> Result<()> {
         // A kernel side of the caller's making is believed what it says of users and permissions.
-        authorize(caller, Right::Master("serve a mount of their own making"))?;
+        authorize_server(caller, "serve a mount of their own making")?;
         let (view, slot) = self.view_without_mount(caller, id)?;
         // An ordinary user has mounted it in namespaces that know that user alone.
         let only_ids = (caller.uid != 0).then(|| (caller.uid, caller.gid()));
@@ -318,7 +318,7 @@ impl Transactions {
     /// # Errors
     /// As [`Self::path`]; the caller does not get there.
     pub fn join(&self, caller: &Caller, id: u64) -> Result<PathBuf> {
-        authorize(caller, Right::Master("use views in the store's directory"))?;
+        authorize_server(caller, "use views in the store's directory")?;
         self.path(caller, id)
     }
 

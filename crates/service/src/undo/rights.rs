@@ -59,7 +59,7 @@ fn check_key(now: &FileSystem, peer: &Caller, place: &[u8]) -> Result<()> {
     let name = place.split(|&byte| byte == b'/').next().unwrap_or_default();
     let name = std::str::from_utf8(name).map_err(|_| denied(place))?;
     match now.keys().keyspace(name)? {
-        Some(entry) if peer.may_use_keys(&entry.owner, Access::Write) => Ok(()),
+        Some(entry) if peer.may_use_keys(now, &entry.owner, Access::Write) => Ok(()),
         _ => Err(denied(place)),
     }
 }

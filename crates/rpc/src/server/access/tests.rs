@@ -20,7 +20,7 @@ fn shared(limits: Limits) -> Shared {
     let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
     let syncer = Syncer::start(Arc::clone(fs.store())).unwrap();
     let users = Users::new(limits.clone());
-    let options = Options { store_uid: 500, mount: PathBuf::new(), also: None, limits };
+    let options = Options { masters: vec![0, 500], mount: PathBuf::new(), also: None, limits };
     Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options }
 }
 
