@@ -18,6 +18,7 @@
 //! top of all, or in the place of other claimed neighbours. Other merges move older data among older runs, never up or
 //! down past the inputs. Positions that are pinned later are above all that is in runs.
 
+mod choice;
 pub(crate) mod defrag;
 pub(crate) mod deleted;
 mod due;

@@ -56,7 +56,7 @@ struct Emptying<'a>(&'a Merger);
 
 impl Drop for Emptying<'_> {
     fn drop(&mut self) {
-        self.0.pressure.note_emptying_zones(false);
+        self.0.pressure.end_emptying_zones();
         self.0.live.update_debt();
         self.0.runtime.progress.notify();
     }
@@ -141,32 +141,46 @@ impl Merger {
     }
 
     /// As [`Merger::reclaim`], but no caller waits for it: gives way as merges do, and what is flushed meanwhile is merged
-    /// beside it. Ends early when another pass wants all runs to itself.
+    /// beside it. Ends early when another pass wants all runs to itself. Where space is short it empties zones on the way, and goes
+    /// over the keys again as long as that gains anything and zones are left that are worth it.
     pub(crate) fn background_reclaim(&self, why: ReclaimReason) -> Result<()> {
+        let cleans = why == ReclaimReason::ShortSpace && !self.victims.readers_hold_zones();
+        // Also between two of them: a writer that waits would begin one of its own.
+        let _emptying = cleans.then(|| self.emptying());
+        loop {
+            let before = self.victims.steps_emptying();
+            let is_through = self.background_pass(why, cleans)?;
+            let has_emptied = self.victims.steps_emptying() > before;
+            if !(is_through && has_emptied && self.space_is_short() && self.background_wanted()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Once over all keyspaces. False when it ended early.
+    fn background_pass(&self, why: ReclaimReason, cleans: bool) -> Result<bool> {
         let (mark, mut is_flushed) = self.begin_reclaim()?;
         // Until it is through: one that fails or ends early is to be done again.
         self.merging.leave_pass(Some(why));
-        let mut is_through = self.background_merge(mark, why)?;
+        let mut is_through = self.background_merge(mark, why, cleans)?;
         if !is_flushed && is_through && ok_unless_full(self.flusher.flush_all())? {
             is_flushed = true;
             // As in `reclaim`.
-            is_through = self.background_merge(mark, why)?;
+            is_through = self.background_merge(mark, why, cleans)?;
         }
         self.merging.leave_pass((!is_through || !is_flushed).then_some(why));
-        Ok(())
+        Ok(is_through)
     }
 
     /// False when it ended early.
-    fn background_merge(&self, mark: Seqno, why: ReclaimReason) -> Result<bool> {
+    fn background_merge(&self, mark: Seqno, why: ReclaimReason, cleans: bool) -> Result<bool> {
         let mut has_skipped = false;
-        // Where space is short, zones are emptied on the way.
-        let is_short = why == ReclaimReason::ShortSpace;
-        let victims = if is_short { self.victims.background_victims() } else { Victims::default() };
-        let merged = {
-            let _emptying = victims.any().then(|| self.emptying());
-            self.merge_each(why, &victims, &mut has_skipped)
-        };
-        let result = merged.and_then(|is_through| Ok(is_through && self.empty_zones_beside_others(why)?));
+        let before = self.runtime.ctx.zones.free_bytes(Budget::Reserve);
+        let merged = self.merge_each(why, cleans, &mut has_skipped);
+        // What lies all over the keys becomes free by rewrites alone; they are made where merges have freed nothing.
+        let has_gained = cleans && self.runtime.ctx.zones.free_bytes(Budget::Reserve) > before;
+        let result = merged
+            .and_then(|is_through| Ok(is_through && (has_gained || self.empty_zones_beside_others(why)?)));
         if !matches!(result, Ok(false)) {
             let is_complete = !has_skipped && result.is_ok() && !self.victims.victims_for_waiting().0.any();
             let is_read = self.live.is_old_version_read();
@@ -192,7 +206,7 @@ impl Merger {
     /// Zones are being emptied while this lives: writers pay for it, one that finds no space waits for it, and it does not
     /// give way.
     fn emptying(&self) -> Emptying<'_> {
-        self.pressure.note_emptying_zones(true);
+        self.pressure.begin_emptying_zones();
         self.live.update_debt();
         Emptying(self)
     }
@@ -370,7 +384,7 @@ impl Merger {
 
     /// As [`Merger::merge_everything`], with a claim for each keyspace; passes over those that are not worth it or find no space, and
     /// says so. False when it ended early.
-    fn merge_each(&self, why: ReclaimReason, victims: &Victims, has_skipped: &mut bool) -> Result<bool> {
+    fn merge_each(&self, why: ReclaimReason, cleans: bool, has_skipped: &mut bool) -> Result<bool> {
         let keyspaces: Vec<u32> =
             self.live.view().version.keyspaces().map(|(keyspace, _)| keyspace).collect();
         for keyspace in keyspaces {
@@ -384,7 +398,7 @@ impl Merger {
                 ReclaimReason::MuchGarbage => is_tuple && is_changed(runs, merges, ROWS_PER_CHANGE_OF_MUCH),
                 ReclaimReason::ShortSpace if is_tuple => is_changed(runs, merges, ROWS_PER_CHANGE),
                 ReclaimReason::ShortSpace => {
-                    is_deleted_of(runs) || is_changed(runs, merges, BLOCKS_PER_CHANGE)
+                    cleans || is_deleted_of(runs) || is_changed(runs, merges, BLOCKS_PER_CHANGE)
                 }
                 ReclaimReason::OldGarbage => true,
             };
@@ -396,7 +410,7 @@ impl Merger {
             let is_tight = !self.keyspace_fits(keyspace)?;
             // What others merge meanwhile, a tight one does not.
             *has_skipped |= is_tight;
-            if !self.merge_beside_others(keyspace, is_tight, why, victims)? {
+            if !self.merge_beside_others(keyspace, is_tight, why, cleans)? {
                 return Ok(false);
             }
         }
@@ -409,13 +423,13 @@ impl Merger {
         keyspace: u32,
         is_tight: bool,
         why: ReclaimReason,
-        victims: &Victims,
+        cleans: bool,
     ) -> Result<bool> {
         if !is_tight {
             // Writers may take what the zones were chosen for.
-            let budget = if victims.any() { Budget::Deleting } else { Budget::Ordinary };
-            let (victims, pace) = (victims.clone(), Some(self.pace()));
-            let config = StepConfig { victims, pace, ..self.config_of_pass(budget) };
+            let budget = if cleans { Budget::Deleting } else { Budget::Ordinary };
+            let pace = Some(self.pace());
+            let config = StepConfig { cleans, pace, ..self.config_of_pass(budget) };
             return self.merge_whole_beside_others(keyspace, &config);
         }
         let budget = if why == ReclaimReason::MuchGarbage { Budget::Ordinary } else { Budget::Reserve };

@@ -49,6 +49,8 @@ pub(crate) struct StepConfig {
     /// Whose zones it fills.
     pub(crate) lane: Lane,
     pub(crate) victims: Victims,
+    /// Before each step of a whole merge `victims` are chosen anew: see [`Merger::finish`].
+    pub(crate) cleans: bool,
     pub(crate) budget: Budget,
     /// `None`: a caller waits for it.
     pub(crate) pace: Option<Arc<dyn Pace>>,
@@ -126,6 +128,7 @@ impl Stepper {
         StepConfig {
             lane,
             victims,
+            cleans: false,
             budget,
             pace,
             stitch_bytes_min,

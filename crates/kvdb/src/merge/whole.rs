@@ -5,11 +5,12 @@
 
 use std::time::Duration;
 
-use kvfs_store::{Result, Seqno};
+use kvfs_store::{Result, Seqno, StoreError};
 
 use super::reclaim::is_worth_it;
 use super::step::Progress;
 use super::{Claim, Merge, Merger, StepConfig};
+use crate::compaction::Victims;
 use crate::space::Budget;
 use crate::version::units_of;
 
@@ -68,10 +69,32 @@ impl Merger {
         }
     }
 
-    /// Steps until it is through; false: `ends` said so behind one of them.
+    /// Steps until it is through; false: `ends` said so behind one of them. Where it `cleans`, zones come free, and writers hear of it, as
+    /// the steps go over the keys.
     fn finish(&self, part: &mut Part, config: &StepConfig, ends: impl Fn() -> bool) -> Result<bool> {
         let inputs = part.merge.inputs.len();
-        while self.stepper.step(&mut part.merge, config)? == Progress::More {
+        let mut choice_due = 0;
+        let mut config = config.clone();
+        for step in 0.. {
+            if config.cleans && step == choice_due {
+                let (victims, steps) = self.victims.of_steps(&part.merge, config.budget, &config.victims);
+                (config.victims, choice_due) = (victims, step + steps);
+            }
+            let stepped = match self.stepper.step(&mut part.merge, &config) {
+                // Without what is copied it may fit.
+                Err(StoreError::Full) if config.cleans && config.victims.any() => {
+                    config.victims = Victims::default();
+                    self.stepper.step(&mut part.merge, &config)
+                }
+                stepped => stepped,
+            }?;
+            if config.cleans && config.victims.any() {
+                self.victims.note_step_emptying();
+                self.runtime.progress.notify();
+            }
+            if stepped == Progress::Done {
+                break;
+            }
             if ends() {
                 return Ok(false);
             }

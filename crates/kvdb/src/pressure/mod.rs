@@ -7,7 +7,7 @@ pub(crate) mod rate_limiter;
 pub(crate) mod throttle;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -25,8 +25,8 @@ const TABLES_UNMERGED: u64 = 64;
 pub(crate) struct Pressure {
     pub(crate) pace: Arc<MergePace>,
     passes: Mutex<Passes>,
-    /// Zones are being emptied in the background.
-    is_emptying: AtomicBool,
+    /// Those who empty zones in the background.
+    emptying: AtomicUsize,
     merge: MergeOptions,
     bytes_full: u64,
     debt_bytes: AtomicU64,
@@ -42,7 +42,7 @@ impl Pressure {
         Self {
             pace,
             passes: Mutex::default(),
-            is_emptying: AtomicBool::new(false),
+            emptying: AtomicUsize::new(0),
             merge: options.merge,
             bytes_full: options.memtable_bytes * TABLES_UNMERGED,
             debt_bytes: AtomicU64::new(0),
@@ -78,12 +78,17 @@ impl Pressure {
 
     /// Whether zones are being emptied in the background.
     pub(crate) fn is_emptying_zones(&self) -> bool {
-        self.is_emptying.load(Ordering::Relaxed)
+        self.emptying.load(Ordering::Relaxed) > 0
     }
 
-    /// From now on they are, or are not.
-    pub(crate) fn note_emptying_zones(&self, is_emptying: bool) {
-        self.is_emptying.store(is_emptying, Ordering::Relaxed);
+    /// From now on they are, until the matching end.
+    pub(crate) fn begin_emptying_zones(&self) {
+        self.emptying.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// See [`Pressure::begin_emptying_zones`].
+    pub(crate) fn end_emptying_zones(&self) {
+        self.emptying.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Recomputes the debt of the view that `newest` returns.

@@ -6,6 +6,8 @@ use kvfs_device::{CrashMode, Device, Rng};
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
 
 use crate::Db;
+use crate::merge::reclaim::ReclaimReason;
+use crate::merge::step::Progress;
 use crate::merge::tests::steps::leave;
 use crate::merge::tests::{crash_device, open_on};
 use crate::space::{Budget, Lane, Stream};
@@ -118,4 +120,58 @@ fn zone_with_a_reader_is_not_emptied() {
     drop(reader);
     assert!(db.parts.merger.reclaim_wanted(Budget::Deleting), "now one may");
     same(&db, data, &fills, "after the reader has gone");
+}
+
+#[test]
+fn zones_come_free_before_the_end_of_a_merge_that_empties_them_on_its_way() {
+    let db = open_on(crate::merge::tests::memory());
+    let (data, mut fills) = half_dead_zones(&db, 3);
+    let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
+    merger.reclaim(Budget::Ordinary).expect("merges");
+    zones.close_stream(Stream::MergeBlock(Lane::FIRST));
+    write(&db, data, 0, 0, &[9]);
+    fills[0][0] = 9;
+    flush(&db);
+    let _taken = leave(&db, 24);
+    let mut merge = {
+        let view = db.parts.live.view();
+        merger.stepper.merge_of(data.0, view.version.runs(data.0))
+    };
+    let mut config = merger.stepper.step_config(Lane::FIRST, Budget::Deleting, None);
+    let mut free = vec![zones.space().zones_free];
+    loop {
+        config.victims = merger.victims.of_steps(&merge, config.budget, &config.victims).0;
+        let progress = merger.stepper.step(&mut merge, &config).expect("merges");
+        free.push(zones.space().zones_free);
+        if progress == Progress::Done {
+            break;
+        }
+    }
+    let (first, last) = (free[0], free[free.len() - 1]);
+    assert!(last > first + 2, "{free:?}");
+    assert!(free.iter().all(|&free| free + 4 > first), "a step takes little: {free:?}");
+    assert!(free.iter().position(|&free| free > first) < Some(free.len() / 2), "not in the end: {free:?}");
+    same(&db, data, &fills, "after the merge");
+}
+
+#[test]
+fn a_pass_in_the_background_empties_zones_where_space_is_short_until_none_are_worth_it() {
+    let db = open_on(crate::merge::tests::memory());
+    let (data, mut fills) = half_dead_zones(&db, 4);
+    let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
+    merger.reclaim(Budget::Ordinary).expect("merges");
+    zones.close_stream(Stream::MergeBlock(Lane::FIRST));
+    write(&db, data, 0, 0, &[9]);
+    fills[0][0] = 9;
+    let _taken = leave(&db, 24);
+    let before = zones.space().zones_free;
+    merger.background_reclaim(ReclaimReason::ShortSpace).expect("empties zones");
+    let after = zones.space().zones_free;
+    assert!(
+        merger.victims.steps_emptying() > 1 && after > before + 2,
+        "{before} zones were free, {after} are"
+    );
+    assert!(!db.parts.pressure.is_emptying_zones(), "writers wait for it no more");
+    assert!(!merger.victims.background_victims().any());
+    same(&db, data, &fills, "after the pass");
 }
