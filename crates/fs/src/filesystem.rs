@@ -1,7 +1,7 @@
 //! The file system: opening, and what all operations share.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Store};
@@ -9,7 +9,7 @@ use kvfs_txn::{Admission, LockOptions};
 use parking_lot::Mutex;
 
 use crate::attr::LazyTimes;
-use crate::node::{DirectoryPart, Node, NodeTable, Pin};
+use crate::node::{Node, NodeTable};
 use crate::quota::{self, Quotas};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
@@ -37,8 +37,6 @@ pub struct FileSystem {
     pub(crate) origin: Origin,
     /// What the kernel is told of privileges.
     pub(crate) shows: ShownPrivileges,
-    /// Why nothing may be answered any more.
-    pub(crate) lost: OnceLock<String>,
 }
 
 impl fmt::Debug for FileSystem {
@@ -49,20 +47,6 @@ impl fmt::Debug for FileSystem {
 
 fn lock_options(options: &MountOptions) -> LockOptions {
     LockOptions { bytes_max: options.lock_bytes_max, ..LockOptions::default() }
-}
-
-/// A pinned directory. Derefs to its special part.
-pub(crate) struct PinnedDirectory(Arc<Node>);
-
-impl std::ops::Deref for PinnedDirectory {
-    type Target = DirectoryPart;
-
-    fn deref(&self) -> &DirectoryPart {
-        match &self.0.directory {
-            Some(directory) => directory,
-            None => unreachable!("checked when it was pinned"),
-        }
-    }
 }
 
 impl FileSystem {
@@ -122,7 +106,6 @@ impl FileSystem {
             }),
             origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,
-            lost: OnceLock::new(),
             store,
         };
         fs.resolver().install_root()?;
@@ -172,7 +155,7 @@ impl FileSystem {
     /// # Errors
     /// `Stale`; store errors.
     pub fn sync_target(&self, node: NodeId) -> Result<Position> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         if self.options.lazytime {
             LazyTimes::write_one(&node, &self.locker(), &self.writer())?;
         }
@@ -216,38 +199,5 @@ impl FileSystem {
     /// The time of now, as files get it.
     pub fn time(&self) -> Timestamp {
         self.shared.clock.wall().into()
-    }
-
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        let is_snapshot = matches!(self.origin, Origin::Snapshot(_));
-        if self.options.read_only || is_snapshot { Err(FsError::ReadOnly) } else { Ok(()) }
-    }
-
-    /// From now on every operation fails: what the nodes say is not what the store holds.
-    pub(crate) fn lose(&self, reason: &str) {
-        tracing::error!(reason, "the file system serves nothing any more; mount it again");
-        let _ = self.lost.set(reason.to_owned());
-    }
-
-    /// Why every operation fails until the next mount; `None`: the nodes say what the store holds.
-    pub fn failure(&self) -> Option<&str> {
-        self.lost.get().map(String::as_str)
-    }
-
-    pub(crate) fn pin_node(&self, node: NodeId) -> Result<Pin<'_>> {
-        if let Some(reason) = self.lost.get() {
-            return Err(FsError::corrupt("the mounted state", reason.clone()));
-        }
-        self.origin.check_alive()?;
-        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
-    }
-
-    pub(crate) fn pin_directory(&self, node: NodeId) -> Result<(Pin<'_>, PinnedDirectory)> {
-        let pin = self.pin_node(node)?;
-        if pin.directory.is_none() {
-            return Err(FsError::NotDirectory);
-        }
-        let directory = PinnedDirectory(Arc::clone(&pin));
-        Ok((pin, directory))
     }
 }

@@ -45,7 +45,7 @@ impl ServedStore<'_> {
     /// Whether it works. Every user may ask.
     pub fn health(&self) -> HealthLine {
         let health = self.engine.health();
-        let failure = health.failure.or_else(|| self.fs.failure().map(str::to_owned));
+        let failure = health.failure.or_else(|| self.fs.nodes().failure().map(str::to_owned));
         HealthLine { failure, ..health }
     }
 

@@ -190,8 +190,8 @@ impl FileSystem {
         value: &[u8],
         clears_setgid: bool,
     ) -> Result<()> {
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin(node)?;
         self.acls().check_place(&node)?;
         if value.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
@@ -242,7 +242,7 @@ impl FileSystem {
         kind: AclKind,
         value: Option<&[u8]>,
     ) -> Result<()> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         self.put_acl(caller, &node, kind, value.unwrap_or_default(), false)
     }
 

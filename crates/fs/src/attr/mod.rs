@@ -26,7 +26,7 @@ impl FileSystem {
     /// # Errors
     /// `Stale`.
     pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         self.locker().lock_read(caller, &namespace::attribute_wants(node.inode))?;
         if node.directory.is_some() {
             // Only a caller that asks for the attributes holds up entries that come and go.
@@ -41,8 +41,8 @@ impl FileSystem {
     /// # Errors
     /// `IsDirectory` or `Invalid` for the size of something else than a file, `FileTooLarge`, `NoSpace`, …
     pub fn setattr(&self, caller: &Caller, node: NodeId, changes: &SetAttr) -> Result<Attr> {
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin(node)?;
         if let Some(size) = changes.size {
             match node.kind {
                 FileType::Regular if size > FILE_SIZE_MAX => return Err(FsError::FileTooLarge),

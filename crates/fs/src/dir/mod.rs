@@ -110,7 +110,7 @@ impl FileSystem {
     }
 
     fn list(&self, caller: &Caller, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
-        let (node, directory) = self.pin_directory(node)?;
+        let (node, directory) = self.locker().pin_directory(node)?;
         if node.is_orphan() {
             return Ok(());
         }

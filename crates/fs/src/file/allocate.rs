@@ -28,8 +28,8 @@ impl FileSystem {
             return Err(FsError::Invalid("an empty range"));
         }
         let end = end_of(offset, length)?;
-        self.check_writable()?;
-        let node = self.pin_file(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin_file(node)?;
         let name = |fields| LockName::Attributes { inode: node.inode, fields };
         let gate = self.gate();
         let mut wants = vec![

@@ -29,7 +29,7 @@ impl FileSystem {
         if source == target && source_offset < target_end && target_offset < source_end {
             return Err(FsError::Invalid("overlapping ranges of one file"));
         }
-        let available = self.pin_file(source)?.header().size.saturating_sub(source_offset);
+        let available = self.locker().pin_file(source)?.header().size.saturating_sub(source_offset);
         let length = length.min(COPY_LEN_MAX).min(available) as usize;
         let mut buffer = vec![0; length];
         let length = self.read(caller, source, source_offset, &mut buffer)?;

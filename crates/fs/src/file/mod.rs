@@ -25,8 +25,7 @@ pub(crate) use content::Contents;
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::LockName;
 
-use crate::node::Pin;
-use crate::{FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result};
+use crate::{FILE_SIZE_MAX, FsError, Result};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -48,16 +47,4 @@ fn all_blocks(inode: u64) -> LockName<'static> {
 /// `offset + length`, if a file may be that long.
 fn end_of(offset: u64, length: u64) -> Result<u64> {
     offset.checked_add(length).filter(|&end| end <= FILE_SIZE_MAX).ok_or(FsError::FileTooLarge)
-}
-
-impl FileSystem {
-    /// The node, which must be a regular file.
-    fn pin_file(&self, node: NodeId) -> Result<Pin<'_>> {
-        let node = self.pin_node(node)?;
-        match node.kind {
-            FileType::Regular => Ok(node),
-            FileType::Directory => Err(FsError::IsDirectory),
-            _ => Err(FsError::Invalid("not a regular file")),
-        }
-    }
 }

@@ -16,7 +16,7 @@ impl FileSystem {
     /// # Errors
     /// `IsDirectory`, store errors.
     pub fn read(&self, caller: &Caller, node: NodeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let node = self.pin_file(node)?;
+        let node = self.locker().pin_file(node)?;
         let length = self.read_settled(caller, &node, offset, buffer)?;
         if length > 0 {
             // It may write, and so wait for space, which commits and writers need not wait for.

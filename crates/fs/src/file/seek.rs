@@ -13,7 +13,7 @@ impl FileSystem {
     /// # Errors
     /// `NoSuchOffset` at or beyond the end, or when there is no more data.
     pub fn seek(&self, caller: &Caller, node: NodeId, offset: u64, kind: SeekKind) -> Result<u64> {
-        let node = self.pin_file(node)?;
+        let node = self.locker().pin_file(node)?;
         let _settled = self.nodes.settled();
         let _names = self.locker().latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
         let header = node.header();

@@ -51,8 +51,8 @@ impl FileSystem {
         if data.len() > WRITE_LEN_MAX {
             return Err(FsError::Invalid("a write of more than 16 MiB"));
         }
-        self.check_writable()?;
-        let node = self.pin_file(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin_file(node)?;
         if data.is_empty() {
             return Ok(Written { offset, bytes: 0, position: node.state().changed_at });
         }

@@ -94,8 +94,8 @@ impl FileSystem {
     /// # Errors
     /// `NotDirectory`, `NoSpace`, …
     pub fn tmpfile(&self, caller: &Caller, parent: NodeId, mode: u32, linkable: bool) -> Result<Entry> {
-        self.check_writable()?;
-        let (parent, _) = self.pin_directory(parent)?;
+        self.locker().check_writable()?;
+        let (parent, _) = self.locker().pin_directory(parent)?;
         let gate = self.gate();
         let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
         let (mut header, inherited) = self.new_header(caller, &parent, &new)?;
@@ -125,7 +125,7 @@ impl FileSystem {
         check_name(name).map_err(|error| {
             if name.starts_with(b".") && name.len() <= 2 { FsError::Exists } else { error }
         })?;
-        let (parent, directory) = self.pin_directory(parent)?;
+        let (parent, directory) = self.locker().pin_directory(parent)?;
         let gate = self.gate();
         let _guard = self.locker().latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
@@ -140,7 +140,7 @@ impl FileSystem {
             self.locker().lock_read(caller, &attribute_wants(node.inode))?;
             return Ok((answer(&node), false));
         }
-        self.check_writable()?;
+        self.locker().check_writable()?;
         let (mut header, inherited) = self.new_header(caller, &parent, new)?;
         let is_directory = new.kind == FileType::Directory;
         if is_directory && parent.header().nlink >= LINK_MAX {
@@ -212,7 +212,7 @@ impl FileSystem {
     /// # Errors
     /// `Invalid` when it is none.
     pub fn readlink(&self, caller: &Caller, node: NodeId) -> Result<Bytes> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         if node.kind != FileType::Symlink {
             return Err(FsError::Invalid("not a symbolic link"));
         }

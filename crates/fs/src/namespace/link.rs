@@ -31,12 +31,12 @@ impl FileSystem {
     /// `TooManyLinks`, …
     pub fn link(&self, caller: &Caller, node: NodeId, new_parent: NodeId, new_name: &[u8]) -> Result<Entry> {
         check_name(new_name)?;
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin(node)?;
         if node.kind == FileType::Directory {
             return Err(FsError::NotPermitted("directories have one name"));
         }
-        let (parent, directory) = self.pin_directory(new_parent)?;
+        let (parent, directory) = self.locker().pin_directory(new_parent)?;
         let mut wants = entry_wants(parent.inode, new_name).to_vec();
         wants.extend(row_wants(node.inode));
         let mut guard = self.locker().latch(caller, &wants)?;

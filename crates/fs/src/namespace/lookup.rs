@@ -26,7 +26,7 @@ impl FileSystem {
         if name.len() > NAME_LEN_MAX {
             return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
         }
-        let (parent, _) = self.pin_directory(parent)?;
+        let (parent, _) = self.locker().pin_directory(parent)?;
         let node = match name {
             b"." => parent,
             b".." => self.resolver().by_own_row(parent.header().parent)?,

@@ -25,8 +25,8 @@ impl FileSystem {
 
     fn remove(&self, caller: &Caller, parent: NodeId, name: &[u8], directory: bool) -> Result<()> {
         check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
-        self.check_writable()?;
-        let (parent, part) = self.pin_directory(parent)?;
+        self.locker().check_writable()?;
+        let (parent, part) = self.locker().pin_directory(parent)?;
         let gate = self.gate();
         let mut guard = self.locker().latch(caller, &entry_wants(parent.inode, name))?;
         let victim = self.resolver().resolve(&parent, name)?;

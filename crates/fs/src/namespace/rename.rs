@@ -75,9 +75,9 @@ impl FileSystem {
     ) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
-        self.check_writable()?;
-        let (source_pin, source_part) = self.pin_directory(parent)?;
-        let (target_pin, target_part) = self.pin_directory(new_parent)?;
+        self.locker().check_writable()?;
+        let (source_pin, source_part) = self.locker().pin_directory(parent)?;
+        let (target_pin, target_part) = self.locker().pin_directory(new_parent)?;
         let source = Side { parent: &source_pin, directory: &source_part, name };
         let target = Side { parent: &target_pin, directory: &target_part, name: new_name };
         let gate = self.gate();

@@ -3,8 +3,8 @@
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use kvfs_store::Position;
@@ -98,6 +98,8 @@ pub struct NodeTable {
     dead: Mutex<Vec<DeadOrphan>>,
     node_bytes_max: u64,
     content_bytes_max: u64,
+    /// Why nothing may be answered from it any more.
+    lost: OnceLock<String>,
 }
 
 impl NodeTable {
@@ -113,7 +115,19 @@ impl NodeTable {
             dead: Mutex::default(),
             node_bytes_max,
             content_bytes_max,
+            lost: OnceLock::new(),
         }
+    }
+
+    /// From now on every operation fails: what the nodes say is not what the store holds.
+    pub(crate) fn lose(&self, reason: &str) {
+        tracing::error!(reason, "the file system serves nothing any more; mount it again");
+        let _ = self.lost.set(reason.to_owned());
+    }
+
+    /// Why every operation fails until the next mount; `None`: the nodes say what the store holds.
+    pub fn failure(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 
     fn shard(&self, inode: u64) -> &PaddedShard {

@@ -94,7 +94,7 @@ impl FileSystem {
     /// # Errors
     /// `Stale`.
     pub fn project(&self, caller: &Caller, node: NodeId) -> Result<Project> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         self.locker().lock_read(caller, &[Want::shared(name_of(node.inode))])?;
         let _settled = self.nodes.settled();
         let project = node.header().project();
@@ -108,8 +108,8 @@ impl FileSystem {
     /// # Errors
     /// `ReadOnly`, `NoSpace`, …
     pub fn set_project(&self, caller: &Caller, node: NodeId, project: Project) -> Result<()> {
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin(node)?;
         // Also project 0: `chattr` sets the flag before the number.
         let hands_down = project.hands_down && node.kind == FileType::Directory;
         let project = Project { hands_down, ..project };

@@ -95,7 +95,7 @@ impl<'f> Receiver<'f> {
         source: &mut dyn Read,
         rollback: bool,
     ) -> Result<Received, ReceiveError> {
-        self.main.check_writable()?;
+        self.main.locker().check_writable()?;
         if !self.main.origin.is_main() {
             return Err(FsError::Invalid("only the main line receives").into());
         }

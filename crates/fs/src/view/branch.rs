@@ -198,7 +198,7 @@ impl FileSystem {
         locks: impl FnOnce(TxnId, u32) -> Option<Arc<LockOwner>>,
     ) -> Result<Arc<Self>> {
         self.origin.expect_main()?;
-        self.check_writable()?;
+        self.locker().check_writable()?;
         let branch = self.branches().get(name)?;
         let txn = self.store.resume(branch.id)?;
         let owner = self.store.checkpointed().into_iter().find(|info| info.id == branch.id);

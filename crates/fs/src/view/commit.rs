@@ -112,7 +112,9 @@ impl FileSystem {
         if let Err(error) = &brought_in {
             // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
             let id = view.txn.id();
-            view.main.lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
+            view.main
+                .nodes
+                .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
         appeared();
         let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };

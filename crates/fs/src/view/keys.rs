@@ -53,7 +53,7 @@ impl View for FileSystem {
     }
 
     fn check_writable(&self) -> Result<()> {
-        Self::check_writable(self)
+        self.locker().check_writable()
     }
 
     fn read_locked<T>(
@@ -75,7 +75,7 @@ impl View for FileSystem {
         wants: &[Want<'_>],
         stage: impl Fn(&dyn Read, &mut Batch) -> Result<T>,
     ) -> Result<(Position, T)> {
-        Self::check_writable(self)?;
+        self.locker().check_writable()?;
         self.with_space(caller, || {
             let _held = self.locker().latch(caller, wants)?;
             let mut batch = Batch::new();

@@ -1,8 +1,12 @@
-//! How the operations of a view take names.
+//! How the operations of a view begin: they find their nodes, and take names.
 //!
-//! Thread safety: any number of threads; a plain value of references. Invariants: all names are taken or none; an operation
+//! Thread safety: any number of threads; a plain value of references. Invariants: a view that is over, or whose nodes are
+//! behind the store, gives no node; all names are taken or none; an operation
 //! that changes something keeps its transaction from being frozen until it is done; what a view that locks its reads knows of
 //! a node is read again under the first lock on it (`verify`).
+
+use std::ops::Deref;
+use std::sync::Arc;
 
 use kvfs_txn::{Admission, Guard, LockName, Mode, Party, Want};
 
@@ -12,11 +16,11 @@ use super::idle::OpenViews;
 use super::phase::Phase;
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
-use crate::node::{NodeTable, Pin};
+use crate::node::{DirectoryPart, Node, NodeTable, Pin};
 use crate::schema::Keyspaces;
-use crate::{Caller, FileSystem, FsError, NodeId, Result};
+use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
 
-/// Takes the latches of operations, and inside of a transaction their locks.
+/// Pins the nodes of operations, takes their latches, and inside of a transaction their locks.
 #[derive(Clone, Copy)]
 pub(crate) struct Locker<'v> {
     pub(super) origin: &'v Origin,
@@ -26,6 +30,21 @@ pub(crate) struct Locker<'v> {
     /// The main line's operations are noted while one is open.
     open: &'v OpenViews,
     authors: &'v Authors,
+    is_read_only: bool,
+}
+
+/// A pinned directory. Derefs to its special part.
+pub(crate) struct PinnedDirectory(Arc<Node>);
+
+impl Deref for PinnedDirectory {
+    type Target = DirectoryPart;
+
+    fn deref(&self) -> &DirectoryPart {
+        match &self.0.directory {
+            Some(directory) => directory,
+            None => unreachable!("checked when it was pinned"),
+        }
+    }
 }
 
 /// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
@@ -60,7 +79,7 @@ impl Drop for Names<'_> {
 }
 
 impl FileSystem {
-    /// What takes names for operations of this view.
+    /// What operations of this view begin with.
     pub(crate) fn locker(&self) -> Locker<'_> {
         Locker {
             origin: &self.origin,
@@ -69,11 +88,47 @@ impl FileSystem {
             admission: &self.shared.admission,
             open: &self.shared.open,
             authors: &self.shared.authors,
+            is_read_only: self.options.read_only,
         }
     }
 }
 
 impl<'v> Locker<'v> {
+    /// Refuses changes of a mount or a view that is read-only.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        let is_snapshot = matches!(self.origin, Origin::Snapshot(_));
+        if self.is_read_only || is_snapshot { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// A node that the view knows.
+    pub(crate) fn pin(&self, node: NodeId) -> Result<Pin<'v>> {
+        if let Some(reason) = self.nodes.failure() {
+            return Err(FsError::corrupt("the mounted state", reason));
+        }
+        self.origin.check_alive()?;
+        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
+    }
+
+    /// The node, which must be a directory.
+    pub(crate) fn pin_directory(&self, node: NodeId) -> Result<(Pin<'v>, PinnedDirectory)> {
+        let pin = self.pin(node)?;
+        if pin.directory.is_none() {
+            return Err(FsError::NotDirectory);
+        }
+        let directory = PinnedDirectory(Arc::clone(&pin));
+        Ok((pin, directory))
+    }
+
+    /// The node, which must be a regular file.
+    pub(crate) fn pin_file(&self, node: NodeId) -> Result<Pin<'v>> {
+        let node = self.pin(node)?;
+        match node.kind {
+            FileType::Regular => Ok(node),
+            FileType::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid("not a regular file")),
+        }
+    }
+
     /// Takes all names or none, for an operation that changes something.
     pub(crate) fn latch(&self, caller: &Caller, wants: &[Want<'_>]) -> Result<Names<'v>> {
         self.latch_in(caller, wants, Phase::Open, Party::Main { pid: caller.pid })
@@ -152,12 +207,6 @@ impl<'v> Locker<'v> {
             return Ok(());
         }
         self.latch_to_read_below(caller, &attribute_wants(NodeId::ROOT.0)).map(drop)
-    }
-
-    /// A node that the view knows.
-    pub(super) fn pin(&self, node: NodeId) -> Result<Pin<'v>> {
-        self.origin.check_alive()?;
-        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 
     /// Takes a lock that a user asks for. Keeps no latch.

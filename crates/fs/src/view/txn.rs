@@ -201,7 +201,7 @@ impl FileSystem {
     /// `NotSupported` by an engine without transactions, and inside of one; `ReadOnly`; store errors.
     pub fn begin(self: &Arc<Self>, options: &BeginOptions) -> Result<Arc<Self>> {
         self.origin.expect_main()?;
-        self.check_writable()?;
+        self.locker().check_writable()?;
         let _gate = self.gate();
         let txn = self.store.begin(TxnOptions { isolation: options.isolation })?;
         txn.describe(note_of(&options.owner));
@@ -258,7 +258,6 @@ impl FileSystem {
             shared: Arc::clone(&self.shared),
             origin,
             shows,
-            lost: OnceLock::new(),
         })
     }
 

@@ -73,7 +73,7 @@ impl FileSystem {
     /// # Errors
     /// `NoAttribute`, `NotSupported` for foreign namespaces.
     pub fn getxattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         if name == COMPRESSION_ATTRIBUTE {
             return self.compression_of(caller, &node);
         }
@@ -110,8 +110,8 @@ impl FileSystem {
         if let Some(kind) = AclKind::by_name(name) {
             return self.set_acl(caller, node, kind, value, false);
         }
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin(node)?;
         if name == COMPRESSION_ATTRIBUTE {
             return self.set_compression_of(caller, &node, value, mode);
         }
@@ -161,7 +161,7 @@ impl FileSystem {
     /// `AttributeTooLarge` when they don't fit into what Linux can list, as those of a file from before there was a bound
     /// may; store errors.
     pub fn listxattr(&self, caller: &Caller, node: NodeId) -> Result<Vec<u8>> {
-        let node = self.pin_node(node)?;
+        let node = self.locker().pin(node)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;
         let mut names = Vec::new();
         let prefix = inode_key(node.inode);
@@ -200,8 +200,8 @@ impl FileSystem {
             // A list without entries is none.
             return self.set_acl(caller, node, kind, b"", false);
         }
-        self.check_writable()?;
-        let node = self.pin_node(node)?;
+        self.locker().check_writable()?;
+        let node = self.locker().pin(node)?;
         if name == COMPRESSION_ATTRIBUTE {
             return self.set_compression_of(caller, &node, b"none", XattrMode::Set);
         }

@@ -74,14 +74,14 @@ impl Restore<'_> {
     }
 
     pub(super) fn header_now(&self, inode: u64) -> Result<Header> {
-        Ok(self.now().pin_node(NodeId(inode))?.header())
+        Ok(self.now().locker().pin(NodeId(inode))?.header())
     }
 
     fn set_content(&self, inode: u64, then: &Header, content: &Bytes) -> Result<()> {
         let now = self.header_now(inode)?;
         if then.is_inline() {
             let is_same = now.is_inline() && {
-                let pin = self.now().pin_node(NodeId(inode))?;
+                let pin = self.now().locker().pin(NodeId(inode))?;
                 self.now().contents().inline_content(&pin)? == *content
             };
             if !is_same {

@@ -185,7 +185,7 @@ impl<'f> Restore<'f> {
     /// Keeps what an operation has answered.
     fn adopt(&mut self, entry: Entry) -> Result<u64> {
         let inode = entry.node.0;
-        self.pins.insert(inode, self.now().pin_node(entry.node)?);
+        self.pins.insert(inode, self.now().locker().pin(entry.node)?);
         self.now().forget(entry.node, 1);
         Ok(inode)
     }

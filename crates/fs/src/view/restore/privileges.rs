@@ -70,7 +70,7 @@ impl Restore<'_> {
         if after.kind != FileType::Regular {
             return Ok(true);
         }
-        let node = self.now().pin_node(crate::NodeId(after.inode))?;
+        let node = self.now().locker().pin(crate::NodeId(after.inode))?;
         let (now, content_now) = (node.header(), self.now().contents().inline_content(&node)?);
         let since = Sides { before: self.sides.after, after: self.now() };
         Ok(!since.content_differs((after, content), (&now, &content_now))?)
