@@ -79,8 +79,8 @@ pub use types::{
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
     DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection,
-    TakenBack, Undo, UserLocks, begin_merge, begin_merge_preferring, diff, hide_unreadable, owner_of_note,
-    restore, restore_paths, undo_points,
+    TakenBack, TxnView, Undo, UserLocks, begin_merge, begin_merge_preferring, diff, hide_unreadable,
+    owner_of_note, restore, restore_paths, undo_points,
 };
 pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 

@@ -28,7 +28,7 @@ pub trait Mounts: Send + Sync + 'static {
     /// older. `pages_max`: see [`ViewMount::commit`].
     ///
     /// # Errors
-    /// As [`FileSystem::commit`].
+    /// As [`kvfs_fs::TxnView::commit`].
     fn commit(
         &self,
         view: &Arc<FileSystem>,
@@ -105,7 +105,7 @@ pub trait ViewMount: Send {
     /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may take, at about.
     ///
     /// # Errors
-    /// As [`FileSystem::commit`]; `Busy`: the pages take longer.
+    /// As [`kvfs_fs::TxnView::commit`]; `Busy`: the pages take longer.
     fn commit(
         &self,
         view: &Arc<FileSystem>,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, TxnId};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, TxnId, TxnView};
 
 use crate::branches::Branches;
 use crate::caller::Caller;
@@ -66,15 +66,16 @@ impl<'s> ServedStore<'s> {
         let view = self.fs.begin(options)?;
         work(&view)?;
         commit_unseen(&view)?;
-        Ok(view.txn_id().unwrap_or(TxnId(0)))
+        Ok(view.txn().map_or(TxnId(0), TxnView::id))
     }
 }
 
 /// Commits a view, durably, where no kernel has to hear of it.
 pub(crate) fn commit_unseen(view: &Arc<FileSystem>) -> Result<(), FsError> {
-    view.freeze()?;
-    view.commit_plan()?;
-    view.commit(Durability::Synced, || ())?.durable
+    let txn = view.expect_txn()?;
+    txn.freeze()?;
+    txn.commit_plan()?;
+    txn.commit(Durability::Synced, || ())?.durable
 }
 
 /// How a transaction begins in which one operation of the caller's is carried out.

@@ -48,9 +48,10 @@ impl Mounts for NoMounts {
         durability: Durability,
         _: Option<Duration>,
     ) -> Result<Position, FsError> {
-        view.freeze()?;
-        view.commit_plan()?;
-        Ok(view.commit(durability, || ())?.position)
+        let txn = view.expect_txn()?;
+        txn.freeze()?;
+        txn.commit_plan()?;
+        Ok(txn.commit(durability, || ())?.position)
     }
 
     fn close_deleted_snapshots(&self) {}

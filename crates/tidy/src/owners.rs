@@ -12,7 +12,7 @@ use crate::source::Source;
 pub const METHODS_MAX: usize = 60;
 
 /// Types that are larger still: crate, type, methods. A number here may only fall.
-pub const LARGER: &[(&str, &str, usize)] = &[("fs", "FileSystem", 95)];
+pub const LARGER: &[(&str, &str, usize)] = &[("fs", "FileSystem", 86)];
 
 /// Checks all sources of a crate.
 pub fn check(krate: &str, sources: &[&Source]) -> Vec<Finding> {

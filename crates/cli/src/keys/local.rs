@@ -118,9 +118,10 @@ impl Local {
             count += 1;
         }
         let commit = || {
-            view.freeze()?;
-            view.commit_plan()?;
-            view.commit(Durability::Synced, || ())?.durable
+            let txn = view.expect_txn()?;
+            txn.freeze()?;
+            txn.commit_plan()?;
+            txn.commit(Durability::Synced, || ())?.durable
         };
         commit().map_err(explain)?;
         Ok(count)

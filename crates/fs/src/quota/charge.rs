@@ -209,7 +209,8 @@ impl Gate<'_> {
             changes.push(Change { kind, id, usage });
             Ok(())
         })?;
-        quotas.accounts.charge(&changes, self.quota_check(uid), self.now())?;
+        let check = QuotaCheck { owners: uid != 0, projects: !view.restores() };
+        quotas.accounts.charge(&changes, check, self.now())?;
         Ok(changes)
     }
 

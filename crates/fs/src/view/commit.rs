@@ -1,8 +1,8 @@
 //! The commit of a transaction's view: what happens at each transition of its `phase`, whose header has the diagram.
 //!
-//! Steps, of which the front end interleaves its talks with the kernel: [`FileSystem::freeze`]; the dirty pages
-//! of the view's own files come in; [`FileSystem::commit_plan`]; the dirty pages that the main line has of
-//! those files come in, and meet the transaction's locks, which is a conflict; [`FileSystem::commit`]; the
+//! Steps, of which the front end interleaves its talks with the kernel: [`TxnView::freeze`]; the dirty pages
+//! of the view's own files come in; [`TxnView::commit_plan`]; the dirty pages that the main line has of
+//! those files come in, and meet the transaction's locks, which is a conflict; [`TxnView::commit`]; the
 //! kernel forgets what [`Invalidations`] names; the committer is answered.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use kvfs_store::{Durability, Position};
 use super::TxnView;
 use super::phase::Phase;
 use super::publish::bring_in;
-use crate::{FileSystem, FsError, NodeId, Result};
+use crate::{FsError, NodeId, Result};
 
 /// What the front end does before the commit point.
 #[derive(Debug, Default)]
@@ -44,26 +44,24 @@ pub struct Invalidations {
     pub entries: Vec<(NodeId, Box<[u8]>)>,
 }
 
-impl FileSystem {
+impl TxnView {
     /// Closes the view for everything but writes of file content, which the kernel may still owe. Waits for
     /// operations that are under way; they never wait themselves.
     ///
     /// # Errors
     /// `Canceled`, `Stale`: there is nothing to commit.
     pub fn freeze(&self) -> Result<()> {
-        let view = committing(self)?;
-        view.check_alive()?;
-        view.phase.freeze().map_err(|phase| match phase {
-            Phase::Ended => view.ended(),
+        self.check_alive()?;
+        self.phase.freeze().map_err(|phase| match phase {
+            Phase::Ended => self.ended(),
             _ => FsError::Invalid("the transaction is being committed already"),
         })
     }
 
     /// Opens a frozen view again: its commit failed and can be tried again later.
     pub fn thaw(&self) {
-        let Some(view) = self.origin.txn() else { return };
-        view.phase.reopen(|| {
-            if let Some(Err(doom)) = view.locks.as_ref().map(|locks| locks.undecide()) {
+        self.phase.reopen(|| {
+            if let Some(Err(doom)) = self.locks.as_ref().map(|locks| locks.undecide()) {
                 tracing::debug!(%doom, "opened again, but doomed");
             }
         });
@@ -75,13 +73,12 @@ impl FileSystem {
     /// # Errors
     /// `Canceled`; store errors.
     pub fn commit_plan(&self) -> Result<CommitPlan> {
-        let view = committing(self)?;
-        view.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
-        view.phase.close().map_err(|_| FsError::Invalid("a view is frozen before its commit"))?;
+        self.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
+        self.phase.close().map_err(|_| FsError::Invalid("a view is frozen before its commit"))?;
         // What takes long comes before any other thread has to wait.
-        view.txn.prepare()?;
+        self.txn.prepare()?;
         progress::stage("committing", Unit::Items, 0);
-        view.changed_contents()
+        self.changed_contents()
     }
 
     /// Commits a view after [`Self::commit_plan`]: all its changes appear on the main line at once, at one point of the history.
@@ -92,32 +89,31 @@ impl FileSystem {
     /// `Canceled`: another party was in the way, and nothing happened. `QuotaExceeded`, `ProjectFull`, `NoSpace` and
     /// other store errors: nothing happened, and it can be tried again after [`Self::thaw`].
     pub fn commit(&self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
-        let view = committing(self)?;
-        if view.phase.now() != Phase::Closed {
+        if self.phase.now() != Phase::Closed {
             return Err(FsError::Invalid("a commit is planned first"));
         }
-        let locks = view.lock_owner()?;
-        let set = view.write_set()?;
-        let gate = self.gate();
-        let charged = gate.charge_commit(view, locks.traits().owner.uid)?;
+        let locks = self.lock_owner()?;
+        let set = self.write_set()?;
+        let gate = self.main.gate();
+        let charged = gate.charge_commit(self, locks.traits().owner.uid)?;
         let refund = |_: &_| gate.refund_commit(&charged);
         locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
-        let nodes = &view.main.nodes;
+        let nodes = &self.main.nodes;
         let settling = nodes.settle();
-        let (published, epoch) = nodes.publish(|| view.txn.commit(Durability::Buffered));
+        let (published, epoch) = nodes.publish(|| self.txn.commit(Durability::Buffered));
         let position = published.inspect_err(|_| gate.refund_commit(&charged))?;
-        let brought_in = bring_in(&view.main, set, position, epoch);
+        let brought_in = bring_in(&self.main, set, position, epoch);
         drop(settling);
-        view.phase.end();
+        self.phase.end();
         if let Err(error) = &brought_in {
             // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
-            let id = view.txn.id();
-            view.main
+            let id = self.txn.id();
+            self.main
                 .nodes
                 .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
         }
         appeared();
-        let synced = if durability == Durability::Synced { self.store.sync(position) } else { Ok(()) };
+        let synced = if durability == Durability::Synced { self.main.store.sync(position) } else { Ok(()) };
         locks.end();
         let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));
         Ok(Committed { position, durable, invalidations: brought_in? })
@@ -127,15 +123,14 @@ impl FileSystem {
     /// thread that others wait for may call it. `None`: nothing happened; it has changed something, or is being used, or
     /// can't be committed, and the ordinary way does what there is to do. O(locks).
     pub fn commit_unwritten(&self) -> Option<Position> {
-        let view = self.origin.txn()?;
-        let locks = view.locks.as_ref()?;
-        let position = view.phase.end_unwritten(|| {
-            if view.branch.get().is_some() || view.txn.stats().operations != 0 {
+        let locks = self.locks.as_ref()?;
+        let position = self.phase.end_unwritten(|| {
+            if self.branch.get().is_some() || self.txn.stats().operations != 0 {
                 return None;
             }
             // From here on nothing dooms it; the error of one that is doomed tells nothing that is not kept.
             locks.begin_commit().and_then(|()| locks.decide()).ok()?;
-            let Ok(position) = view.txn.commit(Durability::Buffered) else {
+            let Ok(position) = self.txn.commit(Durability::Buffered) else {
                 // It was decided, so it can't have been doomed.
                 let _ = locks.undecide();
                 return None;
@@ -145,8 +140,4 @@ impl FileSystem {
         locks.end();
         Some(position)
     }
-}
-
-fn committing(fs: &FileSystem) -> Result<&TxnView> {
-    fs.origin.txn().ok_or(FsError::Invalid("only transactions are committed"))
 }

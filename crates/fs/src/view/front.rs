@@ -2,38 +2,15 @@
 //!
 //! Thread safety: as [`FileSystem`]. Nothing here parks.
 
-use kvfs_txn::{Admission, Doom, DoomReason, LockName, LockNameBuf, Rival};
+use kvfs_txn::{Admission, Doom, LockNameBuf};
 
-use crate::{FileSystem, NodeId};
+use crate::FileSystem;
 
 impl FileSystem {
     /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about ten times a
     /// second while there are transactions.
     pub fn admission(&self) -> &Admission {
         &self.shared.admission
-    }
-
-    /// Whether the view is that of a transaction that locks what it reads.
-    pub fn locks_reads(&self) -> bool {
-        self.origin.locks_reads()
-    }
-
-    /// Why the transaction can't go on, if it can't.
-    pub fn doom(&self) -> Option<Doom> {
-        self.origin.txn()?.doomed()
-    }
-
-    /// The transaction, in the middle of its commit, gives way to process `pid`, which writes to `node` on the
-    /// main line and can't wait. Without effect once its commit is decided.
-    pub fn give_way(&self, pid: u32, node: NodeId) {
-        if let Some(locks) = self.origin.txn().and_then(|view| view.locks.as_ref()) {
-            let name = LockName::Blocks { inode: node.0, first: 0, end: u64::MAX };
-            locks.doom_late(Doom {
-                reason: DoomReason::Conflict,
-                rival: Some(Rival::Main { pid }),
-                name: Some(name.into()),
-            });
-        }
     }
 
     /// The transaction's doom in words, with paths where they are known.

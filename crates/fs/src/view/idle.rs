@@ -70,8 +70,7 @@ impl OpenViews {
     fn end_idle(&self, own: Option<TxnId>, pid: u32) -> bool {
         let mut idle: Vec<(Duration, Arc<FileSystem>)> = Vec::new();
         for view in self.all() {
-            let locks =
-                view.origin.txn().filter(|_| view.txn_id() != own).and_then(|view| view.locks.as_ref());
+            let locks = view.txn().filter(|txn| Some(txn.id()) != own).and_then(|txn| txn.locks.as_ref());
             let time = locks.filter(|locks| locks.doomed().is_none()).map(|locks| locks.idle());
             if let Some(time) = time.filter(|&time| time >= IDLE_MIN) {
                 idle.push((time, view));
@@ -80,7 +79,7 @@ impl OpenViews {
         idle.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
         let count = idle.len().div_ceil(2);
         let end = |(time, view): &&(Duration, Arc<FileSystem>)| {
-            view.origin.txn().is_some_and(|view| view.end_for_space(*time, pid))
+            view.txn().is_some_and(|txn| txn.end_for_space(*time, pid))
         };
         idle.iter().take(count).filter(end).count() > 0
     }
@@ -97,7 +96,9 @@ impl FileSystem {
         E: AsFsError,
     {
         let make_space = |error: &FsError| match error {
-            FsError::NoSpace => self.reap_for_space() || self.shared.open.end_idle(self.txn_id(), caller.pid),
+            FsError::NoSpace => {
+                self.reap_for_space() || self.shared.open.end_idle(self.txn().map(TxnView::id), caller.pid)
+            }
             FsError::QuotaExceeded | FsError::ProjectFull => self.reap_for_space(),
             _ => false,
         };

@@ -4,8 +4,8 @@
 //! from and where its batches go ([`Origin`]), has a node table of its own, and takes names for its party:
 //! latches for the length of an operation, and inside a transaction locks until the end.
 //!
-//! The life of a transaction: [`FileSystem::begin`] → operations on the view → [`FileSystem::freeze`] →
-//! [`FileSystem::commit`] or [`FileSystem::abort`]. A commit publishes the private writes in one step of the
+//! The life of a transaction: [`FileSystem::begin`] → operations on the view → [`TxnView::freeze`] →
+//! [`TxnView::commit`] or [`TxnView::abort`]. A commit publishes the private writes in one step of the
 //! store's order, then brings the main line's nodes up to date and tells what the kernel must forget.
 //!
 //! Thread safety: as [`FileSystem`]. Lock order: phase of the view → publishing of the main line's node table
@@ -62,8 +62,7 @@ pub use prefer::begin_merge_preferring;
 pub(crate) use publish::each_change;
 pub use restore::{Restored, restore, restore_paths};
 pub use stream::DiffStream;
-pub(crate) use txn::TxnView;
-pub use txn::{BeginOptions, Owner};
+pub use txn::{BeginOptions, Owner, TxnView};
 pub use undo::{Area, Obstacle, Selection, TakenBack, Undo, owner_of_note, undo_points};
 pub use user_locks::UserLocks;
 pub(crate) use writer::NodeWriter;

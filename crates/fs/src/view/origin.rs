@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_store::clock::Clock;
-use kvfs_store::{Batch, Durability, Isolation, Position, Read, Seqno, Snapshot, Store, StoreError};
+use kvfs_store::{Batch, Durability, Position, Read, Seqno, Snapshot, Store, StoreError};
 use kvfs_txn::{Admission, LockName};
 use parking_lot::Mutex;
 
@@ -100,7 +100,7 @@ impl Origin {
 
     /// Whether the view is that of a transaction that locks what it reads.
     pub(crate) fn locks_reads(&self) -> bool {
-        matches!(self, Self::Txn(view) if view.txn.isolation() == Isolation::Serializable)
+        self.txn().is_some_and(TxnView::locks_reads)
     }
 
     /// Whether the view is that of a restore.

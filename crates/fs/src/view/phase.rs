@@ -14,9 +14,9 @@
 //!
 //! | state | what is admitted | left by |
 //! |---|---|---|
-//! | `Open` | every operation | [`crate::FileSystem::freeze`], when a commit begins; [`crate::FileSystem::abort`]; [`crate::FileSystem::commit_unwritten`] |
-//! | `Frozen` | content that the kernel writes out | [`crate::FileSystem::commit_plan`]; [`crate::FileSystem::thaw`] after a failure; [`crate::FileSystem::abort`] |
-//! | `Closed` | nothing | [`crate::FileSystem::commit`], once the store has committed; [`crate::FileSystem::thaw`] after a failure |
+//! | `Open` | every operation | [`super::TxnView::freeze`], when a commit begins; [`super::TxnView::abort`]; [`super::TxnView::commit_unwritten`] |
+//! | `Frozen` | content that the kernel writes out | [`super::TxnView::commit_plan`]; [`super::TxnView::thaw`] after a failure; [`super::TxnView::abort`] |
+//! | `Closed` | nothing | [`super::TxnView::commit`], once the store has committed; [`super::TxnView::thaw`] after a failure |
 //! | `Ended` | nothing, for good | – |
 //!
 //! Beside it the transaction's locks have a state of their own ([`kvfs_txn::LockOwner`]): in `close` they begin to doom

@@ -1,6 +1,7 @@
 //! The view of a transaction: beginning, freezing, giving up.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use kvfs_store::{
     Changed, Isolation, KeyRange, Keyspace, Records, Snapshot, SnapshotInfo, Txn, TxnId, TxnOptions, TxnStats,
 };
-use kvfs_txn::{Doom, DoomReason, Fields, LockNameBuf, LockOwner, Rival, TxnTraits};
+use kvfs_txn::{Doom, DoomReason, Fields, LockName, LockNameBuf, LockOwner, Rival, TxnTraits};
 use parking_lot::Mutex;
 
 use super::branch::Opened;
@@ -23,7 +24,7 @@ use crate::node::NodeTable;
 use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
-use crate::{FileSystem, FsError, Result};
+use crate::{FileSystem, FsError, NodeId, Result};
 
 pub use kvfs_txn::Owner;
 
@@ -51,8 +52,9 @@ pub struct BeginOptions {
     pub owner: Owner,
 }
 
-/// What the view of a transaction has in addition.
-pub(crate) struct TxnView {
+/// The transaction of a view, or the branch that is worked in: what it has beside the file system that it shows, and
+/// what becomes of it. Its phase and its locks say how far it is.
+pub struct TxnView {
     pub(crate) txn: Arc<dyn Txn>,
     /// `None`: a branch that is worked in, whose operations take no locks.
     pub(crate) locks: Option<Arc<LockOwner>>,
@@ -70,7 +72,49 @@ pub(crate) struct TxnView {
     pub(super) restores: AtomicBool,
 }
 
+impl fmt::Debug for TxnView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TxnView")
+            .field("id", &self.id())
+            .field("phase", &self.phase.now())
+            .finish_non_exhaustive()
+    }
+}
+
 impl TxnView {
+    /// Its number.
+    pub fn id(&self) -> TxnId {
+        self.txn.id()
+    }
+
+    /// Its sizes.
+    pub fn stats(&self) -> TxnStats {
+        self.txn.stats()
+    }
+
+    /// Whether it locks what it reads.
+    pub fn locks_reads(&self) -> bool {
+        self.txn.isolation() == Isolation::Serializable
+    }
+
+    /// Why it can't go on, if it can't.
+    pub fn doom(&self) -> Option<Doom> {
+        self.locks.as_ref()?.doomed()
+    }
+
+    /// It gives way, in the middle of its commit, to process `pid`, which writes to `node` on the main line and can't
+    /// wait. Without effect once its commit is decided.
+    pub fn give_way(&self, pid: u32, node: NodeId) {
+        if let Some(locks) = &self.locks {
+            let name = LockName::Blocks { inode: node.0, first: 0, end: u64::MAX };
+            locks.doom_late(Doom {
+                reason: DoomReason::Conflict,
+                rival: Some(Rival::Main { pid }),
+                name: Some(name.into()),
+            });
+        }
+    }
+
     /// Whether it is that of a restore.
     pub(crate) fn restores(&self) -> bool {
         self.restores.load(Ordering::Relaxed)
@@ -100,14 +144,10 @@ impl TxnView {
 
     /// What an operation gets after the end: the doom that came before it, if one did.
     pub(super) fn ended(&self) -> FsError {
-        match self.doomed() {
+        match self.doom() {
             Some(doom) if doom.reason != DoomReason::Ended => FsError::Canceled(doom),
             _ => FsError::ViewEnded(self.txn.id()),
         }
-    }
-
-    pub(crate) fn doomed(&self) -> Option<Doom> {
-        self.locks.as_ref()?.doomed()
     }
 
     /// The owner of its locks, for its commit.
@@ -129,8 +169,9 @@ impl TxnView {
         }
     }
 
-    /// As [`FileSystem::abort`].
-    pub(super) fn abort(&self) {
+    /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended. A branch goes
+    /// back to its last checkpoint.
+    pub fn abort(&self) {
         if !self.phase.end_early() {
             return;
         }
@@ -190,7 +231,7 @@ impl TxnView {
         if let Some(locks) = &self.locks {
             locks.doom(doom.clone());
         }
-        FsError::Canceled(self.doomed().unwrap_or(doom))
+        FsError::Canceled(self.doom().unwrap_or(doom))
     }
 }
 
@@ -261,30 +302,25 @@ impl FileSystem {
         })
     }
 
-    /// The transaction whose view this is.
-    pub fn txn_id(&self) -> Option<TxnId> {
-        self.origin.txn().map(|view| view.txn.id())
+    /// The transaction or branch whose view this is.
+    pub fn txn(&self) -> Option<&TxnView> {
+        self.origin.txn()
     }
 
-    /// Sizes of the transaction.
-    pub fn txn_stats(&self) -> Option<TxnStats> {
-        self.origin.txn().map(|view| view.txn.stats())
-    }
-
-    /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended. A branch goes
-    /// back to its last checkpoint.
-    pub fn abort(&self) {
-        if let Some(view) = self.origin.txn() {
-            view.abort();
-        }
+    /// As [`Self::txn`], for what only a transaction does.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn expect_txn(&self) -> Result<&TxnView> {
+        self.txn().ok_or(FsError::Invalid("only transactions are committed"))
     }
 }
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        self.abort();
-        if let Some(id) = self.txn_id() {
-            self.shared.open.remove(id);
+        if let Some(txn) = self.txn() {
+            txn.abort();
+            self.shared.open.remove(txn.id());
         }
     }
 }

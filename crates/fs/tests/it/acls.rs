@@ -368,7 +368,7 @@ fn behaves_like_the_model(main: &Setup, seed: u64) {
         }
         if let Some(view) = view {
             if random.one_in(3) {
-                view.fs.abort();
+                view.fs.txn().unwrap().abort();
                 all = before;
             } else {
                 commit(&view.fs).unwrap();

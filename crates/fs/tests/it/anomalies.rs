@@ -232,7 +232,7 @@ impl Play {
         };
         if let Some(view) = party.view.take() {
             if end == End::Gone {
-                view.abort();
+                view.txn().unwrap().abort();
             }
             party.end = end;
             party.held_up.clear();

@@ -423,7 +423,7 @@ fn a_merge_and_a_transaction_exclude_each_other() {
         act(&txn, in_transaction).unwrap();
         let refused = crate::interleaved::in_time(&main, || kvfs_fs::begin_merge(&main.fs, "b", 1).map(drop));
         assert!(matches!(refused, Err(FsError::Canceled(_))), "{refused:?}");
-        assert!(txn.doom().is_none());
+        assert!(txn.txn().unwrap().doom().is_none());
         drop(txn);
         // The other way round: what is being merged is locked.
         let merging = kvfs_fs::begin_merge(&main.fs, "b", 1).unwrap();
@@ -582,7 +582,7 @@ fn refusal_of_a_merge_names_the_transaction_in_the_way() {
     act_all(&view, "write f bb; write g bb");
     let other = begin(&main, Isolation::Snapshot);
     act_all(&other, "write f ccc");
-    let id = other.fs.txn_id().unwrap();
+    let id = other.fs.txn().unwrap().id();
     commit(&other.fs).unwrap();
     act_all(&main, "write g ccc");
     let refused = finish(&main, view, "b");

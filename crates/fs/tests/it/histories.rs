@@ -73,9 +73,9 @@ impl Runner {
             });
         }
         let _turn = self.turn.lock();
-        view.freeze()?;
-        view.commit_plan()?;
-        view.commit(Durability::Buffered, || ())?;
+        view.txn().unwrap().freeze()?;
+        view.txn().unwrap().commit_plan()?;
+        view.txn().unwrap().commit(Durability::Buffered, || ())?;
         Ok(seen)
     }
 

@@ -39,7 +39,7 @@ fn idle_transaction_is_ended_by_the_mounts_timeout_and_its_owner_told() {
     let error = commit(&idle.fs).expect_err("its time is over");
     let FsError::Canceled(doom) = &error else { panic!("{error}") };
     assert_eq!(doom.reason, DoomReason::Idle { idle_max_ms: 60_000 });
-    idle.abort();
+    idle.txn().unwrap().abort();
     let after = idle.create(&idle.caller, ROOT, b"more", 0o644, true).expect_err("it has ended");
     assert!(after.to_string().contains("idle time-out"), "{after}");
     commit(&used.fs).unwrap();
@@ -102,7 +102,7 @@ fn full_store_leaves_a_transaction_at_work_alone() {
     setup.clock.advance(Duration::from_secs(29));
     let refused = rewrite(&setup, file);
     assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
-    assert!(view.doom().is_none());
+    assert!(view.txn().unwrap().doom().is_none());
     commit(&view.fs).unwrap();
 }
 
@@ -114,9 +114,9 @@ fn full_store_ends_an_idle_transaction_for_keys_too() {
     for index in 0.. {
         let (key, value) = (format!("k{index}").into(), noise(5000 + index, MIB / 8).into());
         setup.keys().apply(&setup.caller, vec![(tags, KeyChange::Put { key, value })]).unwrap();
-        if view.doom().is_some() {
+        if view.txn().unwrap().doom().is_some() {
             break;
         }
     }
-    assert!(matches!(view.doom().map(|doom| doom.reason), Some(DoomReason::Space { .. })));
+    assert!(matches!(view.txn().unwrap().doom().map(|doom| doom.reason), Some(DoomReason::Space { .. })));
 }

@@ -291,7 +291,7 @@ impl World {
         let known = self.open[index].known.clone();
         let step = self.step(&known);
         let open = &mut self.open[index];
-        let batches = |view: &Setup| view.txn_stats().unwrap().batches;
+        let batches = |view: &Setup| view.txn().unwrap().stats().batches;
         let before = batches(&open.view);
         match try_run(&open.view, &step) {
             Ok(shown) => {
@@ -381,15 +381,19 @@ impl World {
             return;
         }
         if self.random.one_in(4) {
-            return open.view.abort();
+            return open.view.txn().unwrap().abort();
         }
         match commit(&open.view) {
             Err(FsError::Canceled(_)) => return self.conflicts += 1,
             ended => drop(ended.unwrap()),
         }
         self.committed += 1;
-        let context =
-            format!("{}, transaction {:?} {:?}", self.context(), open.view.txn_id(), open.isolation);
+        let context = format!(
+            "{}, transaction {:?} {:?}",
+            self.context(),
+            open.view.txn().map(kvfs_fs::TxnView::id),
+            open.isolation
+        );
         for (step, shown) in &open.done {
             self.second.repeat(step, shown, &context);
         }

@@ -290,6 +290,6 @@ fn a_transaction_has_rows_for_its_orphans_and_yields_to_one_without() {
     assert_eq!(orphans(&setup), 0);
     let changed = txn.setattr(&txn.caller, same, &SetAttr { mode: Some(0o600), ..SetAttr::default() });
     assert!(matches!(changed, Err(FsError::Canceled(_))), "{changed:?}");
-    txn.abort();
+    txn.txn().unwrap().abort();
     close(&setup, file);
 }

@@ -332,7 +332,7 @@ fn txn(main: &Setup, work: impl FnOnce(&Setup, NodeId)) -> TxnId {
     let file = view.lookup(&view.caller, ROOT, b"f").unwrap().node;
     work(&view, file);
     main.clock.advance(std::time::Duration::from_secs(1));
-    let id = view.fs.txn_id().unwrap();
+    let id = view.fs.txn().unwrap().id();
     commit(&view.fs).unwrap();
     id
 }

@@ -253,14 +253,14 @@ fn a_transaction_heeds_projects_and_counts_at_its_commit() {
     let other = main.file(top, "other");
     main.write_at(other, 0, &[1; 8192]).unwrap();
     assert!(matches!(commit(&view.fs).map(drop), Err(FsError::ProjectFull)));
-    view.fs.thaw();
+    view.fs.txn().unwrap().thaw();
     view.setattr(&view.caller, file, &size(8192)).unwrap();
     commit(&view.fs).unwrap();
     assert_eq!(has(&main, 7), (16384, 3));
     let view = begin(&main, Isolation::Serializable);
     give(&view, look(&view, ROOT, "top"), 8);
     view.unlink(&view.caller, top, b"f").unwrap();
-    view.fs.abort();
+    view.fs.txn().unwrap().abort();
     assert_eq!((has(&main, 7), id_of(&main, top)), ((16384, 3), 7));
     main.assert_sound("committed");
 }
@@ -328,7 +328,7 @@ fn restores_and_undo_bring_projects_back() {
     };
     let txn = begin(&main, Isolation::Snapshot);
     change(&txn);
-    let id = txn.fs.txn_id().unwrap();
+    let id = txn.fs.txn().unwrap().id();
     commit(&txn.fs).unwrap();
     drop(txn);
     assert_eq!((has(&main, 3).1, id_of(&main, one), has(&main, 2).1), (2, 3, 2));
@@ -426,7 +426,7 @@ fn a_change_of_project_shows_in_comparisons_and_stands_in_the_way_of_undo() {
     give(&txn, look(&txn, ROOT, "top"), 7);
     let shown = kvfs_fs::diff(&txn.fs).unwrap();
     assert_eq!(shown.iter().map(|line| &line.place[..]).collect::<Vec<_>>(), [b"/top"]);
-    let id = txn.fs.txn_id().unwrap();
+    let id = txn.fs.txn().unwrap().id();
     commit(&txn.fs).unwrap();
     give(&main, top, 8);
     let undo = Undo::open(&main.fs, id).unwrap();
@@ -570,13 +570,13 @@ fn usage_of_projects_is_exact_in_transactions_and_after_taking_them_back() {
                 let _ = something(on, &trees, &mut random);
             }
             if let Some(view) = view {
-                let id = view.fs.txn_id().unwrap();
+                let id = view.fs.txn().unwrap().id();
                 if random.one_in(4) {
-                    view.fs.abort();
+                    view.fs.txn().unwrap().abort();
                 } else if let Err(error) = commit(&view.fs) {
                     assert!(matches!(error, FsError::ProjectFull), "{context}: {error}");
-                    view.fs.thaw();
-                    view.fs.abort();
+                    view.fs.txn().unwrap().thaw();
+                    view.fs.txn().unwrap().abort();
                 } else if random.one_in(2) {
                     let undo = Undo::open(&main.fs, id).unwrap();
                     let undoing = begin(&main, Isolation::Snapshot);

@@ -217,7 +217,7 @@ fn a_transactions_usage_counts_at_its_commit() {
     main.write_at(kept, 4096, &[1; 4096]).unwrap();
     let refused = commit(&view.fs).map(drop);
     assert!(matches!(refused, Err(FsError::QuotaExceeded)), "{refused:?}");
-    view.fs.thaw();
+    view.fs.txn().unwrap().thaw();
     view.setattr(&view.caller, file, &SetAttr { size: Some(8192), ..SetAttr::default() }).unwrap();
     commit(&view.fs).unwrap();
     assert_eq!((has(&main, ANNA), has(&main, STAFF)), ((16384, 2), (16384, 2)));
@@ -225,7 +225,7 @@ fn a_transactions_usage_counts_at_its_commit() {
     let view = begin(&main, Isolation::Snapshot);
     view.unlink(&view.caller, ROOT, b"f").unwrap();
     view.dir(ROOT, "d");
-    view.fs.abort();
+    view.fs.txn().unwrap().abort();
     assert_eq!(has(&main, ANNA), (16384, 2));
     let view = begin(&main, Isolation::Serializable);
     view.unlink(&view.caller, ROOT, b"f").unwrap();
@@ -274,7 +274,7 @@ fn counting_waits_for_transactions_and_begins_anew_after_it_was_off() {
     let mut main = Setup::new(100);
     let view = begin(&main, Isolation::Snapshot);
     assert!(matches!(main.fs.quotas().turn_on(&|_| {}), Err(FsError::Busy(_))));
-    view.fs.abort();
+    view.fs.txn().unwrap().abort();
     on(&main);
     main.file(ROOT, "f");
     limit(&main, ANNA, |limits| limits.inodes_hard = 10);
@@ -389,7 +389,7 @@ fn usage_is_exact_among_threads_and_transactions() {
                     if let Some(view) = &view {
                         match done {
                             Ok(()) => drop(commit(view)),
-                            Err(_) => view.abort(),
+                            Err(_) => view.txn().unwrap().abort(),
                         }
                     }
                 }
@@ -417,7 +417,7 @@ fn owned() -> BeginOptions {
 
 fn some_changes(fs: &Arc<FileSystem>, files: &[NodeId], random: &mut Random, number: u64) -> Result<()> {
     for (index, &file) in files.iter().enumerate() {
-        if fs.txn_id().is_some() {
+        if fs.txn().is_some() {
             settled(|caller| fs.lookup(caller, ROOT, format!("f{index}").as_bytes()))?;
         }
         match random.below(5) {

@@ -398,7 +398,7 @@ fn restore_over_a_concurrent_write_is_canceled() {
     main.write_at(file, 0, b"own").unwrap();
     let restored = kvfs_fs::restore(&txn.fs, &then.fs);
     assert!(matches!(restored, Err(FsError::Canceled(_))), "{restored:?}");
-    txn.fs.abort();
+    txn.fs.txn().unwrap().abort();
     assert_eq!(main.read_all(file), b"own");
     let refused = kvfs_fs::restore(&main.fs, &then.fs);
     assert!(matches!(refused, Err(FsError::Invalid(_))), "{refused:?}");

@@ -37,7 +37,7 @@ fn txn(main: &Setup, work: impl FnOnce(&Setup)) -> TxnId {
     work(&view);
     // So that later times of change are others.
     main.clock.advance(Duration::from_secs(1));
-    let id = view.fs.txn_id().unwrap();
+    let id = view.fs.txn().unwrap().id();
     commit(&view.fs).unwrap();
     id
 }

@@ -31,10 +31,14 @@ fn unwritten_commit_releases_locks_at_once() {
         view.user_locks().keys(&view.caller, tags, &KeyRange::all(), true).unwrap();
         let Err(FsError::Parked(ticket)) = put(&main, tags, b"song") else { panic!("it is locked") };
         assert!(!ticket.is_ready());
-        assert_eq!(view.commit_unwritten(), Some(main.store.position()));
+        assert_eq!(view.txn().unwrap().commit_unwritten(), Some(main.store.position()));
         assert!(ticket.is_ready(), "its locks are gone");
         put(&main, tags, b"song").unwrap();
-        assert!(idle.commit_unwritten().is_some() && idle.commit_unwritten().is_none(), "once");
+        assert!(
+            idle.txn().unwrap().commit_unwritten().is_some()
+                && idle.txn().unwrap().commit_unwritten().is_none(),
+            "once"
+        );
         assert!(matches!(put(&view, tags, b"song"), Err(FsError::ViewEnded(_) | FsError::Canceled(_))));
         main.assert_sound("after both");
     }
@@ -48,23 +52,24 @@ fn unwritten_commit_of_written_frozen_or_doomed_transaction_returns_none() {
         let (writer, frozen, doomed) =
             (begin(&main, isolation), begin(&main, isolation), begin(&main, isolation));
         put(&writer, tags, b"song").unwrap();
-        assert!(writer.commit_unwritten().is_none());
+        assert!(writer.txn().unwrap().commit_unwritten().is_none());
         commit(&writer).unwrap();
-        frozen.freeze().unwrap();
-        assert!(frozen.commit_unwritten().is_none(), "another thread commits it");
-        frozen.thaw();
-        assert!(frozen.commit_unwritten().is_some());
+        frozen.txn().unwrap().freeze().unwrap();
+        assert!(frozen.txn().unwrap().commit_unwritten().is_none(), "another thread commits it");
+        frozen.txn().unwrap().thaw();
+        assert!(frozen.txn().unwrap().commit_unwritten().is_some());
         if isolation == Isolation::Snapshot {
             assert!(matches!(put(&doomed, tags, b"song"), Err(FsError::Canceled(_))));
             assert!(
-                doomed.commit_unwritten().is_none() && matches!(doomed.freeze(), Err(FsError::Canceled(_)))
+                doomed.txn().unwrap().commit_unwritten().is_none()
+                    && matches!(doomed.txn().unwrap().freeze(), Err(FsError::Canceled(_)))
             );
         }
-        assert!(main.commit_unwritten().is_none(), "the main line is no transaction");
+        assert!(main.txn().is_none(), "the main line is no transaction");
         let file = main.file(ROOT, "file");
         let view = begin(&main, isolation);
         view.lookup(&view.caller, ROOT, b"file").unwrap();
-        assert!(view.commit_unwritten().is_some(), "looking changes nothing");
+        assert!(view.txn().unwrap().commit_unwritten().is_some(), "looking changes nothing");
         main.forget(file, 1);
     }
 }
@@ -88,7 +93,7 @@ fn no_write_is_lost_that_comes_while_its_transaction_ends() {
                     })
                 });
                 start.wait();
-                let ended = view.commit_unwritten().is_some();
+                let ended = view.txn().unwrap().commit_unwritten().is_some();
                 (writer.join().unwrap(), ended)
             });
             if !ended {

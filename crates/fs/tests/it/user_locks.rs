@@ -77,7 +77,7 @@ fn shared_locks_of_users_go_together_and_keep_writers_away() {
         let waits = put(&first, tags, "song/b");
         assert!(is_parked(&waits));
         let circle = put(&second, tags, "song/z");
-        let is_doomed = |view: &Setup| view.doom().is_some();
+        let is_doomed = |view: &Setup| view.txn().unwrap().doom().is_some();
         assert!(is_doomed(&first) != is_doomed(&second), "{circle:?}");
         drop((waits, circle));
         let survivor = if is_doomed(&first) { &second } else { &first };
@@ -145,5 +145,5 @@ fn locks_of_users_are_for_transactions() {
     let node = view.lookup(&view.caller, ROOT, b"f").unwrap().node;
     assert!(matches!(view.user_locks().entries(&view.caller, node, true), Err(FsError::NotDirectory)));
     assert!(matches!(view.user_locks().file(&view.caller, ROOT, 0, 0, true), Err(FsError::Invalid(_))));
-    view.abort();
+    view.txn().unwrap().abort();
 }

@@ -27,9 +27,9 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
 }
 
 pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
-    view.freeze()?;
-    view.commit_plan()?;
-    view.commit(Durability::Buffered, || ()).map(|committed| committed.invalidations)
+    view.txn().unwrap().freeze()?;
+    view.txn().unwrap().commit_plan()?;
+    view.txn().unwrap().commit(Durability::Buffered, || ()).map(|committed| committed.invalidations)
 }
 
 fn look(view: &Setup, parent: NodeId, name: &str) -> Result<(NodeId, Attr)> {
@@ -174,13 +174,13 @@ fn an_ended_view_is_stale() {
         if ends_well {
             commit(&view).unwrap();
         } else {
-            view.abort();
+            view.txn().unwrap().abort();
         }
         assert!(matches!(view.getattr(&view.caller, file), Err(FsError::ViewEnded(_))));
         let again = view.create(&view.caller, ROOT, b"late", 0o644, true);
         assert!(matches!(again, Err(FsError::ViewEnded(_))));
-        assert!(matches!(view.freeze(), Err(FsError::ViewEnded(_))));
-        view.abort();
+        assert!(matches!(view.txn().unwrap().freeze(), Err(FsError::ViewEnded(_))));
+        view.txn().unwrap().abort();
     }
     assert_eq!(names(&main, ROOT), ["committed"]);
     assert!(main.admission().transactions().is_empty());
@@ -202,7 +202,7 @@ fn the_first_updater_wins_and_no_update_is_lost() {
             assert!(is_parked(&second.write_at(b, 0, b"3")));
             commit(&first).unwrap();
             assert!(is_canceled(&second.write_at(b, 0, b"3")));
-            assert!(is_canceled(&second.freeze()));
+            assert!(is_canceled(&second.txn().unwrap().freeze()));
         } else {
             // Reading waits, and sees the new state.
             assert!(is_parked(&look(&second, ROOT, "counter").and_then(|(b, _)| {
@@ -502,7 +502,7 @@ fn a_main_line_operation_in_the_way_goes_on_after_the_end() {
         if ends_well {
             commit(&view).unwrap();
         } else {
-            view.abort();
+            view.txn().unwrap().abort();
         }
         assert!(ticket.is_ready(), "the waiting operation is called");
         drop(ticket);
@@ -561,12 +561,12 @@ fn nothing_comes_into_a_commit_that_takes_place() {
     let main = Setup::new(300);
     let view = begin(&main, Isolation::Snapshot);
     let file = view.file(ROOT, "f");
-    view.freeze().unwrap();
+    view.txn().unwrap().freeze().unwrap();
     // What the kernel still owes comes in until the commit, and everything else does not.
     view.write_at(file, 0, b"owed").unwrap();
     assert!(matches!(view.create(&view.caller, ROOT, b"g", 0o644, true), Err(FsError::ViewEnded(_))));
-    view.commit_plan().unwrap();
-    view.commit(Durability::Synced, || ()).unwrap().durable.unwrap();
+    view.txn().unwrap().commit_plan().unwrap();
+    view.txn().unwrap().commit(Durability::Synced, || ()).unwrap().durable.unwrap();
     assert!(view.write_at(file, 0, b"late").is_err());
     assert_eq!(content(&main, ROOT, "f"), b"owed");
 }

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_fs::{Caller, CommitPlan, Durability, FileSystem, FsError, Invalidations, NodeId, Position};
+use kvfs_fs::{
+    Caller, CommitPlan, Durability, FileSystem, FsError, Invalidations, NodeId, Position, TxnView,
+};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -46,7 +48,7 @@ fn attributes_of(node: u64) -> Notification {
 impl Shared {
     /// See [`Bridge::write_back`].
     fn write_back(&self) -> Result<(), FsError> {
-        if self.fs.txn_id().is_none() {
+        if self.fs.txn().is_none() {
             // What was lost before has been reported on the file; a view, though, has lost it for good.
             self.lost_write.lock().take();
         }
@@ -200,7 +202,7 @@ impl Bridge {
     /// take, at about.
     ///
     /// # Errors
-    /// As [`FileSystem::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
+    /// As [`TxnView::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
     /// abort; after others it can be tried again.
     pub fn commit(
         &self,
@@ -209,30 +211,36 @@ impl Bridge {
         durability: Durability,
         pages_max: Option<Duration>,
     ) -> Result<Position, FsError> {
+        let txn = view.expect_txn()?;
         // A view without changes and without a kernel side has nothing to tell the kernel, and waits for no other commit.
         if own.is_none()
-            && let Some(position) = view.commit_unwritten()
+            && let Some(position) = txn.commit_unwritten()
         {
             if durability == Durability::Synced {
                 self.files.shared.fs.sync(position)?;
             }
             return Ok(position);
         }
-        view.freeze()?;
+        txn.freeze()?;
         let written = own.map_or(Ok(()), |own| own.write_back_within(pages_max));
-        let done = written.and_then(|()| self.commit_frozen(view, durability));
+        let done = written.and_then(|()| self.commit_frozen(view, txn, durability));
         if done.is_err() {
-            view.thaw();
+            txn.thaw();
         }
         done
     }
 
-    fn commit_frozen(&self, view: &Arc<FileSystem>, durability: Durability) -> Result<Position, FsError> {
+    fn commit_frozen(
+        &self,
+        view: &Arc<FileSystem>,
+        txn: &TxnView,
+        durability: Durability,
+    ) -> Result<Position, FsError> {
         let _turn = self.files.shared.commits.lock();
-        let plan = view.commit_plan()?;
+        let plan = txn.commit_plan()?;
         let invalidated = self.invalidate_pages(view, &plan);
         let mut forgotten = HashSet::new();
-        let committed = view.commit(durability, || {
+        let committed = txn.commit(durability, || {
             forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
         })?;
         self.have_forgotten(committed.invalidations, &forgotten);
@@ -289,7 +297,7 @@ impl Bridge {
         files.retain(|file| fs.nodes().knows(NodeId(*file)));
         invalidated.sizes = files.iter().filter_map(|file| Some((*file, invalidated.size(*file)?))).collect();
         // Of one that has given way nothing will appear.
-        while view.doom().is_none() {
+        while view.txn().is_some_and(|txn| txn.doom().is_none()) {
             // The connection's end leaves no pages either.
             let absent = notifier.carry_out_all(files.into_iter().map(everything_of)).unwrap_or_default();
             invalidated.absent.extend(self.files.shared.learnt_soon(absent));

@@ -112,7 +112,7 @@ impl Bridge {
     }
 
     fn is_closed(&self) -> bool {
-        self.files.shared.fs.txn_id().is_some()
+        self.files.shared.fs.txn().is_some()
     }
 
     /// Answers now, or from a thread of the blocking pool.

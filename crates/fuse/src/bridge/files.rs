@@ -187,7 +187,7 @@ fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
 impl Operations for Files {
     fn destroy(&self) {
         // A view has the threads of the main line.
-        if self.shared.fs.txn_id().is_none() {
+        if self.shared.fs.txn().is_none() {
             self.background.join();
         }
         self.shared.finish();

@@ -570,7 +570,7 @@ impl Shared {
 
     /// What must happen before the file system is gone.
     fn finish(&self) {
-        if self.fs.txn_id().is_some() {
+        if self.fs.txn().is_some() {
             return;
         }
         self.housekeep();

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::FileSystem;
+use kvfs_fs::{FileSystem, TxnView};
 use rustix::io::Errno;
 
 use super::{Bridge, BridgeConfig, init_config};
@@ -62,7 +62,7 @@ impl View {
         let transport = DeviceTransport::interruptible(device).map_err(ViewError::Descriptor)?;
         let ViewOptions { buffers, steers, only_ids } = options;
         let config = session_config(&fs, steers);
-        let bridge_config = bridge_config(main, fs.locks_reads(), only_ids);
+        let bridge_config = bridge_config(main, locks_reads(&fs), only_ids);
         let bridge = Arc::new(main.of_view(fs, bridge_config));
         let operations = Arc::clone(&bridge) as Arc<_>;
         let session = Session::start_with(Box::new(transport), &config, operations, buffers)?;
@@ -91,11 +91,16 @@ impl View {
     }
 }
 
+/// Whether the view is that of a transaction that locks what it reads.
+fn locks_reads(fs: &FileSystem) -> bool {
+    fs.txn().is_some_and(TxnView::locks_reads)
+}
+
 /// How the session of a view runs. Where reads are locked, a listing must not look at each file.
 fn session_config(fs: &FileSystem, steers: bool) -> SessionConfig {
-    let id = fs.txn_id().map_or(0, |id| id.0);
+    let id = fs.txn().map_or(0, |txn| txn.id().0);
     let has_acls = fs.has_acls();
-    let readdirplus = if fs.locks_reads() { Readdirplus::Off } else { Readdirplus::Always };
+    let readdirplus = if locks_reads(fs) { Readdirplus::Off } else { Readdirplus::Always };
     SessionConfig {
         init: InitConfig { readdirplus, posix_acl: has_acls, dont_mask: has_acls, ..init_config() },
         workers: WORKERS,

@@ -110,7 +110,7 @@ impl Writers {
             invalidation.map(|invalidation| Arc::clone(&invalidation.view))
         };
         if let Some(view) = committer {
-            view.give_way(pid, NodeId(node));
+            give_way(&view, node, pid);
         }
         Place { writers: Arc::clone(self), node, page: is_page.then_some(pid) }
     }
@@ -183,7 +183,7 @@ impl Writers {
         self.is_invalidating.store(true, Ordering::Release);
         drop(state);
         if let Some((node, pid)) = page {
-            view.give_way(pid, NodeId(node));
+            give_way(view, node, pid);
         }
         free
     }
@@ -205,7 +205,7 @@ impl Writers {
         let view = Arc::clone(&invalidation.view);
         drop(state);
         if let Some((node, pid)) = writer {
-            view.give_way(pid, NodeId(node));
+            give_way(&view, node, pid);
         }
         Vec::new()
     }
@@ -269,9 +269,16 @@ impl Drop for Place {
     }
 }
 
+/// The committer of `view` is in the way of process `pid`, which writes to `node`.
+fn give_way(view: &FileSystem, node: u64, pid: u32) {
+    if let Some(txn) = view.txn() {
+        txn.give_way(pid, NodeId(node));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use kvfs_fs::{BeginOptions, Isolation, MkfsOptions, MountOptions, Owner, Rival};
+    use kvfs_fs::{BeginOptions, Doom, Isolation, MkfsOptions, MountOptions, Owner, Rival};
     use kvfs_store::Store;
     use kvfs_store::clock::SystemClock;
     use kvfs_store::model::ModelStore;
@@ -292,9 +299,14 @@ mod tests {
             owner: Owner::default(),
         };
         let view = Arc::new(main).begin(&options).expect("begins");
-        view.freeze().expect("freezes");
-        view.commit_plan().expect("plans");
+        let txn = view.txn().expect("is one");
+        txn.freeze().expect("freezes");
+        txn.commit_plan().expect("plans");
         view
+    }
+
+    fn doom(view: &FileSystem) -> Option<Doom> {
+        view.txn().expect("is one").doom()
     }
 
     fn of<const N: usize>(nodes: [u64; N]) -> CommitPlan {
@@ -306,9 +318,9 @@ mod tests {
         let (writers, view) = (Arc::new(Writers::default()), committing());
         assert_eq!(writers.begin_invalidation(&of([7, 8]), &view), [7, 8]);
         let _elsewhere = writers.wait(9, 1, false);
-        assert!(view.doom().is_none());
+        assert!(doom(&view).is_none());
         let _there = writers.wait(8, 42, false);
-        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
+        assert_eq!(doom(&view).expect("doomed").rival, Some(Rival::Main { pid: 42 }));
     }
 
     fn invalidating(node: u64) -> (Arc<Writers>, Arc<FileSystem>) {
@@ -323,12 +335,12 @@ mod tests {
         let (by_call, page) = (writers.wait(7, 1, false), writers.wait(7, 43, true));
         drop(page);
         assert!(writers.begin_invalidation(&of([7]), &view).is_empty());
-        assert!(view.doom().is_none(), "it was written");
+        assert!(doom(&view).is_none(), "it was written");
         writers.rest(false);
         let _page = writers.wait(7, 43, true);
         drop(by_call);
         assert!(writers.begin_invalidation(&of([7]), &view).is_empty());
-        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 43 }));
+        assert_eq!(doom(&view).expect("doomed").rival, Some(Rival::Main { pid: 43 }));
     }
 
     #[test]
@@ -338,7 +350,7 @@ mod tests {
         assert!(!writers.read(9, Some(1)));
         assert_eq!(writers.next_round(), [9]);
         assert!(writers.next_round().is_empty());
-        assert!(writers.read(9, Some(1)) && view.doom().is_none());
+        assert!(writers.read(9, Some(1)) && doom(&view).is_none());
         writers.rest(false);
     }
 
@@ -347,7 +359,7 @@ mod tests {
         let (writers, view) = invalidating(7);
         assert!(writers.next_round().is_empty());
         let (_by_call, _page) = (writers.wait(7, 1, false), writers.wait(7, 43, true));
-        assert!(view.doom().is_none(), "what they may meet are locks");
+        assert!(doom(&view).is_none(), "what they may meet are locks");
     }
 
     #[test]
@@ -356,7 +368,7 @@ mod tests {
         assert!(!writers.read(8, None) && !writers.read(7, None) && !writers.read(7, Some(1)));
         assert_eq!(writers.next_round(), [7]);
         assert!(writers.next_round().is_empty(), "it was not read this time");
-        assert!(view.doom().is_none());
+        assert!(doom(&view).is_none());
 
         for (reader, is_doomed) in [(None, false), (Some(42), true)] {
             let (writers, view) = invalidating(7);
@@ -367,7 +379,7 @@ mod tests {
             writers.read(7, reader);
             assert!(writers.next_round().is_empty(), "not for ever");
             assert_eq!(
-                view.doom().is_some(),
+                doom(&view).is_some(),
                 is_doomed,
                 "the commit gives way only to a process that may write it back"
             );
@@ -388,7 +400,7 @@ mod tests {
         assert_eq!(writers.waiting_reads(), HashSet::from([7]));
         assert!(!goes_on.load(Ordering::Acquire));
         writers.rest(false);
-        assert!(goes_on.load(Ordering::Acquire) && !writers.read(7, Some(42)) && view.doom().is_none());
+        assert!(goes_on.load(Ordering::Acquire) && !writers.read(7, Some(42)) && doom(&view).is_none());
         let late = Arc::new(AtomicBool::new(false));
         writers.wait_for_commit(7, again(&late));
         assert!(late.load(Ordering::Acquire), "it was over before");
@@ -412,7 +424,7 @@ mod tests {
         assert_eq!(*order.lock(), ["of another file", "attributes", "content"]);
         writers.wait_for_attributes(7, job("later"));
         assert_eq!(order.lock().len(), 4);
-        assert!(!writers.is_changing(7) && view.doom().is_none());
+        assert!(!writers.is_changing(7) && doom(&view).is_none());
     }
 
     #[test]
@@ -436,7 +448,7 @@ mod tests {
             // In the last round by a reader alone, whose pages the mapping may write.
             writers.read(7, None);
         }
-        assert_eq!(view.doom().expect("doomed").rival, Some(Rival::Main { pid: 42 }));
+        assert_eq!(doom(&view).expect("doomed").rival, Some(Rival::Main { pid: 42 }));
     }
 
     #[test]
@@ -468,7 +480,7 @@ mod tests {
         writers.rest(false);
         drop(waiting);
         let _late = writers.wait(8, 1, true);
-        assert!(view.doom().is_none());
+        assert!(doom(&view).is_none());
         assert_eq!(writers.begin_invalidation(&of([7]), &view), [7]);
     }
 }

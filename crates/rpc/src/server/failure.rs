@@ -136,7 +136,7 @@ fn code_of_store(error: &StoreError) -> Code {
 
 /// The rival that a transaction met, and over what.
 fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
-    let txn = fs.txn_id().map_or(0, |id| id.0);
+    let txn = fs.txn().map_or(0, |txn| txn.id().0);
     let why = fs.explain(doom);
     let mut conflict = proto::Conflict {
         message: format!("transaction {txn} was not committed: {why}"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, Position};
+use kvfs_fs::{FileSystem, Position, TxnView};
 use kvfs_kv::{Access, KeyChange};
 use kvfs_store::{KeyRange, Keyspace};
 use tonic::Status;
@@ -156,7 +156,7 @@ impl Shared {
 
 /// Whether the view can't go on.
 pub(super) fn check_doom(fs: &FileSystem) -> Result<(), Failure> {
-    match fs.doom() {
+    match fs.txn().and_then(TxnView::doom) {
         Some(doom) => Err(Failure::of(fs, kvfs_fs::FsError::Canceled(doom))),
         None => Ok(()),
     }

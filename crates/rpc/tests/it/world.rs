@@ -35,7 +35,7 @@ impl Transactions for Registry {
             owner: Owner { uid: peer.uid, pid: peer.pid, name: begin.label.clone() },
         };
         let view = main.begin(&options).map_err(|error| TxnError::of(&main, &error))?;
-        let id = view.txn_id().unwrap().0;
+        let id = view.txn().unwrap().id().0;
         let line = begin.tied.then_some(peer.connection);
         self.open.lock().unwrap().insert(id, (view, line, begin));
         Ok(id)
@@ -54,17 +54,18 @@ impl Transactions for Registry {
     fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
         let commit = || {
-            view.freeze()?;
-            view.commit_plan()?;
-            view.commit(Durability::Buffered, || ())
+            let txn = view.expect_txn()?;
+            txn.freeze()?;
+            txn.commit_plan()?;
+            txn.commit(Durability::Buffered, || ())
         };
         commit().map(|committed| committed.position).map_err(|error| TxnError::of(&view, &error))
     }
 
     fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
-        let doomed = view.doom().map(|doom| view.explain(&doom));
-        view.abort();
+        let doomed = view.txn().unwrap().doom().map(|doom| view.explain(&doom));
+        view.txn().unwrap().abort();
         Ok(doomed)
     }
 
@@ -86,7 +87,7 @@ impl Transactions for Registry {
         self.open.lock().unwrap().retain(|_, (view, line, _)| {
             let stays = *line != Some(connection);
             if !stays {
-                view.abort();
+                view.txn().unwrap().abort();
             }
             stays
         });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{Durability, FileSystem, FsError, Owner, Selection};
+use kvfs_fs::{Durability, FileSystem, FsError, Owner, Selection, TxnView};
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
@@ -39,7 +39,7 @@ struct Mounted {
 
 impl Mounted {
     fn operations(&self) -> u64 {
-        self.fs.txn_stats().unwrap_or_default().operations
+        self.fs.txn().map(TxnView::stats).unwrap_or_default().operations
     }
 
     fn checkpoint(&mut self, now: Duration) -> Result<(), FsError> {
@@ -56,7 +56,7 @@ impl Mounted {
     /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
     fn end(mut self, name: &str) -> Result<()> {
         // Nothing comes in any more but pages that the kernel has still, where another namespace still has it.
-        let frozen = self.fs.freeze();
+        let frozen = self.fs.expect_txn().and_then(TxnView::freeze);
         if frozen.is_ok()
             && !self.mount.has_ended()
             && let Err(error) = self.mount.write_back()
@@ -68,7 +68,9 @@ impl Mounted {
             tracing::warn!(name, %error, "a branch stays mounted");
         }
         // A process that still has it open gets errors from here on.
-        self.fs.abort();
+        if let Some(txn) = self.fs.txn() {
+            txn.abort();
+        }
         if let Err(error) = self.mount.end() {
             tracing::debug!(name, %error, "the connection of a branch ended badly");
         }
@@ -138,7 +140,7 @@ impl Branches {
         // This process may mount anywhere; the user that asks, only where the directory is that user's.
         let point_owner = (caller.uid != 0).then_some(caller.uid);
         let mount = self.main.mounts.mount_branch(dir, Arc::clone(&fs), uid, point_owner)?;
-        let operations = fs.txn_stats().unwrap_or_default().operations;
+        let operations = fs.txn().map(TxnView::stats).unwrap_or_default().operations;
         let saved = (self.clock.monotonic(), operations);
         state.mounted.insert(name.to_owned(), Mounted { uid, fs, mount, saved });
         self.changed.notify_all();
@@ -214,7 +216,7 @@ impl Branches {
     /// The same by the number of its transaction, for a caller that may enter it.
     pub(crate) fn view_of(&self, caller: &Caller, id: u64) -> Option<Arc<FileSystem>> {
         let state = self.state.lock();
-        let is_it = |mounted: &&Mounted| mounted.fs.txn_id().is_some_and(|txn| txn.0 == id);
+        let is_it = |mounted: &&Mounted| mounted.fs.txn().is_some_and(|txn| txn.id().0 == id);
         let mounted = state.mounted.values().find(is_it).filter(|mounted| caller.may_act_for(mounted.uid));
         mounted.map(|mounted| Arc::clone(&mounted.fs))
     }

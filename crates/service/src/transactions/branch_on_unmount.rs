@@ -53,7 +53,9 @@ impl Transactions {
                 failed = Some(not_kept(id, &error.into(), &kept));
             }
             if failed.is_some() {
-                view.thaw();
+                if let Some(txn) = view.txn() {
+                    txn.thaw();
+                }
                 self.give_back(id, &view, view_mount, true);
             } else {
                 tracing::info!(id, "transaction kept as a branch");
@@ -85,7 +87,7 @@ impl Transactions {
     fn settle_to_keep(&self, leaving: &Leaving) -> Result<()> {
         let Leaving { id, view, view_mount, .. } = leaving;
         let settle = || {
-            view.freeze()?;
+            view.expect_txn()?.freeze()?;
             view_mount.as_ref().map_or(Ok(()), |view_mount| view_mount.mount.write_back())?;
             if self.main.fs.branches().get(&branch_name(*id)).is_ok() { Err(FsError::Exists) } else { Ok(()) }
         };

@@ -46,7 +46,7 @@ impl Transactions {
             let state = self.state.lock();
             let free = state.open.iter().filter(|(_, entry)| entry.busy.is_none());
             let late = free.filter_map(|(&id, entry)| {
-                let doom = entry.view.doom().filter(|doom| is_late(doom.reason))?;
+                let doom = entry.view.txn()?.doom().filter(|doom| is_late(doom.reason))?;
                 Some((id, entry.view.explain(&doom)))
             });
             late.collect()

@@ -74,7 +74,9 @@ impl Transactions {
         by: Option<&Caller>,
         why: Option<String>,
     ) {
-        view.abort();
+        if let Some(txn) = view.txn() {
+            txn.abort();
+        }
         let mut state = self.state.lock();
         let removed = state.open.remove(&id);
         if let (Some(entry), Some(why)) = (&removed, why)

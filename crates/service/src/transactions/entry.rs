@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{FileSystem, Owner};
+use kvfs_fs::{FileSystem, Owner, TxnView};
 
 use super::limits::Slot;
 use crate::caller::Connection;
@@ -42,8 +42,8 @@ impl Entry {
     }
 
     pub(super) fn line(&self, id: u64, now: Duration) -> TxnLine {
-        let stats = self.view.txn_stats().unwrap_or_default();
-        let state = match (self.busy, self.view.doom()) {
+        let stats = self.view.txn().map(TxnView::stats).unwrap_or_default();
+        let state = match (self.busy, self.view.txn().and_then(TxnView::doom)) {
             (Some(busy), _) => busy.to_owned(),
             (None, Some(doom)) => format!("doomed: {}", self.view.explain(&doom)),
             (None, None) => "open".to_owned(),

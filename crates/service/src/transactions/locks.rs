@@ -119,7 +119,8 @@ fn words(view: &FileSystem, name: &LockNameBuf) -> String {
 fn party(rival: &Rival, views: &Views) -> PartyLine {
     match rival {
         Rival::Txn { id, owner } => {
-            let is_doomed = views.get(&id.0).is_some_and(|view| view.doom().is_some());
+            let is_doomed =
+                views.get(&id.0).is_some_and(|view| view.txn().is_some_and(|txn| txn.doom().is_some()));
             txn_party(id.0, owner, is_doomed)
         }
         Rival::Main { pid } => {

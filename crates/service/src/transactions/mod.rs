@@ -25,7 +25,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Difference, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId};
+use kvfs_fs::{
+    BeginOptions, Difference, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId, TxnView,
+};
 use kvfs_store::clock::{Clock, SystemClock};
 use parking_lot::{Condvar, Mutex};
 
@@ -172,7 +174,7 @@ impl Transactions {
         slot: Slot,
     ) -> Result<(TxnId, Arc<FileSystem>)> {
         let view = self.main.fs.begin(options)?;
-        let id = view.txn_id().unwrap_or(TxnId(0));
+        let id = view.txn().map_or(TxnId(0), TxnView::id);
         let entry = Entry {
             view: Arc::clone(&view),
             owner: options.owner.clone(),
@@ -187,7 +189,9 @@ impl Transactions {
         let mut state = self.state.lock();
         if state.is_closed {
             drop(state);
-            view.abort();
+            if let Some(txn) = view.txn() {
+                txn.abort();
+            }
             return Err(closing());
         }
         state.open.insert(id.0, entry);
@@ -273,7 +277,7 @@ impl Transactions {
     /// There is none of this number, or it is another user's.
     pub fn state(&self, caller: &Caller, id: u64) -> Result<TxnState> {
         match Self::of(&self.state.lock(), caller, id) {
-            Ok(entry) => Ok(match entry.view.doom() {
+            Ok(entry) => Ok(match entry.view.txn().and_then(TxnView::doom) {
                 Some(doom) => TxnState::Doomed(entry.view.explain(&doom)),
                 None => TxnState::Open,
             }),
@@ -335,12 +339,13 @@ impl Transactions {
         pages_max: Option<Duration>,
     ) -> Result<Committed> {
         let (view, view_mount) = self.take(caller, id, "committing")?;
-        let operations = view.txn_stats().unwrap_or_default().operations;
+        let operations = view.txn().map(TxnView::stats).unwrap_or_default().operations;
         let done = match &view_mount {
             Some(view_mount) => view_mount.mount.commit(&view, durability, pages_max),
             None => self.main.mounts.commit(&view, durability, pages_max),
         };
-        let stays = matches!(&done, Err(error) if !is_over(error)) && view.doom().is_none();
+        let stays = matches!(&done, Err(error) if !is_over(error))
+            && view.txn().is_some_and(|txn| txn.doom().is_none());
         self.give_back(id, &view, view_mount, stays);
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
@@ -371,7 +376,7 @@ impl Transactions {
     /// As [`Self::view`].
     pub fn commit_unwritten(&self, caller: &Caller, id: u64) -> Result<bool> {
         let (view, view_mount) = self.take(caller, id, "committing")?;
-        let is_committed = view_mount.is_none() && view.commit_unwritten().is_some();
+        let is_committed = view_mount.is_none() && view.txn().and_then(TxnView::commit_unwritten).is_some();
         self.give_back(id, &view, view_mount, !is_committed);
         Ok(is_committed)
     }
@@ -402,7 +407,9 @@ impl Transactions {
         let (id, view) = self.enter(options, None, Some("at work"), Slot::uncounted())?;
         let worked = work(&view);
         let done = worked.and_then(|()| self.main.mounts.commit(&view, Durability::Synced, None));
-        view.abort();
+        if let Some(txn) = view.txn() {
+            txn.abort();
+        }
         self.state.lock().open.remove(&id.0);
         self.changed.notify_all();
         done.map(|_| id).map_err(|error| ServiceError::NotCommitted {
@@ -418,7 +425,7 @@ impl Transactions {
     /// As [`Self::view`].
     pub fn abort(&self, caller: &Caller, id: u64) -> Result<Option<String>> {
         let (view, view_mount) = self.take(caller, id, "being aborted")?;
-        let doomed = view.doom().map(|doom| view.explain(&doom));
+        let doomed = view.txn().and_then(TxnView::doom).map(|doom| view.explain(&doom));
         let why = format!("aborted by user {} (pid {})", caller.uid, caller.pid);
         self.drop_taken(id, &view, view_mount, Some(caller), Some(why));
         Ok(doomed)
@@ -549,7 +556,9 @@ impl Transactions {
         } else {
             state.open.remove(&id);
             // Without effect on what has been committed.
-            view.abort();
+            if let Some(txn) = view.txn() {
+                txn.abort();
+            }
             if let Some(view_mount) = view_mount {
                 state.take_down(id, view_mount);
             }

@@ -113,7 +113,7 @@ impl Scene<'_> {
         let served = View::serve(&self.running.bridge, Arc::clone(&view), device, options)?;
         let done = self.work_and_commit(name, thread, rng, (&view, &served), Path::new(&at));
         if !matches!(done, Ok(Fate::Done | Fate::Synced)) {
-            view.abort();
+            view.txn().unwrap().abort();
         }
         point.unmount(Unmount::Lazy)?;
         drop(served.end());

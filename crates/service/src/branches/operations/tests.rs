@@ -45,7 +45,7 @@ fn branch_is_merged_on_either_kind_of_store_and_conflicts_leave_it_as_it_was() {
             let view = world.fs.open_branch(name).expect("opens");
             make_file(&view, name, 0);
             view.branches().checkpoint().expect("is kept");
-            view.abort();
+            view.txn().expect("is one").abort();
         }
         make_file(&world.fs, "bad", 0);
         assert_eq!(store.branch_diff(&own, "good").expect("is compared").len(), 1);
