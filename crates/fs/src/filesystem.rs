@@ -8,8 +8,8 @@ use kvfs_store::{Batch, Durability, Position, Store};
 use kvfs_txn::{Admission, LockOptions};
 use parking_lot::Mutex;
 
-use crate::attr::LazyTimes;
-use crate::node::{Node, NodeTable};
+use crate::attr::{AccessTimes, LazyTimes};
+use crate::node::NodeTable;
 use crate::quota::{self, Quotas};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
@@ -17,9 +17,7 @@ use crate::superblock::LiveSuperblock;
 use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
-use crate::{
-    Caller, FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, Result, StatFs, Timestamp,
-};
+use crate::{FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, Result, StatFs, Timestamp};
 
 /// A view of a file system in a store: the main line, as [`FileSystem::open`] gives it, or a transaction
 /// ([`FileSystem::begin`]). Share it by `Arc`.
@@ -116,7 +114,7 @@ impl FileSystem {
             // Before anything is written: it names the state that is there.
             finish_receive(&*fs.store, keyspaces.meta)?;
             fs.orphans().queue_leftovers()?;
-            fs.reap_all()?;
+            fs.orphans().reap_all()?;
         }
         Ok(fs)
     }
@@ -157,7 +155,7 @@ impl FileSystem {
     pub fn sync_target(&self, node: NodeId) -> Result<Position> {
         let node = self.locker().pin(node)?;
         if self.options.lazytime {
-            LazyTimes::write_one(&node, &self.locker(), &self.writer())?;
+            AccessTimes::new(self).write_one(&node)?;
         }
         Ok(node.state().changed_at)
     }
@@ -168,22 +166,13 @@ impl FileSystem {
     /// Store errors.
     pub fn sync_target_all(&self) -> Result<Position> {
         if !self.options.read_only {
-            match self.lazy_times.write_all(&self.locker(), &self.writer()) {
+            match AccessTimes::new(self).write_all() {
                 // They wait until there is room again, and what was written is to be durable all the same.
                 Ok(()) | Err(FsError::NoSpace) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(self.origin.position())
-    }
-
-    /// `caller` has read the file, directory or link.
-    pub(crate) fn note_access(&self, caller: &Caller, node: &Arc<Node>) {
-        if self.lazy_times.note(caller, node)
-            && let Err(error) = self.lazy_times.write_all(&self.locker(), &self.writer())
-        {
-            tracing::warn!(%error, "access times were not written");
-        }
     }
 
     /// The nodes that a front end knows in this view.
@@ -198,6 +187,6 @@ impl FileSystem {
 
     /// The time of now, as files get it.
     pub fn time(&self) -> Timestamp {
-        self.shared.clock.wall().into()
+        self.shared.time()
     }
 }

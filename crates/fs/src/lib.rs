@@ -67,6 +67,7 @@ pub use kvfs_txn::{
     TxnInfo, WaiterInfo,
 };
 pub use node::{KnownNode, NodeTable};
+pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
 pub use schema::KEYSPACES;
 pub use snapshots::{SNAPSHOTS_MAX, Snapshots};
@@ -78,9 +79,9 @@ pub use types::{
 };
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,
-    DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, Obstacle, Owner, Restored, Selection,
-    TakenBack, TxnView, Undo, UserLocks, begin_merge, begin_merge_preferring, diff, hide_unreadable,
-    owner_of_note, restore, restore_paths, undo_points,
+    DiffStream, Difference, FACTS_VALUE_LEN_MAX, Facts, Invalidations, LockWords, Obstacle, Owner, Restored,
+    Selection, TakenBack, TxnView, Undo, UserLocks, begin_merge, begin_merge_preferring, diff,
+    hide_unreadable, owner_of_note, restore, restore_paths, show_snapshot, undo_points,
 };
 pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
 

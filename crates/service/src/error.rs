@@ -132,7 +132,9 @@ pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 
 fn not_committed(id: u64, view: &FileSystem, error: &FsError) -> String {
     match error {
-        FsError::Canceled(doom) => format!("transaction {id} was not committed: {}", view.explain(doom)),
+        FsError::Canceled(doom) => {
+            format!("transaction {id} was not committed: {}", view.lock_words().explain(doom))
+        }
         error => error.to_string(),
     }
 }

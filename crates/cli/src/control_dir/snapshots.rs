@@ -32,7 +32,7 @@ impl Folder for Snapshots {
             let (id, fs) = (snapshot_id(&info), Arc::clone(&self.fs));
             let (kept, wanted) = (Arc::clone(&fs), info.clone());
             let is_kept = Arc::new(move || kept.store().named_snapshots().contains(&wanted));
-            let open = Box::new(move || fs.show_snapshot(&info));
+            let open = Box::new(move || kvfs_fs::show_snapshot(&fs, &info));
             Item::Snapshot(SnapshotItem { id, open, is_kept })
         }))
     }

@@ -86,7 +86,7 @@ fn commit(
     let committed = committed.map_err(|error| {
         let why = match &error {
             ServiceError::NotCommitted { view, error, .. } => match &**error {
-                FsError::Canceled(doom) => view.explain(doom),
+                FsError::Canceled(doom) => view.lock_words().explain(doom),
                 error => error.to_string(),
             },
             error => error.to_string(),

@@ -20,7 +20,10 @@ use kvfs_txn::{Fields, LockName, Want};
 pub(crate) use list::{Acl, PERMISSIONS};
 
 use crate::node::Pin;
+use crate::orphan::Orphans;
+use crate::quota::Quotas;
 use crate::schema::{BitsPatch, Header, RowFlags, RowPatch, xattr_key};
+use crate::view::{Locker, NodeWriter, Shared};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result, XATTR_LEN_MAX};
 
 const S_ISGID: u32 = 0o2000;
@@ -106,7 +109,12 @@ pub(crate) struct Acls<'v> {
     are_on: bool,
 }
 
-impl Acls<'_> {
+impl<'v> Acls<'v> {
+    /// Those of this view.
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
+        Self { read: fs.origin.read(), xattr: fs.keyspaces.xattr, are_on: fs.options.acls }
+    }
+
     /// Whether `node` can have lists.
     pub(crate) fn check_place(&self, node: &Pin<'_>) -> Result<()> {
         if !self.are_on {
@@ -171,11 +179,6 @@ impl Acls<'_> {
 }
 
 impl FileSystem {
-    /// The access-control lists of this view.
-    pub(crate) fn acls(&self) -> Acls<'_> {
-        Acls { read: self.origin.read(), xattr: self.keyspaces.xattr, are_on: self.options.acls }
-    }
-
     /// Sets a list, or takes it away (a value without entries). The permission bits follow an access list;
     /// `clears_setgid`: the caller is not in the file's group, so set-group-id goes.
     ///
@@ -192,14 +195,42 @@ impl FileSystem {
     ) -> Result<()> {
         self.locker().check_writable()?;
         let node = self.locker().pin(node)?;
-        self.acls().check_place(&node)?;
+        Acls::new(self).check_place(&node)?;
         if value.len() > XATTR_LEN_MAX {
             return Err(FsError::AttributeTooLarge { len: value.len(), len_max: XATTR_LEN_MAX });
         }
-        self.put_acl(caller, &node, kind, value, clears_setgid)
+        AclWriter::new(self).put(caller, &node, kind, value, clears_setgid)
+    }
+}
+
+/// Sets and takes away the access-control lists of a view.
+pub(crate) struct AclWriter<'v> {
+    locker: Locker<'v>,
+    quotas: &'v Quotas,
+    orphans: Orphans<'v>,
+    writer: NodeWriter<'v>,
+    shared: &'v Shared,
+    xattr: Keyspace,
+}
+
+impl<'v> AclWriter<'v> {
+    /// That of this view.
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            locker: fs.locker(),
+            quotas: fs.quotas(),
+            orphans: fs.orphans(),
+            writer: fs.writer(),
+            shared: &fs.shared,
+            xattr: fs.keyspaces.xattr,
+        }
     }
 
-    fn put_acl(
+    /// Sets a list, or takes it away where `value` has no entries. The permission bits follow.
+    ///
+    /// # Errors
+    /// As [`FileSystem::set_acl`], which checks the mount, the node's kind and the value's length before.
+    pub(crate) fn put(
         &self,
         caller: &Caller,
         node: &Pin<'_>,
@@ -207,54 +238,42 @@ impl FileSystem {
         value: &[u8],
         clears_setgid: bool,
     ) -> Result<()> {
-        let Some(acl) = Acl::parse(value)? else { return self.take_acl(caller, node, kind) };
+        let Some(acl) = Acl::parse(value)? else { return self.take(caller, node, kind) };
         if kind == AclKind::Default && node.kind != FileType::Directory {
             return Err(FsError::AccessDenied("only directories have a default access-control list"));
         }
-        let gate = self.gate();
-        let mut names = self.locker().latch(caller, &acl_wants(node, kind))?;
-        self.orphans().give_row(&gate, &mut names, node)?;
+        let gate = self.quotas.gate(self.writer);
+        let mut names = self.locker.latch(caller, &acl_wants(node, kind))?;
+        self.orphans.give_row(&gate, &mut names, node)?;
         let header = node.header();
         let is_kept = kind == AclKind::Default || !acl.is_minimal();
         let mut batch = Batch::new();
-        let mut patch = RowPatch::changed(self.time());
+        let mut patch = RowPatch::changed(self.shared.time());
         let key = xattr_key(node.inode, kind.name());
         if is_kept {
-            batch.put(self.keyspaces.xattr, key, acl.encode());
+            batch.put(self.xattr, key, acl.encode());
             patch = patch.with_flags(RowFlags::XATTRS | kind.flag(), RowFlags::default());
         } else if header.flags.has(kind.flag()) {
-            batch.delete(self.keyspaces.xattr, key);
+            batch.delete(self.xattr, key);
             patch = patch.with_flags(RowFlags::default(), kind.flag());
         }
         if kind == AclKind::Access {
             let kept = if clears_setgid { !(PERMISSIONS | S_ISGID) } else { !PERMISSIONS };
             patch.mode = Some(BitsPatch::set(header.mode & kept | acl.permissions()));
         }
-        self.writer().apply_to_node(batch, node, &patch)?;
+        self.writer.apply_to_node(batch, node, &patch)?;
         Ok(())
     }
 
-    /// Makes a list what it was (`None`: there was none), also where the mount has no lists.
-    pub(crate) fn restore_acl(
-        &self,
-        caller: &Caller,
-        node: NodeId,
-        kind: AclKind,
-        value: Option<&[u8]>,
-    ) -> Result<()> {
-        let node = self.locker().pin(node)?;
-        self.put_acl(caller, &node, kind, value.unwrap_or_default(), false)
-    }
-
-    fn take_acl(&self, caller: &Caller, node: &Pin<'_>, kind: AclKind) -> Result<()> {
-        let _guard = self.locker().latch(caller, &acl_wants(node, kind))?;
+    fn take(&self, caller: &Caller, node: &Pin<'_>, kind: AclKind) -> Result<()> {
+        let _guard = self.locker.latch(caller, &acl_wants(node, kind))?;
         if !node.header().flags.has(kind.flag()) {
             return Ok(());
         }
         let mut batch = Batch::new();
-        batch.delete(self.keyspaces.xattr, xattr_key(node.inode, kind.name()));
-        let patch = RowPatch::changed(self.time()).with_flags(RowFlags::default(), kind.flag());
-        self.writer().apply_to_node(batch, node, &patch)?;
+        batch.delete(self.xattr, xattr_key(node.inode, kind.name()));
+        let patch = RowPatch::changed(self.shared.time()).with_flags(RowFlags::default(), kind.flag());
+        self.writer.apply_to_node(batch, node, &patch)?;
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::node::{Node, Pin};
 use crate::schema::{RowPatch, TimePatch};
 use crate::view::{Locker, NodeWriter};
-use crate::{AtimePolicy, Caller, MountOptions, Result, Timestamp};
+use crate::{AtimePolicy, Caller, FileSystem, MountOptions, Result, Timestamp};
 
 /// Nodes whose access times are written together at the latest.
 const PENDING_MAX: usize = 512;
@@ -76,7 +76,7 @@ impl LazyTimes {
     }
 
     /// `caller` has read the file, directory or link. True: so many wait that they are to be written.
-    pub(crate) fn note(&self, caller: &Caller, node: &Arc<Node>) -> bool {
+    fn note(&self, caller: &Caller, node: &Arc<Node>) -> bool {
         if self.policy == AtimePolicy::Noatime || caller.keeps_atime {
             return false;
         }
@@ -118,26 +118,63 @@ impl LazyTimes {
         !self.is_lazytime || self.clock.monotonic().saturating_sub(since) >= LAZY_AGE_MAX
     }
 
+    /// Queues again what could not be written, as far as memory allows. Returns the rest, whose times are lost.
+    fn keep_waiting(&self, mut kept: Vec<Arc<Node>>, since: Duration) -> Vec<Arc<Node>> {
+        if kept.is_empty() {
+            return kept;
+        }
+        let mut pending = self.pending.lock();
+        let room = self.waiting_max.saturating_sub(pending.nodes.len()).min(kept.len());
+        let lost = kept.split_off(room);
+        for node in kept {
+            pending.add(node, since);
+        }
+        lost
+    }
+}
+
+/// The access times of a view, together with how they are written.
+pub(crate) struct AccessTimes<'v> {
+    times: &'v LazyTimes,
+    locker: Locker<'v>,
+    writer: NodeWriter<'v>,
+}
+
+impl<'v> AccessTimes<'v> {
+    /// Those of this view.
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
+        Self { times: &fs.lazy_times, locker: fs.locker(), writer: fs.writer() }
+    }
+
+    /// `caller` has read the file, directory or link.
+    pub(crate) fn note(&self, caller: &Caller, node: &Arc<Node>) {
+        if self.times.note(caller, node)
+            && let Err(error) = self.write_all()
+        {
+            tracing::warn!(%error, "access times were not written");
+        }
+    }
+
     /// Writes the access time of one node, if it waits. The node stays queued, with nothing to be written. Not while
     /// another operation is setting its times: that is written, too.
-    pub(crate) fn write_one(node: &Pin<'_>, locker: &Locker<'_>, writer: &NodeWriter<'_>) -> Result<()> {
+    pub(crate) fn write_one(&self, node: &Pin<'_>) -> Result<()> {
         if !node.state().is_atime_pending {
             return Ok(());
         }
         let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
-        let Ok(_guard) = locker.latch(&Caller::default(), &[Want::increment(name)]) else {
+        let Ok(_guard) = self.locker.latch(&Caller::default(), &[Want::increment(name)]) else {
             return Ok(());
         };
         if !node.state().is_atime_pending {
             return Ok(());
         }
-        writer.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
+        self.writer.apply_to_node(Batch::new(), node, &RowPatch::default()).map(drop)
     }
 
     /// Writes the access times that wait, save those of inodes whose times an operation is setting. What could not
     /// be written waits on.
-    pub(crate) fn write_all(&self, locker: &Locker<'_>, writer: &NodeWriter<'_>) -> Result<()> {
-        let Pending { nodes, since } = std::mem::take(&mut *self.pending.lock());
+    pub(crate) fn write_all(&self) -> Result<()> {
+        let Pending { nodes, since } = std::mem::take(&mut *self.times.pending.lock());
         if nodes.is_empty() {
             return Ok(());
         }
@@ -147,7 +184,7 @@ impl LazyTimes {
         // Written with something else, or of a file that has gone: nothing waits.
         for node in nodes.into_iter().filter(|node| node.state().is_atime_pending) {
             let name = LockName::Attributes { inode: node.inode, fields: Fields::TIMES };
-            let Ok(guard) = locker.latch(&caller, &[Want::increment(name)]) else {
+            let Ok(guard) = self.locker.latch(&caller, &[Want::increment(name)]) else {
                 kept.push(node);
                 continue;
             };
@@ -161,37 +198,23 @@ impl LazyTimes {
             // The flag's reference is this function's now.
             guards.push(guard);
             let patch = RowPatch { atime: Some(TimePatch::Max(atime)), ..RowPatch::default() };
-            writer.stage(&mut batch, &node, &patch);
+            self.writer.stage(&mut batch, &node, &patch);
             staged.push(node);
         }
-        let result = if batch.is_empty() { Ok(()) } else { writer.origin().apply(batch).map(drop) };
+        let result = if batch.is_empty() { Ok(()) } else { self.writer.origin().apply(batch).map(drop) };
         for node in staged {
             let is_queued_anew =
                 result.is_ok() || std::mem::replace(&mut node.state().is_atime_pending, true);
-            if is_queued_anew { writer.release(&node) } else { kept.push(node) }
+            if is_queued_anew { self.writer.release(&node) } else { kept.push(node) }
         }
         drop(guards);
         // What the store refused is due at once.
-        let since = if result.is_ok() { self.clock.monotonic() } else { since };
-        for node in self.keep_waiting(kept, since) {
+        let since = if result.is_ok() { self.times.clock.monotonic() } else { since };
+        for node in self.times.keep_waiting(kept, since) {
             if std::mem::take(&mut node.state().is_atime_pending) {
-                writer.release(&node);
+                self.writer.release(&node);
             }
         }
         result
-    }
-
-    /// Queues again what could not be written, as far as memory allows. Returns the rest, whose times are lost.
-    fn keep_waiting(&self, mut kept: Vec<Arc<Node>>, since: Duration) -> Vec<Arc<Node>> {
-        if kept.is_empty() {
-            return kept;
-        }
-        let mut pending = self.pending.lock();
-        let room = self.waiting_max.saturating_sub(pending.nodes.len()).min(kept.len());
-        let lost = kept.split_off(room);
-        for node in kept {
-            pending.add(node, since);
-        }
-        lost
     }
 }

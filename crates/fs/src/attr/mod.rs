@@ -3,13 +3,15 @@
 mod atime;
 mod privileges;
 
-pub(crate) use atime::LazyTimes;
+pub(crate) use atime::{AccessTimes, LazyTimes};
 pub use privileges::Credentials;
-pub(crate) use privileges::{CAPABILITY, PrivilegeLoss, SET_ID};
+pub(crate) use privileges::{CAPABILITY, PrivilegeLoss, Privileges, SET_ID};
 
 use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
+use crate::acl::Acls;
+use crate::file::Contents;
 use crate::node::Node;
 use crate::schema::{BitsPatch, RowFlags, RowPatch, TimePatch};
 use crate::{
@@ -65,12 +67,12 @@ impl FileSystem {
         {
             let fields = Fields::XATTRS;
             guard.try_extend(&[Want::exclusive(LockName::Attributes { inode: node.inode, fields })])?;
-            self.acls().stage_mode(&mut batch, &header, mode)?;
+            Acls::new(self).stage_mode(&mut batch, &header, mode)?;
         }
         if let Some(size) = changes.size {
-            self.contents().stage_resize(&mut batch, &node, &header, size, &mut patch)?;
+            Contents::new(self).stage_resize(&mut batch, &node, &header, size, &mut patch)?;
         }
-        self.privileges().stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
+        Privileges::new(self).stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(node.attr())
     }

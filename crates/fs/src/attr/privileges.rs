@@ -122,14 +122,12 @@ pub(crate) struct Privileges<'v> {
     xattr: Keyspace,
 }
 
-impl FileSystem {
-    /// The privileges that files of this view lend.
-    pub(crate) fn privileges(&self) -> Privileges<'_> {
-        Privileges { origin: &self.origin, xattr: self.keyspaces.xattr }
+impl<'v> Privileges<'v> {
+    /// Those that files of this view lend.
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
+        Self { origin: &fs.origin, xattr: fs.keyspaces.xattr }
     }
-}
 
-impl Privileges<'_> {
     /// Adds to a change of the content, the size or the owner of `node`, which `batch` and `patch` make, what it takes away
     /// of the file's privileges. `names` hold [`PrivilegeLoss::want`].
     ///

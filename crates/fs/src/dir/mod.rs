@@ -9,10 +9,12 @@ pub(crate) use cookies::{CookieTable, Resume};
 use kvfs_store::{Keyspace, Read};
 use kvfs_txn::{LockName, Want};
 
+use crate::attr::AccessTimes;
 use crate::namespace::Resolver;
 use crate::node::{Node, NodeTable, Pin};
 use crate::schema::Row;
 use crate::types::ShownPrivileges;
+use crate::view::{Locker, Origin};
 use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result};
 use cookies::{OFFSET_DOT, OFFSET_DOT_DOT};
 
@@ -21,21 +23,68 @@ type Sink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> Fill;
 
 /// Walks over the rows of a directory.
 struct Listing<'v> {
+    origin: &'v Origin,
+    locker: Locker<'v>,
+    times: AccessTimes<'v>,
     resolver: Resolver<'v>,
-    read: &'v dyn Read,
     meta: Keyspace,
     nodes: &'v NodeTable,
     shows: ShownPrivileges,
 }
 
 impl<'v> Listing<'v> {
+    fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            origin: &fs.origin,
+            locker: fs.locker(),
+            times: AccessTimes::new(fs),
+            resolver: fs.resolver(),
+            meta: fs.keyspaces.meta,
+            nodes: &fs.nodes,
+            shows: fs.shows,
+        }
+    }
+
+    fn list(&self, caller: &Caller, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
+        let (node, directory) = self.locker.pin_directory(node)?;
+        if node.is_orphan() {
+            return Ok(());
+        }
+        self.locker.lock_read(caller, &[Want::shared(LockName::Entries { directory: node.inode })])?;
+        if offset == 0 {
+            self.times.note(caller, &node);
+        }
+        if !list_dots(&node, offset, sink) {
+            return Ok(());
+        }
+        let resume = directory.cookies.lock().resolve(offset);
+        let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
+        // Attributes are locked one by one, when the caller looks at them.
+        let plus = plus && !self.origin.locks_reads();
+        let mut has_entries = false;
+        let result = self.list_entries(&node, (offset, &resume), plus, &mut |entry| {
+            let filled = sink(entry);
+            has_entries |= filled != Fill::Full;
+            filled
+        });
+        {
+            let mut book = directory.cookies.lock();
+            let (bytes_before, bytes) = book.tell_memory();
+            self.nodes.note_resized(bytes_before, bytes);
+        }
+        // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
+        // Without counted lookups nothing is lost by answering the doom instead.
+        self.origin.confirm_read()?;
+        if has_entries { Ok(()) } else { result }
+    }
     /// `from`: the offset after which the listing goes on, and where that is.
     fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), plus: bool, sink: Sink<'_>) -> Result<()> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
         let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
         let epoch = self.nodes.epoch();
-        let mut cursor = self.read.cursor(self.meta, directory.placement.entries_after(&resume.after))?;
+        let mut cursor =
+            self.origin.read().cursor(self.meta, directory.placement.entries_after(&resume.after))?;
         let mut to_skip = resume.skip;
         loop {
             cursor.next()?;
@@ -98,7 +147,7 @@ impl FileSystem {
     /// # Errors
     /// `NotDirectory`; `Invalid` for an offset that was never given out; store errors.
     pub fn readdir(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
-        self.list(caller, node, offset, false, sink)
+        Listing::new(self).list(caller, node, offset, false, sink)
     }
 
     /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
@@ -106,47 +155,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::readdir`].
     pub fn readdirplus(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
-        self.list(caller, node, offset, true, sink)
-    }
-
-    fn list(&self, caller: &Caller, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
-        let (node, directory) = self.locker().pin_directory(node)?;
-        if node.is_orphan() {
-            return Ok(());
-        }
-        self.locker().lock_read(caller, &[Want::shared(LockName::Entries { directory: node.inode })])?;
-        if offset == 0 {
-            self.note_access(caller, &node);
-        }
-        if !list_dots(&node, offset, sink) {
-            return Ok(());
-        }
-        let resume = directory.cookies.lock().resolve(offset);
-        let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
-        // Attributes are locked one by one, when the caller looks at them.
-        let plus = plus && !self.origin.locks_reads();
-        let mut has_entries = false;
-        let listing = Listing {
-            resolver: self.resolver(),
-            read: self.origin.read(),
-            meta: self.keyspaces.meta,
-            nodes: &self.nodes,
-            shows: self.shows,
-        };
-        let result = listing.list_entries(&node, (offset, &resume), plus, &mut |entry| {
-            let filled = sink(entry);
-            has_entries |= filled != Fill::Full;
-            filled
-        });
-        {
-            let mut book = directory.cookies.lock();
-            let (bytes_before, bytes) = book.tell_memory();
-            self.nodes.note_resized(bytes_before, bytes);
-        }
-        // What was taken must reach the caller, whose lookups were counted; the next call meets the error.
-        // Without counted lookups nothing is lost by answering the doom instead.
-        self.origin.confirm_read()?;
-        if has_entries { Ok(()) } else { result }
+        Listing::new(self).list(caller, node, offset, true, sink)
     }
 }
 

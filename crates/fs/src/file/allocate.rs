@@ -5,7 +5,7 @@ use kvfs_store::Batch;
 use kvfs_txn::{Fields, LockName, Want};
 
 use super::{BLOCK, Contents, all_blocks, block_count, end_of};
-use crate::attr::PrivilegeLoss;
+use crate::attr::{PrivilegeLoss, Privileges};
 use crate::node::Pin;
 use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
 use crate::{Caller, FallocateMode, FileSystem, FsError, NodeId, Result};
@@ -53,18 +53,18 @@ impl FileSystem {
                 keep_size
             }
             FallocateMode::PunchHole => {
-                self.contents().stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
+                Contents::new(self).stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
                 true
             }
             FallocateMode::ZeroRange { keep_size } => {
-                self.contents().stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
+                Contents::new(self).stage_zeros(&mut batch, &node, &header, offset, end, &mut patch)?;
                 keep_size
             }
         };
         if !keep_size && end > header.size {
-            self.contents().stage_extension(&mut batch, &node, &header, end, &mut patch)?;
+            Contents::new(self).stage_extension(&mut batch, &node, &header, end, &mut patch)?;
         }
-        self.privileges().stage_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
+        Privileges::new(self).stage_loss(loss, caller, &node, &mut names, &mut batch, &mut patch)?;
         gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(())
     }

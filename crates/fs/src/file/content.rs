@@ -16,19 +16,17 @@ pub(crate) struct Contents<'v> {
     pub(super) is_main: bool,
 }
 
-impl FileSystem {
+impl<'v> Contents<'v> {
     /// Content as this view sees it.
-    pub(crate) fn contents(&self) -> Contents<'_> {
-        Contents {
-            read: self.origin.read(),
-            keyspaces: self.keyspaces,
-            inline_len_max: self.inline_len_max,
-            is_main: self.origin.is_main(),
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            read: fs.origin.read(),
+            keyspaces: fs.keyspaces,
+            inline_len_max: fs.inline_len_max,
+            is_main: fs.origin.is_main(),
         }
     }
-}
 
-impl Contents<'_> {
     /// The inline content of a file or the target of a symbolic link, as stored. Latches on its row (all
     /// attributes or blocks) are held, or it is known not to change.
     pub(crate) fn inline_content(&self, node: &Pin<'_>) -> Result<bytes::Bytes> {

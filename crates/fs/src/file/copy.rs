@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::end_of;
+use super::write::Writer;
 use crate::attr::PrivilegeLoss;
 use crate::{Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
@@ -35,6 +36,7 @@ impl FileSystem {
         let length = self.read(caller, source, source_offset, &mut buffer)?;
         buffer.truncate(length);
         let (data, flags) = (Bytes::from(buffer), WriteFlags::default());
-        self.write_content(caller, target, target_offset, data, flags, PrivilegeLoss::AsCaller)
+        let (writer, place) = (Writer::new(self), (target, target_offset));
+        writer.write(&self.gate(), caller, place, data, flags, PrivilegeLoss::AsCaller)
     }
 }

@@ -21,6 +21,7 @@ mod seek;
 mod write;
 
 pub(crate) use content::Contents;
+pub(crate) use read::Reader;
 
 use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::LockName;

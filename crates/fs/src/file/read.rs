@@ -5,8 +5,10 @@ use kvfs_store::BLOCK_BYTES;
 use kvfs_txn::Want;
 
 use super::{BLOCK, Contents, all_blocks, blocks_name};
-use crate::node::Pin;
+use crate::attr::AccessTimes;
+use crate::node::{NodeTable, Pin};
 use crate::schema::block_prefix;
+use crate::view::{Locker, Origin};
 use crate::{Caller, FileSystem, FsError, NodeId, Result};
 
 impl FileSystem {
@@ -16,30 +18,47 @@ impl FileSystem {
     /// # Errors
     /// `IsDirectory`, store errors.
     pub fn read(&self, caller: &Caller, node: NodeId, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let node = self.locker().pin_file(node)?;
-        let length = self.read_settled(caller, &node, offset, buffer)?;
+        let reader = Reader::new(self);
+        let node = reader.locker.pin_file(node)?;
+        let length = reader.read(caller, &node, offset, buffer)?;
         if length > 0 {
             // It may write, and so wait for space, which commits and writers need not wait for.
-            self.note_access(caller, &node);
+            AccessTimes::new(self).note(caller, &node);
         }
         Ok(length)
     }
+}
 
-    fn read_settled(&self, caller: &Caller, node: &Pin<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+/// Reads content for operations that hold no names yet.
+pub(crate) struct Reader<'v> {
+    origin: &'v Origin,
+    nodes: &'v NodeTable,
+    locker: Locker<'v>,
+    contents: Contents<'v>,
+}
+
+impl<'v> Reader<'v> {
+    /// That of this view.
+    pub(crate) fn new(fs: &'v FileSystem) -> Self {
+        Self { origin: &fs.origin, nodes: &fs.nodes, locker: fs.locker(), contents: Contents::new(fs) }
+    }
+
+    /// As [`FileSystem::read`], without the access time.
+    fn read(&self, caller: &Caller, node: &Pin<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let _settled = self.nodes.settled();
         if offset >= node.header().size || buffer.is_empty() {
             return Ok(0);
         }
         let end = offset.saturating_add(buffer.len() as u64);
         let _names =
-            self.locker().latch_to_read(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
+            self.locker.latch_to_read(caller, &[Want::shared(blocks_name(node.inode, offset, end))])?;
         let header = node.header();
         let length = header.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
         if length == 0 {
             return Ok(0);
         }
         if header.is_inline() {
-            let content = self.contents().inline_content(node)?;
+            let content = self.contents.inline_content(node)?;
             let start = offset as usize;
             let Some(wanted) = content.get(start..start + length) else {
                 return Err(FsError::corrupt(
@@ -53,17 +72,17 @@ impl FileSystem {
                 self.nodes.drop_content(node);
             }
         } else {
-            self.contents().read_blocks(node.inode, offset, length, buffer)?;
+            self.contents.read_blocks(node.inode, offset, length, buffer)?;
         }
         self.origin.confirm_read()?;
         Ok(length)
     }
 
-    /// Inline content or the target of a link, for a caller that holds no names.
-    pub(crate) fn latched_content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
+    /// Inline content or the target of a link.
+    pub(crate) fn content(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         let _settled = self.nodes.settled();
-        let _names = self.locker().latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
-        let content = self.contents().inline_content(node)?;
+        let _names = self.locker.latch_to_read(caller, &[Want::shared(all_blocks(node.inode))])?;
+        let content = self.contents.inline_content(node)?;
         self.origin.confirm_read()?;
         Ok(content)
     }

@@ -6,9 +6,12 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use super::blocks::{Edge, padded};
 use super::{BLOCK, Contents, all_blocks, block_count, blocks_name, end_of};
-use crate::attr::PrivilegeLoss;
+use crate::attr::{PrivilegeLoss, Privileges};
 use crate::node::Pin;
+use crate::orphan::Orphans;
+use crate::quota::Gate;
 use crate::schema::{ContentPatch, Header, NumberPatch, RowFlags, RowPatch};
+use crate::view::{Locker, Shared};
 use crate::{Append, Caller, FileSystem, FsError, NodeId, Result, WriteFlags, Written};
 
 /// Most bytes of one write.
@@ -35,15 +38,38 @@ impl FileSystem {
         } else {
             PrivilegeLoss::by_request(flags.kill_suidgid)
         };
-        self.write_content(caller, node, offset, data, flags, loss)
+        let writer = Writer::new(self);
+        writer.write(&self.gate(), caller, (node, offset), data, flags, loss)
+    }
+}
+
+/// Writes content.
+pub(super) struct Writer<'v> {
+    locker: Locker<'v>,
+    orphans: Orphans<'v>,
+    contents: Contents<'v>,
+    privileges: Privileges<'v>,
+    shared: &'v Shared,
+}
+
+impl<'v> Writer<'v> {
+    /// That of this view.
+    pub(super) fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            locker: fs.locker(),
+            orphans: fs.orphans(),
+            contents: Contents::new(fs),
+            privileges: Privileges::new(fs),
+            shared: &fs.shared,
+        }
     }
 
-    /// As [`Self::write`], where `loss` says what it takes away of the file's privileges.
-    pub(super) fn write_content(
+    /// As [`FileSystem::write`], where `loss` says what it takes away of the file's privileges.
+    pub(super) fn write(
         &self,
+        gate: &Gate<'_>,
         caller: &Caller,
-        node: NodeId,
-        offset: u64,
+        (node, offset): (NodeId, u64),
         data: Bytes,
         flags: WriteFlags,
         loss: PrivilegeLoss,
@@ -51,17 +77,16 @@ impl FileSystem {
         if data.len() > WRITE_LEN_MAX {
             return Err(FsError::Invalid("a write of more than 16 MiB"));
         }
-        self.locker().check_writable()?;
-        let node = self.locker().pin_file(node)?;
+        self.locker.check_writable()?;
+        let node = self.locker.pin_file(node)?;
         if data.is_empty() {
             return Ok(Written { offset, bytes: 0, position: node.state().changed_at });
         }
-        let gate = self.gate();
         let mut wants = attribute_wants(node.inode, flags);
         wants.extend(loss.want(node.inode));
         wants.extend(gate.want(node.inode));
-        let mut guard = self.locker().latch_to_write(caller, &wants, flags.is_writeback)?;
-        self.orphans().give_row(&gate, &mut guard, &node)?;
+        let mut guard = self.locker.latch_to_write(caller, &wants, flags.is_writeback)?;
+        self.orphans.give_row(gate, &mut guard, &node)?;
         let offset = {
             let state = node.state();
             let at_end = match flags.append {
@@ -84,11 +109,12 @@ impl FileSystem {
         }
         let header = node.header();
         let mut batch = Batch::new();
-        let times = if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.time()) };
+        let times =
+            if flags.keeps_times { RowPatch::default() } else { RowPatch::modified(self.shared.time()) };
         let mut patch = RowPatch { size: Some(NumberPatch::Max(end)), ..times };
         let bytes = data.len() as u64;
-        self.privileges().stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
-        self.contents().stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
+        self.privileges.stage_loss(loss, caller, &node, &mut guard, &mut batch, &mut patch)?;
+        self.contents.stage_write(&mut batch, &node, &header, offset, data, &mut patch)?;
         let position = gate.apply_counted_to_node(caller, batch, &node, patch)?;
         Ok(Written { offset, bytes, position })
     }

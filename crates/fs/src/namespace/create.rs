@@ -4,13 +4,16 @@ use bytes::Bytes;
 use kvfs_store::Batch;
 
 use super::lookup::answer;
-use super::{attribute_wants, check_name, counters, entry_wants};
-use crate::acl::Inherited;
+use super::{Resolver, attribute_wants, check_name, counters, entry_wants};
+use crate::acl::{Acls, Inherited};
+use crate::attr::AccessTimes;
+use crate::file::Reader;
 use crate::node::{DirectoryPart, Location, Pin};
-use crate::schema::{Header, Placement, RowFlags, encode_directory_link, encode_row};
+use crate::quota::Gate;
+use crate::schema::{Header, Keyspaces, Placement, RowFlags, encode_directory_link, encode_row};
+use crate::view::{Locker, Origin, Shared};
 use crate::{
     Caller, Entry, FileSystem, FileType, FsError, LINK_MAX, NodeId, Project, Result, SYMLINK_LEN_MAX,
-    Timestamp,
 };
 
 const S_ISGID: u32 = 0o2000;
@@ -42,7 +45,7 @@ impl FileSystem {
             return Err(FsError::NameTooLong { len: target.len(), len_max: SYMLINK_LEN_MAX });
         }
         let new = New { kind: FileType::Symlink, mode: 0o777, rdev: 0, target };
-        self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
+        Maker::new(self).make(&self.gate(), caller, (parent, name), &new, true).map(|(entry, _)| entry)
     }
 
     /// Creates a file, device node, fifo or socket; `mode` is an `st_mode` with type (none: a file).
@@ -59,7 +62,7 @@ impl FileSystem {
         };
         let is_device = matches!(kind, FileType::CharDevice | FileType::BlockDevice);
         let new = New { kind, mode, rdev: if is_device { rdev } else { 0 }, target: b"" };
-        self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
+        Maker::new(self).make(&self.gate(), caller, (parent, name), &new, true).map(|(entry, _)| entry)
     }
 
     /// Creates a regular file, or, unless `exclusive`, returns the existing entry of any kind; then the
@@ -76,7 +79,7 @@ impl FileSystem {
         exclusive: bool,
     ) -> Result<(Entry, bool)> {
         let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
-        self.make(caller, parent, name, &new, exclusive)
+        Maker::new(self).make(&self.gate(), caller, (parent, name), &new, exclusive)
     }
 
     /// Creates a directory.
@@ -85,7 +88,7 @@ impl FileSystem {
     /// `Exists`, `TooManyLinks`, …
     pub fn mkdir(&self, caller: &Caller, parent: NodeId, name: &[u8], mode: u32) -> Result<Entry> {
         let new = New { kind: FileType::Directory, mode, rdev: 0, target: b"" };
-        self.make(caller, parent, name, &new, true).map(|(entry, _)| entry)
+        Maker::new(self).make(&self.gate(), caller, (parent, name), &new, true).map(|(entry, _)| entry)
     }
 
     /// Creates a regular file without a name (`O_TMPFILE`); `linkable` is false with `O_EXCL`. It is an
@@ -98,7 +101,7 @@ impl FileSystem {
         let (parent, _) = self.locker().pin_directory(parent)?;
         let gate = self.gate();
         let new = New { kind: FileType::Regular, mode, rdev: 0, target: b"" };
-        let (mut header, inherited) = self.new_header(caller, &parent, &new)?;
+        let (mut header, inherited) = Maker::new(self).new_header(caller, &parent, &new)?;
         header.nlink = 0;
         if linkable {
             header.flags = header.flags | RowFlags::LINKABLE;
@@ -114,20 +117,58 @@ impl FileSystem {
         Ok(answer(&node))
     }
 
+    /// The target of a symbolic link. Never parks.
+    ///
+    /// # Errors
+    /// `Invalid` when it is none.
+    pub fn readlink(&self, caller: &Caller, node: NodeId) -> Result<Bytes> {
+        let node = self.locker().pin(node)?;
+        if node.kind != FileType::Symlink {
+            return Err(FsError::Invalid("not a symbolic link"));
+        }
+        let target = Reader::new(self).content(caller, &node)?;
+        AccessTimes::new(self).note(caller, &node);
+        Ok(target)
+    }
+}
+
+/// Makes inodes in a view.
+pub(super) struct Maker<'v> {
+    origin: &'v Origin,
+    keyspaces: Keyspaces,
+    shared: &'v Shared,
+    locker: Locker<'v>,
+    resolver: Resolver<'v>,
+    acls: Acls<'v>,
+}
+
+impl<'v> Maker<'v> {
+    /// That of this view.
+    pub(super) fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            origin: &fs.origin,
+            keyspaces: fs.keyspaces,
+            shared: &fs.shared,
+            locker: fs.locker(),
+            resolver: fs.resolver(),
+            acls: Acls::new(fs),
+        }
+    }
+
+    /// Makes an inode under a name of a directory; as [`FileSystem::create`].
     fn make(
         &self,
+        gate: &Gate<'_>,
         caller: &Caller,
-        parent: NodeId,
-        name: &[u8],
+        (parent, name): (NodeId, &[u8]),
         new: &New<'_>,
         exclusive: bool,
     ) -> Result<(Entry, bool)> {
         check_name(name).map_err(|error| {
             if name.starts_with(b".") && name.len() <= 2 { FsError::Exists } else { error }
         })?;
-        let (parent, directory) = self.locker().pin_directory(parent)?;
-        let gate = self.gate();
-        let _guard = self.locker().latch(caller, &entry_wants(parent.inode, name))?;
+        let (parent, directory) = self.locker.pin_directory(parent)?;
+        let _guard = self.locker.latch(caller, &entry_wants(parent.inode, name))?;
         if parent.is_orphan() {
             return Err(FsError::NotFound);
         }
@@ -136,11 +177,11 @@ impl FileSystem {
             if exclusive {
                 return Err(FsError::Exists);
             }
-            let node = self.resolver().resolve(&parent, name)?;
-            self.locker().lock_read(caller, &attribute_wants(node.inode))?;
+            let node = self.resolver.resolve(&parent, name)?;
+            self.locker.lock_read(caller, &attribute_wants(node.inode))?;
             return Ok((answer(&node), false));
         }
-        self.locker().check_writable()?;
+        self.locker.check_writable()?;
         let (mut header, inherited) = self.new_header(caller, &parent, new)?;
         let is_directory = new.kind == FileType::Directory;
         if is_directory && parent.header().nlink >= LINK_MAX {
@@ -159,7 +200,7 @@ impl FileSystem {
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), patch.encode(parent.inode));
         // No other operation can know the inode before the batch is visible, and then it finds this node.
         let part = is_directory.then(|| Box::new(DirectoryPart::new(placement)));
-        let node = self.resolver().intern_new(header, &|| parent.entry(name), part);
+        let node = self.resolver.intern_new(header, &|| parent.entry(name), part);
         let position = gate.apply_counted(caller, batch, None, Some(&header))?;
         node.state().touched(position);
         parent.update(&patch, position);
@@ -174,8 +215,8 @@ impl FileSystem {
         parent: &Pin<'_>,
         new: &New<'_>,
     ) -> Result<(Header, Inherited)> {
-        let now: Timestamp = self.time();
-        let inherited = self.acls().inherited(caller, &parent.header(), new.kind, new.mode & MODE_BITS)?;
+        let now = self.shared.time();
+        let inherited = self.acls.inherited(caller, &parent.header(), new.kind, new.mode & MODE_BITS)?;
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let inode = directory.next_inode(|| {
             let group = self.shared.superblock.take_group()?;
@@ -205,19 +246,5 @@ impl FileSystem {
             header.parent = parent.inode;
         }
         Ok((header.with_project(Project::of_new(&above, new.kind)), inherited))
-    }
-
-    /// The target of a symbolic link. Never parks.
-    ///
-    /// # Errors
-    /// `Invalid` when it is none.
-    pub fn readlink(&self, caller: &Caller, node: NodeId) -> Result<Bytes> {
-        let node = self.locker().pin(node)?;
-        if node.kind != FileType::Symlink {
-            return Err(FsError::Invalid("not a symbolic link"));
-        }
-        let target = self.latched_content(caller, &node)?;
-        self.note_access(caller, &node);
-        Ok(target)
     }
 }

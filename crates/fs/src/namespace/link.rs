@@ -56,7 +56,7 @@ impl FileSystem {
         let now = self.time();
         let mut batch = Batch::new();
         let linked =
-            stage_link(&self.contents(), &self.keyspaces, &mut batch, &mut guard, &node, &new_key, now)?;
+            stage_link(&Contents::new(self), &self.keyspaces, &mut batch, &mut guard, &node, &new_key, now)?;
         let counted = counters(now, 1, 0);
         batch.merge(self.keyspaces.meta, directory.placement.own_key(), counted.encode(parent.inode));
         let position = self.origin.apply(batch)?;

@@ -1,9 +1,12 @@
 //! Removing names. What loses its last name becomes an orphan, in the same batch.
 
-use kvfs_store::Batch;
+use kvfs_store::{Batch, Keyspace};
 
-use super::{check_name, counters, directory_removal_wants, entry_wants, row_wants};
+use super::{Resolver, check_name, counters, directory_removal_wants, entry_wants, row_wants};
 use crate::node::Node;
+use crate::orphan::Orphans;
+use crate::quota::Gate;
+use crate::view::{Locker, Origin, Shared};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
 
 impl FileSystem {
@@ -12,7 +15,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `IsDirectory`, …
     pub fn unlink(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.remove(caller, parent, name, false)
+        Remover::new(self).remove(&self.gate(), caller, (parent, name), false)
     }
 
     /// Removes an empty directory. One batch.
@@ -20,28 +23,56 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`, …
     pub fn rmdir(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.remove(caller, parent, name, true)
+        Remover::new(self).remove(&self.gate(), caller, (parent, name), true)
+    }
+}
+
+/// Removes names of a view.
+struct Remover<'v> {
+    origin: &'v Origin,
+    meta: Keyspace,
+    shared: &'v Shared,
+    locker: Locker<'v>,
+    resolver: Resolver<'v>,
+    orphans: Orphans<'v>,
+}
+
+impl<'v> Remover<'v> {
+    fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            origin: &fs.origin,
+            meta: fs.keyspaces.meta,
+            shared: &fs.shared,
+            locker: fs.locker(),
+            resolver: fs.resolver(),
+            orphans: fs.orphans(),
+        }
     }
 
-    fn remove(&self, caller: &Caller, parent: NodeId, name: &[u8], directory: bool) -> Result<()> {
+    fn remove(
+        &self,
+        gate: &Gate<'_>,
+        caller: &Caller,
+        (parent, name): (NodeId, &[u8]),
+        directory: bool,
+    ) -> Result<()> {
         check_name(name).map_err(|error| if name == b".." { FsError::NotEmpty } else { error })?;
-        self.locker().check_writable()?;
-        let (parent, part) = self.locker().pin_directory(parent)?;
-        let gate = self.gate();
-        let mut guard = self.locker().latch(caller, &entry_wants(parent.inode, name))?;
-        let victim = self.resolver().resolve(&parent, name)?;
+        self.locker.check_writable()?;
+        let (parent, part) = self.locker.pin_directory(parent)?;
+        let mut guard = self.locker.latch(caller, &entry_wants(parent.inode, name))?;
+        let victim = self.resolver.resolve(&parent, name)?;
         match (victim.kind == FileType::Directory, directory) {
             (true, false) => return Err(FsError::IsDirectory),
             (false, true) => return Err(FsError::NotDirectory),
             _ => {}
         }
         guard.try_extend(&removal_wants(&victim))?;
-        let now = self.time();
+        let now = self.shared.time();
         let mut batch = Batch::new();
-        batch.delete(self.keyspaces.meta, part.placement.key(name));
-        let removal = self.orphans().stage_removal(&gate, &mut batch, &victim, now)?;
+        batch.delete(self.meta, part.placement.key(name));
+        let removal = self.orphans.stage_removal(gate, &mut batch, &victim, now)?;
         let patch = counters(now, -1, -i32::from(directory));
-        batch.merge(self.keyspaces.meta, part.placement.own_key(), patch.encode(parent.inode));
+        batch.merge(self.meta, part.placement.own_key(), patch.encode(parent.inode));
         let position = self.origin.apply(batch)?;
         removal.tell(&victim, position);
         parent.update(&patch, position);

@@ -7,14 +7,15 @@
 use kvfs_store::{Batch, Position};
 use kvfs_txn::{Fields, LockName, Want};
 
-use super::create::New;
+use super::create::{Maker, New};
 use super::remove::removal_wants;
 use super::{Resolver, check_name, counters, entry_wants, row_wants};
 use crate::file::Contents;
 use crate::node::{DirectoryPart, Node, Pin};
+use crate::orphan::Orphans;
 use crate::quota::{Gate, expect_same_project};
 use crate::schema::{Header, Keyspaces, Row, RowPatch, encode_row};
-use crate::view::{Names, Origin};
+use crate::view::{Names, Origin, Shared};
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, RenameMode, Result, Timestamp};
 
 /// A name, the directory that it is in, and what is there.
@@ -53,8 +54,11 @@ enum Moved {
 struct Mover<'v> {
     origin: &'v Origin,
     keyspaces: Keyspaces,
+    shared: &'v Shared,
     resolver: Resolver<'v>,
     contents: Contents<'v>,
+    orphans: Orphans<'v>,
+    maker: Maker<'v>,
 }
 
 impl FileSystem {
@@ -100,71 +104,27 @@ impl FileSystem {
             }
         }
         match (mode, replaced) {
-            (RenameMode::Exchange, Some(other)) => {
-                mover.exchange(self.time(), &source, &target, &moving, &other)
-            }
+            (RenameMode::Exchange, Some(other)) => mover.exchange(&source, &target, &moving, &other),
             (_, replaced) => {
                 let whiteout = mode.leaves_whiteout().then_some(caller);
-                self.move_over(&gate, &source, &target, &moving, replaced.as_ref(), whiteout)
+                mover.move_over(&gate, &source, &target, &moving, replaced.as_ref(), whiteout)
             }
         }
-    }
-
-    fn move_over(
-        &self,
-        gate: &Gate<'_>,
-        source: &Side<'_, '_>,
-        target: &Side<'_, '_>,
-        moving: &Found<'_>,
-        replaced: Option<&Found<'_>>,
-        whiteout: Option<&Caller>,
-    ) -> Result<()> {
-        let now = self.time();
-        let mut batch = Batch::new();
-        let removal = match replaced {
-            Some(other) => Some(self.orphans().stage_removal(gate, &mut batch, &other.node, now)?),
-            None => None,
-        };
-        let old_key = source.directory.placement.key(source.name);
-        let whiteout = if let Some(caller) = whiteout {
-            let (mut header, inherited) = self.new_header(caller, source.parent, &New::WHITEOUT)?;
-            inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
-            batch.put(self.keyspaces.meta, old_key, encode_row(&header, b""));
-            Some((caller, header))
-        } else {
-            batch.delete(self.keyspaces.meta, old_key);
-            None
-        };
-        let mover = Mover::new(self);
-        let moved = mover.stage_move(&mut batch, moving, target, now)?;
-        let subdirectories = i32::from(moving.is_directory());
-        let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
-        let entries = i64::from(replaced.is_none());
-        let entries_left = if whiteout.is_some() { 0 } else { -1 };
-        let changes = if source.parent.inode == target.parent.inode {
-            vec![(source, counters(now, entries + entries_left, -subdirectories_replaced))]
-        } else {
-            vec![
-                (source, counters(now, entries_left, -subdirectories)),
-                (target, counters(now, entries, subdirectories - subdirectories_replaced)),
-            ]
-        };
-        let position = mover.apply_with_counters(batch, &changes, |batch| match &whiteout {
-            Some((caller, header)) => gate.apply_counted(caller, batch, None, Some(header)),
-            None => self.origin.apply(batch),
-        })?;
-        if let (Some(other), Some(removal)) = (replaced, removal) {
-            removal.tell(&other.node, position);
-        }
-        finish_move(moving, moved, target, position);
-        Ok(())
     }
 }
 
 impl<'v> Mover<'v> {
     fn new(fs: &'v FileSystem) -> Self {
         let (origin, keyspaces) = (&fs.origin, fs.keyspaces);
-        Self { origin, keyspaces, resolver: fs.resolver(), contents: fs.contents() }
+        Self {
+            origin,
+            keyspaces,
+            shared: &fs.shared,
+            resolver: fs.resolver(),
+            contents: Contents::new(fs),
+            orphans: fs.orphans(),
+            maker: Maker::new(fs),
+        }
     }
 
     fn find_both(
@@ -253,15 +213,65 @@ impl<'v> Mover<'v> {
         }
     }
 
+    /// Moves to a name, in the place of what has it.
+    fn move_over(
+        &self,
+        gate: &Gate<'_>,
+        source: &Side<'_, '_>,
+        target: &Side<'_, '_>,
+        moving: &Found<'_>,
+        replaced: Option<&Found<'_>>,
+        whiteout: Option<&Caller>,
+    ) -> Result<()> {
+        let now = self.shared.time();
+        let mut batch = Batch::new();
+        let removal = match replaced {
+            Some(other) => Some(self.orphans.stage_removal(gate, &mut batch, &other.node, now)?),
+            None => None,
+        };
+        let old_key = source.directory.placement.key(source.name);
+        let whiteout = if let Some(caller) = whiteout {
+            let (mut header, inherited) = self.maker.new_header(caller, source.parent, &New::WHITEOUT)?;
+            inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
+            batch.put(self.keyspaces.meta, old_key, encode_row(&header, b""));
+            Some((caller, header))
+        } else {
+            batch.delete(self.keyspaces.meta, old_key);
+            None
+        };
+        let moved = self.stage_move(&mut batch, moving, target, now)?;
+        let subdirectories = i32::from(moving.is_directory());
+        let subdirectories_replaced = replaced.map_or(0, |other| i32::from(other.is_directory()));
+        let entries = i64::from(replaced.is_none());
+        let entries_left = if whiteout.is_some() { 0 } else { -1 };
+        let changes = if source.parent.inode == target.parent.inode {
+            vec![(source, counters(now, entries + entries_left, -subdirectories_replaced))]
+        } else {
+            vec![
+                (source, counters(now, entries_left, -subdirectories)),
+                (target, counters(now, entries, subdirectories - subdirectories_replaced)),
+            ]
+        };
+        let position = self.apply_with_counters(batch, &changes, |batch| match &whiteout {
+            Some((caller, header)) => gate.apply_counted(caller, batch, None, Some(header)),
+            None => self.origin.apply(batch),
+        })?;
+        if let (Some(other), Some(removal)) = (replaced, removal) {
+            removal.tell(&other.node, position);
+        }
+        finish_move(moving, moved, target, position);
+        Ok(())
+    }
+
     /// Swaps what is under two names.
     fn exchange(
         &self,
-        now: Timestamp,
         source: &Side<'_, '_>,
         target: &Side<'_, '_>,
         moving: &Found<'_>,
         other: &Found<'_>,
     ) -> Result<()> {
+        let now = self.shared.time();
         let mut batch = Batch::new();
         let moved = self.stage_move(&mut batch, moving, target, now)?;
         let moved_back = self.stage_move(&mut batch, other, source, now)?;

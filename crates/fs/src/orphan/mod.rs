@@ -12,25 +12,31 @@
 
 mod removal;
 
+use std::fmt;
+
 use kvfs_store::{Batch, KeyRange};
 
+use crate::attr::AccessTimes;
 use crate::file::Contents;
 use crate::namespace::removal_wants;
 use crate::node::{DeadOrphan, Location, NodeTable, Pin};
-use crate::quota::Gate;
+use crate::quota::{Gate, Quotas};
 use crate::schema::{Header, Keyspaces, Row, RowFlags, encode_row, inode_key, parse_inode_key};
-use crate::view::{Names, Origin};
+use crate::view::{Names, NodeWriter, Origin};
 use crate::{FileSystem, Result};
 
 /// Orphans that are reaped by one batch.
 const REAP_BATCH: usize = 128;
 
 /// Inodes of a view that have no name.
-pub(crate) struct Orphans<'v> {
+pub struct Orphans<'v> {
     origin: &'v Origin,
     nodes: &'v NodeTable,
     keyspaces: Keyspaces,
     contents: Contents<'v>,
+    quotas: &'v Quotas,
+    writer: NodeWriter<'v>,
+    is_read_only: bool,
 }
 
 impl FileSystem {
@@ -44,24 +50,41 @@ impl FileSystem {
             return Ok(());
         }
         // One failure keeps nothing else from being done: what is reaped makes room.
-        let times = if self.lazy_times.are_due() {
-            self.lazy_times.write_all(&self.locker(), &self.writer())
-        } else {
-            Ok(())
-        };
+        let times = if self.lazy_times.are_due() { AccessTimes::new(self).write_all() } else { Ok(()) };
         let quota_times = if self.origin.txn().is_none() { self.quotas().write_times() } else { Ok(()) };
-        self.reap_all().and(times).and(quota_times)
+        self.orphans().reap_all().and(times).and(quota_times)
     }
 
+    /// The orphans of this view.
+    pub fn orphans(&self) -> Orphans<'_> {
+        Orphans {
+            origin: &self.origin,
+            nodes: &self.nodes,
+            keyspaces: self.keyspaces,
+            contents: Contents::new(self),
+            quotas: self.quotas(),
+            writer: self.writer(),
+            is_read_only: self.options.read_only,
+        }
+    }
+}
+
+impl fmt::Debug for Orphans<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orphans").field("queued", &self.nodes.dead_count()).finish_non_exhaustive()
+    }
+}
+
+impl Orphans<'_> {
     /// Reaps what is queued, because space is short. True: there was something, so an operation that failed
     /// with [`crate::FsError::NoSpace`] may succeed now. May block, and works on a full store.
     pub fn reap_for_space(&self) -> bool {
-        !self.options.read_only && self.nodes.dead_count() > 0 && self.reap_all().is_ok()
+        !self.is_read_only && self.nodes.dead_count() > 0 && self.reap_all().is_ok()
     }
 
     /// Reaps when enough came together for a batch.
     pub(crate) fn reap_when_many(&self) {
-        if self.nodes.dead_count() < REAP_BATCH || self.options.read_only {
+        if self.nodes.dead_count() < REAP_BATCH || self.is_read_only {
             return;
         }
         if let Err(error) = self.reap_all() {
@@ -69,21 +92,14 @@ impl FileSystem {
         }
     }
 
+    /// Reaps what is queued. The caller must hold no gate.
     pub(crate) fn reap_all(&self) -> Result<()> {
         while self.nodes.dead_count() > 0 {
-            self.orphans().reap_some(&self.gate())?;
+            self.reap_some(&self.quotas.gate(self.writer))?;
         }
         Ok(())
     }
 
-    /// The orphans of this view.
-    pub(crate) fn orphans(&self) -> Orphans<'_> {
-        let (origin, nodes) = (&self.origin, &self.nodes);
-        Orphans { origin, nodes, keyspaces: self.keyspaces, contents: self.contents() }
-    }
-}
-
-impl Orphans<'_> {
     /// Reaps queued orphans, as many as one batch takes.
     fn reap_some(&self, gate: &Gate<'_>) -> Result<()> {
         let mut orphans = self.nodes.take_dead(REAP_BATCH);

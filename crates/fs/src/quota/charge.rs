@@ -13,7 +13,7 @@ use parking_lot::RwLockReadGuard;
 
 use super::record::{self, Part};
 use super::table::QuotaCheck;
-use super::{Counted, QuotaKind, Usage};
+use super::{Counted, QuotaKind, Quotas, Usage};
 use crate::node::Pin;
 use crate::schema::{Header, RowFlags, RowPatch};
 use crate::view::{NodeWriter, TxnView, each_change};
@@ -90,8 +90,15 @@ fn changes(before: Option<&Header>, after: Option<&Header>) -> Vec<Change> {
 impl FileSystem {
     /// The caller must hold it from before an operation takes its names until its batch is applied.
     pub(crate) fn gate(&self) -> Gate<'_> {
+        self.quotas().gate(self.writer())
+    }
+}
+
+impl Quotas {
+    /// The gate of operations that change by `writer`.
+    pub(crate) fn gate<'v>(&'v self, writer: NodeWriter<'v>) -> Gate<'v> {
         // Never twice in one thread: the thread that turns quotas on waits for the holders, and new ones wait for it.
-        Gate { quotas: self.shared.quotas.counted.read(), writer: self.writer(), clock: &*self.shared.clock }
+        Gate { quotas: self.counted.read(), writer, clock: &*self.clock }
     }
 }
 

@@ -168,6 +168,52 @@ impl Branches<'_> {
     }
 }
 
+impl Opened {
+    /// The branch, as its last checkpoint holds it; `locks` may give its view locks.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_branch`].
+    pub(super) fn resume(
+        main: &FileSystem,
+        name: &str,
+        locks: impl FnOnce(TxnId, u32) -> Option<Arc<LockOwner>>,
+    ) -> Result<Self> {
+        main.origin.expect_main()?;
+        main.locker().check_writable()?;
+        let branch = main.branches().get(name)?;
+        let txn = main.store.resume(branch.id)?;
+        let owner = main.store.checkpointed().into_iter().find(|info| info.id == branch.id);
+        let record = owner.and_then(|info| BranchRecord::decode(&info.owner)).ok_or(FsError::NotFound)?;
+        let locks = locks(branch.id, record.uid);
+        Ok(Self { txn, locks, branch: Some(record) })
+    }
+
+    /// Its view.
+    pub(super) fn into_view(self, main: &Arc<FileSystem>) -> Result<Arc<FileSystem>> {
+        let created = Created::default();
+        if let Some(branch) = &self.branch {
+            created.insert(&(branch.inode_from..INODE_MAX + 1));
+        }
+        let is_users = self.locks.as_ref().is_some_and(|owner| owner.traits().owner.uid != 0);
+        let shows = if is_users { ShownPrivileges::NoDevices } else { ShownPrivileges::Everything };
+        let view = TxnView {
+            locks: self.locks,
+            txn: self.txn,
+            branch: self.branch.map_or_else(OnceLock::new, OnceLock::from),
+            main: Arc::clone(main),
+            keyspaces: main.keyspaces,
+            created,
+            phase: CommitPhase::open(),
+            pending_usage: Pending::default(),
+            written: Mutex::default(),
+            restores: AtomicBool::new(false),
+        };
+        // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
+        let share = TXN_NODE_SHARE * (main.shared.open.len() as u64 + 1);
+        Origin::Txn(Box::new(view)).open_view(main, share, shows)
+    }
+}
+
 impl FileSystem {
     /// The branches of the store.
     pub fn branches(&self) -> Branches<'_> {
@@ -186,52 +232,9 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`; the store's `CheckpointOpen` (EBUSY); `ReadOnly`; store errors.
     pub fn open_branch(self: &Arc<Self>, name: &str) -> Result<Arc<Self>> {
-        let view = self.resume_branch(name, |_, _| None)?;
+        let view = Opened::resume(self, name, |_, _| None)?.into_view(self)?;
         view.orphans().queue_leftovers()?;
         Ok(view)
-    }
-
-    /// A view of the branch; `locks` may give it locks.
-    pub(super) fn resume_branch(
-        self: &Arc<Self>,
-        name: &str,
-        locks: impl FnOnce(TxnId, u32) -> Option<Arc<LockOwner>>,
-    ) -> Result<Arc<Self>> {
-        self.origin.expect_main()?;
-        self.locker().check_writable()?;
-        let branch = self.branches().get(name)?;
-        let txn = self.store.resume(branch.id)?;
-        let owner = self.store.checkpointed().into_iter().find(|info| info.id == branch.id);
-        let record = owner.and_then(|info| BranchRecord::decode(&info.owner)).ok_or(FsError::NotFound)?;
-        let locks = locks(branch.id, record.uid);
-        self.view_of_txn(Opened { txn, locks, branch: Some(record) })
-    }
-
-    /// The view of an open transaction.
-    pub(super) fn view_of_txn(self: &Arc<Self>, opened: Opened) -> Result<Arc<Self>> {
-        let created = Created::default();
-        if let Some(branch) = &opened.branch {
-            created.insert(&(branch.inode_from..INODE_MAX + 1));
-        }
-        let is_users = opened.locks.as_ref().is_some_and(|owner| owner.traits().owner.uid != 0);
-        let shows = if is_users { ShownPrivileges::NoDevices } else { ShownPrivileges::Everything };
-        let view = TxnView {
-            locks: opened.locks,
-            txn: opened.txn,
-            branch: opened.branch.map_or_else(OnceLock::new, OnceLock::from),
-            main: Arc::clone(self),
-            keyspaces: self.keyspaces,
-            created,
-            phase: CommitPhase::open(),
-            pending_usage: Pending::default(),
-            written: Mutex::default(),
-            restores: AtomicBool::new(false),
-        };
-        // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
-        let share = TXN_NODE_SHARE * (self.shared.open.len() as u64 + 1);
-        let fs = self.view(Origin::Txn(Box::new(view)), share, shows);
-        fs.resolver().install_root()?;
-        Ok(fs)
     }
 }
 

@@ -1,10 +1,14 @@
-//! What front ends ask of views beside operations on files: lists, messages, time, giving way.
+//! What front ends ask of views beside operations on files: the transactions that are open, messages.
 //!
 //! Thread safety: as [`FileSystem`]. Nothing here parks.
 
+use std::fmt;
+
+use kvfs_store::Store;
 use kvfs_txn::{Admission, Doom, LockNameBuf};
 
 use crate::FileSystem;
+use crate::node::NodeTable;
 
 impl FileSystem {
     /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about ten times a
@@ -13,6 +17,27 @@ impl FileSystem {
         &self.shared.admission
     }
 
+    /// Names of locks in words.
+    pub fn lock_words(&self) -> LockWords<'_> {
+        let main_nodes = self.txn().map_or(&self.nodes, |txn| &txn.main.nodes);
+        LockWords { nodes: &self.nodes, main_nodes, store: &*self.store }
+    }
+}
+
+/// Names of locks in words, as a view knows its paths.
+pub struct LockWords<'v> {
+    nodes: &'v NodeTable,
+    main_nodes: &'v NodeTable,
+    store: &'v dyn Store,
+}
+
+impl fmt::Debug for LockWords<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockWords").finish_non_exhaustive()
+    }
+}
+
+impl LockWords<'_> {
     /// The transaction's doom in words, with paths where they are known.
     pub fn explain(&self, doom: &Doom) -> String {
         doom.message(|name| self.describe(name))
@@ -50,7 +75,7 @@ impl FileSystem {
     /// The path from the root (with a leading slash) of an inode that has a node here or, for a
     /// transaction, on the main line.
     pub(super) fn path_of(&self, inode: u64) -> Option<String> {
-        let path = self.nodes.path_of(inode).or_else(|| self.origin.txn()?.main.nodes.path_of(inode));
+        let path = self.nodes.path_of(inode).or_else(|| self.main_nodes.path_of(inode));
         Some(String::from_utf8_lossy(&path?).into_owned())
     }
 }

@@ -97,9 +97,10 @@ impl FileSystem {
     {
         let make_space = |error: &FsError| match error {
             FsError::NoSpace => {
-                self.reap_for_space() || self.shared.open.end_idle(self.txn().map(TxnView::id), caller.pid)
+                self.orphans().reap_for_space()
+                    || self.shared.open.end_idle(self.txn().map(TxnView::id), caller.pid)
             }
-            FsError::QuotaExceeded | FsError::ProjectFull => self.reap_for_space(),
+            FsError::QuotaExceeded | FsError::ProjectFull => self.orphans().reap_for_space(),
             _ => false,
         };
         for _ in 0..SPACE_TRIES_MAX {

@@ -28,6 +28,7 @@ use kvfs_store::{Change, Keyspace, Records, Seqno, Touch};
 use kvfs_txn::{Fields, LockNameBuf, LockOwner, Mode, Owner, Refused, Rival, TxnTraits, Want};
 
 use super::TxnView;
+use super::branch::Opened;
 use super::paths::Paths;
 use super::publish::each_change;
 use super::undo::{author, note_of};
@@ -64,7 +65,7 @@ type Wants = Vec<(LockNameBuf, Mode)>;
 /// [`FileSystem::open_branch`].
 pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<FileSystem>> {
     let mut note = None;
-    let merging = main.resume_branch(name, |id, uid| {
+    let opened = Opened::resume(main, name, |id, uid| {
         let owner = Owner { uid, pid, name: format!("merge of branch {name}") };
         note = Some(note_of(&owner));
         let traits = TxnTraits {
@@ -76,6 +77,7 @@ pub fn begin_merge(main: &Arc<FileSystem>, name: &str, pid: u32) -> Result<Arc<F
         };
         Some(main.shared.admission.begin(id, traits))
     })?;
+    let merging = opened.into_view(main)?;
     if let (Some(view), Some(note)) = (merging.origin.txn(), note) {
         view.txn.describe(note);
     }
@@ -284,7 +286,7 @@ impl Merge<'_> {
         let place = match name {
             LockNameBuf::Entry { directory, name } => path(*directory, name)?,
             LockNameBuf::Attributes { inode, .. } => path(*inode, b"")?,
-            other => self.fs.describe(other),
+            other => self.fs.lock_words().describe(other),
         };
         Ok(changed_outside(&place, author))
     }

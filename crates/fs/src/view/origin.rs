@@ -13,10 +13,13 @@ use parking_lot::Mutex;
 use super::TxnView;
 use super::authors::Authors;
 use super::idle::OpenViews;
+use crate::attr::LazyTimes;
+use crate::node::NodeTable;
 use crate::quota::Quotas;
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
-use crate::{FsError, Result};
+use crate::types::ShownPrivileges;
+use crate::{FileSystem, FsError, Result, Timestamp};
 
 /// What all views of a file system have in common.
 pub(crate) struct Shared {
@@ -34,6 +37,13 @@ pub(crate) struct Shared {
     pub(crate) quotas: Quotas,
 }
 
+impl Shared {
+    /// The time of now, as files get it.
+    pub(crate) fn time(&self) -> Timestamp {
+        self.clock.wall().into()
+    }
+}
+
 /// What a view sees and changes.
 pub(crate) enum Origin {
     /// The newest committed state.
@@ -45,6 +55,30 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
+    /// Another view of the same file system, with nodes of its own that may take a `share`-th part of what those of the
+    /// main line may. It knows the root.
+    pub(super) fn open_view(
+        self,
+        main: &FileSystem,
+        share: u64,
+        shows: ShownPrivileges,
+    ) -> Result<Arc<FileSystem>> {
+        let options = main.options;
+        let fs = Arc::new(FileSystem {
+            store: Arc::clone(&main.store),
+            keyspaces: main.keyspaces,
+            nodes: NodeTable::new(options.node_bytes_max / share, options.content_bytes_max / share),
+            options,
+            inline_len_max: main.inline_len_max,
+            lazy_times: LazyTimes::new(&options, false, Arc::clone(&main.shared.clock)),
+            shared: Arc::clone(&main.shared),
+            origin: self,
+            shows,
+        });
+        fs.resolver().install_root()?;
+        Ok(fs)
+    }
+
     /// Whether this is the main line.
     pub(crate) fn is_main(&self) -> bool {
         matches!(self, Self::Main(_))

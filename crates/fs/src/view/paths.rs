@@ -126,7 +126,8 @@ impl<F: Deref<Target = FileSystem>> Paths<F> {
         let (header, _) = Row::decode_own(inode, &bytes)?;
         if header.kind != FileType::Directory {
             // Its names are anywhere; the main line may know one.
-            return Ok(self.fs.path_of(inode).map_or(Above::Unknown, |path| Above::Path(path.into_bytes())));
+            let path = self.fs.lock_words().path_of(inode);
+            return Ok(path.map_or(Above::Unknown, |path| Above::Path(path.into_bytes())));
         }
         self.list(header.parent)?;
         let Some(name) = self.found.remove(&inode) else { return Ok(Above::Unknown) };

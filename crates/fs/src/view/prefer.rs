@@ -13,6 +13,7 @@ use std::sync::Arc;
 use kvfs_store::Isolation;
 use kvfs_txn::{Owner, Rival};
 
+use super::branch::Opened;
 use super::compare::Sides;
 use super::merge::{CONFLICTS_MAX, LOCK_WAIT_MAX, changed_outside};
 use super::undo::{Obstacle, Selection, TakenBack, apply_reversed, owner_of_note};
@@ -32,7 +33,7 @@ pub fn begin_merge_preferring(
     owner: Owner,
     selection: &Selection,
 ) -> Result<Arc<FileSystem>> {
-    let branch = main.resume_branch(name, |_, _| None)?;
+    let branch = Opened::resume(main, name, |_, _| None)?.into_view(main)?;
     let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
     let base = main.view_of(view.txn.base()?)?;
     let merging = main.begin(&BeginOptions {

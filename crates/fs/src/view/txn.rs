@@ -18,9 +18,7 @@ use super::branch::Opened;
 use super::phase::{CommitPhase, Phase};
 use super::undo::{author, note_of};
 use super::{Created, Origin};
-use crate::attr::LazyTimes;
 use crate::fair_lock::ReadGuard;
-use crate::node::NodeTable;
 use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
@@ -255,7 +253,7 @@ impl FileSystem {
             owner: options.owner.clone(),
         };
         let locks = Some(self.shared.admission.begin(id, traits));
-        let view = self.view_of_txn(Opened { txn, locks, branch: None })?;
+        let view = Opened { txn, locks, branch: None }.into_view(self)?;
         self.shared.open.insert(id, &view);
         Ok(view)
     }
@@ -265,41 +263,7 @@ impl FileSystem {
     /// # Errors
     /// Store errors.
     pub fn view_of(self: &Arc<Self>, snapshot: Arc<dyn Snapshot>) -> Result<Arc<Self>> {
-        let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE, ShownPrivileges::Everything);
-        fs.resolver().install_root()?;
-        Ok(fs)
-    }
-
-    /// The view of a snapshot for a kernel to show: the named one itself, and none that has got its name meanwhile. What was
-    /// a privilege then is none in it: set-id bits, device numbers and the capabilities of files are left out.
-    ///
-    /// # Errors
-    /// `NotFound`; store errors.
-    pub fn show_snapshot(self: &Arc<Self>, info: &SnapshotInfo) -> Result<Arc<Self>> {
-        let snapshot = self.store.open_snapshot(&info.name)?;
-        if snapshot.seqno() != info.position.0 {
-            return Err(FsError::NotFound);
-        }
-        let fs = self.view(Origin::Snapshot(snapshot), SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges);
-        fs.resolver().install_root()?;
-        Ok(fs)
-    }
-
-    /// Another view of the same file system, without a node yet.
-    pub(super) fn view(&self, origin: Origin, share: u64, shows: ShownPrivileges) -> Arc<Self> {
-        let nodes =
-            NodeTable::new(self.options.node_bytes_max / share, self.options.content_bytes_max / share);
-        Arc::new(Self {
-            store: Arc::clone(&self.store),
-            keyspaces: self.keyspaces,
-            nodes,
-            options: self.options,
-            inline_len_max: self.inline_len_max,
-            lazy_times: LazyTimes::new(&self.options, false, Arc::clone(&self.shared.clock)),
-            shared: Arc::clone(&self.shared),
-            origin,
-            shows,
-        })
+        Origin::Snapshot(snapshot).open_view(self, SNAPSHOT_NODE_SHARE, ShownPrivileges::Everything)
     }
 
     /// The transaction or branch whose view this is.
@@ -314,6 +278,19 @@ impl FileSystem {
     pub fn expect_txn(&self) -> Result<&TxnView> {
         self.txn().ok_or(FsError::Invalid("only transactions are committed"))
     }
+}
+
+/// The view of a snapshot for a kernel to show: the named one itself, and none that has got its name meanwhile. What was
+/// a privilege then is none in it: set-id bits, device numbers and the capabilities of files are left out.
+///
+/// # Errors
+/// `NotFound`; store errors.
+pub fn show_snapshot(main: &Arc<FileSystem>, info: &SnapshotInfo) -> Result<Arc<FileSystem>> {
+    let snapshot = main.store.open_snapshot(&info.name)?;
+    if snapshot.seqno() != info.position.0 {
+        return Err(FsError::NotFound);
+    }
+    Origin::Snapshot(snapshot).open_view(main, SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges)
 }
 
 impl Drop for FileSystem {

@@ -9,7 +9,7 @@ mod property;
 mod usage;
 
 pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
-use property::{project_of, project_text};
+use property::{CompressionAttribute, project_of, project_text};
 pub(crate) use usage::XattrUsage;
 
 use bytes::Bytes;
@@ -75,7 +75,7 @@ impl FileSystem {
     pub fn getxattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
         let node = self.locker().pin(node)?;
         if name == COMPRESSION_ATTRIBUTE {
-            return self.compression_of(caller, &node);
+            return CompressionAttribute::new(self).get(caller, &node);
         }
         if name == PROJECT_ATTRIBUTE {
             return Ok(project_text(self.project(caller, NodeId(node.inode))?, node.kind));
@@ -83,7 +83,7 @@ impl FileSystem {
         if self.shows.hides(name) {
             return Err(FsError::NoAttribute);
         }
-        let flag = check_got(&self.acls(), &node, name)?;
+        let flag = check_got(&Acls::new(self), &node, name)?;
         self.locker().lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
         if !node.header().flags.has(flag) {
@@ -113,7 +113,7 @@ impl FileSystem {
         self.locker().check_writable()?;
         let node = self.locker().pin(node)?;
         if name == COMPRESSION_ATTRIBUTE {
-            return self.set_compression_of(caller, &node, value, mode);
+            return CompressionAttribute::new(self).set(caller, &node, value, mode);
         }
         if name == PROJECT_ATTRIBUTE {
             return self.set_project(caller, NodeId(node.inode), project_of(value, mode)?);
@@ -203,7 +203,7 @@ impl FileSystem {
         self.locker().check_writable()?;
         let node = self.locker().pin(node)?;
         if name == COMPRESSION_ATTRIBUTE {
-            return self.set_compression_of(caller, &node, b"none", XattrMode::Set);
+            return CompressionAttribute::new(self).set(caller, &node, b"none", XattrMode::Set);
         }
         if name == PROJECT_ATTRIBUTE {
             return self.set_project(caller, NodeId(node.inode), Project::default());

@@ -5,11 +5,13 @@
 //! there already stays as it is until it is written again.
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Compression};
+use kvfs_store::{Batch, Compression, Store};
 
 use super::{read_wants, wants};
-use crate::node::{Node, Pin};
+use crate::node::{Node, NodeTable, Pin};
+use crate::orphan::Orphans;
 use crate::schema::{RowFlags, RowPatch};
+use crate::view::{Locker, NodeWriter, Origin, Shared};
 use crate::{Caller, FileSystem, FileType, FsError, Project, Result, XattrMode};
 
 /// Its name. Its value is `none`, `lz4`, or `zstd:` with a level.
@@ -50,23 +52,42 @@ pub(super) fn project_of(value: &[u8], mode: XattrMode) -> Result<Project> {
     parse_project(value).ok_or(FsError::Invalid("a project is a number below 2^32"))
 }
 
-impl FileSystem {
-    pub(super) fn compression_of(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
+/// How content of a view is stored.
+pub(super) struct CompressionAttribute<'v> {
+    origin: &'v Origin,
+    nodes: &'v NodeTable,
+    locker: Locker<'v>,
+    orphans: Orphans<'v>,
+    writer: NodeWriter<'v>,
+    shared: &'v Shared,
+    store: &'v dyn Store,
+}
+
+impl<'v> CompressionAttribute<'v> {
+    pub(super) fn new(fs: &'v FileSystem) -> Self {
+        Self {
+            origin: &fs.origin,
+            nodes: &fs.nodes,
+            locker: fs.locker(),
+            orphans: fs.orphans(),
+            writer: fs.writer(),
+            shared: &fs.shared,
+            store: &*fs.store,
+        }
+    }
+
+    /// The value of [`COMPRESSION_ATTRIBUTE`].
+    pub(super) fn get(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         has_content(node)?;
-        self.locker().lock_read(caller, &read_wants(node.inode))?;
+        self.locker.lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
         let value = node.header().flags.compression().to_string();
         self.origin.confirm_read()?;
         Ok(value.into())
     }
 
-    pub(super) fn set_compression_of(
-        &self,
-        caller: &Caller,
-        node: &Pin<'_>,
-        value: &[u8],
-        mode: XattrMode,
-    ) -> Result<()> {
+    /// Sets it, for what is written from now on.
+    pub(super) fn set(&self, caller: &Caller, node: &Pin<'_>, value: &[u8], mode: XattrMode) -> Result<()> {
         has_content(node)?;
         if mode == XattrMode::Create {
             return Err(FsError::Exists);
@@ -74,16 +95,16 @@ impl FileSystem {
         let words = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse().ok());
         let compression: Compression =
             words.ok_or(FsError::Invalid("a compression is none, lz4, zstd or zstd:1 to zstd:19"))?;
-        let gate = self.gate();
-        let mut names = self.locker().latch(caller, &wants(node))?;
-        self.orphans().give_row(&gate, &mut names, node)?;
+        let gate = self.shared.quotas.gate(self.writer);
+        let mut names = self.locker.latch(caller, &wants(node))?;
+        self.orphans.give_row(&gate, &mut names, node)?;
         if node.header().flags.compression() == compression {
             return Ok(());
         }
         self.store.allow_compression()?;
-        let patch = RowPatch::changed(self.time());
+        let patch = RowPatch::changed(self.shared.time());
         let patch = patch.with_flags(RowFlags::of_compression(compression), RowFlags::COMPRESSION);
-        self.writer().apply_to_node(Batch::new(), node, &patch)?;
+        self.writer.apply_to_node(Batch::new(), node, &patch)?;
         Ok(())
     }
 }

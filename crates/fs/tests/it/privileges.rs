@@ -457,7 +457,7 @@ fn files_removed_after_being_read_on_a_full_store_give_their_space_back() {
     assert_eq!(setup.getattr(&setup.caller, file).unwrap().atime, setup.time());
     setup.forget(file, 1);
     assert!(
-        setup.reap_for_space(),
+        setup.orphans().reap_for_space(),
         "a refused writer finds what to give back, without waiting for housekeeping"
     );
     assert!(setup.store.space().available_bytes >= before + 8192);
@@ -472,7 +472,7 @@ fn a_replaced_file_read_on_a_full_store_gives_its_space_back() {
     let view = begin(&setup, Isolation::Snapshot);
     view.unlink(&view.caller, ROOT, b"f").unwrap();
     commit(&view.fs).unwrap();
-    assert!(setup.reap_for_space(), "removed by a transaction");
+    assert!(setup.orphans().reap_for_space(), "removed by a transaction");
     assert_eq!(check::check(&setup.store).unwrap().blocks, 0);
 }
 

@@ -499,7 +499,7 @@ fn a_shown_snapshot_has_no_privileges_and_the_snapshot_has_them() {
     let directory = main.dir(ROOT, "shared");
     main.setattr(&main.caller, directory, &SetAttr { mode: Some(0o2775), ..SetAttr::default() }).unwrap();
     let info = main.snapshots().create("then", false).unwrap();
-    let view = main.fs.show_snapshot(&info).unwrap();
+    let view = kvfs_fs::show_snapshot(&main.fs, &info).unwrap();
     let shown = main.through(view, main.options);
     let program = shown.lookup(&shown.caller, ROOT, b"program").unwrap();
     assert_eq!((program.attr.mode, shown.getattr(&shown.caller, program.node).unwrap().mode), (0o755, 0o755));

@@ -616,7 +616,7 @@ fn conflict_names_the_transaction_that_was_first() {
     let met = late.write_at(node, 0, b"second").unwrap_err();
     let FsError::Canceled(doom) = met else { panic!("{met}") };
     assert!(matches!(doom.rival, Some(kvfs_fs::Rival::Txn { .. })), "{doom}");
-    let text = late.fs.explain(&doom);
+    let text = late.fs.lock_words().explain(&doom);
     assert!(text.contains("transaction") && text.contains("/f"), "{text}");
 }
 

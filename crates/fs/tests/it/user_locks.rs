@@ -55,7 +55,7 @@ fn a_users_range_lock_prevents_a_phantom_at_snapshot_level() {
     // What it has waited for was changed after its snapshot.
     let late = second.user_locks().keys(&second.caller, tags, &songs, true);
     let Err(FsError::Canceled(doom)) = late else { panic!("{late:?}") };
-    assert!(second.explain(&doom).contains("song/c"), "{}", second.explain(&doom));
+    assert!(second.lock_words().explain(&doom).contains("song/c"), "{}", second.lock_words().explain(&doom));
     put(&main, tags, "song/newer").unwrap();
 }
 

@@ -137,12 +137,12 @@ fn code_of_store(error: &StoreError) -> Code {
 /// The rival that a transaction met, and over what.
 fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
     let txn = fs.txn().map_or(0, |txn| txn.id().0);
-    let why = fs.explain(doom);
+    let why = fs.lock_words().explain(doom);
     let mut conflict = proto::Conflict {
         message: format!("transaction {txn} was not committed: {why}"),
         txn,
         other: doom.rival.as_ref().map(ToString::to_string).unwrap_or_default(),
-        place: doom.name.as_ref().map(|name| fs.describe(name)).unwrap_or_default(),
+        place: doom.name.as_ref().map(|name| fs.lock_words().describe(name)).unwrap_or_default(),
         ..proto::Conflict::default()
     };
     if let Some(LockNameBuf::Keys { keyspace, start, .. }) = &doom.name {

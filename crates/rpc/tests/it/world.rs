@@ -64,7 +64,7 @@ impl Transactions for Registry {
 
     fn abort(&self, _: &Peer, txn: u64) -> Result<Option<String>, TxnError> {
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
-        let doomed = view.txn().unwrap().doom().map(|doom| view.explain(&doom));
+        let doomed = view.txn().unwrap().doom().map(|doom| view.lock_words().explain(&doom));
         view.txn().unwrap().abort();
         Ok(doomed)
     }

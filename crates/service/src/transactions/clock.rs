@@ -47,7 +47,7 @@ impl Transactions {
             let free = state.open.iter().filter(|(_, entry)| entry.busy.is_none());
             let late = free.filter_map(|(&id, entry)| {
                 let doom = entry.view.txn()?.doom().filter(|doom| is_late(doom.reason))?;
-                Some((id, entry.view.explain(&doom)))
+                Some((id, entry.view.lock_words().explain(&doom)))
             });
             late.collect()
         };

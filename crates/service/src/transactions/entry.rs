@@ -45,7 +45,7 @@ impl Entry {
         let stats = self.view.txn().map(TxnView::stats).unwrap_or_default();
         let state = match (self.busy, self.view.txn().and_then(TxnView::doom)) {
             (Some(busy), _) => busy.to_owned(),
-            (None, Some(doom)) => format!("doomed: {}", self.view.explain(&doom)),
+            (None, Some(doom)) => format!("doomed: {}", self.view.lock_words().explain(&doom)),
             (None, None) => "open".to_owned(),
         };
         TxnLine {

@@ -65,7 +65,7 @@ impl Transactions {
         let lines = infos.filter(|info| may_act_for(viewer, info.owner.uid)).filter_map(|info| {
             let doom = info.doom?;
             let view = views.get(&info.id.0);
-            let why = view.map_or_else(|| doom.to_string(), |view| view.explain(&doom));
+            let why = view.map_or_else(|| doom.to_string(), |view| view.lock_words().explain(&doom));
             Some(DoomLine { party: txn_party(info.id.0, &info.owner, true), why })
         });
         lines.collect()
@@ -108,7 +108,7 @@ fn view_of<'v>(rival: &Rival, views: &'v Views) -> Option<&'v Arc<FileSystem>> {
 
 /// The name as this view knows it.
 fn words(view: &FileSystem, name: &LockNameBuf) -> String {
-    let mut words = view.describe(name);
+    let mut words = view.lock_words().describe(name);
     if words.len() > NAME_LEN_MAX {
         words.truncate(words.floor_char_boundary(NAME_LEN_MAX));
         words.push('…');

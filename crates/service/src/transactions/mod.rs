@@ -278,7 +278,7 @@ impl Transactions {
     pub fn state(&self, caller: &Caller, id: u64) -> Result<TxnState> {
         match Self::of(&self.state.lock(), caller, id) {
             Ok(entry) => Ok(match entry.view.txn().and_then(TxnView::doom) {
-                Some(doom) => TxnState::Doomed(entry.view.explain(&doom)),
+                Some(doom) => TxnState::Doomed(entry.view.lock_words().explain(&doom)),
                 None => TxnState::Open,
             }),
             Err(ServiceError::Busy { what, .. }) => Ok(TxnState::Busy(what)),
@@ -350,7 +350,7 @@ impl Transactions {
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
             Err(FsError::Canceled(doom)) => {
-                tracing::info!(id, why = view.explain(doom), "transaction not committed");
+                tracing::info!(id, why = view.lock_words().explain(doom), "transaction not committed");
             }
             Err(error @ FsError::Busy(_)) => tracing::debug!(id, %error, "transaction not committed yet"),
             Err(error) => tracing::warn!(id, %error, "transaction not committed"),
@@ -425,7 +425,7 @@ impl Transactions {
     /// As [`Self::view`].
     pub fn abort(&self, caller: &Caller, id: u64) -> Result<Option<String>> {
         let (view, view_mount) = self.take(caller, id, "being aborted")?;
-        let doomed = view.txn().and_then(TxnView::doom).map(|doom| view.explain(&doom));
+        let doomed = view.txn().and_then(TxnView::doom).map(|doom| view.lock_words().explain(&doom));
         let why = format!("aborted by user {} (pid {})", caller.uid, caller.pid);
         self.drop_taken(id, &view, view_mount, Some(caller), Some(why));
         Ok(doomed)

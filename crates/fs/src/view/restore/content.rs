@@ -7,7 +7,8 @@ use kvfs_store::{BLOCK_BYTES, ExtentKind, KeyDifference, KeyRange};
 
 use super::super::compare::Place;
 use super::Restore;
-use crate::acl::AclKind;
+use crate::acl::{AclKind, AclWriter};
+use crate::file::Contents;
 use crate::schema::{Header, RowFlags, block_prefix, inode_key};
 use crate::xattr::COMPRESSION_ATTRIBUTE;
 use crate::{
@@ -82,7 +83,7 @@ impl Restore<'_> {
         if then.is_inline() {
             let is_same = now.is_inline() && {
                 let pin = self.now().locker().pin(NodeId(inode))?;
-                self.now().contents().inline_content(&pin)? == *content
+                Contents::new(self.now()).inline_content(&pin)? == *content
             };
             if !is_same {
                 self.resize(inode, 0)?;
@@ -247,7 +248,11 @@ impl Restore<'_> {
     fn set_xattr(&self, inode: u64, name: &[u8], value: Option<Bytes>) -> Result<()> {
         let (now, node) = (self.now(), NodeId(inode));
         if let Some(kind) = AclKind::by_name(name) {
-            return settled(|caller| now.restore_acl(caller, node, kind, value.as_deref()));
+            // Also where the mount has no lists.
+            return settled(|caller| {
+                let node = now.locker().pin(node)?;
+                AclWriter::new(now).put(caller, &node, kind, value.as_deref().unwrap_or_default(), false)
+            });
         }
         match value {
             Some(value) => settled(|caller| now.setxattr(caller, node, name, &value, XattrMode::Set)),

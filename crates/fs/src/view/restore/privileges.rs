@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::super::compare::Sides;
 use super::Restore;
 use crate::attr::{CAPABILITY, SET_ID};
+use crate::file::Contents;
 use crate::schema::{Header, xattr_key};
 use crate::{FileSystem, FileType, Result, settled};
 
@@ -71,7 +72,7 @@ impl Restore<'_> {
             return Ok(true);
         }
         let node = self.now().locker().pin(crate::NodeId(after.inode))?;
-        let (now, content_now) = (node.header(), self.now().contents().inline_content(&node)?);
+        let (now, content_now) = (node.header(), Contents::new(self.now()).inline_content(&node)?);
         let since = Sides { before: self.sides.after, after: self.now() };
         Ok(!since.content_differs((after, content), (&now, &content_now))?)
     }
