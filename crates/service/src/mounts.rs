@@ -25,10 +25,10 @@ pub trait Mounts: Send + Sync + 'static {
     fn write_back(&self) -> Result<(), FsError>;
 
     /// Commits a view that is not mounted. When this returns, every user of the main line sees the changes, and nothing
-    /// older. `pages_max`: see [`ViewMount::commit`].
+    /// older. `pages_max`: see [`ViewMount::commit`]. After a failure the view is open again, or over.
     ///
     /// # Errors
-    /// As [`kvfs_fs::TxnView::commit`].
+    /// As [`kvfs_fs::PlannedCommit::commit`].
     fn commit(
         &self,
         view: &Arc<FileSystem>,
@@ -105,7 +105,7 @@ pub trait ViewMount: Send {
     /// As [`Mounts::commit`], for the view behind this. `pages_max`: how long its dirty pages may take, at about.
     ///
     /// # Errors
-    /// As [`kvfs_fs::TxnView::commit`]; `Busy`: the pages take longer.
+    /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer.
     fn commit(
         &self,
         view: &Arc<FileSystem>,

@@ -72,10 +72,7 @@ impl<'s> ServedStore<'s> {
 
 /// Commits a view, durably, where no kernel has to hear of it.
 pub(crate) fn commit_unseen(view: &Arc<FileSystem>) -> Result<(), FsError> {
-    let txn = view.expect_txn()?;
-    txn.freeze()?;
-    txn.commit_plan()?;
-    txn.commit(Durability::Synced, || ())?.durable
+    view.expect_txn()?.freeze()?.plan()?.commit(Durability::Synced, || ())?.durable
 }
 
 /// How a transaction begins in which one operation of the caller's is carried out.

@@ -48,10 +48,7 @@ impl Mounts for NoMounts {
         durability: Durability,
         _: Option<Duration>,
     ) -> Result<Position, FsError> {
-        let txn = view.expect_txn()?;
-        txn.freeze()?;
-        txn.commit_plan()?;
-        Ok(txn.commit(durability, || ())?.position)
+        Ok(view.expect_txn()?.freeze()?.plan()?.commit(durability, || ())?.position)
     }
 
     fn close_deleted_snapshots(&self) {}

@@ -117,12 +117,7 @@ impl Local {
             settled(|caller| view.keys().apply(caller, vec![(keyspace, put.clone())]))?;
             count += 1;
         }
-        let commit = || {
-            let txn = view.expect_txn()?;
-            txn.freeze()?;
-            txn.commit_plan()?;
-            txn.commit(Durability::Synced, || ())?.durable
-        };
+        let commit = || view.expect_txn()?.freeze()?.plan()?.commit(Durability::Synced, || ())?.durable;
         commit().map_err(explain)?;
         Ok(count)
     }

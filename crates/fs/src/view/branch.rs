@@ -20,7 +20,7 @@ use kvfs_store::{CheckpointInfo, Isolation, Store, Txn, TxnId, TxnOptions, check
 use kvfs_txn::LockOwner;
 use parking_lot::Mutex;
 
-use super::phase::CommitPhase;
+use super::commit::CommitPhase;
 use super::txn::{TXN_NODE_SHARE, TxnView};
 use super::{Created, Origin};
 use crate::quota::{Pending, Quotas};
@@ -210,7 +210,7 @@ impl Opened {
         };
         // With the k-th one that is open getting a k-th part, all together stay near one whole however many there are.
         let share = TXN_NODE_SHARE * (main.shared.open.len() as u64 + 1);
-        Origin::Txn(Box::new(view)).open_view(main, share, shows)
+        Origin::Txn(Arc::new(view)).open_view(main, share, shows)
     }
 }
 

@@ -12,8 +12,8 @@ use kvfs_txn::{Admission, Guard, LockName, Mode, Party, Want};
 
 use super::Origin;
 use super::authors::{Author, Authors};
+use super::commit::Phase;
 use super::idle::OpenViews;
-use super::phase::Phase;
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
 use crate::node::{DirectoryPart, Node, NodeTable, Pin};

@@ -5,8 +5,9 @@
 //! latches for the length of an operation, and inside a transaction locks until the end.
 //!
 //! The life of a transaction: [`FileSystem::begin`] → operations on the view → [`TxnView::freeze`] →
-//! [`TxnView::commit`] or [`TxnView::abort`]. A commit publishes the private writes in one step of the
-//! store's order, then brings the main line's nodes up to date and tells what the kernel must forget.
+//! [`FrozenView::plan`] → [`PlannedCommit::commit`], or [`TxnView::abort`]: the states of `commit`. A commit publishes the
+//! private writes in one step of the store's order, then brings the main line's nodes up to date and tells what the kernel
+//! must forget.
 //!
 //! Thread safety: as [`FileSystem`]. Lock order: phase of the view → publishing of the main line's node table
 //! → shards and nodes.
@@ -34,7 +35,6 @@ mod locker;
 mod merge;
 mod origin;
 mod paths;
-mod phase;
 mod prefer;
 mod publish;
 mod restore;
@@ -47,7 +47,7 @@ mod writer;
 
 pub(crate) use authors::Authors;
 pub use branch::{BRANCHES_MAX, BranchInfo, Branches};
-pub use commit::{CommitPlan, Committed, Invalidations};
+pub use commit::{CommitPlan, Committed, FrozenView, Invalidations, PlannedCommit};
 pub(crate) use compare::Sides;
 use created::Created;
 pub use diff::{DiffKind, Difference, FACTS_VALUE_LEN_MAX, Facts, diff, hide_unreadable};

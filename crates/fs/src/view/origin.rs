@@ -49,7 +49,7 @@ pub(crate) enum Origin {
     /// The newest committed state.
     Main(Arc<dyn Store>),
     /// A transaction's private state.
-    Txn(Box<TxnView>),
+    Txn(Arc<TxnView>),
     /// One position, read-only.
     Snapshot(Arc<dyn Snapshot>),
 }

@@ -1,4 +1,4 @@
-//! The view of a transaction: beginning, freezing, giving up.
+//! The view of a transaction: its beginning, and what it is. Its end is in `commit`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,9 @@ use kvfs_txn::{Doom, DoomReason, Fields, LockName, LockNameBuf, LockOwner, Rival
 use parking_lot::Mutex;
 
 use super::branch::Opened;
-use super::phase::{CommitPhase, Phase};
+use super::commit::CommitPhase;
 use super::undo::{author, note_of};
 use super::{Created, Origin};
-use crate::fair_lock::ReadGuard;
 use crate::quota::Pending;
 use crate::schema::{BranchRecord, Keyspaces, Placement, Row, TOUCH_PARENT};
 use crate::types::ShownPrivileges;
@@ -123,31 +122,6 @@ impl TxnView {
         self.restores.store(true, Ordering::Relaxed);
     }
 
-    /// Lets an operation in, and keeps the phase until it is done.
-    pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase>> {
-        self.check_alive()?;
-        self.phase.admit(phase_max).ok_or_else(|| self.ended())
-    }
-
-    /// `Stale` after the end, `Canceled` after a doom. Called by each operation of the view, and by none that happens
-    /// without its user: so it tells when the transaction was used.
-    pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.phase.now() == Phase::Ended {
-            return Err(self.ended());
-        }
-        let Some(locks) = &self.locks else { return Ok(()) };
-        locks.touch();
-        locks.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
-    }
-
-    /// What an operation gets after the end: the doom that came before it, if one did.
-    pub(super) fn ended(&self) -> FsError {
-        match self.doom() {
-            Some(doom) if doom.reason != DoomReason::Ended => FsError::Canceled(doom),
-            _ => FsError::ViewEnded(self.txn.id()),
-        }
-    }
-
     /// The owner of its locks, for its commit.
     pub(super) fn lock_owner(&self) -> Result<&Arc<LockOwner>> {
         self.locks.as_ref().ok_or(FsError::Invalid("a branch holds no locks, and is merged, not committed"))
@@ -164,20 +138,6 @@ impl TxnView {
         match self.txn.changed_since_snapshot(meta, &records)? {
             Some(changed) => Err(self.conflict(&changed)),
             None => Ok(()),
-        }
-    }
-
-    /// Drops the transaction: nothing of it ever happened. Without effect on one that has ended. A branch goes
-    /// back to its last checkpoint.
-    pub fn abort(&self) {
-        if !self.phase.end_early() {
-            return;
-        }
-        if self.branch.get().is_none() {
-            self.txn.abort();
-        }
-        if let Some(locks) = &self.locks {
-            locks.end();
         }
     }
 
@@ -271,12 +231,15 @@ impl FileSystem {
         self.origin.txn()
     }
 
-    /// As [`Self::txn`], for what only a transaction does.
+    /// As [`Self::txn`], to be committed.
     ///
     /// # Errors
     /// `Invalid`.
-    pub fn expect_txn(&self) -> Result<&TxnView> {
-        self.txn().ok_or(FsError::Invalid("only transactions are committed"))
+    pub fn expect_txn(&self) -> Result<&Arc<TxnView>> {
+        match &self.origin {
+            Origin::Txn(view) => Ok(view),
+            Origin::Main(_) | Origin::Snapshot(_) => Err(FsError::Invalid("only transactions are committed")),
+        }
     }
 }
 

@@ -73,9 +73,7 @@ impl Runner {
             });
         }
         let _turn = self.turn.lock();
-        view.txn().unwrap().freeze()?;
-        view.txn().unwrap().commit_plan()?;
-        view.txn().unwrap().commit(Durability::Buffered, || ())?;
+        view.expect_txn()?.freeze()?.plan()?.commit(Durability::Buffered, || ())?;
         Ok(seen)
     }
 

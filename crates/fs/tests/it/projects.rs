@@ -253,7 +253,6 @@ fn a_transaction_heeds_projects_and_counts_at_its_commit() {
     let other = main.file(top, "other");
     main.write_at(other, 0, &[1; 8192]).unwrap();
     assert!(matches!(commit(&view.fs).map(drop), Err(FsError::ProjectFull)));
-    view.fs.txn().unwrap().thaw();
     view.setattr(&view.caller, file, &size(8192)).unwrap();
     commit(&view.fs).unwrap();
     assert_eq!(has(&main, 7), (16384, 3));
@@ -575,7 +574,6 @@ fn usage_of_projects_is_exact_in_transactions_and_after_taking_them_back() {
                     view.fs.txn().unwrap().abort();
                 } else if let Err(error) = commit(&view.fs) {
                     assert!(matches!(error, FsError::ProjectFull), "{context}: {error}");
-                    view.fs.txn().unwrap().thaw();
                     view.fs.txn().unwrap().abort();
                 } else if random.one_in(2) {
                     let undo = Undo::open(&main.fs, id).unwrap();

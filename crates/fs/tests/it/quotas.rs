@@ -217,7 +217,6 @@ fn a_transactions_usage_counts_at_its_commit() {
     main.write_at(kept, 4096, &[1; 4096]).unwrap();
     let refused = commit(&view.fs).map(drop);
     assert!(matches!(refused, Err(FsError::QuotaExceeded)), "{refused:?}");
-    view.fs.txn().unwrap().thaw();
     view.setattr(&view.caller, file, &SetAttr { size: Some(8192), ..SetAttr::default() }).unwrap();
     commit(&view.fs).unwrap();
     assert_eq!((has(&main, ANNA), has(&main, STAFF)), ((16384, 2), (16384, 2)));

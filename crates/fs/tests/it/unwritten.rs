@@ -54,15 +54,15 @@ fn unwritten_commit_of_written_frozen_or_doomed_transaction_returns_none() {
         put(&writer, tags, b"song").unwrap();
         assert!(writer.txn().unwrap().commit_unwritten().is_none());
         commit(&writer).unwrap();
-        frozen.txn().unwrap().freeze().unwrap();
+        let closed = frozen.expect_txn().unwrap().freeze().unwrap();
         assert!(frozen.txn().unwrap().commit_unwritten().is_none(), "another thread commits it");
-        frozen.txn().unwrap().thaw();
+        drop(closed);
         assert!(frozen.txn().unwrap().commit_unwritten().is_some());
         if isolation == Isolation::Snapshot {
             assert!(matches!(put(&doomed, tags, b"song"), Err(FsError::Canceled(_))));
             assert!(
                 doomed.txn().unwrap().commit_unwritten().is_none()
-                    && matches!(doomed.txn().unwrap().freeze(), Err(FsError::Canceled(_)))
+                    && matches!(doomed.expect_txn().unwrap().freeze(), Err(FsError::Canceled(_)))
             );
         }
         assert!(main.txn().is_none(), "the main line is no transaction");

@@ -27,9 +27,8 @@ pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
 }
 
 pub(crate) fn commit(view: &FileSystem) -> Result<Invalidations> {
-    view.txn().unwrap().freeze()?;
-    view.txn().unwrap().commit_plan()?;
-    view.txn().unwrap().commit(Durability::Buffered, || ()).map(|committed| committed.invalidations)
+    let planned = view.expect_txn()?.freeze()?.plan()?;
+    planned.commit(Durability::Buffered, || ()).map(|committed| committed.invalidations)
 }
 
 fn look(view: &Setup, parent: NodeId, name: &str) -> Result<(NodeId, Attr)> {
@@ -179,7 +178,7 @@ fn an_ended_view_is_stale() {
         assert!(matches!(view.getattr(&view.caller, file), Err(FsError::ViewEnded(_))));
         let again = view.create(&view.caller, ROOT, b"late", 0o644, true);
         assert!(matches!(again, Err(FsError::ViewEnded(_))));
-        assert!(matches!(view.txn().unwrap().freeze(), Err(FsError::ViewEnded(_))));
+        assert!(matches!(view.expect_txn().unwrap().freeze(), Err(FsError::ViewEnded(_))));
         view.txn().unwrap().abort();
     }
     assert_eq!(names(&main, ROOT), ["committed"]);
@@ -202,7 +201,7 @@ fn the_first_updater_wins_and_no_update_is_lost() {
             assert!(is_parked(&second.write_at(b, 0, b"3")));
             commit(&first).unwrap();
             assert!(is_canceled(&second.write_at(b, 0, b"3")));
-            assert!(is_canceled(&second.txn().unwrap().freeze()));
+            assert!(is_canceled(&second.expect_txn().unwrap().freeze()));
         } else {
             // Reading waits, and sees the new state.
             assert!(is_parked(&look(&second, ROOT, "counter").and_then(|(b, _)| {
@@ -561,14 +560,58 @@ fn nothing_comes_into_a_commit_that_takes_place() {
     let main = Setup::new(300);
     let view = begin(&main, Isolation::Snapshot);
     let file = view.file(ROOT, "f");
-    view.txn().unwrap().freeze().unwrap();
+    let frozen = view.expect_txn().unwrap().freeze().unwrap();
     // What the kernel still owes comes in until the commit, and everything else does not.
     view.write_at(file, 0, b"owed").unwrap();
     assert!(matches!(view.create(&view.caller, ROOT, b"g", 0o644, true), Err(FsError::ViewEnded(_))));
-    view.txn().unwrap().commit_plan().unwrap();
-    view.txn().unwrap().commit(Durability::Synced, || ()).unwrap().durable.unwrap();
+    let planned = frozen.plan().unwrap();
+    assert!(matches!(view.write_at(file, 0, b"late"), Err(FsError::ViewEnded(_))));
+    planned.commit(Durability::Synced, || ()).unwrap().durable.unwrap();
     assert!(view.write_at(file, 0, b"late").is_err());
     assert_eq!(content(&main, ROOT, "f"), b"owed");
+}
+
+#[test]
+fn commit_that_is_given_up_leaves_its_view_open_in_every_state() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        let view = begin(&main, isolation);
+        let file = view.file(ROOT, "f");
+        for text in [b"one", b"two"] {
+            let frozen = view.expect_txn().unwrap().freeze().unwrap();
+            assert!(view.expect_txn().unwrap().freeze().is_err(), "its commit is under way");
+            if text == b"two" {
+                drop(frozen.plan().unwrap());
+            } else {
+                drop(frozen);
+            }
+            assert!(!view.txn().unwrap().is_over());
+            view.write_at(file, 0, text).unwrap();
+            assert!(!exists(&main, ROOT, "f"));
+        }
+        commit(&view).unwrap();
+        assert!(view.txn().unwrap().is_over());
+        assert_eq!(content(&main, ROOT, "f"), b"two");
+    }
+}
+
+#[test]
+fn abort_ends_a_frozen_view_and_not_one_whose_commit_takes_place() {
+    for isolation in BOTH {
+        let main = Setup::new(100);
+        let (aborted, committed) = (begin(&main, isolation), begin(&main, isolation));
+        aborted.file(ROOT, "aborted");
+        let frozen = aborted.expect_txn().unwrap().freeze().unwrap();
+        aborted.txn().unwrap().abort();
+        assert!(frozen.plan().is_err() && aborted.txn().unwrap().is_over());
+        assert!(aborted.create(&aborted.caller, ROOT, b"late", 0o644, true).is_err());
+        committed.file(ROOT, "committed");
+        let planned = committed.expect_txn().unwrap().freeze().unwrap().plan().unwrap();
+        committed.txn().unwrap().abort();
+        planned.commit(Durability::Buffered, || ()).unwrap();
+        assert_eq!(names(&main, ROOT), ["committed"]);
+        main.assert_sound("after both");
+    }
 }
 
 #[test]

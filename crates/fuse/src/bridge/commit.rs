@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    Caller, CommitPlan, Durability, FileSystem, FsError, Invalidations, NodeId, Position, TxnView,
+    Caller, CommitPlan, Durability, FileSystem, FrozenView, FsError, Invalidations, NodeId, Position,
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -202,7 +202,7 @@ impl Bridge {
     /// take, at about.
     ///
     /// # Errors
-    /// As [`TxnView::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
+    /// As [`PlannedCommit::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
     /// abort; after others it can be tried again.
     pub fn commit(
         &self,
@@ -221,26 +221,22 @@ impl Bridge {
             }
             return Ok(position);
         }
-        txn.freeze()?;
-        let written = own.map_or(Ok(()), |own| own.write_back_within(pages_max));
-        let done = written.and_then(|()| self.commit_frozen(view, txn, durability));
-        if done.is_err() {
-            txn.thaw();
-        }
-        done
+        let frozen = txn.freeze()?;
+        own.map_or(Ok(()), |own| own.write_back_within(pages_max))?;
+        self.commit_frozen(view, frozen, durability)
     }
 
     fn commit_frozen(
         &self,
         view: &Arc<FileSystem>,
-        txn: &TxnView,
+        frozen: FrozenView,
         durability: Durability,
     ) -> Result<Position, FsError> {
         let _turn = self.files.shared.commits.lock();
-        let plan = txn.commit_plan()?;
-        let invalidated = self.invalidate_pages(view, &plan);
+        let planned = frozen.plan()?;
+        let invalidated = self.invalidate_pages(view, planned.plan());
         let mut forgotten = HashSet::new();
-        let committed = txn.commit(durability, || {
+        let committed = planned.commit(durability, || {
             forgotten = invalidated.map_or_else(HashSet::new, InvalidatedPages::end);
         })?;
         self.have_forgotten(committed.invalidations, &forgotten);

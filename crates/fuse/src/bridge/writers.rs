@@ -278,14 +278,30 @@ fn give_way(view: &FileSystem, node: u64, pid: u32) {
 
 #[cfg(test)]
 mod tests {
-    use kvfs_fs::{BeginOptions, Doom, Isolation, MkfsOptions, MountOptions, Owner, Rival};
+    use std::ops::Deref;
+
+    use kvfs_fs::{BeginOptions, Doom, Isolation, MkfsOptions, MountOptions, Owner, PlannedCommit, Rival};
     use kvfs_store::Store;
     use kvfs_store::clock::SystemClock;
     use kvfs_store::model::ModelStore;
 
     use super::*;
 
-    fn committing() -> Arc<FileSystem> {
+    /// A view in the middle of its commit.
+    struct Committing {
+        view: Arc<FileSystem>,
+        _planned: PlannedCommit,
+    }
+
+    impl Deref for Committing {
+        type Target = Arc<FileSystem>;
+
+        fn deref(&self) -> &Arc<FileSystem> {
+            &self.view
+        }
+    }
+
+    fn committing() -> Committing {
         let store: Arc<dyn Store> = Arc::new(ModelStore::new());
         let clock = Arc::new(SystemClock::new());
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
@@ -299,10 +315,8 @@ mod tests {
             owner: Owner::default(),
         };
         let view = Arc::new(main).begin(&options).expect("begins");
-        let txn = view.txn().expect("is one");
-        txn.freeze().expect("freezes");
-        txn.commit_plan().expect("plans");
-        view
+        let frozen = view.expect_txn().expect("is one").freeze().expect("freezes");
+        Committing { view, _planned: frozen.plan().expect("plans") }
     }
 
     fn doom(view: &FileSystem) -> Option<Doom> {
@@ -323,7 +337,7 @@ mod tests {
         assert_eq!(doom(&view).expect("doomed").rival, Some(Rival::Main { pid: 42 }));
     }
 
-    fn invalidating(node: u64) -> (Arc<Writers>, Arc<FileSystem>) {
+    fn invalidating(node: u64) -> (Arc<Writers>, Committing) {
         let (writers, view) = (Arc::new(Writers::default()), committing());
         assert_eq!(writers.begin_invalidation(&of([node]), &view), [node]);
         (writers, view)

@@ -53,12 +53,7 @@ impl Transactions for Registry {
 
     fn commit(&self, _: &Peer, txn: u64) -> Result<Position, TxnError> {
         let (view, ..) = self.open.lock().unwrap().remove(&txn).ok_or(TxnError::Unknown(txn))?;
-        let commit = || {
-            let txn = view.expect_txn()?;
-            txn.freeze()?;
-            txn.commit_plan()?;
-            txn.commit(Durability::Buffered, || ())
-        };
+        let commit = || view.expect_txn()?.freeze()?.plan()?.commit(Durability::Buffered, || ());
         commit().map(|committed| committed.position).map_err(|error| TxnError::of(&view, &error))
     }
 

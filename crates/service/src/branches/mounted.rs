@@ -56,6 +56,7 @@ impl Mounted {
     /// Checkpoints and gives up the view. The kernel has given up its side, or does so now.
     fn end(mut self, name: &str) -> Result<()> {
         // Nothing comes in any more but pages that the kernel has still, where another namespace still has it.
+        // Kept until the view has ended: it must not open again.
         let frozen = self.fs.expect_txn().and_then(TxnView::freeze);
         if frozen.is_ok()
             && !self.mount.has_ended()

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{FileSystem, FsError};
+use kvfs_fs::{FileSystem, FrozenView, FsError};
 
 use super::Transactions;
 use super::entry::ServedView;
@@ -19,6 +19,8 @@ struct Leaving {
     uid: u32,
     view: Arc<FileSystem>,
     view_mount: Option<ServedView>,
+    /// What keeps the view from being changed.
+    frozen: Option<FrozenView>,
 }
 
 impl Transactions {
@@ -40,22 +42,20 @@ impl Transactions {
         let mut closed = Vec::new();
         let mut failed = None;
         while failed.is_none()
-            && let Some(leaving) = self.take_free("being kept")
+            && let Some(mut leaving) = self.take_free("being kept")
         {
-            failed = self.settle_to_keep(&leaving).err();
+            failed = self.settle_to_keep(&mut leaving).err();
             closed.push(leaving);
         }
         let mut kept = Vec::new();
-        for Leaving { id, uid, view, view_mount } in closed {
+        for Leaving { id, uid, view, view_mount, frozen } in closed {
             let done =
                 if failed.is_none() { view.branches().keep(&branch_name(id), uid).map(drop) } else { Ok(()) };
             if let Err(error) = done {
                 failed = Some(not_kept(id, &error.into(), &kept));
             }
             if failed.is_some() {
-                if let Some(txn) = view.txn() {
-                    txn.thaw();
-                }
+                drop(frozen);
                 self.give_back(id, &view, view_mount, true);
             } else {
                 tracing::info!(id, "transaction kept as a branch");
@@ -80,14 +80,14 @@ impl Transactions {
             (id, entry.owner.uid)
         };
         let (view, view_mount) = Self::take_entry(&mut state, id, what)?;
-        Some(Leaving { id, uid, view, view_mount })
+        Some(Leaving { id, uid, view, view_mount, frozen: None })
     }
 
     /// Closes a view, and has what the kernel keeps of it come in.
-    fn settle_to_keep(&self, leaving: &Leaving) -> Result<()> {
-        let Leaving { id, view, view_mount, .. } = leaving;
-        let settle = || {
-            view.expect_txn()?.freeze()?;
+    fn settle_to_keep(&self, leaving: &mut Leaving) -> Result<()> {
+        let Leaving { id, view, view_mount, frozen, .. } = leaving;
+        let mut settle = || {
+            *frozen = Some(view.expect_txn()?.freeze()?);
             view_mount.as_ref().map_or(Ok(()), |view_mount| view_mount.mount.write_back())?;
             if self.main.fs.branches().get(&branch_name(*id)).is_ok() { Err(FsError::Exists) } else { Ok(()) }
         };

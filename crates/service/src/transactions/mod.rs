@@ -344,8 +344,7 @@ impl Transactions {
             Some(view_mount) => view_mount.mount.commit(&view, durability, pages_max),
             None => self.main.mounts.commit(&view, durability, pages_max),
         };
-        let stays = matches!(&done, Err(error) if !is_over(error))
-            && view.txn().is_some_and(|txn| txn.doom().is_none());
+        let stays = view.txn().is_some_and(|txn| !txn.is_over());
         self.give_back(id, &view, view_mount, stays);
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
@@ -565,11 +564,6 @@ impl Transactions {
         }
         self.changed.notify_all();
     }
-}
-
-/// Whether nothing is left to be tried again.
-fn is_over(error: &FsError) -> bool {
-    matches!(error, FsError::Canceled(_) | FsError::ViewEnded(_))
 }
 
 fn run_elsewhere(id: u64) -> ServiceError {

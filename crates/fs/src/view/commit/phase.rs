@@ -1,32 +1,7 @@
-//! How far a transaction's view is: the state machine of its commit. All transitions are here.
+//! How far a transaction's view is: the state of `commit`, which has the diagram, and the lock around it.
 //!
-//! ```text
-//!                   reopen
-//!      +-------------------------------------+
-//!      |                   reopen            |
-//!      | +----------------+                  |
-//!      v v                |                  |
-//!     Open -- freeze --> Frozen -- close --> Closed -- end --> Ended
-//!      |                  |                                      ^
-//!      |                  +------------- end_early ------------->|
-//!      +-------------- end_early, end_unwritten ---------------->+
-//! ```
-//!
-//! | state | what is admitted | left by |
-//! |---|---|---|
-//! | `Open` | every operation | [`super::TxnView::freeze`], when a commit begins; [`super::TxnView::abort`]; [`super::TxnView::commit_unwritten`] |
-//! | `Frozen` | content that the kernel writes out | [`super::TxnView::commit_plan`]; [`super::TxnView::thaw`] after a failure; [`super::TxnView::abort`] |
-//! | `Closed` | nothing | [`super::TxnView::commit`], once the store has committed; [`super::TxnView::thaw`] after a failure |
-//! | `Ended` | nothing, for good | – |
-//!
-//! Beside it the transaction's locks have a state of their own ([`kvfs_txn::LockOwner`]): in `close` they begin to doom
-//! dirty pages in their way, between `Closed` and the store's commit they are decided, and no doom comes any more.
-//! The front end talks with its kernel in `Frozen` (the view's dirty pages) and in `Closed` before the commit (those of
-//! the main line, `fuse/bridge/commit.rs`).
-//!
-//! Thread safety: any number of threads; an operation must hold what [`CommitPhase::admit`] returns until it is done, and a
-//! transition waits for those. Invariants: `Closed` is left for `Ended` after a commit only, so an abort never
-//! takes back what is being committed.
+//! Thread safety: any number of threads. A transition waits for the operations that hold what [`CommitPhase::admit`] has
+//! returned; those wait for nothing.
 
 use kvfs_store::Position;
 
@@ -49,12 +24,12 @@ pub(crate) enum Phase {
 pub(crate) struct CommitPhase(FairLock<Phase>);
 
 impl CommitPhase {
-    pub(super) fn open() -> Self {
+    pub(in crate::view) fn open() -> Self {
         Self(FairLock::new(Phase::Open))
     }
 
     /// The phase now.
-    pub(super) fn now(&self) -> Phase {
+    pub(in crate::view) fn now(&self) -> Phase {
         *self.0.read()
     }
 

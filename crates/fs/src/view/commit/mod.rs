@@ -1,0 +1,247 @@
+//! The commit of a transaction's view: one state machine. All transitions are here.
+//!
+//! ```text
+//!        FrozenView dropped         PlannedCommit dropped
+//!      +----------------------+--------------------------+
+//!      v                      |                          |
+//!     Open --- freeze ---> Frozen --- plan ---> Closed --+-- commit ---> Ended
+//!      |                      |                                            ^
+//!      +-- abort,             +-- abort ---------------------------------->|
+//!          commit_unwritten ---------------------------------------------->+
+//! ```
+//!
+//! | state | what is admitted | its locks | held by | left by |
+//! |---|---|---|---|---|
+//! | `Open` | every operation | active: may be doomed | – | [`TxnView::freeze`], [`TxnView::abort`], [`TxnView::commit_unwritten`] |
+//! | `Frozen` | content that the kernel writes out | active | [`FrozenView`] | [`FrozenView::plan`], [`TxnView::abort`]; dropping it opens the view again |
+//! | `Closed` | nothing | committing: doomed by dirty pages in their way; decided right before the store commits: by nothing | [`PlannedCommit`] | [`PlannedCommit::commit`]; dropping it opens the view again |
+//! | `Ended` | nothing, for good | released | – | – |
+//!
+//! A step of a commit consumes the state that it leaves, so none is left out or taken twice, and a commit that fails
+//! anywhere, also in a front end, leaves the view open: it can be tried again, unless the transaction is doomed.
+//!
+//! The front end talks with its kernel between the steps: in `Frozen` the dirty pages of the view's own files come in; in
+//! `Closed` the dirty pages that the main line has of the files in [`CommitPlan`], which meet the transaction's locks: a
+//! conflict. After the commit the kernel forgets what [`Invalidations`] names, and the committer is answered
+//! (`fuse/bridge/commit.rs`).
+//!
+//! Thread safety: any number of threads; an operation must hold what [`TxnView::admit`] returns until it is done, and a
+//! transition waits for those. Invariants: `Closed` is left for `Ended` after a commit only, so an abort never
+//! takes back what is being committed; the locks are released only when the main line's nodes are up to date.
+
+mod phase;
+
+pub(crate) use phase::{CommitPhase, Phase};
+
+use std::sync::Arc;
+
+use kvfs_store::progress::{self, Unit};
+use kvfs_store::{Durability, Position};
+use kvfs_txn::DoomReason;
+
+use super::TxnView;
+use super::publish::bring_in;
+use crate::fair_lock::ReadGuard;
+use crate::{FsError, NodeId, Result};
+
+/// What the front end does before the commit point.
+#[derive(Debug, Default)]
+pub struct CommitPlan {
+    /// Files whose content the transaction changed, but for those that it made: of those that the main line knows
+    /// ([`crate::NodeTable::knows`]) its kernel may have pages, which are to be written out; the others it may come to know
+    /// before the commit.
+    pub contents: Vec<NodeId>,
+}
+
+/// A commit that took place.
+#[derive(Debug)]
+pub struct Committed {
+    /// Where in the history.
+    pub position: Position,
+    /// Whether it is known to survive a power cut, if that was asked for.
+    pub durable: Result<()>,
+    /// What the kernel must forget, in any case.
+    pub invalidations: Invalidations,
+}
+
+/// What the main line's kernel must forget after a commit.
+#[derive(Debug, Default)]
+pub struct Invalidations {
+    /// Attributes of these, and their pages too where it says so.
+    pub nodes: Vec<(NodeId, bool)>,
+    /// Names that lead elsewhere or nowhere, or that exist now.
+    pub entries: Vec<(NodeId, Box<[u8]>)>,
+}
+
+/// A view whose commit has begun: it takes nothing but content that the kernel still owes. When this is dropped, the view
+/// opens again.
+#[derive(Debug)]
+#[must_use = "the view opens again when this is dropped"]
+pub struct FrozenView {
+    txn: Arc<TxnView>,
+}
+
+/// A commit whose decision is all that is missing. When this is dropped, the view opens again.
+#[derive(Debug)]
+#[must_use = "the view opens again when this is dropped"]
+pub struct PlannedCommit {
+    view: FrozenView,
+    plan: CommitPlan,
+}
+
+impl FrozenView {
+    /// Closes the view, and says what to do before the commit. From now on a dirty page of the main line that meets the
+    /// transaction's locks dooms it (other operations wait). What takes long is done here, before any other thread has
+    /// to wait.
+    ///
+    /// # Errors
+    /// `Canceled`, `Stale`; store errors.
+    pub fn plan(self) -> Result<PlannedCommit> {
+        let txn = &self.txn;
+        txn.lock_owner()?.begin_commit().map_err(FsError::Canceled)?;
+        txn.phase.close().map_err(|_| txn.ended())?;
+        txn.txn.prepare()?;
+        progress::stage("committing", Unit::Items, 0);
+        let plan = txn.changed_contents()?;
+        Ok(PlannedCommit { view: self, plan })
+    }
+}
+
+impl Drop for FrozenView {
+    fn drop(&mut self) {
+        let TxnView { phase, locks, .. } = &*self.txn;
+        phase.reopen(|| {
+            if let Some(Err(doom)) = locks.as_ref().map(|locks| locks.undecide()) {
+                tracing::debug!(%doom, "opened again, but doomed");
+            }
+        });
+    }
+}
+
+impl PlannedCommit {
+    /// What the front end does before the commit.
+    pub fn plan(&self) -> &CommitPlan {
+        &self.plan
+    }
+
+    /// Commits: all changes of the view appear on the main line at once, at one point of the history. `appeared` is
+    /// called when they have. With [`Durability::Synced`] they survive a power cut when this returns, unless
+    /// [`Committed::durable`] says otherwise. After a failure `appeared` is dropped before the view opens again.
+    ///
+    /// # Errors
+    /// `Canceled`: another party was in the way. `QuotaExceeded`, `ProjectFull`, `NoSpace` and other store errors. Nothing
+    /// happened; after the latter it can be tried again.
+    pub fn commit(self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
+        self.view.txn.publish(durability, appeared)
+    }
+}
+
+impl TxnView {
+    /// Lets an operation in, and keeps the phase until it is done.
+    pub(super) fn admit(&self, phase_max: Phase) -> Result<ReadGuard<'_, Phase>> {
+        self.check_alive()?;
+        self.phase.admit(phase_max).ok_or_else(|| self.ended())
+    }
+
+    /// `Stale` after the end, `Canceled` after a doom. Called by each operation of the view, and by none that happens
+    /// without its user: so it tells when the transaction was used.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.phase.now() == Phase::Ended {
+            return Err(self.ended());
+        }
+        let Some(locks) = &self.locks else { return Ok(()) };
+        locks.touch();
+        locks.doomed().map_or(Ok(()), |doom| Err(FsError::Canceled(doom)))
+    }
+
+    /// What an operation gets after the end: the doom that came before it, if one did.
+    pub(super) fn ended(&self) -> FsError {
+        match self.doom() {
+            Some(doom) if doom.reason != DoomReason::Ended => FsError::Canceled(doom),
+            _ => FsError::ViewEnded(self.txn.id()),
+        }
+    }
+
+    /// Whether nothing is left to be tried: it was committed, aborted or doomed.
+    pub fn is_over(&self) -> bool {
+        self.phase.now() == Phase::Ended || self.doom().is_some()
+    }
+
+    /// `Open` → `Frozen`: begins the commit. Waits for operations that are under way; they never wait themselves.
+    ///
+    /// # Errors
+    /// `Canceled`, `Stale`: there is nothing to commit. `Invalid`: its commit is under way.
+    pub fn freeze(self: &Arc<Self>) -> Result<FrozenView> {
+        self.check_alive()?;
+        self.phase.freeze().map_err(|phase| match phase {
+            Phase::Ended => self.ended(),
+            _ => FsError::Invalid("the transaction is being committed already"),
+        })?;
+        Ok(FrozenView { txn: Arc::clone(self) })
+    }
+
+    /// `Closed` → `Ended`; see [`PlannedCommit::commit`].
+    fn publish(&self, durability: Durability, appeared: impl FnOnce()) -> Result<Committed> {
+        let locks = self.lock_owner()?;
+        let set = self.write_set()?;
+        let gate = self.main.gate();
+        let charged = gate.charge_commit(self, locks.traits().owner.uid)?;
+        let refund = |_: &_| gate.refund_commit(&charged);
+        locks.decide().map_err(FsError::Canceled).inspect_err(refund)?;
+        let nodes = &self.main.nodes;
+        let settling = nodes.settle();
+        let (published, epoch) = nodes.publish(|| self.txn.commit(Durability::Buffered));
+        let position = published.inspect_err(|_| gate.refund_commit(&charged))?;
+        let brought_in = bring_in(&self.main, set, position, epoch);
+        drop(settling);
+        self.phase.end();
+        if let Err(error) = &brought_in {
+            // The commit stands, and the table of nodes is behind it: nothing may be answered from it.
+            let id = self.txn.id();
+            self.main
+                .nodes
+                .lose(&format!("transaction {id} was committed, but reading it back failed: {error}"));
+        }
+        appeared();
+        let synced = if durability == Durability::Synced { self.main.store.sync(position) } else { Ok(()) };
+        locks.end();
+        let durable = synced.map_err(|error| FsError::CommittedOnly(Arc::new(error)));
+        Ok(Committed { position, durable, invalidations: brought_in? })
+    }
+
+    /// `Open`, `Frozen` → `Ended`. Drops the transaction: nothing of it ever happened. Without effect on one that has ended
+    /// or is `Closed`. A branch goes back to its last checkpoint.
+    pub fn abort(&self) {
+        if !self.phase.end_early() {
+            return;
+        }
+        if self.branch.get().is_none() {
+            self.txn.abort();
+        }
+        if let Some(locks) = &self.locks {
+            locks.end();
+        }
+    }
+
+    /// `Open` → `Ended`. Commits a transaction that has changed nothing: its locks go, and that is all. Waits for no other
+    /// thread, so a thread that others wait for may call it. `None`: nothing happened; it has changed something, or is being
+    /// used, or can't be committed, and the ordinary way does what there is to do. O(locks).
+    pub fn commit_unwritten(&self) -> Option<Position> {
+        let locks = self.locks.as_ref()?;
+        let position = self.phase.end_unwritten(|| {
+            if self.branch.get().is_some() || self.txn.stats().operations != 0 {
+                return None;
+            }
+            // From here on nothing dooms it; the error of one that is doomed tells nothing that is not kept.
+            locks.begin_commit().and_then(|()| locks.decide()).ok()?;
+            let Ok(position) = self.txn.commit(Durability::Buffered) else {
+                // It was decided, so it can't have been doomed.
+                let _ = locks.undecide();
+                return None;
+            };
+            Some(position)
+        })?;
+        locks.end();
+        Some(position)
+    }
+}
