@@ -202,7 +202,7 @@ impl Bridge {
     /// take, at about.
     ///
     /// # Errors
-    /// As [`PlannedCommit::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
+    /// As [`kvfs_fs::PlannedCommit::commit`]; `Busy`: the pages take longer, and go on. After `Canceled` there is nothing left but to
     /// abort; after others it can be tried again.
     pub fn commit(
         &self,
