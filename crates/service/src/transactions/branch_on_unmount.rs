@@ -5,20 +5,16 @@
 //!
 //! Thread safety: for threads that may block, as the registry.
 
-use std::sync::Arc;
-
-use kvfs_fs::{FileSystem, FrozenView, FsError};
+use kvfs_fs::{FrozenView, FsError};
 
 use super::Transactions;
-use super::entry::ServedView;
+use super::taken::{Taken, Use};
 use crate::error::{ErrorKind, Result, ServiceError};
 
 /// A transaction that was taken out of the reach of all other threads.
 struct Leaving {
-    id: u64,
+    taken: Taken,
     uid: u32,
-    view: Arc<FileSystem>,
-    view_mount: Option<ServedView>,
     /// What keeps the view from being changed.
     frozen: Option<FrozenView>,
 }
@@ -48,24 +44,22 @@ impl Transactions {
             closed.push(leaving);
         }
         let mut kept = Vec::new();
-        for Leaving { id, uid, view, view_mount, frozen } in closed {
-            let done =
-                if failed.is_none() { view.branches().keep(&branch_name(id), uid).map(drop) } else { Ok(()) };
+        for Leaving { taken, uid, frozen } in closed {
+            let id = taken.id;
+            let done = if failed.is_none() {
+                taken.view.branches().keep(&branch_name(id), uid).map(drop)
+            } else {
+                Ok(())
+            };
             if let Err(error) = done {
                 failed = Some(not_kept(id, &error.into(), &kept));
             }
             if failed.is_some() {
                 drop(frozen);
-                self.give_back(id, &view, view_mount, true);
+                self.give_back(taken, true);
             } else {
                 tracing::info!(id, "transaction kept as a branch");
-                self.drop_taken(
-                    id,
-                    &view,
-                    view_mount,
-                    None,
-                    Some(format!("kept as branch {}", branch_name(id))),
-                );
+                self.drop_taken(taken, None, Some(format!("kept as branch {}", branch_name(id))));
                 kept.push(branch_name(id));
             }
         }
@@ -76,16 +70,16 @@ impl Transactions {
     fn take_free(&self, what: &'static str) -> Option<Leaving> {
         let mut state = self.state.lock();
         let (id, uid) = {
-            let (&id, entry) = state.open.iter().find(|(_, entry)| entry.busy.is_none())?;
+            let (&id, entry) = state.open.iter().find(|(_, entry)| entry.used == Use::Free)?;
             (id, entry.owner.uid)
         };
-        let (view, view_mount) = Self::take_entry(&mut state, id, what)?;
-        Some(Leaving { id, uid, view, view_mount, frozen: None })
+        let taken = Self::take_entry(&mut state, id, what)?;
+        Some(Leaving { taken, uid, frozen: None })
     }
 
     /// Closes a view, and has what the kernel keeps of it come in.
     fn settle_to_keep(&self, leaving: &mut Leaving) -> Result<()> {
-        let Leaving { id, view, view_mount, frozen, .. } = leaving;
+        let Leaving { taken: Taken { id, view, view_mount }, frozen, .. } = leaving;
         let mut settle = || {
             *frozen = Some(view.expect_txn()?.freeze()?);
             view_mount.as_ref().map_or(Ok(()), |view_mount| view_mount.mount.write_back())?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kvfs_fs::DoomReason;
 
+use super::taken::Use;
 use super::{State, Transactions};
 
 /// Between two looks, while there are transactions.
@@ -44,7 +45,7 @@ impl Transactions {
     fn abort_late(&self) {
         let late: Vec<(u64, String)> = {
             let state = self.state.lock();
-            let free = state.open.iter().filter(|(_, entry)| entry.busy.is_none());
+            let free = state.open.iter().filter(|(_, entry)| entry.used == Use::Free);
             let late = free.filter_map(|(&id, entry)| {
                 let doom = entry.view.txn()?.doom().filter(|doom| is_late(doom.reason))?;
                 Some((id, entry.view.lock_words().explain(&doom)))

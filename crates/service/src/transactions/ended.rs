@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use kvfs_fs::FileSystem;
-
 use super::Transactions;
-use super::entry::{Entry, ServedView};
+use super::entry::Entry;
+use super::taken::{Taken, Use};
 use crate::caller::Caller;
 
 /// Most that are remembered.
@@ -45,7 +44,7 @@ impl Transactions {
                     if open.peek().is_none() {
                         return;
                     }
-                    if let Some((&id, entry)) = open.find(|(_, entry)| entry.busy.is_none()) {
+                    if let Some((&id, entry)) = open.find(|(_, entry)| entry.used == Use::Free) {
                         break Some((id, entry.owner.to_string()));
                     }
                     self.changed.wait(&mut state);
@@ -60,20 +59,14 @@ impl Transactions {
     /// Drops a transaction unless it is busy; `why` is told to its owner.
     pub(super) fn abort_by_daemon(&self, id: u64, why: &str) {
         let taken = Self::take_entry(&mut self.state.lock(), id, "being aborted");
-        if let Some((view, view_mount)) = taken {
-            self.drop_taken(id, &view, view_mount, None, Some(why.to_owned()));
+        if let Some(taken) = taken {
+            self.drop_taken(taken, None, Some(why.to_owned()));
         }
     }
 
     /// `why` is told to the owner of the transaction that asks for it later, unless the owner has ended it: then it is unknown.
-    pub(super) fn drop_taken(
-        &self,
-        id: u64,
-        view: &FileSystem,
-        view_mount: Option<ServedView>,
-        by: Option<&Caller>,
-        why: Option<String>,
-    ) {
+    pub(super) fn drop_taken(&self, taken: Taken, by: Option<&Caller>, why: Option<String>) {
+        let Taken { id, view, view_mount } = taken;
         if let Some(txn) = view.txn() {
             txn.abort();
         }

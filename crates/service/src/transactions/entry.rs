@@ -8,6 +8,7 @@ use std::time::Duration;
 use kvfs_fs::{FileSystem, Owner, TxnView};
 
 use super::limits::Slot;
+use super::taken::{Taken, Use};
 use crate::caller::Connection;
 use crate::lines::TxnLine;
 use crate::mounts::ViewMount;
@@ -22,15 +23,23 @@ pub(super) struct Entry {
     /// By the registry's clock.
     pub(super) begun: Duration,
     pub(super) line: Option<Line>,
-    /// That connection has ended while a thread was busy with the transaction.
-    pub(super) is_deserted: bool,
     pub(super) view_mount: Option<ServedView>,
-    /// What a thread is doing to it.
-    pub(super) busy: Option<&'static str>,
+    pub(super) used: Use,
     pub(super) _slot: Slot,
 }
 
 impl Entry {
+    /// Whether the end of the connection of this number is its end.
+    pub(super) fn is_tied_to(&self, line: u64) -> bool {
+        self.line.as_ref().is_some_and(|(number, _)| *number == line)
+    }
+
+    /// For a thread that found it free.
+    pub(super) fn take(&mut self, id: u64, what: &'static str) -> Taken {
+        self.used = Use::Taken(what);
+        Taken { id, view: Arc::clone(&self.view), view_mount: self.view_mount.take() }
+    }
+
     /// A control connection mounts the view of its transaction itself.
     pub(super) fn is_run(&self) -> bool {
         matches!(self.line, Some((_, Some(_))))
@@ -38,13 +47,13 @@ impl Entry {
 
     /// Its view is, or will be, below the store's directory.
     pub(super) fn is_shown(&self) -> bool {
-        !self.is_run() && self.busy.is_none()
+        !self.is_run() && self.used == Use::Free
     }
 
     pub(super) fn line(&self, id: u64, now: Duration) -> TxnLine {
         let stats = self.view.txn().map(TxnView::stats).unwrap_or_default();
-        let state = match (self.busy, self.view.txn().and_then(TxnView::doom)) {
-            (Some(busy), _) => busy.to_owned(),
+        let state = match (self.used.what(), self.view.txn().and_then(TxnView::doom)) {
+            (Some(what), _) => what.to_owned(),
             (None, Some(doom)) => format!("doomed: {}", self.view.lock_words().explain(&doom)),
             (None, None) => "open".to_owned(),
         };

@@ -6,7 +6,7 @@
 //!
 //! Thread safety: all methods are `&self`, for threads that may block. The lock is never held across a commit,
 //! a mount, or a conversation with the kernel. Invariants: a thread that commits or aborts must first take the transaction
-//! out of the reach of others ([`Entry::busy`]); a transaction that ended leaves neither mount nor connection.
+//! out of the reach of others (`taken`, whose header has the states); a transaction that ended leaves neither mount nor connection.
 
 mod begin;
 mod branch_on_unmount;
@@ -17,6 +17,7 @@ mod entry;
 mod limits;
 mod locks;
 mod names;
+mod taken;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -42,6 +43,7 @@ pub use begin::{Begin, Committed, TxnState};
 use ended::Ended;
 use entry::{Entry, Line, ServedView};
 use limits::{Slot, Slots, cut_label};
+use taken::{Taken, Use};
 
 /// See the module.
 pub struct Transactions {
@@ -162,15 +164,15 @@ impl Transactions {
             None
         };
         let slot = self.open_slots.take(caller.uid)?;
-        self.enter(&options, line, None, slot).map(|(id, _)| id.0)
+        self.enter(&options, line, Use::Free, slot).map(|(id, _)| id.0)
     }
 
-    /// Begins a transaction, tied to `line` and `busy` with what is done at once, if given.
+    /// Begins a transaction, tied to `line`, if given.
     fn enter(
         &self,
         options: &BeginOptions,
         line: Option<Line>,
-        busy: Option<&'static str>,
+        used: Use,
         slot: Slot,
     ) -> Result<(TxnId, Arc<FileSystem>)> {
         let view = self.main.fs.begin(options)?;
@@ -181,9 +183,8 @@ impl Transactions {
             serializable: options.isolation == Isolation::Serializable,
             begun: self.clock.monotonic(),
             line,
-            is_deserted: false,
             view_mount: None,
-            busy,
+            used,
             _slot: slot,
         };
         let mut state = self.state.lock();
@@ -231,7 +232,7 @@ impl Transactions {
     /// Gives the transaction its kernel side; it may have ended meanwhile.
     fn install_view_mount(&self, id: u64, view_mount: ServedView) -> Result<PathBuf> {
         let mut state = self.state.lock();
-        let free = |entry: &&mut Entry| entry.view_mount.is_none() && entry.busy.is_none();
+        let free = |entry: &&mut Entry| entry.view_mount.is_none() && entry.used == Use::Free;
         if let Some(entry) = state.open.get_mut(&id).filter(free) {
             let path = view_mount.path();
             entry.view_mount = Some(view_mount);
@@ -338,14 +339,15 @@ impl Transactions {
         durability: Durability,
         pages_max: Option<Duration>,
     ) -> Result<Committed> {
-        let (view, view_mount) = self.take(caller, id, "committing")?;
+        let taken = self.take(caller, id, "committing")?;
+        let view = Arc::clone(&taken.view);
         let operations = view.txn().map(TxnView::stats).unwrap_or_default().operations;
-        let done = match &view_mount {
+        let done = match &taken.view_mount {
             Some(view_mount) => view_mount.mount.commit(&view, durability, pages_max),
             None => self.main.mounts.commit(&view, durability, pages_max),
         };
         let stays = view.txn().is_some_and(|txn| !txn.is_over());
-        self.give_back(id, &view, view_mount, stays);
+        self.give_back(taken, stays);
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
             Err(FsError::Canceled(doom)) => {
@@ -374,9 +376,10 @@ impl Transactions {
     /// # Errors
     /// As [`Self::view`].
     pub fn commit_unwritten(&self, caller: &Caller, id: u64) -> Result<bool> {
-        let (view, view_mount) = self.take(caller, id, "committing")?;
+        let taken = self.take(caller, id, "committing")?;
+        let Taken { view, view_mount, .. } = &taken;
         let is_committed = view_mount.is_none() && view.txn().and_then(TxnView::commit_unwritten).is_some();
-        self.give_back(id, &view, view_mount, !is_committed);
+        self.give_back(taken, !is_committed);
         Ok(is_committed)
     }
 
@@ -403,14 +406,10 @@ impl Transactions {
         work: impl FnOnce(&FileSystem) -> Result<(), FsError>,
     ) -> Result<TxnId> {
         self.main.check_files()?;
-        let (id, view) = self.enter(options, None, Some("at work"), Slot::uncounted())?;
+        let (id, view) = self.enter(options, None, Use::Taken("at work"), Slot::uncounted())?;
         let worked = work(&view);
         let done = worked.and_then(|()| self.main.mounts.commit(&view, Durability::Synced, None));
-        if let Some(txn) = view.txn() {
-            txn.abort();
-        }
-        self.state.lock().open.remove(&id.0);
-        self.changed.notify_all();
+        self.give_back(Taken { id: id.0, view: Arc::clone(&view), view_mount: None }, false);
         done.map(|_| id).map_err(|error| ServiceError::NotCommitted {
             id: id.0,
             view,
@@ -423,29 +422,12 @@ impl Transactions {
     /// # Errors
     /// As [`Self::view`].
     pub fn abort(&self, caller: &Caller, id: u64) -> Result<Option<String>> {
-        let (view, view_mount) = self.take(caller, id, "being aborted")?;
+        let taken = self.take(caller, id, "being aborted")?;
+        let view = &taken.view;
         let doomed = view.txn().and_then(TxnView::doom).map(|doom| view.lock_words().explain(&doom));
         let why = format!("aborted by user {} (pid {})", caller.uid, caller.pid);
-        self.drop_taken(id, &view, view_mount, Some(caller), Some(why));
+        self.drop_taken(taken, Some(caller), Some(why));
         Ok(doomed)
-    }
-
-    /// The connection of this number has ended, and with it what is tied to it.
-    pub fn line_gone(&self, line: u64) {
-        let tied = |entry: &Entry| entry.line.as_ref().is_some_and(|(number, _)| *number == line);
-        let ids: Vec<u64> = {
-            let mut state = self.state.lock();
-            let mine = state.open.iter_mut().filter(|(_, entry)| tied(entry));
-            mine.map(|(&id, entry)| {
-                entry.is_deserted = true;
-                id
-            })
-            .collect()
-        };
-        for id in ids {
-            tracing::info!(id, "the connection of the transaction has ended; aborted");
-            self.abort_by_daemon(id, "aborted: its connection ended");
-        }
     }
 
     /// Ends the views of deleted snapshots in `.kvfs`, on the main line and in transactions.
@@ -517,52 +499,10 @@ impl Transactions {
         if !caller.may_act_for(entry.owner.uid) {
             return Err(ServiceError::NotYours { id, uid: entry.owner.uid });
         }
-        match entry.busy {
+        match entry.used.what() {
             Some(what) => Err(ServiceError::Busy { id, what }),
             None => Ok(entry),
         }
-    }
-
-    /// Takes a transaction out of the reach of all other callers.
-    fn take(
-        &self,
-        caller: &Caller,
-        id: u64,
-        what: &'static str,
-    ) -> Result<(Arc<FileSystem>, Option<ServedView>)> {
-        let mut state = self.state.lock();
-        Self::of(&state, caller, id)?;
-        Self::take_entry(&mut state, id, what).ok_or(ServiceError::Unknown(id))
-    }
-
-    fn take_entry(
-        state: &mut State,
-        id: u64,
-        what: &'static str,
-    ) -> Option<(Arc<FileSystem>, Option<ServedView>)> {
-        let entry = state.open.get_mut(&id).filter(|entry| entry.busy.is_none())?;
-        entry.busy = Some(what);
-        Some((Arc::clone(&entry.view), entry.view_mount.take()))
-    }
-
-    /// The end of what [`Self::take`] began: the transaction `stays` open, unless the connection that it is tied to has ended
-    /// meanwhile; else nothing is left of it.
-    fn give_back(&self, id: u64, view: &FileSystem, view_mount: Option<ServedView>, stays: bool) {
-        let mut state = self.state.lock();
-        if let Some(entry) = state.open.get_mut(&id).filter(|entry| stays && !entry.is_deserted) {
-            entry.busy = None;
-            entry.view_mount = view_mount;
-        } else {
-            state.open.remove(&id);
-            // Without effect on what has been committed.
-            if let Some(txn) = view.txn() {
-                txn.abort();
-            }
-            if let Some(view_mount) = view_mount {
-                state.take_down(id, view_mount);
-            }
-        }
-        self.changed.notify_all();
     }
 }
 

@@ -62,3 +62,23 @@ fn transaction_of_another_user_is_refused_and_an_aborted_one_says_why() {
     let ended = world.transactions.view(&stranger(), id).expect_err("has ended");
     assert_eq!(ended.to_string(), format!("transaction {id}: aborted by user 0 (pid 5)"));
 }
+
+#[test]
+fn transaction_whose_connection_ends_is_gone_at_once_or_when_it_is_given_back() {
+    let world = World::new(false);
+    let caller = Caller::of_keys(7, stranger().uid, 1);
+    let begin = || world.transactions.begin(&caller, Begin { tied: true, ..Begin::default() });
+    let (free, used) = (begin().expect("begins"), begin().expect("begins"));
+    let stays = world.transactions.begin(&caller, Begin::default()).expect("begins");
+    let taken = world.transactions.take(&caller, used, "being read").expect("is free");
+    assert!(matches!(world.transactions.view(&caller, used), Err(ServiceError::Busy { .. })));
+    world.transactions.line_gone(caller.number);
+    let ended = world.transactions.view(&caller, free).expect_err("has ended");
+    assert_eq!(ended.to_string(), format!("transaction {free}: aborted: its connection ended"));
+    assert!(matches!(world.transactions.view(&caller, used), Err(ServiceError::Busy { .. })));
+    world.transactions.give_back(taken, true);
+    assert!(matches!(world.transactions.view(&caller, used), Err(ServiceError::Unknown(_))));
+    let taken = world.transactions.take(&caller, stays, "being read").expect("is free");
+    world.transactions.give_back(taken, true);
+    assert_eq!(world.transactions.state(&caller, stays).expect("is open"), TxnState::Open);
+}
