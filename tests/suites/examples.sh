@@ -7,8 +7,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source-path=SCRIPTDIR/../../scripts
 . "$here/../../scripts/lib.sh"
 examples=${EXAMPLES:-$repo/target/debug/examples}
-for name in embed files; do
-  [ -x "$examples/$name" ] || die "$examples/$name is not there: cargo build -p kvfs-kvdb --example embed -p kvfs-fs --example files"
+for name in embed files posix; do
+  [ -x "$examples/$name" ] || die "$examples/$name is not there: cargo build -p kvfs-kvdb --example embed -p kvfs-fs --example files -p kvfs-posix --example posix"
 done
 work_dir examples
 
@@ -23,6 +23,12 @@ files() {
     [ "$("$examples/files" "$work/notes")" = "written without a mount" ] || { echo "round $round"; return 1; }
   done
 }
+by_path() {
+  local round
+  for round in 1 2; do
+    [ "$("$examples/posix" "$work/notes")" = "1000 files of 19890 bytes together" ] || { echo "round $round"; return 1; }
+  done
+}
 # What the library has written is a store for the commands, too.
 command_line() {
   mkdir "$work/store" "$work/mnt" && mv "$work/notes" "$work/store/device" && chmod 600 "$work/store/device" &&
@@ -34,5 +40,6 @@ command_line() {
 
 step "words are counted in a transaction" embed
 step "a file is written and renamed without a mount" files
+step "a tree is made in a transaction, by paths and descriptors" by_path
 step "the same store is mounted" command_line
 summary examples

@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rpc", &["socket", "fs", "kv", "txn", "store"]),
     ("service", &["fs", "kv", "store"]),
     ("control", &["socket", "service", "fs", "store"]),
+    ("posix", &["fs", "store"]),
     (
         "cli",
         &[

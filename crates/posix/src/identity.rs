@@ -1,0 +1,155 @@
+//! Whom a process acts for, and what that user may do: the checks that the kernel makes for a mounted file system.
+//!
+//! Purpose: user 0 may do everything, others what permission bits and access-control lists allow. Capabilities apart from
+//! those of user 0 are not known here: the ids are given by the program, which owns the store, not by a kernel.
+//!
+//! Thread safety: immutable values; the table of groups is locked for a few instructions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, NodeId};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::error::{Result, refuse};
+
+pub(crate) const READ: u32 = 4;
+pub(crate) const WRITE: u32 = 2;
+pub(crate) const EXECUTE: u32 = 1;
+
+const S_ISGID: u32 = 0o2000;
+const S_ISVTX: u32 = 0o1000;
+const S_IXGRP: u32 = 0o010;
+/// Execute bits.
+const S_IXUGO: u32 = 0o111;
+
+/// Whom a process acts for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// User; 0 may do everything.
+    pub uid: u32,
+    /// Group, that of new files.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+impl Identity {
+    /// User and group 0.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// The effective ids of the process that runs this.
+    ///
+    /// # Errors
+    /// Its groups can't be asked for.
+    pub fn of_this_process() -> Result<Self, Errno> {
+        let groups = rustix::process::getgroups()?;
+        Ok(Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
+        })
+    }
+}
+
+/// Groups, ascending: what the file system asks about a caller.
+#[derive(Debug)]
+struct Groups(Box<[u32]>);
+
+impl Credentials for Groups {
+    fn keeps_set_id(&self, caller: &Caller) -> bool {
+        caller.uid == 0
+    }
+
+    fn is_in_group(&self, caller: &Caller, gid: u32) -> bool {
+        caller.gid == gid || self.0.binary_search(&gid).is_ok()
+    }
+}
+
+/// The one value with these groups. It is kept for good: callers refer to it, and a program has few.
+fn interned(groups: &[u32]) -> &'static Groups {
+    static KNOWN: Mutex<BTreeMap<Box<[u32]>, &'static Groups>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock();
+    if let Some(found) = known.get(groups) {
+        return found;
+    }
+    let made: &'static Groups = Box::leak(Box::new(Groups(groups.into())));
+    known.insert(groups.into(), made);
+    made
+}
+
+/// A user at work.
+#[derive(Debug, Clone)]
+pub(crate) struct Actor {
+    pub(crate) caller: Caller,
+    /// All of them, the first one among them.
+    groups: Arc<[u32]>,
+}
+
+impl Actor {
+    pub(crate) fn new(identity: &Identity) -> Self {
+        let mut groups = identity.groups.clone();
+        groups.push(identity.gid);
+        groups.sort_unstable();
+        groups.dedup();
+        let caller = Caller {
+            uid: identity.uid,
+            gid: identity.gid,
+            pid: std::process::id(),
+            credentials: Some(interned(&groups)),
+            ..Caller::default()
+        };
+        Self { caller, groups: groups.into() }
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.caller.uid == 0
+    }
+
+    pub(crate) fn is_member(&self, gid: u32) -> bool {
+        self.is_root() || self.groups.contains(&gid)
+    }
+
+    /// EACCES unless `access` (of 4, 2, 1) is allowed. Root may all, but run what no user may run.
+    pub(crate) fn check(&self, fs: &FileSystem, node: NodeId, attr: &Attr, access: u32) -> Result<()> {
+        if !self.is_root() {
+            return Ok(fs.check_access(&self.caller, &self.groups, node, attr, access)?);
+        }
+        let runs = access & EXECUTE != 0 && attr.kind != FileType::Directory;
+        if runs && attr.mode & S_IXUGO == 0 { refuse(Errno::ACCESS, "no user may run it") } else { Ok(()) }
+    }
+
+    /// EPERM unless the user owns it.
+    pub(crate) fn check_owner(&self, attr: &Attr) -> Result<()> {
+        if self.is_root() || self.caller.uid == attr.uid {
+            Ok(())
+        } else {
+            refuse(Errno::PERM, "only its owner may do that")
+        }
+    }
+
+    /// Whether a name may be taken away: what lies in a sticky directory only by its owner or that of the directory.
+    pub(crate) fn check_sticky(&self, directory: &Attr, victim: &Attr) -> Result<()> {
+        let is_free = directory.mode & S_ISVTX == 0 || self.is_root();
+        if is_free || [directory.uid, victim.uid].contains(&self.caller.uid) {
+            Ok(())
+        } else {
+            refuse(Errno::PERM, "the directory is sticky, and another user's")
+        }
+    }
+
+    /// The mode of a new file that is no directory, in `directory`: no program of a group that the user is not in.
+    pub(crate) fn mode_of_new(&self, directory: &Attr, mode: u32) -> u32 {
+        let is_program = mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+        let is_foreign = directory.mode & S_ISGID != 0 && !self.is_member(directory.gid);
+        if is_program && is_foreign { mode & !S_ISGID } else { mode }
+    }
+
+    /// The mode that a chmod to `mode` sets.
+    pub(crate) fn mode_to_set(&self, attr: &Attr, mode: u32) -> u32 {
+        if self.is_member(attr.gid) { mode } else { mode & !S_ISGID }
+    }
+}

@@ -1,0 +1,182 @@
+//! Advisory locks: of whole files by open file (`flock`), of ranges by process or open file (`fcntl`).
+//!
+//! Thread safety: one lock for all tables; who waits sleeps on a condition. Invariants: two locks of different owners that
+//! overlap are both shared; of one owner no two ranges overlap or touch with the same kind.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use crate::error::{Result, refuse};
+
+/// Who has a lock, or waits for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LockOwner {
+    /// All descriptors of a process together.
+    Process(u64),
+    /// An open file, whichever process uses it.
+    File(u64),
+}
+
+/// A lock of a range of bytes, or the wish for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RangeLock {
+    /// From, to; `u64::MAX`: as far as the file may ever grow.
+    pub range: Range<u64>,
+    /// No other has any lock there meanwhile.
+    pub is_exclusive: bool,
+}
+
+impl RangeLock {
+    fn meets(&self, other: &Self) -> bool {
+        self.range.start < other.range.end
+            && other.range.start < self.range.end
+            && (self.is_exclusive || other.is_exclusive)
+    }
+}
+
+/// Ranges and whole files are locked independently of each other, as on Linux.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum LockSpace {
+    Whole,
+    Ranges,
+}
+
+type Place = (u64, LockSpace);
+
+#[derive(Debug, Default)]
+struct Tables {
+    held: HashMap<Place, Vec<(LockOwner, RangeLock)>>,
+    waiting: Vec<(LockOwner, Place, RangeLock)>,
+}
+
+/// The locks of a file system.
+#[derive(Debug, Default)]
+pub(crate) struct LockTable {
+    tables: Mutex<Tables>,
+    changed: Condvar,
+}
+
+impl LockTable {
+    /// Takes `lock` for `owner` in place of what it has there; waits for others if it `waits`.
+    ///
+    /// # Errors
+    /// EAGAIN: another one has it; EDEADLK: it waits for this owner.
+    pub(crate) fn lock(&self, owner: LockOwner, place: Place, lock: &RangeLock, waits: bool) -> Result<()> {
+        let mut tables = self.tables.lock();
+        if place.1 == LockSpace::Whole {
+            // A lock that is converted is given up first.
+            tables.release(owner, place, &lock.range);
+            self.changed.notify_all();
+        }
+        while tables.in_the_way(owner, place, lock).next().is_some() {
+            if !waits {
+                return refuse(Errno::AGAIN, "another one has locked it");
+            }
+            if place.1 == LockSpace::Ranges && tables.is_deadlock(owner, place, lock) {
+                return refuse(Errno::DEADLK, "the one who has locked it waits for this one");
+            }
+            tables.waiting.push((owner, place, lock.clone()));
+            self.changed.wait(&mut tables);
+            let own = tables
+                .waiting
+                .iter()
+                .position(|(who, at, wish)| *who == owner && *at == place && wish == lock);
+            own.map(|at| tables.waiting.swap_remove(at));
+        }
+        tables.release(owner, place, &lock.range);
+        tables.add(owner, place, lock);
+        drop(tables);
+        // A shared lock in the place of an exclusive one lets others in.
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Gives up what `owner` has in `range`.
+    pub(crate) fn unlock(&self, owner: LockOwner, place: Place, range: &Range<u64>) {
+        self.tables.lock().release(owner, place, range);
+        self.changed.notify_all();
+    }
+
+    /// A lock that is in the way of `lock`, and whose.
+    pub(crate) fn find(
+        &self,
+        owner: LockOwner,
+        place: Place,
+        lock: &RangeLock,
+    ) -> Option<(LockOwner, RangeLock)> {
+        self.tables.lock().in_the_way(owner, place, lock).next().cloned()
+    }
+}
+
+impl Tables {
+    fn in_the_way(
+        &self,
+        owner: LockOwner,
+        place: Place,
+        lock: &RangeLock,
+    ) -> impl Iterator<Item = &(LockOwner, RangeLock)> {
+        let held = self.held.get(&place).into_iter().flatten();
+        held.filter(move |(who, held)| *who != owner && held.meets(lock))
+    }
+
+    /// Whether one in the way waits, perhaps by way of others, for `owner`.
+    fn is_deadlock(&self, owner: LockOwner, place: Place, lock: &RangeLock) -> bool {
+        let mut open: Vec<LockOwner> = self.in_the_way(owner, place, lock).map(|(who, _)| *who).collect();
+        let mut seen = Vec::new();
+        while let Some(one) = open.pop() {
+            if one == owner {
+                return true;
+            }
+            if seen.contains(&one) {
+                continue;
+            }
+            seen.push(one);
+            for (_, at, wish) in self.waiting.iter().filter(|(who, ..)| *who == one) {
+                open.extend(self.in_the_way(one, *at, wish).map(|(who, _)| *who));
+            }
+        }
+        false
+    }
+
+    fn release(&mut self, owner: LockOwner, place: Place, range: &Range<u64>) {
+        let Some(held) = self.held.get_mut(&place) else { return };
+        let mut left = Vec::with_capacity(held.len());
+        for (who, lock) in held.drain(..) {
+            if who != owner || lock.range.end <= range.start || range.end <= lock.range.start {
+                left.push((who, lock));
+                continue;
+            }
+            for part in [lock.range.start..range.start, range.end..lock.range.end] {
+                if part.start < part.end {
+                    left.push((who, RangeLock { range: part, ..lock.clone() }));
+                }
+            }
+        }
+        *held = left;
+        if held.is_empty() {
+            self.held.remove(&place);
+        }
+    }
+
+    fn add(&mut self, owner: LockOwner, place: Place, lock: &RangeLock) {
+        let held = self.held.entry(place).or_default();
+        let mut range = lock.range.clone();
+        held.retain(|(who, other)| {
+            let joins = *who == owner
+                && other.is_exclusive == lock.is_exclusive
+                && other.range.start <= range.end
+                && range.start <= other.range.end;
+            if joins {
+                range = range.start.min(other.range.start)..range.end.max(other.range.end);
+            }
+            !joins
+        });
+        held.push((owner, RangeLock { range, ..lock.clone() }));
+    }
+}
+
+#[cfg(test)]
+mod tests;

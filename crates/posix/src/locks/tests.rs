@@ -1,0 +1,67 @@
+//! Locks of ranges: who is in whose way.
+
+use super::*;
+
+const A: LockOwner = LockOwner::Process(1);
+const B: LockOwner = LockOwner::Process(2);
+const FILE: Place = (7, LockSpace::Ranges);
+
+fn wish(range: Range<u64>, is_exclusive: bool) -> RangeLock {
+    RangeLock { range, is_exclusive }
+}
+
+fn held(table: &LockTable, owner: LockOwner) -> Vec<(Range<u64>, bool)> {
+    let tables = table.tables.lock();
+    let held = tables.held.get(&FILE).into_iter().flatten();
+    let own = held.filter(|(who, _)| *who == owner);
+    let mut own: Vec<_> = own.map(|(_, lock)| (lock.range.clone(), lock.is_exclusive)).collect();
+    own.sort_by_key(|(range, _)| range.start);
+    own
+}
+
+#[test]
+fn ranges_are_split_joined_and_converted() {
+    let table = LockTable::default();
+    table.lock(A, FILE, &wish(0..100, true), false).expect("is free");
+    table.unlock(A, FILE, &(40..60));
+    assert_eq!(held(&table, A), [(0..40, true), (60..100, true)]);
+    table.lock(A, FILE, &wish(30..70, false), false).expect("is its own");
+    assert_eq!(held(&table, A), [(0..30, true), (30..70, false), (70..100, true)]);
+    table.lock(A, FILE, &wish(30..70, true), false).expect("is its own");
+    assert_eq!(held(&table, A), [(0..100, true)]);
+    table.unlock(A, FILE, &(0..u64::MAX));
+    assert!(table.tables.lock().held.is_empty(), "nothing is kept of a file without locks");
+}
+
+#[test]
+fn exclusive_locks_are_in_the_way_and_shared_ones_of_each_other_not() {
+    let table = LockTable::default();
+    table.lock(A, FILE, &wish(10..20, false), false).expect("is free");
+    table.lock(B, FILE, &wish(0..15, false), false).expect("both are shared");
+    let refused = table.lock(B, FILE, &wish(0..15, true), false).expect_err("A reads there");
+    assert_eq!(refused.errno(), Errno::AGAIN);
+    assert_eq!(table.find(B, FILE, &wish(0..15, true)), Some((A, wish(10..20, false))));
+    assert_eq!(held(&table, B), [(0..15, false)], "what it had it keeps");
+    table.lock(B, FILE, &wish(20..30, true), false).expect("is free");
+    table.lock(B, (8, LockSpace::Ranges), &wish(10..20, true), false).expect("is another file");
+    table.lock(B, (7, LockSpace::Whole), &wish(0..u64::MAX, true), false).expect("are other locks");
+}
+
+#[test]
+fn one_who_waits_goes_on_and_a_circle_is_refused() {
+    let table = LockTable::default();
+    table.lock(A, FILE, &wish(0..10, true), false).expect("is free");
+    table.lock(B, FILE, &wish(10..20, true), false).expect("is free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| table.lock(A, FILE, &wish(10..20, true), true));
+        while table.tables.lock().waiting.is_empty() {
+            std::thread::yield_now();
+        }
+        let refused = table.lock(B, FILE, &wish(0..10, true), true).expect_err("would wait for itself");
+        assert_eq!(refused.errno(), Errno::DEADLK);
+        table.unlock(B, FILE, &(0..u64::MAX));
+        waiter.join().expect("ends").expect("has it now");
+    });
+    assert_eq!(held(&table, A), [(0..20, true)]);
+    assert!(table.tables.lock().waiting.is_empty());
+}

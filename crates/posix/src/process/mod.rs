@@ -1,0 +1,199 @@
+//! A user of a file system: identity, working directory, umask, descriptors.
+//!
+//! Purpose: the calls of POSIX. Names are made and removed in `names`, files opened in `open`, read and written in `io`,
+//! described in `attributes`, extended attributes in `xattrs`, directories listed in `directory`, locks taken in `lock`.
+//!
+//! Thread safety: everything is `&self`.
+//!
+//! Invariants: a descriptor keeps its file, unlinked or not; the locks of a process on a file end with its first `close` of it.
+
+mod attributes;
+mod directory;
+mod io;
+mod lock;
+mod names;
+mod open;
+mod xattrs;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use kvfs_fs::{Caller, FileSystem, FileType, FsError};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+pub use attributes::Access;
+pub use directory::{Directory, DirectoryEntry};
+pub use io::Whence;
+
+use crate::descriptors::Descriptors;
+use crate::error::{Result, refuse};
+use crate::held::{Held, settled};
+use crate::identity::{Actor, EXECUTE, Identity};
+use crate::open_file::OpenFile;
+use crate::volume::Shared;
+use crate::walk::{End, Found, PATH_LEN_MAX, Walked, Walker};
+use crate::{Fd, Place};
+
+/// Bits that new files don't get unless told otherwise.
+const UMASK: u32 = 0o022;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Process {
+    shared: Arc<Shared>,
+    /// By which its locks are known.
+    number: u64,
+    actor: Actor,
+    umask: AtomicU32,
+    cwd: Mutex<Arc<Held>>,
+    descriptors: Descriptors,
+}
+
+impl Process {
+    pub(crate) fn new(shared: Arc<Shared>, identity: &Identity) -> Self {
+        let root = Held::root(&shared.fs);
+        Self::with(shared, Actor::new(identity), UMASK, root, Descriptors::default())
+    }
+
+    fn with(shared: Arc<Shared>, actor: Actor, umask: u32, cwd: Arc<Held>, descriptors: Descriptors) -> Self {
+        shared.processes.fetch_add(1, Ordering::AcqRel);
+        let number = shared.number_of_process();
+        Self { shared, number, actor, umask: AtomicU32::new(umask), cwd: Mutex::new(cwd), descriptors }
+    }
+
+    /// A child: the same open files with the same offsets, working directory and umask; no locks of ranges.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let (shared, cwd) = (Arc::clone(&self.shared), Arc::clone(&self.cwd.lock()));
+        let umask = self.umask.load(Ordering::Relaxed);
+        Self::with(shared, self.actor.clone(), umask, cwd, self.descriptors.forked())
+    }
+
+    /// Sets the bits that new files don't get; returns those of before.
+    pub fn umask(&self, mask: u32) -> u32 {
+        self.umask.swap(mask & 0o777, Ordering::Relaxed)
+    }
+
+    /// Sets the working directory; a descriptor as place is `fchdir`.
+    ///
+    /// # Errors
+    /// ENOTDIR, EACCES, and those of the walk.
+    pub fn chdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
+        let found = self.find(place.into())?;
+        if found.attr.kind != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        self.check(&found, EXECUTE)?;
+        *self.cwd.lock() = found.held;
+        Ok(())
+    }
+
+    /// The working directory as it is called now. Reads the directories above it.
+    ///
+    /// # Errors
+    /// ENOENT: it was removed; ENAMETOOLONG.
+    pub fn getcwd(&self) -> Result<Vec<u8>> {
+        let mut at = Arc::clone(&self.cwd.lock());
+        let mut path = Vec::new();
+        loop {
+            let inode = at.attr(self.caller())?.inode;
+            if at.attr(self.caller())?.nlink == 0 {
+                return Err(FsError::NotFound.into());
+            }
+            let fs = &self.shared.fs;
+            let above = settled(self.caller(), |caller| fs.lookup(caller, at.node(), b".."))?;
+            let above = Held::of(fs, &above);
+            if above.node() == at.node() {
+                break;
+            }
+            let mut name = None;
+            settled(self.caller(), |caller| {
+                fs.readdir(caller, above.node(), 0, &mut |entry| {
+                    if entry.inode == inode && ![&b"."[..], b".."].contains(&entry.name) {
+                        name = Some(entry.name.to_vec());
+                        return kvfs_fs::Fill::Full;
+                    }
+                    kvfs_fs::Fill::Taken
+                })
+            })?;
+            let name = name.ok_or(FsError::NotFound)?;
+            path.splice(..0, [&b"/"[..], &name].concat());
+            at = above;
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        if path.len() >= PATH_LEN_MAX {
+            return refuse(Errno::NAMETOOLONG, "the path of the working directory is too long");
+        }
+        Ok(path)
+    }
+
+    fn fs(&self) -> &Arc<FileSystem> {
+        &self.shared.fs
+    }
+
+    fn caller(&self) -> &Caller {
+        &self.actor.caller
+    }
+
+    /// For what makes a file: with its umask.
+    fn maker(&self) -> Caller {
+        Caller { umask: self.umask.load(Ordering::Relaxed), ..self.actor.caller.clone() }
+    }
+
+    fn file(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        self.descriptors.get(fd)
+    }
+
+    fn walker(&self) -> Walker<'_> {
+        Walker { fs: self.fs(), actor: &self.actor }
+    }
+
+    fn check(&self, found: &Found, access: u32) -> Result<()> {
+        self.actor.check(self.fs(), found.held.node(), &found.attr, access)
+    }
+
+    /// Where `place` leads.
+    fn walk(&self, place: Place<'_>, end: End) -> Result<Walked> {
+        let Some(path) = place.path else {
+            let directory = self.find(place)?;
+            return Ok(Walked { directory, name: None, found: None, is_slashed: false });
+        };
+        let start = match place.base {
+            Some(fd) if path.first() != Some(&b'/') => {
+                let file = self.file(fd)?;
+                if file.kind != FileType::Directory {
+                    return Err(FsError::NotDirectory.into());
+                }
+                Arc::clone(&file.held)
+            }
+            _ => Arc::clone(&self.cwd.lock()),
+        };
+        self.walker().walk(start, path, end)
+    }
+
+    /// What is at `place`.
+    fn find(&self, place: Place<'_>) -> Result<Found> {
+        match (place.base, place.path) {
+            (Some(fd), None) => self.walker().described(Arc::clone(&self.file(fd)?.held)),
+            _ => self.walk(place, end_of(place))?.existing(),
+        }
+    }
+}
+
+/// As the caller of a call that takes what is there says.
+fn end_of(place: Place<'_>) -> End {
+    if place.follows { End::Target } else { End::Itself }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        for fd in self.descriptors.numbers() {
+            // It is there: nobody else has this table.
+            let _ = self.close(fd);
+        }
+        self.shared.processes.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,233 @@
+//! Names: made, removed, changed.
+
+use std::sync::Arc;
+
+use kvfs_fs::{Attr, Entry, FileType, FsError, RenameMode};
+use rustix::io::Errno;
+
+use super::Process;
+use crate::Place;
+use crate::error::{PosixError, Result, refuse};
+use crate::held::{Held, settled, with_space};
+use crate::identity::{EXECUTE, WRITE};
+use crate::walk::{End, Found};
+
+fn is_directory(attr: &Attr) -> bool {
+    attr.kind == FileType::Directory
+}
+
+impl Process {
+    /// Makes a directory. O(depth of the path), one batch.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT, EACCES, and those of the walk.
+    pub fn mkdir<'a>(&self, place: impl Into<Place<'a>>, mode: u32) -> Result<()> {
+        let (directory, name) = self.place_of_new(place.into(), true)?;
+        let (caller, node) = (self.maker(), directory.held.node());
+        self.made(with_space(self.fs(), &caller, |caller| {
+            // Only the sticky bit is kept of the upper ones, as by mkdir(2).
+            self.fs().mkdir(caller, node, &name, mode & 0o1777)
+        }))
+    }
+
+    /// Makes a file, fifo, socket or device node; `mode` has its type (none: a file).
+    ///
+    /// # Errors
+    /// As [`Process::mkdir`]; EPERM: a device, and not by root; EINVAL: another type.
+    pub fn mknod<'a>(&self, place: impl Into<Place<'a>>, mode: u32, rdev: u32) -> Result<()> {
+        let is_device =
+            matches!(FileType::from_mode(mode), Some(FileType::CharDevice | FileType::BlockDevice));
+        if is_device && !self.actor.is_root() {
+            return refuse(Errno::PERM, "only root makes devices");
+        }
+        if FileType::from_mode(mode) == Some(FileType::Directory) {
+            return refuse(Errno::PERM, "a directory is made by mkdir");
+        }
+        let (directory, name) = self.place_of_new(place.into(), false)?;
+        let (caller, node) = (self.maker(), directory.held.node());
+        let mode = self.actor.mode_of_new(&directory.attr, mode);
+        self.made(with_space(self.fs(), &caller, |caller| self.fs().mknod(caller, node, &name, mode, rdev)))
+    }
+
+    /// Makes a symbolic link with this content.
+    ///
+    /// # Errors
+    /// As [`Process::mkdir`]; ENOENT: the content is empty; ENAMETOOLONG.
+    pub fn symlink<'a>(&self, target: &[u8], place: impl Into<Place<'a>>) -> Result<()> {
+        let (directory, name) = self.place_of_new(place.into(), false)?;
+        let (caller, node) = (self.maker(), directory.held.node());
+        self.made(with_space(self.fs(), &caller, |caller| self.fs().symlink(caller, node, &name, target)))
+    }
+
+    /// Gives a file another name. A symbolic link gets one itself, unless `old` says that it is followed.
+    ///
+    /// # Errors
+    /// As [`Process::mkdir`]; EPERM: a directory; EMLINK.
+    pub fn link<'a, 'b>(&self, old: impl Into<Place<'a>>, new: impl Into<Place<'b>>) -> Result<()> {
+        let file = self.find(old.into())?;
+        let (directory, name) = self.place_of_new(new.into(), false)?;
+        if is_directory(&file.attr) {
+            return refuse(Errno::PERM, "a directory has one name");
+        }
+        let (node, parent) = (file.held.node(), directory.held.node());
+        self.made(with_space(self.fs(), self.caller(), |caller| self.fs().link(caller, node, parent, &name)))
+    }
+
+    /// Removes a name; an open file lives on without one.
+    ///
+    /// # Errors
+    /// EISDIR, ENOENT, EACCES; EPERM: in a sticky directory, another user's.
+    pub fn unlink<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
+        let (directory, name, found, is_slashed) = self.walk(place.into(), End::Name)?.named(Errno::ISDIR)?;
+        match &found {
+            Some(found) if is_slashed && is_directory(&found.attr) => return Err(FsError::IsDirectory.into()),
+            Some(_) if is_slashed => return Err(FsError::NotDirectory.into()),
+            _ => self.check_removal(&directory, found.as_ref())?,
+        }
+        let node = directory.held.node();
+        with_space(self.fs(), self.caller(), |caller| self.fs().unlink(caller, node, &name))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// ENOTDIR, ENOTEMPTY, ENOENT, EACCES; EINVAL: it ends in `.`; EBUSY: the root; EPERM: in a sticky directory, another user's.
+    pub fn rmdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
+        let place = place.into();
+        let walked = self.walk(place, End::Name)?;
+        if walked.name.is_none() {
+            let path = place.path.unwrap_or_default();
+            let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty());
+            return match last {
+                Some(b"..") => Err(FsError::NotEmpty.into()),
+                Some(_) => refuse(Errno::INVAL, "a directory is not removed as `.`"),
+                None => refuse(Errno::BUSY, "the root is not removed"),
+            };
+        }
+        let (directory, name, found, _) = walked.named(Errno::INVAL)?;
+        self.check_removal(&directory, found.as_ref())?;
+        let node = directory.held.node();
+        with_space(self.fs(), self.caller(), |caller| self.fs().rmdir(caller, node, &name))
+    }
+
+    /// Removes a name or an empty directory (`remove(3)`).
+    ///
+    /// # Errors
+    /// As [`Process::unlink`] and [`Process::rmdir`].
+    pub fn remove<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
+        let place = place.into();
+        match self.unlink(place) {
+            Err(PosixError::Fs(FsError::IsDirectory)) => self.rmdir(place),
+            done => done,
+        }
+    }
+
+    /// Changes a name, in one step; `mode` says what becomes of what has the new one.
+    ///
+    /// # Errors
+    /// EXDEV: to another project; ENOTEMPTY, EISDIR, ENOTDIR, EINVAL: into itself; EBUSY: `.` or `..`; EACCES, EPERM.
+    pub fn rename<'a, 'b>(
+        &self,
+        old: impl Into<Place<'a>>,
+        new: impl Into<Place<'b>>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let keeps = matches!(mode, RenameMode::NoReplace | RenameMode::WhiteoutNoReplace);
+        let swaps = mode == RenameMode::Exchange;
+        let (old, new) = (self.walk(old.into(), End::Name)?, self.walk(new.into(), End::Name)?);
+        let (from, old_name, file, old_slashed) = old.named(Errno::BUSY)?;
+        let (to, new_name, victim, new_slashed) =
+            new.named(if keeps { Errno::EXIST } else { Errno::BUSY })?;
+        let file = file.ok_or(FsError::NotFound)?;
+        match &victim {
+            Some(_) if keeps => return Err(FsError::Exists.into()),
+            None if swaps => return Err(FsError::NotFound.into()),
+            Some(victim) if swaps && new_slashed && !is_directory(&victim.attr) => {
+                return Err(FsError::NotDirectory.into());
+            }
+            _ => {}
+        }
+        if !is_directory(&file.attr) && (old_slashed || (new_slashed && !swaps)) {
+            return Err(FsError::NotDirectory.into());
+        }
+        if is_directory(&file.attr) && self.is_beneath(&to, &file)? {
+            return refuse(Errno::INVAL, "into itself");
+        }
+        let replaced = victim.as_ref().filter(|victim| is_directory(&victim.attr));
+        if let Some(replaced) = replaced
+            && self.is_beneath(&from, replaced)?
+        {
+            return if swaps { refuse(Errno::INVAL, "into itself") } else { Err(FsError::NotEmpty.into()) };
+        }
+        self.check_removal(&from, Some(&file))?;
+        match &victim {
+            Some(victim) => self.check_removal(&to, Some(victim))?,
+            None => self.check(&to, WRITE | EXECUTE)?,
+        }
+        if from.held.node() != to.held.node() {
+            // Its `..` changes.
+            let moved = [Some(&file), victim.as_ref().filter(|_| swaps)];
+            for moved in moved.into_iter().flatten().filter(|moved| is_directory(&moved.attr)) {
+                self.check(moved, WRITE)?;
+            }
+        }
+        let (from, to) = (from.held.node(), to.held.node());
+        with_space(self.fs(), self.caller(), |caller| {
+            self.fs().rename(caller, from, &old_name, to, &new_name, mode)
+        })
+    }
+
+    /// The content of a symbolic link.
+    ///
+    /// # Errors
+    /// EINVAL: it is none.
+    pub fn readlink<'a>(&self, place: impl Into<Place<'a>>) -> Result<Vec<u8>> {
+        let found = self.find(place.into().no_follow())?;
+        if found.attr.kind != FileType::Symlink {
+            return refuse(Errno::INVAL, "not a symbolic link");
+        }
+        let node = found.held.node();
+        Ok(settled(self.caller(), |caller| self.fs().readlink(caller, node))?.to_vec())
+    }
+
+    /// The directory and the name of what is to be made.
+    fn place_of_new(&self, place: Place<'_>, is_directory: bool) -> Result<(Found, Vec<u8>)> {
+        let (directory, name, found, is_slashed) = self.walk(place, End::Name)?.named(Errno::EXIST)?;
+        if found.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        if is_slashed && !is_directory {
+            return Err(FsError::NotFound.into());
+        }
+        self.check(&directory, WRITE | EXECUTE)?;
+        Ok((directory, name))
+    }
+
+    /// Whether `directory` is `above`, or lies beneath it. O(depth).
+    fn is_beneath(&self, directory: &Found, above: &Found) -> Result<bool> {
+        let mut at = Arc::clone(&directory.held);
+        while at.node() != above.held.node() {
+            let up = settled(self.caller(), |caller| self.fs().lookup(caller, at.node(), b".."))?;
+            let up = Held::of(self.fs(), &up);
+            if up.node() == at.node() {
+                return Ok(false);
+            }
+            at = up;
+        }
+        Ok(true)
+    }
+
+    /// Gives back the lookup of what was made.
+    fn made(&self, entry: Result<Entry>) -> Result<()> {
+        let held: Arc<Held> = Held::of(self.fs(), &entry?);
+        drop(held);
+        Ok(())
+    }
+
+    /// Whether `victim` may lose its name in `directory`.
+    fn check_removal(&self, directory: &Found, victim: Option<&Found>) -> Result<()> {
+        let victim = victim.ok_or(FsError::NotFound)?;
+        self.check(directory, WRITE | EXECUTE)?;
+        self.actor.check_sticky(&directory.attr, &victim.attr)
+    }
+}

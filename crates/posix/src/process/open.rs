@@ -1,0 +1,254 @@
+//! Opening and closing, and what descriptors are.
+
+use std::sync::Arc;
+
+use kvfs_fs::{FileType, FsError, SetAttr};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::Process;
+use crate::error::{Result, refuse};
+use crate::held::{Held, with_space};
+use crate::identity::{EXECUTE, READ, WRITE};
+use crate::locks::{LockOwner, LockSpace};
+use crate::open_file::OpenFile;
+use crate::walk::{End, Found, LINKS_MAX};
+use crate::{Fd, Place};
+
+/// Those that an open file keeps.
+const KEPT: OFlags = OFlags::CREATE
+    .union(OFlags::EXCL)
+    .union(OFlags::TRUNC)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC)
+    .complement();
+
+impl Process {
+    /// Opens a file, or makes it (`CREATE`, `TMPFILE`) with `mode`. Further flags: `EXCL`, `TRUNC`, `APPEND`, `DIRECTORY`,
+    /// `NOFOLLOW`, `PATH`, `SYNC`, `DSYNC`, `NOATIME`, `CLOEXEC`; `NONBLOCK`, `DIRECT`, `NOCTTY` and `LARGEFILE` change nothing.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, EPERM, EMFILE; ENXIO: a fifo, socket or device.
+    pub fn open<'a>(&self, place: impl Into<Place<'a>>, flags: OFlags, mode: u32) -> Result<Fd> {
+        let place = place.into();
+        let found = if flags.contains(OFlags::PATH) {
+            let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
+            self.find(if follows { place } else { place.no_follow() })?
+        } else if flags.contains(OFlags::TMPFILE) {
+            self.open_unnamed(place, flags, mode)?
+        } else if flags.contains(OFlags::CREATE) {
+            match self.open_or_make(place, flags, mode)? {
+                Opened::Made(found) => return self.add(found, flags),
+                Opened::There(found) => found,
+            }
+        } else {
+            let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
+            self.find(if follows { place } else { place.no_follow() })?
+        };
+        if flags.contains(OFlags::DIRECTORY)
+            && found.attr.kind != FileType::Directory
+            && !flags.contains(OFlags::TMPFILE)
+        {
+            return Err(FsError::NotDirectory.into());
+        }
+        if flags.contains(OFlags::PATH) || flags.contains(OFlags::TMPFILE) {
+            return self.add(found, flags);
+        }
+        self.check_open(&found, flags)?;
+        if flags.contains(OFlags::TRUNC) && found.attr.kind == FileType::Regular {
+            let changes =
+                SetAttr { size: Some(0), kill_suidgid: !self.actor.is_root(), ..SetAttr::default() };
+            let node = found.held.node();
+            with_space(self.fs(), self.caller(), |caller| self.fs().setattr(caller, node, &changes))?;
+        }
+        self.add(found, flags)
+    }
+
+    /// Closes a descriptor. Locks that the process has on ranges of the file end; those of the open file with its last descriptor.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn close(&self, fd: Fd) -> Result<()> {
+        let file = self.descriptors.remove(fd)?;
+        self.end_locks(file);
+        Ok(())
+    }
+
+    /// Another descriptor of the same open file, the lowest from `min` on (`dup`, `F_DUPFD`, `F_DUPFD_CLOEXEC`).
+    ///
+    /// # Errors
+    /// EBADF, EMFILE, EINVAL.
+    pub fn dup(&self, fd: Fd, min: i32, closes_on_exec: bool) -> Result<Fd> {
+        self.descriptors.insert(self.file(fd)?, min, closes_on_exec)
+    }
+
+    /// The same open file under the number `new`, in place of what is there (`dup3`). A number onto itself is left as it is.
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn dup_to(&self, fd: Fd, new: Fd, closes_on_exec: bool) -> Result<Fd> {
+        let file = self.file(fd)?;
+        if fd != new
+            && let Some(old) = self.descriptors.replace(file, new, closes_on_exec)?
+        {
+            self.end_locks(old);
+        }
+        Ok(new)
+    }
+
+    /// The flags of an open file, its access mode among them (`F_GETFL`).
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn flags(&self, fd: Fd) -> Result<OFlags> {
+        Ok(self.file(fd)?.flags())
+    }
+
+    /// Sets `APPEND`, `NONBLOCK`, `DIRECT` and `NOATIME` (`F_SETFL`).
+    ///
+    /// # Errors
+    /// EBADF; EPERM: `NOATIME`, and another user's file.
+    pub fn set_flags(&self, fd: Fd, flags: OFlags) -> Result<()> {
+        let file = self.file(fd)?;
+        file.check_open()?;
+        if flags.contains(OFlags::NOATIME) && !file.flags().contains(OFlags::NOATIME) {
+            self.actor.check_owner(&file.held.attr(self.caller())?)?;
+        }
+        file.set_flags(flags);
+        Ok(())
+    }
+
+    /// Whether the descriptor is closed in a program that is begun (`F_GETFD`).
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn closes_on_exec(&self, fd: Fd) -> Result<bool> {
+        self.descriptors.closes_on_exec(fd)
+    }
+
+    /// Sets it (`F_SETFD`).
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn set_closes_on_exec(&self, fd: Fd, closes_on_exec: bool) -> Result<()> {
+        self.descriptors.set_closes_on_exec(fd, closes_on_exec)
+    }
+
+    /// Closes what is not to be open in a program that is begun (`execve`).
+    pub fn exec(&self) {
+        for fd in self.descriptors.numbers() {
+            if self.descriptors.closes_on_exec(fd).unwrap_or(false) {
+                // Another thread may have been faster.
+                let _ = self.close(fd);
+            }
+        }
+    }
+
+    fn add(&self, found: Found, flags: OFlags) -> Result<Fd> {
+        let file = OpenFile::new(found.held, found.attr.kind, flags.intersection(KEPT));
+        self.descriptors.insert(Arc::new(file), 0, flags.contains(OFlags::CLOEXEC))
+    }
+
+    /// Whether what is there may be opened so.
+    fn check_open(&self, found: &Found, flags: OFlags) -> Result<()> {
+        match found.attr.kind {
+            FileType::Symlink => return refuse(Errno::LOOP, "a symbolic link"),
+            FileType::Regular | FileType::Directory => {}
+            _ => {
+                return refuse(
+                    Errno::NXIO,
+                    "nothing answers at a fifo, socket or device inside of a process",
+                );
+            }
+        }
+        let mode = flags.intersection(OFlags::RWMODE);
+        let writes = mode != OFlags::RDONLY || flags.contains(OFlags::TRUNC);
+        if writes && found.attr.kind == FileType::Directory {
+            return Err(FsError::IsDirectory.into());
+        }
+        let access = if mode == OFlags::WRONLY { 0 } else { READ } | if writes { WRITE } else { 0 };
+        self.check(found, access)?;
+        if flags.contains(OFlags::NOATIME) { self.actor.check_owner(&found.attr) } else { Ok(()) }
+    }
+
+    /// A file without a name, in the directory `place`.
+    fn open_unnamed(&self, place: Place<'_>, flags: OFlags, mode: u32) -> Result<Found> {
+        if flags.intersection(OFlags::RWMODE) == OFlags::RDONLY {
+            return refuse(Errno::INVAL, "a file without a name is opened to be written");
+        }
+        let directory = self.find(place)?;
+        if directory.attr.kind != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        self.check(&directory, WRITE | EXECUTE)?;
+        let (caller, parent) = (self.maker(), directory.held.node());
+        let mode = self.actor.mode_of_new(&directory.attr, mode & 0o7777);
+        let linkable = !flags.contains(OFlags::EXCL);
+        let entry =
+            with_space(self.fs(), &caller, |caller| self.fs().tmpfile(caller, parent, mode, linkable))?;
+        Ok(Found { held: Held::of(self.fs(), &entry), attr: entry.attr })
+    }
+
+    fn open_or_make(&self, place: Place<'_>, flags: OFlags, mode: u32) -> Result<Opened> {
+        let is_exclusive = flags.contains(OFlags::EXCL);
+        let follows = place.follows && !is_exclusive && !flags.contains(OFlags::NOFOLLOW);
+        // A name may be gone that was there, and the other way round.
+        for _ in 0..LINKS_MAX {
+            let walked = self.walk(place, if follows { End::Made } else { End::Name })?;
+            if walked.name.is_none() {
+                return if is_exclusive {
+                    Err(FsError::Exists.into())
+                } else {
+                    Err(FsError::IsDirectory.into())
+                };
+            }
+            if walked.is_slashed {
+                return Err(FsError::IsDirectory.into());
+            }
+            if let Some(found) = walked.found {
+                if is_exclusive {
+                    return Err(FsError::Exists.into());
+                }
+                if found.attr.kind == FileType::Directory {
+                    return Err(FsError::IsDirectory.into());
+                }
+                return Ok(Opened::There(found));
+            }
+            let (directory, name, ..) = walked.named(Errno::ISDIR)?;
+            self.check(&directory, WRITE | EXECUTE)?;
+            if flags.contains(OFlags::DIRECTORY) {
+                return refuse(Errno::INVAL, "a directory is not made by open");
+            }
+            let (caller, parent) = (self.maker(), directory.held.node());
+            let mode = self.actor.mode_of_new(&directory.attr, mode & 0o7777);
+            let made = with_space(self.fs(), &caller, |caller| {
+                self.fs().create(caller, parent, &name, mode, is_exclusive)
+            });
+            let (entry, is_new) = made?;
+            let found = Found { held: Held::of(self.fs(), &entry), attr: entry.attr };
+            if is_new {
+                return Ok(Opened::Made(found));
+            }
+        }
+        refuse(Errno::LOOP, "the name comes and goes")
+    }
+
+    fn end_locks(&self, file: Arc<OpenFile>) {
+        let all = 0..u64::MAX;
+        let inode = file.held.node().0;
+        self.shared.locks.unlock(LockOwner::Process(self.number), (inode, LockSpace::Ranges), &all);
+        let id = file.id();
+        if Arc::into_inner(file).is_some() {
+            for space in [LockSpace::Whole, LockSpace::Ranges] {
+                self.shared.locks.unlock(LockOwner::File(id), (inode, space), &all);
+            }
+        }
+    }
+}
+
+/// What there was to open.
+enum Opened {
+    /// Its mode does not concern the one who made it.
+    Made(Found),
+    There(Found),
+}

@@ -1,0 +1,234 @@
+//! A file system that this process works on: what a mount is to a kernel.
+//!
+//! Purpose: [`Volume`] keeps house while it lives, hands out processes, and begins transactions. The program opens the store
+//! below it and closes it afterwards.
+//!
+//! Thread safety: everything is `&self`; cheap to clone.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvfs_fs::{BeginOptions, Durability, FileSystem, TxnId};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use crate::error::{Result, refuse};
+use crate::identity::Identity;
+use crate::locks::LockTable;
+use crate::process::Process;
+
+/// How often locks that are waited for, and transactions that do nothing, are looked at while there are any.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How often orphans are reaped and lazy access times looked at.
+const TICKS_OF_HOUSEKEEPING: u32 = 10;
+
+/// What all processes of a file system share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) locks: LockTable,
+    /// Processes that are there.
+    pub(crate) processes: AtomicUsize,
+    next_process: AtomicU64,
+}
+
+impl Shared {
+    fn new(fs: Arc<FileSystem>) -> Arc<Self> {
+        let (processes, next_process) = (AtomicUsize::new(0), AtomicU64::new(1));
+        Arc::new(Self { fs, locks: LockTable::default(), processes, next_process })
+    }
+
+    /// A number that no other process has.
+    pub(crate) fn number_of_process(&self) -> u64 {
+        self.next_process.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What the thread that keeps house is told.
+#[derive(Debug, Default)]
+struct Orders {
+    is_over: bool,
+    /// Open ones: their times are looked at.
+    transactions: usize,
+}
+
+/// A thread that keeps house until it is told to end.
+#[derive(Debug)]
+struct Keeper {
+    orders: Arc<(Mutex<Orders>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    fn start(fs: Weak<FileSystem>) -> std::io::Result<Self> {
+        let orders = Arc::default();
+        let told = Arc::clone(&orders);
+        let thread = std::thread::Builder::new()
+            .name("kvfs-housekeep".to_owned())
+            .spawn(move || keep_house(&told, &fs))?;
+        Ok(Self { orders, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn order<T>(&self, change: impl FnOnce(&mut Orders) -> T) -> T {
+        let changed = change(&mut self.orders.0.lock());
+        self.orders.1.notify_all();
+        changed
+    }
+
+    fn transactions(&self) -> usize {
+        self.orders.0.lock().transactions
+    }
+
+    fn stop(&self) {
+        self.order(|orders| orders.is_over = true);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that keeps house panicked");
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Body of the thread.
+fn keep_house(told: &(Mutex<Orders>, Condvar), fs: &Weak<FileSystem>) {
+    let mut ticks = 0;
+    loop {
+        {
+            let mut orders = told.0.lock();
+            if orders.is_over {
+                return;
+            }
+            let wait = if orders.transactions > 0 { TICK } else { TICK * TICKS_OF_HOUSEKEEPING };
+            ticks += if orders.transactions > 0 { 1 } else { TICKS_OF_HOUSEKEEPING };
+            told.1.wait_for(&mut orders, wait);
+        }
+        let Some(fs) = fs.upgrade() else { return };
+        fs.admission().tick();
+        if ticks < TICKS_OF_HOUSEKEEPING {
+            continue;
+        }
+        ticks = 0;
+        match fs.housekeep() {
+            Err(error) if !error.is_repeated() => {
+                tracing::error!(%error, "background work of the file system failed; it will be tried again");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    shared: Arc<Shared>,
+    keeper: Arc<Keeper>,
+}
+
+impl Volume {
+    /// Of a file system that was opened.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn over(fs: Arc<FileSystem>) -> std::io::Result<Self> {
+        let keeper = Arc::new(Keeper::start(Arc::downgrade(&fs))?);
+        Ok(Self { shared: Shared::new(fs), keeper })
+    }
+
+    /// The file system by nodes, for what POSIX has no calls for: users' keys, snapshots, quotas.
+    pub fn file_system(&self) -> &Arc<FileSystem> {
+        &self.shared.fs
+    }
+
+    /// A process that acts for `identity`: working directory `/`, umask 022, no open files.
+    pub fn process(&self, identity: &Identity) -> Process {
+        Process::new(Arc::clone(&self.shared), identity)
+    }
+
+    /// Begins a transaction over files and keys.
+    ///
+    /// # Errors
+    /// The file system is read-only; store errors.
+    pub fn begin(&self, options: &BeginOptions) -> Result<Transaction> {
+        let shared = Shared::new(self.shared.fs.begin(options)?);
+        self.keeper.order(|orders| orders.transactions += 1);
+        Ok(Transaction { shared, keeper: Arc::clone(&self.keeper) })
+    }
+
+    /// Everything done so far survives a power cut when this returns.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn sync(&self) -> Result<()> {
+        let fs = &self.shared.fs;
+        Ok(fs.sync(fs.sync_target_all()?)?)
+    }
+
+    /// Reaps what is left and syncs. The store may be closed then.
+    ///
+    /// # Errors
+    /// EBUSY: processes or transactions are there; I/O errors.
+    pub fn unmount(&self) -> Result<()> {
+        if self.shared.processes.load(Ordering::Acquire) > 0 || self.keeper.transactions() > 0 {
+            return refuse(Errno::BUSY, "processes use the file system");
+        }
+        self.keeper.stop();
+        self.shared.fs.housekeep()?;
+        self.sync()
+    }
+}
+
+/// A transaction: its processes see what others had committed when it began, and their own changes; others see these when it is
+/// committed. What waits longer than a second for one of its locks outside of transactions cancels it.
+#[derive(Debug)]
+pub struct Transaction {
+    shared: Arc<Shared>,
+    keeper: Arc<Keeper>,
+}
+
+impl Transaction {
+    /// As [`Volume::file_system`], in the transaction.
+    pub fn file_system(&self) -> &Arc<FileSystem> {
+        &self.shared.fs
+    }
+
+    /// As [`Volume::process`], in the transaction.
+    pub fn process(&self, identity: &Identity) -> Process {
+        Process::new(Arc::clone(&self.shared), identity)
+    }
+
+    /// Commits everything at once, durably. Processes of the transaction fail with ESTALE from then on.
+    ///
+    /// # Errors
+    /// ECANCELED: others have changed what this transaction has changed or, if it is serializable, read; nothing was changed, and the
+    /// transaction has ended. EIO: committed, but it may not survive a power cut. Others: the transaction was not committed, and has ended.
+    pub fn commit(self) -> Result<TxnId> {
+        let view = self.shared.fs.expect_txn()?;
+        // No kernel has cached anything of the main line here.
+        view.freeze()?.plan()?.commit(Durability::Synced, || ())?.durable?;
+        Ok(view.id())
+    }
+
+    /// Nothing of it has happened. Dropping it does the same.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(view) = self.shared.fs.txn() {
+            // Does nothing after a commit.
+            view.abort();
+        }
+        self.keeper.order(|orders| orders.transactions -= 1);
+    }
+}

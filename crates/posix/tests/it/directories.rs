@@ -1,0 +1,57 @@
+//! Directory streams.
+
+use std::collections::BTreeSet;
+
+use kvfs_fs::FileType;
+use rustix::io::Errno;
+
+use crate::world::{errno, root, user, volume};
+
+#[test]
+fn entries_come_once_and_places_are_found_again() {
+    let process = root();
+    process.mkdir("/dir", 0o755).expect("is made");
+    let names: Vec<String> = (0..2500).map(|number| format!("file{number:05}")).collect();
+    for name in &names {
+        process.mknod(format!("/dir/{name}").as_str(), 0o100_644, 0).expect("is made");
+    }
+    let mut directory = process.opendir("/dir").expect("opens");
+    let mut seen = Vec::new();
+    let mut places = Vec::new();
+    while let Some(entry) = directory.read().expect("reads") {
+        assert_eq!(directory.tell(), entry.offset);
+        if seen.len() % 500 == 3 {
+            places.push((directory.tell(), seen.len()));
+        }
+        if entry.name.starts_with(b"file") {
+            assert_eq!(entry.kind, FileType::Regular);
+        }
+        seen.push(entry.name);
+    }
+    assert_eq!(seen.len(), names.len() + 2, "`.` and `..` are among them");
+    assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), seen.len());
+    for (place, at) in places {
+        directory.seek(place);
+        let next = directory.read().expect("reads").map(|entry| entry.name);
+        assert_eq!(next.as_ref(), seen.get(at + 1));
+    }
+    process.unlink("/dir/file00000").expect("is there");
+    directory.rewind();
+    let again: Vec<_> = directory.map(|entry| entry.expect("reads").name).collect();
+    assert_eq!(again.len(), seen.len() - 1);
+}
+
+#[test]
+fn streams_are_opened_by_those_who_may_read_and_of_directories_alone() {
+    let volume = volume();
+    let root = volume.process(&kvfs_posix::Identity::root());
+    root.mkdir("/closed", 0o711).expect("is made");
+    root.mknod("/file", 0o100_644, 0).expect("is made");
+    assert_eq!(errno(user(&volume, 1000, &[]).opendir("/closed")), Some(Errno::ACCESS));
+    assert_eq!(errno(root.opendir("/file")), Some(Errno::NOTDIR));
+    assert_eq!(errno(root.opendir("/none")), Some(Errno::NOENT));
+    let mut directory = root.opendir("/closed").expect("root may");
+    assert!(root.stat((directory.fd(), ".")).is_ok());
+    root.rmdir("/closed").expect("is empty");
+    assert_eq!(directory.read().expect("is gone"), None);
+}

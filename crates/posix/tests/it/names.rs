@@ -1,0 +1,130 @@
+//! Paths, and names that are made, removed and changed.
+
+use kvfs_fs::RenameMode;
+use kvfs_posix::{LINKS_MAX, PATH_LEN_MAX, Place};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::world::{errno, root, user, volume};
+
+#[test]
+fn paths_are_walked_as_posix_says() {
+    let process = root();
+    process.mkdir("/a", 0o755).expect("is made");
+    process.mkdir("/a/b/", 0o755).expect("a slash in the end is one");
+    process.symlink(b"../a/b", "/a/up").expect("is made");
+    process.symlink(b"/a/up", "/absolute").expect("is made");
+    let inode = process.stat("/a/b").expect("is there").inode;
+    for path in ["//a///b", "/a/./b/.", "/a/b/../b", "/a/up", "/absolute", "/absolute/", "/../a/b", "a/b"] {
+        assert_eq!(process.stat(path).expect(path).inode, inode, "{path}");
+    }
+    assert_ne!(process.stat(Place::from("/absolute").no_follow()).expect("is there").inode, inode);
+    assert_eq!(process.stat(Place::from("/absolute/").no_follow()).expect("is there").inode, inode);
+    process.chdir("/absolute").expect("is a directory");
+    assert_eq!(process.getcwd().expect("is there"), b"/a/b");
+    process.rename("/a", "/c", RenameMode::Replace).expect("is renamed");
+    assert_eq!(process.getcwd().expect("is there"), b"/c/b");
+    assert_eq!(process.stat("..").expect("is there").inode, process.stat("/c").expect("is there").inode);
+    let fd = process.open("/c", OFlags::DIRECTORY, 0).expect("opens");
+    assert_eq!(process.stat((fd, "b")).expect("is there").inode, inode);
+    process.mkdir((fd, "d"), 0o755).expect("is made");
+    assert!(process.stat("/c/d").is_ok());
+    let file = process.open((fd, "file"), OFlags::CREATE | OFlags::RDWR, 0o644).expect("is made");
+    assert_eq!(errno(process.stat((file, "x"))), Some(Errno::NOTDIR));
+    assert_eq!(errno(process.chdir("/c/file")), Some(Errno::NOTDIR));
+    process.rmdir("/c/b").expect("is empty");
+    assert_eq!(errno(process.getcwd()), Some(Errno::NOENT));
+    assert_eq!(errno(process.mkdir("x", 0o755)), Some(Errno::NOENT), "the working directory was removed");
+}
+
+#[test]
+fn circles_and_long_paths_are_refused() {
+    let process = root();
+    process.symlink(b"two", "/one").expect("is made");
+    process.symlink(b"one", "/two").expect("is made");
+    assert_eq!(errno(process.stat("/one")), Some(Errno::LOOP));
+    process.mkdir("/end", 0o755).expect("is made");
+    process.symlink(b"end", "/link0").expect("is made");
+    for number in 1..=LINKS_MAX {
+        let target = format!("link{}", number - 1);
+        process.symlink(target.as_bytes(), format!("/link{number}").as_str()).expect("is made");
+    }
+    assert!(process.stat(format!("/link{}", LINKS_MAX - 1).as_str()).is_ok());
+    assert_eq!(errno(process.stat(format!("/link{LINKS_MAX}").as_str())), Some(Errno::LOOP));
+    let path = "/".repeat(PATH_LEN_MAX - 4);
+    assert!(process.stat(format!("{path}end").as_str()).is_ok());
+    assert_eq!(errno(process.stat(format!("{path}/end").as_str())), Some(Errno::NAMETOOLONG));
+    assert_eq!(errno(process.mkdir("n".repeat(256).as_str(), 0o755)), Some(Errno::NAMETOOLONG));
+    assert_eq!(errno(process.stat("/nul\0byte")), Some(Errno::INVAL));
+}
+
+#[test]
+fn removals_and_renames_are_refused_as_on_linux() {
+    let process = root();
+    for directory in ["/a", "/a/b", "/empty", "/full", "/full/x"] {
+        process.mkdir(directory, 0o755).expect("is made");
+    }
+    process.mknod("/file", 0o100_644, 0).expect("is made");
+    process.link("/file", "/other").expect("gets a name");
+    let rename = |old: &str, new: &str| errno(process.rename(old, new, RenameMode::Replace));
+    assert_eq!(rename("/a", "/a/b/c"), Some(Errno::INVAL));
+    assert_eq!(rename("/a", "/full"), Some(Errno::NOTEMPTY));
+    assert_eq!(rename("/a", "/file"), Some(Errno::NOTDIR));
+    assert_eq!(rename("/file", "/a"), Some(Errno::ISDIR));
+    assert_eq!(rename("/file", "/new/"), Some(Errno::NOTDIR));
+    assert_eq!(rename("/file", "/other"), None, "two names of one file stay");
+    assert_eq!(process.stat("/file").expect("is there").nlink, 2);
+    assert_eq!(rename("/.", "/b"), Some(Errno::BUSY));
+    assert_eq!(rename("/none", "/b"), Some(Errno::NOENT));
+    assert_eq!(errno(process.rename("/file", "/other", RenameMode::NoReplace)), Some(Errno::EXIST));
+    process.rename("/a", "/empty", RenameMode::Replace).expect("replaces what is empty");
+    process.rename("/empty", "/file", RenameMode::Exchange).expect("swaps");
+    assert!(process.stat("/file/b").is_ok());
+    assert_eq!(errno(process.unlink("/file")), Some(Errno::ISDIR));
+    assert_eq!(errno(process.unlink("/other/")), Some(Errno::NOTDIR));
+    assert_eq!(errno(process.rmdir("/other")), Some(Errno::NOTDIR));
+    assert_eq!(errno(process.rmdir("/full")), Some(Errno::NOTEMPTY));
+    assert_eq!(errno(process.rmdir("/full/x/.")), Some(Errno::INVAL));
+    assert_eq!(errno(process.rmdir("/full/x/..")), Some(Errno::NOTEMPTY));
+    assert_eq!(errno(process.rmdir("/")), Some(Errno::BUSY));
+    process.remove("/full/x").expect("is empty");
+    process.remove("/other").expect("is a name");
+    assert_eq!(errno(process.link("/full", "/twice")), Some(Errno::PERM));
+    assert_eq!(errno(process.readlink("/full")), Some(Errno::INVAL));
+    process.symlink(b"full", "/link").expect("is made");
+    assert_eq!(process.readlink("/link").expect("is one"), b"full");
+    process.link(Place::from("/link").no_follow(), "/twin").expect("the link itself");
+    assert_eq!(process.readlink("/twin").expect("is one"), b"full");
+}
+
+#[test]
+fn users_may_do_in_directories_what_their_bits_say() {
+    let volume = volume();
+    let root = volume.process(&kvfs_posix::Identity::root());
+    let (anna, bert) = (user(&volume, 1000, &[50]), user(&volume, 1001, &[50]));
+    root.mkdir("/home", 0o755).expect("is made");
+    root.umask(0);
+    root.mkdir("/tmp", 0o1777).expect("is made");
+    root.mkdir("/team", 0o770).expect("is made");
+    root.chown("/team", None, Some(50)).expect("is given");
+    root.mkdir("/closed", 0o700).expect("is made");
+    assert_eq!(errno(anna.mkdir("/home/x", 0o755)), Some(Errno::ACCESS));
+    assert_eq!(errno(anna.stat("/closed/x")), Some(Errno::ACCESS));
+    assert_eq!(errno(user(&volume, 1002, &[]).stat("/team/x")), Some(Errno::ACCESS));
+    anna.mkdir("/team/dir", 0o777).expect("her group may");
+    assert_eq!(root.stat("/team/dir").expect("is there").mode, 0o755, "the umask counts");
+    assert_eq!(root.stat("/team/dir").expect("is there").uid, 1000);
+    assert_eq!(errno(bert.rename("/team/dir", "/team/moved", RenameMode::Replace)), None);
+    assert_eq!(errno(bert.mkdir("/team/moved/x", 0o755)), Some(Errno::ACCESS));
+    assert_eq!(
+        errno(bert.rename("/team/moved", "/tmp/moved", RenameMode::Replace)),
+        Some(Errno::ACCESS),
+        "its `..` would change"
+    );
+    anna.mkdir("/tmp/hers", 0o777).expect("all may");
+    assert_eq!(errno(bert.rmdir("/tmp/hers")), Some(Errno::PERM), "the directory is sticky");
+    bert.mkdir("/tmp/his", 0o777).expect("all may");
+    assert_eq!(errno(bert.rename("/tmp/his", "/tmp/hers", RenameMode::Replace)), Some(Errno::PERM));
+    anna.rmdir("/tmp/hers").expect("is hers");
+    assert_eq!(errno(anna.mknod("/tmp/device", 0o020_666, 0x103)), Some(Errno::PERM));
+}
