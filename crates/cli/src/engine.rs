@@ -2,7 +2,6 @@
 //!
 //! Thread safety: shared by all callers. Invariant: values are only passed on; no rule of the product is here.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use kvfs_device::{Device, FileDevice, WatchedDevice};
@@ -31,9 +30,7 @@ impl Engine for OpenEngine {
         if device.is_block_device() {
             return device.refresh_len().map_err(|error| failed(&error));
         }
-        let has = std::fs::metadata(device.path()).map_err(|error| failed(&error))?.blocks() * 512;
-        let stat = rustix::fs::statvfs(device.path()).map_err(|error| failed(&error.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize).saturating_add(has))
+        device.file_len_max().map_err(|error| failed(&error))
     }
 
     fn block_device(&self) -> Option<String> {

@@ -129,6 +129,16 @@ impl FileDevice {
         &self.path
     }
 
+    /// How long the file could become now (bytes): what it takes, and what its file system can still give. It is asked by the
+    /// descriptor: another user may have put something else at the path.
+    ///
+    /// # Errors
+    /// The file system does not say.
+    pub fn file_len_max(&self) -> io::Result<u64> {
+        let stat = fs::fstatvfs(&self.file)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize).saturating_add(self.bytes_taken()))
+    }
+
     /// Whether it is a block device, of fixed size.
     pub fn is_block_device(&self) -> bool {
         self.is_block_device

@@ -83,7 +83,7 @@ impl FileDevice {
     }
 
     /// Bytes of the file system that the file takes, as far as that tells.
-    fn bytes_taken(&self) -> u64 {
+    pub(super) fn bytes_taken(&self) -> u64 {
         fs::fstat(&self.file).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(STAT_BLOCK_BYTES))
     }
 
