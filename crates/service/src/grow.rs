@@ -1,8 +1,9 @@
 //! Making a store larger.
 //!
-//! Thread safety: for threads that may block. Invariant: a store does not shrink, and does not outgrow a block device.
+//! Thread safety: for threads that may block. Invariants: a store does not shrink, and does not outgrow a block device; its
+//! owner takes no more of the disk below than the user gave that has mounted it.
 
-use crate::authority::authorize;
+use crate::authority::authorize_server;
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::served::ServedStore;
@@ -25,7 +26,7 @@ impl ServedStore<'_> {
     /// # Errors
     /// The caller may not; it would shrink; its block device is smaller.
     pub fn grow(&self, caller: &Caller, bytes: Option<u64>) -> Result<Grown> {
-        authorize(self.fs, caller, "make it larger")?;
+        authorize_server(caller, "make it larger")?;
         let before = self.fs.store().space().capacity_bytes;
         let room = self.engine.room()?;
         let wanted = bytes.unwrap_or_else(|| room.max(before));

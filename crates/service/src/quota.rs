@@ -5,7 +5,7 @@
 
 use kvfs_fs::{FileSystem, Limits, Project, QuotaKind, QuotaLine};
 
-use crate::authority::{authorize, is_master, is_said_of};
+use crate::authority::{authorize, authorize_server, is_master, is_said_of};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{LimitChanges, QuotaOwner, QuotaRow};
@@ -16,12 +16,15 @@ const LOGGED_ROWS: u64 = 1_000_000;
 
 impl ServedStore<'_> {
     /// Counts everything, and counts from then on. Refused while transactions are open, unless they may be aborted, and while
-    /// there are branches.
+    /// there are branches. Transactions of other users are not the store owner's to abort.
     ///
     /// # Errors
     /// The caller may not; what is open or branched is in the way; store errors.
     pub fn turn_quotas_on(&self, caller: &Caller, abort_open: bool) -> Result<()> {
         admit(self.fs, caller)?;
+        if abort_open {
+            authorize_server(caller, "abort the transactions of all users")?;
+        }
         self.clear_for_quotas(abort_open)?;
         self.fs.quotas().turn_on(&|rows| {
             if rows.is_multiple_of(LOGGED_ROWS) {

@@ -235,6 +235,45 @@ fn a_foreign_store_is_mounted_only_with_its_owner_named() {
 }
 
 #[test]
+fn owner_of_a_store_that_root_serves_takes_no_disk_no_mounts_and_no_transactions_of_roots() {
+    let test = "owner_of_a_store_that_root_serves_takes_no_disk_no_mounts_and_no_transactions_of_roots";
+    if !can_mount(test) || !can_be_nobody(test) {
+        return;
+    }
+    let world = World::new();
+    let (store, dir, at) = (store_of_nobody(&world, "home"), world.dir("mnt"), world.dir("twig"));
+    give(&at);
+    kvfs(&["mount", "-o", TRUSTED, &store, &dir]).ok();
+    let denied = ["only root and the user that has mounted the store"];
+    as_nobody(&["grow", &dir, "1T"]).fails(DENIED, &denied);
+    as_nobody(&["grow", &dir]).fails(DENIED, &denied);
+
+    as_nobody(&["branch", "create", "-s", &dir, "try"]).ok();
+    kvfs(&["branch", "mount", "-s", &dir, "try", &at]).ok();
+    as_nobody(&["branch", "merge", "-s", &dir, "try"]).fails(DENIED, &denied);
+    as_nobody(&["branch", "merge", "-s", &dir, "try", "--prefer", "main"]).fails(DENIED, &denied);
+    as_nobody(&["branch", "delete", "-s", &dir, "try"]).fails(DENIED, &denied);
+    as_nobody(&["branch", "umount", "-s", &dir, "try"]).fails(DENIED, &denied);
+    assert!(is_mounted(&at), "what root has mounted stays");
+    kvfs(&["branch", "umount", "-s", &dir, "try"]).ok();
+    as_nobody(&["branch", "merge", "-s", &dir, "try"]).ok();
+
+    let text = kvfs(&["txn", "begin", "-s", &dir]).ok();
+    let (id, _) = text.trim().split_once('\n').unwrap();
+    as_nobody(&["quota", "on", "-s", &dir, "--abort-open"]).fails(DENIED, &denied);
+    kvfs(&["txn", "abort", "-s", &dir, id]).ok();
+    as_nobody(&["quota", "on", "-s", &dir]).ok();
+
+    // What the owner puts in the place of the open device is not what root asks for room.
+    fs::rename(format!("{store}/device"), format!("{store}/moved")).unwrap();
+    symlink("/nowhere/at/all", format!("{store}/device")).unwrap();
+    lchown(format!("{store}/device"), Some(NOBODY), Some(NOBODY)).unwrap();
+    kvfs(&["grow", &dir, "512M"]).ok();
+    fs::rename(format!("{store}/moved"), format!("{store}/device")).unwrap();
+    kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
 fn a_store_that_root_makes_in_a_foreign_directory_is_its_owners() {
     let test = "a_store_that_root_makes_in_a_foreign_directory_is_its_owners";
     if !can_be_nobody(test) {

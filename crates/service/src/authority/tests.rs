@@ -46,7 +46,7 @@ fn every_user_may_ask_for_own_things_and_no_more() {
     assert_server_only(transactions.join(&user, id));
     assert_master_only(store.check(&user));
     assert_master_only(store.zones(&user));
-    assert_master_only(store.grow(&user, None));
+    assert_server_only(store.grow(&user, None));
     assert_master_only(store.compression(&user, "k", None));
     assert_master_only(store.defrag_plan(&user, false));
     let request = DefragRequest { rewrite: false, bytes_per_second: 0, dry_run: false };

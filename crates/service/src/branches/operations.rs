@@ -1,7 +1,7 @@
 //! What callers do with branches, mounted or not.
 //!
 //! Thread safety: for threads that may block. Invariants: a branch is used by its user and root alone; a daemon of root's
-//! mounts nothing for the owner of a store, whom it does not trust outside of the store.
+//! mounts and unmounts nothing for the owner of a store, whom it does not trust outside of the store.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use kvfs_fs::{BranchInfo, Difference, FileSystem, FsError, Owner};
 use kvfs_store::StoreError;
 
 use super::{begin_merge, end_merged};
-use crate::authority::{authorize, authorize_server};
+use crate::authority::{authorize, authorize_server, is_server};
 use crate::caller::Caller;
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{BranchLine, SelectionLine};
@@ -77,7 +77,7 @@ impl ServedStore<'_> {
         admit(self.fs, caller)?;
         authorize_server(caller, "mount and unmount branches")?;
         self.own_branch(caller, name)?;
-        self.unmount_if_mounted(name)
+        self.unmount_for(caller, name)
     }
 
     /// What was mounted on a directory has been unmounted: if it was a branch, that is checkpointed when this returns.
@@ -105,10 +105,10 @@ impl ServedStore<'_> {
     }
 
     /// Merges a branch of the caller's: without a selection only if nothing is in the way. A branch that is not merged is as it
-    /// was, mounted again where it was mounted.
+    /// was, mounted again where it was mounted. One that is mounted is merged for those alone that may unmount it.
     ///
     /// # Errors
-    /// The caller may not; something is in the way; as a commit.
+    /// The caller may not; it is in use; something is in the way; as a commit.
     pub fn merge_branch(&self, caller: &Caller, name: &str, selection: Option<SelectionLine>) -> Result<()> {
         admit(self.fs, caller)?;
         self.check_branch_files()?;
@@ -117,9 +117,10 @@ impl ServedStore<'_> {
         let owner = Owner { uid: caller.uid, pid: caller.pid, name: format!("merge of branch {name}") };
         let merged = if let Some(branches) = self.branches {
             let dir = branches.mounted().remove(name);
-            branches.unmount(name)?;
+            self.unmount_for(caller, name)?;
             let merged = branches.merge(name, owner, selection.as_ref());
             if let (Err(_), Some(dir)) = (&merged, dir)
+                && is_server(caller.uid)
                 && let Err(error) = branches.mount(name, &dir, caller)
             {
                 tracing::error!(name, %error, "a branch that was not merged is not mounted any more");
@@ -135,14 +136,14 @@ impl ServedStore<'_> {
         Ok(())
     }
 
-    /// Deletes a branch of the caller's.
+    /// Deletes a branch of the caller's. One that is mounted is deleted for those alone that may unmount it.
     ///
     /// # Errors
     /// The caller may not; it is in use.
     pub fn delete_branch(&self, caller: &Caller, name: &str) -> Result<()> {
         admit(self.fs, caller)?;
         self.own_branch(caller, name)?;
-        self.unmount_if_mounted(name)?;
+        self.unmount_for(caller, name)?;
         self.fs.branches().delete(name).map_err(|error| explain(name, error))?;
         tracing::info!(name, "branch deleted");
         Ok(())
@@ -158,8 +159,17 @@ impl ServedStore<'_> {
         Err(ServiceError::new(ErrorKind::Denied, message))
     }
 
-    fn unmount_if_mounted(&self, name: &str) -> Result<()> {
-        self.branches.map_or(Ok(()), |branches| branches.unmount(name))
+    /// Unmounts a branch, if it is mounted. For the owner of the store nothing is unmounted: it is not mounted, or refused; one
+    /// that is mounted after this look is in use.
+    fn unmount_for(&self, caller: &Caller, name: &str) -> Result<()> {
+        let Some(branches) = self.branches else { return Ok(()) };
+        if is_server(caller.uid) {
+            return branches.unmount(name);
+        }
+        if branches.mounted().contains_key(name) {
+            authorize_server(caller, "unmount branches; this one is mounted")?;
+        }
+        Ok(())
     }
 
     /// Where the kernel keeps changes of files to itself, a branch would lack some.

@@ -4,14 +4,15 @@ use super::*;
 use crate::testing::{TestEngine, World, assert_denied, stranger};
 
 #[test]
-fn store_grows_for_master_only_and_within_a_block_device() {
+fn store_grows_for_the_user_that_serves_it_only_and_within_a_block_device() {
     let mut world = World::new(false);
     let own = Caller::own();
     let before = world.fs.store().space().capacity_bytes;
     let room = before.saturating_add(1);
     world.engine = TestEngine { room, ..TestEngine::default() };
     let store = world.unmounted();
-    assert_denied(store.grow(&stranger(), None), "only root and the store's owner make it larger");
+    let denied = "only root and the user that has mounted the store make it larger";
+    assert_denied(store.grow(&stranger(), None), denied);
     let grown = store.grow(&own, None).expect("grows");
     assert_eq!(grown, Grown { before, after: room.max(before), behind: None });
     if let Some(less) = before.checked_sub(1) {

@@ -40,6 +40,18 @@ fn quota_of_others_is_refused_and_left_out_of_the_report() {
 }
 
 #[test]
+fn owner_of_the_store_turns_quotas_on_and_aborts_no_transactions_of_others() {
+    let owner = Caller::of_mount(Caller::own().uid + 2000, 1);
+    let world = World::owned_by(owner.uid, false);
+    let (store, user) = (world.mounted(), stranger());
+    let id = world.transactions.begin(&user, Begin::default()).expect("begins");
+    let denied = "only root and the user that has mounted the store abort the transactions of all users";
+    assert_denied(store.turn_quotas_on(&owner, true), denied);
+    assert!(world.transactions.abort(&user, id).is_ok(), "is still open");
+    store.turn_quotas_on(&owner, false).expect("are on");
+}
+
+#[test]
 fn open_transaction_or_branch_keeps_quotas_off() {
     let world = World::new(false);
     let (store, own) = (world.mounted(), Caller::own());

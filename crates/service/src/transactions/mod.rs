@@ -201,14 +201,23 @@ impl Transactions {
         Ok((id, view))
     }
 
+    /// Refuses a caller that may not [attach](Self::attach) anything, before anything is taken from it: to close what a user
+    /// sends may wait for a file system of that user's.
+    ///
+    /// # Errors
+    /// `Denied`.
+    pub fn check_may_attach(&self, caller: &Caller) -> Result<()> {
+        // A kernel side of the caller's making is believed what it says of users and permissions.
+        authorize_server(caller, "serve a mount of their own making")
+    }
+
     /// Serves the view on the connection of `device`, which its owner has mounted.
     ///
     /// # Errors
     /// The caller may not; there is no such transaction of the caller's, or it has its view already; the connection does not
     /// come up.
     pub fn attach(&self, caller: &Caller, id: u64, device: OwnedFd) -> Result<()> {
-        // A kernel side of the caller's making is believed what it says of users and permissions.
-        authorize_server(caller, "serve a mount of their own making")?;
+        self.check_may_attach(caller)?;
         let (view, slot) = self.view_without_mount(caller, id)?;
         // An ordinary user has mounted it in namespaces that know that user alone.
         let only_ids = (caller.uid != 0).then(|| (caller.uid, caller.gid()));
