@@ -1,6 +1,6 @@
 //! The process at the other end of a control connection.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -68,6 +68,19 @@ impl Peer {
         Self { caller: Caller::own(), connection: None, outgoing: Mutex::default() }
     }
 
+    /// Any user, without a connection.
+    #[cfg(test)]
+    pub(crate) fn of_user(uid: u32) -> Self {
+        Self { caller: Caller::of_mount(uid, 1), connection: None, outgoing: Mutex::default() }
+    }
+
+    /// A connection that passes for one of user `uid`'s.
+    #[cfg(test)]
+    pub(crate) fn on(stream: &UnixStream, uid: u32) -> io::Result<Self> {
+        let connection = Some(Arc::new(Stream(stream.try_clone()?)));
+        Ok(Self { connection, ..Self::of_user(uid) })
+    }
+
     /// The descriptor is to follow the answer.
     pub(crate) fn give_descriptor(&self, descriptor: OwnedFd) {
         *self.outgoing.lock() = Some(descriptor);
@@ -79,6 +92,16 @@ impl Peer {
         match (outgoing, &self.connection) {
             (Some(outgoing), Some(connection)) => descriptor::send(&connection.0, outgoing.as_fd()),
             _ => Ok(()),
+        }
+    }
+
+    /// The descriptor that follows the request is left to the kernel: in this process it is never open, so nothing here waits
+    /// for what its owner has put behind it.
+    pub(crate) fn discard_descriptor(&self) {
+        if let Some(connection) = &self.connection
+            && let Err(error) = (&connection.0).read_exact(&mut [0])
+        {
+            tracing::debug!(%error, "no descriptor follows");
         }
     }
 

@@ -120,10 +120,15 @@ impl RequestHandler {
                 Response::Begun { id, view: raw(view) }
             }
             Request::Attach { id } => {
+                let transactions = transactions?;
+                if let Err(refused) = transactions.check_may_attach(caller) {
+                    peer.discard_descriptor();
+                    return Err(refused);
+                }
                 let device = peer.receive_descriptor();
                 let device =
                     device.map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
-                transactions?.attach(caller, id, device)?;
+                transactions.attach(caller, id, device)?;
                 Response::Done
             }
             Request::Mount { id } => {
@@ -163,3 +168,6 @@ impl RequestHandler {
 fn raw(path: PathBuf) -> Vec<u8> {
     path.into_os_string().into_encoded_bytes()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,413 @@
+//! Which users may ask what by the control socket: every request, asked by each kind of user.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
+use kvfs_service::lines::{
+    DefragPlanLine, DefragRequest, DefragmentedLine, HealthLine, LimitChanges, QuotaOwner, QuotaRequest,
+    SelectionLine, ZoneLines,
+};
+use kvfs_service::{
+    Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
+    UndoLimits, ViewMount,
+};
+use kvfs_store::clock::SystemClock;
+use kvfs_store::model::ModelStore;
+use kvfs_store::{Store, StoreError};
+
+use super::*;
+use crate::protocol::{Begin, BranchRequest, SnapshotRequest, UndoRequest};
+
+/// An engine of nothing.
+struct NoEngine;
+
+impl Engine for NoEngine {
+    fn room(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn block_device(&self) -> Option<String> {
+        None
+    }
+
+    fn grow(&self, bytes: u64) -> Result<u64, StoreError> {
+        Ok(bytes)
+    }
+
+    fn defrag_plan(&self, _: bool) -> DefragPlanLine {
+        DefragPlanLine::default()
+    }
+
+    fn defragment(
+        &self,
+        _: &DefragOrder,
+        _: &mut dyn FnMut(DefragStep) -> bool,
+    ) -> Result<DefragmentedLine, StoreError> {
+        Ok(DefragmentedLine::default())
+    }
+
+    fn check(&self) -> Result<EngineCheck, StoreError> {
+        Ok(EngineCheck::default())
+    }
+
+    fn zones(&self) -> ZoneLines {
+        ZoneLines::default()
+    }
+
+    fn health(&self) -> HealthLine {
+        HealthLine::default()
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn close(self: Box<Self>) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// No kernel side.
+struct NoMounts;
+
+const NO_KERNEL: FsError = FsError::Invalid("there is no kernel");
+
+fn none<T>() -> Result<T> {
+    Err(NO_KERNEL.into())
+}
+
+impl Mounts for NoMounts {
+    fn is_writeback(&self) -> bool {
+        false
+    }
+
+    fn write_back(&self) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn commit(&self, _: &Arc<FileSystem>, _: Durability, _: Option<Duration>) -> Result<Position, FsError> {
+        Err(NO_KERNEL)
+    }
+
+    fn close_deleted_snapshots(&self) {}
+
+    fn mount_view(&self, _: u64, _: u32, _: Arc<FileSystem>) -> Result<Box<dyn ViewMount>> {
+        none()
+    }
+
+    fn view_path(&self, id: u64) -> PathBuf {
+        format!("/views/{id}").into()
+    }
+
+    fn copy_view(&self, _: u64) -> Result<OwnedFd> {
+        none()
+    }
+
+    fn attach_view(
+        &self,
+        _: Arc<FileSystem>,
+        _: OwnedFd,
+        _: Option<(u32, u32)>,
+    ) -> Result<Box<dyn ViewMount>> {
+        none()
+    }
+
+    fn mount_detached(&self, _: Arc<FileSystem>, _: u32) -> Result<(OwnedFd, Box<dyn ViewMount>)> {
+        none()
+    }
+
+    fn check_free(&self, _: &Path) -> Result<()> {
+        none()
+    }
+
+    fn is_free(&self, _: &Path) -> bool {
+        true
+    }
+
+    fn mount_branch(
+        &self,
+        _: &Path,
+        _: Arc<FileSystem>,
+        _: u32,
+        _: Option<u32>,
+    ) -> Result<Box<dyn ViewMount>> {
+        none()
+    }
+}
+
+/// A mounted store of user `owner_uid`, with a transaction of `other`'s.
+struct World {
+    handler: RequestHandler,
+    transactions: Arc<Transactions>,
+    branches: Arc<Branches>,
+}
+
+impl World {
+    fn owned_by(owner_uid: u32) -> Self {
+        let model = ModelStore::new();
+        model.keep_for_undo(10);
+        let store: Arc<dyn Store> = Arc::new(model);
+        let clock = Arc::new(SystemClock::new());
+        FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
+        let options = MountOptions { owner_uid, ..MountOptions::default() };
+        let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
+        let main = MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts), views_max: 16 };
+        let branches = Branches::new(main.clone()).expect("starts");
+        let transactions = Transactions::new(main, &branches).expect("starts");
+        let undo = UndoLimits { count_max: 10, age_max: Duration::from_mins(1) };
+        let service = Arc::new(Service::new(Opened { fs, engine: Box::new(NoEngine), undo }));
+        service.serve_transactions(&transactions, &branches);
+        Self { handler: RequestHandler::new(service, Mounted::default()), transactions, branches }
+    }
+
+    /// Whether the request is refused to the user.
+    fn refuses(&self, uid: u32, request: Request) -> bool {
+        let answer = self.handler.answer(&Peer::of_user(uid), request);
+        matches!(answer, Err(error) if error.kind() == ErrorKind::Denied)
+    }
+
+    fn begin(&self, uid: u32) -> u64 {
+        let begun = self.transactions.begin(&Caller::of_mount(uid, 1), kvfs_service::Begin::default());
+        begun.expect("begins")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.transactions.close();
+        self.branches.close();
+    }
+}
+
+/// The users that may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum May {
+    /// Every user.
+    Everyone,
+    /// Root, the user of the process, the store's owner.
+    Masters,
+    /// Root, and the user of the process.
+    Server,
+    /// Root, and the user that it belongs to.
+    Owner,
+}
+
+/// The table. A request that is new has its row here, and goes into [`requests`].
+fn may(request: &Request) -> May {
+    match request {
+        Request::Begin(begin) if begin.nice < 0 => May::Masters,
+        Request::Begin(_)
+        | Request::Hello { .. }
+        | Request::Stats
+        | Request::Transactions
+        | Request::Locks { .. }
+        | Request::Sync
+        | Request::Health => May::Everyone,
+        Request::Check | Request::Zones | Request::Compression { .. } | Request::Defrag(_) => May::Masters,
+        // What is about the process, its mounts, and the disk below.
+        Request::Attach { .. }
+        | Request::View { .. }
+        | Request::Grow { .. }
+        | Request::Leave { .. }
+        | Request::AwaitClosed => May::Server,
+        Request::Mount { .. } | Request::Commit { .. } | Request::Abort { .. } | Request::Diff { .. } => {
+            May::Owner
+        }
+        Request::Snapshot(request) => match request {
+            SnapshotRequest::List => May::Everyone,
+            SnapshotRequest::Create { .. }
+            | SnapshotRequest::SetPrivate { .. }
+            | SnapshotRequest::Delete { .. }
+            | SnapshotRequest::Diff { .. }
+            | SnapshotRequest::Restore { .. }
+            | SnapshotRequest::Send { .. }
+            | SnapshotRequest::SendAgain { .. }
+            | SnapshotRequest::SendFrames { .. } => May::Masters,
+        },
+        Request::Undo(request) => match request {
+            // For their own: none is kept here.
+            UndoRequest::List
+            | UndoRequest::Diff { .. }
+            | UndoRequest::Check { .. }
+            | UndoRequest::TakeBack { .. } => May::Everyone,
+        },
+        Request::Branch(request) => match request {
+            BranchRequest::List => May::Everyone,
+            BranchRequest::Mount { .. } | BranchRequest::Unmount { .. } | BranchRequest::Settle { .. } => {
+                May::Server
+            }
+            // And of these those to which the branch belongs.
+            BranchRequest::Create { .. }
+            | BranchRequest::Diff { .. }
+            | BranchRequest::Merge { .. }
+            | BranchRequest::Delete { .. } => May::Masters,
+        },
+        Request::Quota(request) => match request {
+            QuotaRequest::Report => May::Everyone,
+            QuotaRequest::On { abort_open: true } => May::Server,
+            QuotaRequest::On { .. }
+            | QuotaRequest::Off
+            | QuotaRequest::Set(..)
+            | QuotaRequest::Get(_)
+            | QuotaRequest::ProjectTrees => May::Masters,
+        },
+    }
+}
+
+/// One of each, about transaction `id`, and things that are not there.
+fn requests(id: u64) -> Vec<Request> {
+    let name = || "none".to_owned();
+    let begin = |nice| Begin {
+        serializable: false,
+        timeout: Some(Duration::MAX),
+        idle_max: Some(Duration::MAX),
+        nice,
+        label: "\x1b[2J\n".to_owned(),
+        tied: false,
+    };
+    let changes = LimitChanges {
+        bytes_soft: Some(1),
+        bytes_hard: None,
+        inodes_soft: None,
+        inodes_hard: None,
+        grace_seconds: None,
+    };
+    let defrag = |dry_run| DefragRequest { rewrite: true, bytes_per_second: 1, dry_run };
+    let mut all = vec![
+        Request::Hello { version: "0".to_owned() },
+        Request::Stats,
+        Request::Check,
+        Request::Begin(begin(0)),
+        Request::Begin(begin(i32::MIN)),
+        Request::Attach { id },
+        Request::Mount { id },
+        Request::View { id },
+        Request::Diff { id, from: u64::MAX, limit: u64::MAX },
+        Request::Transactions,
+        Request::Locks { after: None },
+        Request::Sync,
+        Request::Compression { keyspace: name(), compression: Some("none".to_owned()) },
+        Request::Zones,
+        Request::Grow { bytes: Some(u64::MAX) },
+        Request::Grow { bytes: None },
+        Request::Defrag(defrag(true)),
+        Request::Defrag(defrag(false)),
+        Request::Health,
+        Request::AwaitClosed,
+        Request::Commit { id, durable: true },
+        Request::Abort { id },
+        Request::Leave { abort_open: false, checkpoint_open: false },
+        Request::Leave { abort_open: true, checkpoint_open: false },
+        Request::Leave { abort_open: false, checkpoint_open: true },
+    ];
+    all.extend(
+        [
+            SnapshotRequest::Create { name: name(), flush: true, private: true },
+            SnapshotRequest::SetPrivate { name: name(), private: false },
+            SnapshotRequest::List,
+            SnapshotRequest::Diff { before: Some(name()), after: None, from: 0, limit: 0 },
+            SnapshotRequest::Send { from: None, to: name() },
+            SnapshotRequest::SendAgain { stream: [0; 16] },
+            SnapshotRequest::SendFrames { stream: [0; 16], offset: u64::MAX },
+            SnapshotRequest::Restore { name: name(), paths: vec!["../..".to_owned()] },
+            SnapshotRequest::Delete { name: name() },
+        ]
+        .map(Request::Snapshot),
+    );
+    let selection = SelectionLine::default;
+    all.extend(
+        [
+            UndoRequest::List,
+            UndoRequest::Diff { id, from: 0, limit: 1 },
+            UndoRequest::Check { id, selection: selection() },
+            UndoRequest::TakeBack { id, selection: selection() },
+        ]
+        .map(Request::Undo),
+    );
+    all.extend(
+        [
+            BranchRequest::Create { name: "new".to_owned(), flush: true },
+            BranchRequest::List,
+            BranchRequest::Mount { name: name(), dir: b"/".to_vec() },
+            BranchRequest::Unmount { name: name() },
+            BranchRequest::Settle { dir: b"/".to_vec() },
+            BranchRequest::Diff { name: name(), from: 0, limit: 1 },
+            BranchRequest::Merge { name: name(), selection: Some(selection()) },
+            BranchRequest::Delete { name: name() },
+        ]
+        .map(Request::Branch),
+    );
+    all.extend(
+        [
+            QuotaRequest::On { abort_open: false },
+            QuotaRequest::On { abort_open: true },
+            QuotaRequest::Set(QuotaOwner::User(1), changes),
+            QuotaRequest::Get(QuotaOwner::User(1)),
+            QuotaRequest::Get(QuotaOwner::Group(1)),
+            QuotaRequest::Report,
+            QuotaRequest::ProjectTrees,
+            QuotaRequest::Off,
+        ]
+        .map(Request::Quota),
+    );
+    all
+}
+
+#[test]
+fn every_request_is_answered_to_the_users_of_its_row_and_refused_to_all_others() {
+    let process = Caller::own().uid;
+    let (owner, other, third) = (process + 2000, process + 1000, process + 3000);
+    let count = requests(0).len();
+    for (who, uid) in [("root", 0), ("process", process), ("owner", owner), ("other", other)] {
+        for at in 0..count {
+            // Each is asked of a store that no other has changed.
+            let world = World::owned_by(owner);
+            let own = world.begin(uid);
+            let request = requests(own).swap_remove(at);
+            let is_allowed = match may(&request) {
+                May::Everyone | May::Owner => true,
+                May::Masters => [0, process, owner].contains(&uid),
+                May::Server => [0, process].contains(&uid),
+            };
+            let text = format!("{who}: {request:?}");
+            assert_eq!(!world.refuses(uid, request), is_allowed, "{text}");
+
+            // The same about a transaction of a third user's.
+            let theirs = world.begin(third);
+            let request = requests(theirs).swap_remove(at);
+            if may(&request) == May::Owner {
+                assert_eq!(!world.refuses(uid, request), uid == 0, "of a third user: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refused_attach_leaves_the_descriptor_to_the_kernel_and_the_connection_goes_on() {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    let world = World::owned_by(Caller::own().uid);
+    let other = Caller::own().uid + 1000;
+    let id = world.begin(other);
+    let (mut client, ours) = UnixStream::pair().expect("sockets");
+    let peer = Peer::on(&ours, other).expect("is a peer");
+    let (reading, writing) = std::io::pipe().expect("a pipe");
+    crate::descriptor::send(&client, writing.as_fd()).expect("sends");
+    client.write_all(b"next").expect("writes");
+    let refused = world.handler.answer(&peer, Request::Attach { id }).expect_err("is refused");
+    assert_eq!(refused.kind(), ErrorKind::Denied);
+    // What followed the carrier is there, and the other end of the pipe is gone with the client's.
+    let mut next = [0; 4];
+    std::io::Read::read_exact(&mut &ours, &mut next).expect("reads");
+    assert_eq!(&next, b"next");
+    drop(writing);
+    assert_eq!(std::io::Read::read(&mut &reading, &mut [0]).expect("reads"), 0, "nothing holds it");
+}
