@@ -1,10 +1,11 @@
 //! Verifying a store: the engine's own structures first, then what the file system made of them.
 //!
-//! Thread safety: for threads that may block, beside all other requests.
+//! Thread safety: for threads that may block, beside all other requests. Invariant: the owner of a store that another user's
+//! process serves has one check of it read the disk at a time.
 
-use crate::authority::authorize;
+use crate::authority::{authorize, is_server};
 use crate::caller::Caller;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::FindingLine;
 use crate::served::ServedStore;
 
@@ -21,9 +22,14 @@ impl ServedStore<'_> {
     /// Verifies everything.
     ///
     /// # Errors
-    /// The caller may not; the engine can't be read at all.
+    /// The caller may not; one for the store's owner runs already; the engine can't be read at all.
     pub fn check(&self, caller: &Caller) -> Result<Checked> {
         authorize(self.fs, caller, "check the store")?;
+        let turn = self.checks.try_lock();
+        if turn.is_none() && !is_server(caller.uid) {
+            let message = "the store is being checked already; wait until that has ended";
+            return Err(ServiceError::new(ErrorKind::InUse, message));
+        }
         let engine = self.engine.check()?;
         let mut findings: Vec<FindingLine> = engine.findings.into_iter().map(FindingLine::from).collect();
         let mut counts = engine.counts;

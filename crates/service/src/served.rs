@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, TxnId, TxnView};
+use parking_lot::Mutex;
 
 use crate::branches::Branches;
 use crate::caller::Caller;
@@ -28,6 +29,8 @@ pub struct ServedStore<'s> {
     pub engine: &'s dyn Engine,
     /// Admits its defragmentations.
     pub defrag: &'s DefragGate,
+    /// Held during a check.
+    pub checks: &'s Mutex<()>,
     /// How many of its committed transactions can be taken back.
     pub undo: UndoLimits,
     /// Its open transactions; `None`: it is not mounted.

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use kvfs_fs::{Durability, FileSystem, TxnId};
 use kvfs_store::StoreError;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::authority::authorize_server;
 use crate::branches::Branches;
@@ -60,6 +60,8 @@ pub struct Service {
     /// The streams that are being made.
     pub streams: Streams,
     defrag: DefragGate,
+    /// Held during a check.
+    checks: Mutex<()>,
     /// From when it is mounted.
     mounted: OnceLock<(Arc<Transactions>, Arc<Branches>)>,
 }
@@ -72,6 +74,7 @@ impl Service {
             comparisons: Comparisons::default(),
             streams: Streams::default(),
             defrag: DefragGate::default(),
+            checks: Mutex::default(),
             mounted: OnceLock::new(),
         }
     }
@@ -184,6 +187,7 @@ impl Service {
             engine: &*store.engine,
             undo: store.undo,
             defrag: &self.defrag,
+            checks: &self.checks,
             transactions: mounted.map(|(transactions, _)| &**transactions),
             branches: mounted.map(|(_, branches)| &**branches),
         }

@@ -12,6 +12,7 @@ use kvfs_fs::{
 use kvfs_store::clock::SystemClock;
 use kvfs_store::model::ModelStore;
 use kvfs_store::{Store, StoreError};
+use parking_lot::Mutex;
 
 use crate::branches::Branches;
 use crate::caller::Caller;
@@ -185,6 +186,7 @@ pub(crate) struct World {
     pub(crate) branches: Arc<Branches>,
     pub(crate) engine: TestEngine,
     pub(crate) defrag: DefragGate,
+    pub(crate) checks: Mutex<()>,
 }
 
 impl World {
@@ -205,7 +207,14 @@ impl World {
             MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts { is_writeback }), views_max: 16 };
         let branches = Branches::new(main.clone()).expect("starts");
         let transactions = Transactions::new(main, &branches).expect("starts");
-        Self { fs, transactions, branches, engine: TestEngine::default(), defrag: DefragGate::default() }
+        Self {
+            fs,
+            transactions,
+            branches,
+            engine: TestEngine::default(),
+            defrag: DefragGate::default(),
+            checks: Mutex::default(),
+        }
     }
 
     /// As a mounted store.
@@ -224,6 +233,7 @@ impl World {
             fs: &self.fs,
             engine: &self.engine,
             defrag: &self.defrag,
+            checks: &self.checks,
             undo,
             transactions: None,
             branches: None,

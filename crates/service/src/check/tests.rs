@@ -4,6 +4,18 @@ use super::*;
 use crate::testing::{TestEngine, World, assert_denied, stranger};
 
 #[test]
+fn owner_of_a_store_that_another_user_serves_has_one_check_at_a_time() {
+    let owner = Caller::of_mount(Caller::own().uid + 2000, 1);
+    let world = World::owned_by(owner.uid, false);
+    let running = world.checks.lock();
+    let refused = world.mounted().check(&owner).expect_err("is refused");
+    assert_eq!(refused.kind(), ErrorKind::InUse);
+    world.mounted().check(&Caller::own()).expect("is the server's");
+    drop(running);
+    world.mounted().check(&owner).expect("is the only one");
+}
+
+#[test]
 fn check_tells_findings_of_the_engine_and_counts_of_both() {
     let mut world = World::new(false);
     let findings = vec!["run 3: wrong checksum".to_owned(), "odd".to_owned()];
