@@ -13,6 +13,33 @@
 //! * a read through a [`Snapshot`] never changes its answer;
 //! * after a crash the surviving batches are a prefix of the order, and contain every batch at or
 //!   below a [`Position`] for which [`Store::sync`] returned `Ok`.
+//!
+//! What every engine has is on this page: [`Read`], [`Cursor`], [`Snapshot`], [`Store`]. What one may lack is asked for, and is
+//! `None` where it is lacking: [`Transactions`], [`NamedSnapshots`], [`TrackChanges`], [`Checkpoints`], [`UndoHistory`], [`Compress`].
+//!
+//! ```
+//! use kvfs_store::model::ModelStore;
+//! use kvfs_store::{Batch, Durability, KeyspaceKind, Read, Store, StoreError, TxnOptions};
+//!
+//! # fn main() -> Result<(), StoreError> {
+//! // As good as any other, but for a power cut.
+//! let store = ModelStore::new();
+//! let words = store.open_keyspace("words", KeyspaceKind::Tuple, None)?;
+//! let mut batch = Batch::new();
+//! batch.put(words, "one", "1");
+//! store.apply(batch, Durability::Buffered)?;
+//!
+//! let transactions = store.transactions().ok_or(StoreError::Unsupported("transactions"))?;
+//! let txn = transactions.begin(TxnOptions::default())?;
+//! let mut batch = Batch::new();
+//! batch.put(words, "two", "2");
+//! txn.apply(batch)?;
+//! assert!(store.get(words, b"two")?.is_none() && txn.get(words, b"one")?.is_some());
+//! txn.commit(Durability::Buffered)?;
+//! assert!(store.get(words, b"two")?.is_some());
+//! # Ok(())
+//! # }
+//! ```
 
 mod batch;
 pub mod clock;
