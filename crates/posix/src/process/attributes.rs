@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvfs_fs::{Attr, FileType, FsError, SetAttr, SetTime, StatFs};
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::Place;
 use crate::error::{Result, refuse};
 use crate::held::with_space;
@@ -34,7 +34,7 @@ impl Process {
     /// # Errors
     /// Those of the walk.
     pub fn stat<'a>(&self, place: impl Into<Place<'a>>) -> Result<Attr> {
-        Ok(self.find(place.into())?.attr)
+        Ok(self.scope.find(place.into())?.attr)
     }
 
     /// Whether the user of this process may do that.
@@ -42,10 +42,10 @@ impl Process {
     /// # Errors
     /// EACCES; EROFS: to be written on a read-only file system; those of the walk.
     pub fn access<'a>(&self, place: impl Into<Place<'a>>, access: Access) -> Result<()> {
-        let found = self.find(place.into())?;
+        let found = self.scope.find(place.into())?;
         let bit = |is_asked: bool, bit: u32| if is_asked { bit } else { 0 };
         let wanted = bit(access.reads, READ) | bit(access.writes, WRITE) | bit(access.executes, EXECUTE);
-        self.check(&found, wanted)
+        self.scope.check(&found, wanted)
     }
 
     /// Sets the permission bits (`07777`).
@@ -53,13 +53,13 @@ impl Process {
     /// # Errors
     /// EPERM: another user's; EOPNOTSUPP: a symbolic link; those of the walk.
     pub fn chmod<'a>(&self, place: impl Into<Place<'a>>, mode: u32) -> Result<()> {
-        let found = self.to_change(place.into())?;
+        let found = self.scope.to_change(place.into())?;
         if found.attr.kind == FileType::Symlink {
             return refuse(Errno::OPNOTSUPP, "symbolic links have no permission bits");
         }
-        self.actor.check_owner(&found.attr)?;
-        let mode = self.actor.mode_to_set(&found.attr, mode & 0o7777);
-        self.set(&found, &SetAttr { mode: Some(mode), ..SetAttr::default() })
+        self.scope.actor.check_owner(&found.attr)?;
+        let mode = self.scope.actor.mode_to_set(&found.attr, mode & 0o7777);
+        self.scope.set(&found, &SetAttr { mode: Some(mode), ..SetAttr::default() })
     }
 
     /// Sets owner and group; `None` leaves one. Set-id bits go.
@@ -67,18 +67,18 @@ impl Process {
     /// # Errors
     /// EPERM: a user other than root gives away a file, or to a group without being in it; those of the walk.
     pub fn chown<'a>(&self, place: impl Into<Place<'a>>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let found = self.to_change(place.into())?;
+        let found = self.scope.to_change(place.into())?;
         let attr = &found.attr;
-        let gives_away = uid.is_some_and(|uid| uid != attr.uid || uid != self.caller().uid);
+        let gives_away = uid.is_some_and(|uid| uid != attr.uid || uid != self.scope.caller().uid);
         let changes_group = gid.is_some_and(|gid| {
-            self.caller().uid != attr.uid || (gid != attr.gid && !self.actor.is_member(gid))
+            self.scope.caller().uid != attr.uid || (gid != attr.gid && !self.scope.actor.is_member(gid))
         });
-        if !self.actor.is_root() && (gives_away || changes_group) {
+        if !self.scope.actor.is_root() && (gives_away || changes_group) {
             return refuse(Errno::PERM, "only root gives files away");
         }
         let loses = attr.kind != FileType::Directory
             && (attr.mode & S_ISUID != 0 || attr.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP);
-        self.set(&found, &SetAttr { uid, gid, kill_suidgid: loses, ..SetAttr::default() })
+        self.scope.set(&found, &SetAttr { uid, gid, kill_suidgid: loses, ..SetAttr::default() })
     }
 
     /// Sets the times of the last access and change; `None` leaves one.
@@ -91,18 +91,18 @@ impl Process {
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
     ) -> Result<()> {
-        let found = self.to_change(place.into())?;
+        let found = self.scope.to_change(place.into())?;
         if atime.is_none() && mtime.is_none() {
             return Ok(());
         }
         let is_now = (atime, mtime) == (Some(SetTime::Now), Some(SetTime::Now));
-        if self.actor.check_owner(&found.attr).is_err() {
+        if self.scope.actor.check_owner(&found.attr).is_err() {
             if !is_now {
                 return refuse(Errno::PERM, "only its owner sets times other than now");
             }
-            self.check(&found, WRITE)?;
+            self.scope.check(&found, WRITE)?;
         }
-        self.set(&found, &SetAttr { atime, mtime, ..SetAttr::default() })
+        self.scope.set(&found, &SetAttr { atime, mtime, ..SetAttr::default() })
     }
 
     /// Sets the size; a descriptor as place is `ftruncate`.
@@ -112,23 +112,23 @@ impl Process {
     pub fn truncate<'a>(&self, place: impl Into<Place<'a>>, size: u64) -> Result<()> {
         let place = place.into();
         if let (Some(fd), None) = (place.base, place.path) {
-            let file = self.file(fd)?;
+            let file = self.scope.file(fd)?;
             file.check_open()?;
             if !file.is_writable() || file.kind != FileType::Regular {
                 return refuse(Errno::INVAL, "not a file that is open for writing");
             }
         }
-        let found = self.find(place)?;
+        let found = self.scope.find(place)?;
         match found.attr.kind {
             FileType::Regular => {}
             FileType::Directory => return Err(FsError::IsDirectory.into()),
             _ => return refuse(Errno::INVAL, "not a regular file"),
         }
         if place.path.is_some() {
-            self.check(&found, WRITE)?;
+            self.scope.check(&found, WRITE)?;
         }
-        let kill_suidgid = !self.actor.is_root();
-        self.set(&found, &SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() })
+        let kill_suidgid = !self.scope.actor.is_root();
+        self.scope.set(&found, &SetAttr { size: Some(size), kill_suidgid, ..SetAttr::default() })
     }
 
     /// How much there is, and how much of it is free; in the tree of a project, of its limit.
@@ -136,10 +136,12 @@ impl Process {
     /// # Errors
     /// Those of the walk.
     pub fn statvfs<'a>(&self, place: impl Into<Place<'a>>) -> Result<StatFs> {
-        let found = self.find(place.into())?;
-        Ok(self.fs().statfs_at(found.held.node()))
+        let found = self.scope.find(place.into())?;
+        Ok(self.scope.fs().statfs_at(found.held.node()))
     }
+}
 
+impl Scope {
     /// What is at `place`, whose attributes are to be changed.
     fn to_change(&self, place: Place<'_>) -> Result<Found> {
         if let (Some(fd), None) = (place.base, place.path) {

@@ -55,7 +55,7 @@ impl Process {
     /// # Errors
     /// EBADF; ENOTDIR: then the descriptor is as it was.
     pub fn fdopendir(&self, fd: Fd) -> Result<Directory<'_>> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         if !file.is_readable() {
             return refuse(Errno::BADF, "not open for reading");
         }
@@ -107,7 +107,7 @@ impl Directory<'_> {
 
     fn fill(&mut self) -> Result<()> {
         let process = self.process;
-        settled(process.caller(), |caller| self.list(process.fs(), caller))
+        settled(process.scope.caller(), |caller| self.list(process.scope.fs(), caller))
     }
 
     fn list(&mut self, fs: &FileSystem, caller: &Caller) -> kvfs_fs::Result<()> {

@@ -9,7 +9,7 @@ use kvfs_fs::{
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::Fd;
 use crate::error::{Result, refuse};
 use crate::held::{settled, with_space};
@@ -61,10 +61,10 @@ impl Process {
     /// # Errors
     /// As [`Process::read`].
     pub fn readv(&self, fd: Fd, buffers: &mut [IoSliceMut<'_>]) -> Result<usize> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_readable()?;
         let mut offset = file.offset();
-        let len = self.read_at(&file, buffers, *offset)?;
+        let len = self.scope.read_at(&file, buffers, *offset)?;
         *offset += len as u64;
         Ok(len)
     }
@@ -74,9 +74,9 @@ impl Process {
     /// # Errors
     /// As [`Process::pread`].
     pub fn preadv(&self, fd: Fd, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_readable()?;
-        self.read_at(&file, buffers, offset)
+        self.scope.read_at(&file, buffers, offset)
     }
 
     /// Writes at the offset of the open file, or at its end (`APPEND`), and advances the offset. Everything, unless space ends.
@@ -100,10 +100,10 @@ impl Process {
     /// # Errors
     /// As [`Process::write`].
     pub fn writev(&self, fd: Fd, buffers: &[IoSlice<'_>]) -> Result<usize> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_writable()?;
         let mut offset = file.offset();
-        let (end, len) = self.write_at(&file, buffers, *offset)?;
+        let (end, len) = self.scope.write_at(&file, buffers, *offset)?;
         if len > 0 {
             *offset = end;
         }
@@ -115,9 +115,9 @@ impl Process {
     /// # Errors
     /// As [`Process::pwrite`].
     pub fn pwritev(&self, fd: Fd, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_writable()?;
-        Ok(self.write_at(&file, buffers, offset)?.1)
+        Ok(self.scope.write_at(&file, buffers, offset)?.1)
     }
 
     /// Moves the offset of the open file; returns it. Of a directory: to where a listing was.
@@ -125,18 +125,19 @@ impl Process {
     /// # Errors
     /// EBADF; EINVAL: before the beginning; EOVERFLOW; ENXIO: no data or hole is there.
     pub fn lseek(&self, fd: Fd, offset: i64, whence: Whence) -> Result<u64> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_open()?;
         let node = file.held.node();
         let mut current = file.offset();
         let base = match whence {
             Whence::Start => 0,
             Whence::Current => *current,
-            Whence::End => file.held.attr(self.caller())?.size,
+            Whence::End => file.held.attr(self.scope.caller())?.size,
             Whence::Data | Whence::Hole => {
                 let from = u64::try_from(offset).map_err(|_| FsError::NoSuchOffset)?;
                 let kind = if whence == Whence::Data { SeekKind::Data } else { SeekKind::Hole };
-                *current = settled(self.caller(), |caller| self.fs().seek(caller, node, from, kind))?;
+                *current =
+                    settled(self.scope.caller(), |caller| self.scope.fs().seek(caller, node, from, kind))?;
                 return Ok(*current);
             }
         };
@@ -155,9 +156,9 @@ impl Process {
     /// # Errors
     /// EBADF; I/O errors.
     pub fn fsync(&self, fd: Fd) -> Result<()> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_open()?;
-        Ok(self.fs().sync(self.fs().sync_target(file.held.node())?)?)
+        Ok(self.scope.fs().sync(self.scope.fs().sync_target(file.held.node())?)?)
     }
 
     /// As [`Process::fsync`], for everything that was done in the file system so far (`sync`, `syncfs`).
@@ -165,7 +166,7 @@ impl Process {
     /// # Errors
     /// I/O errors.
     pub fn sync(&self) -> Result<()> {
-        Ok(self.fs().sync(self.fs().sync_target_all()?)?)
+        Ok(self.scope.fs().sync(self.scope.fs().sync_target_all()?)?)
     }
 
     /// Makes sure of space, takes it away, or fills it with zeros.
@@ -173,7 +174,7 @@ impl Process {
     /// # Errors
     /// EBADF, ENOSPC, EFBIG; EINVAL: no bytes; ENODEV: not a file.
     pub fn fallocate(&self, fd: Fd, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         if !file.is_writable() {
             return refuse(Errno::BADF, "not open for writing");
         }
@@ -184,7 +185,9 @@ impl Process {
             return refuse(Errno::INVAL, "no bytes");
         }
         let node = file.held.node();
-        with_space(self.fs(), self.caller(), |caller| self.fs().fallocate(caller, node, offset, len, mode))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().fallocate(caller, node, offset, len, mode)
+        })
     }
 
     /// Copies without the data coming to the caller, 64 MiB at most. Offsets that are `None` are those of the open files, and are advanced. Returns the
@@ -200,7 +203,7 @@ impl Process {
         to_offset: Option<u64>,
         len: u64,
     ) -> Result<u64> {
-        let (source, target) = (self.file(from)?, self.file(to)?);
+        let (source, target) = (self.scope.file(from)?, self.scope.file(to)?);
         source.check_readable()?;
         target.check_writable()?;
         if target.flags().contains(OFlags::APPEND) {
@@ -210,8 +213,8 @@ impl Process {
         let read_at = from_offset.unwrap_or_else(|| *source.offset());
         let write_at = to_offset.unwrap_or_else(|| *target.offset());
         let (node, to_node) = (source.held.node(), target.held.node());
-        let copied = with_space(self.fs(), self.caller(), |caller| {
-            self.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
+        let copied = with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().copy_file_range(caller, node, read_at, to_node, write_at, len)
         })?;
         if from_offset.is_none() {
             *source.offset() = read_at + copied.bytes;
@@ -219,10 +222,12 @@ impl Process {
         if to_offset.is_none() {
             *target.offset() = write_at + copied.bytes;
         }
-        self.sync_if_asked(&target, &copied)?;
+        self.scope.sync_if_asked(&target, &copied)?;
         Ok(copied.bytes)
     }
+}
 
+impl Scope {
     fn read_at(&self, file: &OpenFile, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         if offset > FILE_SIZE_MAX {
             return refuse(Errno::INVAL, "an offset beyond all files");

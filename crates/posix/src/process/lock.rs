@@ -18,14 +18,14 @@ impl Process {
     /// # Errors
     /// EBADF; EAGAIN: another one has it, unless this `waits`.
     pub fn flock(&self, fd: Fd, is_exclusive: Option<bool>, waits: bool) -> Result<()> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_open()?;
         let (owner, place) = (LockOwner::File(file.id()), (file.held.node().0, LockSpace::Whole));
         let Some(is_exclusive) = is_exclusive else {
-            self.shared.locks.unlock(owner, place, &(0..u64::MAX));
+            self.scope.shared.locks.unlock(owner, place, &(0..u64::MAX));
             return Ok(());
         };
-        self.shared.locks.lock(owner, place, &RangeLock { range: 0..u64::MAX, is_exclusive }, waits)
+        self.scope.shared.locks.lock(owner, place, &RangeLock { range: 0..u64::MAX, is_exclusive }, waits)
     }
 
     /// Locks a range of a file for this process (`F_SETLK`, `F_SETLKW`), or for the open file, if it is `of_file` (`F_OFD_SETLK`).
@@ -34,18 +34,18 @@ impl Process {
     /// EBADF: not open for reading, or, of an exclusive one, for writing; EAGAIN: another one has it, unless this `waits`; EDEADLK;
     /// EINVAL: an empty range.
     pub fn lock_range(&self, fd: Fd, lock: &RangeLock, of_file: bool, waits: bool) -> Result<()> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         check_range(&lock.range)?;
         let is_open = if lock.is_exclusive { file.is_writable() } else { file.is_readable() };
         if !is_open {
             return refuse(Errno::BADF, "not open for what is locked");
         }
         let (owner, place) = self.owner_of(&file, of_file);
-        self.shared.locks.lock(owner, place, lock, waits)?;
-        let is_still = self.descriptors.get(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file));
+        self.scope.shared.locks.lock(owner, place, lock, waits)?;
+        let is_still = self.scope.descriptors.get(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file));
         if !is_still && !of_file {
             // Closed meanwhile: a lock that comes after that would stay for good.
-            self.shared.locks.unlock(owner, place, &lock.range);
+            self.scope.shared.locks.unlock(owner, place, &lock.range);
             return refuse(Errno::BADF, "closed while it waited");
         }
         Ok(())
@@ -56,10 +56,10 @@ impl Process {
     /// # Errors
     /// EBADF; EINVAL: an empty range.
     pub fn unlock_range(&self, fd: Fd, range: &Range<u64>, of_file: bool) -> Result<()> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         check_range(range)?;
         let (owner, place) = self.owner_of(&file, of_file);
-        self.shared.locks.unlock(owner, place, range);
+        self.scope.shared.locks.unlock(owner, place, range);
         Ok(())
     }
 
@@ -68,10 +68,10 @@ impl Process {
     /// # Errors
     /// EBADF; EINVAL: an empty range.
     pub fn find_lock(&self, fd: Fd, lock: &RangeLock, of_file: bool) -> Result<Option<RangeLock>> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         check_range(&lock.range)?;
         let (owner, place) = self.owner_of(&file, of_file);
-        Ok(self.shared.locks.find(owner, place, lock).map(|(_, found)| found))
+        Ok(self.scope.shared.locks.find(owner, place, lock).map(|(_, found)| found))
     }
 
     fn owner_of(&self, file: &OpenFile, of_file: bool) -> (LockOwner, (u64, LockSpace)) {

@@ -41,9 +41,15 @@ const UMASK: u32 = 0o022;
 /// See the module.
 #[derive(Debug)]
 pub struct Process {
-    shared: Arc<Shared>,
     /// By which its locks are known.
     number: u64,
+    scope: Scope,
+}
+
+/// What the calls of a process see, and the steps that they share.
+#[derive(Debug)]
+struct Scope {
+    shared: Arc<Shared>,
     actor: Actor,
     umask: AtomicU32,
     cwd: Mutex<Arc<Held>>,
@@ -59,20 +65,21 @@ impl Process {
     fn with(shared: Arc<Shared>, actor: Actor, umask: u32, cwd: Arc<Held>, descriptors: Descriptors) -> Self {
         shared.processes.fetch_add(1, Ordering::AcqRel);
         let number = shared.number_of_process();
-        Self { shared, number, actor, umask: AtomicU32::new(umask), cwd: Mutex::new(cwd), descriptors }
+        let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
+        Self { number, scope: Scope { shared, actor, umask, cwd, descriptors } }
     }
 
     /// A child: the same open files with the same offsets, working directory and umask; no locks of ranges.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let (shared, cwd) = (Arc::clone(&self.shared), Arc::clone(&self.cwd.lock()));
-        let umask = self.umask.load(Ordering::Relaxed);
-        Self::with(shared, self.actor.clone(), umask, cwd, self.descriptors.forked())
+        let (shared, cwd) = (Arc::clone(&self.scope.shared), Arc::clone(&self.scope.cwd.lock()));
+        let umask = self.scope.umask.load(Ordering::Relaxed);
+        Self::with(shared, self.scope.actor.clone(), umask, cwd, self.scope.descriptors.forked())
     }
 
     /// Sets the bits that new files don't get; returns those of before.
     pub fn umask(&self, mask: u32) -> u32 {
-        self.umask.swap(mask & 0o777, Ordering::Relaxed)
+        self.scope.umask.swap(mask & 0o777, Ordering::Relaxed)
     }
 
     /// Sets the working directory; a descriptor as place is `fchdir`.
@@ -80,12 +87,12 @@ impl Process {
     /// # Errors
     /// ENOTDIR, EACCES, and those of the walk.
     pub fn chdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
-        let found = self.find(place.into())?;
+        let found = self.scope.find(place.into())?;
         if found.attr.kind != FileType::Directory {
             return Err(FsError::NotDirectory.into());
         }
-        self.check(&found, EXECUTE)?;
-        *self.cwd.lock() = found.held;
+        self.scope.check(&found, EXECUTE)?;
+        *self.scope.cwd.lock() = found.held;
         Ok(())
     }
 
@@ -94,21 +101,21 @@ impl Process {
     /// # Errors
     /// ENOENT: it was removed; ENAMETOOLONG.
     pub fn getcwd(&self) -> Result<Vec<u8>> {
-        let mut at = Arc::clone(&self.cwd.lock());
+        let mut at = Arc::clone(&self.scope.cwd.lock());
         let mut path = Vec::new();
         loop {
-            let inode = at.attr(self.caller())?.inode;
-            if at.attr(self.caller())?.nlink == 0 {
+            let inode = at.attr(self.scope.caller())?.inode;
+            if at.attr(self.scope.caller())?.nlink == 0 {
                 return Err(FsError::NotFound.into());
             }
-            let fs = &self.shared.fs;
-            let above = settled(self.caller(), |caller| fs.lookup(caller, at.node(), b".."))?;
+            let fs = &self.scope.shared.fs;
+            let above = settled(self.scope.caller(), |caller| fs.lookup(caller, at.node(), b".."))?;
             let above = Held::of(fs, &above);
             if above.node() == at.node() {
                 break;
             }
             let mut name = None;
-            settled(self.caller(), |caller| {
+            settled(self.scope.caller(), |caller| {
                 fs.readdir(caller, above.node(), 0, &mut |entry| {
                     if entry.inode == inode && ![&b"."[..], b".."].contains(&entry.name) {
                         name = Some(entry.name.to_vec());
@@ -129,7 +136,9 @@ impl Process {
         }
         Ok(path)
     }
+}
 
+impl Scope {
     fn fs(&self) -> &Arc<FileSystem> {
         &self.shared.fs
     }
@@ -190,10 +199,10 @@ fn end_of(place: Place<'_>) -> End {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        for fd in self.descriptors.numbers() {
-            // It is there: nobody else has this table.
+        for fd in self.scope.descriptors.numbers() {
+            // It is there: no other process has this table.
             let _ = self.close(fd);
         }
-        self.shared.processes.fetch_sub(1, Ordering::AcqRel);
+        self.scope.shared.processes.fetch_sub(1, Ordering::AcqRel);
     }
 }

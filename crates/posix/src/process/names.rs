@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvfs_fs::{Attr, Entry, FileType, FsError, RenameMode};
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::Place;
 use crate::error::{PosixError, Result, refuse};
 use crate::held::{Held, settled, with_space};
@@ -22,11 +22,11 @@ impl Process {
     /// # Errors
     /// EEXIST, ENOENT, EACCES, and those of the walk.
     pub fn mkdir<'a>(&self, place: impl Into<Place<'a>>, mode: u32) -> Result<()> {
-        let (directory, name) = self.place_of_new(place.into(), true)?;
-        let (caller, node) = (self.maker(), directory.held.node());
-        self.made(with_space(self.fs(), &caller, |caller| {
+        let (directory, name) = self.scope.place_of_new(place.into(), true)?;
+        let (caller, node) = (self.scope.maker(), directory.held.node());
+        self.scope.made(with_space(self.scope.fs(), &caller, |caller| {
             // Only the sticky bit is kept of the upper ones, as by mkdir(2).
-            self.fs().mkdir(caller, node, &name, mode & 0o1777)
+            self.scope.fs().mkdir(caller, node, &name, mode & 0o1777)
         }))
     }
 
@@ -37,16 +37,18 @@ impl Process {
     pub fn mknod<'a>(&self, place: impl Into<Place<'a>>, mode: u32, rdev: u32) -> Result<()> {
         let is_device =
             matches!(FileType::from_mode(mode), Some(FileType::CharDevice | FileType::BlockDevice));
-        if is_device && !self.actor.is_root() {
+        if is_device && !self.scope.actor.is_root() {
             return refuse(Errno::PERM, "only root makes devices");
         }
         if FileType::from_mode(mode) == Some(FileType::Directory) {
             return refuse(Errno::PERM, "a directory is made by mkdir");
         }
-        let (directory, name) = self.place_of_new(place.into(), false)?;
-        let (caller, node) = (self.maker(), directory.held.node());
-        let mode = self.actor.mode_of_new(&directory.attr, mode);
-        self.made(with_space(self.fs(), &caller, |caller| self.fs().mknod(caller, node, &name, mode, rdev)))
+        let (directory, name) = self.scope.place_of_new(place.into(), false)?;
+        let (caller, node) = (self.scope.maker(), directory.held.node());
+        let mode = self.scope.actor.mode_of_new(&directory.attr, mode);
+        self.scope.made(with_space(self.scope.fs(), &caller, |caller| {
+            self.scope.fs().mknod(caller, node, &name, mode, rdev)
+        }))
     }
 
     /// Makes a symbolic link with this content.
@@ -54,9 +56,11 @@ impl Process {
     /// # Errors
     /// As [`Process::mkdir`]; ENOENT: the content is empty; ENAMETOOLONG.
     pub fn symlink<'a>(&self, target: &[u8], place: impl Into<Place<'a>>) -> Result<()> {
-        let (directory, name) = self.place_of_new(place.into(), false)?;
-        let (caller, node) = (self.maker(), directory.held.node());
-        self.made(with_space(self.fs(), &caller, |caller| self.fs().symlink(caller, node, &name, target)))
+        let (directory, name) = self.scope.place_of_new(place.into(), false)?;
+        let (caller, node) = (self.scope.maker(), directory.held.node());
+        self.scope.made(with_space(self.scope.fs(), &caller, |caller| {
+            self.scope.fs().symlink(caller, node, &name, target)
+        }))
     }
 
     /// Gives a file another name. A symbolic link gets one itself, unless `old` says that it is followed.
@@ -64,13 +68,15 @@ impl Process {
     /// # Errors
     /// As [`Process::mkdir`]; EPERM: a directory; EMLINK.
     pub fn link<'a, 'b>(&self, old: impl Into<Place<'a>>, new: impl Into<Place<'b>>) -> Result<()> {
-        let file = self.find(old.into())?;
-        let (directory, name) = self.place_of_new(new.into(), false)?;
+        let file = self.scope.find(old.into())?;
+        let (directory, name) = self.scope.place_of_new(new.into(), false)?;
         if is_directory(&file.attr) {
             return refuse(Errno::PERM, "a directory has one name");
         }
         let (node, parent) = (file.held.node(), directory.held.node());
-        self.made(with_space(self.fs(), self.caller(), |caller| self.fs().link(caller, node, parent, &name)))
+        self.scope.made(with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().link(caller, node, parent, &name)
+        }))
     }
 
     /// Removes a name; an open file lives on without one.
@@ -78,14 +84,15 @@ impl Process {
     /// # Errors
     /// EISDIR, ENOENT, EACCES; EPERM: in a sticky directory, another user's.
     pub fn unlink<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
-        let (directory, name, found, is_slashed) = self.walk(place.into(), End::Name)?.named(Errno::ISDIR)?;
+        let (directory, name, found, is_slashed) =
+            self.scope.walk(place.into(), End::Name)?.named(Errno::ISDIR)?;
         match &found {
             Some(found) if is_slashed && is_directory(&found.attr) => return Err(FsError::IsDirectory.into()),
             Some(_) if is_slashed => return Err(FsError::NotDirectory.into()),
-            _ => self.check_removal(&directory, found.as_ref())?,
+            _ => self.scope.check_removal(&directory, found.as_ref())?,
         }
         let node = directory.held.node();
-        with_space(self.fs(), self.caller(), |caller| self.fs().unlink(caller, node, &name))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| self.scope.fs().unlink(caller, node, &name))
     }
 
     /// Removes an empty directory.
@@ -94,7 +101,7 @@ impl Process {
     /// ENOTDIR, ENOTEMPTY, ENOENT, EACCES; EINVAL: it ends in `.`; EBUSY: the root; EPERM: in a sticky directory, another user's.
     pub fn rmdir<'a>(&self, place: impl Into<Place<'a>>) -> Result<()> {
         let place = place.into();
-        let walked = self.walk(place, End::Name)?;
+        let walked = self.scope.walk(place, End::Name)?;
         if walked.name.is_none() {
             let path = place.path.unwrap_or_default();
             let last = path.split(|byte| *byte == b'/').rfind(|part| !part.is_empty());
@@ -105,9 +112,9 @@ impl Process {
             };
         }
         let (directory, name, found, _) = walked.named(Errno::INVAL)?;
-        self.check_removal(&directory, found.as_ref())?;
+        self.scope.check_removal(&directory, found.as_ref())?;
         let node = directory.held.node();
-        with_space(self.fs(), self.caller(), |caller| self.fs().rmdir(caller, node, &name))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| self.scope.fs().rmdir(caller, node, &name))
     }
 
     /// Removes a name or an empty directory (`remove(3)`).
@@ -134,7 +141,7 @@ impl Process {
     ) -> Result<()> {
         let keeps = matches!(mode, RenameMode::NoReplace | RenameMode::WhiteoutNoReplace);
         let swaps = mode == RenameMode::Exchange;
-        let (old, new) = (self.walk(old.into(), End::Name)?, self.walk(new.into(), End::Name)?);
+        let (old, new) = (self.scope.walk(old.into(), End::Name)?, self.scope.walk(new.into(), End::Name)?);
         let (from, old_name, file, old_slashed) = old.named(Errno::BUSY)?;
         let (to, new_name, victim, new_slashed) =
             new.named(if keeps { Errno::EXIST } else { Errno::BUSY })?;
@@ -150,30 +157,30 @@ impl Process {
         if !is_directory(&file.attr) && (old_slashed || (new_slashed && !swaps)) {
             return Err(FsError::NotDirectory.into());
         }
-        if is_directory(&file.attr) && self.is_beneath(&to, &file)? {
+        if is_directory(&file.attr) && self.scope.is_beneath(&to, &file)? {
             return refuse(Errno::INVAL, "into itself");
         }
         let replaced = victim.as_ref().filter(|victim| is_directory(&victim.attr));
         if let Some(replaced) = replaced
-            && self.is_beneath(&from, replaced)?
+            && self.scope.is_beneath(&from, replaced)?
         {
             return if swaps { refuse(Errno::INVAL, "into itself") } else { Err(FsError::NotEmpty.into()) };
         }
-        self.check_removal(&from, Some(&file))?;
+        self.scope.check_removal(&from, Some(&file))?;
         match &victim {
-            Some(victim) => self.check_removal(&to, Some(victim))?,
-            None => self.check(&to, WRITE | EXECUTE)?,
+            Some(victim) => self.scope.check_removal(&to, Some(victim))?,
+            None => self.scope.check(&to, WRITE | EXECUTE)?,
         }
         if from.held.node() != to.held.node() {
             // Its `..` changes.
             let moved = [Some(&file), victim.as_ref().filter(|_| swaps)];
             for moved in moved.into_iter().flatten().filter(|moved| is_directory(&moved.attr)) {
-                self.check(moved, WRITE)?;
+                self.scope.check(moved, WRITE)?;
             }
         }
         let (from, to) = (from.held.node(), to.held.node());
-        with_space(self.fs(), self.caller(), |caller| {
-            self.fs().rename(caller, from, &old_name, to, &new_name, mode)
+        with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().rename(caller, from, &old_name, to, &new_name, mode)
         })
     }
 
@@ -182,14 +189,16 @@ impl Process {
     /// # Errors
     /// EINVAL: it is none.
     pub fn readlink<'a>(&self, place: impl Into<Place<'a>>) -> Result<Vec<u8>> {
-        let found = self.find(place.into().no_follow())?;
+        let found = self.scope.find(place.into().no_follow())?;
         if found.attr.kind != FileType::Symlink {
             return refuse(Errno::INVAL, "not a symbolic link");
         }
         let node = found.held.node();
-        Ok(settled(self.caller(), |caller| self.fs().readlink(caller, node))?.to_vec())
+        Ok(settled(self.scope.caller(), |caller| self.scope.fs().readlink(caller, node))?.to_vec())
     }
+}
 
+impl Scope {
     /// The directory and the name of what is to be made.
     fn place_of_new(&self, place: Place<'_>, is_directory: bool) -> Result<(Found, Vec<u8>)> {
         let (directory, name, found, is_slashed) = self.walk(place, End::Name)?.named(Errno::EXIST)?;

@@ -6,7 +6,7 @@ use kvfs_fs::{FileType, FsError, SetAttr};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::error::{Result, refuse};
 use crate::held::{Held, with_space};
 use crate::identity::{EXECUTE, READ, WRITE};
@@ -33,17 +33,17 @@ impl Process {
         let place = place.into();
         let found = if flags.contains(OFlags::PATH) {
             let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
-            self.find(if follows { place } else { place.no_follow() })?
+            self.scope.find(if follows { place } else { place.no_follow() })?
         } else if flags.contains(OFlags::TMPFILE) {
-            self.open_unnamed(place, flags, mode)?
+            self.scope.open_unnamed(place, flags, mode)?
         } else if flags.contains(OFlags::CREATE) {
-            match self.open_or_make(place, flags, mode)? {
-                Opened::Made(found) => return self.add(found, flags),
+            match self.scope.open_or_make(place, flags, mode)? {
+                Opened::Made(found) => return self.scope.add(found, flags),
                 Opened::There(found) => found,
             }
         } else {
             let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
-            self.find(if follows { place } else { place.no_follow() })?
+            self.scope.find(if follows { place } else { place.no_follow() })?
         };
         if flags.contains(OFlags::DIRECTORY)
             && found.attr.kind != FileType::Directory
@@ -52,16 +52,18 @@ impl Process {
             return Err(FsError::NotDirectory.into());
         }
         if flags.contains(OFlags::PATH) || flags.contains(OFlags::TMPFILE) {
-            return self.add(found, flags);
+            return self.scope.add(found, flags);
         }
-        self.check_open(&found, flags)?;
+        self.scope.check_open(&found, flags)?;
         if flags.contains(OFlags::TRUNC) && found.attr.kind == FileType::Regular {
             let changes =
-                SetAttr { size: Some(0), kill_suidgid: !self.actor.is_root(), ..SetAttr::default() };
+                SetAttr { size: Some(0), kill_suidgid: !self.scope.actor.is_root(), ..SetAttr::default() };
             let node = found.held.node();
-            with_space(self.fs(), self.caller(), |caller| self.fs().setattr(caller, node, &changes))?;
+            with_space(self.scope.fs(), self.scope.caller(), |caller| {
+                self.scope.fs().setattr(caller, node, &changes)
+            })?;
         }
-        self.add(found, flags)
+        self.scope.add(found, flags)
     }
 
     /// Closes a descriptor. Locks that the process has on ranges of the file end; those of the open file with its last descriptor.
@@ -69,7 +71,7 @@ impl Process {
     /// # Errors
     /// EBADF.
     pub fn close(&self, fd: Fd) -> Result<()> {
-        let file = self.descriptors.remove(fd)?;
+        let file = self.scope.descriptors.remove(fd)?;
         self.end_locks(file);
         Ok(())
     }
@@ -79,7 +81,7 @@ impl Process {
     /// # Errors
     /// EBADF, EMFILE, EINVAL.
     pub fn dup(&self, fd: Fd, min: i32, closes_on_exec: bool) -> Result<Fd> {
-        self.descriptors.insert(self.file(fd)?, min, closes_on_exec)
+        self.scope.descriptors.insert(self.scope.file(fd)?, min, closes_on_exec)
     }
 
     /// The same open file under the number `new`, in place of what is there (`dup3`). A number onto itself is left as it is.
@@ -87,9 +89,9 @@ impl Process {
     /// # Errors
     /// EBADF.
     pub fn dup_to(&self, fd: Fd, new: Fd, closes_on_exec: bool) -> Result<Fd> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         if fd != new
-            && let Some(old) = self.descriptors.replace(file, new, closes_on_exec)?
+            && let Some(old) = self.scope.descriptors.replace(file, new, closes_on_exec)?
         {
             self.end_locks(old);
         }
@@ -101,7 +103,7 @@ impl Process {
     /// # Errors
     /// EBADF.
     pub fn flags(&self, fd: Fd) -> Result<OFlags> {
-        Ok(self.file(fd)?.flags())
+        Ok(self.scope.file(fd)?.flags())
     }
 
     /// Sets `APPEND`, `NONBLOCK`, `DIRECT` and `NOATIME` (`F_SETFL`).
@@ -109,10 +111,10 @@ impl Process {
     /// # Errors
     /// EBADF; EPERM: `NOATIME`, and another user's file.
     pub fn set_flags(&self, fd: Fd, flags: OFlags) -> Result<()> {
-        let file = self.file(fd)?;
+        let file = self.scope.file(fd)?;
         file.check_open()?;
         if flags.contains(OFlags::NOATIME) && !file.flags().contains(OFlags::NOATIME) {
-            self.actor.check_owner(&file.held.attr(self.caller())?)?;
+            self.scope.actor.check_owner(&file.held.attr(self.scope.caller())?)?;
         }
         file.set_flags(flags);
         Ok(())
@@ -123,7 +125,7 @@ impl Process {
     /// # Errors
     /// EBADF.
     pub fn closes_on_exec(&self, fd: Fd) -> Result<bool> {
-        self.descriptors.closes_on_exec(fd)
+        self.scope.descriptors.closes_on_exec(fd)
     }
 
     /// Sets it (`F_SETFD`).
@@ -131,19 +133,33 @@ impl Process {
     /// # Errors
     /// EBADF.
     pub fn set_closes_on_exec(&self, fd: Fd, closes_on_exec: bool) -> Result<()> {
-        self.descriptors.set_closes_on_exec(fd, closes_on_exec)
+        self.scope.descriptors.set_closes_on_exec(fd, closes_on_exec)
     }
 
     /// Closes what is not to be open in a program that is begun (`execve`).
     pub fn exec(&self) {
-        for fd in self.descriptors.numbers() {
-            if self.descriptors.closes_on_exec(fd).unwrap_or(false) {
+        for fd in self.scope.descriptors.numbers() {
+            if self.scope.descriptors.closes_on_exec(fd).unwrap_or(false) {
                 // Another thread may have been faster.
                 let _ = self.close(fd);
             }
         }
     }
 
+    fn end_locks(&self, file: Arc<OpenFile>) {
+        let all = 0..u64::MAX;
+        let inode = file.held.node().0;
+        self.scope.shared.locks.unlock(LockOwner::Process(self.number), (inode, LockSpace::Ranges), &all);
+        let id = file.id();
+        if Arc::into_inner(file).is_some() {
+            for space in [LockSpace::Whole, LockSpace::Ranges] {
+                self.scope.shared.locks.unlock(LockOwner::File(id), (inode, space), &all);
+            }
+        }
+    }
+}
+
+impl Scope {
     fn add(&self, found: Found, flags: OFlags) -> Result<Fd> {
         let file = OpenFile::new(found.held, found.attr.kind, flags.intersection(KEPT));
         self.descriptors.insert(Arc::new(file), 0, flags.contains(OFlags::CLOEXEC))
@@ -231,18 +247,6 @@ impl Process {
             }
         }
         refuse(Errno::LOOP, "the name comes and goes")
-    }
-
-    fn end_locks(&self, file: Arc<OpenFile>) {
-        let all = 0..u64::MAX;
-        let inode = file.held.node().0;
-        self.shared.locks.unlock(LockOwner::Process(self.number), (inode, LockSpace::Ranges), &all);
-        let id = file.id();
-        if Arc::into_inner(file).is_some() {
-            for space in [LockSpace::Whole, LockSpace::Ranges] {
-                self.shared.locks.unlock(LockOwner::File(id), (inode, space), &all);
-            }
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use kvfs_fs::{AclKind, COMPRESSION_ATTRIBUTE, FileType, FsError, PROJECT_ATTRIBUTE, XattrMode};
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::Place;
 use crate::error::{Result, refuse};
 use crate::held::{settled, with_space};
@@ -23,18 +23,18 @@ impl Process {
     /// # Errors
     /// ENODATA, EACCES, EOPNOTSUPP: no such namespace; those of the walk.
     pub fn getxattr<'a>(&self, place: impl Into<Place<'a>>, name: &[u8]) -> Result<Vec<u8>> {
-        let found = self.find(place.into())?;
-        if name.starts_with(TRUSTED) && !self.actor.is_root() {
+        let found = self.scope.find(place.into())?;
+        if name.starts_with(TRUSTED) && !self.scope.actor.is_root() {
             return Err(FsError::NoAttribute.into());
         }
         if name.starts_with(USER) {
             if !can_have(&found) {
                 return Err(FsError::NoAttribute.into());
             }
-            self.check(&found, READ)?;
+            self.scope.check(&found, READ)?;
         }
         let node = found.held.node();
-        Ok(settled(self.caller(), |caller| self.fs().getxattr(caller, node, name))?.to_vec())
+        Ok(settled(self.scope.caller(), |caller| self.scope.fs().getxattr(caller, node, name))?.to_vec())
     }
 
     /// Sets an extended attribute, or an access-control list (`system.posix_acl_access`, `system.posix_acl_default`).
@@ -48,11 +48,11 @@ impl Process {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        let found = self.find(place.into())?;
-        self.check_change(&found, name)?;
-        let (fs, node) = (self.fs(), found.held.node());
-        let clears_setgid = !self.actor.is_member(found.attr.gid);
-        with_space(fs, self.caller(), |caller| match AclKind::by_name(name) {
+        let found = self.scope.find(place.into())?;
+        self.scope.check_change(&found, name)?;
+        let (fs, node) = (self.scope.fs(), found.held.node());
+        let clears_setgid = !self.scope.actor.is_member(found.attr.gid);
+        with_space(fs, self.scope.caller(), |caller| match AclKind::by_name(name) {
             Some(kind) => fs.set_acl(caller, node, kind, value, clears_setgid),
             None => fs.setxattr(caller, node, name, value, mode),
         })
@@ -63,10 +63,12 @@ impl Process {
     /// # Errors
     /// ENODATA, EPERM, EACCES; those of the walk.
     pub fn removexattr<'a>(&self, place: impl Into<Place<'a>>, name: &[u8]) -> Result<()> {
-        let found = self.find(place.into())?;
-        self.check_change(&found, name)?;
+        let found = self.scope.find(place.into())?;
+        self.scope.check_change(&found, name)?;
         let node = found.held.node();
-        with_space(self.fs(), self.caller(), |caller| self.fs().removexattr(caller, node, name))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().removexattr(caller, node, name)
+        })
     }
 
     /// Their names, each of those that the user may know.
@@ -74,14 +76,16 @@ impl Process {
     /// # Errors
     /// Those of the walk.
     pub fn listxattr<'a>(&self, place: impl Into<Place<'a>>) -> Result<Vec<Vec<u8>>> {
-        let found = self.find(place.into())?;
+        let found = self.scope.find(place.into())?;
         let node = found.held.node();
-        let list = settled(self.caller(), |caller| self.fs().listxattr(caller, node))?;
+        let list = settled(self.scope.caller(), |caller| self.scope.fs().listxattr(caller, node))?;
         let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-        let is_shown = |name: &&[u8]| self.actor.is_root() || !name.starts_with(TRUSTED);
+        let is_shown = |name: &&[u8]| self.scope.actor.is_root() || !name.starts_with(TRUSTED);
         Ok(names.filter(is_shown).map(<[u8]>::to_vec).collect())
     }
+}
 
+impl Scope {
     fn check_change(&self, found: &Found, name: &[u8]) -> Result<()> {
         if AclKind::by_name(name).is_some() {
             return self.actor.check_owner(&found.attr);
