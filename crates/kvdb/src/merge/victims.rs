@@ -144,8 +144,12 @@ impl VictimPicker {
         self.steps_emptying.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Those of `zones` that are worth emptying while no caller waits, whatever room there is.
+    /// Those of `zones` that are worth emptying while no caller waits, whatever room there is; none while readers hold what was emptied
+    /// before.
     fn wanted(&self, version: &Version, zones: Vec<ZoneRow>) -> Vec<ZoneRow> {
+        if self.readers_hold_zones() {
+            return Vec::new();
+        }
         let zones = choice::emptiable(zones, self.zone_bytes(), uses_of(version));
         choice::emptiest(zones, self.zone_bytes(), &self.background_limits(u64::MAX))
     }
@@ -170,7 +174,7 @@ impl VictimPicker {
     pub(crate) fn is_emptying_pressing(&self) -> bool {
         let are_wanted = || {
             let zones = self.runtime.ctx.zones.rows();
-            !self.readers_hold_zones() && !self.wanted(&self.live.view().version, zones).is_empty()
+            !self.wanted(&self.live.view().version, zones).is_empty()
         };
         self.shortage() >= SHORTAGE_PRESSING && are_wanted()
     }

@@ -6,6 +6,8 @@ use kvfs_device::{CrashMode, Device, Rng};
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
 
 use crate::Db;
+use crate::compaction::Victims;
+use crate::format::ZoneId;
 use crate::merge::reclaim::ReclaimReason;
 use crate::merge::step::Progress;
 use crate::merge::tests::steps::leave;
@@ -174,4 +176,42 @@ fn a_pass_in_the_background_empties_zones_where_space_is_short_until_none_are_wo
     assert!(!db.parts.pressure.is_emptying_zones(), "writers wait for it no more");
     assert!(!merger.victims.background_victims().any());
     same(&db, data, &fills, "after the pass");
+}
+
+#[test]
+fn a_pass_in_the_background_ends_where_a_reader_holds_what_it_has_emptied() {
+    let db = open_on(crate::merge::tests::memory());
+    let (data, mut fills) = half_dead_zones(&db, 5);
+    let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
+    merger.reclaim(Budget::Ordinary).expect("merges");
+    zones.close_stream(Stream::MergeBlock(Lane::FIRST));
+    write(&db, data, 0, 0, &[9]);
+    fills[0][0] = 9;
+    flush(&db);
+    let _taken = leave(&db, 24);
+    let reader = db.parts.live.view();
+    let mut merge = {
+        let view = db.parts.live.view();
+        merger.stepper.merge_of(data.0, view.version.runs(data.0))
+    };
+    let mut config = merger.stepper.step_config(Lane::FIRST, Budget::Deleting, None);
+    let numbers = |victims: &Victims| -> Vec<ZoneId> {
+        zones.rows().iter().map(|row| row.zone).filter(|&zone| victims.have(zone)).collect()
+    };
+    let (mut begun, mut held_from) = (Vec::new(), None);
+    loop {
+        let is_held = merger.victims.readers_hold_zones();
+        config.victims = merger.victims.of_steps(&merge, config.budget, &config.victims).0;
+        let new = numbers(&config.victims).iter().filter(|zone| !begun.contains(*zone)).count();
+        assert!(!is_held || new == 0, "{new} more are begun that would not become free");
+        held_from = held_from.or(is_held.then_some(begun.len()));
+        begun.extend(numbers(&config.victims));
+        if merger.stepper.step(&mut merge, &config).expect("merges") == Progress::Done {
+            break;
+        }
+    }
+    assert!(held_from > Some(0), "until then it empties some");
+    drop(reader);
+    assert!(!merger.victims.readers_hold_zones());
+    same(&db, data, &fills, "after the merge");
 }
