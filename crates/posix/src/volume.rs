@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
+use crate::held::Recent;
 use crate::identity::Identity;
 use crate::locks::LockTable;
 use crate::process::Process;
@@ -30,6 +31,7 @@ const TICKS_OF_HOUSEKEEPING: u32 = 10;
 pub(crate) struct Shared {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) locks: LockTable,
+    pub(crate) recent: Recent,
     /// Processes that are there.
     pub(crate) processes: AtomicUsize,
     next_process: AtomicU64,
@@ -38,7 +40,7 @@ pub(crate) struct Shared {
 impl Shared {
     fn new(fs: Arc<FileSystem>) -> Arc<Self> {
         let (processes, next_process) = (AtomicUsize::new(0), AtomicU64::new(1));
-        Arc::new(Self { fs, locks: LockTable::default(), processes, next_process })
+        Arc::new(Self { fs, locks: LockTable::default(), recent: Recent::default(), processes, next_process })
     }
 
     /// A number that no other process has.
@@ -181,6 +183,7 @@ impl Volume {
             return refuse(Errno::BUSY, "processes use the file system");
         }
         self.keeper.stop();
+        self.shared.recent.clear();
         self.shared.fs.housekeep()?;
         self.sync()
     }

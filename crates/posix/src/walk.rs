@@ -11,7 +11,7 @@ use kvfs_fs::{Attr, FileSystem, FileType, FsError};
 use rustix::io::Errno;
 
 use crate::error::{PosixError, Result, refuse};
-use crate::held::{Held, settled};
+use crate::held::{Held, Recent, settled};
 use crate::identity::{Actor, EXECUTE};
 
 /// Longest path (bytes), its end included.
@@ -76,6 +76,7 @@ pub(crate) enum End {
 pub(crate) struct Walker<'w> {
     pub(crate) fs: &'w Arc<FileSystem>,
     pub(crate) actor: &'w Actor,
+    pub(crate) recent: &'w Recent,
 }
 
 impl Walker<'_> {
@@ -157,7 +158,11 @@ impl Walker<'_> {
 
     fn lookup(&self, at: &Found, name: &[u8]) -> Result<Found> {
         let entry = settled(&self.actor.caller, |caller| self.fs.lookup(caller, at.held.node(), name))?;
-        Ok(Found { held: Held::of(self.fs, &entry), attr: entry.attr })
+        let held = Held::of(self.fs, &entry);
+        if entry.attr.kind == FileType::Directory {
+            self.recent.keep(&held);
+        }
+        Ok(Found { held, attr: entry.attr })
     }
 
     pub(crate) fn described(&self, held: Arc<Held>) -> Result<Found> {

@@ -157,7 +157,7 @@ impl Scope {
     }
 
     fn walker(&self) -> Walker<'_> {
-        Walker { fs: self.fs(), actor: &self.actor }
+        Walker { fs: self.fs(), actor: &self.actor, recent: &self.shared.recent }
     }
 
     fn check(&self, found: &Found, access: u32) -> Result<()> {

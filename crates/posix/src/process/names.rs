@@ -114,7 +114,11 @@ impl Process {
         let (directory, name, found, _) = walked.named(Errno::INVAL)?;
         self.scope.check_removal(&directory, found.as_ref())?;
         let node = directory.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| self.scope.fs().rmdir(caller, node, &name))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().rmdir(caller, node, &name)
+        })?;
+        self.scope.let_go(found.as_ref());
+        Ok(())
     }
 
     /// Removes a name or an empty directory (`remove(3)`).
@@ -181,7 +185,9 @@ impl Process {
         let (from, to) = (from.held.node(), to.held.node());
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().rename(caller, from, &old_name, to, &new_name, mode)
-        })
+        })?;
+        self.scope.let_go(victim.as_ref().filter(|_| !swaps));
+        Ok(())
     }
 
     /// The content of a symbolic link.
@@ -224,6 +230,13 @@ impl Scope {
             at = up;
         }
         Ok(true)
+    }
+
+    /// What has lost its name is not kept.
+    fn let_go(&self, removed: Option<&Found>) {
+        if let Some(removed) = removed {
+            self.shared.recent.lose(removed.held.node());
+        }
     }
 
     /// Gives back the lookup of what was made.

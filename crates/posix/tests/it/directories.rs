@@ -55,3 +55,28 @@ fn streams_are_opened_by_those_who_may_read_and_of_directories_alone() {
     root.rmdir("/closed").expect("is empty");
     assert_eq!(directory.read().expect("is gone"), None);
 }
+
+#[test]
+fn directories_that_walks_came_by_are_kept_few_and_not_beyond_their_end() {
+    let volume = volume();
+    let process = volume.process(&kvfs_posix::Identity::root());
+    let known = |path: &str| {
+        let inode = process.stat(path).expect("is there").inode;
+        volume.file_system().nodes().knows(kvfs_fs::NodeId(inode))
+    };
+    for number in 0..200 {
+        process.mkdir(format!("/dir{number}").as_str(), 0o755).expect("is made");
+        process.mkdir(format!("/dir{number}/in").as_str(), 0o755).expect("is made");
+    }
+    assert!(known("/dir7/in"));
+    let nodes = volume.file_system().nodes().stats().nodes;
+    assert!((10..100).contains(&nodes), "{nodes} are kept of 400");
+    let inode = process.stat("/dir7/in").expect("is there").inode;
+    process.rmdir("/dir7/in").expect("is empty");
+    assert!(!volume.file_system().nodes().knows(kvfs_fs::NodeId(inode)), "it is gone");
+    let inode = process.stat("/dir8/in").expect("is there").inode;
+    process.rename("/dir9/in", "/dir8/in", kvfs_fs::RenameMode::Replace).expect("replaces it");
+    assert!(!volume.file_system().nodes().knows(kvfs_fs::NodeId(inode)), "it is gone");
+    drop(process);
+    volume.unmount().expect("nobody uses it");
+}
