@@ -104,11 +104,11 @@ impl Process {
         let mut at = Arc::clone(&self.scope.cwd.lock());
         let mut path = Vec::new();
         loop {
-            let inode = at.attr(self.scope.caller())?.inode;
-            if at.attr(self.scope.caller())?.nlink == 0 {
+            let attr = at.attr(self.scope.caller())?;
+            if attr.nlink == 0 {
                 return Err(FsError::NotFound.into());
             }
-            let fs = &self.scope.shared.fs;
+            let fs = self.scope.fs();
             let above = settled(self.scope.caller(), |caller| fs.lookup(caller, at.node(), b".."))?;
             let above = Held::of(fs, &above);
             if above.node() == at.node() {
@@ -117,7 +117,7 @@ impl Process {
             let mut name = None;
             settled(self.scope.caller(), |caller| {
                 fs.readdir(caller, above.node(), 0, &mut |entry| {
-                    if entry.inode == inode && ![&b"."[..], b".."].contains(&entry.name) {
+                    if entry.inode == attr.inode && ![&b"."[..], b".."].contains(&entry.name) {
                         name = Some(entry.name.to_vec());
                         return kvfs_fs::Fill::Full;
                     }

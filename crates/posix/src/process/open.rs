@@ -31,12 +31,10 @@ impl Process {
     /// ENOENT, EEXIST, EISDIR, ENOTDIR, ELOOP, EACCES, EPERM, EMFILE; ENXIO: a fifo, socket or device.
     pub fn open<'a>(&self, place: impl Into<Place<'a>>, flags: OFlags, mode: u32) -> Result<Fd> {
         let place = place.into();
-        let found = if flags.contains(OFlags::PATH) {
-            let follows = place.follows && !flags.contains(OFlags::NOFOLLOW);
-            self.scope.find(if follows { place } else { place.no_follow() })?
-        } else if flags.contains(OFlags::TMPFILE) {
+        let is_path = flags.contains(OFlags::PATH);
+        let found = if !is_path && flags.contains(OFlags::TMPFILE) {
             self.scope.open_unnamed(place, flags, mode)?
-        } else if flags.contains(OFlags::CREATE) {
+        } else if !is_path && flags.contains(OFlags::CREATE) {
             match self.scope.open_or_make(place, flags, mode)? {
                 Opened::Made(found) => return self.scope.add(found, flags),
                 Opened::There(found) => found,
@@ -51,7 +49,7 @@ impl Process {
         {
             return Err(FsError::NotDirectory.into());
         }
-        if flags.contains(OFlags::PATH) || flags.contains(OFlags::TMPFILE) {
+        if is_path || flags.contains(OFlags::TMPFILE) {
             return self.scope.add(found, flags);
         }
         self.scope.check_open(&found, flags)?;

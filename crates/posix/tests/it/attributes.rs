@@ -135,8 +135,8 @@ fn lists_count_where_bits_alone_would_not_allow_it() {
         bytes.extend(id.to_le_bytes());
         bytes
     };
-    let nobody = u32::MAX;
-    let list = [(1, 6, nobody), (2, 4, 1000), (4, 4, nobody), (16, 4, nobody), (32, 0, nobody)];
+    let no_id = u32::MAX;
+    let list = [(1, 6, no_id), (2, 4, 1000), (4, 4, no_id), (16, 4, no_id), (32, 0, no_id)];
     let value: Vec<u8> =
         2_u32.to_le_bytes().into_iter().chain(list.iter().flat_map(|&(t, b, i)| entry(t, b, i))).collect();
     assert_eq!(

@@ -78,5 +78,5 @@ fn directories_that_walks_came_by_are_kept_few_and_not_beyond_their_end() {
     process.rename("/dir9/in", "/dir8/in", kvfs_fs::RenameMode::Replace).expect("replaces it");
     assert!(!volume.file_system().nodes().knows(kvfs_fs::NodeId(inode)), "it is gone");
     drop(process);
-    volume.unmount().expect("nobody uses it");
+    volume.unmount().expect("no process uses it");
 }

@@ -55,7 +55,7 @@ fn a_file_lives_without_a_name_as_long_as_it_is_open() {
     assert_eq!(process.stat("/named").expect("is there").size, 1);
     assert_eq!(errno(volume.unmount()), Some(Errno::BUSY));
     drop(process);
-    volume.unmount().expect("nobody uses it");
+    volume.unmount().expect("no process uses it");
 }
 
 #[test]

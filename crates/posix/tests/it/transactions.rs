@@ -39,7 +39,7 @@ fn an_ordinary_write_does_not_wait_for_a_transaction_for_good() {
     assert_eq!(main.stat("/file").expect("is there").size, 1);
     assert_eq!(errno(volume.begin(&options()).and_then(|_open| volume.unmount())), Some(Errno::BUSY));
     drop(main);
-    volume.unmount().expect("nobody uses it");
+    volume.unmount().expect("no process uses it");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_transaction_is_seen_whole_or_not_at_all_and_conflicts_are_told() {
     assert_eq!(errno(late.commit()), Some(Errno::CANCELED));
     drop((inside, main));
 
-    volume.unmount().expect("nobody uses it");
+    volume.unmount().expect("no process uses it");
     drop(volume);
     db.close().expect("closes");
     drop(db);
@@ -92,7 +92,7 @@ fn a_transaction_is_seen_whole_or_not_at_all_and_conflicts_are_told() {
     let main = volume.process(&Identity::root());
     assert_eq!(main.stat("/config").expect("is there").size, 3);
     drop(main);
-    volume.unmount().expect("nobody uses it");
+    volume.unmount().expect("no process uses it");
     drop(volume);
     db.close().expect("closes");
 }
