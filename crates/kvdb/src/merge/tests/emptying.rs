@@ -8,6 +8,7 @@ use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, S
 use crate::Db;
 use crate::compaction::Victims;
 use crate::format::ZoneId;
+use crate::merge::Merge;
 use crate::merge::reclaim::ReclaimReason;
 use crate::merge::step::Progress;
 use crate::merge::tests::steps::leave;
@@ -53,6 +54,22 @@ fn half_dead_zones(db: &Db, seed: u64) -> (Keyspace, Fills) {
     }
     flush(db);
     (data, fills)
+}
+
+/// As [`half_dead_zones`], of which merges know, and one block that was overwritten since and is not flushed.
+fn known_half_dead_zones(db: &Db, seed: u64) -> (Keyspace, Fills) {
+    let (data, mut fills) = half_dead_zones(db, seed);
+    db.parts.merger.reclaim(Budget::Ordinary).expect("merges");
+    db.parts.runtime.ctx.zones.close_stream(Stream::MergeBlock(Lane::FIRST));
+    write(db, data, 0, 0, &[9]);
+    fills[0][0] = 9;
+    (data, fills)
+}
+
+/// Of all runs of `data`.
+fn merge_of_all(db: &Db, data: Keyspace) -> Merge {
+    let view = db.parts.live.view();
+    db.parts.merger.stepper.merge_of(data.0, view.version.runs(data.0))
 }
 
 pub(super) fn same(db: &Db, data: Keyspace, fills: &Fills, what: &str) {
@@ -127,18 +144,11 @@ fn zone_with_a_reader_is_not_emptied() {
 #[test]
 fn zones_come_free_before_the_end_of_a_merge_that_empties_them_on_its_way() {
     let db = open_on(crate::merge::tests::memory());
-    let (data, mut fills) = half_dead_zones(&db, 3);
+    let (data, fills) = known_half_dead_zones(&db, 3);
     let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
-    merger.reclaim(Budget::Ordinary).expect("merges");
-    zones.close_stream(Stream::MergeBlock(Lane::FIRST));
-    write(&db, data, 0, 0, &[9]);
-    fills[0][0] = 9;
     flush(&db);
     let _taken = leave(&db, 24);
-    let mut merge = {
-        let view = db.parts.live.view();
-        merger.stepper.merge_of(data.0, view.version.runs(data.0))
-    };
+    let mut merge = merge_of_all(&db, data);
     let mut config = merger.stepper.step_config(Lane::FIRST, Budget::Deleting, None);
     let mut free = vec![zones.space().zones_free];
     loop {
@@ -159,12 +169,8 @@ fn zones_come_free_before_the_end_of_a_merge_that_empties_them_on_its_way() {
 #[test]
 fn a_pass_in_the_background_empties_zones_where_space_is_short_until_none_are_worth_it() {
     let db = open_on(crate::merge::tests::memory());
-    let (data, mut fills) = half_dead_zones(&db, 4);
+    let (data, fills) = known_half_dead_zones(&db, 4);
     let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
-    merger.reclaim(Budget::Ordinary).expect("merges");
-    zones.close_stream(Stream::MergeBlock(Lane::FIRST));
-    write(&db, data, 0, 0, &[9]);
-    fills[0][0] = 9;
     let _taken = leave(&db, 24);
     let before = zones.space().zones_free;
     merger.background_reclaim(ReclaimReason::ShortSpace).expect("empties zones");
@@ -181,19 +187,12 @@ fn a_pass_in_the_background_empties_zones_where_space_is_short_until_none_are_wo
 #[test]
 fn a_pass_in_the_background_ends_where_a_reader_holds_what_it_has_emptied() {
     let db = open_on(crate::merge::tests::memory());
-    let (data, mut fills) = half_dead_zones(&db, 5);
+    let (data, fills) = known_half_dead_zones(&db, 5);
     let (merger, zones) = (&db.parts.merger, &db.parts.runtime.ctx.zones);
-    merger.reclaim(Budget::Ordinary).expect("merges");
-    zones.close_stream(Stream::MergeBlock(Lane::FIRST));
-    write(&db, data, 0, 0, &[9]);
-    fills[0][0] = 9;
     flush(&db);
     let _taken = leave(&db, 24);
     let reader = db.parts.live.view();
-    let mut merge = {
-        let view = db.parts.live.view();
-        merger.stepper.merge_of(data.0, view.version.runs(data.0))
-    };
+    let mut merge = merge_of_all(&db, data);
     let mut config = merger.stepper.step_config(Lane::FIRST, Budget::Deleting, None);
     let numbers = |victims: &Victims| -> Vec<ZoneId> {
         zones.rows().iter().map(|row| row.zone).filter(|&zone| victims.have(zone)).collect()
