@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use kvfs_open::OpenOptions;
 use kvfs_service::ErrorKind;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -11,7 +12,7 @@ use signal_hook::flag;
 use crate::control::{self, BranchRequest, Client, Daemon, Mounted, Peer, Request, RequestHandler, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
-use crate::open::{self, OpenOptions};
+use crate::open;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 

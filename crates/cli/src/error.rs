@@ -133,6 +133,15 @@ impl From<ServiceError> for CliError {
     }
 }
 
+impl From<kvfs_open::Error> for CliError {
+    fn from(error: kvfs_open::Error) -> Self {
+        match &error {
+            kvfs_open::Error::Io { what, path, source } => Self::io(what, path, source),
+            _ => Self::new(error.kind().into(), error.to_string()),
+        }
+    }
+}
+
 impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         ServiceError::from(error).into()

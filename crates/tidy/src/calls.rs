@@ -18,7 +18,9 @@ struct Ban {
 const CLOCK: &str = "crates/store/src/clock.rs";
 const CLI: &str = "crates/cli/";
 /// The one way to the files of a store, whose directory another user may own.
-const STORE_DIR: &str = "crates/cli/src/store_dir";
+const STORE_DIR: &str = "crates/open/src/store_dir";
+/// Sockets and plain files in it, for the daemon and the command.
+const DAEMON_FILES: &str = "crates/cli/src/store_dir";
 /// The directory of the public sockets, which is root's.
 const PUBLIC: &str = "crates/cli/src/daemon/public.rs";
 const STORE_DIR_INSTEAD: &str = "go through StoreDir, which follows no link that another user has planted";
@@ -53,30 +55,40 @@ const BANS: &[Ban] = &[
         except: &[],
         within: &["store", "txn", "kvdb", "fs"],
     },
-    Ban { tokens: "FileDevice::open", instead: STORE_DIR_INSTEAD, except: &[STORE_DIR], within: &["cli"] },
-    Ban { tokens: "FileDevice::create", instead: STORE_DIR_INSTEAD, except: &[STORE_DIR], within: &["cli"] },
+    Ban {
+        tokens: "FileDevice::open",
+        instead: STORE_DIR_INSTEAD,
+        except: &[STORE_DIR],
+        within: &["cli", "open", "capi"],
+    },
+    Ban {
+        tokens: "FileDevice::create",
+        instead: STORE_DIR_INSTEAD,
+        except: &[STORE_DIR],
+        within: &["cli", "open", "capi"],
+    },
     Ban {
         tokens: "UnixListener::bind",
         instead: STORE_DIR_INSTEAD,
-        except: &[STORE_DIR, PUBLIC],
+        except: &[DAEMON_FILES, PUBLIC],
         within: &["cli"],
     },
     Ban {
         tokens: "UnixStream::connect",
         instead: STORE_DIR_INSTEAD,
-        except: &[STORE_DIR, PUBLIC],
+        except: &[DAEMON_FILES, PUBLIC],
         within: &["cli"],
     },
     Ban {
         tokens: "set_permissions",
         instead: STORE_DIR_INSTEAD,
-        except: &[STORE_DIR, PUBLIC],
+        except: &[DAEMON_FILES, PUBLIC],
         within: &["cli"],
     },
     Ban {
         tokens: "DirBuilder::new",
         instead: STORE_DIR_INSTEAD,
-        except: &[STORE_DIR, PUBLIC],
+        except: &[DAEMON_FILES, PUBLIC],
         within: &["cli"],
     },
     Ban { tokens: "#[allow(", instead: "use `expect` with a reason", except: &[], within: &[] },
@@ -154,7 +166,10 @@ mod tests {
     fn files_of_a_store_are_reached_through_its_type_alone() {
         let text = "fn f() { FileDevice::open(path, false); UnixListener::bind(path); fs::set_permissions(path, mode); }";
         assert_eq!(findings("crates/cli/src/daemon/mod.rs", text).len(), 3);
-        assert!(findings("crates/cli/src/store_dir/device.rs", text).is_empty());
+        let device = "fn f() { FileDevice::open(path, false); }";
+        assert!(findings("crates/open/src/store_dir/device.rs", device).is_empty());
+        let socket = "fn f() { UnixListener::bind(path); }";
+        assert!(findings("crates/cli/src/store_dir/sockets.rs", socket).is_empty());
         assert!(findings("crates/device/src/file.rs", text).is_empty());
     }
 

@@ -17,12 +17,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rpc", &["socket", "fs", "kv", "txn", "store"]),
     ("service", &["fs", "kv", "store"]),
     ("control", &["socket", "service", "fs", "store"]),
+    ("open", &["device", "store", "kvdb", "fs", "service"]),
     ("posix", &["fs", "store"]),
+    ("capi", &["store", "kv", "fs", "open", "service", "posix"]),
     (
         "cli",
         &[
             "memory", "device", "store", "kvdb", "txn", "kv", "fs", "fuse", "socket", "rpc", "service",
-            "control",
+            "control", "open",
         ],
     ),
     ("sim", &["device", "store", "kvdb", "txn", "fs", "fuse"]),

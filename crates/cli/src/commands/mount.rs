@@ -13,9 +13,9 @@ use crate::daemon::{self, Plan};
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
 use crate::names::Table;
-use crate::open::{Memory, OpenOptions};
 use crate::store_dir::StoreDir;
 use crate::units::{parse_duration, parse_duration_or_ever, parse_size};
+use kvfs_open::{Memory, OpenOptions};
 
 /// Longest commit interval that makes sense (seconds).
 const COMMIT_SECONDS_MAX: f64 = 3600.0;

@@ -20,9 +20,9 @@ use crate::args::CheckArgs;
 use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
 use crate::mounts;
-use crate::open::{Memory, explain_device, explain_open};
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
+use kvfs_open::{Memory, explain_device, explain_open};
 use report::Report;
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode> {

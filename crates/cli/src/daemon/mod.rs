@@ -30,6 +30,7 @@ use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
 use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
+use kvfs_open::OpenOptions;
 use kvfs_service::{Branches, MainLine, Service, ServiceError, Transactions, masters};
 
 use crate::allocator;
@@ -37,7 +38,7 @@ use crate::commands::mkfs::make_store;
 use crate::control::{Mounted, RequestHandler, Server};
 use crate::control_dir;
 use crate::error::{CliError, Code, Result};
-use crate::open::{OpenOptions, open_unmounted};
+use crate::open::open_unmounted;
 use crate::store_dir::StoreDir;
 use public::PublicSockets;
 use resident::Keeper;
@@ -151,7 +152,7 @@ fn find_or_make(plan: &Plan) -> Result<StoreDir> {
         if plan.open.read_only {
             return Err(CliError::new(Code::Usage, "--create and -o ro contradict each other"));
         }
-        make_store(&plan.store, None, plan.size, crate::commands::mkfs::INLINE_DEFAULT, false)?;
+        make_store(&plan.store, None, plan.size, kvfs_open::INLINE_DEFAULT, false)?;
     }
     StoreDir::open(&plan.store)
 }
@@ -251,7 +252,7 @@ fn serve_keys(
 ) -> Result<Option<kvfs_rpc::server::Server>> {
     let failed = |error: std::io::Error| CliError::io("listen on", &store.keys_name(), &error);
     let Some(socket) = unless_unwritable(plan, store.bind_keys()).map_err(failed)? else { return Ok(None) };
-    let bytes_max = plan.open.memory.message_bytes();
+    let bytes_max = plan.open.memory.message_bytes(kvfs_rpc::MESSAGE_LEN_MAX);
     let limits = kvfs_rpc::server::Limits {
         bytes_max,
         bytes_per_user_max: bytes_max / 2,

@@ -21,7 +21,7 @@ use kvfs_fs::FileSystem;
 use kvfs_kvdb::Db;
 
 use crate::allocator;
-use crate::open::Memory;
+use kvfs_open::Memory;
 
 /// How often it is looked at.
 const PERIOD: Duration = Duration::from_millis(100);

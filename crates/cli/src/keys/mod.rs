@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_open::OpenOptions;
 use kvfs_rpc::client::blocking::Store;
 use kvfs_rpc::client::{ClientError, Code as GrpcCode, Range};
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
@@ -21,7 +22,7 @@ use crate::control::{self, Daemon};
 use crate::endpoint;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::MountedStore;
-use crate::open::{self, OpenOptions};
+use crate::open;
 use crate::store_dir::StoreDir;
 use local::Local;
 

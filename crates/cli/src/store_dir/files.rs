@@ -17,8 +17,11 @@ impl StoreDir {
     /// The log, to append to. One that is longer than `bytes_max` is laid aside first, or emptied where it can't be.
     pub(crate) fn open_log(&self, bytes_max: u64) -> io::Result<File> {
         let is_long = self.look(LOG).is_ok_and(|found| found.st_size as u64 > bytes_max);
-        let laid_aside =
-            if is_long { rustix::fs::renameat(&self.dir, LOG, &self.dir, LOG_OLD) } else { Ok(()) };
+        let laid_aside = if is_long {
+            rustix::fs::renameat(self.directory(), LOG, self.directory(), LOG_OLD)
+        } else {
+            Ok(())
+        };
         let mut log = self.open_file(LOG, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)?;
         if let Err(errno) = laid_aside {
             log.set_len(0)?;
@@ -29,7 +32,7 @@ impl StoreDir {
 
     /// What messages call the log.
     pub(crate) fn log_name(&self) -> PathBuf {
-        self.path.join(LOG)
+        self.path().join(LOG)
     }
 
     /// What has arrived of a stream, if something has.
@@ -47,12 +50,12 @@ impl StoreDir {
 
     /// Drops what has arrived of a stream.
     pub(crate) fn remove_staging(&self) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.dir, STAGING, AtFlags::empty())?)
+        Ok(rustix::fs::unlinkat(self.directory(), STAGING, AtFlags::empty())?)
     }
 
     /// What messages call it.
     pub(crate) fn staging_name(&self) -> PathBuf {
-        self.path.join(STAGING)
+        self.path().join(STAGING)
     }
 
     /// Opens `name` if it is a regular file with no other name, of the directory's owner or this process's user.
@@ -61,7 +64,7 @@ impl StoreDir {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let unfit =
             |what: &str| io::Error::new(ErrorKind::PermissionDenied, format!("it is {what}; remove it"));
-        let open = |flags| rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR);
+        let open = |flags| rustix::fs::openat(self.directory(), name, flags, Mode::RUSR | Mode::WUSR);
         let mut is_made = false;
         let file = match open(flags - OFlags::CREATE) {
             Err(Errno::LOOP) => return Err(unfit("a symbolic link")),
@@ -80,12 +83,12 @@ impl StoreDir {
             return Err(unfit("a file with other names"));
         }
         // What is this process's in the directory of another user may have been moved there by that user.
-        let may_be_own = is_made || !self.owner.is_foreign();
-        if found.st_uid != self.owner.uid && !(may_be_own && found.st_uid == effective_uid()) {
+        let may_be_own = is_made || !self.is_foreign();
+        if found.st_uid != self.uid() && !(may_be_own && found.st_uid == effective_uid()) {
             return Err(unfit("another user's"));
         }
-        if self.owner.is_foreign() && is_made {
-            let (uid, gid) = (Uid::from_raw(self.owner.uid), Gid::from_raw(self.owner.gid));
+        if self.is_foreign() && is_made {
+            let (uid, gid) = (Uid::from_raw(self.uid()), Gid::from_raw(self.gid()));
             rustix::fs::fchown(&file, Some(uid), Some(gid))?;
         }
         Ok(file.into())

@@ -21,18 +21,18 @@ const KEYS_MODE: u32 = 0o666;
 impl StoreDir {
     /// Binds the socket for the command.
     pub(crate) fn bind_control(&self) -> io::Result<BoundSocket> {
-        BoundSocket::bind(Arc::clone(&self.dir), CONTROL, CONTROL_MODE)
+        BoundSocket::bind(Arc::clone(self.directory()), CONTROL, CONTROL_MODE)
     }
 
     /// Binds the socket for keys.
     pub(crate) fn bind_keys(&self) -> io::Result<BoundSocket> {
-        BoundSocket::bind(Arc::clone(&self.dir), kvfs_rpc::SOCKET_NAME, KEYS_MODE)
+        BoundSocket::bind(Arc::clone(self.directory()), kvfs_rpc::SOCKET_NAME, KEYS_MODE)
     }
 
     /// Connects to the daemon's socket for the command.
     pub(crate) fn connect_control(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect(self.address(CONTROL)?.path())?;
-        public::expect_daemon_of(&stream, Some(self.owner.uid))?;
+        public::expect_daemon_of(&stream, Some(self.uid()))?;
         Ok(stream)
     }
 
@@ -48,16 +48,16 @@ impl StoreDir {
 
     /// What messages call the socket for the command.
     pub(crate) fn control_name(&self) -> PathBuf {
-        self.path.join(CONTROL)
+        self.path().join(CONTROL)
     }
 
     /// What messages and other programs call the socket for keys.
     pub(crate) fn keys_name(&self) -> PathBuf {
-        self.path.join(kvfs_rpc::SOCKET_NAME)
+        self.path().join(kvfs_rpc::SOCKET_NAME)
     }
 
     fn address(&self, name: &str) -> io::Result<Address> {
-        let may_trust = |uid| uid == 0 || uid == effective_uid() || uid == self.owner.uid;
-        Address::beneath(&self.dir, name, may_trust)
+        let may_trust = |uid| uid == 0 || uid == effective_uid() || uid == self.uid();
+        Address::beneath(self.directory(), name, may_trust)
     }
 }

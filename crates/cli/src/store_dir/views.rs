@@ -39,7 +39,7 @@ impl StoreDir {
 
     /// What messages and programs call the directory of a view.
     pub(crate) fn view_name(&self, id: u64) -> PathBuf {
-        self.path.join(VIEWS).join(id.to_string())
+        self.path().join(VIEWS).join(id.to_string())
     }
 
     /// Removes the directory of a view.
@@ -50,16 +50,16 @@ impl StoreDir {
     /// The directory of the views, made when missing.
     fn views(&self) -> io::Result<OwnedFd> {
         let unfit = |what: &str| {
-            let message = format!("{} is {what}; remove it", self.path.join(VIEWS).display());
+            let message = format!("{} is {what}; remove it", self.path().join(VIEWS).display());
             io::Error::new(io::ErrorKind::PermissionDenied, message)
         };
         // An empty one is left where another user has had the store mounted.
         for has_removed in [false, true] {
-            match rustix::fs::mkdirat(&self.dir, VIEWS, Mode::RWXU) {
+            match rustix::fs::mkdirat(self.directory(), VIEWS, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let views = match rustix::fs::openat(&self.dir, VIEWS, DIRECTORY, Mode::empty()) {
+            let views = match rustix::fs::openat(self.directory(), VIEWS, DIRECTORY, Mode::empty()) {
                 Err(Errno::LOOP | Errno::NOTDIR) => return Err(unfit("not a directory")),
                 opened => opened?,
             };
@@ -67,7 +67,7 @@ impl StoreDir {
             if found.st_uid == effective_uid() && found.st_mode & 0o022 == 0 {
                 return Ok(views);
             }
-            if has_removed || rustix::fs::unlinkat(&self.dir, VIEWS, AtFlags::REMOVEDIR).is_err() {
+            if has_removed || rustix::fs::unlinkat(self.directory(), VIEWS, AtFlags::REMOVEDIR).is_err() {
                 break;
             }
         }

@@ -7,8 +7,8 @@ use kvfs_device::{AlignedBuf, Device, read_around};
 use kvfs_store::progress::{self, Unit};
 
 use crate::error::{CliError, Result};
-use crate::open::explain_device;
 use crate::store_dir::StoreDir;
+use kvfs_open::explain_device;
 
 /// Copied in one request (bytes).
 const CHUNK_BYTES: u64 = 4 << 20;
@@ -46,7 +46,7 @@ pub(super) fn fill(source: &Arc<dyn Device>, target: &StoreDir) -> Result<(Arc<d
 
 /// Takes an unfinished copy away.
 pub(super) fn remove(target: &StoreDir) {
-    let removed = target.remove_device().and_then(|()| target.clone().remove());
+    let removed = target.remove_device().and_then(|()| target.remove());
     if let Err(error) = removed {
         eprintln!("kvfs: could not clean up {}: {error}", target.path().display());
     }

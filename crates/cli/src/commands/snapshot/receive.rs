@@ -9,14 +9,15 @@ use kvfs_fs::transfer::{Frame, Prologue, ReceiveError, Received, Receiver, Strea
 use kvfs_store::progress::{self, Unit};
 
 use crate::args::ReceiveArgs;
-use crate::commands::mkfs::{INLINE_DEFAULT, make_store};
+use crate::commands::mkfs::make_store;
 use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
-use crate::open::{self, Memory, OpenOptions, OpenStore};
+use crate::open::{self, OpenStore};
 use crate::progress::Bar;
 use crate::staging::{Staged, token};
 use crate::store_dir::StoreDir;
 use crate::units::human_bytes;
+use kvfs_open::{INLINE_DEFAULT, Memory, OpenOptions};
 
 pub(super) fn run(target: Option<&Path>, args: &ReceiveArgs) -> Result<ExitCode> {
     if args.status || args.resume_token {

@@ -22,13 +22,16 @@ impl StoreDir {
     ///
     /// # Errors
     /// As [`FileDevice::open`]; it is not what the directory's owner may have there.
-    pub(crate) fn open_device(&self, read_only: bool) -> Result<FileDevice, OpenError> {
+    pub fn open_device(&self, read_only: bool) -> Result<FileDevice, OpenError> {
         let (handle, name) = (self.device_handle()?, self.device_name());
         FileDevice::open_by(&reach(&handle), &name, read_only)
     }
 
     /// The device as a file to read, without its lock.
-    pub(crate) fn peek_device(&self) -> Result<File, OpenError> {
+    ///
+    /// # Errors
+    /// As [`StoreDir::open_device`].
+    pub fn peek_device(&self) -> Result<File, OpenError> {
         let handle = self.device_handle()?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = rustix::fs::open(reach(&handle), flags, Mode::empty());
@@ -41,7 +44,7 @@ impl StoreDir {
     ///
     /// # Errors
     /// As [`FileDevice::create`].
-    pub(crate) fn create_device(&self) -> Result<FileDevice, OpenError> {
+    pub fn create_device(&self) -> Result<FileDevice, OpenError> {
         let name = self.device_name();
         let device = FileDevice::create_by(&self.by_descriptor(NAME), &name, 0)?;
         self.give(NAME).map_err(|source| OpenError::Io { path: name, source })?;
@@ -49,7 +52,10 @@ impl StoreDir {
     }
 
     /// Names a file or block device elsewhere as the device, if the directory's owner may have it there.
-    pub(crate) fn link_device(&self, target: &Path) -> Result<(), OpenError> {
+    ///
+    /// # Errors
+    /// There is one; it is not what the directory's owner may have there.
+    pub fn link_device(&self, target: &Path) -> Result<(), OpenError> {
         let failed = |source| OpenError::Io { path: self.device_name(), source };
         let linked = rustix::fs::symlinkat(target, &self.dir, NAME);
         linked.map_err(|errno| failed(errno.into()))?;
@@ -58,12 +64,15 @@ impl StoreDir {
     }
 
     /// Removes the device, or the link to it.
-    pub(crate) fn remove_device(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn remove_device(&self) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.dir, NAME, AtFlags::empty())?)
     }
 
     /// Where the device really is, without symbolic links.
-    pub(crate) fn device_place(&self) -> PathBuf {
+    pub fn device_place(&self) -> PathBuf {
         let place = self.device_handle().ok().and_then(|handle| std::fs::read_link(reach(&handle)).ok());
         place.unwrap_or_else(|| self.device_name())
     }
@@ -118,7 +127,7 @@ impl StoreDir {
 ///
 /// # Errors
 /// As [`FileDevice::open`].
-pub(crate) fn open_target(target: &Path) -> Result<(FileDevice, File), OpenError> {
+pub fn open_target(target: &Path) -> Result<(FileDevice, File), OpenError> {
     let failed = |errno: Errno| OpenError::Io { path: target.to_owned(), source: errno.into() };
     let handle = rustix::fs::open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let device = FileDevice::open_by(&reach(&handle), target, false)?;

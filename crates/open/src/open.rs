@@ -1,0 +1,109 @@
+//! Opening: device → engine → file system.
+//!
+//! Thread safety: an open store is shared by all threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvfs_device::{FileDevice, WatchedDevice};
+use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
+use kvfs_kvdb::{Db, Options};
+use kvfs_service::UndoLimits;
+use kvfs_store::clock::{Clock, SystemClock};
+use kvfs_store::{Store, StoreError};
+
+use crate::error::{Result, explain_device, explain_fs, explain_open};
+use crate::memory::Memory;
+use crate::store_dir::StoreDir;
+
+/// How a store is opened.
+#[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+pub struct OpenOptions {
+    /// How much it may take.
+    pub memory: Memory,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// When access times change.
+    pub atime: AtimePolicy,
+    /// Those of directories never change.
+    pub nodiratime: bool,
+    /// Access times are kept in memory for up to a day.
+    pub lazytime: bool,
+    /// How long a change may stay in memory before it is written to the device.
+    pub commit_interval: Option<Duration>,
+    /// Access-control lists don't count, and are not shown.
+    pub no_acls: bool,
+    /// How many committed transactions can be taken back, and how long; `None`: what is kept stays.
+    pub undo: Option<(usize, Duration)>,
+    /// Merges read and write at most so many bytes each second; `None`: any.
+    pub io_limit: Option<u64>,
+    /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
+    pub txn_idle: Option<Duration>,
+    /// Snapshots are shown to root and the store's owner alone.
+    pub private_snapshots: bool,
+}
+
+/// An open store with its file system. Close it: dropping it leaves the journal to be replayed.
+pub struct OpenedStore {
+    /// Its main line.
+    pub fs: Arc<FileSystem>,
+    /// The engine.
+    pub db: Arc<Db>,
+    /// Where it keeps everything.
+    pub device: Arc<FileDevice>,
+    /// The same, as the engine uses it.
+    pub watched: Arc<WatchedDevice<Arc<FileDevice>>>,
+    /// See [`OpenOptions::undo`].
+    pub undo: UndoLimits,
+}
+
+impl OpenedStore {
+    /// Opens everything; the journal is replayed.
+    ///
+    /// # Errors
+    /// Another process has it open; damage; I/O errors.
+    pub fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
+        let &OpenOptions { memory, read_only, commit_interval, undo, io_limit, .. } = options;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let device = dir.open_device(read_only).map_err(|error| explain_device(dir.path(), &error))?;
+        let device = Arc::new(device);
+        let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
+        engine.read_only = read_only;
+        if let Some(interval) = commit_interval {
+            engine.commit_interval = interval;
+        }
+        engine.merge_bytes_per_second = io_limit.unwrap_or(0);
+        (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
+        let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };
+        let watched = Arc::new(WatchedDevice::over(Arc::clone(&device)));
+        let db = Db::open(Arc::clone(&watched) as _, engine, Arc::clone(&clock))
+            .map_err(|error| explain_open(dir, error))?;
+        let mount = MountOptions {
+            atime: options.atime,
+            nodiratime: options.nodiratime,
+            lazytime: options.lazytime,
+            txn_idle: options.txn_idle,
+            read_only,
+            acls: !options.no_acls,
+            node_bytes_max: memory.node_bytes(),
+            content_bytes_max: memory.content_bytes(),
+            private_snapshots: options.private_snapshots,
+            owner_uid: dir.uid(),
+            lock_bytes_max: memory.lock_bytes() as usize,
+        };
+        let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
+        let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, error))?;
+        Ok(Self { fs: Arc::new(fs), db, device, watched, undo })
+    }
+
+    /// Writes everything out and gives the device back.
+    ///
+    /// # Errors
+    /// I/O errors: it is closed all the same.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { fs, db, .. } = self;
+        drop(fs);
+        db.close()
+    }
+}
