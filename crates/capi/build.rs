@@ -1,0 +1,7 @@
+//! Names the shared library, so that programs find the one that they were linked with.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libkvfs.so.{major}");
+}

@@ -1,0 +1,152 @@
+//! Processes: users of a store, with working directory, umask and descriptors.
+//!
+//! Thread safety: any number of threads use a process at once; it is freed by one, behind all others.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use kvfs_fs::FileSystem;
+use kvfs_posix::Identity;
+use libc::{gid_t, mode_t, size_t, uid_t};
+
+use crate::failure::{Failure, Result, call, end};
+use crate::foreign::{Groups, Text, TextBuffer, missing};
+use crate::places::CheckedPlace;
+use crate::store::{OpenVolume, Store};
+
+/// A user of a store.
+pub struct Process {
+    pub(crate) acting: Arc<Acting>,
+}
+
+/// A process, for as long as a handle of C or one of its streams needs it. The order of the fields is that in which they go.
+pub(crate) struct Acting {
+    pub(crate) posix: kvfs_posix::Process,
+    /// What it sees.
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) identity: Identity,
+    pub(crate) store: Arc<OpenVolume>,
+}
+
+impl Process {
+    pub(crate) fn new(
+        posix: kvfs_posix::Process,
+        fs: &Arc<FileSystem>,
+        identity: Identity,
+        store: &Arc<OpenVolume>,
+    ) -> Self {
+        let acting = Acting { posix, fs: Arc::clone(fs), identity, store: Arc::clone(store) };
+        Self { acting: Arc::new(acting) }
+    }
+}
+
+/// The calls of `process`.
+pub(crate) fn of(process: Option<&Process>) -> Result<&kvfs_posix::Process> {
+    Ok(&process.ok_or_else(missing)?.acting.posix)
+}
+
+/// Does something that returns nothing.
+pub(crate) fn with(
+    process: Option<&Process>,
+    work: impl FnOnce(&kvfs_posix::Process) -> kvfs_posix::Result<()>,
+) -> c_int {
+    call(|| {
+        work(of(process)?)?;
+        Ok(0)
+    })
+}
+
+pub(crate) fn own_identity() -> Result<Identity> {
+    Identity::of_this_process()
+        .map_err(|errno| Failure::new(errno.raw_os_error(), "cannot ask for the groups"))
+}
+
+pub(crate) fn identity(uid: uid_t, gid: gid_t, groups: &Groups, len: size_t) -> Result<Identity> {
+    Ok(Identity { uid, gid, groups: groups.ids(len)?.to_vec() })
+}
+
+/// A process that acts for the user that runs this program: working directory `/`, umask 022, no open files. Free it with
+/// `kvfs_process_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_process_new(store: Option<&Store>) -> Option<Box<Process>> {
+    call(|| {
+        let store = &store.ok_or_else(missing)?.inner;
+        let (identity, volume) = (own_identity()?, &store.volume);
+        Ok(Some(Box::new(Process::new(volume.process(&identity), volume.file_system(), identity, store))))
+    })
+}
+
+/// As `kvfs_process_new`, for another user, with `group_count` further groups. User 0 may do everything.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_process_new_as(
+    store: Option<&Store>,
+    uid: uid_t,
+    gid: gid_t,
+    groups: Groups,
+    group_count: size_t,
+) -> Option<Box<Process>> {
+    call(|| {
+        let store = &store.ok_or_else(missing)?.inner;
+        let (identity, volume) = (identity(uid, gid, &groups, group_count)?, &store.volume);
+        Ok(Some(Box::new(Process::new(volume.process(&identity), volume.file_system(), identity, store))))
+    })
+}
+
+/// A child of `process`, as fork(2) makes it: the same open files with the same offsets, the same working directory and umask; no
+/// locks of ranges.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_process_fork(process: Option<&Process>) -> Option<Box<Process>> {
+    call(|| {
+        let Acting { posix, fs, identity, store } = &*process.ok_or_else(missing)?.acting;
+        Ok(Some(Box::new(Process::new(posix.fork(), fs, identity.clone(), store))))
+    })
+}
+
+/// Closes the descriptors of `process` that have `FD_CLOEXEC`, as execve(2) does.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_process_exec(process: Option<&Process>) -> c_int {
+    with(process, |posix| {
+        posix.exec();
+        Ok(())
+    })
+}
+
+/// Ends a process: its descriptors are closed and its locks end, when its directory streams are closed, too. NULL: nothing happens.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_process_free(process: Option<Box<Process>>) {
+    end(process);
+}
+
+/// umask(2). Returns the mask of before.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_umask(process: Option<&Process>, mask: mode_t) -> c_int {
+    call(|| Ok(of(process)?.umask(mask) as c_int))
+}
+
+/// chdir(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_chdir(process: Option<&Process>, path: Text) -> c_int {
+    call(|| {
+        of(process)?.chdir(CheckedPlace::path(&path)?.0)?;
+        Ok(0)
+    })
+}
+
+/// fchdir(2).
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_fchdir(process: Option<&Process>, fd: c_int) -> c_int {
+    with(process, |posix| posix.chdir(kvfs_posix::Fd(fd)))
+}
+
+/// getcwd(3); `buffer` must not be NULL. ERANGE: it is too small.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_getcwd(
+    process: Option<&Process>,
+    mut buffer: TextBuffer,
+    size: size_t,
+) -> *mut std::ffi::c_char {
+    call(|| {
+        let path = of(process)?.getcwd()?;
+        buffer.fill(size, &path)
+    })
+}

@@ -1,0 +1,5 @@
+//! The library as programs in C and C++ see it.
+
+mod compile;
+mod header;
+mod programs;
