@@ -2,11 +2,9 @@
 //!
 //! Thread safety: as [`FileSystem`]. Invariant: each lookup is taken back once.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kvfs_fs::{Attr, Caller, Entry, FileSystem, FsError, NodeId};
-use parking_lot::Mutex;
 
 use crate::error::Result;
 
@@ -41,46 +39,6 @@ impl Drop for Held {
         if self.node != NodeId::ROOT {
             self.fs.forget(self.node, 1);
         }
-    }
-}
-
-/// Most directories that are kept.
-const RECENT_MAX: usize = 64;
-
-/// Directories that walks came by last, as the kernel keeps those of a mount: what the file system knows of one it forgets with the
-/// last lookup, and would read it anew, with all that was changed in it since it was flushed.
-#[derive(Debug, Default)]
-pub(crate) struct Recent {
-    /// The last one behind the others.
-    directories: Mutex<VecDeque<Arc<Held>>>,
-}
-
-impl Recent {
-    /// One was come by. O(directories kept).
-    pub(crate) fn keep(&self, directory: &Arc<Held>) {
-        let mut kept = self.directories.lock();
-        let at = kept.iter().rposition(|one| one.node() == directory.node());
-        let known = at.and_then(|at| kept.remove(at));
-        kept.push_back(known.unwrap_or_else(|| Arc::clone(directory)));
-        let given_up = if kept.len() > RECENT_MAX { kept.pop_front() } else { None };
-        // What is given up may be reaped, which takes long.
-        drop(kept);
-        drop(given_up);
-    }
-
-    /// One was removed.
-    pub(crate) fn lose(&self, node: NodeId) {
-        let mut kept = self.directories.lock();
-        let at = kept.iter().position(|one| one.node() == node);
-        let lost = at.and_then(|at| kept.remove(at));
-        drop(kept);
-        drop(lost);
-    }
-
-    /// Gives up all.
-    pub(crate) fn clear(&self) {
-        let kept = std::mem::take(&mut *self.directories.lock());
-        drop(kept);
     }
 }
 

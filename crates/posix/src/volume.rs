@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::error::{Result, refuse};
-use crate::held::Recent;
+use crate::held::Held;
 use crate::identity::Identity;
 use crate::locks::LockTable;
 use crate::process::Process;
@@ -31,7 +31,8 @@ const TICKS_OF_HOUSEKEEPING: u32 = 10;
 pub(crate) struct Shared {
     pub(crate) fs: Arc<FileSystem>,
     pub(crate) locks: LockTable,
-    pub(crate) recent: Recent,
+    /// Held once, for every path that begins there.
+    pub(crate) root: Arc<Held>,
     /// Processes that are there.
     pub(crate) processes: AtomicUsize,
     next_process: AtomicU64,
@@ -40,7 +41,10 @@ pub(crate) struct Shared {
 impl Shared {
     fn new(fs: Arc<FileSystem>) -> Arc<Self> {
         let (processes, next_process) = (AtomicUsize::new(0), AtomicU64::new(1));
-        Arc::new(Self { fs, locks: LockTable::default(), recent: Recent::default(), processes, next_process })
+        // No kernel remembers them.
+        fs.nodes().keep_names();
+        let root = Held::root(&fs);
+        Arc::new(Self { fs, locks: LockTable::default(), root, processes, next_process })
     }
 
     /// A number that no other process has.
@@ -183,7 +187,7 @@ impl Volume {
             return refuse(Errno::BUSY, "processes use the file system");
         }
         self.keeper.stop();
-        self.shared.recent.clear();
+        self.shared.fs.nodes().forget_names();
         self.shared.fs.housekeep()?;
         self.sync()
     }

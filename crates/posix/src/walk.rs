@@ -5,13 +5,14 @@
 //!
 //! Thread safety: stateless; a name may be another file's when the walk has ended.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use kvfs_fs::{Attr, FileSystem, FileType, FsError};
 use rustix::io::Errno;
 
 use crate::error::{PosixError, Result, refuse};
-use crate::held::{Held, Recent, settled};
+use crate::held::{Held, settled};
 use crate::identity::{Actor, EXECUTE};
 
 /// Longest path (bytes), its end included.
@@ -76,7 +77,7 @@ pub(crate) enum End {
 pub(crate) struct Walker<'w> {
     pub(crate) fs: &'w Arc<FileSystem>,
     pub(crate) actor: &'w Actor,
-    pub(crate) recent: &'w Recent,
+    pub(crate) root: &'w Arc<Held>,
 }
 
 impl Walker<'_> {
@@ -91,12 +92,12 @@ impl Walker<'_> {
         if path.contains(&0) {
             return refuse(Errno::INVAL, "a path with a zero byte");
         }
-        let mut at = self.described(if path[0] == b'/' { Held::root(self.fs) } else { start })?;
-        let (mut rest, mut links) = (path.to_vec(), 0);
+        let mut at = self.described(if path[0] == b'/' { Arc::clone(self.root) } else { start })?;
+        let (mut path, mut walked, mut links) = (Cow::Borrowed(path), 0, 0);
         loop {
-            let begin = rest.iter().take_while(|byte| **byte == b'/').count();
-            let len = rest[begin..].iter().take_while(|byte| **byte != b'/').count();
-            let (name, behind) = (rest[begin..begin + len].to_vec(), rest[begin + len..].to_vec());
+            let begin = walked + path[walked..].iter().take_while(|byte| **byte == b'/').count();
+            let end_of_name = begin + path[begin..].iter().take_while(|byte| **byte != b'/').count();
+            let (name, behind) = (&path[begin..end_of_name], &path[end_of_name..]);
             if name.is_empty() {
                 return Ok(Walked { directory: at, name: None, found: None, is_slashed: true });
             }
@@ -104,16 +105,16 @@ impl Walker<'_> {
             let is_slashed = is_last && !behind.is_empty();
             self.check_search(&at)?;
             if name == b"." || name == b".." {
-                at = if name == b"." { at } else { self.lookup(&at, &name)? };
+                at = if name == b"." { at } else { self.lookup(&at, name)? };
                 if is_last {
                     return Ok(Walked { directory: at, name: None, found: None, is_slashed });
                 }
-                rest = behind;
+                walked = end_of_name;
                 continue;
             }
-            let found = match self.lookup(&at, &name) {
+            let found = match self.lookup(&at, name) {
                 Err(PosixError::Fs(FsError::NotFound)) if is_last => {
-                    return Ok(Walked { directory: at, name: Some(name), found: None, is_slashed });
+                    return Ok(Walked { directory: at, name: Some(name.to_vec()), found: None, is_slashed });
                 }
                 found => found?,
             };
@@ -131,9 +132,9 @@ impl Walker<'_> {
                 let (caller, node) = (&self.actor.caller, found.held.node());
                 let target = settled(caller, |caller| self.fs.readlink(caller, node))?;
                 if target.first() == Some(&b'/') {
-                    at = self.described(Held::root(self.fs))?;
+                    at = self.described(Arc::clone(self.root))?;
                 }
-                rest = [&target, &behind[..]].concat();
+                (path, walked) = (Cow::Owned([&target, behind].concat()), 0);
                 continue;
             }
             if is_last {
@@ -143,9 +144,14 @@ impl Walker<'_> {
                 {
                     return Err(FsError::NotDirectory.into());
                 }
-                return Ok(Walked { directory: at, name: Some(name), found: Some(found), is_slashed });
+                return Ok(Walked {
+                    directory: at,
+                    name: Some(name.to_vec()),
+                    found: Some(found),
+                    is_slashed,
+                });
             }
-            (at, rest) = (found, behind);
+            (at, walked) = (found, end_of_name);
         }
     }
 
@@ -158,11 +164,7 @@ impl Walker<'_> {
 
     fn lookup(&self, at: &Found, name: &[u8]) -> Result<Found> {
         let entry = settled(&self.actor.caller, |caller| self.fs.lookup(caller, at.held.node(), name))?;
-        let held = Held::of(self.fs, &entry);
-        if entry.attr.kind == FileType::Directory {
-            self.recent.keep(&held);
-        }
-        Ok(Found { held, attr: entry.attr })
+        Ok(Found { held: Held::of(self.fs, &entry), attr: entry.attr })
     }
 
     pub(crate) fn described(&self, held: Arc<Held>) -> Result<Found> {

@@ -18,7 +18,8 @@ pub(crate) fn attribute_wants<'a>(inode: u64) -> [Want<'a>; 1] {
 
 impl FileSystem {
     /// The entry `name` of directory `parent`. Raises the node's lookup count. Never parks. One `get`; two
-    /// for directories and files with several names, unless their nodes are known.
+    /// for directories and files with several names, unless their nodes are known; none for a name that is kept
+    /// ([`crate::NodeTable::keep_names`]).
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
@@ -33,7 +34,7 @@ impl FileSystem {
             _ => {
                 self.locker()
                     .lock_read(caller, &[Want::shared(LockName::Entry { directory: parent.inode, name })])?;
-                self.resolver().resolve(&parent, name)?
+                self.resolver().kept_or_resolve(&parent, name)?
             }
         };
         self.locker().lock_read(caller, &attribute_wants(node.inode))?;

@@ -78,6 +78,19 @@ impl<'v> Resolver<'v> {
         Ok(path)
     }
 
+    /// The node under `name`, which is kept where names are.
+    pub(super) fn kept_or_resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'v>> {
+        let unkept = match self.nodes.named(parent.inode, name) {
+            Ok(node) => return Ok(node),
+            Err(unkept) => unkept,
+        };
+        let node = self.resolve(parent, name)?;
+        if let Some(unkept) = unkept {
+            self.nodes.keep_name(unkept, parent.inode, name, &node);
+        }
+        Ok(node)
+    }
+
     /// The node under `name`.
     pub(crate) fn resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'v>> {
         self.resolve_row(parent, name).map(|(node, _)| node)

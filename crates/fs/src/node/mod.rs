@@ -14,9 +14,11 @@
 //!   been changed left the table ([`NodeTable::epoch`]): else the row might be older than such a change.
 //!   So looking up and listing take no latch.
 //! * A node's count of references (lookups, operations, children) is above 0 while it is needed; a child
-//!   keeps its parent, so paths can always be computed.
+//!   keeps its parent, so paths can always be computed. A front end that remembers no names of its own has the table
+//!   keep them, each with a reference (`names`).
 
 mod known;
+mod names;
 mod state;
 mod table;
 
@@ -26,4 +28,4 @@ mod tests;
 pub use known::KnownNode;
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 pub use table::NodeTable;
-pub(crate) use table::{DeadOrphan, Intern};
+pub(crate) use table::{DeadOrphan, Intern, NameChange};

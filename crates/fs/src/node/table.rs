@@ -10,6 +10,7 @@ use bytes::Bytes;
 use kvfs_store::Position;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
+use super::names::{NameCache, Search, Unkept};
 use super::state::Absence;
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::fair_lock::{FairLock, ReadGuard};
@@ -81,6 +82,18 @@ pub(crate) struct DeadOrphan {
     pub(crate) header: Header,
 }
 
+/// See [`NodeTable::change_name`].
+pub(crate) struct NameChange<'t> {
+    names: &'t NameCache,
+    hash: u64,
+}
+
+impl Drop for NameChange<'_> {
+    fn drop(&mut self) {
+        self.names.end_change(self.hash);
+    }
+}
+
 /// All nodes of a view.
 pub struct NodeTable {
     shards: Box<[PaddedShard]>,
@@ -98,6 +111,7 @@ pub struct NodeTable {
     dead: Mutex<Vec<DeadOrphan>>,
     node_bytes_max: u64,
     content_bytes_max: u64,
+    names: NameCache,
     /// Why nothing may be answered from it any more.
     lost: OnceLock<String>,
 }
@@ -115,6 +129,7 @@ impl NodeTable {
             dead: Mutex::default(),
             node_bytes_max,
             content_bytes_max,
+            names: NameCache::default(),
             lost: OnceLock::new(),
         }
     }
@@ -160,7 +175,9 @@ impl NodeTable {
     pub(crate) fn publish<T>(&self, commit: impl FnOnce() -> T) -> (T, u64) {
         let _publishing = self.publishing.write();
         self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.names.note_commit();
         let published = commit();
+        self.names.note_commit();
         (published, self.epoch.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
@@ -169,6 +186,54 @@ impl NodeTable {
         let shard = self.shard(inode).shard.read();
         let node = shard.nodes.get(&inode)?;
         Some(self.pin(node))
+    }
+
+    /// From now on names that were looked up are kept, with their nodes: for a front end that has no cache of them. Those
+    /// that no longer hold leave with [`crate::FileSystem::housekeep`], all with [`NodeTable::forget_names`].
+    pub fn keep_names(&self) {
+        self.names.start(self.node_bytes_max);
+    }
+
+    /// Keeps no more of the names that were looked up. O(names kept).
+    pub fn forget_names(&self) {
+        self.release_all(self.names.sweep(true));
+    }
+
+    /// Lets go of names that commits may have changed. O(names kept) after a commit.
+    pub(crate) fn sweep_names(&self) {
+        self.release_all(self.names.sweep(false));
+    }
+
+    /// The node of a name that is kept; else what [`NodeTable::keep_name`] is told, read before its row.
+    pub(crate) fn named(&self, directory: u64, name: &[u8]) -> Result<Pin<'_>, Option<Unkept>> {
+        match self.names.find(directory, name) {
+            Search::Kept(node) => Ok(Pin { table: self, node }),
+            Search::Unkept(unkept) => Err(unkept),
+        }
+    }
+
+    /// Keeps a name whose row was read after `unkept`.
+    pub(crate) fn keep_name(&self, unkept: Unkept, directory: u64, name: &[u8], node: &Pin<'_>) {
+        if let Some(old) = self.names.keep(unkept, directory, name, node, self.has_room(0)) {
+            self.release(&old, 1);
+        }
+    }
+
+    /// An entry is about to be changed by an operation that holds its name exclusively: it is not kept until the value is
+    /// dropped, which is when the nodes must be up to date.
+    pub(crate) fn change_name(&self, directory: u64, name: &[u8]) -> Option<NameChange<'_>> {
+        let (hash, old) = self.names.begin_change(directory, name)?;
+        let change = NameChange { names: &self.names, hash };
+        if let Some(old) = old {
+            self.release(&old, 1);
+        }
+        Some(change)
+    }
+
+    fn release_all(&self, nodes: Vec<Arc<Node>>) {
+        for node in nodes {
+            self.release(&node, 1);
+        }
     }
 
     /// What hangs on a node that the caller pins takes another number of bytes than before.

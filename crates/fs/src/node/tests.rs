@@ -113,3 +113,86 @@ fn cached_content_is_bounded() {
     drop(pins);
     assert_eq!(table.stats().content_bytes, 0);
 }
+
+/// The root, and files beneath it by these names.
+fn named<'t>(table: &'t NodeTable, names: &[Vec<u8>]) -> Vec<Pin<'t>> {
+    let root = intern(table, 1, &|| Location::Root, None).unwrap();
+    let file = |(name, inode): (&Vec<u8>, u64)| intern(table, inode, &|| root.entry(name), None).unwrap();
+    names.iter().zip(2..).map(file).collect()
+}
+
+#[test]
+fn names_are_kept_only_where_asked_for() {
+    let table = table();
+    assert!(matches!(table.named(1, b"a"), Err(None)));
+    assert!(table.change_name(1, b"a").is_none());
+    table.keep_names();
+    assert!(matches!(table.named(1, b"a"), Err(Some(_))));
+}
+
+#[test]
+fn name_that_is_or_was_being_changed_is_not_kept() {
+    let table = table();
+    table.keep_names();
+    let node = named(&table, &[b"a".to_vec()]).remove(0);
+    let unkept = || table.named(1, b"a").err().flatten();
+    let before = unkept().unwrap();
+    let change = table.change_name(1, b"a");
+    table.keep_name(before, 1, b"a", &node);
+    assert!(unkept().is_none(), "the change is under way");
+    drop(change);
+    table.keep_name(before, 1, b"a", &node);
+    let after = unkept().unwrap();
+    table.keep_name(after, 1, b"a", &node);
+    assert!(table.named(1, b"a").is_ok_and(|found| found.inode == node.inode));
+    assert!(table.named(2, b"a").is_err() && table.named(1, b"b").is_err());
+    drop(table.change_name(1, b"a"));
+    assert!(unkept().is_some(), "it is no longer kept");
+    drop(node);
+    assert_eq!(table.stats().nodes, 0);
+}
+
+#[test]
+fn names_do_not_outlast_a_commit() {
+    let table = table();
+    table.keep_names();
+    let node = named(&table, &[b"a".to_vec()]).remove(0);
+    let unkept = || table.named(1, b"a").err().flatten();
+    let before = unkept().unwrap();
+    let ((), _) = table.publish(|| assert!(unkept().is_none(), "a commit becomes visible"));
+    table.keep_name(before, 1, b"a", &node);
+    table.keep_name(unkept().unwrap(), 1, b"a", &node);
+    assert!(unkept().is_none());
+    table.publish(|| ());
+    assert!(unkept().is_some());
+    drop(node);
+    assert_eq!(table.stats().nodes, 2);
+    table.sweep_names();
+    assert_eq!(table.stats().nodes, 0);
+}
+
+#[test]
+fn names_that_are_kept_are_bounded_and_the_used_ones_stay() {
+    let table = NodeTable::new(512 * 64, 0);
+    table.keep_names();
+    let names: Vec<Vec<u8>> = (0..2000).map(|number: u32| number.to_string().into_bytes()).collect();
+    let root = intern(&table, 1, &|| Location::Root, None).unwrap();
+    let lookup = |number: usize| {
+        let (inode, name) = (number as u64 + 2, &names[number]);
+        let unkept = match table.named(1, name) {
+            Ok(found) => return assert_eq!(found.inode, inode),
+            Err(unkept) => unkept.unwrap(),
+        };
+        let node = intern(&table, inode, &|| root.entry(name), None).unwrap();
+        table.keep_name(unkept, 1, name, &node);
+    };
+    for number in 0..names.len() {
+        lookup(number);
+        lookup(0);
+    }
+    assert!(table.named(1, b"0").is_ok(), "it was used all the time");
+    let nodes = table.stats().nodes;
+    assert!((8..=70).contains(&nodes), "{nodes}");
+    table.forget_names();
+    assert_eq!(table.stats().nodes, 1);
+}

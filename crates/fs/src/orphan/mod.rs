@@ -49,6 +49,7 @@ impl FileSystem {
         if self.options.read_only {
             return Ok(());
         }
+        self.nodes.sweep_names();
         // One failure keeps nothing else from being done: what is reaped makes room.
         let times = if self.lazy_times.are_due() { AccessTimes::new(self).write_all() } else { Ok(()) };
         let quota_times = if self.origin.txn().is_none() { self.quotas().write_times() } else { Ok(()) };

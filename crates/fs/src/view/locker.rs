@@ -16,7 +16,7 @@ use super::commit::Phase;
 use super::idle::OpenViews;
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
-use crate::node::{DirectoryPart, Node, NodeTable, Pin};
+use crate::node::{DirectoryPart, NameChange, Node, NodeTable, Pin};
 use crate::schema::Keyspaces;
 use crate::{Caller, FileSystem, FileType, FsError, NodeId, Result};
 
@@ -50,6 +50,8 @@ impl Deref for PinnedDirectory {
 /// The names that an operation has taken. Latches are given back on drop; a transaction's locks stay.
 pub(crate) struct Names<'v> {
     locker: Locker<'v>,
+    /// Entries that are being changed are not kept by name. Ends before the latches are given back.
+    changes: Vec<NameChange<'v>>,
     guard: Guard<'v>,
     /// Of an operation on the main line while a transaction is open.
     author: Option<Author>,
@@ -62,6 +64,7 @@ impl Names<'_> {
     pub(crate) fn try_extend(&mut self, wants: &[Want<'_>]) -> Result<()> {
         let origin = self.locker.origin;
         self.guard.try_extend(wants, |want| origin.is_shared(&want.name))?;
+        self.locker.note_changes(&mut self.changes, wants);
         if let Some(author) = &mut self.author {
             author.extend(wants);
         }
@@ -168,7 +171,8 @@ impl<'v> Locker<'v> {
         let guard = self.admission.try_acquire(party, wants, |want| origin.is_shared(&want.name), again)?;
         let is_noted = origin.is_main() && self.open.len() > 0;
         let author = is_noted.then(|| Author::new(caller.pid, origin.position().0, wants));
-        let names = Names { locker: *self, guard, author, _admitted: admitted };
+        let mut names = Names { locker: *self, changes: Vec::new(), guard, author, _admitted: admitted };
+        self.note_changes(&mut names.changes, wants);
         self.verify(wants)?;
         Ok(names)
     }
@@ -191,9 +195,18 @@ impl<'v> Locker<'v> {
         };
         let lock = |want: &Want<'_>| locks_them && origin.is_shared(&want.name);
         let guard = self.admission.try_acquire(party, wants, lock, again)?;
-        let names = Names { locker: *self, guard, author: None, _admitted: None };
+        let names = Names { locker: *self, changes: Vec::new(), guard, author: None, _admitted: None };
         self.verify(wants)?;
         Ok(names)
+    }
+
+    /// Entries that an operation holds exclusively, because it changes them, are not kept by name meanwhile.
+    fn note_changes(&self, changes: &mut Vec<NameChange<'v>>, wants: &[Want<'_>]) {
+        for want in wants {
+            if let (LockName::Entry { directory, name }, Mode::Exclusive) = (want.name, want.mode) {
+                changes.extend(self.nodes.change_name(directory, name));
+            }
+        }
     }
 
     /// Locks what is about to be read, in a view that does. Keeps no latch.

@@ -58,7 +58,7 @@ struct Scope {
 
 impl Process {
     pub(crate) fn new(shared: Arc<Shared>, identity: &Identity) -> Self {
-        let root = Held::root(&shared.fs);
+        let root = Arc::clone(&shared.root);
         Self::with(shared, Actor::new(identity), UMASK, root, Descriptors::default())
     }
 
@@ -157,7 +157,7 @@ impl Scope {
     }
 
     fn walker(&self) -> Walker<'_> {
-        Walker { fs: self.fs(), actor: &self.actor, recent: &self.shared.recent }
+        Walker { fs: self.fs(), actor: &self.actor, root: &self.shared.root }
     }
 
     fn check(&self, found: &Found, access: u32) -> Result<()> {

@@ -114,11 +114,7 @@ impl Process {
         let (directory, name, found, _) = walked.named(Errno::INVAL)?;
         self.scope.check_removal(&directory, found.as_ref())?;
         let node = directory.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| {
-            self.scope.fs().rmdir(caller, node, &name)
-        })?;
-        self.scope.let_go(found.as_ref());
-        Ok(())
+        with_space(self.scope.fs(), self.scope.caller(), |caller| self.scope.fs().rmdir(caller, node, &name))
     }
 
     /// Removes a name or an empty directory (`remove(3)`).
@@ -185,9 +181,7 @@ impl Process {
         let (from, to) = (from.held.node(), to.held.node());
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().rename(caller, from, &old_name, to, &new_name, mode)
-        })?;
-        self.scope.let_go(victim.as_ref().filter(|_| !swaps));
-        Ok(())
+        })
     }
 
     /// The content of a symbolic link.
@@ -230,13 +224,6 @@ impl Scope {
             at = up;
         }
         Ok(true)
-    }
-
-    /// What has lost its name is not kept.
-    fn let_go(&self, removed: Option<&Found>) {
-        if let Some(removed) = removed {
-            self.shared.recent.lose(removed.held.node());
-        }
     }
 
     /// Gives back the lookup of what was made.

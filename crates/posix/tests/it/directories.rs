@@ -1,11 +1,16 @@
 //! Directory streams.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use kvfs_fs::FileType;
+use kvfs_fs::{FileType, MountOptions, RenameMode};
+use kvfs_store::model::ModelStore;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::world::{errno, root, user, volume};
+use crate::world::{errno, root, user, volume, with};
 
 #[test]
 fn entries_come_once_and_places_are_found_again() {
@@ -57,8 +62,9 @@ fn streams_are_opened_by_those_who_may_read_and_of_directories_alone() {
 }
 
 #[test]
-fn directories_that_walks_came_by_are_kept_few_and_not_beyond_their_end() {
-    let volume = volume();
+fn names_that_walks_came_by_are_kept_few_and_not_beyond_their_end() {
+    let options = MountOptions { node_bytes_max: 32 << 10, ..MountOptions::default() };
+    let volume = with(Arc::new(ModelStore::new()), options);
     let process = volume.process(&kvfs_posix::Identity::root());
     let known = |path: &str| {
         let inode = process.stat(path).expect("is there").inode;
@@ -75,8 +81,54 @@ fn directories_that_walks_came_by_are_kept_few_and_not_beyond_their_end() {
     process.rmdir("/dir7/in").expect("is empty");
     assert!(!volume.file_system().nodes().knows(kvfs_fs::NodeId(inode)), "it is gone");
     let inode = process.stat("/dir8/in").expect("is there").inode;
-    process.rename("/dir9/in", "/dir8/in", kvfs_fs::RenameMode::Replace).expect("replaces it");
+    process.rename("/dir9/in", "/dir8/in", RenameMode::Replace).expect("replaces it");
     assert!(!volume.file_system().nodes().knows(kvfs_fs::NodeId(inode)), "it is gone");
     drop(process);
     volume.unmount().expect("no process uses it");
+}
+
+#[test]
+fn names_of_other_threads_are_seen_as_they_are() {
+    let volume = volume();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let process = volume.process(&kvfs_posix::Identity::root());
+            let is_over = &is_over;
+            scope.spawn(move || {
+                // Has names kept while they change.
+                while !is_over.load(Ordering::Acquire) {
+                    for name in ["/0a", "/0b", "/1a", "/1b"] {
+                        let _ = process.stat(name);
+                    }
+                }
+            });
+        }
+        let changers: Vec<_> = (0..2)
+            .map(|number| {
+                let process = volume.process(&kvfs_posix::Identity::root());
+                scope.spawn(move || {
+                    let (a, b) = (format!("/{number}a"), format!("/{number}b"));
+                    let inode = |name: &str| process.stat(name).ok().map(|attr| attr.inode);
+                    for _ in 0..300 {
+                        let file =
+                            process.open(a.as_str(), OFlags::CREATE | OFlags::EXCL | OFlags::RDWR, 0o644);
+                        process.close(file.expect("is made")).expect("is open");
+                        let made = inode(&a);
+                        assert!(made.is_some());
+                        process.rename(a.as_str(), b.as_str(), RenameMode::Replace).expect("is there");
+                        assert_eq!((inode(&a), inode(&b)), (None, made));
+                        process.link(b.as_str(), a.as_str()).expect("is there");
+                        process.unlink(b.as_str()).expect("is there");
+                        assert_eq!((inode(&a), inode(&b)), (made, None));
+                        process.unlink(a.as_str()).expect("is there");
+                        assert_eq!(inode(&a), None);
+                    }
+                })
+            })
+            .collect();
+        let ends: Vec<_> = changers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::Release);
+        assert!(ends.iter().all(Result::is_ok));
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{BeginOptions, FileSystem, Isolation, MountOptions, Owner};
+use kvfs_fs::{BeginOptions, FileSystem, Isolation, MountOptions, NodeId, Owner, RenameMode};
 use kvfs_kvdb::Db;
 use kvfs_posix::{Identity, Volume};
 use kvfs_store::Store;
@@ -95,4 +95,31 @@ fn a_transaction_is_seen_whole_or_not_at_all_and_conflicts_are_told() {
     volume.unmount().expect("no process uses it");
     drop(volume);
     db.close().expect("closes");
+}
+
+#[test]
+fn names_that_are_kept_are_those_of_the_newest_commit() {
+    let volume = over(Arc::new(ModelStore::new()));
+    let main = volume.process(&Identity::root());
+    let make = |name: &str| {
+        main.close(main.open(name, OFlags::CREATE | OFlags::WRONLY, 0o644).expect("is made"))
+            .expect("is open");
+        main.stat(name).expect("is there").inode
+    };
+    let (first, second) = (make("/first"), make("/second"));
+    let transaction = volume.begin(&options()).expect("begins");
+    let inside = transaction.process(&Identity::root());
+    assert_eq!(inside.stat("/first").expect("is there").inode, first);
+    inside.unlink("/first").expect("is there");
+    assert_eq!(errno(inside.stat("/first")), Some(Errno::NOENT));
+    inside.rename("/second", "/first", RenameMode::Replace).expect("is there");
+    assert_eq!(inside.stat("/first").expect("is there").inode, second);
+    assert_eq!(main.stat("/first").expect("is there").inode, first);
+    drop(inside);
+    transaction.commit().expect("no other has changed it");
+    assert_eq!(main.stat("/first").expect("is there").inode, second);
+    assert_eq!(errno(main.stat("/second")), Some(Errno::NOENT));
+    let fs = volume.file_system();
+    fs.housekeep().expect("reaps");
+    assert!(!fs.nodes().knows(NodeId(first)), "a name that it has lost does not keep it");
 }

@@ -16,9 +16,14 @@ pub(crate) fn volume() -> Volume {
 
 /// An empty one on this store.
 pub(crate) fn over(store: Arc<dyn Store>) -> Volume {
+    with(store, MountOptions::default())
+}
+
+/// As [`over`], with these options.
+pub(crate) fn with(store: Arc<dyn Store>, options: MountOptions) -> Volume {
     let clock = Arc::new(SystemClock::new());
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
-    let fs = FileSystem::open(store, clock, MountOptions::default()).expect("opens");
+    let fs = FileSystem::open(store, clock, options).expect("opens");
     Volume::over(Arc::new(fs)).expect("starts a thread")
 }
 
