@@ -17,3 +17,12 @@ fn c_program_calls_every_function() {
     compile("cc", "-std=c11", &source, &program);
     assert_eq!(run_program(&program, dir.path()), "all functions do what they should\n");
 }
+
+#[test]
+fn cpp_program_uses_every_method() {
+    let source = crate_dir().join("tests/cpp/all.cpp");
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("all");
+    compile("c++", "-std=c++17", &source, &program);
+    assert_eq!(run_program(&program, dir.path()), "all functions do what they should\n");
+}
