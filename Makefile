@@ -12,8 +12,17 @@ KVFS    := target/release/kvfs
 # Pages of the manual and completions, written by the program itself.
 SHARE   := target/release/share
 UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
+# Both at once, so that what they share is compiled once.
+BUILD   := cargo build --release --locked -p kvfs-cli -p kvfs-capi --bins --lib
 
-.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers lint docs install install-files uninstall deb clean setup
+# The library: where cargo has put it, and where it goes.
+LIBRARIES := target/release
+LIBDIR    ?= $(PREFIX)/lib
+VERSION   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+MAJOR     := $(word 1,$(subst ., ,$(VERSION)))
+MINOR     := $(word 2,$(subst ., ,$(VERSION)))
+
+.PHONY: help run stop build test test-unit test-mount realwork fuzz torture bench-quick bench bench-aged profile bench-txn bench-papers lint docs install install-files install-library-files uninstall uninstall-library deb clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,14 +30,14 @@ help: ## list the targets
 run: ## set up, build, mount a demonstration store and show it
 	@scripts/setup.sh run
 	@[ -x $(KVFS) ] || echo "building kvfs: about five minutes on two cores, this first time"
-	@cargo build --release --locked --bin kvfs
+	@$(BUILD)
 	@scripts/demo.sh
 
 stop: ## unmount and remove the demonstration of `make run`
 	@scripts/demo.sh --stop
 
-build: ## the release binary, its manual and completions: target/release/kvfs, target/release/share
-	@cargo build --release --locked --bin kvfs
+build: ## binary, library, manual, completions: target/release/kvfs, libkvfs.so, libkvfs.a, share
+	@$(BUILD)
 	@rm -rf $(SHARE) && $(KVFS) pages $(SHARE)
 
 test: ## everything CI runs: lint, unit tests, suites on a mount, docs, real work (short)
@@ -103,7 +112,7 @@ lint: ## rustfmt and clippy, no warning allowed
 docs: ## the API pages, no warning allowed
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-install: build install-files ## binary, mount.fuse.kvfs, manual, completions, systemd unit; PREFIX, SBINDIR, DESTDIR
+install: build install-files install-library-files ## binary, mount.fuse.kvfs, manual, completions, systemd unit, library; PREFIX, SBINDIR, LIBDIR, DESTDIR
 
 install-files:
 	@install -D -m 755 $(KVFS) $(DESTDIR)$(PREFIX)/bin/kvfs
@@ -113,14 +122,34 @@ install-files:
 	@cd $(SHARE) && find . -type f -exec install -D -m 644 {} $(abspath $(DESTDIR)$(PREFIX))/share/{} \;
 	@sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/kvfs@.service.in | install -D -m 644 /dev/stdin $(DESTDIR)$(UNIT)
 
-uninstall: ## remove what `make install` has installed
+# $(call fill,FILE): one of packaging/, with what is known here put in.
+fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@MAJOR@|$(MAJOR)|' \
+	-e 's|@MINOR@|$(MINOR)|' -e "s|@INCLUDE_FROM_LIB@|$$(realpath -m --relative-to=$(LIBDIR) $(PREFIX)/include)|" packaging/$(1)
+
+install-library-files:
+	@install -D -m 644 $(LIBRARIES)/libkvfs.so $(DESTDIR)$(LIBDIR)/libkvfs.so.$(VERSION)
+	@ln -sf libkvfs.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libkvfs.so.$(MAJOR)
+	@ln -sf libkvfs.so.$(MAJOR) $(DESTDIR)$(LIBDIR)/libkvfs.so
+	@install -m 644 $(LIBRARIES)/libkvfs.a $(DESTDIR)$(LIBDIR)/libkvfs.a
+	@install -D -m 644 -t $(DESTDIR)$(PREFIX)/include crates/capi/include/kvfs.h crates/capi/include/kvfs.hpp
+	@$(call fill,kvfs.pc.in) | install -D -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/pkgconfig/kvfs.pc
+	@$(call fill,kvfsConfig.cmake.in) | install -D -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/cmake/kvfs/kvfsConfig.cmake
+	@$(call fill,kvfsConfigVersion.cmake.in) | install -D -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/cmake/kvfs/kvfsConfigVersion.cmake
+
+uninstall-library:
+	@rm -f $(DESTDIR)$(LIBDIR)/libkvfs.so $(DESTDIR)$(LIBDIR)/libkvfs.so.* $(DESTDIR)$(LIBDIR)/libkvfs.a \
+		$(DESTDIR)$(PREFIX)/include/kvfs.h $(DESTDIR)$(PREFIX)/include/kvfs.hpp $(DESTDIR)$(LIBDIR)/pkgconfig/kvfs.pc \
+		$(DESTDIR)$(LIBDIR)/cmake/kvfs/kvfsConfig.cmake $(DESTDIR)$(LIBDIR)/cmake/kvfs/kvfsConfigVersion.cmake
+	@! [ -d $(DESTDIR)$(LIBDIR)/cmake/kvfs ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(LIBDIR)/cmake/kvfs
+
+uninstall: uninstall-library ## remove what `make install` has installed
 	@rm -f $(DESTDIR)$(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs \
 		$(DESTDIR)$(UNIT) $(DESTDIR)$(PREFIX)/share/man/man1/kvfs.1 $(DESTDIR)$(PREFIX)/share/man/man1/kvfs-*.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/{,u}mount.fuse.kvfs.8 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/kvfs \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_kvfs $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/kvfs.fish
 
-deb: build ## a package for Debian and its relatives: target/kvfs_VERSION_ARCH.deb
+deb: build ## packages for Debian and its relatives: target/{kvfs,libkvfs0,libkvfs-dev}_VERSION_ARCH.deb
 	@packaging/deb.sh target
 
 clean: ## remove the demonstration and everything built

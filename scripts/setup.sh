@@ -24,6 +24,8 @@ need libc6-dev test -e /usr/include/stdlib.h
 if [ "$want" != run ]; then
   need make has make
   need g++ has c++
+  need pkg-config has pkg-config
+  need cmake has cmake
   need git has git
   need procps has pkill
   need rsync has rsync

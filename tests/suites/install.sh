@@ -106,12 +106,20 @@ sync_all() {
 }
 package() {
   command -v dpkg-deb dpkg-shlibdeps strip >/dev/null || { echo "no dpkg-dev here"; return 77; }
-  local deb
-  deb=$(DEB_OPTIONS=-Znone KVFS=$KVFS SHARE=$work/share "$repo/packaging/deb.sh" "$work") && dpkg-deb --info "$deb" &&
+  local deb lib dev
+  DEB_OPTIONS=-Znone KVFS=$KVFS SHARE=$work/share "$repo/packaging/deb.sh" "$work" >"$work/debs" || return 1
+  { read -r deb && read -r lib && read -r dev; } <"$work/debs" && dpkg-deb --info "$deb" &&
     dpkg-deb -c "$deb" >"$work/list" && grep -q ' ./usr/bin/kvfs$' "$work/list" &&
     grep -q './usr/sbin/mount.fuse.kvfs -> /usr/bin/kvfs' "$work/list" && grep -q './usr/share/man/man1/kvfs-txn-run.1.gz' "$work/list" &&
     grep -q './usr/lib/systemd/system/kvfs@.service' "$work/list" && mkdir "$work/unpacked" && dpkg-deb -x "$deb" "$work/unpacked" &&
-    "$work/unpacked/usr/bin/kvfs" version
+    "$work/unpacked/usr/bin/kvfs" version || return 1
+  # The library's two, unpacked over each other: the example compiles and runs with them.
+  dpkg-deb --info "$lib" && dpkg-deb -I "$lib" control | grep -q '^Depends: libc6' && dpkg-deb -x "$lib" "$work/unpacked" &&
+    dpkg-deb -x "$dev" "$work/unpacked" || return 1
+  local libdir=$work/unpacked/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+  [ "$(readlink "$libdir/libkvfs.so")" = libkvfs.so.0 ] && [ -f "$libdir/libkvfs.a" ] && [ -f "$libdir/cmake/kvfs/kvfsConfig.cmake" ] &&
+    cc "$repo/examples/photo.c" -o "$work/photo" $(PKG_CONFIG_PATH=$libdir/pkgconfig PKG_CONFIG_SYSROOT_DIR=$work/unpacked pkg-config --cflags --libs kvfs) &&
+    LD_LIBRARY_PATH=$libdir "$work/photo" "$work/photo.store" && "$KVFS" check "$work/photo.store"
 }
 
 step "pages of the manual and completions are written" pages
@@ -153,5 +161,5 @@ bars() {
 
 step "lazytime and nobtime" lazy_times
 step "a progress bar on a terminal, and none with --quiet" bars
-step "the package for Debian" package
+step "the packages for Debian" package
 summary install

@@ -2,4 +2,5 @@
 
 mod compile;
 mod header;
+mod installed;
 mod programs;
