@@ -113,6 +113,7 @@ docs: ## the API pages, no warning allowed
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 install: build install-files install-library-files ## binary, mount.fuse.kvfs, manual, completions, systemd unit, library; PREFIX, SBINDIR, LIBDIR, DESTDIR
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig || true
 
 install-files:
 	@install -D -m 755 $(KVFS) $(DESTDIR)$(PREFIX)/bin/kvfs

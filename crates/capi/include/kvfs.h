@@ -57,6 +57,9 @@
 #include <time.h>
 #include <utime.h>
 
+/* <sys/stat.h> has it with _GNU_SOURCE. */
+struct statx;
+
 #if defined(__cplusplus)
 static_assert(sizeof(off_t) == 8, "kvfs needs an off_t of 64 bits: -D_FILE_OFFSET_BITS=64");
 #else
@@ -529,7 +532,7 @@ int kvfs_renameat(const struct kvfs_process *process,
                   const char *new_path);
 
 /*
- renameat2(2): flags is 0, RENAME_NOREPLACE or RENAME_EXCHANGE.
+ renameat2(2): flags is 0, RENAME_NOREPLACE, RENAME_EXCHANGE, or RENAME_WHITEOUT with RENAME_NOREPLACE or without.
  */
 int kvfs_renameat2(const struct kvfs_process *process,
                    int old_directory,
@@ -557,6 +560,17 @@ int kvfs_fstat(const struct kvfs_process *process, int fd, struct stat *buffer);
  fstatat(2): flags of AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH.
  */
 int kvfs_fstatat(const struct kvfs_process *process, int directory, const char *path, struct stat *buffer, int flags);
+
+/*
+ statx(2): all that is known, whatever mask asks for, the time of birth as well. flags of AT_SYMLINK_NOFOLLOW,
+ AT_EMPTY_PATH, and those about synchronization, which change nothing.
+ */
+int kvfs_statx(const struct kvfs_process *process,
+               int directory,
+               const char *path,
+               int flags,
+               unsigned int mask,
+               struct statx *buffer);
 
 /*
  statvfs(3): of the store.

@@ -2,12 +2,12 @@
 //!
 //! Thread safety: see the crate.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
 
 use kvfs_fs::{SetTime, Timestamp};
 use kvfs_posix::{Access, Fd, Place};
-use libc::{gid_t, mode_t, stat, statvfs, uid_t, utimbuf};
+use libc::{gid_t, mode_t, stat, statvfs, statx, uid_t, utimbuf};
 
 use crate::failure::{Result, call, refuse};
 use crate::foreign::{Text, Times, put};
@@ -16,6 +16,8 @@ use crate::places::CheckedPlace;
 use crate::process::{Process, of, with};
 
 const CWD: c_int = libc::AT_FDCWD;
+/// The kernel keeps it for itself.
+const STATX_RESERVED: c_uint = 1 << 31;
 const FOLLOW_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
 fn stat_of(
@@ -67,6 +69,28 @@ pub extern "C" fn kvfs_fstatat(
     flags: c_int,
 ) -> c_int {
     call(|| stat_of(process, CheckedPlace::flagged(directory, &path, flags, FOLLOW_FLAGS)?.0, buffer))
+}
+
+/// statx(2): all that is known, whatever `mask` asks for, the time of birth as well. `flags` of `AT_SYMLINK_NOFOLLOW`,
+/// `AT_EMPTY_PATH`, and those about synchronization, which change nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_statx(
+    process: Option<&Process>,
+    directory: c_int,
+    path: Text,
+    flags: c_int,
+    mask: c_uint,
+    buffer: Option<&mut MaybeUninit<statx>>,
+) -> c_int {
+    call(|| {
+        if mask & STATX_RESERVED != 0 {
+            return refuse(libc::EINVAL, "a mask that means nothing");
+        }
+        let known = FOLLOW_FLAGS | libc::AT_STATX_SYNC_TYPE;
+        let attr = of(process)?.stat(CheckedPlace::flagged(directory, &path, flags, known)?.0)?;
+        put(buffer, layout::statx(&attr))?;
+        Ok(0)
+    })
 }
 
 /// statvfs(3): of the store.

@@ -255,6 +255,8 @@ pub(crate) unsafe trait Plain {}
 // SAFETY: integers alone.
 unsafe impl Plain for libc::stat {}
 // SAFETY: integers alone.
+unsafe impl Plain for libc::statx {}
+// SAFETY: integers alone.
 unsafe impl Plain for libc::statvfs {}
 // SAFETY: integers and an array of them.
 unsafe impl Plain for libc::dirent {}

@@ -29,6 +29,29 @@ pub(crate) fn stat(attr: &Attr) -> libc::stat {
     stat
 }
 
+/// As statx(2) has it: all of it, whatever was asked for.
+pub(crate) fn statx(attr: &Attr) -> libc::statx {
+    let mut found: libc::statx = blank();
+    let moment = |time: &Timestamp| {
+        let mut moment = found.stx_atime;
+        (moment.tv_sec, moment.tv_nsec) = (time.seconds, time.nanos);
+        moment
+    };
+    let [atime, btime, ctime, mtime] = [&attr.atime, &attr.btime, &attr.ctime, &attr.mtime].map(moment);
+    (found.stx_atime, found.stx_btime, found.stx_ctime, found.stx_mtime) = (atime, btime, ctime, mtime);
+    found.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    found.stx_blksize = BLOCK_BYTES as u32;
+    found.stx_nlink = attr.nlink;
+    (found.stx_uid, found.stx_gid) = (attr.uid, attr.gid);
+    found.stx_mode = attr.st_mode() as u16;
+    found.stx_ino = attr.inode;
+    found.stx_size = attr.size;
+    found.stx_blocks = attr.blocks;
+    let rdev = device(attr.rdev);
+    (found.stx_rdev_major, found.stx_rdev_minor) = (libc::major(rdev), libc::minor(rdev));
+    found
+}
+
 /// From the number that file systems keep (12 bits of major, 20 of minor) to that of programs.
 fn device(rdev: u32) -> libc::dev_t {
     let (major, minor) = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));

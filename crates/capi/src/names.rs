@@ -14,6 +14,7 @@ use crate::places::CheckedPlace;
 use crate::process::{Process, of};
 
 const CWD: c_int = libc::AT_FDCWD;
+const WHITEOUT_NOREPLACE: c_uint = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
 
 /// mkdir(2).
 #[unsafe(no_mangle)]
@@ -194,7 +195,7 @@ pub extern "C" fn kvfs_renameat(
     kvfs_renameat2(process, old_directory, old_path, new_directory, new_path, 0)
 }
 
-/// renameat2(2): `flags` is 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
+/// renameat2(2): `flags` is 0, `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, or `RENAME_WHITEOUT` with `RENAME_NOREPLACE` or without.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_renameat2(
     process: Option<&Process>,
@@ -209,6 +210,8 @@ pub extern "C" fn kvfs_renameat2(
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => RenameMode::Whiteout,
+            WHITEOUT_NOREPLACE => RenameMode::WhiteoutNoReplace,
             _ => return refuse(libc::EINVAL, "flags that mean nothing here"),
         };
         let old = CheckedPlace::at(old_directory, &old_path)?.0;

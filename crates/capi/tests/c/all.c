@@ -1,8 +1,10 @@
 /* Every function of kvfs.h, also where it fails. usage: all DIRECTORY (an empty one) */
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -229,6 +231,9 @@ static void names(void) {
     FAILS(EEXIST, kvfs_renameat2(p, dir, "again", dir, "file", RENAME_NOREPLACE));
     CHECK(kvfs_renameat2(p, dir, "again", dir, "sub", RENAME_EXCHANGE) == 0);
     FAILS(EINVAL, kvfs_renameat2(p, dir, "again", dir, "sub", 1u << 30));
+    CHECK(kvfs_renameat2(p, dir, "followed", dir, "white", RENAME_WHITEOUT) == 0);
+    CHECK(kvfs_lstat(p, "/names/followed", &stat) == 0 && S_ISCHR(stat.st_mode) && stat.st_rdev == 0);
+    CHECK(kvfs_unlink(p, "/names/followed") == 0 && kvfs_unlink(p, "/names/white") == 0);
     CHECK(kvfs_unlink(p, "/names/sub") == 0);
     FAILS(ENOENT, kvfs_unlink(p, "/names/sub"));
     FAILS(EISDIR, kvfs_unlink(p, "/names/again"));
@@ -243,6 +248,7 @@ static void names(void) {
 static void attributes(void) {
     struct stat stat;
     struct statvfs room;
+    struct statx all;
     struct utimbuf seconds = {1000, 2000};
     struct timespec times[] = {{3000, 5}, {0, UTIME_OMIT}}, wrong[] = {{0, 2000000000}, {0, 0}};
     kvfs_process *user;
@@ -257,6 +263,11 @@ static void attributes(void) {
     CHECK(kvfs_fstatat(p, dir, "", &stat, AT_EMPTY_PATH) == 0 && S_ISDIR(stat.st_mode));
     CHECK(kvfs_fstatat(p, AT_FDCWD, "", &stat, AT_EMPTY_PATH) == 0 && stat.st_ino == 1);
     FAILS(EINVAL, kvfs_fstatat(p, dir, "link", &stat, 1 << 20));
+    CHECK(kvfs_statx(p, dir, "link", AT_SYMLINK_NOFOLLOW, STATX_ALL, &all) == 0 && S_ISLNK(all.stx_mode));
+    CHECK((all.stx_mask & STATX_BTIME) && all.stx_btime.tv_sec > 1000000 && all.stx_size == 4);
+    FAILS(EINVAL, kvfs_statx(p, dir, "link", 0, 1u << 31, &all));
+    FAILS(EINVAL, kvfs_statx(p, dir, "link", 1 << 20, 0, &all));
+    FAILS(EFAULT, kvfs_statx(p, dir, "link", 0, 0, NULL));
     CHECK(kvfs_statvfs(p, "/", &room) == 0 && room.f_namemax == 255 && room.f_bfree > 0);
     CHECK(kvfs_fstatvfs(p, fd, &room) == 0 && room.f_bsize > 0);
     CHECK(kvfs_access(p, "/names/attr", F_OK) == 0 && kvfs_access(p, "/names/attr", R_OK | W_OK) == 0);
@@ -482,6 +493,71 @@ static void snapshots(void) {
     FAILS(EFAULT, kvfs_snapshot_create(store, NULL));
 }
 
+/* A program that ends without closing its store: what it has synced is there. */
+static void crash(const char *directory) {
+    char path[4200], text[8] = "";
+    kvfs_options *options = small_options();
+    kvfs_store *again;
+    kvfs_process *process;
+    int status, fd;
+    pid_t child;
+    snprintf(path, sizeof path, "%s/crashed", directory);
+    CHECK((child = fork()) >= 0);
+    if (child == 0) {
+        CHECK((again = kvfs_store_open(path, KVFS_CREATE, options)));
+        CHECK((process = kvfs_process_new(again)));
+        CHECK((fd = kvfs_creat(process, "/synced", 0644)) >= 0 && kvfs_write(process, fd, "synced", 6) == 6);
+        CHECK(kvfs_kv_put(process, "app", "k", 1, "v", 1) == 0);
+        CHECK(kvfs_sync(process) == 0);
+        raise(SIGKILL);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    CHECK((again = kvfs_store_open(path, 0, options)));
+    CHECK((process = kvfs_process_new(again)));
+    CHECK((fd = kvfs_open(process, "/synced", O_RDONLY, 0)) >= 0 && kvfs_read(process, fd, text, 8) == 6);
+    CHECK(memcmp(text, "synced", 6) == 0);
+    kvfs_free(kvfs_kv_get(process, "app", "k", 1, NULL));
+    kvfs_process_free(process);
+    CHECK(kvfs_store_close(again) == 0);
+    kvfs_options_free(options);
+}
+
+/* Each makes files of its own in one directory. */
+static void *make_files(void *number) {
+    char name[32];
+    int i, fd;
+    kvfs_process *process;
+    CHECK((process = kvfs_process_fork(p)));
+    for (i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "/threads/%d.%d", *(int *)number, i);
+        CHECK((fd = kvfs_creat(process, name, 0644)) >= 0 && kvfs_write(process, fd, name, sizeof name) > 0);
+        CHECK(kvfs_close(process, fd) == 0 && kvfs_kv_put(p, "threads", name, strlen(name), "", 0) == 0);
+    }
+    kvfs_process_free(process);
+    return NULL;
+}
+
+static void together(void) {
+    pthread_t threads[4];
+    int i, numbers[4], found = 0;
+    kvfs_cursor *cursor;
+    struct stat stat;
+    CHECK(kvfs_mkdir(p, "/threads", 0755) == 0);
+    for (i = 0; i < 4; i++) {
+        numbers[i] = i;
+        CHECK(pthread_create(&threads[i], NULL, make_files, &numbers[i]) == 0);
+    }
+    for (i = 0; i < 4; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK(kvfs_stat(p, "/threads", &stat) == 0 && stat.st_size == 400);
+    CHECK((cursor = kvfs_kv_scan(p, "threads", NULL, 0, NULL, 0)));
+    for (; kvfs_cursor_next(cursor) == 1; found++)
+        ;
+    CHECK(found == 400);
+    kvfs_cursor_free(cursor);
+}
+
 static void *fail_in_thread(void *message) {
     FAILS(ENOENT, kvfs_access(p, "/nothing", F_OK));
     strcpy(message, kvfs_last_error());
@@ -515,6 +591,8 @@ int main(int argc, char **argv) {
     if (argc != 2) {
         return 2;
     }
+    /* First: a child of fork must not meet threads of a store. */
+    crash(argv[1]);
     stores(argv[1]);
     processes();
     files();
@@ -528,6 +606,7 @@ int main(int argc, char **argv) {
     transactions();
     snapshots();
     threads();
+    together();
     read_only();
     puts("all functions do what they should");
     return 0;
