@@ -17,6 +17,8 @@ enum Against {
 /// A demand on one row: the other's time divided by that of kvfs is to be at least `factor`.
 #[derive(Clone, Copy, Debug)]
 struct Goal {
+    /// Which of ours: `kvfs` or `library`.
+    ours: &'static str,
     workload: &'static str,
     against: Against,
     factor: f64,
@@ -28,11 +30,18 @@ const ENGINES: &[&str] = &["rocksdb", "fjall", "surrealkv"];
 const NEAR_FLOOR: f64 = 1.0 / 1.3;
 /// An aged store may take 1.3 times as long as a fresh one.
 const NEAR_FRESH: f64 = 1.0 / 1.3;
+/// Creates in a directory of ten million files are to be this fast, measured by those in the first tenth.
+const STEADY: f64 = 0.9;
 /// So many times as long as before a change no row may take; a throughput may fall by as much.
 const NEAR_BEFORE: f64 = 1.05;
 
 const fn goal(workload: &'static str, against: Against, factor: f64) -> Goal {
-    Goal { workload, against, factor }
+    Goal { ours: "kvfs", workload, against, factor }
+}
+
+/// Of kvfs without a mount.
+const fn library(workload: &'static str, against: Against, factor: f64) -> Goal {
+    Goal { ours: "library", workload, against, factor }
 }
 
 const GOALS: &[Goal] = &[
@@ -53,6 +62,14 @@ const GOALS: &[Goal] = &[
     goal("random-read-qd1", Against::One("ext4"), 0.8),
     goal("million-stat-cold", Against::BestOf(KERNEL), 1.5),
     goal("million-chmod-cold", Against::BestOf(KERNEL), 1.5),
+    library("lib-create", Against::One("ext4"), 3.0),
+    library("lib-small-create", Against::One("ext4"), 2.5),
+    library("lib-stat-warm", Against::BestOf(KERNEL), 2.0),
+    library("lib-list-stat-cold", Against::BestOf(KERNEL), 4.0),
+    library("lib-small-read-cold", Against::BestOf(KERNEL), 4.0),
+    library("lib-chmod-cold", Against::One("ext4"), 1.0),
+    library("lib-rm-cold", Against::One("ext4"), 1.0),
+    library("lib-rm-warm", Against::One("ext4"), 1.0),
     goal("engine-fill-seq", Against::BestOf(ENGINES), 1.0),
     goal("engine-fill-random", Against::BestOf(ENGINES), 1.0),
     goal("engine-blocks-seq", Against::BestOf(ENGINES), 2.0),
@@ -156,7 +173,7 @@ pub fn changes(before: &Results, after: &Results) -> Vec<Change> {
 pub struct Verdict {
     /// Key of the row.
     pub workload: String,
-    /// Which of ours: `kvfs` or `kvfs aged`.
+    /// Which of ours: `kvfs`, `kvfs aged` or `library`.
     pub ours: &'static str,
     /// Whom it was compared with.
     pub other: &'static str,
@@ -184,7 +201,8 @@ impl Verdict {
     }
 }
 
-/// Judges every goal whose rows were measured: the table on fresh stores, then aged stores against fresh ones.
+/// Judges every goal whose rows were measured: the table on fresh stores, then aged stores against fresh ones, then how a
+/// directory that grows slows down.
 pub fn judge(results: &Results) -> Vec<Verdict> {
     let fresh = GOALS.iter().filter_map(|goal| {
         let (other, against) = match goal.against {
@@ -193,12 +211,21 @@ pub fn judge(results: &Results) -> Vec<Verdict> {
                 (results.best(goal.workload, among)?, format!("best of {}", among.join(", ")))
             }
         };
-        judge_one(results, goal.workload, "kvfs", (other, against), goal.factor)
+        judge_one(results, goal.workload, goal.ours, (other, against), goal.factor)
     });
     let aged = results.rows().filter_map(|row| {
         judge_one(results, &row.key, "kvfs aged", ("kvfs", "kvfs, fresh".into()), NEAR_FRESH)
     });
-    fresh.chain(aged).collect()
+    fresh.chain(aged).chain(judge_growth(results)).collect()
+}
+
+/// Rows of one file system that are the same work, done early and late: the later may take this much longer.
+fn judge_growth(results: &Results) -> Option<Verdict> {
+    let (first, last) = ("large-create-first", "large-create-last");
+    let ratio = results.seconds(first, "library")?.median / results.seconds(last, "library")?.median;
+    let against = format!("{first} of itself");
+    let workload = last.to_owned();
+    Some(Verdict { workload, ours: "library", other: "library", against, factor: STEADY, ratio })
 }
 
 fn judge_one(
@@ -251,6 +278,17 @@ mod tests {
         assert!(verdicts[0].is_reached());
         let verdicts = judge(&results(&[("create", "floor", 1.0), ("create", "kvfs", 1.31)]));
         assert!(!verdicts[0].is_reached());
+    }
+
+    #[test]
+    fn the_library_has_goals_of_its_own_and_is_measured_by_its_beginning() {
+        let times =
+            [("lib-create", "ext4", 3.1), ("lib-create", "library", 1.0), ("lib-create", "kvfs", 9.0)];
+        let verdicts = judge(&results(&times));
+        assert!(verdicts.len() == 1 && verdicts[0].is_reached() && verdicts[0].ours == "library");
+        let times = [("large-create-first", "library", 1.0), ("large-create-last", "library", 1.2)];
+        let verdicts = judge(&results(&times));
+        assert!(verdicts.len() == 1 && !verdicts[0].is_reached());
     }
 
     #[test]

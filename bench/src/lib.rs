@@ -1,5 +1,6 @@
 //! What the programs of this package share, and the engines' benchmark beside them.
 
+pub mod calls;
 pub mod cgroup;
 pub mod counters;
 pub mod figures;

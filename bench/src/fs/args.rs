@@ -4,8 +4,8 @@
 
 use crate::image::Image;
 use crate::target::{
-    Aged, BINDFS, BTRFS, Backing, Device, Disk, EXT4, Floor, GOCRYPTFS, Kind, Kvfs, KvfsOptions, Overlay,
-    OverlayKind, Target, XFS,
+    Aged, BINDFS, BTRFS, Backing, Device, Disk, EXT4, Floor, GOCRYPTFS, Kind, Kvfs, KvfsOptions, Library,
+    Overlay, OverlayKind, Target, XFS,
 };
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail};
@@ -171,13 +171,15 @@ pub(crate) enum TargetName {
     Bindfs,
     Gocryptfs,
     Floor,
+    /// kvfs in the process of the benchmark
+    Library,
 }
 
 impl TargetName {
     /// The program that has to be installed for it, and the package that has it.
     fn needs(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Kvfs | Self::Floor => None,
+            Self::Kvfs | Self::Library | Self::Floor => None,
             Self::Ext4 => Some(("mkfs.ext4", "e2fsprogs")),
             Self::Xfs => Some(("mkfs.xfs", "xfsprogs")),
             Self::Btrfs => Some(("mkfs.btrfs", "btrfs-progs")),
@@ -227,6 +229,13 @@ impl Maker<'_> {
         Ok(Some(match name {
             TargetName::Kvfs => match &self.args.kvfs {
                 Some(program) => Box::new(self.kvfs(program, suffix)?),
+                None => return Ok(None),
+            },
+            TargetName::Library => match &self.args.kvfs {
+                Some(program) => {
+                    let kvfs = self.kvfs(program, "-library")?;
+                    Box::new(Library::new(kvfs, self.args.memory)?)
+                }
                 None => return Ok(None),
             },
             TargetName::Floor => match &self.args.floor {

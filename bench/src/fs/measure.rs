@@ -15,6 +15,7 @@ use kvfs_bench::counters::Meter;
 use kvfs_bench::results::{Failure, Results, Sample, TargetInfo, WorkloadInfo};
 use kvfs_bench::{host, interrupt};
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 /// What is to be done.
@@ -124,10 +125,9 @@ fn run_scenario(
         target.mount_fresh()?;
         let dir = target.dir().join("work");
         fs::create_dir(&dir).context("cannot make the directory of the scenario")?;
-        let job = Job { dir: &dir, sizes: plan.sizes };
         for workload in scenario.workloads {
             current = workload.key;
-            let sample = run_workload(target, workload, &job, run, cgroup.as_ref(), plan.flames)?;
+            let sample = run_workload(target, workload, &dir, run, cgroup.as_ref(), plan)?;
             eprintln!(
                 "run {run}: {:10} {:40} {:9.3} s",
                 sample.target,
@@ -148,18 +148,25 @@ fn run_scenario(
 fn run_workload(
     target: &mut dyn Target,
     workload: &Workload,
-    job: &Job,
+    dir: &Path,
     run: u32,
     cgroup: Option<&MemoryCgroup>,
-    flames: Option<&Flames>,
+    plan: &Plan,
 ) -> Result<Sample> {
-    (workload.prepare)(job)?;
-    settle(target, workload.start, job.sizes)?;
+    let sizes = plan.sizes;
+    {
+        let calls = target.calls(dir)?;
+        (workload.prepare)(&Job { dir, calls: &*calls, sizes })?;
+    }
+    settle(target, workload.start, sizes)?;
+    // It has a directory open, so it does not outlast a mount.
+    let calls = target.calls(dir)?;
+    let job = Job { dir, calls: &*calls, sizes };
     touch_memory(cgroup)?;
-    let recording = flames.map(|flames| flames.start(workload.key, target.name())).transpose()?;
+    let recording = plan.flames.map(|flames| flames.start(workload.key, target.name())).transpose()?;
     let mut meter = Meter::start(target.probe()?)?;
     let start = Instant::now();
-    (workload.run)(job)?;
+    (workload.run)(&job)?;
     let seconds = start.elapsed().as_secs_f64();
     meter.stop()?;
     if let Some(recording) = recording {

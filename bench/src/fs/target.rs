@@ -11,6 +11,7 @@ mod floor;
 mod fuse;
 mod gocryptfs;
 mod kvfs;
+mod library;
 mod overlay;
 
 pub(crate) use aged::Aged;
@@ -19,11 +20,13 @@ pub(crate) use disk::{BTRFS, Device, Disk, EXT4, Kind, XFS};
 pub(crate) use floor::Floor;
 pub(crate) use gocryptfs::GOCRYPTFS;
 pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
+pub(crate) use library::Library;
 pub(crate) use overlay::{Overlay, OverlayKind};
 
 use crate::memory::MemoryPeak;
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail};
+use kvfs_bench::calls::{Calls, System};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
 use std::fs;
@@ -79,6 +82,11 @@ pub(crate) trait Target {
 
     /// Another ceiling from the next mount on; `None` is the usual one. Most have none.
     fn set_memory(&mut self, _memory_bytes: Option<u64>) {}
+
+    /// The calls of workloads that the library can do, too, beneath `dir`; while mounted.
+    fn calls(&self, dir: &Path) -> Result<Box<dyn Calls>> {
+        Ok(Box::new(System::new(dir)?))
+    }
 
     /// Why a scenario cannot be run on it.
     fn unfit_for(&self, _scenario: ScenarioName) -> Option<&'static str> {

@@ -4,13 +4,16 @@
 
 mod append;
 mod files;
+mod library;
 pub(crate) mod million;
 mod small;
 mod stream;
+mod tablefs;
 mod tree;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use kvfs_bench::calls::Calls;
 use kvfs_bench::results::Class;
 use kvfs_device::Rng;
 use std::path::{Path, PathBuf};
@@ -37,6 +40,10 @@ pub(crate) struct Sizes {
     pub(crate) tiny_overwrites: u32,
     /// Files that are made in little memory.
     pub(crate) million: u32,
+    /// Files of the experiments of `TableFS`; most of the others have a part of them.
+    pub(crate) tablefs: u32,
+    /// Files in one directory.
+    pub(crate) large: u32,
     pub(crate) tarball: PathBuf,
 }
 
@@ -55,6 +62,8 @@ impl Sizes {
             overwrites: 50_000 / divisor,
             tiny_overwrites: 10_000 / divisor,
             million: 1_000_000 / divisor,
+            tablefs: 400_000 / divisor,
+            large: 10_000_000 / divisor,
             tarball,
         }
     }
@@ -75,6 +84,8 @@ pub(crate) enum Start {
 pub(crate) struct Job<'a> {
     /// A directory of its own scenario.
     pub(crate) dir: &'a Path,
+    /// Calls beneath it, where the scenario is one for the library, too.
+    pub(crate) calls: &'a dyn Calls,
     pub(crate) sizes: &'a Sizes,
 }
 
@@ -110,6 +121,12 @@ pub(crate) enum ScenarioName {
     Stream,
     /// Append and fsync
     Append,
+    /// Empty and small files by the library, and by system calls
+    Library,
+    /// The experiments of `TableFS`, by the library and by system calls
+    Tablefs,
+    /// Ten million files in one directory, by the library
+    Large,
     /// A million files with client and daemon in a cgroup of 512 MiB
     Million,
 }
@@ -123,8 +140,16 @@ impl ScenarioName {
             Self::Tree => "tree",
             Self::Stream => "stream",
             Self::Append => "append",
+            Self::Library => "library",
+            Self::Tablefs => "tablefs",
+            Self::Large => "large",
             Self::Million => "million",
         }
+    }
+
+    /// Whether its workloads go by [`Job::calls`] alone, so that the library can do them.
+    pub(crate) fn is_by_calls(self) -> bool {
+        matches!(self, Self::Library | Self::Tablefs | Self::Large)
     }
 }
 
@@ -135,6 +160,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     tree::SCENARIO,
     stream::SCENARIO,
     append::SCENARIO,
+    library::SCENARIO,
+    tablefs::SCENARIO,
+    tablefs::LARGE,
     million::SCENARIO,
 ];
 

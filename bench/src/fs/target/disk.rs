@@ -2,6 +2,7 @@
 
 use super::{Target, is_mounted, unmount, unmount_lazily, version};
 use crate::image::{Image, Loop};
+use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
@@ -106,6 +107,10 @@ impl Target for Disk {
 
     fn unmount(&mut self) -> Result<()> {
         if is_mounted(&self.dir)? { unmount(&self.dir) } else { Ok(()) }
+    }
+
+    fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
+        (scenario == ScenarioName::Large).then_some("it is compared with itself, and ext4 has fewer inodes")
     }
 
     fn probe(&self) -> Result<Probe> {

@@ -4,6 +4,7 @@ use super::fuse::Daemon;
 use super::{Device, Target, version};
 use crate::image::Image;
 use crate::memory::MemoryPeak;
+use crate::workload::ScenarioName;
 use anyhow::{Context, Result};
 use kvfs_bench::counters::{Probe, device_stat_under};
 use kvfs_bench::host;
@@ -68,7 +69,13 @@ impl Kvfs {
         Ok(Self { options, backing, store, dir, log, daemon: None, memory_bytes: None, peak: None })
     }
 
-    fn make_store(&self) -> Result<()> {
+    /// Where the store is.
+    pub(super) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// An empty store in place of the one that is there.
+    pub(super) fn make_store(&self) -> Result<()> {
         self.remove_store()?;
         let mut args = vec![OsString::from("mkfs"), self.store.clone().into_os_string()];
         match &self.backing {
@@ -165,6 +172,10 @@ impl Target for Kvfs {
 
     fn set_memory(&mut self, memory_bytes: Option<u64>) {
         self.memory_bytes = memory_bytes;
+    }
+
+    fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
+        (scenario == ScenarioName::Large).then_some("it is the library's")
     }
 
     fn hold_snapshot(&mut self) -> Result<bool> {

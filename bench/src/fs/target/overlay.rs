@@ -3,6 +3,7 @@
 use super::fuse::Daemon;
 use super::{Device, Disk, EXT4, Target};
 use crate::memory::MemoryPeak;
+use crate::workload::ScenarioName;
 use anyhow::Result;
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
@@ -60,6 +61,10 @@ impl Target for Overlay {
 
     fn about(&self) -> String {
         (self.kind.about)()
+    }
+
+    fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
+        scenario.is_by_calls().then_some("is not what the library is compared with")
     }
 
     fn mount_fresh(&mut self) -> Result<()> {
