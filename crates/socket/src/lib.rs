@@ -1,5 +1,5 @@
-//! The Unix sockets of a store: how they are bound ([`BoundSocket`]) and reached ([`address`], [`public`]), and which process is
-//! at the other end.
+//! The Unix sockets of a store: how they are bound ([`BoundSocket`]) and reached ([`address`], [`public`]), which process is
+//! at the other end, and how descriptors pass.
 //!
 //! Purpose: what the front ends with sockets (keys, commands) and their clients have in common. It knows no protocol.
 //!
@@ -8,10 +8,12 @@
 
 pub mod address;
 mod bound;
+mod descriptors;
 mod peer_credentials;
 mod peer_groups;
 pub mod public;
 
 pub use bound::BoundSocket;
+pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
 pub use peer_credentials::{PeerCredentials, peer_credentials};
 pub use peer_groups::peer_groups;
