@@ -4,8 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use kvfs_fs::FallocateMode;
-use kvfs_posix::{Fd, Whence};
+use kvfs_posix::{Fd, linux};
 use libc::{off_t, size_t, ssize_t};
 
 use crate::failure::{Result, call, refuse};
@@ -158,14 +157,7 @@ pub extern "C" fn kvfs_pwritev2(
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_lseek(process: Option<&Process>, fd: c_int, offset: off_t, whence: c_int) -> off_t {
     call(|| {
-        let whence = match whence {
-            libc::SEEK_SET => Whence::Start,
-            libc::SEEK_CUR => Whence::Current,
-            libc::SEEK_END => Whence::End,
-            libc::SEEK_DATA => Whence::Data,
-            libc::SEEK_HOLE => Whence::Hole,
-            _ => return refuse(libc::EINVAL, "lseek counts from nothing else"),
-        };
+        let whence = linux::whence(whence as u32)?;
         Ok(of(process)?.lseek(Fd(fd), offset, whence)? as off_t)
     })
 }
@@ -221,14 +213,12 @@ pub extern "C" fn kvfs_fallocate(
     length: off_t,
 ) -> c_int {
     call(|| {
-        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let how = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => FallocateMode::Allocate { keep_size },
-            libc::FALLOC_FL_PUNCH_HOLE if keep_size => FallocateMode::PunchHole,
-            libc::FALLOC_FL_ZERO_RANGE => FallocateMode::ZeroRange { keep_size },
-            _ => return refuse(libc::EOPNOTSUPP, "a way of fallocate that is not supported"),
-        };
-        of(process)?.fallocate(Fd(fd), how, checked(offset)?, checked(length)?)?;
+        of(process)?.fallocate(
+            Fd(fd),
+            linux::fallocate_mode(mode as u32)?,
+            checked(offset)?,
+            checked(length)?,
+        )?;
         Ok(0)
     })
 }

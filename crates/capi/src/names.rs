@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use kvfs_fs::RenameMode;
+use kvfs_posix::linux;
 use libc::{dev_t, mode_t, size_t, ssize_t};
 
 use crate::failure::{call, refuse};
@@ -14,8 +14,6 @@ use crate::places::CheckedPlace;
 use crate::process::{Process, of};
 
 const CWD: c_int = libc::AT_FDCWD;
-const WHITEOUT_NOREPLACE: c_uint = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
-
 /// mkdir(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_mkdir(process: Option<&Process>, path: Text, mode: mode_t) -> c_int {
@@ -206,14 +204,7 @@ pub extern "C" fn kvfs_renameat2(
     flags: c_uint,
 ) -> c_int {
     call(|| {
-        let mode = match flags {
-            0 => RenameMode::Replace,
-            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
-            libc::RENAME_EXCHANGE => RenameMode::Exchange,
-            libc::RENAME_WHITEOUT => RenameMode::Whiteout,
-            WHITEOUT_NOREPLACE => RenameMode::WhiteoutNoReplace,
-            _ => return refuse(libc::EINVAL, "flags that mean nothing here"),
-        };
+        let mode = linux::rename_mode(flags)?;
         let old = CheckedPlace::at(old_directory, &old_path)?.0;
         of(process)?.rename(old, CheckedPlace::at(new_directory, &new_path)?.0, mode)?;
         Ok(0)

@@ -4,11 +4,10 @@
 
 use std::ffi::c_int;
 
-use kvfs_fs::XattrMode;
-use kvfs_posix::{Fd, Place};
+use kvfs_posix::{Fd, Place, linux};
 use libc::{size_t, ssize_t};
 
-use crate::failure::{Result, call, refuse};
+use crate::failure::{Result, call};
 use crate::foreign::{Buffer, Data, Text, TextBuffer};
 use crate::places::CheckedPlace;
 use crate::process::{Process, of};
@@ -67,12 +66,7 @@ fn set(
     (value, size): (Data, size_t),
     flags: c_int,
 ) -> Result<c_int> {
-    let mode = match flags {
-        0 => XattrMode::Set,
-        libc::XATTR_CREATE => XattrMode::Create,
-        libc::XATTR_REPLACE => XattrMode::Replace,
-        _ => return refuse(libc::EINVAL, "flags that mean nothing here"),
-    };
+    let mode = linux::xattr_mode(flags as u32)?;
     of(process)?.setxattr(place, name.bytes()?, value.bytes(size)?, mode)?;
     Ok(0)
 }

@@ -23,6 +23,12 @@ pub enum PosixError {
         /// What it is about.
         reason: &'static str,
     },
+    /// The path leads out of the file system, into the one that it lies in ([`Process::placed`](crate::Process::placed)).
+    #[error("the path leads out of the file system")]
+    Outside {
+        /// Absolute, there.
+        path: Vec<u8>,
+    },
 }
 
 impl PosixError {
@@ -31,6 +37,7 @@ impl PosixError {
         match self {
             Self::Fs(error) => Errno::from_raw_os_error(error.errno()),
             Self::Refused { errno, .. } => *errno,
+            Self::Outside { .. } => Errno::XDEV,
         }
     }
 

@@ -29,6 +29,10 @@ impl Held {
         self.node
     }
 
+    pub(crate) fn is_of(&self, fs: &Arc<FileSystem>) -> bool {
+        Arc::ptr_eq(&self.fs, fs)
+    }
+
     pub(crate) fn attr(&self, caller: &Caller) -> Result<Attr> {
         settled(caller, |caller| self.fs.getattr(caller, self.node))
     }

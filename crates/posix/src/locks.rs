@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -37,6 +38,13 @@ impl RangeLock {
     }
 }
 
+/// Whether a lock that another one has is waited for.
+pub(crate) enum Patience<'p> {
+    None,
+    /// Until this is set.
+    Until(&'p AtomicBool),
+}
+
 /// Ranges and whole files are locked independently of each other, as on Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LockSpace {
@@ -60,11 +68,17 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    /// Takes `lock` for `owner` in place of what it has there; waits for others if it `waits`.
+    /// Takes `lock` for `owner` in place of what it has there; waits for others as `patience` says.
     ///
     /// # Errors
-    /// EAGAIN: another one has it; EDEADLK: it waits for this owner.
-    pub(crate) fn lock(&self, owner: LockOwner, place: Place, lock: &RangeLock, waits: bool) -> Result<()> {
+    /// EAGAIN: another one has it; EDEADLK: it waits for this owner; EINTR: the wait was ended.
+    pub(crate) fn lock(
+        &self,
+        owner: LockOwner,
+        place: Place,
+        lock: &RangeLock,
+        patience: &Patience<'_>,
+    ) -> Result<()> {
         let mut tables = self.tables.lock();
         if place.1 == LockSpace::Whole {
             // A lock that is converted is given up first.
@@ -72,8 +86,12 @@ impl LockTable {
             self.changed.notify_all();
         }
         while tables.in_the_way(owner, place, lock).next().is_some() {
-            if !waits {
-                return refuse(Errno::AGAIN, "another one has locked it");
+            match patience {
+                Patience::None => return refuse(Errno::AGAIN, "another one has locked it"),
+                Patience::Until(ended) if ended.load(Ordering::SeqCst) => {
+                    return refuse(Errno::INTR, "the process ends");
+                }
+                Patience::Until(_) => {}
             }
             if place.1 == LockSpace::Ranges && tables.is_deadlock(owner, place, lock) {
                 return refuse(Errno::DEADLK, "the one who has locked it waits for this one");
@@ -92,6 +110,13 @@ impl LockTable {
         // A shared lock in the place of an exclusive one lets others in.
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Waits that were told to end find out.
+    pub(crate) fn look_again(&self) {
+        // Who has looked at its flag and not slept yet has the lock.
+        drop(self.tables.lock());
+        self.changed.notify_all();
     }
 
     /// Gives up what `owner` has in `range`.

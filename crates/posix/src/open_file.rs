@@ -27,6 +27,11 @@ pub(crate) struct OpenFile {
     offset: Mutex<u64>,
 }
 
+/// An open file without a descriptor, on its way from one process to another ([`SharedFile::of`]). It stays
+/// open as long as this is there.
+#[derive(Debug, Clone)]
+pub struct SharedFile(pub(crate) Arc<OpenFile>);
+
 impl OpenFile {
     pub(crate) fn new(held: Arc<Held>, kind: FileType, flags: OFlags) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);

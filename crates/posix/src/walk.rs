@@ -78,6 +78,8 @@ pub(crate) struct Walker<'w> {
     pub(crate) fs: &'w Arc<FileSystem>,
     pub(crate) actor: &'w Actor,
     pub(crate) root: &'w Arc<Held>,
+    /// Where the root lies in a file system around it.
+    pub(crate) place: Option<&'w [u8]>,
 }
 
 impl Walker<'_> {
@@ -105,6 +107,9 @@ impl Walker<'_> {
             let is_slashed = is_last && !behind.is_empty();
             self.check_search(&at)?;
             if name == b"." || name == b".." {
+                if name == b".." && at.held.node() == self.root.node() {
+                    self.check_within(behind)?;
+                }
                 at = if name == b"." { at } else { self.lookup(&at, name)? };
                 if is_last {
                     return Ok(Walked { directory: at, name: None, found: None, is_slashed });
@@ -131,10 +136,14 @@ impl Walker<'_> {
                 }
                 let (caller, node) = (&self.actor.caller, found.held.node());
                 let target = settled(caller, |caller| self.fs.readlink(caller, node))?;
-                if target.first() == Some(&b'/') {
+                let target = [&target, behind].concat();
+                let target = if target.first() == Some(&b'/') {
                     at = self.described(Arc::clone(self.root))?;
-                }
-                (path, walked) = (Cow::Owned([&target, behind].concat()), 0);
+                    self.within(target)?
+                } else {
+                    target
+                };
+                (path, walked) = (Cow::Owned(target), 0);
                 continue;
             }
             if is_last {
@@ -153,6 +162,28 @@ impl Walker<'_> {
             }
             (at, walked) = (found, end_of_name);
         }
+    }
+
+    /// An absolute path as seen from the root.
+    fn within(&self, mut path: Vec<u8>) -> Result<Vec<u8>> {
+        let Some(place) = self.place else { return Ok(path) };
+        match path.strip_prefix(place) {
+            Some([]) => Ok(b"/".to_vec()),
+            Some([b'/', ..]) => Ok(path.split_off(place.len())),
+            _ => Err(PosixError::Outside { path }),
+        }
+    }
+
+    /// Whether the root is above itself, as where nothing is around; `behind` is where the path goes on.
+    fn check_within(&self, behind: &[u8]) -> Result<()> {
+        let Some(place) = self.place else { return Ok(()) };
+        let len = place.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        let mut path = place[..len].to_vec();
+        path.extend_from_slice(behind);
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        Err(PosixError::Outside { path })
     }
 
     fn check_search(&self, at: &Found) -> Result<()> {

@@ -2,6 +2,8 @@
 
 use super::*;
 
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+
 const A: LockOwner = LockOwner::Process(1);
 const B: LockOwner = LockOwner::Process(2);
 const FILE: Place = (7, LockSpace::Ranges);
@@ -22,12 +24,12 @@ fn held(table: &LockTable, owner: LockOwner) -> Vec<(Range<u64>, bool)> {
 #[test]
 fn ranges_are_split_joined_and_converted() {
     let table = LockTable::default();
-    table.lock(A, FILE, &wish(0..100, true), false).expect("is free");
+    table.lock(A, FILE, &wish(0..100, true), &Patience::None).expect("is free");
     table.unlock(A, FILE, &(40..60));
     assert_eq!(held(&table, A), [(0..40, true), (60..100, true)]);
-    table.lock(A, FILE, &wish(30..70, false), false).expect("is its own");
+    table.lock(A, FILE, &wish(30..70, false), &Patience::None).expect("is its own");
     assert_eq!(held(&table, A), [(0..30, true), (30..70, false), (70..100, true)]);
-    table.lock(A, FILE, &wish(30..70, true), false).expect("is its own");
+    table.lock(A, FILE, &wish(30..70, true), &Patience::None).expect("is its own");
     assert_eq!(held(&table, A), [(0..100, true)]);
     table.unlock(A, FILE, &(0..u64::MAX));
     assert!(table.tables.lock().held.is_empty(), "nothing is kept of a file without locks");
@@ -36,32 +38,52 @@ fn ranges_are_split_joined_and_converted() {
 #[test]
 fn exclusive_locks_are_in_the_way_and_shared_ones_of_each_other_not() {
     let table = LockTable::default();
-    table.lock(A, FILE, &wish(10..20, false), false).expect("is free");
-    table.lock(B, FILE, &wish(0..15, false), false).expect("both are shared");
-    let refused = table.lock(B, FILE, &wish(0..15, true), false).expect_err("A reads there");
+    table.lock(A, FILE, &wish(10..20, false), &Patience::None).expect("is free");
+    table.lock(B, FILE, &wish(0..15, false), &Patience::None).expect("both are shared");
+    let refused = table.lock(B, FILE, &wish(0..15, true), &Patience::None).expect_err("A reads there");
     assert_eq!(refused.errno(), Errno::AGAIN);
     assert_eq!(table.find(B, FILE, &wish(0..15, true)), Some((A, wish(10..20, false))));
     assert_eq!(held(&table, B), [(0..15, false)], "what it had it keeps");
-    table.lock(B, FILE, &wish(20..30, true), false).expect("is free");
-    table.lock(B, (8, LockSpace::Ranges), &wish(10..20, true), false).expect("is another file");
-    table.lock(B, (7, LockSpace::Whole), &wish(0..u64::MAX, true), false).expect("are other locks");
+    table.lock(B, FILE, &wish(20..30, true), &Patience::None).expect("is free");
+    table.lock(B, (8, LockSpace::Ranges), &wish(10..20, true), &Patience::None).expect("is another file");
+    table.lock(B, (7, LockSpace::Whole), &wish(0..u64::MAX, true), &Patience::None).expect("are other locks");
 }
 
 #[test]
 fn one_who_waits_goes_on_and_a_circle_is_refused() {
     let table = LockTable::default();
-    table.lock(A, FILE, &wish(0..10, true), false).expect("is free");
-    table.lock(B, FILE, &wish(10..20, true), false).expect("is free");
+    table.lock(A, FILE, &wish(0..10, true), &Patience::None).expect("is free");
+    table.lock(B, FILE, &wish(10..20, true), &Patience::None).expect("is free");
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| table.lock(A, FILE, &wish(10..20, true), true));
+        let waiter = scope.spawn(|| table.lock(A, FILE, &wish(10..20, true), &Patience::Until(&GOES_ON)));
         while table.tables.lock().waiting.is_empty() {
             std::thread::yield_now();
         }
-        let refused = table.lock(B, FILE, &wish(0..10, true), true).expect_err("would wait for itself");
+        let refused = table
+            .lock(B, FILE, &wish(0..10, true), &Patience::Until(&GOES_ON))
+            .expect_err("would wait for itself");
         assert_eq!(refused.errno(), Errno::DEADLK);
         table.unlock(B, FILE, &(0..u64::MAX));
         waiter.join().expect("ends").expect("has it now");
     });
     assert_eq!(held(&table, A), [(0..20, true)]);
     assert!(table.tables.lock().waiting.is_empty());
+}
+
+#[test]
+fn a_wait_that_is_ended_takes_no_lock() {
+    let (table, is_over) = (LockTable::default(), AtomicBool::new(false));
+    table.lock(A, FILE, &wish(0..10, true), &Patience::None).expect("is free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| table.lock(B, FILE, &wish(0..10, true), &Patience::Until(&is_over)));
+        while table.tables.lock().waiting.is_empty() {
+            std::thread::yield_now();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        table.look_again();
+        let refused = waiter.join().expect("ends").expect_err("was ended");
+        assert_eq!(refused.errno(), Errno::INTR);
+    });
+    assert!(held(&table, B).is_empty());
+    assert!(table.tables.lock().waiting.is_empty(), "it waits no longer");
 }

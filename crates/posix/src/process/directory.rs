@@ -67,6 +67,34 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Lists a directory from the offset of the open file on, which moves behind what `take` has taken (`getdents`). `take` says whether
+    /// there was room for the entry.
+    ///
+    /// # Errors
+    /// EBADF, ENOTDIR; I/O errors.
+    pub fn list(&self, fd: Fd, take: &mut dyn FnMut(&kvfs_fs::DirEntry<'_>) -> bool) -> Result<()> {
+        let file = self.scope.file(fd)?;
+        if !file.is_readable() {
+            return refuse(Errno::BADF, "not open for reading");
+        }
+        if file.kind != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        let mut offset = file.offset();
+        settled(self.scope.caller(), |caller| {
+            let from = *offset;
+            self.scope.fs().readdir(caller, file.held.node(), from, &mut |entry| {
+                if !take(entry) {
+                    return Fill::Full;
+                }
+                *offset = entry.offset;
+                Fill::Taken
+            })
+        })
+    }
+}
+
 impl Directory<'_> {
     /// The next entry; `None`: no more. O(1) but for the first of each thousand.
     ///

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::Fd;
 use crate::error::{Result, refuse};
-use crate::locks::{LockOwner, LockSpace, RangeLock};
+use crate::locks::{LockOwner, LockSpace, Patience, RangeLock};
 use crate::open_file::OpenFile;
 
 impl Process {
@@ -25,7 +26,12 @@ impl Process {
             self.scope.shared.locks.unlock(owner, place, &(0..u64::MAX));
             return Ok(());
         };
-        self.scope.shared.locks.lock(owner, place, &RangeLock { range: 0..u64::MAX, is_exclusive }, waits)
+        self.scope.shared.locks.lock(
+            owner,
+            place,
+            &RangeLock { range: 0..u64::MAX, is_exclusive },
+            &self.scope.patience(waits),
+        )
     }
 
     /// Locks a range of a file for this process (`F_SETLK`, `F_SETLKW`), or for the open file, if it is `of_file` (`F_OFD_SETLK`).
@@ -41,7 +47,7 @@ impl Process {
             return refuse(Errno::BADF, "not open for what is locked");
         }
         let (owner, place) = self.owner_of(&file, of_file);
-        self.scope.shared.locks.lock(owner, place, lock, waits)?;
+        self.scope.shared.locks.lock(owner, place, lock, &self.scope.patience(waits))?;
         let is_still = self.scope.descriptors.get(fd).is_ok_and(|now| Arc::ptr_eq(&now, &file));
         if !is_still && !of_file {
             // Closed meanwhile: a lock that comes after that would stay for good.
@@ -74,9 +80,21 @@ impl Process {
         Ok(self.scope.shared.locks.find(owner, place, lock).map(|(_, found)| found))
     }
 
+    /// Waits for locks fail with EINTR from now on, those under way, too: its program has ended.
+    pub fn interrupt(&self) {
+        self.scope.is_interrupted.store(true, Ordering::SeqCst);
+        self.scope.shared.locks.look_again();
+    }
+
     fn owner_of(&self, file: &OpenFile, of_file: bool) -> (LockOwner, (u64, LockSpace)) {
         let owner = if of_file { LockOwner::File(file.id()) } else { LockOwner::Process(self.number) };
         (owner, (file.held.node().0, LockSpace::Ranges))
+    }
+}
+
+impl Scope {
+    fn patience(&self, waits: bool) -> Patience<'_> {
+        if waits { Patience::Until(&self.is_interrupted) } else { Patience::None }
     }
 }
 

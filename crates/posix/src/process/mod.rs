@@ -16,7 +16,7 @@ mod open;
 mod xattrs;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use kvfs_fs::{Caller, FileSystem, FileType, FsError};
 use parking_lot::Mutex;
@@ -51,7 +51,11 @@ pub struct Process {
 struct Scope {
     shared: Arc<Shared>,
     actor: Actor,
+    /// Where the file system lies, for those who see another one around it.
+    place: Option<Arc<[u8]>>,
     umask: AtomicU32,
+    /// Its program has ended.
+    is_interrupted: AtomicBool,
     cwd: Mutex<Arc<Held>>,
     descriptors: Descriptors,
 }
@@ -66,7 +70,27 @@ impl Process {
         shared.processes.fetch_add(1, Ordering::AcqRel);
         let number = shared.number_of_process();
         let (umask, cwd) = (AtomicU32::new(umask), Mutex::new(cwd));
-        Self { number, scope: Scope { shared, actor, umask, cwd, descriptors } }
+        Self {
+            number,
+            scope: Scope {
+                shared,
+                actor,
+                place: None,
+                umask,
+                is_interrupted: AtomicBool::new(false),
+                cwd,
+                descriptors,
+            },
+        }
+    }
+
+    /// The same process, which sees the file system at `path`, absolute, within another one: absolute targets of symbolic links are
+    /// meant there, and `..` of the root is the directory above `path`. A path that leads there fails with [`PosixError::Outside`].
+    #[must_use]
+    pub fn placed(mut self, path: &[u8]) -> Self {
+        let len = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
+        self.scope.place = Some(path[..len].into());
+        self
     }
 
     /// A child: the same open files with the same offsets, working directory and umask; no locks of ranges.
@@ -74,7 +98,10 @@ impl Process {
     pub fn fork(&self) -> Self {
         let (shared, cwd) = (Arc::clone(&self.scope.shared), Arc::clone(&self.scope.cwd.lock()));
         let umask = self.scope.umask.load(Ordering::Relaxed);
-        Self::with(shared, self.scope.actor.clone(), umask, cwd, self.scope.descriptors.forked())
+        let mut child =
+            Self::with(shared, self.scope.actor.clone(), umask, cwd, self.scope.descriptors.forked());
+        child.scope.place.clone_from(&self.scope.place);
+        child
     }
 
     /// Sets the bits that new files don't get; returns those of before.
@@ -101,21 +128,39 @@ impl Process {
     /// # Errors
     /// ENOENT: it was removed; ENAMETOOLONG.
     pub fn getcwd(&self) -> Result<Vec<u8>> {
-        let mut at = Arc::clone(&self.scope.cwd.lock());
+        let cwd = Arc::clone(&self.scope.cwd.lock());
+        self.scope.path_of(cwd)
+    }
+
+    /// The path of an open directory, as it is called now. Reads the directories above it.
+    ///
+    /// # Errors
+    /// EBADF, ENOTDIR; ENOENT: it was removed; ENAMETOOLONG.
+    pub fn path_of(&self, fd: Fd) -> Result<Vec<u8>> {
+        let file = self.scope.file(fd)?;
+        if file.kind != FileType::Directory {
+            return Err(FsError::NotDirectory.into());
+        }
+        self.scope.path_of(Arc::clone(&file.held))
+    }
+}
+
+impl Scope {
+    fn path_of(&self, mut at: Arc<Held>) -> Result<Vec<u8>> {
         let mut path = Vec::new();
         loop {
-            let attr = at.attr(self.scope.caller())?;
+            let attr = at.attr(self.caller())?;
             if attr.nlink == 0 {
                 return Err(FsError::NotFound.into());
             }
-            let fs = self.scope.fs();
-            let above = settled(self.scope.caller(), |caller| fs.lookup(caller, at.node(), b".."))?;
+            let fs = self.fs();
+            let above = settled(self.caller(), |caller| fs.lookup(caller, at.node(), b".."))?;
             let above = Held::of(fs, &above);
             if above.node() == at.node() {
                 break;
             }
             let mut name = None;
-            settled(self.scope.caller(), |caller| {
+            settled(self.caller(), |caller| {
                 fs.readdir(caller, above.node(), 0, &mut |entry| {
                     if entry.inode == attr.inode && ![&b"."[..], b".."].contains(&entry.name) {
                         name = Some(entry.name.to_vec());
@@ -136,9 +181,7 @@ impl Process {
         }
         Ok(path)
     }
-}
 
-impl Scope {
     fn fs(&self) -> &Arc<FileSystem> {
         &self.shared.fs
     }
@@ -157,7 +200,7 @@ impl Scope {
     }
 
     fn walker(&self) -> Walker<'_> {
-        Walker { fs: self.fs(), actor: &self.actor, root: &self.shared.root }
+        Walker { fs: self.fs(), actor: &self.actor, root: &self.shared.root, place: self.place.as_deref() }
     }
 
     fn check(&self, found: &Found, access: u32) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::error::{Result, refuse};
 use crate::held::{Held, with_space};
 use crate::identity::{EXECUTE, READ, WRITE};
 use crate::locks::{LockOwner, LockSpace};
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, SharedFile};
 use crate::walk::{End, Found, LINKS_MAX};
 use crate::{Fd, Place};
 
@@ -154,6 +154,27 @@ impl Process {
                 self.scope.shared.locks.unlock(LockOwner::File(id), (inode, space), &all);
             }
         }
+    }
+}
+
+impl SharedFile {
+    /// The open file of a descriptor, for other processes (`SCM_RIGHTS`).
+    ///
+    /// # Errors
+    /// EBADF.
+    pub fn of(process: &Process, fd: Fd) -> Result<Self> {
+        Ok(Self(process.scope.file(fd)?))
+    }
+
+    /// A descriptor of it for `process`: with its flags and the offset that both move.
+    ///
+    /// # Errors
+    /// EMFILE; EXDEV: of another file system, or of another transaction.
+    pub fn adopt(&self, process: &Process, closes_on_exec: bool) -> Result<Fd> {
+        if !self.0.held.is_of(process.scope.fs()) {
+            return refuse(Errno::XDEV, "an open file of another file system or transaction");
+        }
+        process.scope.descriptors.insert(Arc::clone(&self.0), 0, closes_on_exec)
     }
 }
 
