@@ -14,6 +14,7 @@ use crate::places::CheckedPlace;
 use crate::process::{Process, of};
 
 const CWD: c_int = libc::AT_FDCWD;
+
 /// mkdir(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_mkdir(process: Option<&Process>, path: Text, mode: mode_t) -> c_int {

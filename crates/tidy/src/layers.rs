@@ -19,6 +19,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("control", &["socket", "service", "fs", "store"]),
     ("open", &["device", "store", "kvdb", "fs", "service"]),
     ("posix", &["fs", "store"]),
+    ("lane", &["socket"]),
+    ("serve", &["lane", "socket", "fs", "posix"]),
     ("capi", &["store", "kv", "fs", "open", "service", "posix"]),
     (
         "cli",

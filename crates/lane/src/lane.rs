@@ -1,0 +1,280 @@
+//! A lane: memory that a thread of a client and a thread of the server share.
+//!
+//! Purpose: a call costs two changes of a word in memory while both ends look at it. An end that waits looks for a while and
+//! sleeps then; how long it looks follows how often that was worth it, so a lane that is idle costs nothing.
+//!
+//! Thread safety: one thread at each end.
+//!
+//! Invariants: the end whose turn it is has the data to itself. The server copies out before it looks, and in with a length of
+//! its own, so what a hostile client changes meanwhile changes only what that client reads.
+#![expect(unsafe_code, reason = "memory shared with another process")]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+/// Longest message with its payload (bytes).
+pub const LANE_DATA_BYTES: usize = (1 << 20) + (16 << 10);
+
+/// Where the data begins.
+const HEAD_BYTES: usize = 4096;
+
+/// Length of the mapping.
+const LANE_BYTES: usize = HEAD_BYTES + LANE_DATA_BYTES;
+
+/// Whose turn it is.
+const CLIENT: u32 = 0;
+const SERVER: u32 = 1;
+/// No end's: the server has ended it.
+const OVER: u32 = 2;
+
+/// Fewest and most looks before an end sleeps.
+const LOOKS: std::ops::RangeInclusive<u32> = 16..=4096;
+
+/// How long a client sleeps before it asks whether the server lives.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// Why no answer came.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// More than [`LANE_DATA_BYTES`].
+    #[error("the message is longer than a lane")]
+    TooLong,
+    /// No message of this version.
+    #[error("a malformed message")]
+    Malformed,
+    /// The server ended the lane, or is gone.
+    #[error("the server of the store is gone")]
+    Over,
+    /// The kernel refused something.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// The words in front of the data.
+#[repr(C)]
+struct Head {
+    turn: AtomicU32,
+    /// Bytes of the message.
+    len: AtomicU32,
+    client_sleeps: AtomicU32,
+    server_sleeps: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    looks: u32,
+}
+
+// SAFETY: an end may move to another thread; nothing in it is bound to one.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(memory: impl AsFd) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: the kernel chooses an address where nothing is.
+        let mapped = unsafe { mmap(null_mut(), LANE_BYTES, protection, flags, memory, 0) }?;
+        let start = NonNull::new(mapped.cast()).ok_or(Errno::NOMEM)?;
+        let mapping = Self { start, looks: *LOOKS.end() };
+        // A child would be a second thread at this end.
+        // SAFETY: the stretch is this mapping's, and stays as it is in this process.
+        unsafe { madvise(mapped, LANE_BYTES, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the mapping begins with it, aligned to a page, and lives as long as `self`; atomics may be shared.
+        unsafe { self.start.cast().as_ref() }
+    }
+
+    fn data(&self) -> *mut u8 {
+        // SAFETY: the mapping is longer than its head.
+        unsafe { self.start.add(HEAD_BYTES) }.as_ptr()
+    }
+
+    /// Copies `message` into the lane.
+    fn put(&self, message: &[u8]) -> Result<(), LaneError> {
+        if message.len() > LANE_DATA_BYTES {
+            return Err(LaneError::TooLong);
+        }
+        // SAFETY: it fits; it is this end's turn, so an honest other end does not touch the data, and a dishonest one garbles what
+        // it reads itself: nothing here reads it back.
+        unsafe { self.data().copy_from_nonoverlapping(message.as_ptr(), message.len()) };
+        self.head().len.store(message.len() as u32, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Copies the message of the other end.
+    fn take(&self, into: &mut Vec<u8>) -> Result<(), LaneError> {
+        let len = self.head().len.load(Ordering::Relaxed) as usize;
+        if len > LANE_DATA_BYTES {
+            return Err(LaneError::TooLong);
+        }
+        into.clear();
+        into.reserve(len);
+        // SAFETY: `len` bytes lie in the lane, and in the vector there is room for them. It is this end's turn; of a dishonest
+        // other end, which writes meanwhile, any bytes are bytes.
+        unsafe {
+            into.as_mut_ptr().copy_from_nonoverlapping(self.data(), len);
+            into.set_len(len);
+        }
+        Ok(())
+    }
+
+    /// Gives the turn to the other end, unless the lane is over.
+    fn give(&self, from: u32, to: u32, other_sleeps: &AtomicU32) -> Result<(), LaneError> {
+        self.head()
+            .turn
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+            .map_err(|_| LaneError::Over)?;
+        if other_sleeps.swap(0, Ordering::SeqCst) != 0 {
+            wake(&self.head().turn);
+        }
+        Ok(())
+    }
+
+    /// Waits until it is the turn of `mine`. `false`: a nap has ended before.
+    fn wait(
+        &mut self,
+        mine: u32,
+        sleeps: impl Fn(&Head) -> &AtomicU32,
+        nap: Option<&Timespec>,
+    ) -> Result<bool, LaneError> {
+        let mut turn = self.head().turn.load(Ordering::Acquire);
+        for _ in 0..self.looks {
+            if turn == mine || turn == OVER {
+                break;
+            }
+            std::hint::spin_loop();
+            turn = self.head().turn.load(Ordering::Acquire);
+        }
+        let was_worth_it = turn == mine;
+        let looks = if was_worth_it { self.looks.saturating_mul(2) } else { self.looks / 2 };
+        self.looks = looks.clamp(*LOOKS.start(), *LOOKS.end());
+        loop {
+            match turn {
+                OVER => return Err(LaneError::Over),
+                turn if turn == mine => return Ok(true),
+                _ => {}
+            }
+            sleeps(self.head()).store(1, Ordering::SeqCst);
+            turn = self.head().turn.load(Ordering::SeqCst);
+            if turn == mine || turn == OVER {
+                continue;
+            }
+            match futex::wait(&self.head().turn, futex::Flags::empty(), turn, nap) {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::TIMEDOUT) => return Ok(false),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+            turn = self.head().turn.load(Ordering::Acquire);
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is what was mapped, whole, and no reference into it is left.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), LANE_BYTES) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    // The other end is woken, or is awake already.
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
+}
+
+/// The end that calls.
+#[derive(Debug)]
+pub struct ClientLane(Mapping);
+
+impl ClientLane {
+    /// Of the memory that the server gave.
+    ///
+    /// # Errors
+    /// It is no lane; the kernel refuses.
+    pub fn attach(memory: impl AsFd) -> Result<Self, LaneError> {
+        if fstat(&memory).map_err(io::Error::from)?.st_size != LANE_BYTES as i64 {
+            return Err(LaneError::Malformed);
+        }
+        Ok(Self(Mapping::new(memory)?))
+    }
+
+    /// Sends `message` and waits for the answer, which replaces `answer`. `server_lives` is asked from time to time.
+    ///
+    /// # Errors
+    /// [`LaneError::Over`]: there is no server any more. What was asked may have happened.
+    pub fn call(
+        &mut self,
+        message: &[u8],
+        answer: &mut Vec<u8>,
+        server_lives: impl Fn() -> bool,
+    ) -> Result<(), LaneError> {
+        self.0.put(message)?;
+        self.0.give(CLIENT, SERVER, &self.0.head().server_sleeps)?;
+        while !self.0.wait(CLIENT, |head| &head.client_sleeps, Some(&NAP))? {
+            if !server_lives() {
+                return Err(LaneError::Over);
+            }
+        }
+        self.0.take(answer)
+    }
+}
+
+/// The end that answers.
+#[derive(Debug)]
+pub struct ServerLane(Mapping);
+
+/// Ends a lane from another thread.
+#[derive(Debug)]
+pub struct LaneEnd(Mapping);
+
+impl ServerLane {
+    /// A new lane, what ends it, and its memory for the client.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn create() -> io::Result<(Self, LaneEnd, OwnedFd)> {
+        let memory = memfd_create("kvfs-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&memory, LANE_BYTES as u64)?;
+        fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+        Ok((Self(Mapping::new(&memory)?), LaneEnd(Mapping::new(&memory)?), memory))
+    }
+
+    /// Waits for the next message, which replaces `message`.
+    ///
+    /// # Errors
+    /// [`LaneError::Over`]; the client has broken the rules.
+    pub fn next(&mut self, message: &mut Vec<u8>) -> Result<(), LaneError> {
+        self.0.wait(SERVER, |head| &head.server_sleeps, None)?;
+        self.0.take(message)
+    }
+
+    /// Answers the last message.
+    ///
+    /// # Errors
+    /// As [`ServerLane::next`].
+    pub fn answer(&mut self, answer: &[u8]) -> Result<(), LaneError> {
+        self.0.put(answer)?;
+        self.0.give(SERVER, CLIENT, &self.0.head().client_sleeps)
+    }
+}
+
+impl LaneEnd {
+    /// Both ends find it over from now on.
+    pub fn end(&self) {
+        self.0.head().turn.store(OVER, Ordering::SeqCst);
+        // Both may sleep.
+        let _ = futex::wake(&self.0.head().turn, futex::Flags::empty(), 2);
+    }
+}

@@ -1,0 +1,291 @@
+//! Each call of a client, done by its process.
+//!
+//! Thread safety: functions. Invariant: whatever bytes come, an answer goes.
+
+use std::sync::Arc;
+
+use kvfs_fs::{SetTime, Timestamp};
+use kvfs_lane::{
+    At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
+};
+use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, linux};
+use rustix::io::Errno;
+
+use crate::records;
+use crate::session::{Session, flags_of, refused};
+
+/// Bytes of an answer in front of its payload, at most.
+const HEAD_BYTES: usize = 256;
+
+/// Most bytes of a payload.
+const PAYLOAD_MAX: usize = LANE_DATA_BYTES - HEAD_BYTES;
+
+/// What is answered if all is well.
+enum Answered {
+    With(Reply),
+    /// So many bytes lie in the space for the payload.
+    Payload(usize),
+    Bytes(Vec<u8>),
+}
+
+/// Does what `message` asks; the answer lies at the beginning of `space`. Returns its length.
+pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -> usize {
+    // An answer without a payload is one byte: what is read lies behind it at once.
+    let head = encode(&Reply::Done, &[], space).unwrap_or_default();
+    let answered = match decode::<Call<'_>>(message) {
+        Ok((call, payload)) => Caller { session }.call(&call, payload, &mut space[head..head + PAYLOAD_MAX]),
+        Err(_) => Err(refused(Errno::PROTO)),
+    };
+    let encoded = match answered {
+        Ok(Answered::Payload(len)) => return head + len,
+        Ok(Answered::With(reply)) => encode(&reply, &[], space),
+        Ok(Answered::Bytes(bytes)) if bytes.len() > PAYLOAD_MAX => {
+            encode(&Reply::Failed { errno: Errno::OVERFLOW.raw_os_error() }, &[], space)
+        }
+        Ok(Answered::Bytes(bytes)) => encode(&Reply::Done, &bytes, space),
+        Err(PosixError::Outside { path }) => encode(&Reply::Outside, &path, space),
+        Err(error) => encode(&Reply::Failed { errno: error.errno().raw_os_error() }, &[], space),
+    };
+    // Replies and paths are shorter than a lane.
+    encoded.unwrap_or_default()
+}
+
+struct Caller<'s> {
+    session: &'s Arc<Session>,
+}
+
+impl Caller<'_> {
+    fn descriptor(&self, handle: u64) -> Result<Fd> {
+        self.session.descriptor(handle)
+    }
+
+    fn place<'a>(&self, at: &At<'a>) -> Result<Place<'a>> {
+        let place = match (at.base, at.path) {
+            (Some(base), Some(Bytes(path))) if path.first() != Some(&b'/') => {
+                Place::from((self.descriptor(base)?, path))
+            }
+            (Some(base), None) => Place::from(self.descriptor(base)?),
+            (_, Some(Bytes(path))) => Place::from(path),
+            (None, None) => Place::from("/"),
+        };
+        Ok(if at.follows { place } else { place.no_follow() })
+    }
+
+    fn call(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
+        let process = self.session.process();
+        let done = |(): ()| Answered::With(Reply::Done);
+        match *call {
+            Call::Open { at, flags, mode, umask, handle } => {
+                process.umask(umask);
+                let fd = process.open(self.place(&at)?, flags_of(flags), mode)?;
+                let handle = self.session.name(fd, handle)?;
+                Ok(Answered::With(Reply::Opened { handle }))
+            }
+            Call::Close { handle } => self.session.close(handle).map(done),
+            Call::Mkdir { at, mode, umask } => {
+                process.umask(umask);
+                process.mkdir(self.place(&at)?, mode).map(done)
+            }
+            Call::Mknod { at, mode, rdev, umask } => {
+                process.umask(umask);
+                process.mknod(self.place(&at)?, mode, rdev).map(done)
+            }
+            Call::Symlink { at } => process.symlink(payload, self.place(&at)?).map(done),
+            Call::Link { old, new } => process.link(self.place(&old)?, self.place(&new)?).map(done),
+            Call::Unlink { at, is_directory: false } => process.unlink(self.place(&at)?).map(done),
+            Call::Unlink { at, is_directory: true } => process.rmdir(self.place(&at)?).map(done),
+            Call::Rename { old, new, flags } => {
+                let mode = linux::rename_mode(flags)?;
+                process.rename(self.place(&old)?, self.place(&new)?, mode).map(done)
+            }
+            Call::Readlink { at } => process.readlink(self.place(&at)?).map(Answered::Bytes),
+            Call::PathOf { handle } => process.path_of(self.descriptor(handle)?).map(Answered::Bytes),
+            Call::List { handle, len } => self.list(handle, &mut space[..PAYLOAD_MAX.min(len as usize)]),
+            Call::SyncAll => process.sync().map(done),
+            Call::Stat { .. }
+            | Call::Access { .. }
+            | Call::Chmod { .. }
+            | Call::Chown { .. }
+            | Call::Utimens { .. }
+            | Call::Truncate { .. }
+            | Call::StatFs { .. } => self.describe(call),
+            Call::Getxattr { .. }
+            | Call::Setxattr { .. }
+            | Call::Listxattr { .. }
+            | Call::Removexattr { .. } => self.xattr(call, payload),
+            Call::Flock { .. } | Call::Lock { .. } | Call::FindLock { .. } => self.lock(call),
+            _ => self.content(call, payload, space),
+        }
+    }
+
+    /// Of attributes.
+    fn describe(&self, call: &Call<'_>) -> Result<Answered> {
+        let process = self.session.process();
+        let done = |(): ()| Answered::With(Reply::Done);
+        match *call {
+            Call::Stat { at } => {
+                Ok(Answered::With(Reply::Attributes(attributes(&process.stat(self.place(&at)?)?))))
+            }
+            Call::Access { at, access } => {
+                let [reads, writes, executes] = [4, 2, 1].map(|bit| access & bit != 0);
+                process.access(self.place(&at)?, Access { reads, writes, executes }).map(done)
+            }
+            Call::Chmod { at, mode } => process.chmod(self.place(&at)?, mode).map(done),
+            Call::Chown { at, uid, gid } => process.chown(self.place(&at)?, uid, gid).map(done),
+            Call::Utimens { at, atime, mtime } => {
+                process.utimens(self.place(&at)?, atime.map(time), mtime.map(time)).map(done)
+            }
+            Call::Truncate { at, size } => process.truncate(self.place(&at)?, size).map(done),
+            Call::StatFs { at } => {
+                let found = process.statvfs(self.place(&at)?)?;
+                Ok(Answered::With(Reply::FileSystem(FsNumbers {
+                    block_bytes: found.block_bytes,
+                    blocks: found.blocks,
+                    blocks_free: found.blocks_free,
+                    blocks_available: found.blocks_available,
+                    files: found.files,
+                    files_free: found.files_free,
+                    name_len_max: found.name_len_max,
+                })))
+            }
+            _ => Err(refused(Errno::NOSYS)),
+        }
+    }
+
+    /// Of extended attributes.
+    fn xattr(&self, call: &Call<'_>, payload: &[u8]) -> Result<Answered> {
+        let process = self.session.process();
+        let done = |(): ()| Answered::With(Reply::Done);
+        match *call {
+            Call::Getxattr { at, name } => process.getxattr(self.place(&at)?, name.0).map(Answered::Bytes),
+            Call::Setxattr { at, name, flags } => {
+                let mode = linux::xattr_mode(flags)?;
+                process.setxattr(self.place(&at)?, name.0, payload, mode).map(done)
+            }
+            Call::Listxattr { at } => {
+                let names = process.listxattr(self.place(&at)?)?;
+                let mut list = Vec::new();
+                for name in names {
+                    list.extend_from_slice(&name);
+                    list.push(0);
+                }
+                Ok(Answered::Bytes(list))
+            }
+            Call::Removexattr { at, name } => process.removexattr(self.place(&at)?, name.0).map(done),
+            _ => Err(refused(Errno::NOSYS)),
+        }
+    }
+
+    /// Of locks.
+    fn lock(&self, call: &Call<'_>) -> Result<Answered> {
+        let process = self.session.process();
+        let done = |(): ()| Answered::With(Reply::Done);
+        match *call {
+            Call::Flock { handle, is_exclusive, waits } => {
+                process.flock(self.descriptor(handle)?, is_exclusive, waits).map(done)
+            }
+            Call::Lock { handle, lock, waits } => {
+                let (fd, range) = (self.descriptor(handle)?, lock.start..lock.end);
+                match lock.is_exclusive {
+                    None => process.unlock_range(fd, &range, lock.of_file).map(done),
+                    Some(is_exclusive) => {
+                        let wish = RangeLock { range, is_exclusive };
+                        process.lock_range(fd, &wish, lock.of_file, waits).map(done)
+                    }
+                }
+            }
+            Call::FindLock { handle, lock } => {
+                let is_exclusive = lock.is_exclusive.ok_or(refused(Errno::INVAL))?;
+                let wish = RangeLock { range: lock.start..lock.end, is_exclusive };
+                let found = process.find_lock(self.descriptor(handle)?, &wish, lock.of_file)?;
+                let found = found.map(|found| LockRange {
+                    start: found.range.start,
+                    end: found.range.end,
+                    is_exclusive: Some(found.is_exclusive),
+                    of_file: lock.of_file,
+                });
+                Ok(Answered::With(Reply::Locked(found)))
+            }
+            _ => Err(refused(Errno::NOSYS)),
+        }
+    }
+
+    /// Of content and open files.
+    fn content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
+        let process = self.session.process();
+        let done = |(): ()| Answered::With(Reply::Done);
+        let number = |number: u64| Answered::With(Reply::Number(number));
+        match *call {
+            Call::Read { handle, len, offset } => {
+                let (fd, space) = (self.descriptor(handle)?, &mut space[..PAYLOAD_MAX.min(len as usize)]);
+                match offset {
+                    Some(offset) => process.pread(fd, space, offset),
+                    None => process.read(fd, space),
+                }
+                .map(Answered::Payload)
+            }
+            Call::Write { handle, offset } => {
+                let fd = self.descriptor(handle)?;
+                match offset {
+                    Some(offset) => process.pwrite(fd, payload, offset),
+                    None => process.write(fd, payload),
+                }
+                .map(|len| number(len as u64))
+            }
+            Call::Seek { handle, offset, whence } => {
+                process.lseek(self.descriptor(handle)?, offset, linux::whence(whence)?).map(number)
+            }
+            Call::Sync { handle } => process.fsync(self.descriptor(handle)?).map(done),
+            Call::Allocate { handle, mode, offset, len } => {
+                let mode = linux::fallocate_mode(mode)?;
+                process.fallocate(self.descriptor(handle)?, mode, offset, len).map(done)
+            }
+            Call::Copy { from, from_offset, to, to_offset, len } => {
+                let (from, to) = (self.descriptor(from)?, self.descriptor(to)?);
+                process.copy_file_range(from, from_offset, to, to_offset, len).map(number)
+            }
+            Call::Flags { handle } => Ok(number(process.flags(self.descriptor(handle)?)?.bits().into())),
+            Call::SetFlags { handle, flags } => {
+                process.set_flags(self.descriptor(handle)?, flags_of(flags)).map(done)
+            }
+            _ => Err(refused(Errno::NOSYS)),
+        }
+    }
+
+    fn list(&self, handle: u64, space: &mut [u8]) -> Result<Answered> {
+        let fd = self.descriptor(handle)?;
+        let (mut used, mut is_short) = (0, false);
+        self.session.process().list(fd, &mut |entry| {
+            let put = records::put(entry, &mut space[used..]);
+            is_short |= put.is_none() && used == 0;
+            used += put.unwrap_or_default();
+            put.is_some()
+        })?;
+        if is_short { Err(refused(Errno::INVAL)) } else { Ok(Answered::Payload(used)) }
+    }
+}
+
+fn time(time: Time) -> SetTime {
+    match time {
+        Time::Now => SetTime::Now,
+        Time::At { seconds, nanos } => SetTime::At(Timestamp { seconds, nanos }),
+    }
+}
+
+fn attributes(attr: &kvfs_fs::Attr) -> Attributes {
+    let pair = |time: Timestamp| (time.seconds, time.nanos);
+    Attributes {
+        inode: attr.inode,
+        mode: attr.st_mode(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: pair(attr.atime),
+        mtime: pair(attr.mtime),
+        ctime: pair(attr.ctime),
+        btime: pair(attr.btime),
+    }
+}

@@ -1,0 +1,142 @@
+//! Placeholders: what stands for an open file in the tables of clients ([`kvfs_lane::greeting`]).
+//!
+//! Thread safety: one lock, held for a few instructions; a thread of its own waits for hang-ups.
+//!
+//! Invariants: an open file is kept as long as any copy of its placeholder is there, and is used by its user alone. A handle
+//! is given out again only when the kernel has given the inode number to another socket, when no copy of the old one is left.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use kvfs_posix::SharedFile;
+use parking_lot::Mutex;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+use crate::session::Session;
+
+/// Handles that connections number themselves have this bit; inode numbers of sockets don't.
+pub(crate) const NUMBERED: u64 = 1 << 63;
+
+/// By which the end of the thread is told.
+const STOP: u64 = u64::MAX;
+
+/// Hang-ups that are looked at together.
+const EVENTS_MAX: usize = 256;
+
+struct Placeholder {
+    /// Its hang-up is the end.
+    _end: OwnedFd,
+    uid: u32,
+    /// None: given, not used yet.
+    file: Option<SharedFile>,
+    /// Connections with a descriptor of it.
+    adopters: Vec<Weak<Session>>,
+}
+
+/// See the module.
+pub(crate) struct Placeholders {
+    known: Mutex<HashMap<u64, Placeholder>>,
+    epoll: OwnedFd,
+    /// Closed to end the thread.
+    stop: Mutex<Option<OwnedFd>>,
+    /// Its other end, which the thread watches.
+    _stopped: OwnedFd,
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+}
+
+impl Placeholders {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let (stop, stopped) = pair()?;
+        epoll::add(&epoll, &stopped, EventData::new_u64(STOP), EventFlags::HUP)?;
+        Ok(Self { known: Mutex::default(), epoll, stop: Mutex::new(Some(stop)), _stopped: stopped })
+    }
+
+    /// New ones, with their handles.
+    pub(crate) fn give(&self, uid: u32, count: usize) -> io::Result<Vec<(u64, OwnedFd)>> {
+        let mut given = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (end, theirs) = pair()?;
+            // Programs that poll it find that it can be read and written, as a file.
+            send(&end, &[0], SendFlags::NOSIGNAL)?;
+            let handle = fstat(&theirs)?.st_ino;
+            let file = None;
+            epoll::add(&self.epoll, &end, EventData::new_u64(handle), EventFlags::HUP | EventFlags::RDHUP)?;
+            self.known.lock().insert(handle, Placeholder { _end: end, uid, file, adopters: Vec::new() });
+            given.push((handle, theirs));
+        }
+        Ok(given)
+    }
+
+    /// Lets a placeholder that was given to this user stand for an open file.
+    pub(crate) fn bind(&self, handle: u64, file: SharedFile, by: &Arc<Session>) -> Result<(), Errno> {
+        let mut known = self.known.lock();
+        let found = known.get_mut(&handle).filter(|one| one.uid == by.uid() && one.file.is_none());
+        let found = found.ok_or(Errno::BADF)?;
+        found.file = Some(file);
+        found.adopters.push(Arc::downgrade(by));
+        Ok(())
+    }
+
+    /// The open file of a placeholder, for a connection of the same user.
+    pub(crate) fn adopt(&self, handle: u64, by: &Arc<Session>) -> Result<SharedFile, Errno> {
+        let mut known = self.known.lock();
+        let found = known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)?;
+        let file = found.file.clone().ok_or(Errno::BADF)?;
+        found.adopters.retain(|one| one.strong_count() > 0);
+        found.adopters.push(Arc::downgrade(by));
+        Ok(file)
+    }
+
+    /// Body of the thread: ends open files whose last placeholder was closed.
+    pub(crate) fn watch(&self) {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    tracing::error!(%errno, "closed files of clients are no longer noticed");
+                    return;
+                }
+            }
+            for event in events.drain(..) {
+                let handle = event.data.u64();
+                if handle == STOP {
+                    return;
+                }
+                // Leaves the set with its last descriptor.
+                let ended = self.known.lock().remove(&handle);
+                let Some(ended) = ended else { continue };
+                for session in ended.adopters.iter().filter_map(Weak::upgrade) {
+                    session.lose(handle);
+                }
+            }
+        }
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        *self.stop.lock() = None;
+    }
+
+    /// All of them are gone: what they keep open ends.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *self.known.lock());
+        drop(all);
+    }
+
+    /// Open files.
+    pub(crate) fn len(&self) -> usize {
+        self.known.lock().values().filter(|one| one.file.is_some()).count()
+    }
+}

@@ -1,0 +1,237 @@
+//! The server: accepts connections, and waits for their end.
+//!
+//! Thread safety: everything is `&self`. Invariant: no connection, and nothing of it, is left when [`Server::stop`] returns.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use kvfs_lane::greeting::{self, PLACEHOLDERS_MAX, Request, VERSION};
+use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
+use kvfs_posix::{Identity, Process};
+use kvfs_socket::{peer_credentials, peer_groups};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use crate::calls;
+use crate::placeholders::Placeholders;
+use crate::session::Session;
+
+/// Most connections.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// What is served: a volume, or a transaction.
+pub trait World: Send + Sync {
+    /// A process that acts for a user.
+    fn process(&self, identity: &Identity) -> Process;
+}
+
+impl<F: Fn(&Identity) -> Process + Send + Sync> World for F {
+    fn process(&self, identity: &Identity) -> Process {
+        self(identity)
+    }
+}
+
+/// Connections that are there, or end.
+#[derive(Default)]
+struct Connections {
+    open: Mutex<HashMap<u64, UnixStream>>,
+    changed: Condvar,
+}
+
+/// Tells the server when the last part of a connection is gone.
+pub(crate) struct Leaving {
+    number: u64,
+    from: Arc<Connections>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.from.open.lock().remove(&self.number);
+        self.from.changed.notify_all();
+    }
+}
+
+struct Shared {
+    world: Box<dyn World>,
+    placeholders: Arc<Placeholders>,
+    connections: Arc<Connections>,
+    is_stopping: AtomicBool,
+}
+
+/// See the module.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: Arc<UnixListener>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body)
+}
+
+impl Server {
+    /// Serves the processes that connect to `listener`.
+    ///
+    /// # Errors
+    /// The kernel refuses threads or descriptors.
+    pub fn start(listener: UnixListener, world: impl World + 'static) -> io::Result<Self> {
+        let (placeholders, connections) = (Arc::new(Placeholders::new()?), Arc::default());
+        let watched = Arc::clone(&placeholders);
+        let is_stopping = AtomicBool::new(false);
+        let shared = Arc::new(Shared { world: Box::new(world), placeholders, connections, is_stopping });
+        let listener = Arc::new(listener);
+        let mut server =
+            Self { shared: Arc::clone(&shared), listener: Arc::clone(&listener), threads: Vec::new() };
+        // A server that is dropped ends those that were begun.
+        server.threads.push(spawn("kvfs-closed", move || watched.watch())?);
+        server.threads.push(spawn("kvfs-accept", move || accept(&shared, &listener))?);
+        Ok(server)
+    }
+
+    /// Open files of clients.
+    pub fn open_files(&self) -> usize {
+        self.shared.placeholders.len()
+    }
+
+    /// Connections.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.open.lock().len()
+    }
+
+    /// Ends all connections. Calls under way are done first, waits for locks are not waited for.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        // One that fails was not listening.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        {
+            let mut open = self.shared.connections.open.lock();
+            for socket in open.values() {
+                // One that fails has ended.
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+            while !open.is_empty() {
+                self.shared.connections.changed.wait(&mut open);
+            }
+        }
+        self.shared.placeholders.stop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the server panicked");
+            }
+        }
+        self.shared.placeholders.clear();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Body of the thread that accepts.
+fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
+    let mut numbers = 0_u64..;
+    loop {
+        let socket = match listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(_) if shared.is_stopping.load(Ordering::SeqCst) => return,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                tracing::error!(%error, "no more connections are accepted");
+                return;
+            }
+        };
+        let number = numbers.next().unwrap_or_default();
+        if let Err(error) = begin(shared, socket, number) {
+            tracing::warn!(%error, "a connection was refused");
+        }
+    }
+}
+
+fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()> {
+    let peer = peer_credentials(&socket)?;
+    let identity = Identity { uid: peer.uid, gid: peer.gid, groups: peer_groups(&socket)? };
+    let leaving = {
+        let mut open = shared.connections.open.lock();
+        if shared.is_stopping.load(Ordering::SeqCst) || open.len() >= CONNECTIONS_MAX {
+            return Err(Errno::AGAIN.into());
+        }
+        open.insert(number, socket.try_clone()?);
+        Leaving { number, from: Arc::clone(&shared.connections) }
+    };
+    let process = shared.world.process(&identity);
+    let session = Session::new(process, peer.uid, Arc::clone(&shared.placeholders), leaving);
+    let shared = Arc::clone(shared);
+    spawn("kvfs-client", move || {
+        let ended = converse(&shared, &session, &socket);
+        session.end();
+        if let Err(error) = ended
+            && error.kind() != io::ErrorKind::UnexpectedEof
+        {
+            tracing::debug!(%error, "a connection has failed");
+        }
+    })?;
+    Ok(())
+}
+
+/// Body of the thread of a connection's socket.
+fn converse(shared: &Shared, session: &Arc<Session>, socket: &UnixStream) -> io::Result<()> {
+    if greeting::next_request(socket)? != (Request::Hello { version: VERSION }) {
+        return greeting::refuse(socket, Errno::PROTO.raw_os_error());
+    }
+    greeting::grant(socket, &[], &[])?;
+    loop {
+        match greeting::next_request(socket)? {
+            Request::Hello { .. } => greeting::refuse(socket, Errno::PROTO.raw_os_error())?,
+            Request::Lane => match lane(session) {
+                Ok(memory) => greeting::grant(socket, &[memory.as_fd()], &[])?,
+                Err(error) => refuse(socket, &error)?,
+            },
+            Request::Placeholders { count } => {
+                let count = (count as usize).min(PLACEHOLDERS_MAX);
+                match shared.placeholders.give(session.uid(), count) {
+                    Ok(given) => {
+                        let descriptors: Vec<BorrowedFd<'_>> =
+                            given.iter().map(|(_, fd)| fd.as_fd()).collect();
+                        let handles: Vec<u64> = given.iter().map(|(handle, _)| *handle).collect();
+                        greeting::grant(socket, &descriptors, &handles)?;
+                    }
+                    Err(error) => refuse(socket, &error)?,
+                }
+            }
+        }
+    }
+}
+
+fn refuse(socket: &UnixStream, error: &io::Error) -> io::Result<()> {
+    greeting::refuse(socket, error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()))
+}
+
+/// A lane, served by a thread of its own.
+fn lane(session: &Arc<Session>) -> io::Result<std::os::fd::OwnedFd> {
+    let (mut lane, end, memory) = ServerLane::create()?;
+    session.add_lane(end)?;
+    let session = Arc::clone(session);
+    spawn("kvfs-lane", move || {
+        let (mut message, mut space) = (Vec::new(), vec![0; LANE_DATA_BYTES]);
+        // Until it is over.
+        while lane.next(&mut message).is_ok() {
+            let len = calls::answer(&session, &message, &mut space);
+            if lane.answer(&space[..len]).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(memory)
+}

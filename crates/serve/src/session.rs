@@ -1,0 +1,136 @@
+//! A connection: a process to the file system.
+//!
+//! Thread safety: everything is `&self`; the table of handles is locked for a few instructions.
+//!
+//! Invariant: a handle of the table is a descriptor of the process, the same one as long as it is there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kvfs_lane::LaneEnd;
+use kvfs_posix::{Fd, Process, SharedFile};
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::placeholders::{NUMBERED, Placeholders};
+use crate::server::Leaving;
+
+/// Most lanes of a connection.
+const LANES_MAX: usize = 256;
+
+/// See the module.
+pub(crate) struct Session {
+    process: Process,
+    uid: u32,
+    placeholders: Arc<Placeholders>,
+    /// Descriptors of placeholders.
+    table: Mutex<HashMap<u64, Fd>>,
+    /// None: the connection has ended.
+    lanes: Mutex<Option<Vec<LaneEnd>>>,
+    /// The server waits for it.
+    _leaving: Leaving,
+}
+
+impl Session {
+    pub(crate) fn new(
+        process: Process,
+        uid: u32,
+        placeholders: Arc<Placeholders>,
+        leaving: Leaving,
+    ) -> Arc<Self> {
+        let (table, lanes) = (Mutex::default(), Mutex::new(Some(Vec::new())));
+        Arc::new(Self { process, uid, placeholders, table, lanes, _leaving: leaving })
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// A lane is to be ended with the connection.
+    pub(crate) fn add_lane(&self, end: LaneEnd) -> Result<(), Errno> {
+        match &mut *self.lanes.lock() {
+            Some(lanes) if lanes.len() < LANES_MAX => lanes.push(end),
+            Some(_) => return Err(Errno::MFILE),
+            None => return Err(Errno::NOTCONN),
+        }
+        Ok(())
+    }
+
+    /// The connection ends: so do its lanes, and what they wait for.
+    pub(crate) fn end(&self) {
+        self.process.interrupt();
+        for lane in self.lanes.lock().take().into_iter().flatten() {
+            lane.end();
+        }
+    }
+
+    /// The descriptor of a handle; adopts the open file of a placeholder that came from elsewhere.
+    pub(crate) fn descriptor(self: &Arc<Self>, handle: u64) -> kvfs_posix::Result<Fd> {
+        if handle & NUMBERED != 0 {
+            // The process refuses what is no descriptor.
+            return Ok(Fd((handle & !NUMBERED) as i32));
+        }
+        let mut table = self.table.lock();
+        if let Some(fd) = table.get(&handle) {
+            return Ok(*fd);
+        }
+        let file = self.placeholders.adopt(handle, self).map_err(refused)?;
+        let fd = file.adopt(&self.process, true)?;
+        table.insert(handle, fd);
+        Ok(fd)
+    }
+
+    /// Names what was opened.
+    pub(crate) fn name(self: &Arc<Self>, fd: Fd, handle: Option<u64>) -> kvfs_posix::Result<u64> {
+        let Some(handle) = handle else { return Ok(NUMBERED | fd.0 as u64) };
+        let file = SharedFile::of(&self.process, fd)?;
+        let mut table = self.table.lock();
+        let bound = self.placeholders.bind(handle, file, self).map_err(refused);
+        match bound {
+            Ok(()) => table.insert(handle, fd),
+            Err(error) => {
+                drop(table);
+                self.process.close(fd)?;
+                return Err(error);
+            }
+        };
+        Ok(handle)
+    }
+
+    /// The program has closed a descriptor.
+    pub(crate) fn close(&self, handle: u64) -> kvfs_posix::Result<()> {
+        if handle & NUMBERED != 0 {
+            return self.process.close(Fd((handle & !NUMBERED) as i32));
+        }
+        let fd = self.table.lock().remove(&handle);
+        // Others may still have the open file; of this process the locks end.
+        fd.map_or(Ok(()), |fd| self.process.close(fd))
+    }
+
+    /// The last placeholder was closed.
+    pub(crate) fn lose(&self, handle: u64) {
+        // It is the process's own.
+        let _ = self.close(handle);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        tracing::debug!(uid = self.uid, "a connection has ended");
+    }
+}
+
+/// A refusal of this crate.
+pub(crate) fn refused(errno: Errno) -> kvfs_posix::PosixError {
+    kvfs_posix::PosixError::Refused { errno, reason: "no open file of this connection" }
+}
+
+/// Flags without a meaning to a descriptor that no program has.
+pub(crate) fn flags_of(number: u32) -> OFlags {
+    OFlags::from_bits_retain(number).difference(OFlags::CLOEXEC)
+}

@@ -1,0 +1,113 @@
+//! When open files, waits and connections end.
+
+use std::os::fd::OwnedFd;
+
+use kvfs_lane::greeting::Answer;
+use kvfs_lane::{Call, LaneError, LockRange};
+use kvfs_posix::Identity;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fstat};
+use rustix::io::Errno;
+
+use crate::world::{Client, World, at};
+
+fn placeholder(client: &Client) -> (u64, OwnedFd) {
+    let Answer { mut descriptors, mut handles } = client.0.placeholders(1).expect("are given");
+    (handles.pop().expect("one"), descriptors.pop().expect("one"))
+}
+
+#[test]
+fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, descriptor) = placeholder(&client);
+    assert_eq!(fstat(&descriptor).expect("is open").st_ino, handle);
+    let mut polled = [PollFd::new(&descriptor, PollFlags::IN | PollFlags::OUT)];
+    poll(&mut polled, None).expect("is ready");
+    assert_eq!(polled[0].revents(), PollFlags::IN | PollFlags::OUT);
+}
+
+#[test]
+fn an_open_file_ends_with_the_last_copy_of_its_placeholder() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, descriptor) = placeholder(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.write(handle, b"still there").expect("writes");
+    client.call(&Call::Unlink { at: at("/file"), is_directory: false }, &[]).expect("goes");
+    let copy = descriptor.try_clone().expect("copies");
+    drop(descriptor);
+    client.call(&Call::Close { handle }, &[]).expect("closes");
+    assert_eq!(client.read(handle, 100, Some(0)).expect("is open"), b"still there");
+    assert_eq!(world.server().open_files(), 1);
+    drop(copy);
+    world.until(|server| server.open_files() == 0);
+    assert_eq!(client.read(handle, 100, Some(0)), Err(Errno::BADF));
+}
+
+#[test]
+fn a_file_stays_open_without_the_connection_that_opened_it() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let (handle, _descriptor) = placeholder(&one);
+    one.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    one.write(handle, b"one ").expect("writes");
+    drop(one);
+    world.until(|server| server.connections() == 1);
+    other.write(handle, b"other").expect("writes on at the same offset");
+    assert_eq!(other.read(handle, 100, Some(0)).expect("reads"), b"one other");
+    let (second, _) = placeholder(&other);
+    assert_eq!(other.open("/file", OFlags::RDONLY, Some(handle)), Err(Errno::BADF), "it is taken");
+    assert_eq!(other.read(second, 1, None), Err(Errno::BADF), "nothing is open yet");
+}
+
+#[test]
+fn files_without_placeholders_and_locks_end_with_the_connection() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let lock = LockRange { start: 0, end: 10, is_exclusive: Some(true), of_file: false };
+    let held = one.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    one.call(&Call::Lock { handle: held, lock, waits: false }, &[]).expect("is free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let handle = other.open("/file", OFlags::RDWR, None).expect("opens");
+            other.call(&Call::Lock { handle, lock, waits: true }, &[])
+        });
+        drop(one);
+        waiter.join().expect("ends").expect("gets the lock");
+    });
+}
+
+#[test]
+fn a_wait_for_a_lock_does_not_outlive_its_connection_nor_keep_the_server() {
+    let mut world = World::new();
+    let one = world.connect();
+    let lock = LockRange { start: 0, end: 10, is_exclusive: Some(true), of_file: false };
+    let holder = world.volume.process(&Identity::root());
+    let fd = holder.open("/file", OFlags::CREATE | OFlags::RDWR, 0o666).expect("opens");
+    let range = kvfs_posix::RangeLock { range: 0..10, is_exclusive: true };
+    holder.lock_range(fd, &range, false, false).expect("is free");
+    let handle = one.open("/file", OFlags::RDWR, None).expect("opens");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let call = Call::Lock { handle, lock, waits: true };
+            one.0.call(&call, &[], |reply, _| reply)
+        });
+        // Whether it waits already or not: it ends.
+        world.server.take().expect("runs").stop();
+        let outcome = waiter.join().expect("ends");
+        assert!(matches!(outcome, Err(LaneError::Over | LaneError::Io(_))), "{outcome:?}");
+    });
+    assert!(one.0.placeholders(1).is_err());
+}
+
+#[test]
+fn a_server_that_stops_leaves_no_process_on_the_volume() {
+    let mut world = World::new();
+    let client = world.connect();
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, None).expect("opens");
+    let (handle, _descriptor) = placeholder(&client);
+    client.open("/other", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    world.server.take().expect("runs").stop();
+    world.volume.unmount().expect("nobody uses it");
+}
