@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, NodeId};
+use kvfs_fs::{Attr, Caller, Credentials, FileSystem, FileType, FsError, NodeId};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -113,8 +113,12 @@ impl Actor {
         self.is_root() || self.groups.contains(&gid)
     }
 
-    /// EACCES unless `access` (of 4, 2, 1) is allowed. Root may all, but run what no user may run.
+    /// EACCES unless `access` (of 4, 2, 1) is allowed. Root may all, but run what no user may run. EROFS: nothing is changed there.
     pub(crate) fn check(&self, fs: &FileSystem, node: NodeId, attr: &Attr, access: u32) -> Result<()> {
+        let is_content = matches!(attr.kind, FileType::Regular | FileType::Directory | FileType::Symlink);
+        if access & WRITE != 0 && is_content && kvfs_fs::is_read_only(fs) {
+            return Err(FsError::ReadOnly.into());
+        }
         if !self.is_root() {
             return Ok(fs.check_access(&self.caller, &self.groups, node, attr, access)?);
         }

@@ -65,5 +65,5 @@ pub use locks::RangeLock;
 pub use open_file::SharedFile;
 pub use place::{Fd, Place};
 pub use process::{Access, Directory, DirectoryEntry, Process, Whence};
-pub use volume::{Transaction, Volume};
+pub use volume::{SnapshotView, Transaction, Volume};
 pub use walk::{LINKS_MAX, PATH_LEN_MAX};

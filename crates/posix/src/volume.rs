@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, TxnId};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, TxnId};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
@@ -33,18 +33,41 @@ pub(crate) struct Shared {
     pub(crate) locks: LockTable,
     /// Held once, for every path that begins there.
     pub(crate) root: Arc<Held>,
-    /// Processes that are there.
+    /// Processes that are there, and snapshots that are open.
     pub(crate) processes: AtomicUsize,
     next_process: AtomicU64,
+    /// What a snapshot is one of.
+    _of: Option<Use>,
+}
+
+/// A use of a volume that is none of its processes.
+#[derive(Debug)]
+struct Use(Arc<Shared>);
+
+impl Use {
+    fn of(shared: &Arc<Shared>) -> Self {
+        shared.processes.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.processes.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Shared {
     fn new(fs: Arc<FileSystem>) -> Arc<Self> {
+        Self::with(fs, None)
+    }
+
+    fn with(fs: Arc<FileSystem>, of: Option<Use>) -> Arc<Self> {
         let (processes, next_process) = (AtomicUsize::new(0), AtomicU64::new(1));
         // No kernel remembers them.
         fs.nodes().keep_names();
         let root = Held::root(&fs);
-        Arc::new(Self { fs, locks: LockTable::default(), root, processes, next_process })
+        Arc::new(Self { fs, locks: LockTable::default(), root, processes, next_process, _of: of })
     }
 
     /// A number that no other process has.
@@ -169,6 +192,17 @@ impl Volume {
         Ok(Transaction { shared, keeper: Arc::clone(&self.keeper) })
     }
 
+    /// Opens a named snapshot to be read. What was a privilege then is none in it: set-id bits, devices, capabilities.
+    ///
+    /// # Errors
+    /// ENOENT: there is none of that name; store errors.
+    pub fn open_snapshot(&self, name: &str) -> Result<SnapshotView> {
+        let fs = &self.shared.fs;
+        let named = fs.snapshots().shown_to(0).into_iter().find(|info| info.name == name);
+        let shown = kvfs_fs::show_snapshot(fs, &named.ok_or(FsError::NotFound)?)?;
+        Ok(SnapshotView { shared: Shared::with(shown, Some(Use::of(&self.shared))) })
+    }
+
     /// Everything done so far survives a power cut when this returns.
     ///
     /// # Errors
@@ -181,7 +215,7 @@ impl Volume {
     /// Reaps what is left and syncs. The store may be closed then.
     ///
     /// # Errors
-    /// EBUSY: processes or transactions are there; I/O errors.
+    /// EBUSY: processes, transactions or views of snapshots are there; I/O errors.
     pub fn unmount(&self) -> Result<()> {
         if self.shared.processes.load(Ordering::Acquire) > 0 || self.keeper.transactions() > 0 {
             return refuse(Errno::BUSY, "processes use the file system");
@@ -190,6 +224,25 @@ impl Volume {
         self.shared.fs.nodes().forget_names();
         self.shared.fs.housekeep()?;
         self.sync()
+    }
+}
+
+/// A named snapshot that is open: its processes see what there was, and change nothing (EROFS).
+#[derive(Debug, Clone)]
+pub struct SnapshotView {
+    shared: Arc<Shared>,
+}
+
+impl SnapshotView {
+    /// As [`Volume::file_system`], as it was.
+    pub fn file_system(&self) -> &Arc<FileSystem> {
+        &self.shared.fs
+    }
+
+    /// As [`Volume::process`], in the snapshot. Whether the user may see a private one is the program's to decide
+    /// ([`Snapshots::shown_to`](kvfs_fs::Snapshots::shown_to)).
+    pub fn process(&self, identity: &Identity) -> Process {
+        Process::new(Arc::clone(&self.shared), identity)
     }
 }
 

@@ -256,6 +256,11 @@ pub fn show_snapshot(main: &Arc<FileSystem>, info: &SnapshotInfo) -> Result<Arc<
     Origin::Snapshot(snapshot).open_view(main, SNAPSHOT_NODE_SHARE, ShownPrivileges::NoPrivileges)
 }
 
+/// Whether nothing can be changed in a view: a snapshot, or all of it was opened so.
+pub fn is_read_only(view: &FileSystem) -> bool {
+    view.locker().check_writable().is_err()
+}
+
 impl Drop for FileSystem {
     fn drop(&mut self) {
         if let Some(txn) = self.txn() {

@@ -5,5 +5,6 @@ mod beside_linux;
 mod directories;
 mod files;
 mod names;
+mod snapshots;
 mod transactions;
 mod world;
