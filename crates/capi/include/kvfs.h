@@ -132,6 +132,28 @@ typedef struct kvfs_store kvfs_store;
  */
 typedef struct kvfs_txn kvfs_txn;
 
+/*
+ A change of a key, for kvfs_kv_write.
+ */
+typedef struct kvfs_change {
+    /*
+     Which key.
+     */
+    const void *key;
+    /*
+     Length of the key.
+     */
+    size_t key_size;
+    /*
+     What is put there; NULL: the key is removed.
+     */
+    const void *value;
+    /*
+     Length of the value.
+     */
+    size_t value_size;
+} kvfs_change;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -849,6 +871,15 @@ int kvfs_kv_put(const struct kvfs_process *process,
                 size_t value_size);
 
 /*
+ Makes count changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL: of one of them the key is
+ empty or too long, or the value too long.
+ */
+int kvfs_kv_write(const struct kvfs_process *process,
+                  const char *keyspace,
+                  const struct kvfs_change *changes,
+                  size_t count);
+
+/*
  Removes a key. Returns 1, or 0 if there was none.
  */
 int kvfs_kv_delete(const struct kvfs_process *process, const char *keyspace, const void *key, size_t key_size);
@@ -936,6 +967,23 @@ int kvfs_snapshot_delete(const struct kvfs_store *store, const char *name);
 ssize_t kvfs_snapshot_list(const struct kvfs_store *store,
                            char *buffer,
                            size_t size);
+
+/*
+ As kvfs_process_new, in a snapshot: its calls show what there was, files and keys, and change nothing (EROFS). Set-id bits and
+ devices are shown as none. ENOENT: there is none of that name.
+ */
+struct kvfs_process *kvfs_snapshot_process(const struct kvfs_store *store,
+                                           const char *name);
+
+/*
+ As kvfs_process_new_as, in a snapshot.
+ */
+struct kvfs_process *kvfs_snapshot_process_as(const struct kvfs_store *store,
+                                              const char *name,
+                                              uid_t uid,
+                                              gid_t gid,
+                                              const gid_t *groups,
+                                              size_t group_count);
 
 #ifdef __cplusplus
 }  // extern "C"

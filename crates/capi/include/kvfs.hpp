@@ -225,6 +225,23 @@ class DirectoryStream {
 
 class Transaction;
 
+/* Changes of keys. */
+class WriteBatch {
+  public:
+    WriteBatch &Put(std::string key, std::string value) { return Add(std::move(key), std::move(value)); }
+    WriteBatch &Delete(std::string key) { return Add(std::move(key), std::nullopt); }
+    std::size_t Size() const noexcept { return changes_.size(); }
+
+  private:
+    friend class FileSystem;
+    WriteBatch &Add(std::string key, std::optional<std::string> value) {
+        changes_.emplace_back(std::move(key), std::move(value));
+        return *this;
+    }
+
+    std::vector<std::pair<std::string, std::optional<std::string>>> changes_;
+};
+
 /* A user of a store: identity, working directory, descriptors. */
 class FileSystem {
   public:
@@ -258,6 +275,14 @@ class FileSystem {
     const std::shared_ptr<Store> &GetStore() const noexcept { return store_; }
     kvfs_process *Get() const noexcept { return process_.get(); }
 
+    /* A user, the one that runs the program, who sees what a snapshot shows. */
+    FileSystem InSnapshot(const std::string &name) const {
+        return {store_, kvfs_snapshot_process(store_->Get(), name.c_str())};
+    }
+    FileSystem InSnapshot(const std::string &name, const Identity &identity) const {
+        return {store_, kvfs_snapshot_process_as(store_->Get(), name.c_str(), identity.uid, identity.gid,
+                                                 identity.groups.data(), identity.groups.size())};
+    }
     FileSystem Fork() const { return {store_, kvfs_process_fork(Get())}; }
     void Exec() const { detail::Checked(kvfs_process_exec(Get())); }
     Transaction Begin(int flags = 0, const std::string &name = {}) const;
@@ -435,6 +460,8 @@ class FileSystem {
         detail::Checked(
             kvfs_kv_put(Get(), keyspace.c_str(), key.data(), key.size(), value.data(), value.size()));
     }
+    /* All of them at once, or none. */
+    void Write(const std::string &keyspace, const WriteBatch &batch) const;
     /* Whether it was there. */
     bool Delete(const std::string &keyspace, std::string_view key) const {
         return detail::Checked(kvfs_kv_delete(Get(), keyspace.c_str(), key.data(), key.size())) == 1;
@@ -544,6 +571,15 @@ class Transaction {
     std::shared_ptr<Store> store_;
     detail::Owned<kvfs_txn> txn_;
 };
+
+inline void FileSystem::Write(const std::string &keyspace, const WriteBatch &batch) const {
+    std::vector<kvfs_change> changes;
+    changes.reserve(batch.Size());
+    for (const auto &[key, value] : batch.changes_) {
+        changes.push_back({key.data(), key.size(), value ? value->data() : nullptr, value ? value->size() : 0});
+    }
+    detail::Checked(kvfs_kv_write(Get(), keyspace.c_str(), changes.data(), changes.size()));
+}
 
 inline Transaction FileSystem::Begin(int flags, const std::string &name) const {
     return {store_, kvfs_txn_begin(store_->Get(), flags, name.c_str())};

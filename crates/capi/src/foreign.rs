@@ -8,11 +8,15 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use libc::{iovec, size_t};
 
 use crate::failure::{Failure, Result, refuse};
+
+/// More changes than any memory holds.
+const CHANGES_MAX: size_t = isize::MAX as size_t / size_of::<Change>();
 
 /// Most buffers of one call, as on Linux.
 const IOV_MAX: c_int = 1024;
@@ -199,6 +203,60 @@ impl Vectors {
             IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) })
         };
         Ok(self.all(count)?.iter().map(slice).collect())
+    }
+}
+
+/// A change of a key, for `kvfs_kv_write`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Change {
+    /// Which key.
+    pub key: *const c_void,
+    /// Length of the key.
+    pub key_size: size_t,
+    /// What is put there; NULL: the key is removed.
+    pub value: *const c_void,
+    /// Length of the value.
+    pub value_size: size_t,
+}
+
+/// Changes of keys.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Changes(*const Change);
+
+/// One of [`Changes`].
+#[derive(Debug)]
+pub(crate) struct CheckedChange<'c> {
+    key: (Data, size_t),
+    value: (Data, size_t),
+    _changes: PhantomData<&'c Changes>,
+}
+
+impl CheckedChange<'_> {
+    /// Key, and value to be put; `None`: the key is removed.
+    pub(crate) fn parts(&self) -> Result<(&[u8], Option<&[u8]>)> {
+        Ok((self.key.0.bytes(self.key.1)?, self.value.0.optional(self.value.1)?))
+    }
+}
+
+impl Changes {
+    /// The `count` changes.
+    pub(crate) fn all(&self, count: size_t) -> Result<Vec<CheckedChange<'_>>> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if self.0.is_null() || count > CHANGES_MAX {
+            return no_memory();
+        }
+        // SAFETY: not null, so the caller in C has given `count` of them that stay during the call; `self` does not outlive it.
+        let all = unsafe { std::slice::from_raw_parts(self.0, count) };
+        let checked = |change: &Change| CheckedChange {
+            key: (Data(change.key), change.key_size),
+            value: (Data(change.value), change.value_size),
+            _changes: PhantomData,
+        };
+        Ok(all.iter().map(checked).collect())
     }
 }
 

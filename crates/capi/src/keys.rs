@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_fs::{FileSystem, FsError, settled};
-use kvfs_kv::{AccessError, KeyChange, KeyspaceUser, UserKeyspaces};
+use kvfs_kv::{AccessError, KeyChange, KeyspaceUser, UserKeyspaces, View, ViewKind};
 use kvfs_service::is_master;
 use kvfs_store::{KeyRange, Keyspace};
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::failure::{Failure, Result, call, end, refuse};
-use crate::foreign::{Data, Text, TextBuffer, allocated, missing, put};
+use crate::foreign::{Changes, Data, Text, TextBuffer, allocated, missing, put};
 use crate::process::{Acting, Process};
 
 fn of(process: Option<&Process>) -> Result<&Arc<Acting>> {
@@ -31,6 +31,11 @@ impl Acting {
             is_master: is_master(&self.fs, self.identity.uid),
         };
         self.fs.keys().of_user(user, usize::MAX)
+    }
+
+    /// Whether it sees a snapshot.
+    fn is_snapshot(&self) -> bool {
+        self.fs.kind() == ViewKind::Snapshot
     }
 
     /// Where keys are read; `None`: there are none.
@@ -93,6 +98,32 @@ pub extern "C" fn kvfs_kv_put(
         let value = Bytes::copy_from_slice(value.bytes(value_size)?);
         let keyspace = acting.keyspaces().writable(keyspace.name()?)?;
         acting.apply(keyspace, &KeyChange::Put { key, value })?;
+        Ok(0)
+    })
+}
+
+/// Makes `count` changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL: of one of them the key is
+/// empty or too long, or the value too long.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_kv_write(
+    process: Option<&Process>,
+    keyspace: Text,
+    changes: Changes,
+    count: size_t,
+) -> c_int {
+    call(|| {
+        let (acting, changes) = (of(process)?, changes.all(count)?);
+        let keyspace = acting.keyspaces().writable(keyspace.name()?)?;
+        let mut staged = Vec::with_capacity(changes.len());
+        for change in changes {
+            let (key, value) = change.parts()?;
+            let key = Bytes::copy_from_slice(key);
+            staged.push(match value.map(Bytes::copy_from_slice) {
+                Some(value) => (keyspace, KeyChange::Put { key, value }),
+                None => (keyspace, KeyChange::Delete { key }),
+            });
+        }
+        settled(|caller| acting.fs.keys().apply(caller, staged.clone()))?;
         Ok(0)
     })
 }
@@ -258,7 +289,8 @@ pub extern "C" fn kvfs_keyspace_list(
     size: size_t,
 ) -> ssize_t {
     call(|| {
-        let all = of(process)?.keyspaces().list(false)?;
+        let acting = of(process)?;
+        let all = acting.keyspaces().list(acting.is_snapshot())?;
         let list: Vec<u8> =
             all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect();
         buffer.room().fill_whole(size, &list)

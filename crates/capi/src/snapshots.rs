@@ -4,10 +4,12 @@
 
 use std::ffi::c_int;
 
-use libc::{size_t, ssize_t};
+use kvfs_posix::{Identity, SnapshotView};
+use libc::{gid_t, size_t, ssize_t, uid_t};
 
-use crate::failure::{Result, call};
-use crate::foreign::{Text, TextBuffer, missing};
+use crate::failure::{Failure, Result, call};
+use crate::foreign::{Groups, Text, TextBuffer, missing};
+use crate::process::{Process, identity, own_identity};
 use crate::store::Store;
 
 fn of(store: Option<&Store>) -> Result<&kvfs_fs::FileSystem> {
@@ -44,4 +46,38 @@ pub extern "C" fn kvfs_snapshot_list(store: Option<&Store>, mut buffer: TextBuff
             all.into_iter().flat_map(|info| info.name.into_bytes().into_iter().chain([0])).collect();
         buffer.room().fill_whole(size, &list)
     })
+}
+
+fn inside(store: Option<&Store>, name: &Text, identity: Identity) -> Result<Option<Box<Process>>> {
+    let (store, name) = (&store.ok_or_else(missing)?.inner, name.name()?);
+    let shown = store.volume.file_system().snapshots().shown_to(identity.uid);
+    if !shown.iter().any(|info| info.name == name) {
+        return Err(Failure::new(
+            libc::ENOENT,
+            format!("there is no snapshot \"{name}\" that the user may see"),
+        ));
+    }
+    let view: SnapshotView = store.volume.open_snapshot(name)?;
+    let posix = view.process(&identity);
+    Ok(Some(Box::new(Process::new(posix, view.file_system(), identity, store))))
+}
+
+/// As `kvfs_process_new`, in a snapshot: its calls show what there was, files and keys, and change nothing (EROFS). Set-id bits and
+/// devices are shown as none. ENOENT: there is none of that name.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_snapshot_process(store: Option<&Store>, name: Text) -> Option<Box<Process>> {
+    call(|| inside(store, &name, own_identity()?))
+}
+
+/// As `kvfs_process_new_as`, in a snapshot.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_snapshot_process_as(
+    store: Option<&Store>,
+    name: Text,
+    uid: uid_t,
+    gid: gid_t,
+    groups: Groups,
+    group_count: size_t,
+) -> Option<Box<Process>> {
+    call(|| inside(store, &name, identity(uid, gid, &groups, group_count)?))
 }

@@ -432,6 +432,18 @@ static void keys(void) {
     FAILS(EPERM, kvfs_keyspace_drop(user, "app"));
     CHECK(kvfs_keyspace_list(user, list, sizeof list) == 4 && strcmp(list, "app") == 0);
     kvfs_process_free(user);
+    {
+        struct kvfs_change changes[] = {{"c", 1, "3", 1}, {"d", 1, "", 0}, {"a", 1, NULL, 0}}, wrong[] = {{"e", 1, "5", 1}, {"", 0, "6", 1}};
+        CHECK(kvfs_kv_write(p, "app", changes, 3) == 0);
+        CHECK((value = kvfs_kv_get(p, "app", "d", 1, &size)) && size == 0);
+        kvfs_free(value);
+        IS_NULL(ENOENT, kvfs_kv_get(p, "app", "a", 1, &size));
+        FAILS(EINVAL, kvfs_kv_write(p, "app", wrong, 2));
+        IS_NULL(ENOENT, kvfs_kv_get(p, "app", "e", 1, &size));
+        CHECK(kvfs_kv_write(p, "app", NULL, 0) == 0);
+        FAILS(EFAULT, kvfs_kv_write(p, "app", NULL, 1));
+        CHECK(kvfs_kv_put(p, "app", "a", 1, "1", 1) == 0);
+    }
     CHECK(kvfs_kv_delete(p, "app", "a", 1) == 1 && kvfs_kv_delete(p, "app", "a", 1) == 0);
     CHECK(kvfs_kv_delete_range(p, "app", NULL, 0, NULL, 0) == 0);
     IS_NULL(ENOENT, kvfs_kv_get(p, "app", "b", 1, &size));
@@ -482,12 +494,26 @@ static void transactions(void) {
 }
 
 static void snapshots(void) {
-    char list[16];
+    char list[16], *value;
+    kvfs_process *then;
     CHECK(kvfs_snapshot_create(store, "monday") == 0 && kvfs_snapshot_create(store, "tuesday") == 0);
     FAILS(EEXIST, kvfs_snapshot_create(store, "monday"));
     CHECK(kvfs_snapshot_list(store, NULL, 0) == 15);
     CHECK(kvfs_snapshot_list(store, list, sizeof list) == 15 && strcmp(list, "monday") == 0);
     FAILS(ERANGE, kvfs_snapshot_list(store, list, 4));
+    CHECK(kvfs_kv_put(p, "app", "both", 4, "new", 3) == 0 && kvfs_mkdir(p, "/newer", 0755) == 0);
+    CHECK((then = kvfs_snapshot_process_as(store, "monday", 0, 0, NULL, 0)));
+    FAILS(ENOENT, kvfs_access(then, "/newer", F_OK));
+    FAILS(EROFS, kvfs_rmdir(then, "/both"));
+    FAILS(EROFS, kvfs_open(then, "/both", O_WRONLY, 0));
+    CHECK((value = kvfs_kv_get(then, "app", "both", 4, NULL)) && strcmp(value, "y") == 0);
+    kvfs_free(value);
+    CHECK(kvfs_keyspace_list(then, list, sizeof list) == 4);
+    FAILS(EROFS, kvfs_kv_put(then, "app", "both", 4, "z", 1));
+    kvfs_process_free(then);
+    CHECK((then = kvfs_snapshot_process(store, "tuesday")));
+    kvfs_process_free(then);
+    IS_NULL(ENOENT, kvfs_snapshot_process(store, "friday"));
     CHECK(kvfs_snapshot_delete(store, "monday") == 0);
     FAILS(ENOENT, kvfs_snapshot_delete(store, "monday"));
     FAILS(EFAULT, kvfs_snapshot_create(store, NULL));

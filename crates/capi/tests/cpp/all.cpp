@@ -162,6 +162,10 @@ void Keys(const kvfs::FileSystem &fs) {
     CHECK(fs.Delete("app", "a") && !fs.Delete("app", "a"));
     fs.DeleteRange("app", "");
     CHECK(!fs.Get("app", "b") && fs.Keyspaces() == std::vector<std::string>{"app"});
+    fs.Write("app", kvfs::WriteBatch().Put("x", "1").Put("y", "").Delete("b"));
+    CHECK(fs.Get("app", "x") == "1" && fs.Get("app", "y") == "");
+    THROWS(EINVAL, (fs.Write("app", kvfs::WriteBatch().Put("z", "1").Put("", "2")), 0));
+    CHECK(!fs.Get("app", "z"));
     fs.DropKeyspace("app");
     CHECK(fs.Keyspaces().empty());
 }
@@ -212,6 +216,10 @@ int main(int count, char **arguments) {
         store->Sync();
         store->CreateSnapshot("monday");
         CHECK(store->Snapshots() == std::vector<std::string>{"monday"});
+        fs.UnLink("/files/a");
+        CHECK(fs.InSnapshot("monday", kRoot).Allows("/files/a", R_OK));
+        THROWS(EROFS, (fs.InSnapshot("monday").MkDir("/new"), 0));
+        THROWS(ENOENT, fs.InSnapshot("tuesday"));
         store->DeleteSnapshot("monday");
         CHECK(fs.GetStore() == store);
     }

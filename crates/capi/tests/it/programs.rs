@@ -1,8 +1,9 @@
 //! Programs in C and C++ that use every function.
 
 use std::fs;
+use std::process::Command;
 
-use crate::compile::{compile, run_program};
+use crate::compile::{compile, libraries, run, run_program};
 use crate::header::{crate_dir, functions, header};
 
 #[test]
@@ -25,4 +26,17 @@ fn cpp_program_uses_every_method() {
     let program = dir.path().join("all");
     compile("c++", "-std=c++17", &source, &program);
     assert_eq!(run_program(&program, dir.path()), "all functions do what they should\n");
+}
+
+/// Nothing else is exported, of no dependency.
+#[test]
+fn library_exports_what_the_header_declares() {
+    let library = libraries().join("libkvfs.so");
+    let said = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
+    let said = String::from_utf8(said.stdout).expect("prints text");
+    let mut exported: Vec<_> = said.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    let mut declared = functions(&header());
+    exported.sort_unstable();
+    declared.sort_unstable();
+    assert_eq!(exported, declared);
 }
