@@ -82,6 +82,7 @@ impl<'v> Listing<'v> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
         let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
+        let (keeps_names, listed) = (self.nodes.keeps_names(), self.nodes.begin_listing());
         let epoch = self.nodes.epoch();
         let mut cursor =
             self.origin.read().cursor(self.meta, directory.placement.entries_after(&resume.after))?;
@@ -109,7 +110,11 @@ impl<'v> Listing<'v> {
             if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
                 return Ok(());
             }
-            pin.count_lookup();
+            if let Some(listed) = listed {
+                self.nodes.keep_listed(listed, node.inode, name, &pin);
+            } else if !keeps_names {
+                pin.count_lookup();
+            }
         }
     }
 
@@ -150,7 +155,8 @@ impl FileSystem {
         Listing::new(self).list(caller, node, offset, false, sink)
     }
 
-    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
+    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up; where names are kept
+    /// ([`NodeTable::keep_names`]), they are kept instead. Never parks.
     ///
     /// # Errors
     /// As [`Self::readdir`].

@@ -1,5 +1,7 @@
 //! Rows become nodes.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use kvfs_store::Read;
 
@@ -80,7 +82,13 @@ impl<'v> Resolver<'v> {
 
     /// The node under `name`, which is kept where names are.
     pub(super) fn kept_or_resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'v>> {
-        let unkept = match self.nodes.named(parent.inode, name) {
+        let found = self.nodes.named(parent.inode, name);
+        if !matches!(found, Err(None))
+            && let Some(directory) = &parent.directory
+        {
+            directory.lookups.fetch_add(1, Ordering::Relaxed);
+        }
+        let unkept = match found {
             Ok(node) => return Ok(node),
             Err(unkept) => unkept,
         };

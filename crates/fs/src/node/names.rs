@@ -11,6 +11,7 @@
 //!   it calls [`NameCache::end_change`] when the nodes are up to date. In between the name is not kept.
 //! * A name is kept only if no change in its bucket was under way, begun or ended since before its row was read
 //!   ([`Unkept`]): a lookup takes no latch.
+//! * A listing keeps what it has read only if no change at all was under way when it began, and none has begun since ([`Listed`]).
 //! * What a commit changes is in none of these: a name that was kept before one is not answered after it.
 //! * Each name that is kept has one reference of its node, which is given back through the table.
 
@@ -63,6 +64,13 @@ pub(crate) struct Unkept {
     commits: u64,
 }
 
+/// The beginning of a listing, before its rows are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listed {
+    begun: u64,
+    commits: u64,
+}
+
 /// What is known of a name.
 pub(crate) enum Search {
     /// It leads to this node; the caller has got a reference.
@@ -76,6 +84,9 @@ pub(crate) enum Search {
 pub(crate) struct NameCache {
     buckets: OnceLock<Box<[PaddedBucket]>>,
     hasher: RandomState,
+    /// Changes of all names that have begun, and that have ended.
+    begun: AtomicU64,
+    ended: AtomicU64,
     /// Twice the number of commits, and one more while one becomes visible.
     commits: AtomicU64,
     /// `commits` at the last sweep.
@@ -121,6 +132,42 @@ impl NameCache {
         Search::Unkept(can_be_kept.then_some(Unkept { hash, begun: bucket.begun, commits }))
     }
 
+    /// Before the rows of a directory are read, whose names [`Self::keep_listed`] is to keep. `None`: they can't be.
+    pub(super) fn begin_listing(&self) -> Option<Listed> {
+        self.buckets.get()?;
+        let commits = self.commits.load(Ordering::Acquire);
+        // In this order: what has ended had begun.
+        let ended = self.ended.load(Ordering::Acquire);
+        let begun = self.begun.load(Ordering::Acquire);
+        (begun == ended && commits.is_multiple_of(2)).then_some(Listed { begun, commits })
+    }
+
+    /// As [`Self::keep`], for a name that was listed.
+    pub(super) fn keep_listed(
+        &self,
+        listed: Listed,
+        directory: u64,
+        name: &[u8],
+        node: &Arc<Node>,
+        has_room: bool,
+    ) -> Option<Arc<Node>> {
+        let hash = self.hasher.hash_one((directory, name));
+        let begun = {
+            let bucket = self.bucket(hash)?.lock();
+            // A change of this name counts before it has the lock: it is seen here, or finds what is kept.
+            if self.begun.load(Ordering::Acquire) != listed.begun {
+                return None;
+            }
+            bucket.begun
+        };
+        self.keep(Unkept { hash, begun, commits: listed.commits }, directory, name, node, has_room)
+    }
+
+    /// Whether names are kept.
+    pub(super) fn is_on(&self) -> bool {
+        self.buckets.get().is_some()
+    }
+
     /// Keeps a name that was read after `unkept`, unless it may have changed since. The caller has a reference of the node,
     /// gets another one for `Some` node that gives way, and must give that back. Without `has_room` none is added, only replaced.
     pub(super) fn keep(
@@ -160,6 +207,7 @@ impl NameCache {
     pub(super) fn begin_change(&self, directory: u64, name: &[u8]) -> Option<(u64, Option<Arc<Node>>)> {
         self.buckets.get()?;
         let hash = self.hasher.hash_one((directory, name));
+        self.begun.fetch_add(1, Ordering::AcqRel);
         let mut bucket = self.bucket(hash)?.lock();
         bucket.changing += 1;
         bucket.begun += 1;
@@ -171,6 +219,7 @@ impl NameCache {
     pub(super) fn end_change(&self, hash: u64) {
         if let Some(bucket) = self.bucket(hash) {
             bucket.lock().changing -= 1;
+            self.ended.fetch_add(1, Ordering::AcqRel);
         }
     }
 

@@ -158,11 +158,18 @@ pub(crate) struct DirectoryPart {
     inode_group: Mutex<Range<u64>>,
     /// Offsets given out by listings.
     pub(crate) cookies: Mutex<CookieTable>,
+    /// See [`NodeTable::lookups_in`].
+    pub(crate) lookups: AtomicU64,
 }
 
 impl DirectoryPart {
     pub(crate) fn new(placement: Placement) -> Self {
-        Self { placement, inode_group: Mutex::new(0..0), cookies: Mutex::default() }
+        Self {
+            placement,
+            inode_group: Mutex::new(0..0),
+            cookies: Mutex::default(),
+            lookups: AtomicU64::new(0),
+        }
     }
 
     /// An inode number that was never used, for what is made in the directory. `take_group` gives more of them.

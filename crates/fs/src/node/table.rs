@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kvfs_store::Position;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use super::names::{NameCache, Search, Unkept};
+use super::names::{Listed, NameCache, Search, Unkept};
 use super::state::Absence;
 use super::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 use crate::fair_lock::{FairLock, ReadGuard};
@@ -217,6 +217,29 @@ impl NodeTable {
         if let Some(old) = self.names.keep(unkept, directory, name, node, self.has_room(0)) {
             self.release(&old, 1);
         }
+    }
+
+    /// Whether names are kept.
+    pub(crate) fn keeps_names(&self) -> bool {
+        self.names.is_on()
+    }
+
+    /// Before the rows of a directory are read, whose names are to be kept. `None`: they can't be.
+    pub(crate) fn begin_listing(&self) -> Option<Listed> {
+        self.names.begin_listing()
+    }
+
+    /// Keeps a name that was listed.
+    pub(crate) fn keep_listed(&self, listed: Listed, directory: u64, name: &[u8], node: &Pin<'_>) {
+        if let Some(old) = self.names.keep_listed(listed, directory, name, node, self.has_room(0)) {
+            self.release(&old, 1);
+        }
+    }
+
+    /// How often names in this directory were looked up since it is known; 0 where it is not, or no names are kept.
+    pub fn lookups_in(&self, directory: NodeId) -> u64 {
+        let node = self.get(directory.0);
+        node.and_then(|node| Some(node.directory.as_ref()?.lookups.load(Ordering::Relaxed))).unwrap_or(0)
     }
 
     /// An entry is about to be changed by an operation that holds its name exclusively: it is not kept until the value is

@@ -196,3 +196,25 @@ fn names_that_are_kept_are_bounded_and_the_used_ones_stay() {
     table.forget_names();
     assert_eq!(table.stats().nodes, 1);
 }
+
+#[test]
+fn listed_names_are_kept_unless_any_name_was_changed_meanwhile() {
+    let table = table();
+    assert!(table.begin_listing().is_none(), "no names are kept");
+    table.keep_names();
+    let node = named(&table, &[b"a".to_vec()]).remove(0);
+    let begin = || table.begin_listing();
+    let change = table.change_name(7, b"other");
+    assert!(begin().is_none(), "it may become visible in the middle of the listing");
+    drop(change);
+    let before = begin().unwrap();
+    drop(table.change_name(7, b"other"));
+    table.keep_listed(before, 1, b"a", &node);
+    assert!(table.named(1, b"a").is_err());
+    let before = begin().unwrap();
+    table.publish(|| assert!(begin().is_none()));
+    table.keep_listed(before, 1, b"a", &node);
+    assert!(table.named(1, b"a").is_err());
+    table.keep_listed(begin().unwrap(), 1, b"a", &node);
+    assert!(table.named(1, b"a").is_ok_and(|found| found.inode == node.inode));
+}

@@ -39,6 +39,8 @@ pub struct Directory<'p> {
     /// Read already.
     ahead: VecDeque<DirectoryEntry>,
     is_over: bool,
+    /// How often names in it had been looked up when it was read last.
+    lookups: Option<u64>,
 }
 
 impl Process {
@@ -63,7 +65,15 @@ impl Process {
             return Err(FsError::NotDirectory.into());
         }
         let held = Arc::clone(&file.held);
-        Ok(Directory { process: self, fd, held, offset: 0, ahead: VecDeque::new(), is_over: false })
+        Ok(Directory {
+            process: self,
+            fd,
+            held,
+            offset: 0,
+            ahead: VecDeque::new(),
+            is_over: false,
+            lookups: None,
+        })
     }
 }
 
@@ -135,13 +145,18 @@ impl Directory<'_> {
 
     fn fill(&mut self) -> Result<()> {
         let process = self.process;
-        settled(process.scope.caller(), |caller| self.list(process.scope.fs(), caller))
+        let fs = process.scope.fs();
+        let lookups = fs.nodes().lookups_in(self.held.node());
+        // What was listed was looked up, too: what comes next is read for both at once.
+        let are_used = |before: u64| lookups.saturating_sub(before) >= ENTRIES_AHEAD as u64 / 2;
+        let with_nodes = self.lookups.replace(lookups).is_some_and(are_used);
+        settled(process.scope.caller(), |caller| self.list(fs, caller, with_nodes))
     }
 
-    fn list(&mut self, fs: &FileSystem, caller: &Caller) -> kvfs_fs::Result<()> {
+    fn list(&mut self, fs: &FileSystem, caller: &Caller, with_nodes: bool) -> kvfs_fs::Result<()> {
         let (ahead, mut is_full) = (&mut self.ahead, false);
         ahead.clear();
-        fs.readdir(caller, self.held.node(), self.offset, &mut |entry| {
+        let mut take = |entry: &kvfs_fs::DirEntry<'_>| {
             if ahead.len() == ENTRIES_AHEAD {
                 is_full = true;
                 return Fill::Full;
@@ -154,7 +169,13 @@ impl Directory<'_> {
                 offset: entry.offset,
             });
             Fill::Taken
-        })?;
+        };
+        let (node, offset) = (self.held.node(), self.offset);
+        if with_nodes {
+            fs.readdirplus(caller, node, offset, &mut take)?;
+        } else {
+            fs.readdir(caller, node, offset, &mut take)?;
+        }
         self.is_over = !is_full;
         Ok(())
     }

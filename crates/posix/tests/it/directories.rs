@@ -132,3 +132,45 @@ fn names_of_other_threads_are_seen_as_they_are() {
         assert!(ends.iter().all(Result::is_ok));
     });
 }
+
+#[test]
+fn what_is_listed_and_looked_up_is_as_it_is() {
+    let process = root();
+    process.mkdir("/dir", 0o755).expect("is made");
+    for number in 0..5000 {
+        process.mknod(format!("/dir/file{number:05}").as_str(), 0o100_644, 0).expect("is made");
+    }
+    let mut directory = process.opendir("/dir").expect("opens");
+    let mut listed = 0;
+    while let Some(entry) = directory.read().expect("reads") {
+        if entry.kind == FileType::Directory {
+            continue;
+        }
+        let number = listed;
+        listed += 1;
+        let name = (directory.fd(), &entry.name[..]);
+        let found = process.stat(name).expect("is there");
+        let was_changed = (1..10).contains(&(number % 1000)) || (700..710).contains(&(number % 1000));
+        assert!(was_changed || found.inode == entry.inode);
+        // Changed behind the back of the listing, which has read ahead.
+        let ahead = format!("/dir/file{:05}", number + 3);
+        match number % 1000 {
+            1 | 700 => {
+                process.unlink(ahead.as_str()).expect("is there");
+                assert_eq!(errno(process.stat(ahead.as_str())), Some(Errno::NOENT));
+                process.mknod(ahead.as_str(), 0o100_600, 0).expect("is made");
+                assert_eq!(process.stat(ahead.as_str()).expect("is there").mode, 0o600);
+            }
+            2 | 701 => {
+                let inode = |path: &str| process.stat(path).expect("is there").inode;
+                let (first, second) = (inode("/dir/file00000"), inode(&ahead));
+                process
+                    .rename("/dir/file00000", ahead.as_str(), RenameMode::Exchange)
+                    .expect("both are there");
+                assert_eq!((inode("/dir/file00000"), inode(&ahead)), (second, first));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(listed, 5000);
+}
