@@ -34,7 +34,10 @@ pub fn make_store(
 ) -> Result<u64> {
     if inline > u64::from(kvfs_fs::INLINE_LEN_LIMIT) {
         let limit = human_bytes(u64::from(kvfs_fs::INLINE_LEN_LIMIT));
-        return Err(Error::new(ErrorKind::Usage, format!("--inline must be at most {limit}")));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("the length of files beside their names (--inline) must be at most {limit}"),
+        ));
     }
     if size.is_some_and(|size| size < CAPACITY_BYTES_MIN) {
         let least = human_bytes(CAPACITY_BYTES_MIN);

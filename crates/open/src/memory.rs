@@ -37,7 +37,7 @@ impl Memory {
     pub fn new(bytes: Option<u64>) -> Result<Self> {
         let Some(bytes) = bytes else { return Ok(Self::default()) };
         if bytes < MEMORY_BYTES_MIN {
-            return Err(Error::new(ErrorKind::Usage, "--memory must be at least 64M"));
+            return Err(Error::new(ErrorKind::Usage, "the memory ceiling (--memory) must be at least 64M"));
         }
         Ok(Self { bytes })
     }

@@ -59,6 +59,10 @@ static void stores(const char *directory) {
     FAILS(ENOSPC, kvfs_store_format(other, options));
     CHECK(access(other, F_OK) == -1);
     CHECK(kvfs_options_set_memory(options, 1) == 0);
+    IS_NULL(EINVAL, kvfs_store_open(store_path, 0, options));
+    CHECK(kvfs_options_set_inline(options, 1 << 30) == 0 && kvfs_options_set_capacity(options, 0) == 0);
+    FAILS(EINVAL, kvfs_store_format(other, options));
+    CHECK(access(other, F_OK) == -1);
     IS_NULL(EBUSY, kvfs_store_open(store_path, KVFS_RDONLY, NULL));
     kvfs_options_free(options);
     kvfs_options_free(NULL);
