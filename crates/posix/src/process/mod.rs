@@ -85,7 +85,8 @@ impl Process {
     }
 
     /// The same process, which sees the file system at `path`, absolute, within another one: absolute targets of symbolic links are
-    /// meant there, and `..` of the root is the directory above `path`. A path that leads there fails with [`PosixError::Outside`].
+    /// meant there, and `..` of the root is the directory above `path`. A path that leads there fails with
+    /// [`PosixError::Outside`](crate::PosixError::Outside).
     #[must_use]
     pub fn placed(mut self, path: &[u8]) -> Self {
         let len = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
