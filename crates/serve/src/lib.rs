@@ -7,12 +7,13 @@
 //! Thread safety: everything is `&self`.
 //!
 //! Invariants: a connection does what its user may do, and uses open files of this user alone; when it ends, its locks and numbered
-//! files end; no wait outlives it.
+//! files end; no wait outlives it. No user takes all that the server has.
 
 mod calls;
 mod placeholders;
 mod records;
 mod server;
 mod session;
+mod shares;
 
 pub use server::{Server, World};

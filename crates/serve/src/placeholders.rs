@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use crate::session::Session;
+use crate::shares::{Share, Shares};
 
 /// Handles that connections number themselves have this bit; inode numbers of sockets don't.
 pub(crate) const NUMBERED: u64 = 1 << 63;
@@ -31,7 +32,8 @@ const EVENTS_MAX: usize = 256;
 
 struct Placeholder {
     /// Its hang-up is the end.
-    _end: OwnedFd,
+    end: OwnedFd,
+    _share: Share,
     uid: u32,
     /// None: given, not used yet.
     file: Option<SharedFile>,
@@ -42,6 +44,8 @@ struct Placeholder {
 /// See the module.
 pub(crate) struct Placeholders {
     known: Mutex<HashMap<u64, Placeholder>>,
+    /// A descriptor each.
+    shares: Arc<Shares>,
     epoll: OwnedFd,
     /// Closed to end the thread.
     stop: Mutex<Option<OwnedFd>>,
@@ -54,24 +58,27 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Placeholders {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(shares: Arc<Shares>) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (stop, stopped) = pair()?;
         epoll::add(&epoll, &stopped, EventData::new_u64(STOP), EventFlags::HUP)?;
-        Ok(Self { known: Mutex::default(), epoll, stop: Mutex::new(Some(stop)), _stopped: stopped })
+        Ok(Self { known: Mutex::default(), shares, epoll, stop: Mutex::new(Some(stop)), _stopped: stopped })
     }
 
-    /// New ones, with their handles.
+    /// New ones, with their handles. EMFILE: the user has too many.
     pub(crate) fn give(&self, uid: u32, count: usize) -> io::Result<Vec<(u64, OwnedFd)>> {
         let mut given = Vec::with_capacity(count);
         for _ in 0..count {
+            let share = self.shares.take(uid).ok_or(Errno::MFILE)?;
             let (end, theirs) = pair()?;
             // Programs that poll it find that it can be read and written, as a file.
             send(&end, &[0], SendFlags::NOSIGNAL)?;
             let handle = fstat(&theirs)?.st_ino;
-            let file = None;
-            epoll::add(&self.epoll, &end, EventData::new_u64(handle), EventFlags::HUP | EventFlags::RDHUP)?;
-            self.known.lock().insert(handle, Placeholder { _end: end, uid, file, adopters: Vec::new() });
+            let given_out = Placeholder { end, _share: share, uid, file: None, adopters: Vec::new() };
+            let (data, flags) = (EventData::new_u64(handle), EventFlags::HUP | EventFlags::RDHUP);
+            let mut known = self.known.lock();
+            epoll::add(&self.epoll, &given_out.end, data, flags)?;
+            known.insert(handle, given_out);
             given.push((handle, theirs));
         }
         Ok(given)
@@ -138,5 +145,28 @@ impl Placeholders {
     /// Open files.
     pub(crate) fn len(&self) -> usize {
         self.known.lock().values().filter(|one| one.file.is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_end_before_the_descriptors_of_the_server_do() {
+        let placeholders = Placeholders::new(Shares::new(4, 0)).expect("are made");
+        let given = placeholders.give(1000, 2).expect("half of them");
+        let refused = placeholders.give(1000, 1).expect_err("is too many");
+        assert_eq!(refused.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+        placeholders.give(1001, 1).expect("are another user's");
+        drop(given);
+        std::thread::scope(|scope| {
+            scope.spawn(|| placeholders.watch());
+            while !placeholders.known.lock().is_empty() {
+                std::thread::yield_now();
+            }
+            placeholders.give(1000, 2).expect("came back");
+            placeholders.stop();
+        });
     }
 }

@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use kvfs_lane::greeting::{self, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
@@ -17,13 +18,21 @@ use kvfs_posix::{Identity, Process};
 use kvfs_socket::{peer_credentials, peer_groups};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::calls;
 use crate::placeholders::Placeholders;
 use crate::session::Session;
+use crate::shares::{Share, Shares};
 
 /// Most connections.
 const CONNECTIONS_MAX: usize = 4096;
+
+/// Most lanes: each has a thread and some 3 MiB of memory once it was filled.
+const LANES_MAX: usize = 1024;
+
+/// How long the server waits for something to end when it can't accept a connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// What is served: a volume, or a transaction.
 pub trait World: Send + Sync {
@@ -48,6 +57,7 @@ struct Connections {
 pub(crate) struct Leaving {
     number: u64,
     from: Arc<Connections>,
+    _share: Share,
 }
 
 impl Drop for Leaving {
@@ -61,6 +71,8 @@ struct Shared {
     world: Box<dyn World>,
     placeholders: Arc<Placeholders>,
     connections: Arc<Connections>,
+    connection_shares: Arc<Shares>,
+    lane_shares: Arc<Shares>,
     is_stopping: AtomicBool,
 }
 
@@ -81,10 +93,25 @@ impl Server {
     /// # Errors
     /// The kernel refuses threads or descriptors.
     pub fn start(listener: UnixListener, world: impl World + 'static) -> io::Result<Self> {
-        let (placeholders, connections) = (Arc::new(Placeholders::new()?), Arc::default());
+        let own_uid = rustix::process::geteuid().as_raw();
+        // Half of the descriptors of this process: connections, lanes and the store need some, too.
+        let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
+        let of_placeholders = Shares::new(descriptors_max as usize, own_uid);
+        let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
+        let connections = Arc::default();
+        let connection_shares = Shares::new(CONNECTIONS_MAX, own_uid);
+        let lane_shares = Shares::new(LANES_MAX, own_uid);
         let watched = Arc::clone(&placeholders);
         let is_stopping = AtomicBool::new(false);
-        let shared = Arc::new(Shared { world: Box::new(world), placeholders, connections, is_stopping });
+        let world = Box::new(world);
+        let shared = Arc::new(Shared {
+            world,
+            placeholders,
+            connections,
+            connection_shares,
+            lane_shares,
+            is_stopping,
+        });
         let listener = Arc::new(listener);
         let mut server =
             Self { shared: Arc::clone(&shared), listener: Arc::clone(&listener), threads: Vec::new() };
@@ -148,8 +175,10 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
             Err(_) if shared.is_stopping.load(Ordering::SeqCst) => return,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                tracing::error!(%error, "no more connections are accepted");
-                return;
+                tracing::warn!(%error, "no connection can be accepted");
+                let mut open = shared.connections.open.lock();
+                shared.connections.changed.wait_for(&mut open, ACCEPT_AGAIN);
+                continue;
             }
         };
         let number = numbers.next().unwrap_or_default();
@@ -162,13 +191,14 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
 fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()> {
     let peer = peer_credentials(&socket)?;
     let identity = Identity { uid: peer.uid, gid: peer.gid, groups: peer_groups(&socket)? };
+    let share = shared.connection_shares.take(peer.uid).ok_or(Errno::USERS)?;
     let leaving = {
         let mut open = shared.connections.open.lock();
-        if shared.is_stopping.load(Ordering::SeqCst) || open.len() >= CONNECTIONS_MAX {
-            return Err(Errno::AGAIN.into());
+        if shared.is_stopping.load(Ordering::SeqCst) {
+            return Err(Errno::SHUTDOWN.into());
         }
         open.insert(number, socket.try_clone()?);
-        Leaving { number, from: Arc::clone(&shared.connections) }
+        Leaving { number, from: Arc::clone(&shared.connections), _share: share }
     };
     let process = shared.world.process(&identity);
     let session = Session::new(process, peer.uid, Arc::clone(&shared.placeholders), leaving);
@@ -194,7 +224,7 @@ fn converse(shared: &Shared, session: &Arc<Session>, socket: &UnixStream) -> io:
     loop {
         match greeting::next_request(socket)? {
             Request::Hello { .. } => greeting::refuse(socket, Errno::PROTO.raw_os_error())?,
-            Request::Lane => match lane(session) {
+            Request::Lane => match lane(shared, session) {
                 Ok(memory) => greeting::grant(socket, &[memory.as_fd()], &[])?,
                 Err(error) => refuse(socket, &error)?,
             },
@@ -219,11 +249,13 @@ fn refuse(socket: &UnixStream, error: &io::Error) -> io::Result<()> {
 }
 
 /// A lane, served by a thread of its own.
-fn lane(session: &Arc<Session>) -> io::Result<std::os::fd::OwnedFd> {
+fn lane(shared: &Shared, session: &Arc<Session>) -> io::Result<OwnedFd> {
+    let share = shared.lane_shares.take(session.uid()).ok_or(Errno::MFILE)?;
     let (mut lane, end, memory) = ServerLane::create()?;
     session.add_lane(end)?;
     let session = Arc::clone(session);
     spawn("kvfs-lane", move || {
+        let _until_it_ends = share;
         let (mut message, mut space) = (Vec::new(), vec![0; LANE_DATA_BYTES]);
         // Until it is over.
         while lane.next(&mut message).is_ok() {

@@ -16,9 +16,6 @@ use rustix::io::Errno;
 use crate::placeholders::{NUMBERED, Placeholders};
 use crate::server::Leaving;
 
-/// Most lanes of a connection.
-const LANES_MAX: usize = 256;
-
 /// See the module.
 pub(crate) struct Session {
     process: Process,
@@ -53,11 +50,7 @@ impl Session {
 
     /// A lane is to be ended with the connection.
     pub(crate) fn add_lane(&self, end: LaneEnd) -> Result<(), Errno> {
-        match &mut *self.lanes.lock() {
-            Some(lanes) if lanes.len() < LANES_MAX => lanes.push(end),
-            Some(_) => return Err(Errno::MFILE),
-            None => return Err(Errno::NOTCONN),
-        }
+        self.lanes.lock().as_mut().ok_or(Errno::NOTCONN)?.push(end);
         Ok(())
     }
 
