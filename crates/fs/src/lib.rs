@@ -66,7 +66,7 @@ pub use kvfs_txn::{
     Admission, Doom, DoomReason, LockInfo, LockNameBuf, LockPage, LockPlace, LockStats, Rival, Ticket,
     TxnInfo, WaiterInfo,
 };
-pub use node::{KnownNode, NodeTable};
+pub use node::{HeldNode, KnownNode, NodeTable};
 pub use orphan::Orphans;
 pub use quota::{GRACE_SECONDS, Limits, Project, QuotaKind, QuotaLine, Quotas, Usage};
 pub use schema::KEYSPACES;

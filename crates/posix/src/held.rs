@@ -4,45 +4,41 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Caller, Entry, FileSystem, FsError, NodeId};
+use kvfs_fs::{Attr, Caller, Entry, FileSystem, FsError, HeldNode, NodeId};
 
 use crate::error::Result;
 
-/// A node that was looked up; forgotten when it is dropped.
+/// A node in use; forgotten when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
-    fs: Arc<FileSystem>,
-    node: NodeId,
-}
+pub(crate) struct Held(HeldNode);
 
 impl Held {
     pub(crate) fn root(fs: &Arc<FileSystem>) -> Arc<Self> {
-        Arc::new(Self { fs: Arc::clone(fs), node: NodeId::ROOT })
+        Arc::new(Self(HeldNode::root(fs)))
     }
 
     /// Takes over the lookup that `entry` counts.
     pub(crate) fn of(fs: &Arc<FileSystem>, entry: &Entry) -> Arc<Self> {
-        Arc::new(Self { fs: Arc::clone(fs), node: entry.node })
+        Arc::new(Self(HeldNode::of(fs, entry)))
     }
 
     pub(crate) fn node(&self) -> NodeId {
-        self.node
+        self.0.node()
     }
 
+    /// Whether it is a node of that file system.
     pub(crate) fn is_of(&self, fs: &Arc<FileSystem>) -> bool {
-        Arc::ptr_eq(&self.fs, fs)
+        self.0.is_of(fs)
     }
 
     pub(crate) fn attr(&self, caller: &Caller) -> Result<Attr> {
-        settled(caller, |caller| self.fs.getattr(caller, self.node))
+        settled(caller, |caller| self.0.attr(caller))
     }
-}
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.node != NodeId::ROOT {
-            self.fs.forget(self.node, 1);
-        }
+    /// What is under `name` in this directory.
+    pub(crate) fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<(Arc<Self>, Attr)> {
+        let (found, attr) = settled(caller, |caller| self.0.lookup(caller, name))?;
+        Ok((Arc::new(Self(found)), attr))
     }
 }
 

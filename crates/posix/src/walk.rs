@@ -194,8 +194,8 @@ impl Walker<'_> {
     }
 
     fn lookup(&self, at: &Found, name: &[u8]) -> Result<Found> {
-        let entry = settled(&self.actor.caller, |caller| self.fs.lookup(caller, at.held.node(), name))?;
-        Ok(Found { held: Held::of(self.fs, &entry), attr: entry.attr })
+        let (held, attr) = at.held.lookup(&self.actor.caller, name)?;
+        Ok(Found { held, attr })
     }
 
     pub(crate) fn described(&self, held: Arc<Held>) -> Result<Found> {

@@ -12,7 +12,7 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use crate::acl::Acls;
 use crate::file::Contents;
-use crate::node::Node;
+use crate::node::{Node, Pin};
 use crate::schema::{BitsPatch, RowFlags, RowPatch, TimePatch};
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
@@ -22,20 +22,24 @@ use crate::{
 const S_ISGID: u32 = 0o2000;
 const MODE_BITS: u32 = 0o7777;
 
+/// The attributes of a node; see [`FileSystem::getattr`].
+pub(crate) fn attributes(fs: &FileSystem, caller: &Caller, node: &Pin<'_>) -> Result<Attr> {
+    fs.locker().lock_read(caller, &namespace::attribute_wants(node.inode))?;
+    if node.directory.is_some() {
+        // Only a caller that asks for the attributes holds up entries that come and go.
+        fs.locker().lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
+    }
+    fs.origin.confirm_read()?;
+    Ok(fs.shows.attr(node.attr()))
+}
+
 impl FileSystem {
     /// Attributes. Never parks; no store access.
     ///
     /// # Errors
     /// `Stale`.
     pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
-        let node = self.locker().pin(node)?;
-        self.locker().lock_read(caller, &namespace::attribute_wants(node.inode))?;
-        if node.directory.is_some() {
-            // Only a caller that asks for the attributes holds up entries that come and go.
-            self.locker().lock_read(caller, &[Want::shared(LockName::Counters { directory: node.inode })])?;
-        }
-        self.origin.confirm_read()?;
-        Ok(self.shows.attr(node.attr()))
+        attributes(self, caller, &self.locker().pin(node)?)
     }
 
     /// Changes attributes, the size included, in one batch; returns them all.

@@ -16,6 +16,28 @@ pub(crate) fn attribute_wants<'a>(inode: u64) -> [Want<'a>; 1] {
     [Want::shared(LockName::Attributes { inode, fields: Fields::ALL })]
 }
 
+/// The node under `name`; see [`FileSystem::lookup`].
+pub(crate) fn find<'f>(fs: &'f FileSystem, caller: &Caller, parent: Pin<'f>, name: &[u8]) -> Result<Pin<'f>> {
+    if name.len() > NAME_LEN_MAX {
+        return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
+    }
+    if parent.directory.is_none() {
+        return Err(FsError::NotDirectory);
+    }
+    let node = match name {
+        b"." => parent,
+        b".." => fs.resolver().by_own_row(parent.header().parent)?,
+        _ => {
+            let want = Want::shared(LockName::Entry { directory: parent.inode, name });
+            fs.locker().lock_read(caller, &[want])?;
+            fs.resolver().kept_or_resolve(&parent, name)?
+        }
+    };
+    fs.locker().lock_read(caller, &attribute_wants(node.inode))?;
+    fs.origin.confirm_read()?;
+    Ok(node)
+}
+
 impl FileSystem {
     /// The entry `name` of directory `parent`. Raises the node's lookup count. Never parks. One `get`; two
     /// for directories and files with several names, unless their nodes are known; none for a name that is kept
@@ -24,21 +46,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
     pub fn lookup(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        if name.len() > NAME_LEN_MAX {
-            return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
-        }
-        let (parent, _) = self.locker().pin_directory(parent)?;
-        let node = match name {
-            b"." => parent,
-            b".." => self.resolver().by_own_row(parent.header().parent)?,
-            _ => {
-                self.locker()
-                    .lock_read(caller, &[Want::shared(LockName::Entry { directory: parent.inode, name })])?;
-                self.resolver().kept_or_resolve(&parent, name)?
-            }
-        };
-        self.locker().lock_read(caller, &attribute_wants(node.inode))?;
-        self.origin.confirm_read()?;
+        let node = find(self, caller, self.locker().pin(parent)?, name)?;
         let entry = answer(&node);
         Ok(Entry { attr: self.shows.attr(entry.attr), ..entry })
     }

@@ -12,7 +12,7 @@ mod resolve;
 
 use kvfs_txn::{Fields, LockName, Want};
 
-pub(crate) use lookup::attribute_wants;
+pub(crate) use lookup::{attribute_wants, find};
 pub(crate) use remove::removal_wants;
 pub(crate) use resolve::Resolver;
 

@@ -1,7 +1,13 @@
 //! Nodes that were looked up by something other than a kernel, which tells when it has forgotten them.
 //!
-//! Thread safety: as [`FileSystem`]. Invariant: each lookup is taken back once.
+//! Thread safety: as [`FileSystem`]. Invariant: each lookup, and each reference, is taken back once.
 
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Node, Pin};
+use crate::attr::attributes;
+use crate::namespace::find;
 use crate::{Attr, Caller, Entry, FileSystem, NodeId, Result};
 
 /// A node that was looked up; forgotten when it is dropped.
@@ -53,5 +59,78 @@ impl Drop for KnownNode<'_> {
         if self.node != NodeId::ROOT {
             self.fs.forget(self.node, 1);
         }
+    }
+}
+
+/// A node in use by a front end that is inside of the process: no lookup is counted, and nothing is looked up by number.
+pub struct HeldNode {
+    fs: Arc<FileSystem>,
+    /// With one reference.
+    node: Arc<Node>,
+}
+
+impl fmt::Debug for HeldNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HeldNode").field(&self.node).finish()
+    }
+}
+
+impl HeldNode {
+    fn new(fs: &Arc<FileSystem>, pin: &Pin<'_>) -> Self {
+        pin.keep();
+        Self { fs: Arc::clone(fs), node: Arc::clone(pin) }
+    }
+
+    /// The root.
+    pub fn root(fs: &Arc<FileSystem>) -> Self {
+        match fs.nodes().get(NodeId::ROOT.0) {
+            Some(root) => Self::new(fs, &root),
+            None => unreachable!("the root is in the table for good"),
+        }
+    }
+
+    /// Takes over the lookup that `entry` counts.
+    pub fn of(fs: &Arc<FileSystem>, entry: &Entry) -> Self {
+        let Some(pin) = fs.nodes().get(entry.node.0) else {
+            unreachable!("its lookup keeps it in the table")
+        };
+        let held = Self::new(fs, &pin);
+        fs.nodes().forget(entry.node.0, 1);
+        held
+    }
+
+    /// The number by which the file system is asked about it, while this is kept.
+    pub fn node(&self) -> NodeId {
+        NodeId(self.node.inode)
+    }
+
+    /// Whether it is a node of that view.
+    pub fn is_of(&self, fs: &Arc<FileSystem>) -> bool {
+        Arc::ptr_eq(&self.fs, fs)
+    }
+
+    /// Its attributes.
+    ///
+    /// # Errors
+    /// As [`FileSystem::getattr`].
+    pub fn attr(&self, caller: &Caller) -> Result<Attr> {
+        attributes(&self.fs, caller, &self.fs.locker().pin_held(&self.node)?)
+    }
+
+    /// What is under `name` in this directory, with its attributes.
+    ///
+    /// # Errors
+    /// As [`FileSystem::lookup`].
+    pub fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<(Self, Attr)> {
+        let found = find(&self.fs, caller, self.fs.locker().pin_held(&self.node)?, name)?;
+        let attr = self.fs.shows.attr(found.attr());
+        Ok((Self::new(&self.fs, &found), attr))
+    }
+}
+
+impl Drop for HeldNode {
+    fn drop(&mut self) {
+        self.fs.nodes().release(&self.node, 1);
+        self.fs.orphans().reap_when_many();
     }
 }

@@ -25,7 +25,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use known::KnownNode;
+pub use known::{HeldNode, KnownNode};
 pub(crate) use state::{DirectoryPart, Location, Node, NodeState, Pin, Verified};
 pub use table::NodeTable;
 pub(crate) use table::{DeadOrphan, Intern, NameChange};

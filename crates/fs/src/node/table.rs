@@ -265,7 +265,8 @@ impl NodeTable {
         self.bytes.fetch_sub(bytes_before as u64, Ordering::Relaxed);
     }
 
-    fn pin(&self, node: &Arc<Node>) -> Pin<'_> {
+    /// The node is in the table: the caller has a reference, or the lock of its shard.
+    pub(crate) fn pin(&self, node: &Arc<Node>) -> Pin<'_> {
         node.references.fetch_add(1, Ordering::Relaxed);
         if !node.recently_used.load(Ordering::Relaxed) {
             node.recently_used.store(true, Ordering::Relaxed);

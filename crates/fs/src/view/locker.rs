@@ -112,6 +112,15 @@ impl<'v> Locker<'v> {
         self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 
+    /// As [`Self::pin`], of a node that the caller keeps in the table.
+    pub(crate) fn pin_held(&self, node: &Arc<Node>) -> Result<Pin<'v>> {
+        if let Some(reason) = self.nodes.failure() {
+            return Err(FsError::corrupt("the mounted state", reason));
+        }
+        self.origin.check_alive()?;
+        Ok(self.nodes.pin(node))
+    }
+
     /// The node, which must be a directory.
     pub(crate) fn pin_directory(&self, node: NodeId) -> Result<(Pin<'v>, PinnedDirectory)> {
         let pin = self.pin(node)?;
