@@ -94,7 +94,7 @@ run_stage() {
       ;;
     # Fuzzers take the processors that realwork would be measured on: by itself.
     # A test repeats; `make fuzz` and `make torture` look for what is new.
-    fuzz) joined fuzz && FUZZ_SEED=1 scripts/fuzz.sh 60 ;;
+    fuzz) joined fuzz && FUZZ_SEED=1 scripts/fuzz.sh 45 ;;
     realwork) scripts/realwork.sh --short ;;
     *) echo "no such stage: $1"; return 2 ;;
   esac
