@@ -323,6 +323,18 @@ pub enum RenameMode {
 }
 
 impl RenameMode {
+    /// Of the flags of renameat2(2); `None`: flags that mean nothing here, or not together.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        match flags {
+            0 => Some(Self::Replace),
+            1 => Some(Self::NoReplace),
+            2 => Some(Self::Exchange),
+            4 => Some(Self::Whiteout),
+            5 => Some(Self::WhiteoutNoReplace),
+            _ => None,
+        }
+    }
+
     fn parts(self) -> (bool, bool) {
         match self {
             Self::Replace | Self::Exchange => (true, false),
@@ -361,6 +373,22 @@ pub enum FallocateMode {
     },
 }
 
+impl FallocateMode {
+    /// Of the mode of fallocate(2); `None`: a way that is not supported.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        const KEEP_SIZE: u32 = 0x01;
+        const PUNCH_HOLE: u32 = 0x02;
+        const ZERO_RANGE: u32 = 0x10;
+        let keep_size = flags & KEEP_SIZE != 0;
+        match flags & !KEEP_SIZE {
+            0 => Some(Self::Allocate { keep_size }),
+            PUNCH_HOLE if keep_size => Some(Self::PunchHole),
+            ZERO_RANGE => Some(Self::ZeroRange { keep_size }),
+            _ => None,
+        }
+    }
+}
+
 /// What `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekKind {
@@ -380,6 +408,18 @@ pub enum XattrMode {
     Create,
     /// Fail when it doesn't exist.
     Replace,
+}
+
+impl XattrMode {
+    /// Of the flags of setxattr(2); `None`: flags that mean nothing here, or not together.
+    pub fn from_flags(flags: u32) -> Option<Self> {
+        match flags {
+            0 => Some(Self::Set),
+            1 => Some(Self::Create),
+            2 => Some(Self::Replace),
+            _ => None,
+        }
+    }
 }
 
 /// One entry of a directory listing.

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use kvfs_fs::{
-    Attr, FallocateMode, FileType, RenameMode, SeekKind, SetAttr, SetTime, StatFs, Timestamp, XattrMode,
-};
+use kvfs_fs::{Attr, FileType, SeekKind, SetAttr, SetTime, StatFs, Timestamp};
 use rustix::io::Errno;
 
 use super::BridgeConfig;
@@ -116,43 +114,10 @@ pub(super) fn statfs(from: &StatFs) -> Statfs {
     })
 }
 
-pub(super) fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
-    match flags {
-        0 => Ok(RenameMode::Replace),
-        1 => Ok(RenameMode::NoReplace),
-        2 => Ok(RenameMode::Exchange),
-        4 => Ok(RenameMode::Whiteout),
-        5 => Ok(RenameMode::WhiteoutNoReplace),
-        _ => Err(Errno::INVAL),
-    }
-}
-
-pub(super) fn fallocate_mode(flags: u32) -> Result<FallocateMode, Errno> {
-    const KEEP_SIZE: u32 = 0x01;
-    const PUNCH_HOLE: u32 = 0x02;
-    const ZERO_RANGE: u32 = 0x10;
-    let keep_size = flags & KEEP_SIZE != 0;
-    match flags & !KEEP_SIZE {
-        0 => Ok(FallocateMode::Allocate { keep_size }),
-        PUNCH_HOLE if keep_size => Ok(FallocateMode::PunchHole),
-        ZERO_RANGE => Ok(FallocateMode::ZeroRange { keep_size }),
-        _ => Err(Errno::OPNOTSUPP),
-    }
-}
-
 pub(super) fn seek_kind(whence: u32) -> Result<SeekKind, Errno> {
     match whence {
         3 => Ok(SeekKind::Data),
         4 => Ok(SeekKind::Hole),
-        _ => Err(Errno::INVAL),
-    }
-}
-
-pub(super) fn xattr_mode(flags: u32) -> Result<XattrMode, Errno> {
-    match flags {
-        0 => Ok(XattrMode::Set),
-        1 => Ok(XattrMode::Create),
-        2 => Ok(XattrMode::Replace),
         _ => Err(Errno::INVAL),
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvfs_fs::{
-    AclKind, Append, Attr, Caller, DirEntry, Fill, FsError, NodeId, PROJECT_ATTRIBUTE, WriteFlags,
+    AclKind, Append, Attr, Caller, DirEntry, FallocateMode, Fill, FsError, NodeId, PROJECT_ATTRIBUTE,
+    RenameMode, WriteFlags, XattrMode,
 };
 use rustix::io::Errno;
 
@@ -297,10 +298,7 @@ impl Operations for Files {
         flags: u32,
         reply: Reply<()>,
     ) {
-        let mode = match convert::rename_mode(flags) {
-            Ok(mode) => mode,
-            Err(errno) => return reply.error(errno),
-        };
+        let Some(mode) = RenameMode::from_flags(flags) else { return reply.error(Errno::INVAL) };
         let (name, new_name): (Box<[u8]>, Box<[u8]>) = (name.into(), new_name.into());
         self.run(cx, reply, move |on, caller| {
             let (from, to) = (NodeId(parent), NodeId(new_parent));
@@ -454,10 +452,7 @@ impl Operations for Files {
         if name == PROJECT_ATTRIBUTE && !may_change_projects(cx) {
             return reply.error(Errno::PERM);
         }
-        let mode = match convert::xattr_mode(how.flags) {
-            Ok(mode) => mode,
-            Err(errno) => return reply.error(errno),
-        };
+        let Some(mode) = XattrMode::from_flags(how.flags) else { return reply.error(Errno::INVAL) };
         let (name, value): (Box<[u8]>, Box<[u8]>) = (name.into(), value.into());
         self.run(cx, reply, move |on, caller| match AclKind::by_name(&name) {
             Some(kind) => {
@@ -503,10 +498,7 @@ impl Operations for Files {
     }
 
     fn fallocate(&self, cx: &RequestContext, node: u64, args: FallocateArgs, reply: Reply<()>) {
-        let mode = match convert::fallocate_mode(args.mode) {
-            Ok(mode) => mode,
-            Err(errno) => return reply.error(errno),
-        };
+        let Some(mode) = FallocateMode::from_flags(args.mode) else { return reply.error(Errno::OPNOTSUPP) };
         self.run(cx, reply, move |on, caller| {
             on.fs.fallocate(caller, NodeId(node), args.offset, args.length, mode)
         });
