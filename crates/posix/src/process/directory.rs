@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kvfs_fs::{Caller, FileSystem, FileType, Fill, FsError};
+use kvfs_fs::{Caller, FileSystem, FileType, Fill};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, Scope};
 use crate::error::{Result, refuse};
 use crate::held::{Held, settled};
+use crate::open_file::OpenFile;
 use crate::{Fd, Place};
 
 /// What is read ahead of the caller.
@@ -57,13 +58,7 @@ impl Process {
     /// # Errors
     /// EBADF; ENOTDIR: then the descriptor is as it was.
     pub fn fdopendir(&self, fd: Fd) -> Result<Directory<'_>> {
-        let file = self.scope.file(fd)?;
-        if !file.is_readable() {
-            return refuse(Errno::BADF, "not open for reading");
-        }
-        if file.kind != FileType::Directory {
-            return Err(FsError::NotDirectory.into());
-        }
+        let file = self.scope.listable(fd)?;
         let held = Arc::clone(&file.held);
         Ok(Directory {
             process: self,
@@ -75,22 +70,14 @@ impl Process {
             lookups: None,
         })
     }
-}
 
-impl Process {
     /// Lists a directory from the offset of the open file on, which moves behind what `take` has taken (`getdents`). `take` says whether
     /// there was room for the entry.
     ///
     /// # Errors
     /// EBADF, ENOTDIR; I/O errors.
     pub fn list(&self, fd: Fd, take: &mut dyn FnMut(&kvfs_fs::DirEntry<'_>) -> bool) -> Result<()> {
-        let file = self.scope.file(fd)?;
-        if !file.is_readable() {
-            return refuse(Errno::BADF, "not open for reading");
-        }
-        if file.kind != FileType::Directory {
-            return Err(FsError::NotDirectory.into());
-        }
+        let file = self.scope.listable(fd)?;
         let mut offset = file.offset();
         settled(self.scope.caller(), |caller| {
             let from = *offset;
@@ -102,6 +89,15 @@ impl Process {
                 Fill::Taken
             })
         })
+    }
+}
+
+impl Scope {
+    fn listable(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        if !self.file(fd)?.is_readable() {
+            return refuse(Errno::BADF, "not open for reading");
+        }
+        self.directory(fd)
     }
 }
 

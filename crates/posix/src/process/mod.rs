@@ -138,11 +138,7 @@ impl Process {
     /// # Errors
     /// EBADF, ENOTDIR; ENOENT: it was removed; ENAMETOOLONG.
     pub fn path_of(&self, fd: Fd) -> Result<Vec<u8>> {
-        let file = self.scope.file(fd)?;
-        if file.kind != FileType::Directory {
-            return Err(FsError::NotDirectory.into());
-        }
-        self.scope.path_of(Arc::clone(&file.held))
+        self.scope.path_of(Arc::clone(&self.scope.directory(fd)?.held))
     }
 }
 
@@ -200,6 +196,12 @@ impl Scope {
         self.descriptors.get(fd)
     }
 
+    /// An open directory.
+    fn directory(&self, fd: Fd) -> Result<Arc<OpenFile>> {
+        let file = self.file(fd)?;
+        if file.kind == FileType::Directory { Ok(file) } else { Err(FsError::NotDirectory.into()) }
+    }
+
     fn walker(&self) -> Walker<'_> {
         Walker { fs: self.fs(), actor: &self.actor, root: &self.shared.root, place: self.place.as_deref() }
     }
@@ -215,13 +217,7 @@ impl Scope {
             return Ok(Walked { directory, name: None, found: None, is_slashed: false });
         };
         let start = match place.base {
-            Some(fd) if path.first() != Some(&b'/') => {
-                let file = self.file(fd)?;
-                if file.kind != FileType::Directory {
-                    return Err(FsError::NotDirectory.into());
-                }
-                Arc::clone(&file.held)
-            }
+            Some(fd) if path.first() != Some(&b'/') => Arc::clone(&self.directory(fd)?.held),
             _ => Arc::clone(&self.cwd.lock()),
         };
         self.walker().walk(start, path, end)
