@@ -138,6 +138,16 @@ impl TextBuffer {
         &mut self.0
     }
 
+    /// As `listxattr` does it: names, each with a zero byte behind it.
+    pub(crate) fn fill_names<N: Into<Vec<u8>>>(
+        &mut self,
+        len: size_t,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<isize> {
+        let list: Vec<u8> = names.into_iter().flat_map(|name| name.into().into_iter().chain([0])).collect();
+        self.0.fill_whole(len, &list)
+    }
+
     /// `text` and a zero byte behind it. Returns where it is.
     pub(crate) fn fill(&mut self, len: size_t, text: &[u8]) -> Result<*mut c_char> {
         if len == 0 {

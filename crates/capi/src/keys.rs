@@ -291,8 +291,6 @@ pub extern "C" fn kvfs_keyspace_list(
     call(|| {
         let acting = of(process)?;
         let all = acting.keyspaces().list(acting.is_snapshot())?;
-        let list: Vec<u8> =
-            all.into_iter().flat_map(|(name, _)| name.into_bytes().into_iter().chain([0])).collect();
-        buffer.room().fill_whole(size, &list)
+        buffer.fill_names(size, all.into_iter().map(|(name, _)| name))
     })
 }

@@ -65,14 +65,18 @@ pub(crate) fn identity(uid: uid_t, gid: gid_t, groups: &Groups, len: size_t) -> 
     Ok(Identity { uid, gid, groups: groups.ids(len)?.to_vec() })
 }
 
+fn in_volume(store: &Arc<OpenVolume>, identity: Identity) -> Process {
+    let volume = &store.volume;
+    Process::new(volume.process(&identity), volume.file_system(), identity, store)
+}
+
 /// A process that acts for the user that runs this program: working directory `/`, umask 022, no open files. Free it with
 /// `kvfs_process_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_new(store: Option<&Store>) -> Option<Box<Process>> {
     call(|| {
         let store = &store.ok_or_else(missing)?.inner;
-        let (identity, volume) = (own_identity()?, &store.volume);
-        Ok(Some(Box::new(Process::new(volume.process(&identity), volume.file_system(), identity, store))))
+        Ok(Some(Box::new(in_volume(store, own_identity()?))))
     })
 }
 
@@ -87,8 +91,7 @@ pub extern "C" fn kvfs_process_new_as(
 ) -> Option<Box<Process>> {
     call(|| {
         let store = &store.ok_or_else(missing)?.inner;
-        let (identity, volume) = (identity(uid, gid, &groups, group_count)?, &store.volume);
-        Ok(Some(Box::new(Process::new(volume.process(&identity), volume.file_system(), identity, store))))
+        Ok(Some(Box::new(in_volume(store, identity(uid, gid, &groups, group_count)?))))
     })
 }
 

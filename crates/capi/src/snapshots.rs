@@ -42,9 +42,7 @@ pub extern "C" fn kvfs_snapshot_delete(store: Option<&Store>, name: Text) -> c_i
 pub extern "C" fn kvfs_snapshot_list(store: Option<&Store>, mut buffer: TextBuffer, size: size_t) -> ssize_t {
     call(|| {
         let all = of(store)?.snapshots().shown_to(0);
-        let list: Vec<u8> =
-            all.into_iter().flat_map(|info| info.name.into_bytes().into_iter().chain([0])).collect();
-        buffer.room().fill_whole(size, &list)
+        buffer.fill_names(size, all.into_iter().map(|info| info.name))
     })
 }
 

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use kvfs_fs::{BeginOptions, Isolation, Owner};
+use kvfs_posix::Identity;
 use libc::{gid_t, size_t, uid_t};
 
 use crate::failure::{call, end, refuse};
@@ -21,6 +22,13 @@ pub const KVFS_SERIALIZABLE: c_int = 1;
 pub struct Transaction {
     inner: kvfs_posix::Transaction,
     store: Arc<OpenVolume>,
+}
+
+impl Transaction {
+    fn process(&self, identity: Identity) -> Process {
+        let posix = self.inner.process(&identity);
+        Process::new(posix, self.inner.file_system(), identity, &self.store)
+    }
 }
 
 /// Begins a transaction over files and keys: its processes see what others had committed by now, and their own changes; others see
@@ -59,11 +67,7 @@ pub extern "C" fn kvfs_txn_begin(
 /// committed any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_txn_process(txn: Option<&Transaction>) -> Option<Box<Process>> {
-    call(|| {
-        let (txn, identity) = (txn.ok_or_else(missing)?, own_identity()?);
-        let posix = txn.inner.process(&identity);
-        Ok(Some(Box::new(Process::new(posix, txn.inner.file_system(), identity, &txn.store))))
-    })
+    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(own_identity()?)))))
 }
 
 /// As `kvfs_process_new_as`, in the transaction.
@@ -75,11 +79,7 @@ pub extern "C" fn kvfs_txn_process_as(
     groups: Groups,
     group_count: size_t,
 ) -> Option<Box<Process>> {
-    call(|| {
-        let (txn, identity) = (txn.ok_or_else(missing)?, identity(uid, gid, &groups, group_count)?);
-        let posix = txn.inner.process(&identity);
-        Ok(Some(Box::new(Process::new(posix, txn.inner.file_system(), identity, &txn.store))))
-    })
+    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(identity(uid, gid, &groups, group_count)?)))))
 }
 
 /// Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are to be freed as well.

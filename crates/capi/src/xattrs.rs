@@ -116,9 +116,7 @@ fn list(
     mut buffer: TextBuffer,
     size: size_t,
 ) -> Result<ssize_t> {
-    let names = of(process)?.listxattr(place)?;
-    let list: Vec<u8> = names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect();
-    buffer.room().fill_whole(size, &list)
+    buffer.fill_names(size, of(process)?.listxattr(place)?)
 }
 
 /// listxattr(2): names, each with a zero byte behind it; size 0 asks for the length.
