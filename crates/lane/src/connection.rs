@@ -5,7 +5,6 @@
 //! Invariant: a lane whose call failed is not used again.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
@@ -92,11 +91,5 @@ impl Connection {
         let asked = poll(&mut sockets, Some(&now));
         let is_gone = sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
         asked.is_err() || !is_gone
-    }
-}
-
-impl AsFd for Connection {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

@@ -12,6 +12,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
@@ -72,11 +73,12 @@ struct Head {
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
-    looks: u32,
 }
 
-// SAFETY: an end may move to another thread; nothing in it is bound to one.
+// SAFETY: any thread may use and unmap what another one has mapped.
 unsafe impl Send for Mapping {}
+// SAFETY: shared it gives out its head, which is atomic, and an address: only the end whose turn it is reaches the data.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(memory: impl AsFd) -> io::Result<Self> {
@@ -84,7 +86,7 @@ impl Mapping {
         // SAFETY: the kernel chooses an address where nothing is.
         let mapped = unsafe { mmap(null_mut(), LANE_BYTES, protection, flags, memory, 0) }?;
         let start = NonNull::new(mapped.cast()).ok_or(Errno::NOMEM)?;
-        let mapping = Self { start, looks: *LOOKS.end() };
+        let mapping = Self { start };
         // A child would be a second thread at this end.
         // SAFETY: the stretch is this mapping's, and stays as it is in this process.
         unsafe { madvise(mapped, LANE_BYTES, Advice::LinuxDontFork) }?;
@@ -141,44 +143,6 @@ impl Mapping {
         }
         Ok(())
     }
-
-    /// Waits until it is the turn of `mine`. `false`: a nap has ended before.
-    fn wait(
-        &mut self,
-        mine: u32,
-        sleeps: impl Fn(&Head) -> &AtomicU32,
-        nap: Option<&Timespec>,
-    ) -> Result<bool, LaneError> {
-        let mut turn = self.head().turn.load(Ordering::Acquire);
-        for _ in 0..self.looks {
-            if turn == mine || turn == OVER {
-                break;
-            }
-            std::hint::spin_loop();
-            turn = self.head().turn.load(Ordering::Acquire);
-        }
-        let was_worth_it = turn == mine;
-        let looks = if was_worth_it { self.looks.saturating_mul(2) } else { self.looks / 2 };
-        self.looks = looks.clamp(*LOOKS.start(), *LOOKS.end());
-        loop {
-            match turn {
-                OVER => return Err(LaneError::Over),
-                turn if turn == mine => return Ok(true),
-                _ => {}
-            }
-            sleeps(self.head()).store(1, Ordering::SeqCst);
-            turn = self.head().turn.load(Ordering::SeqCst);
-            if turn == mine || turn == OVER {
-                continue;
-            }
-            match futex::wait(&self.head().turn, futex::Flags::empty(), turn, nap) {
-                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::TIMEDOUT) => return Ok(false),
-                Err(errno) => return Err(io::Error::from(errno).into()),
-            }
-            turn = self.head().turn.load(Ordering::Acquire);
-        }
-    }
 }
 
 impl Drop for Mapping {
@@ -194,9 +158,61 @@ fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
+/// What waits for its turn.
+#[derive(Debug)]
+struct End {
+    mapping: Arc<Mapping>,
+    /// How often it looks before it sleeps.
+    looks: u32,
+}
+
+impl End {
+    fn of(mapping: Mapping) -> Self {
+        Self { mapping: Arc::new(mapping), looks: *LOOKS.end() }
+    }
+
+    /// Waits until it is the turn of `mine`. `false`: a nap has ended before.
+    fn wait(
+        &mut self,
+        mine: u32,
+        sleeps: impl Fn(&Head) -> &AtomicU32,
+        nap: Option<&Timespec>,
+    ) -> Result<bool, LaneError> {
+        let mut turn = self.mapping.head().turn.load(Ordering::Acquire);
+        for _ in 0..self.looks {
+            if turn == mine || turn == OVER {
+                break;
+            }
+            std::hint::spin_loop();
+            turn = self.mapping.head().turn.load(Ordering::Acquire);
+        }
+        let was_worth_it = turn == mine;
+        let looks = if was_worth_it { self.looks.saturating_mul(2) } else { self.looks / 2 };
+        self.looks = looks.clamp(*LOOKS.start(), *LOOKS.end());
+        loop {
+            match turn {
+                OVER => return Err(LaneError::Over),
+                turn if turn == mine => return Ok(true),
+                _ => {}
+            }
+            sleeps(self.mapping.head()).store(1, Ordering::SeqCst);
+            turn = self.mapping.head().turn.load(Ordering::SeqCst);
+            if turn == mine || turn == OVER {
+                continue;
+            }
+            match futex::wait(&self.mapping.head().turn, futex::Flags::empty(), turn, nap) {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::TIMEDOUT) => return Ok(false),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+            turn = self.mapping.head().turn.load(Ordering::Acquire);
+        }
+    }
+}
+
 /// The end that calls.
 #[derive(Debug)]
-pub struct ClientLane(Mapping);
+pub struct ClientLane(End);
 
 impl ClientLane {
     /// Of the memory that the server gave.
@@ -207,7 +223,7 @@ impl ClientLane {
         if fstat(&memory).map_err(io::Error::from)?.st_size != LANE_BYTES as i64 {
             return Err(LaneError::Malformed);
         }
-        Ok(Self(Mapping::new(memory)?))
+        Ok(Self(End::of(Mapping::new(memory)?)))
     }
 
     /// Sends `message` and waits for the answer, which replaces `answer`. `server_lives` is asked from time to time.
@@ -220,24 +236,24 @@ impl ClientLane {
         answer: &mut Vec<u8>,
         server_lives: impl Fn() -> bool,
     ) -> Result<(), LaneError> {
-        self.0.put(message)?;
-        self.0.give(CLIENT, SERVER, &self.0.head().server_sleeps)?;
+        self.0.mapping.put(message)?;
+        self.0.mapping.give(CLIENT, SERVER, &self.0.mapping.head().server_sleeps)?;
         while !self.0.wait(CLIENT, |head| &head.client_sleeps, Some(&NAP))? {
             if !server_lives() {
                 return Err(LaneError::Over);
             }
         }
-        self.0.take(answer)
+        self.0.mapping.take(answer)
     }
 }
 
 /// The end that answers.
 #[derive(Debug)]
-pub struct ServerLane(Mapping);
+pub struct ServerLane(End);
 
 /// Ends a lane from another thread.
 #[derive(Debug)]
-pub struct LaneEnd(Mapping);
+pub struct LaneEnd(Arc<Mapping>);
 
 impl ServerLane {
     /// A new lane, what ends it, and its memory for the client.
@@ -248,7 +264,9 @@ impl ServerLane {
         let memory = memfd_create("kvfs-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, LANE_BYTES as u64)?;
         fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
-        Ok((Self(Mapping::new(&memory)?), LaneEnd(Mapping::new(&memory)?), memory))
+        let end = End::of(Mapping::new(&memory)?);
+        let ending = LaneEnd(Arc::clone(&end.mapping));
+        Ok((Self(end), ending, memory))
     }
 
     /// Waits for the next message, which replaces `message`.
@@ -257,7 +275,7 @@ impl ServerLane {
     /// [`LaneError::Over`]; the client has broken the rules.
     pub fn next(&mut self, message: &mut Vec<u8>) -> Result<(), LaneError> {
         self.0.wait(SERVER, |head| &head.server_sleeps, None)?;
-        self.0.take(message)
+        self.0.mapping.take(message)
     }
 
     /// Answers the last message.
@@ -265,8 +283,8 @@ impl ServerLane {
     /// # Errors
     /// As [`ServerLane::next`].
     pub fn answer(&mut self, answer: &[u8]) -> Result<(), LaneError> {
-        self.0.put(answer)?;
-        self.0.give(SERVER, CLIENT, &self.0.head().client_sleeps)
+        self.0.mapping.put(answer)?;
+        self.0.mapping.give(SERVER, CLIENT, &self.0.mapping.head().client_sleeps)
     }
 }
 
