@@ -28,6 +28,14 @@ enum Answered {
     Bytes(Vec<u8>),
 }
 
+fn done((): ()) -> Answered {
+    Answered::With(Reply::Done)
+}
+
+fn number(number: u64) -> Answered {
+    Answered::With(Reply::Number(number))
+}
+
 /// Does what `message` asks; the answer lies at the beginning of `space`. Returns its length.
 pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -> usize {
     // An answer without a payload is one byte: what is read lies behind it at once.
@@ -73,7 +81,6 @@ impl Caller<'_> {
 
     fn call(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
         let process = self.session.process();
-        let done = |(): ()| Answered::With(Reply::Done);
         match *call {
             Call::Open { at, flags, mode, umask, handle } => {
                 process.umask(umask);
@@ -121,7 +128,6 @@ impl Caller<'_> {
     /// Of attributes.
     fn describe(&self, call: &Call<'_>) -> Result<Answered> {
         let process = self.session.process();
-        let done = |(): ()| Answered::With(Reply::Done);
         match *call {
             Call::Stat { at } => {
                 Ok(Answered::With(Reply::Attributes(attributes(&process.stat(self.place(&at)?)?))))
@@ -155,7 +161,6 @@ impl Caller<'_> {
     /// Of extended attributes.
     fn xattr(&self, call: &Call<'_>, payload: &[u8]) -> Result<Answered> {
         let process = self.session.process();
-        let done = |(): ()| Answered::With(Reply::Done);
         match *call {
             Call::Getxattr { at, name } => process.getxattr(self.place(&at)?, name.0).map(Answered::Bytes),
             Call::Setxattr { at, name, flags } => {
@@ -179,7 +184,6 @@ impl Caller<'_> {
     /// Of locks.
     fn lock(&self, call: &Call<'_>) -> Result<Answered> {
         let process = self.session.process();
-        let done = |(): ()| Answered::With(Reply::Done);
         match *call {
             Call::Flock { handle, is_exclusive, waits } => {
                 process.flock(self.descriptor(handle)?, is_exclusive, waits).map(done)
@@ -213,8 +217,6 @@ impl Caller<'_> {
     /// Of content and open files.
     fn content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
         let process = self.session.process();
-        let done = |(): ()| Answered::With(Reply::Done);
-        let number = |number: u64| Answered::With(Reply::Number(number));
         match *call {
             Call::Read { handle, len, offset } => {
                 let (fd, space) = (self.descriptor(handle)?, &mut space[..PAYLOAD_MAX.min(len as usize)]);

@@ -109,5 +109,5 @@ fn a_server_that_stops_leaves_no_process_on_the_volume() {
     let (handle, _descriptor) = placeholder(&client);
     client.open("/other", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
     world.server.take().expect("runs").stop();
-    world.volume.unmount().expect("nobody uses it");
+    world.volume.unmount().expect("is unused");
 }
