@@ -174,6 +174,17 @@ struct Limited {
     line: Mutex<RateLimiter>,
 }
 
+impl Limited {
+    /// The pace of merges alone where there is no limit.
+    fn over(merges: Arc<dyn Pace>, runtime: &Arc<Runtime>, limit: &DefragLimit) -> Arc<dyn Pace> {
+        if limit.bytes_per_second() == 0 {
+            return merges;
+        }
+        let (runtime, limit) = (Arc::clone(runtime), limit.clone());
+        Arc::new(Self { merges, runtime, limit, line: Mutex::default() })
+    }
+}
+
 impl Pace for Limited {
     fn spend(&self, bytes: u64) {
         self.merges.spend(bytes);
@@ -228,7 +239,7 @@ impl Merger {
         let mut is_complete = true;
         while !left.is_empty() && is_complete {
             let (victims, budget, bytes_round) = self.next_round(&mut left);
-            let pace = Some(self.defrag_pace(limit));
+            let pace = Some(Limited::over(self.pace(), &self.runtime, limit));
             let config = StepConfig { victims, ..self.stepper.step_config(Lane::FIRST, budget, pace) };
             let mut is_told_to_end = false;
             let mut tell = |done: usize, all: usize| {
@@ -281,15 +292,6 @@ impl Merger {
             self.victims.emptiable().into_iter().map(|row| (row.zone, row)).collect();
         left.retain(|(zone, generation)| rows.contains_key(zone) && zones.generation(*zone) == *generation);
         rows
-    }
-
-    fn defrag_pace(&self, limit: &DefragLimit) -> Arc<dyn Pace> {
-        if limit.bytes_per_second() == 0 {
-            return self.pace();
-        }
-        let limit = limit.clone();
-        let (merges, runtime) = (self.pace(), Arc::clone(&self.runtime));
-        Arc::new(Limited { merges, runtime, limit, line: Mutex::default() })
     }
 
     /// Those that `policy` wants to be emptied, in this order.
