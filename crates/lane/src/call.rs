@@ -282,6 +282,8 @@ pub enum Reply {
         /// Of Linux.
         errno: i32,
     },
+    /// Nothing happened: the connection has no open file of that handle.
+    Unknown,
     /// The path leads out of the file system: the payload is the absolute path, in the file system around it, at which to go on.
     Outside,
     /// A file is open.

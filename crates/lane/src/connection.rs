@@ -8,20 +8,9 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
-
 use crate::greeting::{self, Answer, Request, VERSION};
-use crate::lane::{ClientLane, LANE_DATA_BYTES, LaneError};
+use crate::lane::{ClientLane, LaneError};
 use crate::{Call, Reply, decode, encode};
-
-/// A lane, and room for a message and its answer.
-#[derive(Debug)]
-struct Line {
-    lane: ClientLane,
-    message: Box<[u8]>,
-    answer: Vec<u8>,
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -29,7 +18,7 @@ pub struct Connection {
     socket: UnixStream,
     /// One request at a time is under way on the socket.
     asking: Mutex<()>,
-    idle: Mutex<Vec<Line>>,
+    idle: Mutex<Vec<ClientLane>>,
 }
 
 impl Connection {
@@ -62,22 +51,20 @@ impl Connection {
         read: impl FnOnce(Reply, &[u8]) -> T,
     ) -> Result<T, LaneError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut line = match idle {
-            Some(line) => line,
-            None => self.new_line()?,
+        let mut lane = match idle {
+            Some(lane) => lane,
+            None => self.new_lane()?,
         };
-        let len = encode(call, payload, &mut line.message)?;
-        line.lane.call(&line.message[..len], &mut line.answer, || self.server_lives())?;
-        let (reply, rest) = decode(&line.answer)?;
+        let len = encode(call, payload, lane.space())?;
+        let (reply, rest) = decode(lane.call(len, || self.server_lives())?)?;
         let read = read(reply, rest);
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
         Ok(read)
     }
 
-    fn new_line(&self) -> Result<Line, LaneError> {
+    fn new_lane(&self) -> Result<ClientLane, LaneError> {
         let memory = self.ask(Request::Lane)?.descriptors.pop().ok_or(LaneError::Malformed)?;
-        let message = vec![0; LANE_DATA_BYTES].into_boxed_slice();
-        Ok(Line { lane: ClientLane::attach(memory)?, message, answer: Vec::new() })
+        ClientLane::attach(memory)
     }
 
     fn ask(&self, request: Request) -> io::Result<Answer> {
@@ -86,10 +73,6 @@ impl Connection {
     }
 
     fn server_lives(&self) -> bool {
-        let mut sockets = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let asked = poll(&mut sockets, Some(&now));
-        let is_gone = sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
-        asked.is_err() || !is_gone
+        greeting::is_connected(&self.socket)
     }
 }

@@ -7,12 +7,15 @@
 //! sends it to. The kernel counts its copies: when the last one is closed, the server sees the hang-up of its other end, and the
 //! open file ends. Its number is its inode's, so every process that has a copy can tell.
 //!
-//! Thread safety: functions.
+//! Thread safety: functions; none allocates.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use kvfs_socket::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 /// Both ends have the same.
 pub const VERSION: u32 = 1;
@@ -44,9 +47,9 @@ pub enum Request {
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The memory of a lane, or placeholders.
-    pub descriptors: Vec<OwnedFd>,
+    pub descriptors: ArrayVec<OwnedFd, DESCRIPTORS_MAX>,
     /// Handles of the placeholders, in their order.
-    pub handles: Vec<u64>,
+    pub handles: ArrayVec<u64, PLACEHOLDERS_MAX>,
 }
 
 impl Request {
@@ -92,6 +95,15 @@ pub fn ask(socket: impl AsFd, request: Request) -> io::Result<Answer> {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(Answer { descriptors, handles: words.take(count).collect() })
+}
+
+/// Whether the other end is still there.
+pub fn is_connected(socket: impl AsFd) -> bool {
+    let mut sockets = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let asked = poll(&mut sockets, Some(&now));
+    let is_gone = sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
+    asked.is_err() || !is_gone
 }
 
 /// The next request of a client.

@@ -9,6 +9,7 @@
 //! its own, so what a hostile client changes meanwhile changes only what that client reads.
 #![expect(unsafe_code, reason = "memory shared with another process")]
 
+use std::borrow::Borrow;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -158,17 +159,21 @@ fn wake(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::empty(), 1);
 }
 
-/// What waits for its turn.
+/// What waits for its turn; `M` keeps the memory.
 #[derive(Debug)]
-struct End {
-    mapping: Arc<Mapping>,
+struct End<M> {
+    memory: M,
     /// How often it looks before it sleeps.
     looks: u32,
 }
 
-impl End {
-    fn of(mapping: Mapping) -> Self {
-        Self { mapping: Arc::new(mapping), looks: *LOOKS.end() }
+impl<M: Borrow<Mapping>> End<M> {
+    fn of(memory: M) -> Self {
+        Self { memory, looks: *LOOKS.end() }
+    }
+
+    fn mapping(&self) -> &Mapping {
+        self.memory.borrow()
     }
 
     /// Waits until it is the turn of `mine`. `false`: a nap has ended before.
@@ -178,13 +183,13 @@ impl End {
         sleeps: impl Fn(&Head) -> &AtomicU32,
         nap: Option<&Timespec>,
     ) -> Result<bool, LaneError> {
-        let mut turn = self.mapping.head().turn.load(Ordering::Acquire);
+        let mut turn = self.mapping().head().turn.load(Ordering::Acquire);
         for _ in 0..self.looks {
             if turn == mine || turn == OVER {
                 break;
             }
             std::hint::spin_loop();
-            turn = self.mapping.head().turn.load(Ordering::Acquire);
+            turn = self.mapping().head().turn.load(Ordering::Acquire);
         }
         let was_worth_it = turn == mine;
         let looks = if was_worth_it { self.looks.saturating_mul(2) } else { self.looks / 2 };
@@ -195,24 +200,26 @@ impl End {
                 turn if turn == mine => return Ok(true),
                 _ => {}
             }
-            sleeps(self.mapping.head()).store(1, Ordering::SeqCst);
-            turn = self.mapping.head().turn.load(Ordering::SeqCst);
+            sleeps(self.mapping().head()).store(1, Ordering::SeqCst);
+            turn = self.mapping().head().turn.load(Ordering::SeqCst);
             if turn == mine || turn == OVER {
                 continue;
             }
-            match futex::wait(&self.mapping.head().turn, futex::Flags::empty(), turn, nap) {
+            match futex::wait(&self.mapping().head().turn, futex::Flags::empty(), turn, nap) {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::TIMEDOUT) => return Ok(false),
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
-            turn = self.mapping.head().turn.load(Ordering::Acquire);
+            turn = self.mapping().head().turn.load(Ordering::Acquire);
         }
     }
 }
 
-/// The end that calls.
+/// The end that calls. Nothing here allocates, so a call may be made in a signal handler.
+///
+/// A client trusts the server, as a program trusts its kernel: between calls the data is its own.
 #[derive(Debug)]
-pub struct ClientLane(End);
+pub struct ClientLane(End<Mapping>);
 
 impl ClientLane {
     /// Of the memory that the server gave.
@@ -226,30 +233,34 @@ impl ClientLane {
         Ok(Self(End::of(Mapping::new(memory)?)))
     }
 
-    /// Sends `message` and waits for the answer, which replaces `answer`. `server_lives` is asked from time to time.
+    /// Room for a message, [`LANE_DATA_BYTES`].
+    pub fn space(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping holds them and lives as long as `self`, which is borrowed; it is this end's turn.
+        unsafe { std::slice::from_raw_parts_mut(self.0.mapping().data(), LANE_DATA_BYTES) }
+    }
+
+    /// Sends the first `len` bytes of [`space`](Self::space) and waits for the answer, which takes their place.
+    /// `server_lives` is asked from time to time.
     ///
     /// # Errors
     /// [`LaneError::Over`]: there is no server any more. What was asked may have happened.
-    pub fn call(
-        &mut self,
-        message: &[u8],
-        answer: &mut Vec<u8>,
-        server_lives: impl Fn() -> bool,
-    ) -> Result<(), LaneError> {
-        self.0.mapping.put(message)?;
-        self.0.mapping.give(CLIENT, SERVER, &self.0.mapping.head().server_sleeps)?;
+    pub fn call(&mut self, len: usize, server_lives: impl Fn() -> bool) -> Result<&[u8], LaneError> {
+        let head = self.0.mapping().head();
+        head.len.store(u32::try_from(len).map_err(|_| LaneError::TooLong)?, Ordering::Relaxed);
+        self.0.mapping().give(CLIENT, SERVER, &head.server_sleeps)?;
         while !self.0.wait(CLIENT, |head| &head.client_sleeps, Some(&NAP))? {
             if !server_lives() {
                 return Err(LaneError::Over);
             }
         }
-        self.0.mapping.take(answer)
+        let len = self.0.mapping().head().len.load(Ordering::Relaxed) as usize;
+        self.space().get(..len).ok_or(LaneError::TooLong)
     }
 }
 
 /// The end that answers.
 #[derive(Debug)]
-pub struct ServerLane(End);
+pub struct ServerLane(End<Arc<Mapping>>);
 
 /// Ends a lane from another thread.
 #[derive(Debug)]
@@ -264,9 +275,9 @@ impl ServerLane {
         let memory = memfd_create("kvfs-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, LANE_BYTES as u64)?;
         fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
-        let end = End::of(Mapping::new(&memory)?);
-        let ending = LaneEnd(Arc::clone(&end.mapping));
-        Ok((Self(end), ending, memory))
+        let mapping = Arc::new(Mapping::new(&memory)?);
+        let ending = LaneEnd(Arc::clone(&mapping));
+        Ok((Self(End::of(mapping)), ending, memory))
     }
 
     /// Waits for the next message, which replaces `message`.
@@ -275,7 +286,7 @@ impl ServerLane {
     /// [`LaneError::Over`]; the client has broken the rules.
     pub fn next(&mut self, message: &mut Vec<u8>) -> Result<(), LaneError> {
         self.0.wait(SERVER, |head| &head.server_sleeps, None)?;
-        self.0.mapping.take(message)
+        self.0.mapping().take(message)
     }
 
     /// Answers the last message.
@@ -283,8 +294,8 @@ impl ServerLane {
     /// # Errors
     /// As [`ServerLane::next`].
     pub fn answer(&mut self, answer: &[u8]) -> Result<(), LaneError> {
-        self.0.mapping.put(answer)?;
-        self.0.mapping.give(SERVER, CLIENT, &self.0.mapping.head().client_sleeps)
+        self.0.mapping().put(answer)?;
+        self.0.mapping().give(SERVER, CLIENT, &self.0.mapping().head().client_sleeps)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Thread safety: functions. Invariant: whatever bytes come, an answer goes.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use kvfs_fs::{SetTime, Timestamp};
@@ -40,8 +41,9 @@ fn number(number: u64) -> Answered {
 pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -> usize {
     // An answer without a payload is one byte: what is read lies behind it at once.
     let head = encode(&Reply::Done, &[], space).unwrap_or_default();
+    let caller = Caller { session, has_unknown: Cell::new(false) };
     let answered = match decode::<Call<'_>>(message) {
-        Ok((call, payload)) => Caller { session }.call(&call, payload, &mut space[head..head + PAYLOAD_MAX]),
+        Ok((call, payload)) => caller.call(&call, payload, &mut space[head..head + PAYLOAD_MAX]),
         Err(_) => Err(refused(Errno::PROTO)),
     };
     let encoded = match answered {
@@ -52,6 +54,7 @@ pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -
         }
         Ok(Answered::Bytes(bytes)) => encode(&Reply::Done, &bytes, space),
         Err(PosixError::Outside { path }) => encode(&Reply::Outside, &path, space),
+        Err(_) if caller.has_unknown.get() => encode(&Reply::Unknown, &[], space),
         Err(error) => encode(&Reply::Failed { errno: error.errno().raw_os_error() }, &[], space),
     };
     // Replies and paths are shorter than a lane.
@@ -60,11 +63,17 @@ pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -
 
 struct Caller<'s> {
     session: &'s Arc<Session>,
+    /// No open file has a handle that the call names.
+    has_unknown: Cell<bool>,
 }
 
 impl Caller<'_> {
     fn descriptor(&self, handle: u64) -> Result<Fd> {
-        self.session.descriptor(handle)
+        let found = self.session.descriptor(handle);
+        if found.as_ref().is_err_and(|error| error.errno() == Errno::BADF) {
+            self.has_unknown.set(true);
+        }
+        found
     }
 
     fn place<'a>(&self, at: &At<'a>) -> Result<Place<'a>> {

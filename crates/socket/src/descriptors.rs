@@ -1,11 +1,12 @@
 //! File descriptors over a socket, with the bytes that say what they are.
 //!
-//! Thread safety: functions; one message at a time on a socket.
+//! Thread safety: functions; one message at a time on a socket. None allocates, so they may be called in a signal handler.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -15,6 +16,9 @@ use rustix::net::{
 /// Most descriptors of one message.
 pub const DESCRIPTORS_MAX: usize = 16;
 
+/// Those of a message.
+pub type Descriptors = ArrayVec<OwnedFd, DESCRIPTORS_MAX>;
+
 /// Sends `bytes`, and `descriptors` with the first of them.
 ///
 /// # Errors
@@ -23,7 +27,7 @@ pub fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[Borrowed
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("no room for so many descriptors"));
+        return Err(Errno::INVAL.into());
     }
     let mut sent = 0;
     while sent < bytes.len() {
@@ -42,10 +46,10 @@ pub fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[Borrowed
 ///
 /// # Errors
 /// The socket fails; `UnexpectedEof`: it ends before.
-pub fn receive_descriptors(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+pub fn receive_descriptors(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Descriptors> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let (mut found, mut received) = (Vec::new(), 0);
+    let (mut found, mut received) = (Descriptors::new(), 0);
     while received < bytes.len() {
         let rest = &mut [IoSliceMut::new(&mut bytes[received..])];
         match recvmsg(&socket, rest, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -56,7 +60,8 @@ pub fn receive_descriptors(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Ve
         }
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                found.extend(descriptors);
+                // What is too much is closed.
+                found.extend(descriptors.take(found.remaining_capacity()));
             }
         }
     }

@@ -14,6 +14,6 @@ mod peer_groups;
 pub mod public;
 
 pub use bound::BoundSocket;
-pub use descriptors::{DESCRIPTORS_MAX, receive_descriptors, send_descriptors};
+pub use descriptors::{DESCRIPTORS_MAX, Descriptors, receive_descriptors, send_descriptors};
 pub use peer_credentials::{PeerCredentials, peer_credentials};
 pub use peer_groups::peer_groups;

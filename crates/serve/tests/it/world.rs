@@ -75,6 +75,7 @@ impl Client {
     pub(crate) fn call(&self, call: &Call<'_>, payload: &[u8]) -> Outcome<(Reply, Vec<u8>)> {
         let answered = self.0.call(call, payload, |reply, payload| (reply, payload.to_vec()));
         match answered.expect("the server answers") {
+            (Reply::Unknown, _) => Err(Errno::BADF),
             (Reply::Failed { errno }, _) => Err(Errno::from_raw_os_error(errno)),
             answered => Ok(answered),
         }
