@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-use crate::greeting::{self, Answer, Request, VERSION};
+use crate::greeting::{self, Answer, Greeting, Request, VERSION};
 use crate::lane::{ClientLane, LaneError};
 use crate::{Call, Reply, decode, encode};
 
@@ -27,8 +27,17 @@ impl Connection {
     /// # Errors
     /// EPROTO: it speaks another version; the connection fails.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
+        Self::greet(socket, Greeting::default())
+    }
+
+    /// As [`Self::new`], for a process in an open transaction, or at a place of another file system. When the transaction ends, calls
+    /// fail with ESTALE.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; ENOENT: there is no such transaction; EPERM: it is another user's; EBUSY: it is being committed or aborted.
+    pub fn greet(socket: UnixStream, greeting: Greeting) -> io::Result<Self> {
         let connection = Self { socket, asking: Mutex::default(), idle: Mutex::default() };
-        connection.ask(Request::Hello { version: VERSION })?;
+        connection.ask(&Request::Hello { version: VERSION, greeting })?;
         Ok(connection)
     }
 
@@ -37,7 +46,7 @@ impl Connection {
     /// # Errors
     /// EMFILE: the server has no more; the connection fails.
     pub fn placeholders(&self, count: u32) -> io::Result<Answer> {
-        self.ask(Request::Placeholders { count })
+        self.ask(&Request::Placeholders { count })
     }
 
     /// Calls, and gives `read` the answer with its payload.
@@ -63,11 +72,11 @@ impl Connection {
     }
 
     fn new_lane(&self) -> Result<ClientLane, LaneError> {
-        let memory = self.ask(Request::Lane)?.descriptors.pop().ok_or(LaneError::Malformed)?;
+        let memory = self.ask(&Request::Lane)?.descriptors.pop().ok_or(LaneError::Malformed)?;
         ClientLane::attach(memory)
     }
 
-    fn ask(&self, request: Request) -> io::Result<Answer> {
+    fn ask(&self, request: &Request) -> io::Result<Answer> {
         let _one = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         greeting::ask(&self.socket, request)
     }

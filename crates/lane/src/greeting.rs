@@ -18,21 +18,36 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 /// Both ends have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Most placeholders of one answer.
 pub const PLACEHOLDERS_MAX: usize = DESCRIPTORS_MAX;
 
-const REQUEST_BYTES: usize = 8;
+/// Longest place of a [`Greeting`] (bytes).
+pub const PLACE_LEN_MAX: usize = 4095;
+
+const REQUEST_BYTES: usize = 24;
 const ANSWER_BYTES: usize = 8 + 8 * PLACEHOLDERS_MAX;
 
+/// What a process is to the file system.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Greeting {
+    /// The open transaction that it is in, of its user's; 0: none.
+    pub txn: u64,
+    /// Where it sees the file system within another one: absolute targets of symbolic links are meant there, and a path that leads
+    /// out of it is answered with [`Reply::Outside`](crate::Reply::Outside). Empty: the file system is all that it sees.
+    pub place: Vec<u8>,
+}
+
 /// What a client asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// First of all: whether the server speaks this version.
     Hello {
         /// [`VERSION`] of the client.
         version: u32,
+        /// Of another version: empty.
+        greeting: Greeting,
     },
     /// A lane.
     Lane,
@@ -53,27 +68,19 @@ pub struct Answer {
 }
 
 impl Request {
-    fn to_bytes(self) -> [u8; REQUEST_BYTES] {
-        let (what, number) = match self {
-            Self::Hello { version } => (0_u32, version),
-            Self::Lane => (1, 0),
-            Self::Placeholders { count } => (2, count),
+    /// Its head, and the place behind it.
+    fn to_bytes(&self) -> ([u8; REQUEST_BYTES], &[u8]) {
+        let (what, number, txn, place) = match self {
+            Self::Hello { version, greeting } => (0, *version, greeting.txn, &greeting.place[..]),
+            Self::Lane => (1, 0, 0, &[][..]),
+            Self::Placeholders { count } => (2, *count, 0, &[][..]),
         };
-        let mut bytes = [0; REQUEST_BYTES];
-        bytes[..4].copy_from_slice(&what.to_le_bytes());
-        bytes[4..].copy_from_slice(&number.to_le_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: [u8; REQUEST_BYTES]) -> Option<Self> {
-        let word = u64::from_le_bytes(bytes);
-        let number = (word >> 32) as u32;
-        match word as u32 {
-            0 => Some(Self::Hello { version: number }),
-            1 => Some(Self::Lane),
-            2 => Some(Self::Placeholders { count: number }),
-            _ => None,
+        let mut head = [0; REQUEST_BYTES];
+        let words = [what | u64::from(number) << 32, txn, place.len() as u64];
+        for (space, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *space = word.to_le_bytes();
         }
+        (head, place)
     }
 }
 
@@ -81,8 +88,10 @@ impl Request {
 ///
 /// # Errors
 /// What the server says; the connection fails.
-pub fn ask(socket: impl AsFd, request: Request) -> io::Result<Answer> {
-    send_descriptors(&socket, &request.to_bytes(), &[])?;
+pub fn ask(socket: impl AsFd, request: &Request) -> io::Result<Answer> {
+    let (head, place) = request.to_bytes();
+    send_descriptors(&socket, &head, &[])?;
+    send_descriptors(&socket, place, &[])?;
     let mut bytes = [0; ANSWER_BYTES];
     let descriptors = receive_descriptors(&socket, &mut bytes)?;
     let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -113,8 +122,21 @@ pub fn is_connected(socket: impl AsFd) -> bool {
 pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
     let mut bytes = [0; REQUEST_BYTES];
     // What comes along is closed.
-    receive_descriptors(socket, &mut bytes)?;
-    Request::from_bytes(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    receive_descriptors(&socket, &mut bytes)?;
+    let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let [head, txn, place_len] = [(); 3].map(|()| words.next().unwrap_or_default());
+    let number = (head >> 32) as u32;
+    match head as u32 {
+        0 if number != VERSION => Ok(Request::Hello { version: number, greeting: Greeting::default() }),
+        0 if place_len <= PLACE_LEN_MAX as u64 => {
+            let mut place = vec![0; place_len as usize];
+            receive_descriptors(&socket, &mut place)?;
+            Ok(Request::Hello { version: number, greeting: Greeting { txn, place } })
+        }
+        1 => Ok(Request::Lane),
+        2 => Ok(Request::Placeholders { count: number }),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Grants a request.

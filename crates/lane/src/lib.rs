@@ -15,6 +15,23 @@ mod connection;
 pub mod greeting;
 mod lane;
 
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
 pub use call::{At, Attributes, Bytes, Call, FsNumbers, LockRange, Reply, Time, decode, encode};
 pub use connection::Connection;
+pub use greeting::Greeting;
 pub use lane::{ClientLane, LANE_DATA_BYTES, LaneEnd, LaneError, ServerLane};
+
+/// Name of the socket in the directory of a store.
+pub const SOCKET_NAME: &str = "files.sock";
+
+/// Connects to the daemon of the store that `path` means: its directory, or anything on its mount.
+///
+/// # Errors
+/// `NotFound`: no daemon serves it; `PermissionDenied`: the daemon is of a user that may not serve the store.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let found = kvfs_socket::locate::locate(path, SOCKET_NAME)?;
+    found.ok_or(io::ErrorKind::NotFound)?.connect(SOCKET_NAME)
+}

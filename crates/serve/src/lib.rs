@@ -16,4 +16,4 @@ mod server;
 mod session;
 mod shares;
 
-pub use server::{Server, World};
+pub use server::{Server, Visitor, World};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_lane::greeting::{self, PLACEHOLDERS_MAX, Request, VERSION};
+use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
 use kvfs_posix::{Identity, Process};
 use kvfs_socket::{peer_credentials, peer_groups};
@@ -34,15 +34,30 @@ const LANES_MAX: usize = 1024;
 /// How long the server waits for something to end when it can't accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// What is served: a volume, or a transaction.
-pub trait World: Send + Sync {
-    /// A process that acts for a user.
-    fn process(&self, identity: &Identity) -> Process;
+/// A process that connects.
+#[derive(Debug, Clone)]
+pub struct Visitor {
+    /// Its user.
+    pub identity: Identity,
+    /// Its number; 0: it is not visible from here.
+    pub pid: u32,
+    /// The transaction that it wants to be in; 0: none.
+    pub txn: u64,
 }
 
+/// What is served: a volume, and transactions.
+pub trait World: Send + Sync {
+    /// A process that acts for a visitor.
+    ///
+    /// # Errors
+    /// There is no such transaction, or not for this user.
+    fn process(&self, visitor: &Visitor) -> Result<Process, Errno>;
+}
+
+/// Without transactions.
 impl<F: Fn(&Identity) -> Process + Send + Sync> World for F {
-    fn process(&self, identity: &Identity) -> Process {
-        self(identity)
+    fn process(&self, visitor: &Visitor) -> Result<Process, Errno> {
+        if visitor.txn == 0 { Ok(self(&visitor.identity)) } else { Err(Errno::NOENT) }
     }
 }
 
@@ -200,12 +215,14 @@ fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()
         open.insert(number, socket.try_clone()?);
         Leaving { number, from: Arc::clone(&shared.connections), _share: share }
     };
-    let process = shared.world.process(&identity);
-    let session = Session::new(process, peer.uid, Arc::clone(&shared.placeholders), leaving);
+    let visitor = Visitor { identity, pid: peer.pid, txn: 0 };
     let shared = Arc::clone(shared);
     spawn("kvfs-client", move || {
-        let ended = converse(&shared, &session, &socket);
-        session.end();
+        let ended = welcome(&shared, visitor, leaving, &socket).and_then(|session| {
+            let ended = converse(&shared, &session, &socket);
+            session.end();
+            ended
+        });
         if let Err(error) = ended
             && error.kind() != io::ErrorKind::UnexpectedEof
         {
@@ -215,12 +232,35 @@ fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()
     Ok(())
 }
 
+/// Takes the greeting, and makes the process.
+fn welcome(
+    shared: &Shared,
+    visitor: Visitor,
+    leaving: Leaving,
+    socket: &UnixStream,
+) -> io::Result<Arc<Session>> {
+    let refused = |errno: Errno| {
+        greeting::refuse(socket, errno.raw_os_error())?;
+        Err(errno.into())
+    };
+    let Request::Hello { version: VERSION, greeting } = greeting::next_request(socket)? else {
+        return refused(Errno::PROTO);
+    };
+    let Greeting { txn, place } = greeting;
+    let visitor = Visitor { txn, ..visitor };
+    let process = match shared.world.process(&visitor) {
+        Ok(process) if place.is_empty() => process,
+        Ok(process) => process.placed(&place),
+        Err(errno) => return refused(errno),
+    };
+    let uid = visitor.identity.uid;
+    let session = Session::new(process, uid, Arc::clone(&shared.placeholders), leaving);
+    greeting::grant(socket, &[], &[])?;
+    Ok(session)
+}
+
 /// Body of the thread of a connection's socket.
 fn converse(shared: &Shared, session: &Arc<Session>, socket: &UnixStream) -> io::Result<()> {
-    if greeting::next_request(socket)? != (Request::Hello { version: VERSION }) {
-        return greeting::refuse(socket, Errno::PROTO.raw_os_error());
-    }
-    greeting::grant(socket, &[], &[])?;
     loop {
         match greeting::next_request(socket)? {
             Request::Hello { .. } => greeting::refuse(socket, Errno::PROTO.raw_os_error())?,

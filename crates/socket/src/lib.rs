@@ -1,4 +1,4 @@
-//! The Unix sockets of a store: how they are bound ([`BoundSocket`]) and reached ([`address`], [`public`]), which process is
+//! The Unix sockets of a store: how they are bound ([`BoundSocket`]) and reached ([`address`], [`public`], [`locate`]), which process is
 //! at the other end, and how descriptors pass.
 //!
 //! Purpose: what the front ends with sockets (keys, commands) and their clients have in common. It knows no protocol.
@@ -9,6 +9,7 @@
 pub mod address;
 mod bound;
 mod descriptors;
+pub mod locate;
 mod peer_credentials;
 mod peer_groups;
 pub mod public;

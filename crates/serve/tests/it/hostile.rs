@@ -2,23 +2,28 @@
 
 use std::io::{Read, Write};
 
-use kvfs_lane::greeting::{self, Request, VERSION};
-use kvfs_lane::{Call, ClientLane, Reply, decode};
+use kvfs_lane::greeting::{self, Greeting, Request, VERSION};
+use kvfs_lane::{Call, ClientLane, Connection, Reply, decode};
 use rustix::io::Errno;
 
 use crate::world::{World, at};
 
 #[test]
-fn another_version_is_refused() {
+fn another_version_and_transactions_that_are_not_there_are_refused() {
     let world = World::new();
-    let refused = greeting::ask(world.socket(), Request::Hello { version: VERSION + 1 });
+    let refused = greeting::ask(
+        world.socket(),
+        &Request::Hello { version: VERSION + 1, greeting: Greeting::default() },
+    );
     assert_eq!(refused.expect_err("is refused").raw_os_error(), Some(Errno::PROTO.raw_os_error()));
+    let refused = Connection::greet(world.socket(), Greeting { txn: 7, place: Vec::new() });
+    assert_eq!(refused.expect_err("has none").raw_os_error(), Some(Errno::NOENT.raw_os_error()));
 }
 
 #[test]
 fn nothing_comes_before_the_greeting() {
     let world = World::new();
-    assert!(greeting::ask(world.socket(), Request::Lane).is_err());
+    assert!(greeting::ask(world.socket(), &Request::Lane).is_err());
     let mut socket = world.socket();
     socket.write_all(&[0xff; 64]).expect("writes");
     let mut rest = Vec::new();
@@ -31,8 +36,9 @@ fn nothing_comes_before_the_greeting() {
 fn whatever_bytes_come_an_answer_goes() {
     let world = World::new();
     let socket = world.socket();
-    greeting::ask(&socket, Request::Hello { version: VERSION }).expect("is greeted");
-    let memory = greeting::ask(&socket, Request::Lane).expect("is given").descriptors.pop().expect("one");
+    greeting::ask(&socket, &Request::Hello { version: VERSION, greeting: Greeting::default() })
+        .expect("is greeted");
+    let memory = greeting::ask(&socket, &Request::Lane).expect("is given").descriptors.pop().expect("one");
     let mut lane = ClientLane::attach(memory).expect("attaches");
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     for round in 0..20_000_usize {

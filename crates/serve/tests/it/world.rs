@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvfs_fs::{FileSystem, MkfsOptions, MountOptions};
 use kvfs_kvdb::Db;
-use kvfs_lane::{At, Bytes, Call, Connection, Reply};
+use kvfs_lane::{At, Bytes, Call, Connection, Greeting, Reply};
 use kvfs_posix::{Identity, Volume};
 use kvfs_serve::Server;
 use kvfs_store::{Store, clock::SystemClock};
@@ -33,7 +33,7 @@ impl World {
         let volume = Volume::over(Arc::new(fs)).expect("starts");
         let listener = UnixListener::bind(directory.path().join("socket")).expect("binds");
         let served = volume.clone();
-        let world = move |identity: &Identity| served.process(identity).placed(PLACE.as_bytes());
+        let world = move |identity: &Identity| served.process(identity);
         let server = Some(Server::start(listener, world).expect("starts"));
         Self { server, volume, directory, _db: db }
     }
@@ -43,7 +43,8 @@ impl World {
     }
 
     pub(crate) fn connect(&self) -> Client {
-        Client(Connection::new(self.socket()).expect("is greeted"))
+        let place = PLACE.as_bytes().to_vec();
+        Client(Connection::greet(self.socket(), Greeting { txn: 0, place }).expect("is greeted"))
     }
 
     pub(crate) fn server(&self) -> &Server {

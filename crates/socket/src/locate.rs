@@ -1,0 +1,106 @@
+//! Which store a path means, and where a socket of its daemon is.
+//!
+//! Thread safety: plain functions and values.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::address::Address;
+use crate::public;
+
+/// A store that a daemon serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Its directory.
+    pub store: PathBuf,
+}
+
+impl Located {
+    /// The socket `name`, and the owner of the store's directory, whose daemon is to be behind it; that of a mount of root's for
+    /// all users, where the store's directory is closed.
+    pub fn socket(&self, name: &str) -> (PathBuf, Option<u32>) {
+        let socket = self.store.join(name);
+        if std::fs::symlink_metadata(&socket).is_err()
+            && let Ok((public, owner)) = public::socket(&self.store, name)
+            && std::fs::symlink_metadata(&public).is_ok()
+        {
+            return (public, Some(owner));
+        }
+        let owner = std::fs::metadata(&self.store).ok().map(|found| found.uid());
+        (socket, owner)
+    }
+
+    /// Connects to the socket `name`.
+    ///
+    /// # Errors
+    /// No daemon listens; `PermissionDenied`: one of a user that may not serve the store.
+    pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
+        let (socket, owner) = self.socket(name);
+        let stream = UnixStream::connect(Address::of(&socket)?.path())?;
+        public::expect_daemon_of(&stream, owner)?;
+        Ok(stream)
+    }
+}
+
+/// The store that `path` means: its directory, if the socket `name` is there, or anything on its mount or on a view of a
+/// transaction. `None`: neither.
+///
+/// # Errors
+/// The path, or the mount table, can't be read.
+pub fn locate(path: &Path, name: &str) -> io::Result<Option<Located>> {
+    let resolved = path.canonicalize()?;
+    if std::fs::symlink_metadata(resolved.join(name)).is_ok() {
+        return Ok(Some(Located { store: resolved }));
+    }
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let mounts = table.split(|&b| b == b'\n').filter_map(parse_line);
+    let found =
+        mounts.filter(|(dir, _)| resolved.starts_with(dir)).max_by_key(|(dir, _)| dir.as_os_str().len());
+    Ok(found.map(|(_, store)| Located { store }))
+}
+
+/// Mount point and store, if the line of the mount table is about one of ours.
+fn parse_line(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
+    let dash = fields.iter().position(|&field| field == b"-")?;
+    let is_ours = matches!(fields.get(dash + 1)?, &b"fuse.kvfs" | &b"fuse.kvfs-txn");
+    is_ours.then_some((unescape(fields.get(4)?), unescape(fields.get(dash + 2)?)))
+}
+
+/// The kernel writes blanks and backslashes as three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let digits = field.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if field[at] == b'\\' => {
+                out.push(byte);
+                at += 4;
+            }
+            _ => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    OsString::from_vec(out).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_mounts_are_found_in_the_table() {
+        let line = b"91 29 0:52 / /me/my\\040mnt rw shared:7 - fuse.kvfs /me/st\\134ore rw";
+        assert_eq!(parse_line(line), Some(("/me/my mnt".into(), "/me/st\\ore".into())));
+        assert!(parse_line(b"92 29 0:53 / /mnt rw - fuse.kvfs-txn /store rw").is_some());
+        assert_eq!(parse_line(b"36 35 98:0 / / rw - ext4 /dev/root rw"), None);
+        assert_eq!(parse_line(b""), None);
+    }
+}
