@@ -77,6 +77,9 @@ pub struct LockRange {
     pub of_file: bool,
 }
 
+/// Handles that a connection numbers itself have this bit, and below it the number of a descriptor; those of placeholders don't.
+pub const NUMBERED: u64 = 1 << 63;
+
 /// What is asked. Handles are those of [`Reply::Opened`]; flags, modes and commands have the numbers of Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the arguments are those of the system calls")]
@@ -207,6 +210,18 @@ pub enum Call<'a> {
         #[serde(borrow)]
         name: Bytes<'a>,
     },
+    /// `remove`: a name, or an empty directory.
+    Remove {
+        #[serde(borrow)]
+        at: At<'a>,
+    },
+    /// `chdir`, `fchdir`.
+    Chdir {
+        #[serde(borrow)]
+        at: At<'a>,
+    },
+    /// `getcwd`: the payload.
+    WorkingDirectory,
     /// The path of an open directory, from the root: the payload.
     PathOf { handle: u64 },
     /// `read` (without an offset), `pread`: the payload.
@@ -217,6 +232,8 @@ pub enum Call<'a> {
     Seek { handle: u64, offset: i64, whence: u32 },
     /// `getdents64`, at most `len` bytes of its records: the payload.
     List { handle: u64, len: u32 },
+    /// The same from `offset` on; that of the open file stays.
+    ListFrom { handle: u64, offset: u64, len: u32 },
     /// `fsync`.
     Sync { handle: u64 },
     /// `sync`, `syncfs`.
@@ -229,6 +246,18 @@ pub enum Call<'a> {
     Flags { handle: u64 },
     /// `F_SETFL`.
     SetFlags { handle: u64, flags: u32 },
+    /// `dup`, `F_DUPFD`: the lowest number from `min` on, [`Reply::Opened`].
+    Dup { handle: u64, min: i32, closes_on_exec: bool },
+    /// `dup3`: the number `new`, in place of what has it, [`Reply::Opened`].
+    DupTo { handle: u64, new: i32, closes_on_exec: bool },
+    /// `F_GETFD`: [`Reply::Number`], 1 or 0.
+    ClosesOnExec { handle: u64 },
+    /// `F_SETFD`.
+    SetClosesOnExec { handle: u64, closes_on_exec: bool },
+    /// `execve`: descriptors are closed that are to be.
+    Exec,
+    /// `_exit`: all descriptors are closed, and the locks of the process end.
+    Exit,
     /// `flock`; none: unlock.
     Flock { handle: u64, is_exclusive: Option<bool>, waits: bool },
     /// `F_SETLK`, `F_SETLKW` and those of open files.
@@ -277,7 +306,7 @@ pub struct FsNumbers {
 pub enum Reply {
     /// Done, or: the payload is the answer.
     Done,
-    /// Nothing happened.
+    /// Nothing happened; the payload says why, in words.
     Failed {
         /// Of Linux.
         errno: i32,

@@ -30,15 +30,25 @@ impl Connection {
         Self::greet(socket, Greeting::default())
     }
 
-    /// As [`Self::new`], for a process in an open transaction, or at a place of another file system. When the transaction ends, calls
-    /// fail with ESTALE.
+    /// As [`Self::new`], for a process in an open transaction, at a place of another file system, or for another user. When the
+    /// transaction ends, calls fail with ESTALE.
     ///
     /// # Errors
-    /// As [`Self::new`]; ENOENT: there is no such transaction; EPERM: it is another user's; EBUSY: it is being committed or aborted.
+    /// As [`Self::new`]; ENOENT: there is no such transaction; EPERM: it is another user's, or neither root nor the server's user acts
+    /// for another one; EBUSY: it is being committed or aborted.
     pub fn greet(socket: UnixStream, greeting: Greeting) -> io::Result<Self> {
         let connection = Self { socket, asking: Mutex::default(), idle: Mutex::default() };
         connection.ask(&Request::Hello { version: VERSION, greeting })?;
         Ok(connection)
+    }
+
+    /// A child of this process, as fork(2) makes it: with the same open files, at the same offsets.
+    ///
+    /// # Errors
+    /// EUSERS: the server has no more connections; the connection fails.
+    pub fn fork(&self) -> io::Result<Self> {
+        let socket = self.ask(&Request::Fork)?.descriptors.pop().ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { socket: socket.into(), asking: Mutex::default(), idle: Mutex::default() })
     }
 
     /// Placeholders with their handles, for [`Call::Open`].

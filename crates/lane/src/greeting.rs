@@ -18,13 +18,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 /// Both ends have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Most placeholders of one answer.
 pub const PLACEHOLDERS_MAX: usize = DESCRIPTORS_MAX;
 
 /// Longest place of a [`Greeting`] (bytes).
 pub const PLACE_LEN_MAX: usize = 4095;
+
+/// Most numbers of [`Greeting::acts_as`]: a user, a group, and the most further groups of Linux.
+pub const IDS_MAX: usize = 2 + (1 << 16);
 
 const REQUEST_BYTES: usize = 24;
 const ANSWER_BYTES: usize = 8 + 8 * PLACEHOLDERS_MAX;
@@ -37,6 +40,9 @@ pub struct Greeting {
     /// Where it sees the file system within another one: absolute targets of symbolic links are meant there, and a path that leads
     /// out of it is answered with [`Reply::Outside`](crate::Reply::Outside). Empty: the file system is all that it sees.
     pub place: Vec<u8>,
+    /// The user that it acts for: its number, its group, further groups. For root and for the server's own user, which may do so
+    /// without a server, too. Empty: the user of the connection.
+    pub acts_as: Vec<u32>,
 }
 
 /// What a client asks for.
@@ -56,31 +62,37 @@ pub enum Request {
         /// At most [`PLACEHOLDERS_MAX`].
         count: u32,
     },
+    /// The connection of a child of this process, as fork(2) makes it: a socket that is greeted already.
+    Fork,
 }
 
 /// What a client gets.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The memory of a lane, or placeholders.
+    /// The memory of a lane, placeholders, or the socket of a connection.
     pub descriptors: ArrayVec<OwnedFd, DESCRIPTORS_MAX>,
     /// Handles of the placeholders, in their order.
     pub handles: ArrayVec<u64, PLACEHOLDERS_MAX>,
 }
 
 impl Request {
-    /// Its head, and the place behind it.
-    fn to_bytes(&self) -> ([u8; REQUEST_BYTES], &[u8]) {
-        let (what, number, txn, place) = match self {
-            Self::Hello { version, greeting } => (0, *version, greeting.txn, &greeting.place[..]),
-            Self::Lane => (1, 0, 0, &[][..]),
-            Self::Placeholders { count } => (2, *count, 0, &[][..]),
+    /// Its head, and behind it the place and the numbers of the user.
+    fn to_bytes(&self) -> ([u8; REQUEST_BYTES], &[u8], &[u32]) {
+        let (what, number, greeting) = match self {
+            Self::Hello { version, greeting } => (0, *version, Some(greeting)),
+            Self::Lane => (1, 0, None),
+            Self::Placeholders { count } => (2, *count, None),
+            Self::Fork => (3, 0, None),
         };
+        let (txn, place, ids) = greeting
+            .map_or((0, &[][..], &[][..]), |greeting| (greeting.txn, &greeting.place, &greeting.acts_as));
         let mut head = [0; REQUEST_BYTES];
-        let words = [what | u64::from(number) << 32, txn, place.len() as u64];
+        let lengths = place.len() as u64 | (ids.len() as u64) << 32;
+        let words = [what | u64::from(number) << 32, txn, lengths];
         for (space, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *space = word.to_le_bytes();
         }
-        (head, place)
+        (head, place, ids)
     }
 }
 
@@ -89,9 +101,11 @@ impl Request {
 /// # Errors
 /// What the server says; the connection fails.
 pub fn ask(socket: impl AsFd, request: &Request) -> io::Result<Answer> {
-    let (head, place) = request.to_bytes();
+    let (head, place, ids) = request.to_bytes();
     send_descriptors(&socket, &head, &[])?;
     send_descriptors(&socket, place, &[])?;
+    let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    send_descriptors(&socket, &ids, &[])?;
     let mut bytes = [0; ANSWER_BYTES];
     let descriptors = receive_descriptors(&socket, &mut bytes)?;
     let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
@@ -124,17 +138,21 @@ pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
     // What comes along is closed.
     receive_descriptors(&socket, &mut bytes)?;
     let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    let [head, txn, place_len] = [(); 3].map(|()| words.next().unwrap_or_default());
+    let [head, txn, lengths] = [(); 3].map(|()| words.next().unwrap_or_default());
+    let (place_len, id_count) = (lengths as u32 as usize, (lengths >> 32) as usize);
     let number = (head >> 32) as u32;
     match head as u32 {
         0 if number != VERSION => Ok(Request::Hello { version: number, greeting: Greeting::default() }),
-        0 if place_len <= PLACE_LEN_MAX as u64 => {
-            let mut place = vec![0; place_len as usize];
+        0 if place_len <= PLACE_LEN_MAX && id_count <= IDS_MAX && id_count != 1 => {
+            let (mut place, mut ids) = (vec![0; place_len], vec![0; 4 * id_count]);
             receive_descriptors(&socket, &mut place)?;
-            Ok(Request::Hello { version: number, greeting: Greeting { txn, place } })
+            receive_descriptors(&socket, &mut ids)?;
+            let acts_as = ids.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
+            Ok(Request::Hello { version: number, greeting: Greeting { txn, place, acts_as } })
         }
         1 => Ok(Request::Lane),
         2 => Ok(Request::Placeholders { count: number }),
+        3 => Ok(Request::Fork),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

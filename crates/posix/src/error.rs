@@ -23,6 +23,14 @@ pub enum PosixError {
         /// What it is about.
         reason: &'static str,
     },
+    /// What serves the file system to this process says so.
+    #[error("{message}")]
+    Remote {
+        /// What POSIX calls it.
+        errno: Errno,
+        /// What it is about.
+        message: Box<str>,
+    },
     /// The path leads out of the file system, into the one that it lies in ([`Process::placed`](crate::Process::placed)).
     #[error("the path leads out of the file system")]
     Outside {
@@ -36,7 +44,7 @@ impl PosixError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Fs(error) => Errno::from_raw_os_error(error.errno()),
-            Self::Refused { errno, .. } => *errno,
+            Self::Refused { errno, .. } | Self::Remote { errno, .. } => *errno,
             Self::Outside { .. } => Errno::XDEV,
         }
     }

@@ -64,6 +64,6 @@ pub use identity::Identity;
 pub use locks::RangeLock;
 pub use open_file::SharedFile;
 pub use place::{Fd, Place};
-pub use process::{Access, Directory, DirectoryEntry, Process, Whence};
+pub use process::{Access, Directory, DirectoryEntry, Process, Whence, close_all};
 pub use volume::{SnapshotView, Transaction, Volume};
 pub use walk::{LINKS_MAX, PATH_LEN_MAX};

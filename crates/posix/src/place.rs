@@ -43,6 +43,16 @@ impl<'a> Place<'a> {
         self
     }
 
+    /// The open directory at which a path begins, or the open file itself; `None`: the working directory.
+    pub fn base(&self) -> Option<Fd> {
+        self.base
+    }
+
+    /// The path; `None`: what [`Place::base`] refers to.
+    pub fn name(&self) -> Option<&'a [u8]> {
+        self.path
+    }
+
     /// Whether a symbolic link in the end is followed.
     pub fn follows(&self) -> bool {
         self.follows

@@ -9,11 +9,12 @@ use kvfs_fs::{SetTime, Timestamp};
 use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
-use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, linux};
+use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, close_all, linux};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::records;
-use crate::session::{Session, flags_of, refused};
+use crate::session::{Session, refused};
 
 /// Bytes of an answer in front of its payload, at most.
 const HEAD_BYTES: usize = 256;
@@ -55,7 +56,10 @@ pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -
         Ok(Answered::Bytes(bytes)) => encode(&Reply::Done, &bytes, space),
         Err(PosixError::Outside { path }) => encode(&Reply::Outside, &path, space),
         Err(_) if caller.has_unknown.get() => encode(&Reply::Unknown, &[], space),
-        Err(error) => encode(&Reply::Failed { errno: error.errno().raw_os_error() }, &[], space),
+        Err(error) => {
+            let reply = Reply::Failed { errno: error.errno().raw_os_error() };
+            encode(&reply, error.to_string().as_bytes(), space)
+        }
     };
     // Replies and paths are shorter than a lane.
     encoded.unwrap_or_default()
@@ -93,7 +97,7 @@ impl Caller<'_> {
         match *call {
             Call::Open { at, flags, mode, umask, handle } => {
                 process.umask(umask);
-                let fd = process.open(self.place(&at)?, flags_of(flags), mode)?;
+                let fd = process.open(self.place(&at)?, OFlags::from_bits_retain(flags), mode)?;
                 let handle = self.session.name(fd, handle)?;
                 Ok(Answered::With(Reply::Opened { handle }))
             }
@@ -115,8 +119,14 @@ impl Caller<'_> {
                 process.rename(self.place(&old)?, self.place(&new)?, mode).map(done)
             }
             Call::Readlink { at } => process.readlink(self.place(&at)?).map(Answered::Bytes),
+            Call::Remove { at } => process.remove(self.place(&at)?).map(done),
             Call::PathOf { handle } => process.path_of(self.descriptor(handle)?).map(Answered::Bytes),
-            Call::List { handle, len } => self.list(handle, &mut space[..PAYLOAD_MAX.min(len as usize)]),
+            Call::List { handle, len } => {
+                self.list(handle, None, &mut space[..PAYLOAD_MAX.min(len as usize)])
+            }
+            Call::ListFrom { handle, offset, len } => {
+                self.list(handle, Some(offset), &mut space[..PAYLOAD_MAX.min(len as usize)])
+            }
             Call::SyncAll => process.sync().map(done),
             Call::Stat { .. }
             | Call::Access { .. }
@@ -130,7 +140,46 @@ impl Caller<'_> {
             | Call::Listxattr { .. }
             | Call::Removexattr { .. } => self.xattr(call, payload),
             Call::Flock { .. } | Call::Lock { .. } | Call::FindLock { .. } => self.lock(call),
+            Call::Chdir { .. }
+            | Call::WorkingDirectory
+            | Call::Dup { .. }
+            | Call::DupTo { .. }
+            | Call::ClosesOnExec { .. }
+            | Call::SetClosesOnExec { .. }
+            | Call::Exec
+            | Call::Exit => self.own(call),
             _ => self.content(call, payload, space),
+        }
+    }
+
+    /// Of what the process has: its working directory and its table of descriptors.
+    fn own(&self, call: &Call<'_>) -> Result<Answered> {
+        let process = self.session.process();
+        let opened = |fd| Ok(Answered::With(Reply::Opened { handle: self.session.name(fd, None)? }));
+        match *call {
+            Call::Chdir { at } => process.chdir(self.place(&at)?).map(done),
+            Call::WorkingDirectory => process.getcwd().map(Answered::Bytes),
+            Call::Dup { handle, min, closes_on_exec } => {
+                opened(process.dup(self.descriptor(handle)?, min, closes_on_exec)?)
+            }
+            Call::DupTo { handle, new, closes_on_exec } => {
+                opened(process.dup_to(self.descriptor(handle)?, Fd(new), closes_on_exec)?)
+            }
+            Call::ClosesOnExec { handle } => {
+                Ok(number(process.closes_on_exec(self.descriptor(handle)?)?.into()))
+            }
+            Call::SetClosesOnExec { handle, closes_on_exec } => {
+                process.set_closes_on_exec(self.descriptor(handle)?, closes_on_exec).map(done)
+            }
+            Call::Exec => {
+                process.exec();
+                Ok(done(()))
+            }
+            Call::Exit => {
+                close_all(process);
+                Ok(done(()))
+            }
+            _ => Err(refused(Errno::NOSYS)),
         }
     }
 
@@ -257,16 +306,16 @@ impl Caller<'_> {
             }
             Call::Flags { handle } => Ok(number(process.flags(self.descriptor(handle)?)?.bits().into())),
             Call::SetFlags { handle, flags } => {
-                process.set_flags(self.descriptor(handle)?, flags_of(flags)).map(done)
+                process.set_flags(self.descriptor(handle)?, OFlags::from_bits_retain(flags)).map(done)
             }
             _ => Err(refused(Errno::NOSYS)),
         }
     }
 
-    fn list(&self, handle: u64, space: &mut [u8]) -> Result<Answered> {
+    fn list(&self, handle: u64, from: Option<u64>, space: &mut [u8]) -> Result<Answered> {
         let fd = self.descriptor(handle)?;
         let (mut used, mut is_short) = (0, false);
-        self.session.process().list(fd, &mut |entry| {
+        self.session.process().list(fd, from, &mut |entry| {
             let put = records::put(entry, &mut space[used..]);
             is_short |= put.is_none() && used == 0;
             used += put.unwrap_or_default();

@@ -21,9 +21,6 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use crate::session::Session;
 use crate::shares::{Share, Shares};
 
-/// Handles that connections number themselves have this bit; inode numbers of sockets don't.
-pub(crate) const NUMBERED: u64 = 1 << 63;
-
 /// By which the end of the thread is told.
 const STOP: u64 = u64::MAX;
 

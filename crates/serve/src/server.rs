@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,8 +37,10 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// A process that connects.
 #[derive(Debug, Clone)]
 pub struct Visitor {
-    /// Its user.
+    /// For whom it acts.
     pub identity: Identity,
+    /// Its user.
+    pub uid: u32,
     /// Its number; 0: it is not visible from here.
     pub pid: u32,
     /// The transaction that it wants to be in; 0: none.
@@ -89,6 +91,9 @@ struct Shared {
     connection_shares: Arc<Shares>,
     lane_shares: Arc<Shares>,
     is_stopping: AtomicBool,
+    /// Number of the next connection.
+    next: AtomicU64,
+    own_uid: u32,
 }
 
 /// See the module.
@@ -126,6 +131,8 @@ impl Server {
             connection_shares,
             lane_shares,
             is_stopping,
+            next: AtomicU64::new(0),
+            own_uid,
         });
         let listener = Arc::new(listener);
         let mut server =
@@ -183,7 +190,6 @@ impl Drop for Server {
 
 /// Body of the thread that accepts.
 fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
-    let mut numbers = 0_u64..;
     loop {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
@@ -196,17 +202,38 @@ fn accept(shared: &Arc<Shared>, listener: &UnixListener) {
                 continue;
             }
         };
-        let number = numbers.next().unwrap_or_default();
-        if let Err(error) = begin(shared, socket, number) {
+        if let Err(error) = begin(shared, socket) {
             tracing::warn!(%error, "a connection was refused");
         }
     }
 }
 
-fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()> {
+fn begin(shared: &Arc<Shared>, socket: UnixStream) -> io::Result<()> {
     let peer = peer_credentials(&socket)?;
     let identity = Identity { uid: peer.uid, gid: peer.gid, groups: peer_groups(&socket)? };
-    let share = shared.connection_shares.take(peer.uid).ok_or(Errno::USERS)?;
+    let visitor = Visitor { identity, uid: peer.uid, pid: peer.pid, txn: 0 };
+    start(shared, socket, peer.uid, |shared, leaving, socket| welcome(shared, visitor, leaving, socket))
+}
+
+/// The connection of a child of a process.
+fn fork(shared: &Arc<Shared>, session: &Session) -> io::Result<UnixStream> {
+    let (uid, process) = (session.uid(), session.process().fork());
+    let (ours, theirs) = UnixStream::pair()?;
+    start(shared, ours, uid, move |shared, leaving, _| {
+        Ok(Session::new(process, uid, Arc::clone(&shared.placeholders), leaving))
+    })?;
+    Ok(theirs)
+}
+
+/// Begins a connection of the user `uid`, in a thread of its own.
+fn start(
+    shared: &Arc<Shared>,
+    socket: UnixStream,
+    uid: u32,
+    session: impl FnOnce(&Shared, Leaving, &UnixStream) -> io::Result<Arc<Session>> + Send + 'static,
+) -> io::Result<()> {
+    let share = shared.connection_shares.take(uid).ok_or(Errno::USERS)?;
+    let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let leaving = {
         let mut open = shared.connections.open.lock();
         if shared.is_stopping.load(Ordering::SeqCst) {
@@ -215,10 +242,9 @@ fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()
         open.insert(number, socket.try_clone()?);
         Leaving { number, from: Arc::clone(&shared.connections), _share: share }
     };
-    let visitor = Visitor { identity, pid: peer.pid, txn: 0 };
     let shared = Arc::clone(shared);
     spawn("kvfs-client", move || {
-        let ended = welcome(&shared, visitor, leaving, &socket).and_then(|session| {
+        let ended = session(&shared, leaving, &socket).and_then(|session| {
             let ended = converse(&shared, &session, &socket);
             session.end();
             ended
@@ -235,7 +261,7 @@ fn begin(shared: &Arc<Shared>, socket: UnixStream, number: u64) -> io::Result<()
 /// Takes the greeting, and makes the process.
 fn welcome(
     shared: &Shared,
-    visitor: Visitor,
+    mut visitor: Visitor,
     leaving: Leaving,
     socket: &UnixStream,
 ) -> io::Result<Arc<Session>> {
@@ -246,26 +272,35 @@ fn welcome(
     let Request::Hello { version: VERSION, greeting } = greeting::next_request(socket)? else {
         return refused(Errno::PROTO);
     };
-    let Greeting { txn, place } = greeting;
-    let visitor = Visitor { txn, ..visitor };
+    let Greeting { txn, place, acts_as } = greeting;
+    if let [uid, gid, groups @ ..] = &acts_as[..] {
+        if ![0, shared.own_uid].contains(&visitor.uid) {
+            return refused(Errno::PERM);
+        }
+        visitor.identity = Identity { uid: *uid, gid: *gid, groups: groups.to_vec() };
+    }
+    visitor.txn = txn;
     let process = match shared.world.process(&visitor) {
         Ok(process) if place.is_empty() => process,
         Ok(process) => process.placed(&place),
         Err(errno) => return refused(errno),
     };
-    let uid = visitor.identity.uid;
-    let session = Session::new(process, uid, Arc::clone(&shared.placeholders), leaving);
+    let session = Session::new(process, visitor.uid, Arc::clone(&shared.placeholders), leaving);
     greeting::grant(socket, &[], &[])?;
     Ok(session)
 }
 
 /// Body of the thread of a connection's socket.
-fn converse(shared: &Shared, session: &Arc<Session>, socket: &UnixStream) -> io::Result<()> {
+fn converse(shared: &Arc<Shared>, session: &Arc<Session>, socket: &UnixStream) -> io::Result<()> {
     loop {
         match greeting::next_request(socket)? {
             Request::Hello { .. } => greeting::refuse(socket, Errno::PROTO.raw_os_error())?,
             Request::Lane => match lane(shared, session) {
                 Ok(memory) => greeting::grant(socket, &[memory.as_fd()], &[])?,
+                Err(error) => refuse(socket, &error)?,
+            },
+            Request::Fork => match fork(shared, session) {
+                Ok(theirs) => greeting::grant(socket, &[theirs.as_fd()], &[])?,
                 Err(error) => refuse(socket, &error)?,
             },
             Request::Placeholders { count } => {

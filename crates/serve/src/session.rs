@@ -7,13 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kvfs_lane::LaneEnd;
+use kvfs_lane::{LaneEnd, NUMBERED};
 use kvfs_posix::{Fd, Process, SharedFile};
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::placeholders::{NUMBERED, Placeholders};
+use crate::placeholders::Placeholders;
 use crate::server::Leaving;
 
 /// See the module.
@@ -121,9 +120,4 @@ impl Drop for Session {
 /// A refusal of this crate.
 pub(crate) fn refused(errno: Errno) -> kvfs_posix::PosixError {
     kvfs_posix::PosixError::Refused { errno, reason: "no open file of this connection" }
-}
-
-/// Flags without a meaning to a descriptor that no program has.
-pub(crate) fn flags_of(number: u32) -> OFlags {
-    OFlags::from_bits_retain(number).difference(OFlags::CLOEXEC)
 }

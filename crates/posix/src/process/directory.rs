@@ -71,14 +71,26 @@ impl Process {
         })
     }
 
-    /// Lists a directory from the offset of the open file on, which moves behind what `take` has taken (`getdents`). `take` says whether
-    /// there was room for the entry.
+    /// Lists a directory from the offset of the open file on, which moves behind what `take` has taken (`getdents`), or `from` another
+    /// offset, when it stays. `take` says whether there was room for the entry.
     ///
     /// # Errors
     /// EBADF, ENOTDIR; I/O errors.
-    pub fn list(&self, fd: Fd, take: &mut dyn FnMut(&kvfs_fs::DirEntry<'_>) -> bool) -> Result<()> {
+    pub fn list(
+        &self,
+        fd: Fd,
+        from: Option<u64>,
+        take: &mut dyn FnMut(&kvfs_fs::DirEntry<'_>) -> bool,
+    ) -> Result<()> {
         let file = self.scope.listable(fd)?;
-        let mut offset = file.offset();
+        let (mut own, mut shared);
+        let offset = if let Some(from) = from {
+            own = from;
+            &mut own
+        } else {
+            shared = file.offset();
+            &mut *shared
+        };
         settled(self.scope.caller(), |caller| {
             let from = *offset;
             self.scope.fs().readdir(caller, file.held.node(), from, &mut |entry| {

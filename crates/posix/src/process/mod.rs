@@ -232,6 +232,14 @@ impl Scope {
     }
 }
 
+/// Closes all descriptors of a process, which ends its locks, too (`_exit`).
+pub fn close_all(process: &Process) {
+    for fd in process.scope.descriptors.numbers() {
+        // Another thread may have been faster.
+        let _ = process.close(fd);
+    }
+}
+
 /// As the caller of a call that takes what is there says.
 fn end_of(place: Place<'_>) -> End {
     if place.follows { End::Target } else { End::Itself }
@@ -239,10 +247,7 @@ fn end_of(place: Place<'_>) -> End {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        for fd in self.scope.descriptors.numbers() {
-            // It is there: no other process has this table.
-            let _ = self.close(fd);
-        }
+        close_all(self);
         self.scope.shared.processes.fetch_sub(1, Ordering::AcqRel);
     }
 }

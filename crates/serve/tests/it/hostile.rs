@@ -16,7 +16,7 @@ fn another_version_and_transactions_that_are_not_there_are_refused() {
         &Request::Hello { version: VERSION + 1, greeting: Greeting::default() },
     );
     assert_eq!(refused.expect_err("is refused").raw_os_error(), Some(Errno::PROTO.raw_os_error()));
-    let refused = Connection::greet(world.socket(), Greeting { txn: 7, place: Vec::new() });
+    let refused = Connection::greet(world.socket(), Greeting { txn: 7, ..Greeting::default() });
     assert_eq!(refused.expect_err("has none").raw_os_error(), Some(Errno::NOENT.raw_os_error()));
 }
 

@@ -44,7 +44,9 @@ impl World {
 
     pub(crate) fn connect(&self) -> Client {
         let place = PLACE.as_bytes().to_vec();
-        Client(Connection::greet(self.socket(), Greeting { txn: 0, place }).expect("is greeted"))
+        Client(
+            Connection::greet(self.socket(), Greeting { place, ..Greeting::default() }).expect("is greeted"),
+        )
     }
 
     pub(crate) fn server(&self) -> &Server {
