@@ -21,6 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("posix", &["fs", "store"]),
     ("lane", &["socket"]),
     ("serve", &["lane", "socket", "fs", "posix"]),
+    ("client", &["lane", "fs", "posix"]),
     ("capi", &["store", "kv", "fs", "open", "service", "posix"]),
     (
         "cli",
