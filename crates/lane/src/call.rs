@@ -48,6 +48,8 @@ pub struct At<'a> {
     pub path: Option<Bytes<'a>>,
     /// Whether a symbolic link in the end is followed.
     pub follows: bool,
+    /// Without a path: what `base` refers to, as by a name of it.
+    pub is_named: bool,
 }
 
 /// A time to set.

@@ -28,12 +28,14 @@ pub struct Place<'a> {
     /// `None`: what `base` refers to.
     pub(crate) path: Option<&'a [u8]>,
     pub(crate) follows: bool,
+    /// Without a path: by a name of the file.
+    pub(crate) is_named: bool,
 }
 
 impl<'a> Place<'a> {
     /// Where `path` begins at the working directory.
     pub fn path(path: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self { base: None, path: Some(path.as_ref()), follows: true }
+        Self { base: None, path: Some(path.as_ref()), follows: true, is_named: false }
     }
 
     /// If the last component is a symbolic link, the link itself is meant (`AT_SYMLINK_NOFOLLOW`).
@@ -51,6 +53,22 @@ impl<'a> Place<'a> {
     /// The path; `None`: what [`Place::base`] refers to.
     pub fn name(&self) -> Option<&'a [u8]> {
         self.path
+    }
+
+    /// What an open file refers to, as if by a name of it: a descriptor of `O_PATH` will do (`AT_EMPTY_PATH`, `/proc/self/fd/N`).
+    #[must_use]
+    pub fn named(fd: Fd) -> Self {
+        Self { is_named: true, ..fd.into() }
+    }
+
+    /// Whether it was made by [`Place::named`].
+    pub fn is_named(&self) -> bool {
+        self.is_named
+    }
+
+    /// The descriptor whose open file is meant.
+    pub(crate) fn descriptor(&self) -> Option<Fd> {
+        self.base.filter(|_| !self.is_named && self.path.is_none())
     }
 
     /// Whether a symbolic link in the end is followed.
@@ -91,6 +109,6 @@ impl<'a, P: Into<Place<'a>>> From<(Fd, P)> for Place<'a> {
 
 impl From<Fd> for Place<'_> {
     fn from(base: Fd) -> Self {
-        Self { base: Some(base), path: None, follows: true }
+        Self { base: Some(base), path: None, follows: true, is_named: false }
     }
 }

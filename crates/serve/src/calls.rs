@@ -85,6 +85,7 @@ impl Caller<'_> {
             (Some(base), Some(Bytes(path))) if path.first() != Some(&b'/') => {
                 Place::from((self.descriptor(base)?, path))
             }
+            (Some(base), None) if at.is_named => Place::named(self.descriptor(base)?),
             (Some(base), None) => Place::from(self.descriptor(base)?),
             (_, Some(Bytes(path))) => Place::from(path),
             (None, None) => Place::from("/"),

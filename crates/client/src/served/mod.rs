@@ -110,7 +110,7 @@ fn handle(fd: Fd) -> u64 {
 fn at<'a>(place: impl Into<Place<'a>>) -> At<'a> {
     let place = place.into();
     let (base, path) = (place.base().map(handle), place.name().map(Bytes));
-    At { base, path, follows: place.follows() }
+    At { base, path, follows: place.follows(), is_named: place.is_named() }
 }
 
 fn remote(errno: Errno, message: impl std::fmt::Display) -> PosixError {

@@ -111,7 +111,7 @@ impl Process {
     /// EACCES; EISDIR; EINVAL: not a file, or not open for writing; EFBIG, ENOSPC; those of the walk.
     pub fn truncate<'a>(&self, place: impl Into<Place<'a>>, size: u64) -> Result<()> {
         let place = place.into();
-        if let (Some(fd), None) = (place.base, place.path) {
+        if let Some(fd) = place.descriptor() {
             let file = self.scope.file(fd)?;
             file.check_open()?;
             if !file.is_writable() || file.kind != FileType::Regular {
@@ -124,7 +124,7 @@ impl Process {
             FileType::Directory => return Err(FsError::IsDirectory.into()),
             _ => return refuse(Errno::INVAL, "not a regular file"),
         }
-        if place.path.is_some() {
+        if place.descriptor().is_none() {
             self.scope.check(&found, WRITE)?;
         }
         let kill_suidgid = !self.scope.actor.is_root();
@@ -144,7 +144,7 @@ impl Process {
 impl Scope {
     /// What is at `place`, whose attributes are to be changed.
     fn to_change(&self, place: Place<'_>) -> Result<Found> {
-        if let (Some(fd), None) = (place.base, place.path) {
+        if let Some(fd) = place.descriptor() {
             self.file(fd)?.check_open()?;
         }
         self.find(place)

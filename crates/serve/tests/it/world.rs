@@ -66,11 +66,11 @@ pub(crate) struct Client(pub(crate) Connection);
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
 pub(crate) fn at(path: &str) -> At<'_> {
-    At { base: None, path: Some(Bytes(path.as_bytes())), follows: true }
+    At { base: None, path: Some(Bytes(path.as_bytes())), follows: true, is_named: false }
 }
 
 pub(crate) fn of(handle: u64) -> At<'static> {
-    At { base: Some(handle), path: None, follows: true }
+    At { base: Some(handle), path: None, follows: true, is_named: false }
 }
 
 impl Client {
