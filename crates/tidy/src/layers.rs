@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lane", &["socket"]),
     ("serve", &["lane", "socket", "fs", "posix"]),
     ("client", &["lane", "fs", "posix"]),
+    ("preload", &["lane"]),
     ("capi", &["store", "kv", "fs", "open", "service", "posix"]),
     (
         "cli",

@@ -1,0 +1,144 @@
+//! Descriptors of the library's own in the table of the program: the connection, placeholders of files to be opened, and the one
+//! that stands for the working directory.
+//!
+//! They have high numbers, and what the program does to them by number finds no descriptor: shells and daemons close all numbers
+//! that they don't know.
+//!
+//! Thread safety: atomics. Invariant: a child of vfork has a table of its own, but shares this list: it changes nothing here.
+
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use crate::state;
+use crate::sys;
+
+/// Room for one connection, one working directory, and placeholders.
+const HIDDEN_MAX: usize = 32;
+
+/// Numbers from here on are taken; set at start.
+static FLOOR: AtomicI32 = AtomicI32::new(960);
+
+/// Each number and one; 0: none.
+static HIDDEN: [AtomicI32; HIDDEN_MAX] = [const { AtomicI32::new(0) }; HIDDEN_MAX];
+
+/// That of the working directory, which lives on in children and in programs that they begin.
+static DIRECTORY: AtomicI32 = AtomicI32::new(0);
+
+/// Looks how many descriptors the process may have.
+pub(super) fn set_up() {
+    let mut limit = [0_u64; 2];
+    let args = [libc::RLIMIT_NOFILE.into(), limit.as_mut_ptr() as u64, 0, 0, 0, 0];
+    if sys::call(libc::SYS_getrlimit as u64, &args) == 0 {
+        FLOOR.store((limit[0].min(1024) as i32 - 64).max(32), Relaxed);
+    }
+}
+
+fn fcntl(fd: i32, command: i32, argument: i32) -> i32 {
+    sys::call(libc::SYS_fcntl as u64, &[fd as u64, command as u64, argument as u64, 0, 0, 0]) as i32
+}
+
+/// Closes a number of this process, whatever it is.
+pub(super) fn close(fd: i32) {
+    sys::call(libc::SYS_close as u64, &[fd as u64, 0, 0, 0, 0, 0]);
+}
+
+/// Moves a descriptor to a high number; it stays where it is if there is none.
+fn lift(fd: OwnedFd, command: i32) -> i32 {
+    let fd = fd.into_raw_fd();
+    let lifted = fcntl(fd, command, FLOOR.load(Relaxed));
+    if lifted < 0 {
+        return fd;
+    }
+    close(fd);
+    lifted
+}
+
+fn note(fd: i32) {
+    state::mark(fd);
+    for place in &HIDDEN {
+        if place.compare_exchange(0, fd + 1, Relaxed, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+pub(super) fn forget(fd: i32) {
+    for place in &HIDDEN {
+        // Another one than this has not the number.
+        let _ = place.compare_exchange(fd + 1, 0, Relaxed, Relaxed);
+    }
+}
+
+/// Hides a descriptor of this process; returns its number.
+pub(super) fn hide(fd: OwnedFd) -> i32 {
+    let fd = lift(fd, libc::F_DUPFD_CLOEXEC);
+    note(fd);
+    fd
+}
+
+/// Closes a hidden descriptor.
+pub(super) fn end(fd: i32) {
+    forget(fd);
+    close(fd);
+}
+
+/// Whether the program must not reach a number.
+pub(crate) fn is_hidden(fd: i32) -> bool {
+    fd >= 0 && HIDDEN.iter().any(|place| place.load(Relaxed) == fd + 1)
+}
+
+/// The lowest hidden number of a range.
+pub(crate) fn first_within(first: u32, last: u32) -> Option<u32> {
+    let numbers = HIDDEN.iter().filter_map(|place| u32::try_from(place.load(Relaxed) - 1).ok());
+    numbers.filter(|fd| (first..=last).contains(fd)).min()
+}
+
+/// In a child of fork: the parent's connection and spare placeholders are closed.
+pub(super) fn leave_parent() {
+    let directory = DIRECTORY.load(Relaxed);
+    for place in &HIDDEN {
+        let hidden = place.load(Relaxed);
+        if hidden != 0 && hidden != directory {
+            place.store(0, Relaxed);
+            close(hidden - 1);
+        }
+    }
+}
+
+/// Whether a descriptor that the process was started with has such a number.
+pub(super) fn is_high(fd: i32) -> bool {
+    fd >= FLOOR.load(Relaxed)
+}
+
+/// The placeholder of the working directory is `fd`, as it was given to this program.
+pub(super) fn inherit_directory(fd: i32) {
+    note(fd);
+    DIRECTORY.store(fd + 1, Relaxed);
+}
+
+/// A placeholder stands for the new working directory, in the place of the old one; `None`: there is none any more.
+/// `is_shared`: a child of vfork.
+pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
+    let old = DIRECTORY.load(Relaxed) - 1;
+    if old >= 0 {
+        let close_old = if is_shared { close } else { end };
+        close_old(old);
+    }
+    let new = fd.map(|fd| lift(fd, libc::F_DUPFD));
+    if is_shared {
+        return;
+    }
+    if let Some(new) = new {
+        note(new);
+    }
+    DIRECTORY.store(new.map_or(0, |fd| fd + 1), Relaxed);
+}
+
+/// The lowest number for a placeholder, which is closed; a negative one is an error.
+pub(super) fn lower(fd: i32, is_noted: bool, closes_on_exec: bool) -> i32 {
+    let command = if closes_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let lowered = fcntl(fd, command, 0);
+    let close_high = if is_noted { end } else { close };
+    close_high(fd);
+    lowered
+}

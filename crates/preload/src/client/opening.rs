@@ -1,0 +1,61 @@
+//! Opening files, and what becomes of their descriptors.
+//!
+//! Thread safety: see the back end. Invariant: the program gets the lowest number that is free, as POSIX wants it.
+
+use kvfs_lane::Reply;
+
+use super::server::spare;
+use super::{Done, UMASK, ask, at, error, fail};
+use crate::call::Call;
+use crate::state;
+use crate::sys::{self, word};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// open, openat, openat2, creat.
+pub(super) fn open(call: &Call<'_>) -> Done {
+    let args = call.args;
+    let (flags, mode) = match call.nr as i64 {
+        libc::SYS_open => (args[1] as i32, args[2]),
+        libc::SYS_creat => (libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, args[1]),
+        libc::SYS_openat => (args[2] as i32, args[3]),
+        _ => {
+            // struct open_how: flags, mode, resolve.
+            if args[3] < 24 || word(args[2], 2) != 0 {
+                // Programs go on with openat.
+                return error(libc::ENOSYS);
+            }
+            (word(args[2], 0) as i32, word(args[2], 1))
+        }
+    };
+    let follows = flags & libc::O_NOFOLLOW == 0;
+    let place = at(call, 0, follows, false)?;
+    let spare = spare().map_err(fail)?;
+    let asked = kvfs_lane::Call::Open {
+        at: place,
+        flags: flags as u32,
+        mode: mode as u32 & 0o7777,
+        umask: UMASK.load(Relaxed),
+        handle: Some(spare.handle),
+    };
+    match ask(call, &asked, |reply, _| matches!(reply, Reply::Opened { .. }).then_some(())) {
+        Ok(()) => {
+            let fd = spare.take(flags & libc::O_CLOEXEC != 0);
+            state::mark(fd);
+            Ok(fd as isize)
+        }
+        Err(verdict) => {
+            spare.give_back();
+            Err(verdict)
+        }
+    }
+}
+
+/// A descriptor is about to be closed: locks of ranges that the process has on the file end.
+pub(super) fn close(call: &Call<'_>) -> isize {
+    let has_locks = super::page::page().is_some_and(|page| page.has_locks.load(Relaxed));
+    if has_locks && let Ok(handle) = super::first(call) {
+        // Whatever it says, the descriptor is closed.
+        let _ = super::do_it(call, &kvfs_lane::Call::Close { handle });
+    }
+    sys::call(call.nr, call.args)
+}

@@ -1,0 +1,291 @@
+//! The connection of this process to its server, and the calls that go over it.
+//!
+//! A process connects with its first call. A child of fork finds an empty page and connects anew; a child of vfork uses the
+//! connection of its parent, whose memory it shares, or one for a single call, if there is none.
+//!
+//! Thread safety: any thread, signal handler, or child of vfork; nothing is allocated.
+//!
+//! Invariant: requests on the connection follow each other, with signals blocked, so that a handler can't meet one half-done.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use kvfs_lane::greeting::{self, Answer, Greeting, Request, VERSION};
+use kvfs_lane::{Call, ClientLane, LaneError, Reply, decode, encode};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::hidden;
+use super::page::{Page, SPARES, page};
+use crate::sys;
+
+/// An errno.
+pub(super) type Errno = i32;
+
+/// Where the server listens.
+static ADDRESS: OnceLock<SocketAddrUnix> = OnceLock::new();
+
+/// What it is told first.
+static HELLO: OnceLock<Request> = OnceLock::new();
+
+/// Keeps the path of the server's socket, and what this process says there: that it sees the file system at `place`, in the open
+/// transaction `txn`, if any. Returns `false` if there can be no such server.
+#[must_use]
+pub(super) fn set_up(path: &CStr, place: &[u8], txn: u64) -> bool {
+    let greeting = Greeting { place: place.to_vec(), txn, ..Greeting::default() };
+    SocketAddrUnix::new(path).is_ok_and(|address| ADDRESS.set(address).is_ok())
+        && HELLO.set(Request::Hello { version: VERSION, greeting }).is_ok()
+}
+
+/// Whose memory and descriptors a call has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// The process has both to itself.
+    Own,
+    /// A child of vfork: the memory is its parent's, the descriptors are its own.
+    Child,
+}
+
+/// Who calls. The first call after a fork leaves what was the parent's.
+pub(super) fn who(page: &Page) -> Who {
+    let pid = sys::call(libc::SYS_getpid as u64, &[0; 6]) as i32;
+    match page.pid.load(Relaxed) {
+        0 => {
+            page.pid.store(pid, Relaxed);
+            hidden::leave_parent();
+            Who::Own
+        }
+        known if known == pid => Who::Own,
+        _ => Who::Child,
+    }
+}
+
+/// For `pthread_atfork`, in the child.
+pub(super) extern "C" fn after_fork() {
+    if let Some(page) = page() {
+        who(page);
+    }
+}
+
+/// One at a time asks on the connection.
+struct Asking<'p> {
+    page: &'p Page,
+    signals: u64,
+}
+
+impl<'p> Asking<'p> {
+    fn begin(page: &'p Page) -> Self {
+        let signals = mask(u64::MAX);
+        while page.asking.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            sys::call(libc::SYS_sched_yield as u64, &[0; 6]);
+        }
+        Self { page, signals }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.page.asking.store(0, Release);
+        mask(self.signals);
+    }
+}
+
+/// Sets which signals are blocked; returns those of before.
+fn mask(signals: u64) -> u64 {
+    let mut before = 0_u64;
+    let (new, old) = (&raw const signals as u64, &raw mut before as u64);
+    sys::call(libc::SYS_rt_sigprocmask as u64, &[libc::SIG_SETMASK as u64, new, old, 8, 0, 0]);
+    before
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// A new connection that is greeted.
+fn connect() -> Result<OwnedFd, Errno> {
+    let address = ADDRESS.get().ok_or(libc::EIO)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(rustix::io::Errno::raw_os_error)?;
+    // Whatever it is that keeps the server from answering, the program can only fail.
+    rustix::net::connect(&socket, address).map_err(|_| libc::EIO)?;
+    greeting::ask(&socket, HELLO.get().ok_or(libc::EIO)?).map_err(|error| errno(&error))?;
+    Ok(socket)
+}
+
+/// The connection that is kept; `None`: a child of vfork has to make one for itself.
+fn connection(page: &Page) -> Result<Option<BorrowedFd<'static>>, Errno> {
+    let mine = who(page);
+    if page.socket.load(Acquire) == 0 {
+        if mine == Who::Child {
+            return Ok(None);
+        }
+        let _alone = Asking::begin(page);
+        if page.socket.load(Acquire) == 0 {
+            page.socket.store(hidden::hide(connect()?) + 1, Release);
+        }
+    }
+    Ok(Some(sys::borrow(page.socket.load(Acquire) - 1)))
+}
+
+/// The server behind the connection is gone: the next call looks for another one.
+fn disconnect(page: &Page, socket: RawFd) {
+    let is_own = who(page) == Who::Own;
+    if is_own && page.socket.compare_exchange(socket + 1, 0, Release, Relaxed).is_ok() {
+        for spare in &page.spares {
+            let spare = spare.swap(0, Acquire);
+            if spare != 0 {
+                hidden::end(spare as u32 as i32);
+            }
+        }
+        hidden::end(socket);
+    }
+}
+
+fn new_lane(socket: BorrowedFd<'_>) -> Result<ClientLane, Errno> {
+    let mut granted = greeting::ask(socket, &Request::Lane).map_err(|error| errno(&error))?;
+    let memory = granted.descriptors.pop().ok_or(libc::EIO)?;
+    ClientLane::attach(memory).map_err(|_| libc::ENOMEM)
+}
+
+/// Calls. `fill` puts the payload into its space and returns its length, or an error number below 0; `read` gets the answer
+/// with its payload, behind which lies a zero.
+pub(super) fn exchange<T>(
+    call: &Call<'_>,
+    fill: impl FnOnce(&mut [u8]) -> isize,
+    read: impl FnOnce(Reply, &mut [u8]) -> T,
+) -> Result<T, Errno> {
+    let page = page().ok_or(libc::EIO)?;
+    if let Some(socket) = connection(page)?
+        && let Some(mut claimed) = page.claim()
+    {
+        if claimed.lane().is_none() {
+            let _alone = Asking::begin(page);
+            claimed.put(new_lane(socket)?);
+        }
+        let lane = claimed.lane().ok_or(libc::EIO)?;
+        let done = converse(lane, socket, call, fill, read);
+        if matches!(done, Err(Lost::Server)) {
+            claimed.lose();
+            disconnect(page, socket.as_raw_fd());
+        }
+        return done.map_err(Lost::errno);
+    }
+    let socket = connect()?;
+    let mut lane = new_lane(socket.as_fd())?;
+    converse(&mut lane, socket.as_fd(), call, fill, read).map_err(Lost::errno)
+}
+
+/// Why there is no answer.
+enum Lost {
+    Server,
+    /// Nothing was sent.
+    Nothing(Errno),
+}
+
+impl Lost {
+    fn errno(self) -> Errno {
+        match self {
+            Self::Server => libc::EIO,
+            Self::Nothing(errno) => errno,
+        }
+    }
+}
+
+fn converse<T>(
+    lane: &mut ClientLane,
+    socket: BorrowedFd<'_>,
+    call: &Call<'_>,
+    fill: impl FnOnce(&mut [u8]) -> isize,
+    read: impl FnOnce(Reply, &mut [u8]) -> T,
+) -> Result<T, Lost> {
+    let head = encode(call, &[], lane.space()).map_err(|_| Lost::Nothing(libc::ENAMETOOLONG))?;
+    let filled = fill(&mut lane.space()[head..]);
+    let Ok(filled) = usize::try_from(filled) else { return Err(Lost::Nothing(-filled as Errno)) };
+    let lost = |_: LaneError| Lost::Server;
+    let len = lane.call(head + filled, || greeting::is_connected(socket)).map_err(lost)?.len();
+    let answer = lane.space();
+    let (reply, payload) = decode::<Reply>(&answer[..len]).map_err(lost)?;
+    let start = len - payload.len();
+    if let Some(behind) = answer.get_mut(len) {
+        *behind = 0;
+    }
+    Ok(read(reply, &mut answer[start..len]))
+}
+
+/// A placeholder for a file to be opened.
+pub(super) struct Spare {
+    pub(super) handle: u64,
+    fd: i32,
+    /// It is hidden, and goes back if it is not used.
+    is_kept: bool,
+}
+
+impl Spare {
+    /// The descriptor for the program, with the lowest number.
+    pub(super) fn take(self, closes_on_exec: bool) -> i32 {
+        hidden::lower(self.fd, self.is_kept, closes_on_exec)
+    }
+
+    /// As a descriptor of this library's.
+    pub(super) fn into_descriptor(self) -> OwnedFd {
+        if self.is_kept {
+            hidden::forget(self.fd);
+        }
+        sys::own(self.fd)
+    }
+
+    /// Nothing was opened.
+    pub(super) fn give_back(self) {
+        if !self.is_kept {
+            return hidden::close(self.fd);
+        }
+        let packed = self.handle << 32 | self.fd as u64;
+        let is_kept = page().is_some_and(|page| {
+            page.spares.iter().any(|place| place.compare_exchange(0, packed, Release, Relaxed).is_ok())
+        });
+        if !is_kept {
+            hidden::end(self.fd);
+        }
+    }
+}
+
+/// A placeholder. EMFILE: the user, or the process, has too many.
+pub(super) fn spare() -> Result<Spare, Errno> {
+    let page = page().ok_or(libc::EIO)?;
+    let Some(socket) = connection(page)? else {
+        let socket = connect()?;
+        return one(greeting::ask(&socket, &Request::Placeholders { count: 1 }));
+    };
+    if who(page) == Who::Child {
+        let _alone = Asking::begin(page);
+        return one(greeting::ask(socket, &Request::Placeholders { count: 1 }));
+    }
+    loop {
+        let kept = page.spares.iter().map(|place| place.swap(0, Acquire)).find(|packed| *packed != 0);
+        if let Some(packed) = kept {
+            return Ok(Spare { handle: packed >> 32, fd: packed as u32 as i32, is_kept: true });
+        }
+        let _alone = Asking::begin(page);
+        if page.spares.iter().any(|place| place.load(Acquire) != 0) {
+            continue;
+        }
+        let asked = greeting::ask(socket, &Request::Placeholders { count: SPARES as u32 });
+        let given = asked.map_err(|error| errno(&error))?;
+        for (handle, fd) in given.handles.into_iter().zip(given.descriptors) {
+            // Numbers of sockets have 32 bits.
+            if handle >> 32 == 0 {
+                Spare { handle, fd: hidden::hide(fd), is_kept: true }.give_back();
+            }
+        }
+    }
+}
+
+fn one(given: std::io::Result<Answer>) -> Result<Spare, Errno> {
+    let mut given = given.map_err(|error| errno(&error))?;
+    let (handle, fd) = given.handles.pop().zip(given.descriptors.pop()).ok_or(libc::EMFILE)?;
+    let fd = std::os::fd::IntoRawFd::into_raw_fd(fd);
+    Ok(Spare { handle, fd, is_kept: false })
+}

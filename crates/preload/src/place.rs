@@ -1,0 +1,124 @@
+//! Where a path argument leads: below the prefix, through a descriptor, or elsewhere.
+//!
+//! Thread safety: pure, but for the hints in `state.rs`. Invariant: symbolic links are not followed; a path elsewhere
+//! whose link leads below the prefix is elsewhere.
+
+use crate::client;
+use crate::state::{self, CWD};
+use crate::sys;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A path argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// Below the prefix: the rest, without slashes in front; empty for the root.
+    Below(&'a [u8]),
+    /// Relative to a directory that may belong to the store (`AT_FDCWD`: the working directory). Empty: the directory.
+    At(i32, &'a [u8]),
+    /// It leaves through `..` of the root: the rest, from the directory that holds the prefix.
+    Above(&'a [u8]),
+    /// A name of a descriptor of this process that may belong to the store: `/proc/self/fd/N`, `/dev/stdin`.
+    Descriptor(i32),
+    /// Elsewhere: the call takes the argument as it is.
+    Outside,
+}
+
+/// Sorts the path at `address`, relative to `directory`.
+pub(crate) fn resolve<'a>(directory: i32, address: u64) -> Place<'a> {
+    let path = if address < 4096 { Some(&b""[..]) } else { sys::string(address) };
+    // Too long: the kernel says so.
+    let Some(path) = path else { return Place::Outside };
+    let mut buffer = [0; state::PREFIX_MAX];
+    sort(directory, path, state::prefix(&mut buffer))
+}
+
+fn sort<'a>(directory: i32, path: &'a [u8], prefix: &[u8]) -> Place<'a> {
+    if path.first() == Some(&b'/') {
+        if let Some(fd) = descriptor(path) {
+            return if state::is_marked(fd) { Place::Descriptor(fd) } else { Place::Outside };
+        }
+        return below(path, prefix, prefix).unwrap_or(Place::Outside);
+    }
+    if directory != libc::AT_FDCWD {
+        if !state::is_marked(directory) {
+            return Place::Outside;
+        }
+        let last = prefix.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+        return below(path, &prefix[last..], prefix)
+            .filter(|_| is_parent(directory, prefix))
+            .unwrap_or(Place::At(directory, path));
+    }
+    if CWD.load(Relaxed) == state::CWD_OUTSIDE {
+        return Place::Outside;
+    }
+    let mut buffer = [0; sys::PATH_MAX];
+    let here = sys::current_directory(&mut buffer);
+    if client::owns(here) {
+        return Place::At(libc::AT_FDCWD, path);
+    }
+    let last = prefix.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+    let is_parent = here == state::parent(prefix);
+    below(path, &prefix[last..], prefix).filter(|_| is_parent).unwrap_or(Place::Outside)
+}
+
+/// Where a path leads that begins with `from`: the prefix, or its last part if the path is relative to its parent.
+fn below<'a>(path: &'a [u8], from: &[u8], prefix: &[u8]) -> Option<Place<'a>> {
+    let mut rest = path;
+    for part in from.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        rest = skip(rest, path.first() == Some(&b'/')).strip_prefix(part)?;
+        if rest.first().is_some_and(|b| *b != b'/') {
+            return None;
+        }
+    }
+    let rest = skip(rest, false);
+    let (mut depth, mut end) = (0, 0);
+    for part in rest.split(|b| *b == b'/') {
+        end += part.len() + 1;
+        match part {
+            b"" | b"." => {}
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+        if depth < 0 {
+            let above = skip(rest.get(end..).unwrap_or(&[]), !prefix[1..].contains(&b'/'));
+            let last = prefix.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+            return Some(below(above, &prefix[last..], prefix).unwrap_or(Place::Above(above)));
+        }
+    }
+    Some(Place::Below(rest))
+}
+
+/// Skips `/` and `./` in front; at the root `../` too.
+fn skip(mut path: &[u8], at_root: bool) -> &[u8] {
+    loop {
+        path = match path {
+            [b'/', rest @ ..] | [b'.', b'/', rest @ ..] => rest,
+            [b'.'] => &[],
+            [b'.', b'.', b'/', rest @ ..] if at_root => rest,
+            _ => return path,
+        };
+    }
+}
+
+/// Whether a descriptor is of the directory that holds the prefix.
+fn is_parent(fd: i32, prefix: &[u8]) -> bool {
+    let (mut found, mut parent) = (sys::Stat::new(), sys::Stat::new());
+    let mut path = [0; state::PREFIX_MAX];
+    let name = state::parent(prefix);
+    path[..name.len()].copy_from_slice(name);
+    found.of_descriptor(fd) && parent.of_path(path.as_ptr() as u64) && found.identity() == parent.identity()
+}
+
+/// The number in a name of a descriptor.
+fn descriptor(path: &[u8]) -> Option<i32> {
+    let number = match path {
+        b"/dev/stdin" => return Some(0),
+        b"/dev/stdout" => return Some(1),
+        b"/dev/stderr" => return Some(2),
+        _ => path.strip_prefix(b"/proc/self/fd/").or_else(|| path.strip_prefix(b"/dev/fd/"))?,
+    };
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

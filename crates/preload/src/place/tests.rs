@@ -1,0 +1,27 @@
+use super::{Place, sort};
+
+const OUTSIDE: Place<'static> = Place::Outside;
+
+#[test]
+fn absolute_path_is_below_only_behind_a_whole_prefix() {
+    let at = |path: &'static str| sort(libc::AT_FDCWD, path.as_bytes(), b"/kvfs");
+    assert_eq!(at("/kvfs"), Place::Below(b""));
+    assert_eq!(at("/kvfs/"), Place::Below(b""));
+    assert_eq!(at("/kvfs//a/../b"), Place::Below(b"a/../b"));
+    assert_eq!(at("//kvfs/a"), Place::Below(b"a"));
+    assert_eq!(at("/../kvfs/a"), Place::Below(b"a"));
+    assert_eq!(at("/./kvfs/a"), Place::Below(b"a"));
+    assert_eq!(at("/kvfs2/a"), OUTSIDE);
+    assert_eq!(at("/kvf"), OUTSIDE);
+    assert_eq!(at("/kvfs/../etc"), Place::Above(b"etc"));
+    assert_eq!(at("/kvfs/.."), Place::Above(b""));
+    assert_eq!(at("/kvfs/a/../../kvfs/b"), Place::Below(b"b"));
+    assert_eq!(at("kvfs/a"), OUTSIDE);
+    assert_eq!(at("/proc/self/fd/77"), OUTSIDE);
+}
+
+#[test]
+fn deep_prefix_is_compared_by_components() {
+    assert_eq!(sort(-100, b"/mnt//kv/a", b"/mnt/kv"), Place::Below(b"a"));
+    assert_eq!(sort(-100, b"/mnt/a", b"/mnt/kv"), OUTSIDE);
+}

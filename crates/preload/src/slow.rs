@@ -1,0 +1,187 @@
+//! The calls that the entry does not pass: sorts their arguments, keeps the hints, asks the server.
+//!
+//! Thread safety: no state of its own; runs in signal handlers and in children of vfork.
+//! Invariant: a call that is not served is made with the program's own arguments.
+
+use crate::call::Call;
+use crate::client;
+use crate::exec;
+use crate::kinds::{Kind, kind};
+use crate::place::{Place, resolve};
+use crate::state::{self, CWD};
+use crate::sys::{self, Args, Number, PATH_MAX, word};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is done: the result, or a negative error number.
+    Done(isize),
+    /// The kernel shall do it as it is.
+    Native,
+}
+
+/// Serves a call of the program.
+pub(crate) fn slow(nr: Number, args: &Args) -> Verdict {
+    match nr as i64 {
+        libc::SYS_execve => exec::exec(libc::AT_FDCWD, args[0], args[1], args[2], 0),
+        libc::SYS_execveat => exec::exec(args[0] as i32, args[1], args[2], args[3], args[4] as i32),
+        // Programs go on without it; through it calls would pass unseen.
+        libc::SYS_io_uring_setup => Verdict::Done(-(libc::ENOSYS as isize)),
+        libc::SYS_chdir | libc::SYS_fchdir => change_directory(nr, args),
+        libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => duplicate(nr, args),
+        libc::SYS_close_range => close_range(args),
+        libc::SYS_fcntl if matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+            duplicate(nr, args)
+        }
+        libc::SYS_recvmsg => receive(nr, args),
+        libc::SYS_pidfd_getfd => {
+            let result = sys::call(nr, args);
+            state::mark(result as i32);
+            Verdict::Done(result)
+        }
+        libc::SYS_open | libc::SYS_openat if opens_parent(nr, args) => {
+            let result = sys::call(nr, args);
+            state::mark(result as i32);
+            Verdict::Done(result)
+        }
+        _ => client::serve(&sort(nr, args)),
+    }
+}
+
+/// Whether the directory that holds the prefix is opened: a path from it may lead below the prefix.
+fn opens_parent(nr: Number, args: &Args) -> bool {
+    let path = args[usize::from(nr as i64 == libc::SYS_openat)];
+    let mut prefix = [0; state::PREFIX_MAX];
+    path >= 4096 && sys::string(path).is_some_and(|path| path == state::parent(state::prefix(&mut prefix)))
+}
+
+/// Makes a call that did not come from the entry, as the program would.
+pub(crate) fn dispatch(nr: Number, args: &Args) -> isize {
+    match slow(nr, args) {
+        Verdict::Done(result) => result,
+        Verdict::Native => sys::call(nr, args),
+    }
+}
+
+/// Sorts the arguments by the kind of the call.
+fn sort(nr: Number, args: &Args) -> Call<'_> {
+    const CWD_FD: i32 = libc::AT_FDCWD;
+    let fd = |at: usize| Some(args[at] as i32).filter(|fd| state::is_marked(*fd));
+    let path = |directory: i32, at: usize| Some((at, resolve(directory, args[at])));
+    let (mut fds, mut paths) = ([None, None], [None, None]);
+    match kind(nr) {
+        Kind::Pass | Kind::Always | Kind::Cwd => {}
+        Kind::Fd | Kind::Receive => fds[0] = fd(0),
+        Kind::Fd2 => fds[0] = fd(2),
+        Kind::Fd4 => fds[0] = fd(4),
+        Kind::Fd02 => fds = [fd(0), fd(2)],
+        Kind::Fd01 => fds = [fd(0), fd(1)],
+        Kind::Path => paths[0] = path(CWD_FD, 0),
+        Kind::At => paths[0] = path(args[0] as i32, 1),
+        Kind::Paths => paths = [path(CWD_FD, 0), path(CWD_FD, 1)],
+        Kind::Path1 => paths[0] = path(CWD_FD, 1),
+        Kind::Ats => paths = [path(args[0] as i32, 1), path(args[2] as i32, 3)],
+        Kind::At1 => paths[0] = path(args[1] as i32, 2),
+    }
+    Call { nr, args, fds, paths }
+}
+
+/// chdir and fchdir: afterwards the kernel is asked where the process is.
+fn change_directory(nr: Number, args: &Args) -> Verdict {
+    let place = if nr as i64 == libc::SYS_chdir {
+        (0, resolve(libc::AT_FDCWD, args[0]))
+    } else {
+        let fd = args[0] as i32;
+        (0, if state::is_marked(fd) { Place::At(fd, b"") } else { Place::Outside })
+    };
+    let verdict = if place.1 == Place::Outside {
+        Verdict::Native
+    } else {
+        client::serve(&Call { nr, args, fds: [None, None], paths: [Some(place), None] })
+    };
+    let result = match verdict {
+        Verdict::Done(result) => result,
+        Verdict::Native => sys::call(nr, args),
+    };
+    if result >= 0 {
+        note_directory();
+        client::leave_directory();
+    }
+    Verdict::Done(result)
+}
+
+/// Asks the kernel where the process is, and sets the flag of the working directory. It is never cleared: the memory may
+/// be that of a parent of vfork, which is still where it was.
+pub(crate) fn note_directory() {
+    let mut buffer = [0; PATH_MAX];
+    let path = sys::current_directory(&mut buffer);
+    let mut prefix = [0; state::PREFIX_MAX];
+    if client::owns(path) || path == state::parent(state::prefix(&mut prefix)) {
+        CWD.store(state::CWD_NEAR, Relaxed);
+    }
+}
+
+/// Closes what the program knows of a range.
+fn close_range(args: &Args) -> Verdict {
+    let (mut first, last) = (args[0] as u32, args[1] as u32);
+    while let Some(hidden) = client::first_within(first, last) {
+        if hidden > first {
+            let range = [first.into(), u64::from(hidden) - 1, args[2], 0, 0, 0];
+            let result = sys::call(libc::SYS_close_range as u64, &range);
+            if result < 0 {
+                return Verdict::Done(result);
+            }
+        }
+        if hidden == last {
+            return Verdict::Done(0);
+        }
+        first = hidden + 1;
+    }
+    let range = [first.into(), last.into(), args[2], 0, 0, 0];
+    Verdict::Done(sys::call(libc::SYS_close_range as u64, &range))
+}
+
+/// A copy of a descriptor belongs where the descriptor does.
+fn duplicate(nr: Number, args: &Args) -> Verdict {
+    let is_onto = matches!(nr as i64, libc::SYS_dup2 | libc::SYS_dup3);
+    if client::is_hidden(args[0] as i32) || (is_onto && client::is_hidden(args[1] as i32)) {
+        return Verdict::Done(-(libc::EBADF as isize));
+    }
+    let result = sys::call(nr, args);
+    if result >= 0 && state::is_marked(args[0] as i32) {
+        state::mark(result as i32);
+    }
+    Verdict::Done(result)
+}
+
+/// Descriptors that arrive in a message may belong to the store.
+fn receive(nr: Number, args: &Args) -> Verdict {
+    let fd = args[0] as i32;
+    if state::is_marked(fd)
+        && let Verdict::Done(result) =
+            client::serve(&Call { nr, args, fds: [Some(fd), None], paths: [None, None] })
+    {
+        return Verdict::Done(result);
+    }
+    let result = sys::call(nr, args);
+    if result < 0 {
+        return Verdict::Done(result);
+    }
+    // struct msghdr: control and its length are the words 4 and 5; struct cmsghdr: length, level, type, data.
+    let control = sys::bytes(word(args[1], 4), word(args[1], 5) as usize);
+    let mut at = 0;
+    while let Some(head) = control.get(at..at + 16) {
+        let number =
+            |from: usize| i32::from_ne_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
+        let length = number(0) as usize;
+        let Some(data) = control.get(at + 16..at + length.max(16)) else { break };
+        if number(8) == libc::SOL_SOCKET && number(12) == libc::SCM_RIGHTS {
+            for fd in data.chunks_exact(4) {
+                state::mark(i32::from_ne_bytes([fd[0], fd[1], fd[2], fd[3]]));
+            }
+        }
+        at += length.max(16).next_multiple_of(8);
+    }
+    Verdict::Done(result)
+}

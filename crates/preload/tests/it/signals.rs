@@ -1,0 +1,93 @@
+//! Signals, forks and raw system calls of programs, and executables that do not load the library.
+
+use crate::run::{Served, compare, is_installed};
+use std::process::Command;
+
+/// A handler that writes below the prefix interrupts calls below the prefix; threads fork meanwhile; `vfork` and `syscall`.
+const PROGRAM: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int log_fd; static volatile int hits;
+static void handler(int s) { (void)s; if (write(log_fd, "x", 1) == 1) __sync_fetch_and_add(&hits, 1); }
+static void *work(void *d) {
+  char p[4096]; struct stat st; double v = 1.5; snprintf(p, sizeof p, "%s/log", (char *)d);
+  for (int i = 0; i < 20000; i++) { double w = v * i; if (stat(p, &st) || w != v * i) abort(); }
+  return 0;
+}
+int main(int c, char **v) {
+  (void)c; char p[4096]; char *d = v[1]; struct stat st; snprintf(p, sizeof p, "%s/log", d);
+  log_fd = open(p, O_CREAT | O_WRONLY | O_APPEND, 0600);
+  struct sigaction sa = {.sa_handler = handler, .sa_flags = SA_RESTART}; sigaction(SIGALRM, &sa, 0);
+  struct itimerval t = {{0, 200}, {0, 200}}; setitimer(ITIMER_REAL, &t, 0);
+  pthread_t th[3]; for (int i = 0; i < 3; i++) pthread_create(&th[i], 0, work, d);
+  for (int i = 0; i < 100; i++) {
+    pid_t pid = fork();
+    if (!pid) _exit(stat(p, &st) ? 1 : 0);
+    int s; while (waitpid(pid, &s, 0) < 0); if (s) { printf("fork %x\n", s); return 1; }
+  }
+  for (int i = 0; i < 3; i++) pthread_join(th[i], 0);
+  while (!hits) stat(p, &st);
+  struct itimerval off = {{0, 0}, {0, 0}}; setitimer(ITIMER_REAL, &off, 0);
+  fstat(log_fd, &st); printf("%d\n", st.st_size == hits);
+  pid_t pid = vfork();
+  if (!pid) { execl("/bin/ls", "ls", d, (char *)0); _exit(9); }
+  int s; waitpid(pid, &s, 0); printf("vfork %d\n", s);
+  int fd = syscall(SYS_openat, AT_FDCWD, p, O_RDONLY, 0); char b[2] = {0}; printf("%ld %s\n", (long)syscall(SYS_read, fd, b, 1), b);
+  unlink(p); return 0;
+}
+"#;
+
+#[test]
+fn handlers_forks_and_raw_calls_reach_the_prefix() {
+    compare(
+        &["gcc"],
+        &format!("gcc -O1 -pthread -o $D/prog -x c - <<'C_END'\n{PROGRAM}\nC_END\n$D/prog $D; rm $D/prog"),
+    );
+}
+
+#[test]
+fn static_executable_is_told_of_or_refused() {
+    if !is_installed("gcc") {
+        return eprintln!("skipped: gcc is not installed");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = directory.path().join("prog");
+    let source = "echo 'int main(void){return 7;}' | gcc -static -o \"$0\" -x c -";
+    if !Command::new("sh").args(["-c", source]).arg(&program).status().is_ok_and(|s| s.success()) {
+        return eprintln!("skipped: there is no static libc");
+    }
+    let served = Served::new();
+    for (mode, status, has_message) in [("warn", 7, true), ("allow", 7, false), ("refuse", 126, true)] {
+        let run = served
+            .command("bash")
+            .env("KVFS_EXEC_STATIC", mode)
+            .args(["-c", "\"$0\"; exit $?"])
+            .arg(&program)
+            .output()
+            .expect("bash runs");
+        let message = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(status), "{mode}: {message}");
+        assert_eq!(message.contains("it is static or written in Go"), has_message, "{mode}: {message}");
+    }
+}
+
+#[test]
+fn dropped_preload_is_respected_and_lost_variables_are_kept() {
+    let served = Served::new();
+    let run = |script: &str| {
+        let output = served.command("bash").args(["-c", script]).output().expect("bash runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(run("echo kept > /kvfs/f; env -u KVFS_EXEC_PREFIX -u KVFS_EXEC_SOCKET cat /kvfs/f"), "kept\n");
+    assert_eq!(run("env -u LD_PRELOAD cat /kvfs/f || echo gone"), "gone\n");
+}
