@@ -4,10 +4,11 @@
 //! They have high numbers, and what the program does to them by number finds no descriptor: shells and daemons close all numbers
 //! that they don't know.
 //!
-//! Thread safety: atomics. Invariant: a child of vfork has a table of its own, but shares this list: it changes nothing here.
+//! Thread safety: atomics. Invariant: a child of vfork has a table of its own, but shares this memory: what it hides is listed with
+//! its process.
 
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use crate::state;
 use crate::sys;
@@ -23,6 +24,16 @@ static HIDDEN: [AtomicI32; HIDDEN_MAX] = [const { AtomicI32::new(0) }; HIDDEN_MA
 
 /// That of the working directory, which lives on in children and in programs that they begin.
 static DIRECTORY: AtomicI32 = AtomicI32::new(0);
+
+/// Those of children of vfork that are about to execute: the process, and the number and one.
+static CHILDREN: [AtomicU64; CHILDREN_MAX] = [const { AtomicU64::new(0) }; CHILDREN_MAX];
+
+/// Children of vfork at once, most often.
+const CHILDREN_MAX: usize = 8;
+
+fn process() -> u64 {
+    sys::call(libc::SYS_getpid as u64, &[0; 6]) as u64
+}
 
 /// Looks how many descriptors the process may have.
 pub(super) fn set_up() {
@@ -84,12 +95,22 @@ pub(super) fn end(fd: i32) {
 
 /// Whether the program must not reach a number.
 pub(crate) fn is_hidden(fd: i32) -> bool {
-    fd >= 0 && HIDDEN.iter().any(|place| place.load(Relaxed) == fd + 1)
+    let of_child = |place: &AtomicU64| {
+        let listed = place.load(Relaxed);
+        listed as u32 as i32 == fd + 1 && listed >> 32 == process()
+    };
+    fd >= 0 && (HIDDEN.iter().any(|place| place.load(Relaxed) == fd + 1) || CHILDREN.iter().any(of_child))
 }
 
 /// The lowest hidden number of a range.
 pub(crate) fn first_within(first: u32, last: u32) -> Option<u32> {
-    let numbers = HIDDEN.iter().filter_map(|place| u32::try_from(place.load(Relaxed) - 1).ok());
+    let process = process();
+    let of_child = |place: &AtomicU64| {
+        let listed = place.load(Relaxed);
+        if listed >> 32 == process { listed as u32 as i32 } else { 0 }
+    };
+    let listed = HIDDEN.iter().map(|place| place.load(Relaxed)).chain(CHILDREN.iter().map(of_child));
+    let numbers = listed.filter_map(|number| u32::try_from(number - 1).ok());
     numbers.filter(|fd| (first..=last).contains(fd)).min()
 }
 
@@ -126,6 +147,11 @@ pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
     }
     let new = fd.map(|fd| lift(fd, libc::F_DUPFD));
     if is_shared {
+        if let Some(new) = new {
+            let process = process();
+            state::mark(new);
+            CHILDREN[process as usize % CHILDREN_MAX].store(process << 32 | (new as u64 + 1), Relaxed);
+        }
         return;
     }
     if let Some(new) = new {
