@@ -225,12 +225,21 @@ int kvfs_store_format(const char *path,
  Opens the store in the directory path: a store that kvfs mkfs or kvfs_store_format has made. flags: 0, or of
  KVFS_RDONLY, KVFS_CREATE, KVFS_EXCL. options may be NULL. Close it with kvfs_store_close.
 
- EBUSY: another process, such as the daemon of a mount, has it open. ENOENT: nothing is there. EINVAL: something else is there.
+ If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
+ runs as (kvfs_store_is_served). path may also be the directory where it is mounted. options are then the daemon's, and files are
+ all there is: keys, transactions and snapshots fail with ENOTSUP. Calls fail with ENOTCONN when the daemon is gone.
+
+ EBUSY: another program has it open, or a daemon, and it is to be read only (KVFS_RDONLY). ENOENT: nothing is there. EINVAL: something else is there.
  EACCES: it is another user's, or other users may write to its directory. EIO: it is damaged.
  */
 struct kvfs_store *kvfs_store_open(const char *path,
                                    int flags,
                                    const struct kvfs_options *options);
+
+/*
+ Returns 1 if a daemon has the store open and does the calls of this program, 0 if this process has it open itself.
+ */
+int kvfs_store_is_served(const struct kvfs_store *store);
 
 /*
  Writes everything out and closes the store.
@@ -253,6 +262,8 @@ struct kvfs_process *kvfs_process_new(const struct kvfs_store *store);
 
 /*
  As kvfs_process_new, for another user, with group_count further groups. User 0 may do everything.
+
+ EPERM: a daemon has the store open, and this program runs neither as root nor as the user that the daemon runs as.
  */
 struct kvfs_process *kvfs_process_new_as(const struct kvfs_store *store,
                                          uid_t uid,

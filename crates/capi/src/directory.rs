@@ -17,7 +17,7 @@ use crate::process::{Acting, Process};
 // The order of the fields is that in which they go.
 pub struct Directory {
     /// Borrows from what `_acting` keeps.
-    stream: kvfs_posix::Directory<'static>,
+    stream: kvfs_client::Directory<'static>,
     _acting: Arc<Acting>,
     /// What was read last.
     entry: dirent,
@@ -25,13 +25,13 @@ pub struct Directory {
 
 fn streamed(
     acting: &Arc<Acting>,
-    open: impl for<'p> FnOnce(&'p kvfs_posix::Process) -> Result<kvfs_posix::Directory<'p>>,
+    open: impl for<'p> FnOnce(&'p kvfs_client::Process) -> Result<kvfs_client::Directory<'p>>,
 ) -> Result<Box<Directory>> {
     let acting = Arc::clone(acting);
     let stream = open(&acting.posix)?;
     // SAFETY: the process lies in the `Arc`, does not move, and lives as long as `_acting`, which goes after the stream.
     let stream =
-        unsafe { std::mem::transmute::<kvfs_posix::Directory<'_>, kvfs_posix::Directory<'static>>(stream) };
+        unsafe { std::mem::transmute::<kvfs_client::Directory<'_>, kvfs_client::Directory<'static>>(stream) };
     Ok(Box::new(Directory { stream, _acting: acting, entry: blank() }))
 }
 

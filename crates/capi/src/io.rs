@@ -177,7 +177,7 @@ pub extern "C" fn kvfs_fdatasync(process: Option<&Process>, fd: c_int) -> c_int 
 /// sync(2), of the store alone, with a result: 0, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_sync(process: Option<&Process>) -> c_int {
-    with(process, kvfs_posix::Process::sync)
+    with(process, kvfs_client::Process::sync)
 }
 
 /// truncate(2).

@@ -17,18 +17,26 @@ use crate::failure::{Failure, Result, call, end, refuse};
 use crate::foreign::{Changes, Data, Text, TextBuffer, allocated, missing, put};
 use crate::process::{Acting, Process};
 
-fn of(process: Option<&Process>) -> Result<&Arc<Acting>> {
-    Ok(&process.ok_or_else(missing)?.acting)
+/// A process, as far as keys are concerned.
+struct KeyUser<'p> {
+    acting: &'p Arc<Acting>,
+    /// What it sees.
+    fs: &'p FileSystem,
 }
 
-impl Acting {
+fn of(process: Option<&Process>) -> Result<KeyUser<'_>> {
+    let acting = &process.ok_or_else(missing)?.acting;
+    Ok(KeyUser { acting, fs: acting.fs()? })
+}
+
+impl KeyUser<'_> {
     /// The keyspaces, as the user of the process may use them.
     fn keyspaces(&self) -> UserKeyspaces<'_, FileSystem> {
         let user = KeyspaceUser {
-            uid: self.identity.uid,
-            gid: self.identity.gid,
-            groups: &self.identity.groups,
-            is_master: is_master(&self.fs, self.identity.uid),
+            uid: self.acting.identity.uid,
+            gid: self.acting.identity.gid,
+            groups: &self.acting.identity.groups,
+            is_master: is_master(self.fs, self.acting.identity.uid),
         };
         self.fs.keys().of_user(user, usize::MAX)
     }
@@ -69,10 +77,10 @@ pub extern "C" fn kvfs_kv_get(
     value_size: Option<&mut MaybeUninit<size_t>>,
 ) -> *mut c_void {
     call(|| {
-        let acting = of(process)?;
+        let user = of(process)?;
         let key = key.bytes(key_size)?;
-        let Some(keyspace) = acting.readable(&keyspace)? else { return no_key() };
-        let value = settled(|caller| acting.fs.keys().get(caller, keyspace, key))?;
+        let Some(keyspace) = user.readable(&keyspace)? else { return no_key() };
+        let value = settled(|caller| user.fs.keys().get(caller, keyspace, key))?;
         let Some(value) = value else { return no_key() };
         let memory = allocated(&value)?;
         if value_size.is_some() {
@@ -93,11 +101,11 @@ pub extern "C" fn kvfs_kv_put(
     value_size: size_t,
 ) -> c_int {
     call(|| {
-        let acting = of(process)?;
+        let user = of(process)?;
         let key = Bytes::copy_from_slice(key.bytes(key_size)?);
         let value = Bytes::copy_from_slice(value.bytes(value_size)?);
-        let keyspace = acting.keyspaces().writable(keyspace.name()?)?;
-        acting.apply(keyspace, &KeyChange::Put { key, value })?;
+        let keyspace = user.keyspaces().writable(keyspace.name()?)?;
+        user.apply(keyspace, &KeyChange::Put { key, value })?;
         Ok(0)
     })
 }
@@ -112,8 +120,8 @@ pub extern "C" fn kvfs_kv_write(
     count: size_t,
 ) -> c_int {
     call(|| {
-        let (acting, changes) = (of(process)?, changes.all(count)?);
-        let keyspace = acting.keyspaces().writable(keyspace.name()?)?;
+        let (user, changes) = (of(process)?, changes.all(count)?);
+        let keyspace = user.keyspaces().writable(keyspace.name()?)?;
         let mut staged = Vec::with_capacity(changes.len());
         for change in changes {
             let (key, value) = change.parts()?;
@@ -123,7 +131,7 @@ pub extern "C" fn kvfs_kv_write(
                 None => (keyspace, KeyChange::Delete { key }),
             });
         }
-        settled(|caller| acting.fs.keys().apply(caller, staged.clone()))?;
+        settled(|caller| user.fs.keys().apply(caller, staged.clone()))?;
         Ok(0)
     })
 }
@@ -137,11 +145,11 @@ pub extern "C" fn kvfs_kv_delete(
     key_size: size_t,
 ) -> c_int {
     call(|| {
-        let (acting, key) = (of(process)?, key.bytes(key_size)?);
-        let Some(keyspace) = acting.keyspaces().existing(keyspace.name()?, kvfs_kv::Access::Write)? else {
+        let (user, key) = (of(process)?, key.bytes(key_size)?);
+        let Some(keyspace) = user.keyspaces().existing(keyspace.name()?, kvfs_kv::Access::Write)? else {
             return Ok(0);
         };
-        let (_, existed) = settled(|caller| acting.fs.keys().set(caller, keyspace, key, None))?;
+        let (_, existed) = settled(|caller| user.fs.keys().set(caller, keyspace, key, None))?;
         Ok(existed.into())
     })
 }
@@ -157,12 +165,12 @@ pub extern "C" fn kvfs_kv_delete_range(
     end_size: size_t,
 ) -> c_int {
     call(|| {
-        let acting = of(process)?;
+        let user = of(process)?;
         let range = range(start.optional(start_size)?, end.optional(end_size)?);
-        let Some(keyspace) = acting.keyspaces().existing(keyspace.name()?, kvfs_kv::Access::Write)? else {
+        let Some(keyspace) = user.keyspaces().existing(keyspace.name()?, kvfs_kv::Access::Write)? else {
             return Ok(0);
         };
-        acting.apply(keyspace, &KeyChange::DeleteRange(range))?;
+        user.apply(keyspace, &KeyChange::DeleteRange(range))?;
         Ok(0)
     })
 }
@@ -187,11 +195,11 @@ pub extern "C" fn kvfs_kv_scan(
     end_size: size_t,
 ) -> Option<Box<Cursor>> {
     call(|| {
-        let acting = of(process)?;
+        let user = of(process)?;
         let range = range(start.optional(start_size)?, end.optional(end_size)?);
-        let open = |keyspace| settled(|caller| acting.fs.keys().cursor(caller, keyspace, range.clone()));
-        let inner = acting.readable(&keyspace)?.map(open).transpose()?;
-        Ok(Some(Box::new(Cursor { inner, _acting: Arc::clone(acting) })))
+        let open = |keyspace| settled(|caller| user.fs.keys().cursor(caller, keyspace, range.clone()));
+        let inner = user.readable(&keyspace)?.map(open).transpose()?;
+        Ok(Some(Box::new(Cursor { inner, _acting: Arc::clone(user.acting) })))
     })
 }
 
@@ -269,13 +277,13 @@ pub extern "C" fn kvfs_keyspace_create(process: Option<&Process>, name: Text, mo
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_keyspace_drop(process: Option<&Process>, name: Text) -> c_int {
     call(|| {
-        let (acting, name) = (of(process)?, name.name()?);
-        let dropped = settled(|caller| match acting.keyspaces().drop_keyspace(caller, name) {
+        let (user, name) = (of(process)?, name.name()?);
+        let dropped = settled(|caller| match user.keyspaces().drop_keyspace(caller, name) {
             // Again, when it is free.
             Err(AccessError::View(error @ FsError::Parked(_))) => Err(error),
             done => Ok(done),
         })?;
-        acting.fs.sync(dropped?)?;
+        user.fs.sync(dropped?)?;
         Ok(0)
     })
 }
@@ -289,8 +297,8 @@ pub extern "C" fn kvfs_keyspace_list(
     size: size_t,
 ) -> ssize_t {
     call(|| {
-        let acting = of(process)?;
-        let all = acting.keyspaces().list(acting.is_snapshot())?;
+        let user = of(process)?;
+        let all = user.keyspaces().list(user.is_snapshot())?;
         buffer.fill_names(size, all.into_iter().map(|(name, _)| name))
     })
 }

@@ -70,7 +70,7 @@ pub extern "C" fn kvfs_fcntl_lock(
 }
 
 /// What the lock of C is about.
-fn range_of(posix: &kvfs_posix::Process, fd: Fd, lock: &flock) -> Result<Range<u64>> {
+fn range_of(posix: &kvfs_client::Process, fd: Fd, lock: &flock) -> Result<Range<u64>> {
     let base = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => posix.lseek(fd, 0, Whence::Current)?,

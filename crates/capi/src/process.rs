@@ -5,6 +5,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use kvfs_client::ServedStore;
 use kvfs_fs::FileSystem;
 use kvfs_posix::Identity;
 use libc::{gid_t, mode_t, size_t, uid_t};
@@ -21,11 +22,23 @@ pub struct Process {
 
 /// A process, for as long as a handle of C or one of its streams needs it. The order of the fields is that in which they go.
 pub(crate) struct Acting {
-    pub(crate) posix: kvfs_posix::Process,
-    /// What it sees.
-    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) posix: kvfs_client::Process,
+    /// What it sees; none: it is a daemon's.
+    fs: Option<Arc<FileSystem>>,
     pub(crate) identity: Identity,
     pub(crate) store: Arc<OpenVolume>,
+}
+
+impl Acting {
+    /// What it sees.
+    ///
+    /// # Errors
+    /// ENOTSUP: it is a daemon's.
+    pub(crate) fn fs(&self) -> Result<&Arc<FileSystem>> {
+        self.fs.as_ref().ok_or_else(|| {
+            Failure::new(libc::ENOTSUP, "the daemon of the store has files alone for programs")
+        })
+    }
 }
 
 impl Process {
@@ -35,20 +48,20 @@ impl Process {
         identity: Identity,
         store: &Arc<OpenVolume>,
     ) -> Self {
-        let acting = Acting { posix, fs: Arc::clone(fs), identity, store: Arc::clone(store) };
-        Self { acting: Arc::new(acting) }
+        let (fs, store) = (Some(Arc::clone(fs)), Arc::clone(store));
+        Self { acting: Arc::new(Acting { posix: posix.into(), fs, identity, store }) }
     }
 }
 
 /// The calls of `process`.
-pub(crate) fn of(process: Option<&Process>) -> Result<&kvfs_posix::Process> {
+pub(crate) fn of(process: Option<&Process>) -> Result<&kvfs_client::Process> {
     Ok(&process.ok_or_else(missing)?.acting.posix)
 }
 
 /// Does something that returns nothing.
 pub(crate) fn with(
     process: Option<&Process>,
-    work: impl FnOnce(&kvfs_posix::Process) -> kvfs_posix::Result<()>,
+    work: impl FnOnce(&kvfs_client::Process) -> kvfs_posix::Result<()>,
 ) -> c_int {
     call(|| {
         work(of(process)?)?;
@@ -65,9 +78,22 @@ pub(crate) fn identity(uid: uid_t, gid: gid_t, groups: &Groups, len: size_t) -> 
     Ok(Identity { uid, gid, groups: groups.ids(len)?.to_vec() })
 }
 
-fn in_volume(store: &Arc<OpenVolume>, identity: Identity) -> Process {
-    let volume = &store.volume;
-    Process::new(volume.process(&identity), volume.file_system(), identity, store)
+fn in_volume(store: &Arc<OpenVolume>, identity: Identity) -> Result<Process> {
+    match &**store {
+        OpenVolume::Embedded(own) => {
+            Ok(Process::new(own.volume.process(&identity), own.volume.file_system(), identity, store))
+        }
+        OpenVolume::Served(daemon) => {
+            let posix = served(daemon, &identity)?;
+            Ok(Process { acting: Arc::new(Acting { posix, fs: None, identity, store: Arc::clone(store) }) })
+        }
+    }
+}
+
+/// Who runs this program has a process without being root or the daemon's user.
+fn served(daemon: &ServedStore, identity: &Identity) -> Result<kvfs_client::Process> {
+    let process = if own_identity()? == *identity { daemon.process() } else { daemon.process_as(identity) };
+    Ok(process?)
 }
 
 /// A process that acts for the user that runs this program: working directory `/`, umask 022, no open files. Free it with
@@ -76,11 +102,13 @@ fn in_volume(store: &Arc<OpenVolume>, identity: Identity) -> Process {
 pub extern "C" fn kvfs_process_new(store: Option<&Store>) -> Option<Box<Process>> {
     call(|| {
         let store = &store.ok_or_else(missing)?.inner;
-        Ok(Some(Box::new(in_volume(store, own_identity()?))))
+        Ok(Some(Box::new(in_volume(store, own_identity()?)?)))
     })
 }
 
 /// As `kvfs_process_new`, for another user, with `group_count` further groups. User 0 may do everything.
+///
+/// EPERM: a daemon has the store open, and this program runs neither as root nor as the user that the daemon runs as.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_new_as(
     store: Option<&Store>,
@@ -91,7 +119,7 @@ pub extern "C" fn kvfs_process_new_as(
 ) -> Option<Box<Process>> {
     call(|| {
         let store = &store.ok_or_else(missing)?.inner;
-        Ok(Some(Box::new(in_volume(store, identity(uid, gid, &groups, group_count)?))))
+        Ok(Some(Box::new(in_volume(store, identity(uid, gid, &groups, group_count)?)?)))
     })
 }
 
@@ -101,17 +129,15 @@ pub extern "C" fn kvfs_process_new_as(
 pub extern "C" fn kvfs_process_fork(process: Option<&Process>) -> Option<Box<Process>> {
     call(|| {
         let Acting { posix, fs, identity, store } = &*process.ok_or_else(missing)?.acting;
-        Ok(Some(Box::new(Process::new(posix.fork(), fs, identity.clone(), store))))
+        let (fs, identity, store) = (fs.clone(), identity.clone(), Arc::clone(store));
+        Ok(Some(Box::new(Process { acting: Arc::new(Acting { posix: posix.fork()?, fs, identity, store }) })))
     })
 }
 
 /// Closes the descriptors of `process` that have `FD_CLOEXEC`, as execve(2) does.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_exec(process: Option<&Process>) -> c_int {
-    with(process, |posix| {
-        posix.exec();
-        Ok(())
-    })
+    with(process, kvfs_client::Process::exec)
 }
 
 /// Ends a process: its descriptors are closed and its locks end, when its directory streams are closed, too. NULL: nothing happens.

@@ -13,7 +13,7 @@ use crate::process::{Process, identity, own_identity};
 use crate::store::Store;
 
 fn of(store: Option<&Store>) -> Result<&kvfs_fs::FileSystem> {
-    Ok(store.ok_or_else(missing)?.inner.volume.file_system())
+    Ok(store.ok_or_else(missing)?.inner.own()?.volume.file_system())
 }
 
 /// Gives the state of now a name; what open transactions have written is not in it.
@@ -48,14 +48,15 @@ pub extern "C" fn kvfs_snapshot_list(store: Option<&Store>, mut buffer: TextBuff
 
 fn inside(store: Option<&Store>, name: &Text, identity: Identity) -> Result<Option<Box<Process>>> {
     let (store, name) = (&store.ok_or_else(missing)?.inner, name.name()?);
-    let shown = store.volume.file_system().snapshots().shown_to(identity.uid);
+    let volume = &store.own()?.volume;
+    let shown = volume.file_system().snapshots().shown_to(identity.uid);
     if !shown.iter().any(|info| info.name == name) {
         return Err(Failure::new(
             libc::ENOENT,
             format!("there is no snapshot \"{name}\" that the user may see"),
         ));
     }
-    let view: SnapshotView = store.volume.open_snapshot(name)?;
+    let view: SnapshotView = volume.open_snapshot(name)?;
     let posix = view.process(&identity);
     Ok(Some(Box::new(Process::new(posix, view.file_system(), identity, store))))
 }

@@ -3,14 +3,18 @@
 //! Thread safety: see the crate. Invariant: a store is closed only when no process, transaction, stream or cursor of it is left.
 
 use std::ffi::{OsStr, c_char, c_int};
+use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvfs_client::ServedStore;
 use kvfs_fs::AtimePolicy;
 use kvfs_open::{INLINE_DEFAULT, Memory, OpenOptions, OpenedStore, StoreDir, make_store, own_device};
 use kvfs_posix::Volume;
+use kvfs_service::ErrorKind;
 
 use crate::failure::{Failure, Result, call, end, refuse};
 use crate::foreign::{Text, missing};
@@ -52,14 +56,81 @@ pub struct Store {
 }
 
 /// What everything that belongs to an open store keeps.
-pub(crate) struct OpenVolume {
+pub(crate) enum OpenVolume {
+    /// This process owns the store.
+    Embedded(OwnVolume),
+    /// A daemon does.
+    Served(ServedStore),
+}
+
+/// The volume of a store that this process owns.
+pub(crate) struct OwnVolume {
     pub(crate) volume: Volume,
     opened: OpenedStore,
     is_read_only: bool,
 }
 
+/// Inode number of the root, where a file system is mounted.
+const ROOT_INODE: u64 = 1;
+
 impl OpenVolume {
+    /// The store in the directory `path`, or the one that is mounted there.
     fn open(path: &Path, options: &Options, is_read_only: bool) -> Result<Self> {
+        let error = match OwnVolume::open(path, options, is_read_only) {
+            Ok(own) => return Ok(Self::Embedded(own)),
+            Err(error) => error,
+        };
+        let may_be_served = match error.kind() {
+            ErrorKind::InUse | ErrorKind::Denied => true,
+            ErrorKind::NotAStore => std::fs::metadata(path).is_ok_and(|found| found.ino() == ROOT_INODE),
+            _ => false,
+        };
+        if !may_be_served || is_read_only {
+            return Err(error.into());
+        }
+        match ServedStore::find(path) {
+            Ok(store) => Ok(Self::Served(store)),
+            // No daemon listens.
+            Err(missing) if [NotFound, ConnectionRefused].contains(&missing.kind()) => Err(error.into()),
+            Err(_) if error.kind() == ErrorKind::Denied => Err(error.into()),
+            Err(failed) => {
+                let errno = failed.raw_os_error().unwrap_or(libc::EACCES);
+                Err(Failure::new(errno, format!("cannot use the daemon of {}: {failed}", path.display())))
+            }
+        }
+    }
+
+    /// For what the daemon of a store does not do for programs.
+    ///
+    /// # Errors
+    /// ENOTSUP.
+    pub(crate) fn own(&self) -> Result<&OwnVolume> {
+        match self {
+            Self::Embedded(own) => Ok(own),
+            Self::Served(_) => {
+                refuse(libc::ENOTSUP, "a daemon has the store open, and does not do this for programs")
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        match self {
+            Self::Embedded(own) => own.volume.sync()?,
+            Self::Served(store) => store.process()?.sync()?,
+        }
+        Ok(())
+    }
+
+    fn close(self) -> Result<()> {
+        match self {
+            Self::Embedded(own) => own.close(),
+            Self::Served(_) => Ok(()),
+        }
+    }
+}
+
+impl OwnVolume {
+    fn open(path: &Path, options: &Options, is_read_only: bool) -> kvfs_open::Result<Self> {
         let dir = StoreDir::open(path)?;
         dir.check_owner(None)?;
         let memory = Memory::new(options.memory)?;
@@ -69,7 +140,7 @@ impl OpenVolume {
             Ok(volume) => Ok(Self { volume, opened, is_read_only }),
             Err(error) => {
                 opened.close()?;
-                Err(Failure::new(libc::EAGAIN, format!("cannot start a thread: {error}")))
+                Err(kvfs_open::Error::io("start a thread for", path, &error))
             }
         }
     }
@@ -180,7 +251,11 @@ pub extern "C" fn kvfs_store_format(path: Text, options: Option<&Options>) -> c_
 /// Opens the store in the directory `path`: a store that `kvfs mkfs` or `kvfs_store_format` has made. `flags`: 0, or of
 /// `KVFS_RDONLY`, `KVFS_CREATE`, `KVFS_EXCL`. `options` may be NULL. Close it with `kvfs_store_close`.
 ///
-/// EBUSY: another process, such as the daemon of a mount, has it open. ENOENT: nothing is there. EINVAL: something else is there.
+/// If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
+/// runs as (`kvfs_store_is_served`). `path` may also be the directory where it is mounted. `options` are then the daemon's, and files are
+/// all there is: keys, transactions and snapshots fail with ENOTSUP. Calls fail with ENOTCONN when the daemon is gone.
+///
+/// EBUSY: another program has it open, or a daemon, and it is to be read only (`KVFS_RDONLY`). ENOENT: nothing is there. EINVAL: something else is there.
 /// EACCES: it is another user's, or other users may write to its directory. EIO: it is damaged.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_open(path: Text, flags: c_int, options: Option<&Options>) -> Option<Box<Store>> {
@@ -205,6 +280,12 @@ pub extern "C" fn kvfs_store_open(path: Text, flags: c_int, options: Option<&Opt
         let inner = Arc::new(OpenVolume::open(path, options, is_read_only)?);
         Ok(Some(Box::new(Store { inner })))
     })
+}
+
+/// Returns 1 if a daemon has the store open and does the calls of this program, 0 if this process has it open itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvfs_store_is_served(store: Option<&Store>) -> c_int {
+    call(|| Ok(matches!(*store.ok_or_else(missing)?.inner, OpenVolume::Served(_)).into()))
 }
 
 /// Writes everything out and closes the store.
@@ -234,7 +315,7 @@ pub extern "C" fn kvfs_store_close(store: Option<Box<Store>>) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_store_sync(store: Option<&Store>) -> c_int {
     call(|| {
-        store.ok_or_else(missing)?.inner.volume.sync()?;
+        store.ok_or_else(missing)?.inner.sync()?;
         Ok(0)
     })
 }

@@ -51,7 +51,7 @@ pub extern "C" fn kvfs_txn_begin(
         };
         let name = String::from_utf8_lossy(name.optional()?.unwrap_or_default()).into_owned();
         let owner = Owner { uid: rustix::process::geteuid().as_raw(), pid: std::process::id(), name };
-        let inner = store.volume.begin(&BeginOptions {
+        let inner = store.own()?.volume.begin(&BeginOptions {
             isolation,
             priority: 0,
             timeout: None,

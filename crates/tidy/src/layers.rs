@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("serve", &["lane", "socket", "fs", "posix"]),
     ("client", &["lane", "fs", "posix"]),
     ("preload", &["lane"]),
-    ("capi", &["store", "kv", "fs", "open", "service", "posix"]),
+    ("capi", &["store", "kv", "fs", "open", "service", "posix", "client"]),
     (
         "cli",
         &[

@@ -1,4 +1,5 @@
-/* Every function of kvfs.h, also where it fails. usage: all DIRECTORY (an empty one) */
+/* Every function of kvfs.h, also where it fails. usage: all DIRECTORY (an empty one), or: all DIRECTORY served
+   (another process has the store in DIRECTORY/store open, and serves it) */
 
 #include <pthread.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 static char store_path[4096];
 static kvfs_store *store;
 static kvfs_process *p;
+static int is_served;
 
 static kvfs_options *small_options(void) {
     kvfs_options *options = kvfs_options_new();
@@ -44,6 +46,8 @@ static void stores(const char *directory) {
     FAILS(EBUSY, kvfs_store_format(store_path, options));
     IS_NULL(EEXIST, kvfs_store_open(store_path, KVFS_CREATE | KVFS_EXCL, options));
     CHECK((store = kvfs_store_open(store_path, 0, options)));
+    CHECK(kvfs_store_is_served(store) == 0);
+    FAILS(EFAULT, kvfs_store_is_served(NULL));
     IS_NULL(EBUSY, kvfs_store_open(store_path, 0, options));
     CHECK(kvfs_store_sync(store) == 0);
     CHECK(kvfs_store_close(store) == 0);
@@ -68,6 +72,29 @@ static void stores(const char *directory) {
     kvfs_options_free(NULL);
     FAILS(EFAULT, kvfs_store_close(NULL));
     FAILS(EFAULT, kvfs_store_sync(NULL));
+}
+
+static void served_store(const char *directory) {
+    kvfs_options *options = small_options();
+    snprintf(store_path, sizeof store_path, "%s/store", directory);
+    FAILS(EBUSY, kvfs_store_format(store_path, options));
+    IS_NULL(EEXIST, kvfs_store_open(store_path, KVFS_CREATE | KVFS_EXCL, options));
+    IS_NULL(EBUSY, kvfs_store_open(store_path, KVFS_RDONLY, options));
+    CHECK((store = kvfs_store_open(store_path, KVFS_CREATE, options)));
+    CHECK(kvfs_store_is_served(store) == 1);
+    CHECK(kvfs_store_sync(store) == 0);
+    CHECK(kvfs_store_close(store) == 0);
+    CHECK((store = kvfs_store_open(store_path, 0, NULL)));
+    kvfs_options_free(options);
+}
+
+static void not_served(void) {
+    FAILS(ENOTSUP, kvfs_kv_put(p, "app", "a", 1, "1", 1));
+    IS_NULL(ENOTSUP, kvfs_kv_get(p, "app", "a", 1, NULL));
+    FAILS(ENOTSUP, kvfs_keyspace_list(p, NULL, 0));
+    IS_NULL(ENOTSUP, kvfs_txn_begin(store, 0, NULL));
+    FAILS(ENOTSUP, kvfs_snapshot_create(store, "monday"));
+    IS_NULL(ENOTSUP, kvfs_snapshot_process(store, "monday"));
 }
 
 static void processes(void) {
@@ -561,7 +588,8 @@ static void *make_files(void *number) {
     for (i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "/threads/%d.%d", *(int *)number, i);
         CHECK((fd = kvfs_creat(process, name, 0644)) >= 0 && kvfs_write(process, fd, name, sizeof name) > 0);
-        CHECK(kvfs_close(process, fd) == 0 && kvfs_kv_put(p, "threads", name, strlen(name), "", 0) == 0);
+        CHECK(kvfs_close(process, fd) == 0);
+        CHECK(is_served || kvfs_kv_put(p, "threads", name, strlen(name), "", 0) == 0);
     }
     kvfs_process_free(process);
     return NULL;
@@ -581,6 +609,9 @@ static void together(void) {
         CHECK(pthread_join(threads[i], NULL) == 0);
     }
     CHECK(kvfs_stat(p, "/threads", &stat) == 0 && stat.st_size == 400);
+    if (is_served) {
+        return;
+    }
     CHECK((cursor = kvfs_kv_scan(p, "threads", NULL, 0, NULL, 0)));
     for (; kvfs_cursor_next(cursor) == 1; found++)
         ;
@@ -618,12 +649,17 @@ static void read_only(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
+    is_served = argc == 3 && strcmp(argv[2], "served") == 0;
+    if (argc != 2 && !is_served) {
         return 2;
     }
-    /* First: a child of fork must not meet threads of a store. */
-    crash(argv[1]);
-    stores(argv[1]);
+    if (is_served) {
+        served_store(argv[1]);
+    } else {
+        /* First: a child of fork must not meet threads of a store. */
+        crash(argv[1]);
+        stores(argv[1]);
+    }
     processes();
     files();
     io();
@@ -632,12 +668,21 @@ int main(int argc, char **argv) {
     xattrs();
     locks();
     directories();
-    keys();
-    transactions();
-    snapshots();
+    if (is_served) {
+        not_served();
+    } else {
+        keys();
+        transactions();
+        snapshots();
+    }
     threads();
     together();
-    read_only();
+    if (is_served) {
+        kvfs_process_free(p);
+        CHECK(kvfs_store_close(store) == 0);
+    } else {
+        read_only();
+    }
     puts("all functions do what they should");
     return 0;
 }

@@ -1,5 +1,6 @@
 //! Compilers of the machine, and programs that they make.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -50,14 +51,13 @@ pub(crate) fn compile(compiler: &str, standard: &str, source: &Path, program: &P
     run(command.args(["-lkvfs", "-lpthread"]));
 }
 
-/// Runs a program that uses the shared library, with `dir` for its own.
-pub(crate) fn run_program(program: &Path, dir: &Path) -> String {
+/// Runs a program that uses the shared library.
+pub(crate) fn run_program(program: &Path, arguments: &[&OsStr]) -> String {
     // By the name that programs are linked with.
-    let by_name = dir.join("lib");
-    std::fs::create_dir(&by_name).expect("makes a directory");
+    let by_name = tempfile::tempdir().expect("a directory");
     let name = format!("libkvfs.so.{}", env!("CARGO_PKG_VERSION_MAJOR"));
-    std::os::unix::fs::symlink(libraries().join("libkvfs.so"), by_name.join(name)).expect("links");
+    std::os::unix::fs::symlink(libraries().join("libkvfs.so"), by_name.path().join(name)).expect("links");
     let mut command = Command::new(program);
-    command.arg(dir).env("LD_LIBRARY_PATH", by_name);
+    command.args(arguments).env("LD_LIBRARY_PATH", by_name.path());
     String::from_utf8(run(&mut command).stdout).expect("prints text")
 }

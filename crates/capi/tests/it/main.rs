@@ -4,3 +4,4 @@ mod compile;
 mod header;
 mod installed;
 mod programs;
+mod served;

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::compile::{compile, libraries, run, run_program};
 use crate::header::{crate_dir, functions, header};
+use crate::served::ServedStore;
 
 #[test]
 fn c_program_calls_every_function() {
@@ -16,7 +17,12 @@ fn c_program_calls_every_function() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("all");
     compile("cc", "-std=c11", &source, &program);
-    assert_eq!(run_program(&program, dir.path()), "all functions do what they should\n");
+    assert_eq!(run_program(&program, &[dir.path().as_os_str()]), "all functions do what they should\n");
+    // The same calls of a store that another process has.
+    let served = ServedStore::start();
+    let arguments = [served.directory().as_os_str(), "served".as_ref()];
+    assert_eq!(run_program(&program, &arguments), "all functions do what they should\n");
+    served.stop();
 }
 
 #[test]
@@ -25,7 +31,7 @@ fn cpp_program_uses_every_method() {
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("all");
     compile("c++", "-std=c++17", &source, &program);
-    assert_eq!(run_program(&program, dir.path()), "all functions do what they should\n");
+    assert_eq!(run_program(&program, &[dir.path().as_os_str()]), "all functions do what they should\n");
 }
 
 /// Nothing else is exported, of no dependency.

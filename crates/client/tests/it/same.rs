@@ -7,6 +7,8 @@ use kvfs_fs::{FallocateMode, RenameMode, SetTime, Timestamp, XattrMode};
 use kvfs_posix::{Access, Fd, Identity, Place, PosixError, RangeLock, Whence};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
 use crate::world::World;
 
@@ -287,4 +289,28 @@ fn calls_fail_with_enotconn_when_the_server_is_gone() {
     assert_eq!(process.stat("/there").expect_err("nothing answers").errno(), Errno::NOTCONN);
     assert_eq!(process.fork().expect_err("nothing answers").errno(), Errno::NOTCONN);
     assert_eq!(store.process().expect_err("nothing answers").errno(), Errno::NOTCONN);
+}
+
+#[test]
+fn another_user_is_acted_for_by_root_and_the_servers_user_alone() {
+    let world = World::served();
+    let other = Identity { uid: 1001, gid: 1001, groups: Vec::new() };
+    let process = world.process(&other);
+    assert_eq!(process.mkdir("/denied", 0o700).expect_err("is root's").errno(), Errno::ACCESS);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    world.let_others_in();
+    let connected = std::thread::scope(|scope| {
+        let as_user = || {
+            let uid = Uid::from_raw(1000);
+            // Of this thread alone.
+            set_thread_res_uid(uid, uid, uid).expect("root may");
+            let own = world.store().process().expect("is granted");
+            (own.chdir("/"), world.store().process_as(&other).map(drop))
+        };
+        scope.spawn(as_user).join().expect("ends")
+    });
+    assert!(connected.0.is_ok());
+    assert_eq!(connected.1.expect_err("is refused").errno(), Errno::PERM);
 }

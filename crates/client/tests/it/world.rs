@@ -1,5 +1,7 @@
 //! Two file systems that were made alike: one that a server has, and one of this process.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
@@ -46,6 +48,17 @@ impl World {
         match &self.served {
             Some((store, _)) => store.process_as(identity).expect("is granted"),
             None => self.volume.process(identity).into(),
+        }
+    }
+
+    pub(crate) fn store(&self) -> &ServedStore {
+        &self.served.as_ref().expect("is served").0
+    }
+
+    /// Lets other users reach the socket.
+    pub(crate) fn let_others_in(&self) {
+        for path in [self.directory.path(), &self.directory.path().join(SOCKET_NAME)] {
+            std::fs::set_permissions(path, Permissions::from_mode(0o777)).expect("changes");
         }
     }
 
