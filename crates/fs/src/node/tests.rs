@@ -198,6 +198,43 @@ fn names_that_are_kept_are_bounded_and_the_used_ones_stay() {
 }
 
 #[test]
+fn listed_names_drive_out_no_name_that_was_looked_up() {
+    let table = NodeTable::new(1 << 18, 0);
+    table.keep_names();
+    let names: Vec<Vec<u8>> = (0..400).map(|number: u32| number.to_string().into_bytes()).collect();
+    let nodes = named(&table, &names);
+    let list = || {
+        let listed = table.begin_listing().unwrap();
+        for (name, node) in names.iter().zip(&nodes) {
+            table.keep_listed(listed, 1, name, node);
+        }
+    };
+    let is_kept = |number: usize| table.named(1, &names[number]).is_ok();
+    for number in 0..8 {
+        let unkept = table.named(1, &names[number]).err().flatten().unwrap();
+        table.keep_name(unkept, 1, &names[number], &nodes[number]);
+    }
+    // More than there is room for, those that were looked up among them.
+    list();
+    list();
+    assert!((0..8).all(is_kept));
+    assert!((8..400).any(is_kept));
+}
+
+#[test]
+fn names_of_any_length_are_kept() {
+    let table = table();
+    table.keep_names();
+    let names: Vec<Vec<u8>> = (0..255).map(|len| vec![b'n'; len + 1]).collect();
+    let nodes = named(&table, &names);
+    for (name, node) in names.iter().zip(&nodes) {
+        let unkept = table.named(1, name).err().flatten().unwrap();
+        table.keep_name(unkept, 1, name, node);
+        assert!(table.named(1, name).is_ok_and(|found| found.inode == node.inode), "{}", name.len());
+    }
+}
+
+#[test]
 fn listed_names_are_kept_unless_any_name_was_changed_meanwhile() {
     let table = table();
     assert!(table.begin_listing().is_none(), "no names are kept");
