@@ -12,7 +12,7 @@ use kvfs_txn::{Fields, LockName, Want};
 
 use crate::acl::Acls;
 use crate::file::Contents;
-use crate::node::{Node, Pin};
+use crate::node::Node;
 use crate::schema::{BitsPatch, RowFlags, RowPatch, TimePatch};
 use crate::{
     Attr, Caller, FILE_SIZE_MAX, FileSystem, FileType, FsError, NodeId, Result, SetAttr, SetTime, Timestamp,
@@ -23,7 +23,7 @@ const S_ISGID: u32 = 0o2000;
 const MODE_BITS: u32 = 0o7777;
 
 /// The attributes of a node; see [`FileSystem::getattr`].
-pub(crate) fn attributes(fs: &FileSystem, caller: &Caller, node: &Pin<'_>) -> Result<Attr> {
+pub(crate) fn attributes(fs: &FileSystem, caller: &Caller, node: &Node) -> Result<Attr> {
     fs.locker().lock_read(caller, &namespace::attribute_wants(node.inode))?;
     if node.directory.is_some() {
         // Only a caller that asks for the attributes holds up entries that come and go.
@@ -39,7 +39,7 @@ impl FileSystem {
     /// # Errors
     /// `Stale`.
     pub fn getattr(&self, caller: &Caller, node: NodeId) -> Result<Attr> {
-        attributes(self, caller, &self.locker().pin(node)?)
+        attributes(self, caller, &*self.locker().pin(node)?)
     }
 
     /// Changes attributes, the size included, in one batch; returns them all.

@@ -1,8 +1,10 @@
 //! From names to nodes.
 
+use std::sync::Arc;
+
 use kvfs_txn::{Fields, LockName, Want};
 
-use crate::node::Pin;
+use crate::node::{Node, Pin};
 use crate::{Caller, Entry, FileSystem, FsError, NAME_LEN_MAX, NodeId, Result};
 
 /// Counts a lookup and describes the node.
@@ -16,8 +18,13 @@ pub(crate) fn attribute_wants<'a>(inode: u64) -> [Want<'a>; 1] {
     [Want::shared(LockName::Attributes { inode, fields: Fields::ALL })]
 }
 
-/// The node under `name`; see [`FileSystem::lookup`].
-pub(crate) fn find<'f>(fs: &'f FileSystem, caller: &Caller, parent: Pin<'f>, name: &[u8]) -> Result<Pin<'f>> {
+/// The node under `name`; see [`FileSystem::lookup`]. The caller keeps `parent` in the table.
+pub(crate) fn find<'f>(
+    fs: &'f FileSystem,
+    caller: &Caller,
+    parent: &Arc<Node>,
+    name: &[u8],
+) -> Result<Pin<'f>> {
     if name.len() > NAME_LEN_MAX {
         return Err(FsError::NameTooLong { len: name.len(), len_max: NAME_LEN_MAX });
     }
@@ -25,12 +32,12 @@ pub(crate) fn find<'f>(fs: &'f FileSystem, caller: &Caller, parent: Pin<'f>, nam
         return Err(FsError::NotDirectory);
     }
     let node = match name {
-        b"." => parent,
+        b"." => fs.nodes.pin(parent),
         b".." => fs.resolver().by_own_row(parent.header().parent)?,
         _ => {
             let want = Want::shared(LockName::Entry { directory: parent.inode, name });
             fs.locker().lock_read(caller, &[want])?;
-            fs.resolver().kept_or_resolve(&parent, name)?
+            fs.resolver().kept_or_resolve(parent, name)?
         }
     };
     fs.locker().lock_read(caller, &attribute_wants(node.inode))?;
@@ -46,7 +53,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, store errors.
     pub fn lookup(&self, caller: &Caller, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        let node = find(self, caller, self.locker().pin(parent)?, name)?;
+        let node = find(self, caller, &*self.locker().pin(parent)?, name)?;
         let entry = answer(&node);
         Ok(Entry { attr: self.shows.attr(entry.attr), ..entry })
     }

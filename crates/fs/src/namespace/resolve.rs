@@ -1,12 +1,13 @@
 //! Rows become nodes.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kvfs_store::Read;
 
 use crate::dir::Ascent;
-use crate::node::{DirectoryPart, Intern, Location, NodeTable, Pin};
+use crate::node::{DirectoryPart, Intern, Location, Node, NodeTable, Pin};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Row};
 use crate::view::Origin;
 use crate::{FileSystem, FileType, FsError, Result};
@@ -81,7 +82,7 @@ impl<'v> Resolver<'v> {
     }
 
     /// The node under `name`, which is kept where names are.
-    pub(super) fn kept_or_resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'v>> {
+    pub(super) fn kept_or_resolve(&self, parent: &Arc<Node>, name: &[u8]) -> Result<Pin<'v>> {
         let found = self.nodes.named(parent.inode, name);
         if !matches!(found, Err(None))
             && let Some(directory) = &parent.directory
@@ -100,12 +101,12 @@ impl<'v> Resolver<'v> {
     }
 
     /// The node under `name`.
-    pub(crate) fn resolve(&self, parent: &Pin<'_>, name: &[u8]) -> Result<Pin<'v>> {
+    pub(crate) fn resolve(&self, parent: &Arc<Node>, name: &[u8]) -> Result<Pin<'v>> {
         self.resolve_row(parent, name).map(|(node, _)| node)
     }
 
     /// The node under `name`, and the dentry row that led to it.
-    pub(crate) fn resolve_row(&self, parent: &Pin<'_>, name: &[u8]) -> Result<(Pin<'v>, Bytes)> {
+    pub(crate) fn resolve_row(&self, parent: &Arc<Node>, name: &[u8]) -> Result<(Pin<'v>, Bytes)> {
         let Some(directory) = &parent.directory else { return Err(FsError::NotDirectory) };
         let key = directory.placement.key(name);
         loop {
@@ -124,7 +125,7 @@ impl<'v> Resolver<'v> {
     /// The node of a dentry row that was read after `epoch`. `None`: the row may be out of date, read again.
     pub(crate) fn intern_row(
         &self,
-        parent: &Pin<'_>,
+        parent: &Arc<Node>,
         name: &[u8],
         row: Row<'_>,
         epoch: u64,
@@ -155,7 +156,7 @@ impl<'v> Resolver<'v> {
 
     fn intern_directory(
         &self,
-        parent: &Pin<'_>,
+        parent: &Arc<Node>,
         name: &[u8],
         inode: u64,
         placement: Placement,
@@ -175,7 +176,7 @@ impl<'v> Resolver<'v> {
 
     fn intern_linked(
         &self,
-        parent: &Pin<'_>,
+        parent: &Arc<Node>,
         name: &[u8],
         inode: u64,
         epoch: u64,
@@ -197,7 +198,7 @@ impl<'v> Resolver<'v> {
     /// The own row that a dentry row refers to; `None` when the dentry was changed meanwhile.
     fn own_row(
         &self,
-        parent: &Pin<'_>,
+        parent: &Arc<Node>,
         name: &[u8],
         inode: u64,
         placement: &Placement,

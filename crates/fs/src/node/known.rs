@@ -76,15 +76,14 @@ impl fmt::Debug for HeldNode {
 }
 
 impl HeldNode {
-    fn new(fs: &Arc<FileSystem>, pin: &Pin<'_>) -> Self {
-        pin.keep();
-        Self { fs: Arc::clone(fs), node: Arc::clone(pin) }
+    fn new(fs: &Arc<FileSystem>, pin: Pin<'_>) -> Self {
+        Self { fs: Arc::clone(fs), node: pin.into_held() }
     }
 
     /// The root.
     pub fn root(fs: &Arc<FileSystem>) -> Self {
         match fs.nodes().get(NodeId::ROOT.0) {
-            Some(root) => Self::new(fs, &root),
+            Some(root) => Self::new(fs, root),
             None => unreachable!("the root is in the table for good"),
         }
     }
@@ -94,7 +93,7 @@ impl HeldNode {
         let Some(pin) = fs.nodes().get(entry.node.0) else {
             unreachable!("its lookup keeps it in the table")
         };
-        let held = Self::new(fs, &pin);
+        let held = Self::new(fs, pin);
         fs.nodes().forget(entry.node.0, 1);
         held
     }
@@ -114,7 +113,8 @@ impl HeldNode {
     /// # Errors
     /// As [`FileSystem::getattr`].
     pub fn attr(&self, caller: &Caller) -> Result<Attr> {
-        attributes(&self.fs, caller, &self.fs.locker().pin_held(&self.node)?)
+        self.fs.locker().check()?;
+        attributes(&self.fs, caller, &self.node)
     }
 
     /// What is under `name` in this directory, with its attributes.
@@ -122,9 +122,10 @@ impl HeldNode {
     /// # Errors
     /// As [`FileSystem::lookup`].
     pub fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<(Self, Attr)> {
-        let found = find(&self.fs, caller, self.fs.locker().pin_held(&self.node)?, name)?;
+        self.fs.locker().check()?;
+        let found = find(&self.fs, caller, &self.node, name)?;
         let attr = self.fs.shows.attr(found.attr());
-        Ok((Self::new(&self.fs, &found), attr))
+        Ok((Self::new(&self.fs, found), attr))
     }
 }
 

@@ -75,8 +75,9 @@ impl Verified {
     }
 }
 
-/// What changes.
+/// What changes. Its first field is what lookups read.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct NodeState {
     /// Attributes as last committed.
     pub(crate) header: Header,
@@ -86,6 +87,8 @@ pub(crate) struct NodeState {
     pub(crate) content: Option<Bytes>,
     /// An fsync must wait for this position.
     pub(crate) changed_at: Position,
+    /// What the extended attributes come to, where that is known.
+    pub(crate) xattr_usage: Option<XattrUsage>,
     /// Whether the row changed since the node came into the table.
     pub(crate) modified: bool,
     /// Whether the access time is newer than the row's, and the node queued for writing it: then one reference is this
@@ -93,8 +96,6 @@ pub(crate) struct NodeState {
     pub(crate) is_atime_pending: bool,
     /// Whether a commit has moved the end of the file since the front end was told of it.
     pub(crate) is_end_moved: bool,
-    /// What the extended attributes come to, where that is known.
-    pub(crate) xattr_usage: Option<XattrUsage>,
     /// Nothing on the main line, where rows change only through nodes.
     pub(crate) verified: Verified,
     /// Whether it is known to have no capabilities.
@@ -189,23 +190,25 @@ impl DirectoryPart {
     }
 }
 
-/// A node. Reached through a [`Pin`], or through the location of a child.
+/// A node. Reached through a [`Pin`], or through the location of a child. In this order in memory: what a lookup needs of a node
+/// that no cache of the processor has lies together, and its counts and its lock in one line.
+#[repr(C)]
 pub(crate) struct Node {
-    /// Inode number; the node id.
-    pub(crate) inode: u64,
-    /// Kind; never changes.
-    pub(crate) kind: FileType,
-    /// Epoch of the table when the node came in.
-    pub(super) interned_at: u64,
     /// Lookups + operations + children.
     pub(super) references: AtomicU64,
+    pub(super) state: Mutex<NodeState>,
     /// How often the front end was told of the node, less what it forgot.
     pub(super) lookups: AtomicU64,
-    /// Set by use, cleared by the sweep for prune candidates.
-    pub(super) recently_used: AtomicBool,
-    pub(super) state: Mutex<NodeState>,
+    /// Inode number; the node id.
+    pub(crate) inode: u64,
+    /// Epoch of the table when the node came in.
+    pub(super) interned_at: u64,
     /// Directories only.
     pub(crate) directory: Option<Box<DirectoryPart>>,
+    /// Kind; never changes.
+    pub(crate) kind: FileType,
+    /// Set by use, cleared by the sweep for prune candidates.
+    pub(super) recently_used: AtomicBool,
 }
 
 impl fmt::Debug for Node {
@@ -243,6 +246,12 @@ impl Node {
     /// Keeps the node in the table until the reference is given back. The caller has a pin.
     pub(crate) fn keep(&self) {
         self.references.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The place `name` in this directory, for a child. The caller has a reference.
+    pub(crate) fn entry(self: &Arc<Self>, name: &[u8]) -> Location {
+        self.keep();
+        Location::Entry { parent: Arc::clone(self), name: name.into() }
     }
 
     /// Whether the last name is gone.
@@ -297,44 +306,57 @@ impl Node {
 
 /// A node that stays in the table as long as this value lives.
 pub(crate) struct Pin<'t> {
-    pub(super) table: &'t NodeTable,
-    pub(super) node: Arc<Node>,
+    table: &'t NodeTable,
+    /// `None`: [`Pin::into_held`] has taken it.
+    node: Option<Arc<Node>>,
 }
 
 impl Deref for Pin<'_> {
     type Target = Arc<Node>;
 
     fn deref(&self) -> &Arc<Node> {
-        &self.node
+        match &self.node {
+            Some(node) => node,
+            None => unreachable!("what takes it takes the pin"),
+        }
     }
 }
 
-impl Pin<'_> {
+impl<'t> Pin<'t> {
+    /// Takes over one reference of the node.
+    pub(super) fn of(table: &'t NodeTable, node: Arc<Node>) -> Self {
+        Self { table, node: Some(node) }
+    }
+
+    /// The node, with one reference that the caller must give back.
+    pub(super) fn into_held(mut self) -> Arc<Node> {
+        match self.node.take() {
+            Some(node) => node,
+            None => unreachable!("what takes it takes the pin"),
+        }
+    }
+
     /// Counts one lookup by the front end.
     pub(crate) fn count_lookup(&self) {
-        self.node.references.fetch_add(1, Ordering::Relaxed);
-        self.node.lookups.fetch_add(1, Ordering::Relaxed);
+        self.references.fetch_add(1, Ordering::Relaxed);
+        self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Moves the node; the place it had gives back its reference of the parent.
     pub(crate) fn relocate(&self, location: Location) {
-        self.table.relocate(&self.node, location);
+        self.table.relocate(self, location);
     }
 
     /// Gives a directory that was reached by number its name, which was read after `epoch`.
     pub(crate) fn name(&self, place: Location, epoch: u64) {
-        self.table.name(&self.node, place, epoch);
-    }
-
-    /// The place `name` in this directory, for a child.
-    pub(crate) fn entry(&self, name: &[u8]) -> Location {
-        self.node.references.fetch_add(1, Ordering::Relaxed);
-        Location::Entry { parent: Arc::clone(&self.node), name: name.into() }
+        self.table.name(self, place, epoch);
     }
 }
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
-        self.table.release(&self.node, 1);
+        if let Some(node) = &self.node {
+            self.table.release(node, 1);
+        }
     }
 }

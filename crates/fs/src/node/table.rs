@@ -109,6 +109,8 @@ pub struct NodeTable {
     hand: AtomicUsize,
     /// Orphans that have no node in the table, to be reaped.
     dead: Mutex<Vec<DeadOrphan>>,
+    /// Their number, to be looked at without the lock.
+    dead_count: AtomicUsize,
     node_bytes_max: u64,
     content_bytes_max: u64,
     names: NameCache,
@@ -127,6 +129,7 @@ impl NodeTable {
             bytes: AtomicU64::new(0),
             hand: AtomicUsize::new(0),
             dead: Mutex::default(),
+            dead_count: AtomicUsize::new(0),
             node_bytes_max,
             content_bytes_max,
             names: NameCache::default(),
@@ -207,7 +210,7 @@ impl NodeTable {
     /// The node of a name that is kept; else what [`NodeTable::keep_name`] is told, read before its row.
     pub(crate) fn named(&self, directory: u64, name: &[u8]) -> Result<Pin<'_>, Option<Unkept>> {
         match self.names.find(directory, name) {
-            Search::Kept(node) => Ok(Pin { table: self, node }),
+            Search::Kept(node) => Ok(Pin::of(self, node)),
             Search::Unkept(unkept) => Err(unkept),
         }
     }
@@ -271,7 +274,7 @@ impl NodeTable {
         if !node.recently_used.load(Ordering::Relaxed) {
             node.recently_used.store(true, Ordering::Relaxed);
         }
-        Pin { table: self, node: Arc::clone(node) }
+        Pin::of(self, Arc::clone(node))
     }
 
     /// The known node of that inode, or a new one made of a row that was read after `epoch`. `None`: the
@@ -320,7 +323,7 @@ impl NodeTable {
         if keeps_content {
             self.queue_content(padded, shard, inode);
         }
-        Some(Pin { table: self, node })
+        Some(Pin::of(self, node))
     }
 
     fn admit_content(&self, padded: &PaddedShard, content: &[u8]) -> Option<Bytes> {
@@ -395,16 +398,16 @@ impl NodeTable {
     /// Gives back lookups of the front end.
     pub(crate) fn forget(&self, inode: u64, count: u64) {
         let Some(pin) = self.get(inode) else { return };
-        let mut lookups = pin.node.lookups.load(Ordering::Relaxed);
+        let mut lookups = pin.lookups.load(Ordering::Relaxed);
         loop {
             let taken = lookups.min(count);
-            match pin.node.lookups.compare_exchange_weak(
+            match pin.lookups.compare_exchange_weak(
                 lookups,
                 lookups - taken,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return self.release(&pin.node, taken),
+                Ok(_) => return self.release(&pin, taken),
                 Err(now) => lookups = now,
             }
         }
@@ -442,7 +445,7 @@ impl NodeTable {
         match std::mem::replace(&mut state.location, Location::Root) {
             Location::Entry { parent, .. } => Some(parent),
             Location::Orphan => {
-                self.dead.lock().push(DeadOrphan { header: state.header });
+                self.queue_dead(vec![DeadOrphan { header: state.header }]);
                 None
             }
             Location::Root | Location::Own | Location::Unnamed | Location::Rowless { .. } => None,
@@ -458,6 +461,7 @@ impl NodeTable {
     pub(crate) fn take_dead(&self, count_max: usize) -> Vec<DeadOrphan> {
         let mut dead = self.dead.lock();
         let keep = dead.len().saturating_sub(count_max);
+        self.dead_count.store(keep, Ordering::Release);
         dead.split_off(keep)
     }
 
@@ -481,12 +485,14 @@ impl NodeTable {
 
     /// Puts orphans (back) into the queue.
     pub(crate) fn queue_dead(&self, orphans: Vec<DeadOrphan>) {
-        self.dead.lock().extend(orphans);
+        let mut dead = self.dead.lock();
+        dead.extend(orphans);
+        self.dead_count.store(dead.len(), Ordering::Release);
     }
 
     /// Number of orphans that have no node in the table and wait to be reaped.
     pub(crate) fn dead_count(&self) -> usize {
-        self.dead.lock().len()
+        self.dead_count.load(Ordering::Acquire)
     }
 
     /// Nodes that the kernel should forget: those that it alone holds and that were not used since the sweep came by last;

@@ -103,22 +103,18 @@ impl<'v> Locker<'v> {
         if self.is_read_only || is_snapshot { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// A node that the view knows.
-    pub(crate) fn pin(&self, node: NodeId) -> Result<Pin<'v>> {
+    /// Refuses what is asked of a view that is over, or whose nodes are behind the store.
+    pub(crate) fn check(&self) -> Result<()> {
         if let Some(reason) = self.nodes.failure() {
             return Err(FsError::corrupt("the mounted state", reason));
         }
-        self.origin.check_alive()?;
-        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
+        self.origin.check_alive()
     }
 
-    /// As [`Self::pin`], of a node that the caller keeps in the table.
-    pub(crate) fn pin_held(&self, node: &Arc<Node>) -> Result<Pin<'v>> {
-        if let Some(reason) = self.nodes.failure() {
-            return Err(FsError::corrupt("the mounted state", reason));
-        }
-        self.origin.check_alive()?;
-        Ok(self.nodes.pin(node))
+    /// A node that the view knows.
+    pub(crate) fn pin(&self, node: NodeId) -> Result<Pin<'v>> {
+        self.check()?;
+        self.nodes.get(node.0).ok_or(FsError::Stale(node.0))
     }
 
     /// The node, which must be a directory.
