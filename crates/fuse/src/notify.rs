@@ -95,7 +95,7 @@ pub enum Notification {
 }
 
 impl Notification {
-    fn inode(&self) -> Option<u64> {
+    pub(crate) fn inode(&self) -> Option<u64> {
         if let Self::InvalInode { node, .. } = self { Some(*node) } else { None }
     }
 

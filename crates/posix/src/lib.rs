@@ -65,5 +65,5 @@ pub use locks::RangeLock;
 pub use open_file::SharedFile;
 pub use place::{Fd, Place};
 pub use process::{Access, Directory, DirectoryEntry, Process, Whence, close_all};
-pub use volume::{SnapshotView, Transaction, Volume};
+pub use volume::{Observer, SnapshotView, Transaction, View, Volume, WeakView};
 pub use walk::{LINKS_MAX, PATH_LEN_MAX};

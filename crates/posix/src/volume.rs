@@ -5,12 +5,13 @@
 //!
 //! Thread safety: everything is `&self`; cheap to clone.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, TxnId};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Invalidations, NodeId, TxnId};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
@@ -38,6 +39,14 @@ pub(crate) struct Shared {
     next_process: AtomicU64,
     /// What a snapshot is one of.
     _of: Option<Use>,
+    /// Who else shows the file system.
+    observer: Option<Arc<dyn Observer>>,
+}
+
+/// Another front end of the same file system, with caches of its own.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// Processes have changed this; the call returns to them when this does.
+    fn changed(&self, changes: Invalidations);
 }
 
 /// A use of a volume that is none of its processes.
@@ -59,15 +68,22 @@ impl Drop for Use {
 
 impl Shared {
     fn new(fs: Arc<FileSystem>) -> Arc<Self> {
-        Self::with(fs, None)
+        Self::with(fs, None, None)
     }
 
-    fn with(fs: Arc<FileSystem>, of: Option<Use>) -> Arc<Self> {
+    fn with(fs: Arc<FileSystem>, of: Option<Use>, observer: Option<Arc<dyn Observer>>) -> Arc<Self> {
         let (processes, next_process) = (AtomicUsize::new(0), AtomicU64::new(1));
         // No kernel remembers them.
         fs.nodes().keep_names();
         let root = Held::root(&fs);
-        Arc::new(Self { fs, locks: LockTable::default(), root, processes, next_process, _of: of })
+        Arc::new(Self { fs, locks: LockTable::default(), root, processes, next_process, _of: of, observer })
+    }
+
+    /// Tells the observer, if there is one, of attributes that have changed, with the content where it says so, and of names.
+    pub(crate) fn tell(&self, nodes: &[(NodeId, bool)], entries: &[(NodeId, &[u8])]) {
+        let Some(observer) = &self.observer else { return };
+        let entries = entries.iter().map(|(directory, name)| (*directory, Box::from(*name))).collect();
+        observer.changed(Invalidations { nodes: nodes.to_vec(), entries });
     }
 
     /// A number that no other process has.
@@ -172,6 +188,11 @@ impl Volume {
         Ok(Self { shared: Shared::new(fs), keeper })
     }
 
+    /// The same without its house: as long as it is used, this must be there.
+    pub fn view(&self) -> View {
+        View { shared: Arc::clone(&self.shared) }
+    }
+
     /// The file system by nodes, for what POSIX has no calls for: users' keys, snapshots, quotas.
     pub fn file_system(&self) -> &Arc<FileSystem> {
         &self.shared.fs
@@ -200,7 +221,7 @@ impl Volume {
         let fs = &self.shared.fs;
         let named = fs.snapshots().shown_to(0).into_iter().find(|info| info.name == name);
         let shown = kvfs_fs::show_snapshot(fs, &named.ok_or(FsError::NotFound)?)?;
-        Ok(SnapshotView { shared: Shared::with(shown, Some(Use::of(&self.shared))) })
+        Ok(SnapshotView { shared: Shared::with(shown, Some(Use::of(&self.shared)), None) })
     }
 
     /// Everything done so far survives a power cut when this returns.
@@ -224,6 +245,46 @@ impl Volume {
         self.shared.fs.nodes().forget_names();
         self.shared.fs.housekeep()?;
         self.sync()
+    }
+}
+
+/// A file system, or the view of a transaction, that another part of the program has begun, keeps house of and ends: its
+/// processes, beside other front ends. Their locks exclude each other's.
+#[derive(Debug, Clone)]
+pub struct View {
+    shared: Arc<Shared>,
+}
+
+impl View {
+    /// The `observer` is told of each change.
+    pub fn of(fs: Arc<FileSystem>, observer: Option<Arc<dyn Observer>>) -> Self {
+        Self { shared: Shared::with(fs, None, observer) }
+    }
+
+    /// As [`Volume::process`]. When a transaction ends, calls of its processes fail with ESTALE.
+    pub fn process(&self, identity: &Identity) -> Process {
+        Process::new(Arc::clone(&self.shared), identity)
+    }
+
+    /// Whether it is a view of that file system.
+    pub fn is_of(&self, fs: &Arc<FileSystem>) -> bool {
+        Arc::ptr_eq(&self.shared.fs, fs)
+    }
+
+    /// Finds it as long as it, or one of its processes, is there.
+    pub fn downgrade(&self) -> WeakView {
+        WeakView(Arc::downgrade(&self.shared))
+    }
+}
+
+/// See [`View::downgrade`].
+#[derive(Debug, Clone)]
+pub struct WeakView(Weak<Shared>);
+
+impl WeakView {
+    /// `None`: it is gone.
+    pub fn upgrade(&self) -> Option<View> {
+        self.0.upgrade().map(|shared| View { shared })
     }
 }
 

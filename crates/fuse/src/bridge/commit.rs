@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ use super::cached::Cached;
 use super::writers::Writers;
 use super::{Bridge, Shared};
 use crate::abi::notify::INC_EPOCH;
-use crate::notify::{Notification, Notifier};
+use crate::notify::{Notification, Notifier, Outcome};
 
 /// Names to forget one by one; where there are more, the kernel asks anew for every name that it knows.
 const ENTRIES_MAX: usize = 1000;
@@ -161,20 +162,32 @@ impl Drop for InvalidatedPages<'_> {
 /// an answer that was on its way. It is told again, twice: so long no answer is on its way.
 #[derive(Default)]
 pub(super) struct Late {
-    nodes: Mutex<[Vec<u64>; 2]>,
+    nodes: Mutex<LateNodes>,
+}
+
+#[derive(Default)]
+struct LateNodes {
+    new: BTreeSet<u64>,
+    told_once: BTreeSet<u64>,
+    /// Entries that the kernel had been answered at the last look.
+    entries: u32,
 }
 
 impl Late {
     fn add(&self, nodes: impl IntoIterator<Item = u64>) {
-        self.nodes.lock()[0].extend(nodes);
+        self.nodes.lock().new.extend(nodes);
     }
 
-    /// Those to be told of now. Called from time to time.
-    fn take(&self) -> Vec<u64> {
+    /// Those to be told of now, when the kernel has been answered so many entries. Called from time to time.
+    fn take(&self, entries: u32) -> BTreeSet<u64> {
         let mut nodes = self.nodes.lock();
-        let mut due = std::mem::take(&mut nodes[1]);
-        nodes[1] = std::mem::take(&mut nodes[0]);
-        due.extend_from_slice(&nodes[1]);
+        let mut due = std::mem::take(&mut nodes.told_once);
+        nodes.told_once = std::mem::take(&mut nodes.new);
+        if std::mem::replace(&mut nodes.entries, entries) == entries {
+            // It has learnt nothing since.
+            return BTreeSet::new();
+        }
+        due.extend(&nodes.told_once);
         due
     }
 }
@@ -183,7 +196,7 @@ impl Shared {
     /// See [`Late`].
     pub(super) fn forget_late(&self) {
         let Some(notifier) = self.notifier.get() else { return };
-        for node in self.late.take() {
+        for node in self.late.take(self.entries.load(Ordering::Relaxed)) {
             // Where the queue is full or the connection has ended, there is no more to be done.
             let _ = notifier.submit(attributes_of(node));
         }
@@ -307,6 +320,31 @@ impl Bridge {
 
     /// Has the kernel forget what a commit changed, but for the files of which it has `forgotten` everything before.
     fn have_forgotten(&self, changes: Invalidations, forgotten: &HashSet<u64>) {
+        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
+            // The connection's end forgets everything.
+            notifier.carry_out_all(notifications).unwrap_or_default()
+        };
+        self.forget_changes(changes, forgotten, carry_out);
+    }
+
+    /// Has the kernel forget what another front end has changed, on that one's own thread: it may wait for requests that wait for a
+    /// transaction, which commits, whose notifications come in turn, must not. The caller must hold nothing that a request needs.
+    pub fn forget_beside(&self, changes: Invalidations) {
+        let carry_out = |notifier: &Notifier, notifications: &mut dyn Iterator<Item = Notification>| {
+            let told = notifications.map(|one| (notifier.carry_out(&one), one));
+            let absent = told.filter(|(outcome, _)| *outcome == Outcome::NotCached);
+            absent.filter_map(|(_, notification)| notification.inode()).collect()
+        };
+        self.forget_changes(changes, &HashSet::new(), carry_out);
+    }
+
+    /// `carry_out` returns the nodes of which the kernel had nothing.
+    fn forget_changes(
+        &self,
+        changes: Invalidations,
+        forgotten: &HashSet<u64>,
+        carry_out: impl FnOnce(&Notifier, &mut dyn Iterator<Item = Notification>) -> Vec<u64>,
+    ) {
         let Some(notifier) = self.files.shared.notifier.get() else { return };
         // Cached listings are pages of the directory.
         let listings: BTreeSet<u64> = changes.entries.iter().map(|(directory, _)| directory.0).collect();
@@ -323,10 +361,9 @@ impl Bridge {
             Notification::InvalEntry { parent: directory.0, name: Bytes::from(name), expire_only: false }
         });
         let epoch = by_epoch.then_some(Notification::IncEpoch);
-        // The connection's end forgets everything.
-        let told = notifier.carry_out_all(epoch.into_iter().chain(entries).chain(nodes));
+        let absent = carry_out(notifier, &mut epoch.into_iter().chain(entries).chain(nodes));
         drop(by_name);
         let shared = &self.files.shared;
-        shared.late.add(shared.learnt_soon(told.unwrap_or_default()));
+        shared.late.add(shared.learnt_soon(absent));
     }
 }

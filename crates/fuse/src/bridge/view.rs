@@ -71,7 +71,7 @@ impl View {
     }
 
     /// What stands between the view and its kernel side.
-    pub fn bridge(&self) -> &Bridge {
+    pub fn bridge(&self) -> &Arc<Bridge> {
         &self.bridge
     }
 

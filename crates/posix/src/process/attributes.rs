@@ -152,6 +152,8 @@ impl Scope {
 
     fn set(&self, found: &Found, changes: &SetAttr) -> Result<()> {
         let (fs, node) = (Arc::clone(self.fs()), found.held.node());
-        with_space(&fs, self.caller(), |caller| fs.setattr(caller, node, changes)).map(drop)
+        with_space(&fs, self.caller(), |caller| fs.setattr(caller, node, changes))?;
+        self.shared.tell(&[(node, changes.size.is_some())], &[]);
+        Ok(())
     }
 }

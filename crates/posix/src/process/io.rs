@@ -187,7 +187,9 @@ impl Process {
         let node = file.held.node();
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().fallocate(caller, node, offset, len, mode)
-        })
+        })?;
+        self.scope.shared.tell(&[(node, true)], &[]);
+        Ok(())
     }
 
     /// Copies without the data coming to the caller, 64 MiB at most. Offsets that are `None` are those of the open files, and are advanced. Returns the
@@ -222,6 +224,7 @@ impl Process {
         if to_offset.is_none() {
             *target.offset() = write_at + copied.bytes;
         }
+        self.scope.shared.tell(&[(to_node, true)], &[]);
         self.scope.sync_if_asked(&target, &copied)?;
         Ok(copied.bytes)
     }
@@ -271,6 +274,7 @@ impl Scope {
             }
         }
         if let Some(written) = last {
+            self.shared.tell(&[(file.held.node(), true)], &[]);
             self.sync_if_asked(file, &written)?;
         }
         Ok((end, done))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Entry, FileType, FsError, RenameMode};
+use kvfs_fs::{Attr, Entry, FileType, FsError, NodeId, RenameMode};
 use rustix::io::Errno;
 
 use super::{Process, Scope};
@@ -24,10 +24,11 @@ impl Process {
     pub fn mkdir<'a>(&self, place: impl Into<Place<'a>>, mode: u32) -> Result<()> {
         let (directory, name) = self.scope.place_of_new(place.into(), true)?;
         let (caller, node) = (self.scope.maker(), directory.held.node());
-        self.scope.made(with_space(self.scope.fs(), &caller, |caller| {
+        let made = with_space(self.scope.fs(), &caller, |caller| {
             // Only the sticky bit is kept of the upper ones, as by mkdir(2).
             self.scope.fs().mkdir(caller, node, &name, mode & 0o1777)
-        }))
+        });
+        self.scope.made(made, node, &name)
     }
 
     /// Makes a file, fifo, socket or device node; `mode` has its type (none: a file).
@@ -46,9 +47,10 @@ impl Process {
         let (directory, name) = self.scope.place_of_new(place.into(), false)?;
         let (caller, node) = (self.scope.maker(), directory.held.node());
         let mode = self.scope.actor.mode_of_new(&directory.attr, mode);
-        self.scope.made(with_space(self.scope.fs(), &caller, |caller| {
+        let made = with_space(self.scope.fs(), &caller, |caller| {
             self.scope.fs().mknod(caller, node, &name, mode, rdev)
-        }))
+        });
+        self.scope.made(made, node, &name)
     }
 
     /// Makes a symbolic link with this content.
@@ -58,9 +60,10 @@ impl Process {
     pub fn symlink<'a>(&self, target: &[u8], place: impl Into<Place<'a>>) -> Result<()> {
         let (directory, name) = self.scope.place_of_new(place.into(), false)?;
         let (caller, node) = (self.scope.maker(), directory.held.node());
-        self.scope.made(with_space(self.scope.fs(), &caller, |caller| {
+        let made = with_space(self.scope.fs(), &caller, |caller| {
             self.scope.fs().symlink(caller, node, &name, target)
-        }))
+        });
+        self.scope.made(made, node, &name)
     }
 
     /// Gives a file another name. A symbolic link gets one itself, unless `old` says that it is followed.
@@ -74,9 +77,12 @@ impl Process {
             return refuse(Errno::PERM, "a directory has one name");
         }
         let (node, parent) = (file.held.node(), directory.held.node());
-        self.scope.made(with_space(self.scope.fs(), self.scope.caller(), |caller| {
+        let made = with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().link(caller, node, parent, &name)
-        }))
+        });
+        self.scope.made(made, parent, &name)?;
+        self.scope.shared.tell(&[(node, false)], &[]);
+        Ok(())
     }
 
     /// Removes a name; an open file lives on without one.
@@ -92,7 +98,11 @@ impl Process {
             _ => self.scope.check_removal(&directory, found.as_ref())?,
         }
         let node = directory.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| self.scope.fs().unlink(caller, node, &name))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().unlink(caller, node, &name)
+        })?;
+        self.scope.removed(node, &name, found.as_ref());
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -114,7 +124,11 @@ impl Process {
         let (directory, name, found, _) = walked.named(Errno::INVAL)?;
         self.scope.check_removal(&directory, found.as_ref())?;
         let node = directory.held.node();
-        with_space(self.scope.fs(), self.scope.caller(), |caller| self.scope.fs().rmdir(caller, node, &name))
+        with_space(self.scope.fs(), self.scope.caller(), |caller| {
+            self.scope.fs().rmdir(caller, node, &name)
+        })?;
+        self.scope.removed(node, &name, found.as_ref());
+        Ok(())
     }
 
     /// Removes a name or an empty directory (`remove(3)`).
@@ -181,7 +195,11 @@ impl Process {
         let (from, to) = (from.held.node(), to.held.node());
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().rename(caller, from, &old_name, to, &new_name, mode)
-        })
+        })?;
+        // What has no other node is told of twice.
+        let moved = [&file, victim.as_ref().unwrap_or(&file)].map(|found| (found.held.node(), false));
+        self.scope.shared.tell(&moved, &[(from, &old_name), (to, &new_name)]);
+        Ok(())
     }
 
     /// The content of a symbolic link.
@@ -226,11 +244,17 @@ impl Scope {
         Ok(true)
     }
 
-    /// Gives back the lookup of what was made.
-    fn made(&self, entry: Result<Entry>) -> Result<()> {
+    /// Gives back the lookup of what was made, and tells of its name.
+    fn made(&self, entry: Result<Entry>, directory: NodeId, name: &[u8]) -> Result<()> {
         let held: Arc<Held> = Held::of(self.fs(), &entry?);
         drop(held);
+        self.shared.tell(&[], &[(directory, name)]);
         Ok(())
+    }
+
+    /// Tells of a name that was removed.
+    fn removed(&self, directory: NodeId, name: &[u8], victim: Option<&Found>) {
+        self.shared.tell(victim.map(|victim| (victim.held.node(), false)).as_slice(), &[(directory, name)]);
     }
 
     /// Whether `victim` may lose its name in `directory`.

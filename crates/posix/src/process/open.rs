@@ -60,6 +60,7 @@ impl Process {
             with_space(self.scope.fs(), self.scope.caller(), |caller| {
                 self.scope.fs().setattr(caller, node, &changes)
             })?;
+            self.scope.shared.tell(&[(node, true)], &[]);
         }
         self.scope.add(found, flags)
     }
@@ -262,6 +263,7 @@ impl Scope {
             let (entry, is_new) = made?;
             let found = Found { held: Held::of(self.fs(), &entry), attr: entry.attr };
             if is_new {
+                self.shared.tell(&[], &[(parent, &name)]);
                 return Ok(Opened::Made(found));
             }
         }

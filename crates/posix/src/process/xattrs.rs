@@ -55,7 +55,9 @@ impl Process {
         with_space(fs, self.scope.caller(), |caller| match AclKind::by_name(name) {
             Some(kind) => fs.set_acl(caller, node, kind, value, clears_setgid),
             None => fs.setxattr(caller, node, name, value, mode),
-        })
+        })?;
+        self.scope.shared.tell(&[(node, false)], &[]);
+        Ok(())
     }
 
     /// Removes one.
@@ -68,7 +70,9 @@ impl Process {
         let node = found.held.node();
         with_space(self.scope.fs(), self.scope.caller(), |caller| {
             self.scope.fs().removexattr(caller, node, name)
-        })
+        })?;
+        self.scope.shared.tell(&[(node, false)], &[]);
+        Ok(())
     }
 
     /// Their names, each of those that the user may know.

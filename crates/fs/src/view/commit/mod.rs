@@ -65,7 +65,7 @@ pub struct Committed {
 }
 
 /// What the main line's kernel must forget after a commit.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Invalidations {
     /// Attributes of these, and their pages too where it says so.
     pub nodes: Vec<(NodeId, bool)>,
