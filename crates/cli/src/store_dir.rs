@@ -4,6 +4,7 @@
 //! STORE/device         sparse file that grows, or a symbolic link to a file or block device
 //! STORE/control.sock   while mounted: the daemon's socket for the `kvfs` command
 //! STORE/kv.sock        while mounted: its socket for keys and transactions
+//! STORE/files.sock     while served: its socket for programs without a mount
 //! STORE/views/ID       while mounted: the view of an open transaction
 //! STORE/receiving      what has arrived of a stream that `kvfs snapshot receive` takes
 //! STORE/kvfs.log       what the daemon had to say in the background

@@ -16,4 +16,4 @@ mod server;
 mod session;
 mod shares;
 
-pub use server::{Server, Visitor, World};
+pub use server::{LANE_BYTES_MAX, Server, Visitor, World};

@@ -28,8 +28,11 @@ use crate::shares::{Share, Shares};
 /// Most connections.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// Most lanes: each has a thread and some 3 MiB of memory once it was filled.
+/// Most lanes, unless told otherwise.
 const LANES_MAX: usize = 1024;
+
+/// Memory of a lane that was filled: the lane, the message and the answer (bytes).
+pub const LANE_BYTES_MAX: u64 = 3 * LANE_DATA_BYTES as u64;
 
 /// How long the server waits for something to end when it can't accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -99,7 +102,7 @@ struct Shared {
 /// See the module.
 pub struct Server {
     shared: Arc<Shared>,
-    listener: Arc<UnixListener>,
+    listeners: Vec<Arc<UnixListener>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -113,6 +116,18 @@ impl Server {
     /// # Errors
     /// The kernel refuses threads or descriptors.
     pub fn start(listener: UnixListener, world: impl World + 'static) -> io::Result<Self> {
+        Self::start_with(listener, world, LANES_MAX)
+    }
+
+    /// As [`Self::start`], with at most so many lanes: each has a thread, and takes up to [`LANE_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(
+        listener: UnixListener,
+        world: impl World + 'static,
+        lanes_max: usize,
+    ) -> io::Result<Self> {
         let own_uid = rustix::process::geteuid().as_raw();
         // Half of the descriptors of this process: connections, lanes and the store need some, too.
         let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
@@ -120,7 +135,7 @@ impl Server {
         let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
         let connections = Arc::default();
         let connection_shares = Shares::new(CONNECTIONS_MAX, own_uid);
-        let lane_shares = Shares::new(LANES_MAX, own_uid);
+        let lane_shares = Shares::new(lanes_max.min(LANES_MAX), own_uid);
         let watched = Arc::clone(&placeholders);
         let is_stopping = AtomicBool::new(false);
         let world = Box::new(world);
@@ -134,13 +149,23 @@ impl Server {
             next: AtomicU64::new(0),
             own_uid,
         });
-        let listener = Arc::new(listener);
-        let mut server =
-            Self { shared: Arc::clone(&shared), listener: Arc::clone(&listener), threads: Vec::new() };
+        let mut server = Self { shared, listeners: Vec::new(), threads: Vec::new() };
         // A server that is dropped ends those that were begun.
         server.threads.push(spawn("kvfs-closed", move || watched.watch())?);
-        server.threads.push(spawn("kvfs-accept", move || accept(&shared, &listener))?);
+        server.also_listen(listener)?;
         Ok(server)
+    }
+
+    /// Serves those that connect to another socket, too.
+    ///
+    /// # Errors
+    /// The kernel refuses a thread.
+    pub fn also_listen(&mut self, listener: UnixListener) -> io::Result<()> {
+        let (shared, listener) = (Arc::clone(&self.shared), Arc::new(listener));
+        let accepting = Arc::clone(&listener);
+        self.threads.push(spawn("kvfs-accept", move || accept(&shared, &accepting))?);
+        self.listeners.push(listener);
+        Ok(())
     }
 
     /// Open files of clients.
@@ -160,8 +185,10 @@ impl Server {
 
     fn end(&mut self) {
         self.shared.is_stopping.store(true, Ordering::SeqCst);
-        // One that fails was not listening.
-        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        for listener in &self.listeners {
+            // One that fails was not listening.
+            let _ = rustix::net::shutdown(&**listener, rustix::net::Shutdown::Both);
+        }
         {
             let mut open = self.shared.connections.open.lock();
             for socket in open.values() {

@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "cli",
         &[
             "memory", "device", "store", "kvdb", "txn", "kv", "fs", "fuse", "socket", "rpc", "service",
-            "control", "open",
+            "control", "open", "posix", "lane", "serve",
         ],
     ),
     ("sim", &["device", "store", "kvdb", "txn", "fs", "fuse"]),

@@ -10,6 +10,7 @@
 
 pub(crate) mod background;
 mod control_handler;
+mod files;
 mod keys_handler;
 pub(crate) mod log;
 mod point;
@@ -23,7 +24,7 @@ pub(crate) use point::explain_mount;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
@@ -40,10 +41,11 @@ use crate::control_dir;
 use crate::error::{CliError, Code, Result};
 use crate::open::open_unmounted;
 use crate::store_dir::StoreDir;
+use files::{Files, KernelSides};
 use public::PublicSockets;
 use resident::Keeper;
 use signals::Signals;
-use views::MainMount;
+use views::{MainMount, MountedViews};
 
 /// Of −1000 (never) to 1000: a killed daemon fails every process that uses the mount.
 const OOM_SCORE_ADJUSTMENT: i16 = -900;
@@ -212,12 +214,16 @@ fn run_session(
         .map_err(|error| failed("serve", &error))?;
     bridge.attach(session.notifier());
     let (buffers, options, store_dir) = (session.buffers(), plan.mount.clone(), store.clone());
-    let mounts = Arc::new(MainMount { bridge, buffers, steers: plan.steers, options, store: store_dir });
+    let views = Arc::new(MountedViews::default());
+    let kernel = KernelSides { main: Arc::downgrade(&bridge), views: Arc::clone(&views) };
+    let mounts =
+        Arc::new(MainMount { bridge, buffers, steers: plan.steers, options, store: store_dir, views });
     let main = MainLine { fs: Arc::clone(fs), mounts, views_max: plan.open.memory.views_max() };
     let branches = Branches::new(main.clone())?;
     let transactions = Transactions::new(main, &branches)?;
     service.serve_transactions(&transactions, &branches);
     let keys = serve_keys(plan, store, fs, &transactions, also)?;
+    let files = serve_files(plan, store, fs, &transactions, public, kernel)?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
@@ -236,7 +242,15 @@ fn run_session(
         keys.stop();
     }
     transactions.close();
+    if let Some(files) = files {
+        files.stop();
+    }
     branches.close();
+    // Orphans that only those processes had open, and their names.
+    fs.nodes().forget_names();
+    if let Err(error) = fs.housekeep() {
+        tracing::warn!(%error, "what has no name any more stays until the next mount");
+    }
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))
@@ -264,6 +278,28 @@ fn serve_keys(
     let transactions = keys_handler::handler(transactions);
     let server = kvfs_rpc::server::Server::start(Arc::clone(fs), transactions, socket, options);
     server.map(Some).map_err(failed)
+}
+
+/// The socket for processes without a mount.
+fn serve_files(
+    plan: &Plan,
+    store: &StoreDir,
+    fs: &Arc<kvfs_fs::FileSystem>,
+    transactions: &Arc<Transactions>,
+    public: Option<&PublicSockets>,
+    kernel: KernelSides,
+) -> Result<Option<Files>> {
+    if plan.writeback {
+        tracing::info!(
+            "no processes without a mount: the kernel keeps dirty pages, and owns sizes and times"
+        );
+        return Ok(None);
+    }
+    let failed = |error: std::io::Error| CliError::io("listen on", &store.files_name(), &error);
+    let Some(socket) = unless_unwritable(plan, store.bind_files()).map_err(failed)? else { return Ok(None) };
+    let also = public.and_then(PublicSockets::listen_for_files);
+    let files = Files::start(socket, also, fs, OnceLock::new(), transactions, Some(kernel), plan.open.memory);
+    files.map(Some).map_err(failed)
 }
 
 fn detach_lazily(mounted: &MountPoint) {

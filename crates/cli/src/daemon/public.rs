@@ -23,7 +23,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::Plan;
 use crate::control::SOCKET_NAME as CONTROL;
 
-const NAMES: [&str; 2] = [CONTROL, kvfs_rpc::SOCKET_NAME];
+const NAMES: [&str; 3] = [CONTROL, kvfs_rpc::SOCKET_NAME, kvfs_lane::SOCKET_NAME];
 
 /// A directory that is removed each time between its making and its locking: others have this often started.
 const LOCK_TRIES: usize = 100;
@@ -66,6 +66,11 @@ impl PublicSockets {
     pub(super) fn listen_for_keys(&self) -> Option<(UnixListener, PathBuf)> {
         let listener = self.listen(kvfs_rpc::SOCKET_NAME)?;
         Some((listener, self.directory.join(kvfs_rpc::SOCKET_NAME)))
+    }
+
+    /// Listens for processes without a mount.
+    pub(super) fn listen_for_files(&self) -> Option<UnixListener> {
+        self.listen(kvfs_lane::SOCKET_NAME)
     }
 
     /// The directory is locked, so no living daemon is behind a socket that is there.

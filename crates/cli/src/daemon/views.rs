@@ -3,9 +3,10 @@
 //! Thread safety: shared; for threads that may block, never workers. Invariant: what the mount of a view gives a user is
 //! never more than the main line's.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kvfs_fs::{Durability, FileSystem, FsError, Position};
@@ -13,10 +14,31 @@ use kvfs_fuse::bridge::{Bridge, View, ViewOptions};
 use kvfs_fuse::mount::{self, MountOptions, MountPoint, Unmount};
 use kvfs_fuse::transport::BufferPool;
 use kvfs_service::{ErrorKind, Mounts, Result, ServiceError, ViewMount};
+use parking_lot::Mutex;
 
 use super::explain_mount;
 use super::point::view_options;
 use crate::store_dir::StoreDir;
+
+/// The kernel sides of views that are mounted, by the number of the transaction.
+#[derive(Default)]
+pub(super) struct MountedViews(Mutex<BTreeMap<u64, Vec<Weak<Bridge>>>>);
+
+impl MountedViews {
+    fn add(&self, txn: u64, bridge: &Arc<Bridge>) {
+        let mut known = self.0.lock();
+        known.retain(|_, bridges| {
+            bridges.retain(|bridge| bridge.strong_count() > 0);
+            !bridges.is_empty()
+        });
+        known.entry(txn).or_default().push(Arc::downgrade(bridge));
+    }
+
+    /// Those of a transaction.
+    pub(super) fn of(&self, txn: u64) -> Vec<Arc<Bridge>> {
+        self.0.lock().get(&txn).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+}
 
 /// The mount of the main line.
 pub(super) struct MainMount {
@@ -25,6 +47,7 @@ pub(super) struct MainMount {
     pub(super) steers: bool,
     pub(super) options: MountOptions,
     pub(super) store: StoreDir,
+    pub(super) views: Arc<MountedViews>,
 }
 
 /// A mounted view.
@@ -48,8 +71,10 @@ impl MainMount {
         directory: Option<(StoreDir, u64)>,
     ) -> Result<Box<dyn ViewMount>> {
         let options = ViewOptions { buffers: Arc::clone(&self.buffers), steers: self.steers, only_ids };
+        let txn = view.txn().map_or(0, |txn| txn.id().0);
         let served = View::serve(&self.bridge, view, device, options);
         let view = served.map_err(|error| ServiceError::new(ErrorKind::Failed, error.to_string()))?;
+        self.views.add(txn, view.bridge());
         Ok(Box::new(Mounted { main: Arc::clone(&self.bridge), view, point, directory }))
     }
 

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kvfs_lane::SOCKET_NAME as FILES;
 use kvfs_socket::BoundSocket;
 use kvfs_socket::address::Address;
 use kvfs_socket::public;
@@ -18,6 +19,9 @@ const CONTROL_MODE: u32 = 0o600;
 /// Every user that the store's directory lets in may connect: each keyspace and each transaction has an owner.
 const KEYS_MODE: u32 = 0o666;
 
+/// The same: a process does what its user may do.
+const FILES_MODE: u32 = 0o666;
+
 impl StoreDir {
     /// Binds the socket for the command.
     pub(crate) fn bind_control(&self) -> io::Result<BoundSocket> {
@@ -27,6 +31,11 @@ impl StoreDir {
     /// Binds the socket for keys.
     pub(crate) fn bind_keys(&self) -> io::Result<BoundSocket> {
         BoundSocket::bind(Arc::clone(self.directory()), kvfs_rpc::SOCKET_NAME, KEYS_MODE)
+    }
+
+    /// Binds the socket for calls of POSIX.
+    pub(crate) fn bind_files(&self) -> io::Result<BoundSocket> {
+        BoundSocket::bind(Arc::clone(self.directory()), FILES, FILES_MODE)
     }
 
     /// Connects to the daemon's socket for the command.
@@ -54,6 +63,11 @@ impl StoreDir {
     /// What messages and other programs call the socket for keys.
     pub(crate) fn keys_name(&self) -> PathBuf {
         self.path().join(kvfs_rpc::SOCKET_NAME)
+    }
+
+    /// What messages and other programs call the socket for calls of POSIX.
+    pub(crate) fn files_name(&self) -> PathBuf {
+        self.path().join(FILES)
     }
 
     fn address(&self, name: &str) -> io::Result<Address> {

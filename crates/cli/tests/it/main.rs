@@ -8,6 +8,7 @@ mod defrag;
 mod foreign;
 mod help;
 mod kv;
+mod lanes;
 mod life;
 mod mount_errors;
 mod output;
