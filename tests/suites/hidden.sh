@@ -80,7 +80,7 @@ locks() {
   [ "$("$KVFS" locks -n | cut -c1-9,20-)" = "$(cut -c1-9,20- .kvfs/locks)" ] || { echo "the command says another thing"; status=1; }
   (echo z >project/file) 2>/dev/null &
   waiter=$!
-  until_ok grep -Eq 'waits: main line \(pid [0-9]+\) .*/project/file$' .kvfs/locks || status=1
+  until_ok grep -Eq 'waits: main line \([^ ,]+, pid [0-9]+\) .*/project/file$' .kvfs/locks || status=1
   "$KVFS" locks --json | python3 -c '
 import json, sys
 locks = [json.loads(line) for line in sys.stdin]

@@ -16,7 +16,7 @@ use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
 use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
-use crate::view::{Authors, OpenViews, Origin, Shared, keyspace_table};
+use crate::view::{Authors, OpenViews, Origin, Processes, Shared, keyspace_table};
 use crate::{FileType, FsError, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, Result, StatFs, Timestamp};
 
 /// A view of a file system in a store: the main line, as [`FileSystem::open`] gives it, or a transaction
@@ -96,6 +96,7 @@ impl FileSystem {
                 clock,
                 open: OpenViews::default(),
                 authors: Authors::default(),
+                processes: Processes::default(),
                 superblock,
                 keyspaces: keyspace_table(&store, &keyspaces),
                 naming_branches: Mutex::default(),

@@ -94,6 +94,7 @@ impl OpenedStore {
         };
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, error))?;
+        kvfs_fs::name_processes(&fs, command_of);
         Ok(Self { fs: Arc::new(fs), db, device, watched, undo })
     }
 
@@ -106,4 +107,12 @@ impl OpenedStore {
         drop(fs);
         db.close()
     }
+}
+
+/// What a process is called; `None`: there is none, or it may not be looked at.
+fn command_of(pid: u32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    // A program may call itself anything: on one line.
+    let name = String::from_utf8_lossy(&name);
+    Some(name.trim_end().replace(|c: char| c.is_control(), "?"))
 }

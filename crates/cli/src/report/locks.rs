@@ -65,7 +65,8 @@ fn party(party: &PartyLine, numeric: bool) -> String {
         }
         (Some(id), None) => format!("transaction {id}"),
         (None, _) if party.pid == 0 => "main line".to_owned(),
-        (None, _) => format!("main line (pid {})", party.pid),
+        (None, _) if label.is_empty() => format!("main line (pid {})", party.pid),
+        (None, _) => format!("main line ({label}, pid {})", party.pid),
     }
 }
 
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn a_lock_is_a_row_and_so_is_each_waiter_whatever_names_hold() {
         let waiter = WaiterLine {
-            waiter: party_of(None, ""),
+            waiter: party_of(None, "git"),
             name: "/odd\nname".to_owned(),
             mode: "shared".to_owned(),
             waited: Duration::from_millis(900),
@@ -151,13 +152,14 @@ mod tests {
             [
                 "MODE AGE HOLDER NAME",
                 "exclusive 12 s transaction 17 (make\\tinstall, pid 7, user root) /odd\\nname",
-                "shared 0 s waits: main line (pid 7) /odd\\nname",
+                "shared 0 s waits: main line (git, pid 7) /odd\\nname",
                 "and 4 more wait",
             ]
         );
         let json = as_json(&lock);
         assert_eq!(json["holder"]["txn"], 17);
         assert_eq!(json["waiters"][0]["waiter"]["party"], "main line");
+        assert_eq!(json["waiters"][0]["waiter"]["command"], "git");
         assert_eq!(json["name"], "/odd\nname");
     }
 }

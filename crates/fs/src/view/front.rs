@@ -5,8 +5,9 @@
 use std::fmt;
 
 use kvfs_store::Store;
-use kvfs_txn::{Admission, Doom, LockNameBuf};
+use kvfs_txn::{Admission, Doom, LockNameBuf, Rival};
 
+use super::Processes;
 use crate::FileSystem;
 use crate::node::NodeTable;
 
@@ -20,7 +21,7 @@ impl FileSystem {
     /// Names of locks in words.
     pub fn lock_words(&self) -> LockWords<'_> {
         let main_nodes = self.txn().map_or(&self.nodes, |txn| &txn.main.nodes);
-        LockWords { nodes: &self.nodes, main_nodes, store: &*self.store }
+        LockWords { nodes: &self.nodes, main_nodes, store: &*self.store, processes: &self.shared.processes }
     }
 }
 
@@ -29,6 +30,7 @@ pub struct LockWords<'v> {
     nodes: &'v NodeTable,
     main_nodes: &'v NodeTable,
     store: &'v dyn Store,
+    processes: &'v Processes,
 }
 
 impl fmt::Debug for LockWords<'_> {
@@ -40,7 +42,20 @@ impl fmt::Debug for LockWords<'_> {
 impl LockWords<'_> {
     /// The transaction's doom in words, with paths where they are known.
     pub fn explain(&self, doom: &Doom) -> String {
-        doom.message(|name| self.describe(name))
+        doom.message(|name| self.describe(name), |rival| self.party(rival))
+    }
+
+    /// The other party of a doom in words, with what a process is called.
+    pub fn party(&self, rival: &Rival) -> String {
+        match rival {
+            Rival::Main { pid } => rival.words(self.command(*pid).as_deref()),
+            Rival::Txn { .. } => rival.to_string(),
+        }
+    }
+
+    /// What a process was called when it changed the main line last, as far as that is known.
+    pub fn command(&self, pid: u32) -> Option<String> {
+        self.processes.command(pid)
     }
 
     /// A lock's name in words, with a path where it is known.

@@ -8,12 +8,14 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use kvfs_store::clock::Clock;
 use kvfs_txn::{Admission, Guard, LockName, Mode, Party, Want};
 
 use super::Origin;
 use super::authors::{Author, Authors};
 use super::commit::Phase;
 use super::idle::OpenViews;
+use super::processes::Processes;
 use crate::fair_lock::ReadGuard;
 use crate::namespace::attribute_wants;
 use crate::node::{DirectoryPart, NameChange, Node, NodeTable, Pin};
@@ -30,6 +32,8 @@ pub(crate) struct Locker<'v> {
     /// The main line's operations are noted while one is open.
     open: &'v OpenViews,
     authors: &'v Authors,
+    processes: &'v Processes,
+    clock: &'v dyn Clock,
     is_read_only: bool,
 }
 
@@ -91,6 +95,8 @@ impl FileSystem {
             admission: &self.shared.admission,
             open: &self.shared.open,
             authors: &self.shared.authors,
+            processes: &self.shared.processes,
+            clock: &*self.shared.clock,
             is_read_only: self.options.read_only,
         }
     }
@@ -173,8 +179,11 @@ impl<'v> Locker<'v> {
             Origin::Main(_) => (on_main, None),
             Origin::Snapshot(_) => return Err(FsError::ReadOnly),
         };
-        let guard = self.admission.try_acquire(party, wants, |want| origin.is_shared(&want.name), again)?;
         let is_noted = origin.is_main() && self.open.len() > 0;
+        if is_noted {
+            self.processes.see(caller.pid, self.clock.monotonic());
+        }
+        let guard = self.admission.try_acquire(party, wants, |want| origin.is_shared(&want.name), again)?;
         let author = is_noted.then(|| Author::new(caller.pid, origin.position().0, wants));
         let mut names = Names { locker: *self, changes: Vec::new(), guard, author, _admitted: admitted };
         self.note_changes(&mut names.changes, wants);

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::TxnView;
 use super::authors::Authors;
 use super::idle::OpenViews;
+use super::processes::Processes;
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
 use crate::quota::Quotas;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) open: OpenViews,
     /// Who has changed what on the main line lately.
     pub(crate) authors: Authors,
+    /// What they are called.
+    pub(crate) processes: Processes,
     pub(crate) superblock: Arc<LiveSuperblock>,
     pub(crate) keyspaces: KeyspaceTable,
     /// Held from the look at a branch's name to its first checkpoint.

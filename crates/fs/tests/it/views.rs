@@ -249,12 +249,17 @@ fn conflict_names_the_process_that_changed_the_main_line() {
     let node = |view: &Setup, name: &str| look(view, ROOT, name).unwrap().0;
     let write = |view: &Setup, name: &str| view.write_at(node(view, name), 0, b"six").map(drop);
     let found = Some(Rival::Main { pid: 4711 });
+    let words = || main.fs.lock_words().party(&Rival::Main { pid: 4711 });
     let by_row = rival_of(&|main| write(main, "small").unwrap(), &|view| write(view, "small"));
     assert_eq!(by_row, found, "the content is in the row");
     let by_block = rival_of(&|main| write(main, "large").unwrap(), &|view| write(view, "large"));
     assert_eq!(by_block, found, "the content is in blocks");
     let made = |setup: &Setup| setup.create(&setup.caller, ROOT, b"made", 0o644, true).map(drop);
     assert_eq!(rival_of(&|main| made(main).unwrap(), &made), found, "an entry");
+    assert_eq!(words(), "an operation on the main line (pid 4711)");
+    kvfs_fs::name_processes(&main.fs, |pid| Some(format!("git-{pid}")));
+    rival_of(&|main| write(main, "small").unwrap(), &|view| write(view, "small"));
+    assert_eq!(words(), "git-4711 (pid 4711) on the main line");
     // The process of the caller is not known.
     let unknown =
         rival_of(&|_| main.write_at(small, 0, b"two").map(drop).unwrap(), &|view| write(view, "small"));

@@ -141,7 +141,7 @@ fn conflict(fs: &FileSystem, doom: &Doom) -> proto::Conflict {
     let mut conflict = proto::Conflict {
         message: format!("transaction {txn} was not committed: {why}"),
         txn,
-        other: doom.rival.as_ref().map(ToString::to_string).unwrap_or_default(),
+        other: doom.rival.as_ref().map(|rival| fs.lock_words().party(rival)).unwrap_or_default(),
         place: doom.name.as_ref().map(|name| fs.lock_words().describe(name)).unwrap_or_default(),
         ..proto::Conflict::default()
     };

@@ -74,13 +74,13 @@ impl Transactions {
     fn lock_line(&self, info: &LockInfo, views: &Views) -> LockLine {
         let own = view_of(&info.holder, views).unwrap_or(&self.main.fs);
         let waiter = |waiter: &WaiterInfo| WaiterLine {
-            waiter: party(&waiter.waiter, views),
+            waiter: party(&self.main.fs, &waiter.waiter, views),
             name: words(view_of(&waiter.waiter, views).unwrap_or(own), &waiter.name),
             mode: waiter.mode.to_string(),
             waited: waiter.waited,
         };
         LockLine {
-            holder: party(&info.holder, views),
+            holder: party(&self.main.fs, &info.holder, views),
             name: words(own, &info.name),
             mode: info.mode.to_string(),
             age: info.age,
@@ -116,7 +116,7 @@ fn words(view: &FileSystem, name: &LockNameBuf) -> String {
     words
 }
 
-fn party(rival: &Rival, views: &Views) -> PartyLine {
+fn party(main: &FileSystem, rival: &Rival, views: &Views) -> PartyLine {
     match rival {
         Rival::Txn { id, owner } => {
             let is_doomed =
@@ -124,7 +124,8 @@ fn party(rival: &Rival, views: &Views) -> PartyLine {
             txn_party(id.0, owner, is_doomed)
         }
         Rival::Main { pid } => {
-            PartyLine { txn: None, uid: None, pid: *pid, label: String::new(), is_doomed: false }
+            let label = main.lock_words().command(*pid).unwrap_or_default();
+            PartyLine { txn: None, uid: None, pid: *pid, label, is_doomed: false }
         }
     }
 }

@@ -42,13 +42,21 @@ pub enum Rival {
     },
 }
 
+impl Rival {
+    /// The party in words, where an operation's process is called `command`.
+    pub fn words(&self, command: Option<&str>) -> String {
+        match (self, command) {
+            (Self::Txn { id, owner }, _) => format!("transaction {id} ({owner})"),
+            (Self::Main { pid: 0 }, _) => "an operation on the main line".to_owned(),
+            (Self::Main { pid }, None) => format!("an operation on the main line (pid {pid})"),
+            (Self::Main { pid }, Some(command)) => format!("{command} (pid {pid}) on the main line"),
+        }
+    }
+}
+
 impl fmt::Display for Rival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Txn { id, owner } => write!(f, "transaction {id} ({owner})"),
-            Self::Main { pid: 0 } => f.write_str("an operation on the main line"),
-            Self::Main { pid } => write!(f, "an operation on the main line (pid {pid})"),
-        }
+        f.write_str(&self.words(None))
     }
 }
 
@@ -99,8 +107,12 @@ impl Doom {
         Self { reason, rival: None, name: None }
     }
 
-    /// The message for the user, with the name as `render` writes it (as a path, say).
-    pub fn message(&self, render: impl FnOnce(&LockNameBuf) -> String) -> String {
+    /// The message for the user, with the name as `render` writes it (as a path, say), and the other party as `party` does.
+    pub fn message(
+        &self,
+        render: impl FnOnce(&LockNameBuf) -> String,
+        party: impl FnOnce(&Rival) -> String,
+    ) -> String {
         let idle;
         let what = match self.reason {
             DoomReason::Idle { idle_max_ms } => {
@@ -126,7 +138,7 @@ impl Doom {
         };
         let mut message = what.to_owned();
         if let Some(rival) = &self.rival {
-            message = format!("{message}, with {rival}");
+            message = format!("{message}, with {}", party(rival));
         }
         if let Some(name) = &self.name {
             message = format!("{message}, over {}", render(name));
@@ -137,6 +149,6 @@ impl Doom {
 
 impl fmt::Display for Doom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message(LockNameBuf::to_string))
+        f.write_str(&self.message(LockNameBuf::to_string, Rival::to_string))
     }
 }

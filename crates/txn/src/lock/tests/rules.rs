@@ -278,7 +278,7 @@ fn messages_name_the_other_party_and_the_name() {
     assert_eq!(doom.to_string(), text);
     let doom = Doom { rival: Some(Rival::Main { pid: 0 }), reason: DoomReason::MainLine, ..doom };
     let text = "it kept others waiting too long, with an operation on the main line, over music/a";
-    assert_eq!(doom.message(|_| "music/a".to_owned()), text);
+    assert_eq!(doom.message(|_| "music/a".to_owned(), Rival::to_string), text);
 }
 
 #[test]
