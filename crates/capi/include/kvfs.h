@@ -226,8 +226,8 @@ int kvfs_store_format(const char *path,
  KVFS_RDONLY, KVFS_CREATE, KVFS_EXCL. options may be NULL. Close it with kvfs_store_close.
 
  If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
- runs as (kvfs_store_is_served). path may also be the directory where it is mounted. options are then the daemon's, and files are
- all there is: keys, transactions and snapshots fail with ENOTSUP. Calls fail with ENOTCONN when the daemon is gone.
+ runs as (kvfs_store_is_served). path may also be the directory where it is mounted. options are then the daemon's, and there are
+ files and keys: calls for transactions and snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
 
  EBUSY: another program has it open, or a daemon, and it is to be read only (KVFS_RDONLY). ENOENT: nothing is there. EINVAL: something else is there.
  EACCES: it is another user's, or other users may write to its directory. EIO: it is damaged.
@@ -883,7 +883,7 @@ int kvfs_kv_put(const struct kvfs_process *process,
 
 /*
  Makes count changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL: of one of them the key is
- empty or too long, or the value too long.
+ empty or too long, or the value too long. E2BIG: a daemon has the store, and all keys and values are more than 1 MiB.
  */
 int kvfs_kv_write(const struct kvfs_process *process,
                   const char *keyspace,
@@ -908,6 +908,8 @@ int kvfs_kv_delete_range(const struct kvfs_process *process,
 /*
  A walk over the keys from start (NULL: the first) up to, but without, end (NULL: the last one comes, too). It stands before the
  first one. Free it with kvfs_cursor_free.
+
+ Of a store that a daemon has, outside of transactions, the walk reads some 64 KiB at a time: what others change behind that is seen.
  */
 struct kvfs_cursor *kvfs_kv_scan(const struct kvfs_process *process,
                                  const char *keyspace,

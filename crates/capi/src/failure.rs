@@ -10,7 +10,6 @@ use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvfs_fs::FsError;
-use kvfs_kv::AccessError;
 use kvfs_posix::PosixError;
 use kvfs_service::ErrorKind;
 use kvfs_store::StoreError;
@@ -70,19 +69,6 @@ impl From<FsError> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         FsError::from(error).into()
-    }
-}
-
-impl From<AccessError<FsError>> for Failure {
-    fn from(error: AccessError<FsError>) -> Self {
-        let errno = match error {
-            AccessError::View(error) => return error.into(),
-            AccessError::Denied(_) => libc::EACCES,
-            AccessError::TooMany(_) => libc::EDQUOT,
-            AccessError::Exists(_) => libc::EEXIST,
-            AccessError::Mode => libc::EINVAL,
-        };
-        Self::new(errno, error.to_string())
     }
 }
 

@@ -7,54 +7,17 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{FileSystem, FsError, settled};
-use kvfs_kv::{AccessError, KeyChange, KeyspaceUser, UserKeyspaces, View, ViewKind};
-use kvfs_service::is_master;
-use kvfs_store::{KeyRange, Keyspace};
+use kvfs_client::{KeyCursor, Keys};
+use kvfs_kv::KeyChange;
+use kvfs_store::KeyRange;
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::failure::{Failure, Result, call, end, refuse};
 use crate::foreign::{Changes, Data, Text, TextBuffer, allocated, missing, put};
 use crate::process::{Acting, Process};
 
-/// A process, as far as keys are concerned.
-struct KeyUser<'p> {
-    acting: &'p Arc<Acting>,
-    /// What it sees.
-    fs: &'p FileSystem,
-}
-
-fn of(process: Option<&Process>) -> Result<KeyUser<'_>> {
-    let acting = &process.ok_or_else(missing)?.acting;
-    Ok(KeyUser { acting, fs: acting.fs()? })
-}
-
-impl KeyUser<'_> {
-    /// The keyspaces, as the user of the process may use them.
-    fn keyspaces(&self) -> UserKeyspaces<'_, FileSystem> {
-        let user = KeyspaceUser {
-            uid: self.acting.identity.uid,
-            gid: self.acting.identity.gid,
-            groups: &self.acting.identity.groups,
-            is_master: is_master(self.fs, self.acting.identity.uid),
-        };
-        self.fs.keys().of_user(user, usize::MAX)
-    }
-
-    /// Whether it sees a snapshot.
-    fn is_snapshot(&self) -> bool {
-        self.fs.kind() == ViewKind::Snapshot
-    }
-
-    /// Where keys are read; `None`: there are none.
-    fn readable(&self, name: &Text) -> Result<Option<Keyspace>> {
-        Ok(self.keyspaces().readable(name.name()?)?)
-    }
-
-    fn apply(&self, keyspace: Keyspace, change: &KeyChange) -> Result<()> {
-        settled(|caller| self.fs.keys().apply(caller, vec![(keyspace, change.clone())]))?;
-        Ok(())
-    }
+fn of(process: Option<&Process>) -> Result<Keys<'_>> {
+    Ok(crate::process::of(process)?.keys())
 }
 
 fn no_key<T>() -> Result<T> {
@@ -77,10 +40,7 @@ pub extern "C" fn kvfs_kv_get(
     value_size: Option<&mut MaybeUninit<size_t>>,
 ) -> *mut c_void {
     call(|| {
-        let user = of(process)?;
-        let key = key.bytes(key_size)?;
-        let Some(keyspace) = user.readable(&keyspace)? else { return no_key() };
-        let value = settled(|caller| user.fs.keys().get(caller, keyspace, key))?;
+        let value = of(process)?.get(keyspace.name()?, key.bytes(key_size)?)?;
         let Some(value) = value else { return no_key() };
         let memory = allocated(&value)?;
         if value_size.is_some() {
@@ -101,17 +61,15 @@ pub extern "C" fn kvfs_kv_put(
     value_size: size_t,
 ) -> c_int {
     call(|| {
-        let user = of(process)?;
         let key = Bytes::copy_from_slice(key.bytes(key_size)?);
         let value = Bytes::copy_from_slice(value.bytes(value_size)?);
-        let keyspace = user.keyspaces().writable(keyspace.name()?)?;
-        user.apply(keyspace, &KeyChange::Put { key, value })?;
+        of(process)?.write(keyspace.name()?, vec![KeyChange::Put { key, value }])?;
         Ok(0)
     })
 }
 
 /// Makes `count` changes at once, all or none, as one write; the keyspace is made if there is none. EINVAL: of one of them the key is
-/// empty or too long, or the value too long.
+/// empty or too long, or the value too long. E2BIG: a daemon has the store, and all keys and values are more than 1 MiB.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_kv_write(
     process: Option<&Process>,
@@ -120,18 +78,17 @@ pub extern "C" fn kvfs_kv_write(
     count: size_t,
 ) -> c_int {
     call(|| {
-        let (user, changes) = (of(process)?, changes.all(count)?);
-        let keyspace = user.keyspaces().writable(keyspace.name()?)?;
+        let (keys, changes) = (of(process)?, changes.all(count)?);
         let mut staged = Vec::with_capacity(changes.len());
         for change in changes {
             let (key, value) = change.parts()?;
             let key = Bytes::copy_from_slice(key);
             staged.push(match value.map(Bytes::copy_from_slice) {
-                Some(value) => (keyspace, KeyChange::Put { key, value }),
-                None => (keyspace, KeyChange::Delete { key }),
+                Some(value) => KeyChange::Put { key, value },
+                None => KeyChange::Delete { key },
             });
         }
-        settled(|caller| user.fs.keys().apply(caller, staged.clone()))?;
+        keys.write(keyspace.name()?, staged)?;
         Ok(0)
     })
 }
@@ -144,14 +101,7 @@ pub extern "C" fn kvfs_kv_delete(
     key: Data,
     key_size: size_t,
 ) -> c_int {
-    call(|| {
-        let (user, key) = (of(process)?, key.bytes(key_size)?);
-        let Some(keyspace) = user.keyspaces().existing(keyspace.name()?, kvfs_kv::Access::Write)? else {
-            return Ok(0);
-        };
-        let (_, existed) = settled(|caller| user.fs.keys().set(caller, keyspace, key, None))?;
-        Ok(existed.into())
-    })
+    call(|| Ok(of(process)?.delete(keyspace.name()?, key.bytes(key_size)?)?.into()))
 }
 
 /// Removes the keys from `start` (NULL: the first) up to, but without, `end` (NULL: all behind).
@@ -165,12 +115,8 @@ pub extern "C" fn kvfs_kv_delete_range(
     end_size: size_t,
 ) -> c_int {
     call(|| {
-        let user = of(process)?;
         let range = range(start.optional(start_size)?, end.optional(end_size)?);
-        let Some(keyspace) = user.keyspaces().existing(keyspace.name()?, kvfs_kv::Access::Write)? else {
-            return Ok(0);
-        };
-        user.apply(keyspace, &KeyChange::DeleteRange(range))?;
+        of(process)?.delete_range(keyspace.name()?, range)?;
         Ok(0)
     })
 }
@@ -178,13 +124,14 @@ pub extern "C" fn kvfs_kv_delete_range(
 /// A walk over keys, in their order, as they are at its beginning.
 // The order of the fields is that in which they go.
 pub struct Cursor {
-    /// `None`: there is no keyspace.
-    inner: Option<Box<dyn kvfs_store::Cursor>>,
-    _acting: Arc<Acting>,
+    inner: KeyCursor,
+    acting: Arc<Acting>,
 }
 
 /// A walk over the keys from `start` (NULL: the first) up to, but without, `end` (NULL: the last one comes, too). It stands before the
 /// first one. Free it with `kvfs_cursor_free`.
+///
+/// Of a store that a daemon has, outside of transactions, the walk reads some 64 KiB at a time: what others change behind that is seen.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_kv_scan(
     process: Option<&Process>,
@@ -195,21 +142,20 @@ pub extern "C" fn kvfs_kv_scan(
     end_size: size_t,
 ) -> Option<Box<Cursor>> {
     call(|| {
-        let user = of(process)?;
         let range = range(start.optional(start_size)?, end.optional(end_size)?);
-        let open = |keyspace| settled(|caller| user.fs.keys().cursor(caller, keyspace, range.clone()));
-        let inner = user.readable(&keyspace)?.map(open).transpose()?;
-        Ok(Some(Box::new(Cursor { inner, _acting: Arc::clone(user.acting) })))
+        let inner = of(process)?.cursor(keyspace.name()?, range)?;
+        let acting = Arc::clone(&process.ok_or_else(missing)?.acting);
+        Ok(Some(Box::new(Cursor { inner, acting })))
     })
 }
 
 fn moved(
     cursor: Option<&mut Cursor>,
-    step: impl FnOnce(&mut dyn kvfs_store::Cursor) -> kvfs_store::Result<()>,
+    step: impl FnOnce(&mut KeyCursor, &kvfs_client::Process) -> kvfs_posix::Result<()>,
 ) -> c_int {
     call(|| {
-        let Some(inner) = &mut cursor.ok_or_else(missing)?.inner else { return Ok(0) };
-        step(&mut **inner)?;
+        let Cursor { inner, acting } = cursor.ok_or_else(missing)?;
+        step(inner, &acting.posix)?;
         Ok(inner.entry().is_some().into())
     })
 }
@@ -217,13 +163,13 @@ fn moved(
 /// Goes to the next key. Returns 1, or 0 behind the last one.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_cursor_next(cursor: Option<&mut Cursor>) -> c_int {
-    moved(cursor, |inner| inner.next())
+    moved(cursor, KeyCursor::next)
 }
 
 /// Goes to the key before; from the beginning of the walk, to the last one. Returns 1, or 0 before the first one.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_cursor_prev(cursor: Option<&mut Cursor>) -> c_int {
-    moved(cursor, |inner| inner.prev())
+    moved(cursor, KeyCursor::prev)
 }
 
 fn part(
@@ -232,8 +178,7 @@ fn part(
     choose: impl for<'e> FnOnce((&'e [u8], &'e Bytes)) -> &'e [u8],
 ) -> *const c_void {
     call(|| {
-        let inner = cursor.ok_or_else(missing)?.inner.as_ref();
-        let entry = inner.and_then(|inner| inner.entry());
+        let entry = cursor.ok_or_else(missing)?.inner.entry();
         let bytes = entry.map(choose).ok_or_else(|| Failure::new(libc::EINVAL, "the cursor is at no key"))?;
         put(size, bytes.len())?;
         Ok(bytes.as_ptr().cast())
@@ -268,7 +213,7 @@ pub extern "C" fn kvfs_cursor_free(cursor: Option<Box<Cursor>>) {
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_keyspace_create(process: Option<&Process>, name: Text, mode: mode_t) -> c_int {
     call(|| {
-        of(process)?.keyspaces().create(name.name()?, Some(mode), true)?;
+        of(process)?.create_keyspace(name.name()?, mode)?;
         Ok(0)
     })
 }
@@ -277,13 +222,7 @@ pub extern "C" fn kvfs_keyspace_create(process: Option<&Process>, name: Text, mo
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_keyspace_drop(process: Option<&Process>, name: Text) -> c_int {
     call(|| {
-        let (user, name) = (of(process)?, name.name()?);
-        let dropped = settled(|caller| match user.keyspaces().drop_keyspace(caller, name) {
-            // Again, when it is free.
-            Err(AccessError::View(error @ FsError::Parked(_))) => Err(error),
-            done => Ok(done),
-        })?;
-        user.fs.sync(dropped?)?;
+        of(process)?.drop_keyspace(name.name()?)?;
         Ok(0)
     })
 }
@@ -296,9 +235,5 @@ pub extern "C" fn kvfs_keyspace_list(
     mut buffer: TextBuffer,
     size: size_t,
 ) -> ssize_t {
-    call(|| {
-        let user = of(process)?;
-        let all = user.keyspaces().list(user.is_snapshot())?;
-        buffer.fill_names(size, all.into_iter().map(|(name, _)| name))
-    })
+    call(|| buffer.fill_names(size, of(process)?.list_keyspaces()?))
 }

@@ -6,7 +6,6 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use kvfs_client::ServedStore;
-use kvfs_fs::FileSystem;
 use kvfs_posix::Identity;
 use libc::{gid_t, mode_t, size_t, uid_t};
 
@@ -23,33 +22,12 @@ pub struct Process {
 /// A process, for as long as a handle of C or one of its streams needs it. The order of the fields is that in which they go.
 pub(crate) struct Acting {
     pub(crate) posix: kvfs_client::Process,
-    /// What it sees; none: it is a daemon's.
-    fs: Option<Arc<FileSystem>>,
-    pub(crate) identity: Identity,
-    pub(crate) store: Arc<OpenVolume>,
-}
-
-impl Acting {
-    /// What it sees.
-    ///
-    /// # Errors
-    /// ENOTSUP: it is a daemon's.
-    pub(crate) fn fs(&self) -> Result<&Arc<FileSystem>> {
-        self.fs.as_ref().ok_or_else(|| {
-            Failure::new(libc::ENOTSUP, "the daemon of the store has files alone for programs")
-        })
-    }
+    store: Arc<OpenVolume>,
 }
 
 impl Process {
-    pub(crate) fn new(
-        posix: kvfs_posix::Process,
-        fs: &Arc<FileSystem>,
-        identity: Identity,
-        store: &Arc<OpenVolume>,
-    ) -> Self {
-        let (fs, store) = (Some(Arc::clone(fs)), Arc::clone(store));
-        Self { acting: Arc::new(Acting { posix: posix.into(), fs, identity, store }) }
+    pub(crate) fn new(posix: impl Into<kvfs_client::Process>, store: &Arc<OpenVolume>) -> Self {
+        Self { acting: Arc::new(Acting { posix: posix.into(), store: Arc::clone(store) }) }
     }
 }
 
@@ -78,16 +56,11 @@ pub(crate) fn identity(uid: uid_t, gid: gid_t, groups: &Groups, len: size_t) -> 
     Ok(Identity { uid, gid, groups: groups.ids(len)?.to_vec() })
 }
 
-fn in_volume(store: &Arc<OpenVolume>, identity: Identity) -> Result<Process> {
-    match &**store {
-        OpenVolume::Embedded(own) => {
-            Ok(Process::new(own.volume.process(&identity), own.volume.file_system(), identity, store))
-        }
-        OpenVolume::Served(daemon) => {
-            let posix = served(daemon, &identity)?;
-            Ok(Process { acting: Arc::new(Acting { posix, fs: None, identity, store: Arc::clone(store) }) })
-        }
-    }
+fn in_volume(store: &Arc<OpenVolume>, identity: &Identity) -> Result<Process> {
+    Ok(match &**store {
+        OpenVolume::Embedded(own) => Process::new(own.volume.process(identity), store),
+        OpenVolume::Served(daemon) => Process::new(served(daemon, identity)?, store),
+    })
 }
 
 /// Who runs this program has a process without being root or the daemon's user.
@@ -102,7 +75,7 @@ fn served(daemon: &ServedStore, identity: &Identity) -> Result<kvfs_client::Proc
 pub extern "C" fn kvfs_process_new(store: Option<&Store>) -> Option<Box<Process>> {
     call(|| {
         let store = &store.ok_or_else(missing)?.inner;
-        Ok(Some(Box::new(in_volume(store, own_identity()?)?)))
+        Ok(Some(Box::new(in_volume(store, &own_identity()?)?)))
     })
 }
 
@@ -119,7 +92,7 @@ pub extern "C" fn kvfs_process_new_as(
 ) -> Option<Box<Process>> {
     call(|| {
         let store = &store.ok_or_else(missing)?.inner;
-        Ok(Some(Box::new(in_volume(store, identity(uid, gid, &groups, group_count)?)?)))
+        Ok(Some(Box::new(in_volume(store, &identity(uid, gid, &groups, group_count)?)?)))
     })
 }
 
@@ -128,9 +101,8 @@ pub extern "C" fn kvfs_process_new_as(
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_process_fork(process: Option<&Process>) -> Option<Box<Process>> {
     call(|| {
-        let Acting { posix, fs, identity, store } = &*process.ok_or_else(missing)?.acting;
-        let (fs, identity, store) = (fs.clone(), identity.clone(), Arc::clone(store));
-        Ok(Some(Box::new(Process { acting: Arc::new(Acting { posix: posix.fork()?, fs, identity, store }) })))
+        let Acting { posix, store } = &*process.ok_or_else(missing)?.acting;
+        Ok(Some(Box::new(Process::new(posix.fork()?, store))))
     })
 }
 

@@ -46,7 +46,7 @@ pub extern "C" fn kvfs_snapshot_list(store: Option<&Store>, mut buffer: TextBuff
     })
 }
 
-fn inside(store: Option<&Store>, name: &Text, identity: Identity) -> Result<Option<Box<Process>>> {
+fn inside(store: Option<&Store>, name: &Text, identity: &Identity) -> Result<Option<Box<Process>>> {
     let (store, name) = (&store.ok_or_else(missing)?.inner, name.name()?);
     let volume = &store.own()?.volume;
     let shown = volume.file_system().snapshots().shown_to(identity.uid);
@@ -57,15 +57,14 @@ fn inside(store: Option<&Store>, name: &Text, identity: Identity) -> Result<Opti
         ));
     }
     let view: SnapshotView = volume.open_snapshot(name)?;
-    let posix = view.process(&identity);
-    Ok(Some(Box::new(Process::new(posix, view.file_system(), identity, store))))
+    Ok(Some(Box::new(Process::new(view.process(identity), store))))
 }
 
 /// As `kvfs_process_new`, in a snapshot: its calls show what there was, files and keys, and change nothing (EROFS). Set-id bits and
 /// devices are shown as none. ENOENT: there is none of that name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_snapshot_process(store: Option<&Store>, name: Text) -> Option<Box<Process>> {
-    call(|| inside(store, &name, own_identity()?))
+    call(|| inside(store, &name, &own_identity()?))
 }
 
 /// As `kvfs_process_new_as`, in a snapshot.
@@ -78,5 +77,5 @@ pub extern "C" fn kvfs_snapshot_process_as(
     groups: Groups,
     group_count: size_t,
 ) -> Option<Box<Process>> {
-    call(|| inside(store, &name, identity(uid, gid, &groups, group_count)?))
+    call(|| inside(store, &name, &identity(uid, gid, &groups, group_count)?))
 }

@@ -25,9 +25,8 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    fn process(&self, identity: Identity) -> Process {
-        let posix = self.inner.process(&identity);
-        Process::new(posix, self.inner.file_system(), identity, &self.store)
+    fn process(&self, identity: &Identity) -> Process {
+        Process::new(self.inner.process(identity), &self.store)
     }
 }
 
@@ -67,7 +66,7 @@ pub extern "C" fn kvfs_txn_begin(
 /// committed any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_txn_process(txn: Option<&Transaction>) -> Option<Box<Process>> {
-    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(own_identity()?)))))
+    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&own_identity()?)))))
 }
 
 /// As `kvfs_process_new_as`, in the transaction.
@@ -79,7 +78,7 @@ pub extern "C" fn kvfs_txn_process_as(
     groups: Groups,
     group_count: size_t,
 ) -> Option<Box<Process>> {
-    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(identity(uid, gid, &groups, group_count)?)))))
+    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&identity(uid, gid, &groups, group_count)?)))))
 }
 
 /// Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are to be freed as well.

@@ -10,10 +10,12 @@
 //! directory. A call that failed because the server is gone (ENOTCONN) may have happened.
 
 mod directory;
+mod keys;
 mod process;
 mod served;
 mod store;
 
 pub use directory::Directory;
+pub use keys::{KeyCursor, Keys};
 pub use process::Process;
 pub use store::ServedStore;

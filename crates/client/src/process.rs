@@ -6,10 +6,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 
 use kvfs_fs::{Attr, FallocateMode, RenameMode, SetTime, StatFs, XattrMode};
-use kvfs_posix::{Access, Fd, Place, RangeLock, Result, Whence};
+use kvfs_posix::{Access, Fd, Place, PosixError, ProcessKeys, RangeLock, Result, Whence};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::directory::Directory;
+use crate::keys::Keys;
 use crate::served::Served;
 
 /// See the module.
@@ -96,6 +98,27 @@ impl Process {
     /// As there; ENOTCONN: the server is gone.
     pub fn pwrite(&self, fd: Fd, data: &[u8], offset: u64) -> Result<usize> {
         self.pwritev(fd, &[IoSlice::new(data)], offset)
+    }
+
+    /// The process of a server that it is.
+    ///
+    /// # Errors
+    /// EINVAL: it is one of this process's file system.
+    pub(crate) fn served(&self) -> Result<&Served> {
+        match &self.0 {
+            Kind::Served(process) => Ok(process),
+            Kind::Embedded(_) => {
+                Err(PosixError::Refused { errno: Errno::INVAL, reason: "a walk of another process" })
+            }
+        }
+    }
+
+    /// The keys that its user may use, in the view that it sees.
+    pub fn keys(&self) -> Keys<'_> {
+        match &self.0 {
+            Kind::Embedded(process) => ProcessKeys::of(process, usize::MAX).into(),
+            Kind::Served(process) => process.into(),
+        }
     }
 
     /// As [`kvfs_posix::Process::opendir`].

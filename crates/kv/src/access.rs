@@ -33,6 +33,9 @@ impl Access {
     }
 }
 
+/// How many keyspaces a user of a daemon may have who may not do everything.
+pub const KEYSPACES_PER_USER_MAX: usize = 256;
+
 /// On whose behalf keyspaces are used.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyspaceUser<'a> {

@@ -20,7 +20,7 @@ mod keys;
 mod owner;
 mod table;
 
-pub use access::{Access, AccessError, KeyspaceUser, OwnerChange, UserKeyspaces};
+pub use access::{Access, AccessError, KEYSPACES_PER_USER_MAX, KeyspaceUser, OwnerChange, UserKeyspaces};
 pub use change::KeyChange;
 pub use error::KvError;
 pub use keys::Keys;

@@ -82,6 +82,35 @@ pub struct LockRange {
 /// Handles that a connection numbers itself have this bit, and below it the number of a descriptor; those of placeholders don't.
 pub const NUMBERED: u64 = 1 << 63;
 
+/// A change of a key: what the payload of [`Call::WriteKeys`] is made of, one behind the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeyChange<'a> {
+    /// Sets a key.
+    Put {
+        /// Key.
+        #[serde(borrow)]
+        key: Bytes<'a>,
+        /// New value.
+        #[serde(borrow)]
+        value: Bytes<'a>,
+    },
+    /// Removes a key.
+    Delete {
+        /// Key.
+        #[serde(borrow)]
+        key: Bytes<'a>,
+    },
+    /// Removes the keys of a range.
+    DeleteRange {
+        /// The first one.
+        #[serde(borrow)]
+        start: Bytes<'a>,
+        /// Behind the last one; none: to the last.
+        #[serde(borrow)]
+        end: Option<Bytes<'a>>,
+    },
+}
+
 /// What is asked. Handles are those of [`Reply::Opened`]; flags, modes and commands have the numbers of Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the arguments are those of the system calls")]
@@ -266,6 +295,45 @@ pub enum Call<'a> {
     Lock { handle: u64, lock: LockRange, waits: bool },
     /// `F_GETLK`: [`Reply::Locked`].
     FindLock { handle: u64, lock: LockRange },
+    /// The value of a key: the payload; [`Reply::Number`]: there is none.
+    GetKey {
+        keyspace: &'a str,
+        #[serde(borrow)]
+        key: Bytes<'a>,
+    },
+    /// All changes of the payload ([`KeyChange`]), or none.
+    WriteKeys { keyspace: &'a str },
+    /// Removes a key: [`Reply::Number`], 1 or 0.
+    DeleteKey {
+        keyspace: &'a str,
+        #[serde(borrow)]
+        key: Bytes<'a>,
+    },
+    /// Removes the keys of a range; none: to the last.
+    DeleteKeys {
+        keyspace: &'a str,
+        #[serde(borrow)]
+        start: Bytes<'a>,
+        #[serde(borrow)]
+        end: Option<Bytes<'a>>,
+    },
+    /// The first keys of a range with their values, or the last, last one first: the payload, pairs of [`Bytes`], one behind the other, of
+    /// some `len` bytes; no pair: there is none.
+    ListKeys {
+        keyspace: &'a str,
+        #[serde(borrow)]
+        start: Bytes<'a>,
+        #[serde(borrow)]
+        end: Option<Bytes<'a>>,
+        is_backwards: bool,
+        len: u32,
+    },
+    /// Makes a keyspace.
+    CreateKeyspace { name: &'a str, mode: u32 },
+    /// Removes a keyspace with its keys.
+    DropKeyspace { name: &'a str },
+    /// Names of keyspaces: the payload, a zero behind each.
+    ListKeyspaces,
 }
 
 /// What `stat` tells.

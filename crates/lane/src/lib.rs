@@ -19,7 +19,9 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-pub use call::{At, Attributes, Bytes, Call, FsNumbers, LockRange, NUMBERED, Reply, Time, decode, encode};
+pub use call::{
+    At, Attributes, Bytes, Call, FsNumbers, KeyChange, LockRange, NUMBERED, Reply, Time, decode, encode,
+};
 pub use connection::Connection;
 pub use greeting::Greeting;
 pub use lane::{ClientLane, LANE_DATA_BYTES, LaneEnd, LaneError, ServerLane};

@@ -23,9 +23,9 @@ pub enum PosixError {
         /// What it is about.
         reason: &'static str,
     },
-    /// What serves the file system to this process says so.
+    /// The rules of keys forbid it, or a server, in words of their own.
     #[error("{message}")]
-    Remote {
+    Explained {
         /// What POSIX calls it.
         errno: Errno,
         /// What it is about.
@@ -44,7 +44,7 @@ impl PosixError {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Fs(error) => Errno::from_raw_os_error(error.errno()),
-            Self::Refused { errno, .. } | Self::Remote { errno, .. } => *errno,
+            Self::Refused { errno, .. } | Self::Explained { errno, .. } => *errno,
             Self::Outside { .. } => Errno::XDEV,
         }
     }

@@ -109,6 +109,10 @@ impl Actor {
         self.caller.uid == 0
     }
 
+    pub(crate) fn groups(&self) -> &[u32] {
+        &self.groups
+    }
+
     pub(crate) fn is_member(&self, gid: u32) -> bool {
         self.is_root() || self.groups.contains(&gid)
     }

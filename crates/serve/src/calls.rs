@@ -13,8 +13,8 @@ use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, close_all, li
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::records;
 use crate::session::{Session, refused};
+use crate::{keys, records};
 
 /// Bytes of an answer in front of its payload, at most.
 const HEAD_BYTES: usize = 256;
@@ -23,18 +23,18 @@ const HEAD_BYTES: usize = 256;
 const PAYLOAD_MAX: usize = LANE_DATA_BYTES - HEAD_BYTES;
 
 /// What is answered if all is well.
-enum Answered {
+pub(crate) enum Answered {
     With(Reply),
     /// So many bytes lie in the space for the payload.
     Payload(usize),
     Bytes(Vec<u8>),
 }
 
-fn done((): ()) -> Answered {
+pub(crate) fn done((): ()) -> Answered {
     Answered::With(Reply::Done)
 }
 
-fn number(number: u64) -> Answered {
+pub(crate) fn number(number: u64) -> Answered {
     Answered::With(Reply::Number(number))
 }
 
@@ -141,6 +141,14 @@ impl Caller<'_> {
             | Call::Listxattr { .. }
             | Call::Removexattr { .. } => self.xattr(call, payload),
             Call::Flock { .. } | Call::Lock { .. } | Call::FindLock { .. } => self.lock(call),
+            Call::GetKey { .. }
+            | Call::WriteKeys { .. }
+            | Call::DeleteKey { .. }
+            | Call::DeleteKeys { .. }
+            | Call::ListKeys { .. }
+            | Call::CreateKeyspace { .. }
+            | Call::DropKeyspace { .. }
+            | Call::ListKeyspaces => keys::answer(process, call, payload, &mut space[..PAYLOAD_MAX]),
             Call::Chdir { .. }
             | Call::WorkingDirectory
             | Call::Dup { .. }

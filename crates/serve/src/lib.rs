@@ -10,6 +10,7 @@
 //! files end; no wait outlives it. No user takes all that the server has.
 
 mod calls;
+mod keys;
 mod placeholders;
 mod records;
 mod server;

@@ -18,10 +18,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("service", &["fs", "kv", "store"]),
     ("control", &["socket", "service", "fs", "store"]),
     ("open", &["device", "store", "kvdb", "fs", "service"]),
-    ("posix", &["fs", "store"]),
+    ("posix", &["service", "fs", "kv", "store"]),
     ("lane", &["socket"]),
-    ("serve", &["lane", "socket", "fs", "posix"]),
-    ("client", &["lane", "fs", "posix"]),
+    ("serve", &["lane", "socket", "store", "kv", "fs", "posix"]),
+    ("client", &["lane", "store", "kv", "fs", "posix"]),
     ("preload", &["lane"]),
     ("capi", &["store", "kv", "fs", "open", "service", "posix", "client"]),
     (

@@ -47,7 +47,7 @@ impl Served {
     }
 
     /// Calls, and gives `read` the reply and its payload.
-    fn call<T>(
+    pub(crate) fn call<T>(
         &self,
         call: &Call<'_>,
         payload: &[u8],
@@ -57,30 +57,24 @@ impl Served {
             Reply::Unknown => Err(remote(Errno::BADF, "not an open descriptor")),
             Reply::Failed { errno } => {
                 let message = String::from_utf8_lossy(payload).into();
-                Err(PosixError::Remote { errno: Errno::from_raw_os_error(errno), message })
+                Err(PosixError::Explained { errno: Errno::from_raw_os_error(errno), message })
             }
             reply => {
                 read(reply, payload).ok_or_else(|| remote(Errno::PROTO, "an answer to another question"))
             }
         });
-        answered.map_err(|error| match (error, call) {
-            (LaneError::TooLong, Call::Setxattr { .. }) => remote(Errno::TOOBIG, "the value is too long"),
-            (LaneError::TooLong, _) => remote(Errno::NAMETOOLONG, "the path is too long"),
-            (LaneError::Io(error), _) => failed(&error),
-            (error @ LaneError::Malformed, _) => remote(Errno::PROTO, error),
-            (error, _) => remote(Errno::NOTCONN, error),
-        })?
+        answered.map_err(|error| unanswered(error, call))?
     }
 
-    fn done(&self, call: &Call<'_>, payload: &[u8]) -> Result<()> {
+    pub(crate) fn done(&self, call: &Call<'_>, payload: &[u8]) -> Result<()> {
         self.call(call, payload, |reply, _| (reply == Reply::Done).then_some(()))
     }
 
-    fn bytes(&self, call: &Call<'_>) -> Result<Vec<u8>> {
+    pub(crate) fn bytes(&self, call: &Call<'_>) -> Result<Vec<u8>> {
         self.call(call, &[], |reply, payload| (reply == Reply::Done).then(|| payload.to_vec()))
     }
 
-    fn number(&self, call: &Call<'_>, payload: &[u8]) -> Result<u64> {
+    pub(crate) fn number(&self, call: &Call<'_>, payload: &[u8]) -> Result<u64> {
         self.call(call, payload, |reply, _| match reply {
             Reply::Number(number) => Some(number),
             _ => None,
@@ -113,8 +107,22 @@ fn at<'a>(place: impl Into<Place<'a>>) -> At<'a> {
     At { base, path, follows: place.follows(), is_named: place.is_named() }
 }
 
+/// Why no answer came to a call.
+pub(crate) fn unanswered(error: LaneError, call: &Call<'_>) -> PosixError {
+    match (error, call) {
+        (LaneError::TooLong, Call::WriteKeys { .. }) => {
+            remote(Errno::TOOBIG, "keys and values of one call are more than 1 MiB")
+        }
+        (LaneError::TooLong, Call::Setxattr { .. }) => remote(Errno::TOOBIG, "the value is too long"),
+        (LaneError::TooLong, _) => remote(Errno::NAMETOOLONG, "the path is too long"),
+        (LaneError::Io(error), _) => failed(&error),
+        (error @ LaneError::Malformed, _) => remote(Errno::PROTO, error),
+        (error, _) => remote(Errno::NOTCONN, error),
+    }
+}
+
 fn remote(errno: Errno, message: impl std::fmt::Display) -> PosixError {
-    PosixError::Remote { errno, message: message.to_string().into() }
+    PosixError::Explained { errno, message: message.to_string().into() }
 }
 
 /// A failure of the socket or the memory that is shared.

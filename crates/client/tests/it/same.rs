@@ -2,9 +2,12 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+use bytes::Bytes;
 use kvfs_client::Process;
 use kvfs_fs::{FallocateMode, RenameMode, SetTime, Timestamp, XattrMode};
+use kvfs_kv::KeyChange;
 use kvfs_posix::{Access, Fd, Identity, Place, PosixError, RangeLock, Whence};
+use kvfs_store::KeyRange;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Uid;
@@ -217,6 +220,43 @@ fn listing(n: &mut Numbers, process: &Process) -> String {
     format!("{:?} {found:?}", directory.fd())
 }
 
+fn key_walk(n: &mut Numbers, process: &Process, name: &str, range: KeyRange) -> String {
+    let mut cursor = match process.keys().cursor(name, range) {
+        Ok(cursor) => cursor,
+        Err(error) => return told::<()>(Err(error)),
+    };
+    let mut found = Vec::new();
+    for _ in 0..20 {
+        if n.below(3) == 0 { cursor.prev(process) } else { cursor.next(process) }.expect("goes");
+        found.push(cursor.entry().map(|(key, value)| (key.to_vec(), value.len())));
+    }
+    format!("{found:?}")
+}
+
+fn keys(n: &mut Numbers, process: &Process) -> String {
+    let key = |n: &mut Numbers| Bytes::from_static(n.of(&[&b"a"[..], b"b", b"ba", b"c", b"d", b""]));
+    let name = n.of(&["one", "two", "", "none"]);
+    let range = |n: &mut Numbers| KeyRange { start: key(n), end: n.is_so().then(|| key(n)) };
+    match n.below(10) {
+        0 => told(process.keys().create_keyspace(n.of(&["one", "two"]), n.of(&[0o600, 0o644, 0o111]))),
+        1 if n.below(4) == 0 => told(process.keys().drop_keyspace(name)),
+        1 => told(process.keys().list_keyspaces()),
+        2 => told(process.keys().delete(name, &key(n))),
+        3 => told(process.keys().delete_range(name, range(n))),
+        4 | 5 => told(process.keys().get(name, &key(n))),
+        6 | 7 => {
+            let range = range(n);
+            key_walk(n, process, name, range)
+        }
+        _ => {
+            let value = Bytes::from(vec![1; n.of(&[0, 3, 40_000])]);
+            let put = KeyChange::Put { key: key(n), value };
+            let changes = [put, KeyChange::Delete { key: key(n) }, KeyChange::DeleteRange(range(n))];
+            told(process.keys().write(name, changes[..=n.below(3)].to_vec()))
+        }
+    }
+}
+
 /// Each call is told as it went.
 fn run(world: &World, seed: u64) -> Vec<String> {
     let mut n = Numbers(seed);
@@ -240,8 +280,9 @@ fn run(world: &World, seed: u64) -> Vec<String> {
                     processes.remove(which);
                     "an end".to_owned()
                 }
-                8..=10 => locks(&mut n, process),
-                11..=13 => listing(&mut n, process),
+                8 | 9 => locks(&mut n, process),
+                10..=12 => keys(&mut n, process),
+                13 => listing(&mut n, process),
                 14..=19 => names(&mut n, process),
                 20..=25 => attributes(&mut n, process),
                 26..=31 => descriptors(&mut n, process),

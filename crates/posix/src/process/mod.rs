@@ -232,6 +232,11 @@ impl Scope {
     }
 }
 
+/// What a process sees, and for whom it acts: with all groups.
+pub(crate) fn user_of(process: &Process) -> (&Arc<FileSystem>, &Caller, &[u32]) {
+    (process.scope.fs(), process.scope.caller(), process.scope.actor.groups())
+}
+
 /// Closes all descriptors of a process, which ends its locks, too (`_exit`).
 pub fn close_all(process: &Process) {
     for fd in process.scope.descriptors.numbers() {

@@ -100,7 +100,7 @@ impl Default for Limits {
             request_time_max: Duration::from_secs(30),
             stall_time_max: Duration::from_secs(30),
             scan_time_max: Duration::from_mins(5),
-            keyspaces_per_user_max: 256,
+            keyspaces_per_user_max: kvfs_kv::KEYSPACES_PER_USER_MAX,
         }
     }
 }
