@@ -7,6 +7,7 @@ mod grow;
 mod kv;
 mod property;
 mod quota;
+mod serve;
 mod snapshot;
 mod txn;
 
@@ -22,6 +23,7 @@ pub(crate) use grow::GrowArgs;
 pub(crate) use kv::{KvArgs, KvCommand, KvRange};
 pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
+pub(crate) use serve::ServeArgs;
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
@@ -68,9 +70,12 @@ pub(crate) enum Command {
     Defrag(DefragArgs),
     /// Mount a store
     Mount(MountArgs),
-    /// Unmount, after everything is written
+    /// Serve a store to other programs without a mount
+    Serve(ServeArgs),
+    /// Unmount, or end what `kvfs serve` has begun, after everything is written
     #[command(after_help = "Examples:\n  kvfs umount ~/mnt\n  kvfs umount --abort-open ~/mnt\n  \
-        kvfs umount --checkpoint-open ~/mnt      and later `kvfs branch merge txn-17`")]
+        kvfs umount --checkpoint-open ~/mnt      and later `kvfs branch merge txn-17`\n  \
+        kvfs umount ~/store                      what `kvfs serve` has begun")]
     Umount(UmountArgs),
     /// Verify every checksum and cross-reference
     Check(CheckArgs),
@@ -208,7 +213,7 @@ pub(crate) struct MountArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UmountArgs {
-    /// The mount point
+    /// The mount point, or a store that is served without a mount
     pub(crate) dir: PathBuf,
     /// Detach even when files are still open; the store closes when the last one is
     #[arg(long, short = 'l')]

@@ -84,6 +84,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Grow(args) => commands::grow::run(args),
         Command::Defrag(args) => commands::defrag::run(args),
         Command::Mount(args) => commands::mount::run(args, words),
+        Command::Serve(args) => commands::serve::run(args, words),
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),

@@ -82,6 +82,11 @@ pub(crate) fn open_unmounted(store: &StoreDir, options: &OpenOptions) -> Result<
             wait_closed(store, client)?;
             open_behind_exit(store, options)
         }
+        Ok(Daemon::Serving { dir, .. }) if dir.as_os_str().is_empty() => {
+            let path = store.path().display();
+            let message = format!("{path} is served without a mount already; `kvfs umount {path}` ends that");
+            Err(CliError::new(Code::InUse, message))
+        }
         Ok(Daemon::Serving { client, dir }) => {
             if mounts::of_store(store.path())?.is_some() {
                 return Err(in_use(store, &dir));

@@ -3,10 +3,11 @@
 //! Thread safety: plain functions over `/proc`; what others do meanwhile may be missed. Invariant: no file system is
 //! asked anything, since the one that is meant may not answer.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::names;
@@ -53,6 +54,18 @@ pub(crate) fn pids() -> impl Iterator<Item = u32> {
 /// The name of a process.
 pub(crate) fn command(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// The command line of a process.
+pub(crate) fn words(pid: u32) -> Vec<PathBuf> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|&byte| byte == 0).map(|word| OsStr::from_bytes(word).into()).collect()
+}
+
+/// What a process has open, by path; nothing where this process may not look.
+pub(crate) fn opened(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|path| path.is_absolute())
 }
 
 /// When a process began (since 1970).

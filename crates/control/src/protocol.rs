@@ -97,6 +97,8 @@ pub enum Request {
     Defrag(DefragRequest),
     /// Whether the store and its device work. Answered at once, whatever else is going on.
     Health,
+    /// Ends the daemon of a store that is served without a mount; answered before it has ended.
+    End,
 }
 
 /// What is asked about committed transactions.

@@ -243,6 +243,9 @@ impl Volume {
         }
         self.keeper.stop();
         self.shared.fs.nodes().forget_names();
+        if kvfs_fs::is_read_only(&self.shared.fs) {
+            return Ok(());
+        }
         self.shared.fs.housekeep()?;
         self.sync()
     }

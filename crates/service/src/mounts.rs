@@ -15,6 +15,11 @@ use crate::error::{Result, ServiceError};
 
 /// The mount of the main line, which makes those of views.
 pub trait Mounts: Send + Sync + 'static {
+    /// Whether views can be mounted at all.
+    fn has_kernel(&self) -> bool {
+        true
+    }
+
     /// Whether the kernel keeps dirty pages of ordinary writes.
     fn is_writeback(&self) -> bool;
 

@@ -56,6 +56,10 @@ pub fn locate(path: &Path, name: &str) -> io::Result<Option<Located>> {
     if std::fs::symlink_metadata(resolved.join(name)).is_ok() {
         return Ok(Some(Located { store: resolved }));
     }
+    // A store of root's without a mount, whose directory is closed.
+    if public::socket(&resolved, name).is_ok_and(|(socket, _)| std::fs::symlink_metadata(socket).is_ok()) {
+        return Ok(Some(Located { store: resolved }));
+    }
     let table = std::fs::read("/proc/self/mountinfo")?;
     let mounts = table.split(|&b| b == b'\n').filter_map(parse_line);
     let found =

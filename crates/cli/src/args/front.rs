@@ -33,11 +33,11 @@ pub(crate) struct SyncArgs {
         kvfs status --json\n\
         \n\
         All mounts that this user can see; root sees those of other mount namespaces,\n\
-        too. States: serving, read-only, elsewhere (in another mount namespace), dead\n\
-        (the daemon has died; `kvfs umount` takes the mount away), failing (the device\n\
-        has refused reads or writes), failed (no more writes are accepted until the\n\
-        store is mounted again). For the last two a line says why, and the exit code\n\
-        is 1.")]
+        too. Then the stores that this user and root serve without a mount. States:\n\
+        serving, read-only, elsewhere (in another mount namespace), dead (the daemon\n\
+        has died; `kvfs umount` takes the mount away), failing (the device has refused\n\
+        reads or writes), failed (no more writes are accepted until the store is\n\
+        mounted again). For the last two a line says why, and the exit code is 1.")]
 pub(crate) struct StatusArgs {
     /// How it is shown
     #[command(flatten)]

@@ -12,6 +12,7 @@ pub(crate) mod property;
 pub(crate) mod quota;
 pub(crate) mod remount;
 pub(crate) mod repair;
+pub(crate) mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;

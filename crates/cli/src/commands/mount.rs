@@ -1,6 +1,7 @@
 //! `kvfs mount`: from arguments to a [`Plan`], and then into the daemon.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &MountArgs, words: &[OsString]) -> Result<ExitCode> {
     } else if args.foreground {
         daemon::serve(&plan, daemon::log::Target::Terminal, || Ok(()))
     } else {
-        daemon::background::start(words)
+        daemon::background::start(words, "mounting")
     }
 }
 
@@ -66,48 +67,100 @@ pub(crate) fn check(command: &Command) -> Result<ExitCode> {
 }
 
 fn plan(args: &MountArgs) -> Result<Plan> {
-    let mut mount = MountOptions { allow_other: rustix::process::geteuid().is_root(), ..Default::default() };
-    let mut ours = Ours::default();
-    for list in &args.options {
-        for option in mount.apply(list).map_err(|error| CliError::new(Code::Usage, error.to_string()))? {
-            if !ours.apply(option, &mut mount)? && !args.sloppy {
-                return Err(CliError::new(
-                    Code::Usage,
-                    format!("unknown mount option \"{option}\"; `kvfs mount --help` lists them"),
-                ));
+    let wish = Wish {
+        store: &args.store,
+        dir: Some(&args.dir),
+        create: args.create,
+        size: args.size,
+        memory: args.memory,
+        workers: args.workers,
+        options: &args.options,
+        sloppy: args.sloppy,
+    };
+    wish.plan()
+}
+
+/// What a command line asks of a daemon.
+pub(super) struct Wish<'a> {
+    pub(super) store: &'a Path,
+    /// `None`: nowhere.
+    pub(super) dir: Option<&'a Path>,
+    pub(super) create: bool,
+    pub(super) size: Option<u64>,
+    pub(super) memory: Option<u64>,
+    pub(super) workers: Option<u16>,
+    pub(super) options: &'a [String],
+    /// Unknown options are passed over.
+    pub(super) sloppy: bool,
+}
+
+/// Refuses what says how a mount is where there is none.
+fn check_needs_no_mount(ours: &Ours, mount: &MountOptions) -> Result<()> {
+    let is_of_mount = [
+        (ours.nonempty, "nonempty"),
+        (ours.writeback, "writeback"),
+        (ours.nosteer, "nosteer"),
+        (ours.nobtime, "nobtime"),
+        (ours.workers.is_some(), "workers"),
+        (mount.nosuid, "nosuid"),
+        (mount.nodev, "nodev"),
+        (mount.noexec, "noexec"),
+    ];
+    let found = is_of_mount.iter().find(|(is_there, _)| *is_there);
+    found.map_or(Ok(()), |(_, option)| {
+        Err(CliError::new(Code::Usage, format!("{option} is about a mount, and `kvfs serve` makes none")))
+    })
+}
+
+impl Wish<'_> {
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let mut mount =
+            MountOptions { allow_other: rustix::process::geteuid().is_root(), ..Default::default() };
+        let mut ours = Ours::default();
+        for list in self.options {
+            for option in mount.apply(list).map_err(|error| CliError::new(Code::Usage, error.to_string()))? {
+                if !ours.apply(option, &mut mount)? && !self.sloppy {
+                    return Err(CliError::new(
+                        Code::Usage,
+                        format!("unknown mount option \"{option}\"; `kvfs mount --help` lists them"),
+                    ));
+                }
             }
         }
-    }
-    Ok(Plan {
-        store: mounts::resolve(&args.store)?,
-        dir: mounts::resolve(&args.dir)?,
-        store_owner: ours.store_owner,
-        create: args.create || ours.create,
-        size: args.size.or(ours.size),
-        nonempty: ours.nonempty,
-        writeback: ours.writeback,
-        steers: !ours.nosteer,
-        nobtime: ours.nobtime,
-        workers: args.workers.or(ours.workers).map(usize::from),
-        open: OpenOptions {
-            memory: Memory::new(args.memory.or(ours.memory))?,
-            read_only: mount.read_only,
-            atime: match mount.atime {
-                AtimeMode::Relatime => AtimePolicy::Relatime,
-                AtimeMode::Noatime => AtimePolicy::Noatime,
+        if self.dir.is_none() {
+            check_needs_no_mount(&ours, &mount)?;
+        }
+        Ok(Plan {
+            store: mounts::resolve(self.store)?,
+            dir: self.dir.map(mounts::resolve).transpose()?,
+            store_owner: ours.store_owner,
+            create: self.create || ours.create,
+            size: self.size.or(ours.size),
+            nonempty: ours.nonempty,
+            writeback: ours.writeback,
+            steers: !ours.nosteer,
+            nobtime: ours.nobtime,
+            workers: self.workers.or(ours.workers).map(usize::from),
+            open: OpenOptions {
+                memory: Memory::new(self.memory.or(ours.memory))?,
+                read_only: mount.read_only,
+                atime: match mount.atime {
+                    AtimeMode::Relatime => AtimePolicy::Relatime,
+                    AtimeMode::Noatime => AtimePolicy::Noatime,
+                },
+                nodiratime: mount.nodiratime,
+                // Without permission checks in the kernel, lists would change that.
+                no_acls: ours.noacl || !mount.default_permissions,
+                lazytime: ours.lazytime,
+                commit_interval: ours.commit_interval,
+                undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
+                io_limit: ours.io_limit,
+                txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
+                private_snapshots: ours.private_snapshots,
             },
-            nodiratime: mount.nodiratime,
-            // Without permission checks in the kernel, lists would change that.
-            no_acls: ours.noacl || !mount.default_permissions,
-            lazytime: ours.lazytime,
-            commit_interval: ours.commit_interval,
-            undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
-            io_limit: ours.io_limit,
-            txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
-            private_snapshots: ours.private_snapshots,
-        },
-        mount,
-    })
+            mount,
+        })
+    }
 }
 
 /// Options that the FUSE layer leaves to us.

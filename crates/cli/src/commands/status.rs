@@ -1,11 +1,11 @@
-//! `kvfs status`: what is mounted where, by which user, since when.
+//! `kvfs status`: what is mounted where, or served without a mount, by which user, since when.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -23,8 +23,9 @@ use crate::procs;
 use crate::store_dir::StoreDir;
 use crate::units::human_duration;
 
-/// A mount, with what is known of its daemon.
+/// A mount, or a store that is served without one, with what is known of its daemon.
 struct Line {
+    /// Without a directory where there is none.
     mount: MountedStore,
     /// In another mount namespace, that of this process.
     elsewhere: Option<u32>,
@@ -37,6 +38,11 @@ struct Line {
 }
 
 impl Line {
+    /// Where it is mounted.
+    fn mounted(&self) -> Option<&Path> {
+        Some(&*self.mount.dir).filter(|dir| !dir.as_os_str().is_empty())
+    }
+
     /// The daemon's process, if that has a number here: not in a container, outside of which the daemon is.
     fn pid(&self) -> Option<u32> {
         self.daemon.map(|(pid, _)| pid).filter(|&pid| pid > 0)
@@ -72,14 +78,41 @@ fn all() -> Result<Vec<Line>> {
             }
         }
     }
+    lines.extend(procs::pids().filter_map(served_by).map(|store| {
+        let mount = MountedStore { store, ..MountedStore::default() };
+        line(mount, None)
+    }));
     Ok(lines)
+}
+
+/// The store that a process serves without a mount, as far as this process may look.
+fn served_by(pid: u32) -> Option<PathBuf> {
+    // The paths of another user's process may lead to a file system that does not answer.
+    let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    if procs::command(pid) != "kvfs" || ![0, rustix::process::geteuid().as_raw()].contains(&uid) {
+        return None;
+    }
+    let words = procs::words(pid);
+    if words.get(1).is_none_or(|word| word.as_os_str() != "serve") {
+        return None;
+    }
+    // Its command line names the store; where that is not from the root, it has the directory open.
+    let opened = procs::opened(pid);
+    let mut candidates = words.into_iter().skip(2).filter(|word| word.is_absolute()).chain(opened);
+    candidates.find(|path| {
+        let stream = StoreDir::open(path).ok().and_then(|store| store.connect_control().ok());
+        let stream = stream.or_else(|| Client::reach_public(path).ok());
+        stream.and_then(|stream| peer_credentials(&stream).ok()).is_some_and(|peer| peer.pid == pid)
+    })
 }
 
 fn line(mount: MountedStore, elsewhere: Option<u32>) -> Line {
     let stream = connect(&mount);
     let daemon = daemon_of(&mount, stream.as_ref());
     let health = stream.and_then(Client::health).unwrap_or_default();
-    let state = match (elsewhere, mounts::state(&mount.dir)) {
+    let is_mounted = !mount.dir.as_os_str().is_empty();
+    let point = if is_mounted { mounts::state(&mount.dir) } else { PointState::Free };
+    let state = match (elsewhere, point) {
         (Some(_), _) => "elsewhere",
         (None, PointState::Stale) => "dead",
         (None, _) if health.failure.is_some() => "failed",
@@ -103,9 +136,7 @@ fn daemon_of(mount: &MountedStore, stream: Option<&UnixStream>) -> Option<(u32, 
         return Some((credentials.pid, credentials.uid));
     }
     procs::pids().find_map(|pid| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let words: Vec<PathBuf> =
-            line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).as_ref().into()).collect();
+        let words = procs::words(pid);
         let is_ours =
             procs::command(pid) == "kvfs" && words.contains(&mount.store) && words.contains(&mount.dir);
         let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
@@ -115,7 +146,7 @@ fn daemon_of(mount: &MountedStore, stream: Option<&UnixStream>) -> Option<(u32, 
 
 fn as_text(lines: &[Line], numeric: bool) -> String {
     if lines.is_empty() {
-        return "no store is mounted\n".to_owned();
+        return "no store is mounted or served\n".to_owned();
     }
     let now = SystemClock::new().wall();
     let mut text =
@@ -125,10 +156,14 @@ fn as_text(lines: &[Line], numeric: bool) -> String {
         let pid = line.pid().map_or("-".to_owned(), |pid| pid.to_string());
         let since = line.since.map_or("-".to_owned(), |at| human_duration(now.saturating_sub(at)));
         let elsewhere = line.elsewhere.map_or_else(String::new, |pid| format!(" (as process {pid} sees it)"));
-        let (store, dir) = (line.mount.store.display(), line.mount.dir.display());
+        let store = line.mount.store.display();
+        let place = match line.mounted() {
+            Some(dir) => format!("on {}", dir.display()),
+            None => "without a mount".to_owned(),
+        };
         // Writing to a string never fails.
         let _ =
-            writeln!(text, "{:9}  {user:>8}  {since:>8}  {pid:>7}  {store} on {dir}{elsewhere}", line.state);
+            writeln!(text, "{:9}  {user:>8}  {since:>8}  {pid:>7}  {store} {place}{elsewhere}", line.state);
         if let Some(trouble) = &line.trouble {
             let _ = writeln!(text, "           {trouble}");
         }
@@ -142,7 +177,7 @@ fn as_json(lines: &[Line]) -> String {
         .map(|line| {
             serde_json::json!({
                 "store": line.mount.store.to_string_lossy(),
-                "mounted": line.mount.dir.to_string_lossy(),
+                "mounted": line.mounted().map(Path::to_string_lossy),
                 "options": line.mount.options,
                 "state": line.state,
                 "namespace_of": line.elsewhere,

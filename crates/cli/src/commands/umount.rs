@@ -1,6 +1,7 @@
 //! `kvfs umount`.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use kvfs_fuse::mount::{MountError, Unmount};
@@ -16,6 +17,13 @@ use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
 pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
+    let resolved = mounts::resolve(&args.dir)?;
+    let on = mounts::on(&resolved)?;
+    if on.as_ref().is_none_or(|mount| mount.dir != resolved)
+        && let Some(client) = served_without_mount(&args.dir)?
+    {
+        return end(client, args);
+    }
     let mount = mounts::required(&args.dir)?;
     if mounts::resolve(&args.dir)? != mount.dir {
         return Err(CliError::new(
@@ -46,6 +54,32 @@ pub(crate) fn run(args: &UmountArgs) -> Result<ExitCode> {
     })?;
     if !closed {
         eprintln!("kvfs: unmounted, but the daemon is still writing to {}", mount.store.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon of a store that no mount shows.
+fn served_without_mount(store: &Path) -> Result<Option<(StoreDir, Client)>> {
+    let Ok(store) = StoreDir::open(store) else { return Ok(None) };
+    match control::connect(&store)? {
+        Daemon::Serving { client, dir } if dir.as_os_str().is_empty() => Ok(Some((store, client))),
+        Daemon::Serving { dir, .. } => Err(CliError::new(
+            Code::MountPoint,
+            format!("{} is mounted on {}: unmount that", store.path().display(), dir.display()),
+        )),
+        Daemon::Closing(_) | Daemon::Absent => Ok(None),
+    }
+}
+
+/// Ends the daemon of a store without a mount.
+fn end((store, mut client): (StoreDir, Client), args: &UmountArgs) -> Result<ExitCode> {
+    leave(&mut client, args)?;
+    let closing = client.await_closed()?;
+    if let Daemon::Serving { mut client, .. } = control::connect(&store)? {
+        client.call(&Request::End)?;
+    }
+    if !closing.wait(CLOSE_TIME_MAX)? {
+        eprintln!("kvfs: ended, but the daemon is still writing to {}", store.path().display());
     }
     Ok(ExitCode::SUCCESS)
 }

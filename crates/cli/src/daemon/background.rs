@@ -22,12 +22,12 @@ const READY: u8 = 0;
 /// Longest message taken from the child (bytes).
 const REPORT_LEN_MAX: u64 = 64 << 10;
 
-/// The parent: starts the child with the same words (`kvfs mount …`), and waits for its report.
-pub(crate) fn start(words: &[OsString]) -> Result<ExitCode> {
+/// The parent: starts the child with the same words (`kvfs mount …`), and waits for its report. `what` it does meanwhile.
+pub(crate) fn start(words: &[OsString], what: &str) -> Result<ExitCode> {
     let failed = |what: &str, error: &io::Error| {
         CliError::new(Code::Failed, format!("cannot {what} the daemon: {error}"))
     };
-    let bar = Bar::new("mounting");
+    let bar = Bar::new(what);
     let mut child = spawn(words).map_err(|error| failed("start", &error))?;
     let mut report = Vec::new();
     if let Some(channel) = child.stdout.take() {
@@ -78,7 +78,7 @@ pub(crate) fn serve(plan: &Plan) -> Result<ExitCode> {
     let done = super::serve(plan, log::Target::File, || {
         reported = true;
         report(READY, "").and_then(|()| let_go()).map_err(|error| {
-            CliError::new(Code::Failed, format!("the command that asked for the mount has gone: {error}"))
+            CliError::new(Code::Failed, format!("the command that asked for the daemon has gone: {error}"))
         })
     });
     match done {

@@ -1,4 +1,4 @@
-//! The daemon of a mounted store: open → mount → serve → unmount → close.
+//! The daemon of a store: open → mount, unless it is served without → serve → unmount → close.
 //!
 //! Thread safety: one daemon a process. Its threads: the workers and the notifier of each FUSE session (the
 //! main line's and one for each mounted transaction or branch), the engine's, the bridges', control socket, signals,
@@ -11,18 +11,19 @@
 pub(crate) mod background;
 mod control_handler;
 mod files;
+mod front_ends;
 mod keys_handler;
 pub(crate) mod log;
 mod point;
 pub(crate) mod public;
 mod resident;
 mod signals;
+mod unmounted;
 mod views;
 
 pub(crate) use point::explain_mount;
 
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +33,7 @@ use kvfs_fuse::session::{InitConfig, SessionConfig};
 use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 use kvfs_open::OpenOptions;
-use kvfs_service::{Branches, MainLine, Service, ServiceError, Transactions, masters};
+use kvfs_service::ServiceError;
 
 use crate::allocator;
 use crate::commands::mkfs::make_store;
@@ -41,10 +42,12 @@ use crate::control_dir;
 use crate::error::{CliError, Code, Result};
 use crate::open::open_unmounted;
 use crate::store_dir::StoreDir;
-use files::{Files, KernelSides};
+use files::KernelSides;
+use front_ends::{FrontEnds, Store};
 use public::PublicSockets;
 use resident::Keeper;
 use signals::Signals;
+use unmounted::End;
 use views::{MainMount, MountedViews};
 
 /// Of −1000 (never) to 1000: a killed daemon fails every process that uses the mount.
@@ -53,12 +56,13 @@ const OOM_SCORE_ADJUSTMENT: i16 = -900;
 /// The kernel reads this far ahead (bytes); FUSE's own default is 128 KiB.
 const READ_AHEAD_BYTES: u32 = 1 << 20;
 
-/// What to mount, where, and how. Paths are absolute and without symbolic links.
+/// What to serve, where to mount it, and how. Paths are absolute and without symbolic links.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Plan {
     pub(crate) store: PathBuf,
-    pub(crate) dir: PathBuf,
+    /// `None`: it is served without a mount.
+    pub(crate) dir: Option<PathBuf>,
     /// Another user whose store is mounted all the same.
     pub(crate) store_owner: Option<u32>,
     pub(crate) create: bool,
@@ -75,12 +79,16 @@ pub(crate) struct Plan {
     pub(crate) open: OpenOptions,
 }
 
-/// Mounts, calls `ready` when the mount answers, serves until it is unmounted, closes the store.
+/// Mounts, calls `ready` when the mount or the sockets answer, serves until it is unmounted or told to end, closes the store.
 pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
-    point::check(plan)?;
+    if let Some(dir) = &plan.dir {
+        point::check(plan, dir)?;
+    }
     let store = find_or_make(plan)?;
     store.check_owner(plan.store_owner)?;
-    point::check_apart(&store, &plan.dir)?;
+    if let Some(dir) = &plan.dir {
+        point::check_apart(&store, dir)?;
+    }
     std::env::set_current_dir("/").map_err(|error| CliError::io("go to", "/".as_ref(), &error))?;
     log::start(&store, log)?;
     protect_process();
@@ -92,12 +100,15 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     point::detach_dead_views(&store)?;
     let fs = Arc::clone(&open.fs);
     let keeper = Keeper::start(Arc::clone(&open.engine.db), Arc::clone(&fs), plan.open.memory)
-        .map_err(|error| CliError::new(Code::Failed, format!("cannot start a thread: {error}")))?;
+        .map_err(|error| cannot_start("a thread", &error))?;
     let source = store.path().to_string_lossy().into_owned();
-    let mounted = Mounted { dir: plan.dir.clone(), source: source.clone() };
+    let mounted = Mounted { dir: plan.dir.clone().unwrap_or_default(), source: source.clone() };
     let service = Arc::new(open.into_service());
-    let handler = Arc::new(RequestHandler::new(Arc::clone(&service), mounted));
-    let server = store.bind_control().and_then(|socket| Server::start(socket, handler));
+    let handler = RequestHandler::new(Arc::clone(&service), mounted);
+    let end = Arc::new(End::default());
+    let asked = Arc::clone(&end);
+    let handler = if plan.dir.is_some() { handler } else { handler.ended_by(move || asked.ask()) };
+    let server = store.bind_control().and_then(|socket| Server::start(socket, Arc::new(handler)));
     let server = unless_unwritable(plan, server)
         .map_err(|error| CliError::io("listen on", &store.control_name(), &error));
     let public = PublicSockets::new(plan, &source);
@@ -109,7 +120,12 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
             {
                 tracing::warn!(%error, "no control socket for ordinary users");
             }
-            Ok((run_session(plan, &store, &fs, &service, signals, public.as_ref(), ready), server))
+            let opened = Store { plan, dir: &store, fs: &fs, service: &service, public: public.as_ref() };
+            let run = match &plan.dir {
+                Some(dir) => run_session(opened, dir, signals, ready),
+                None => unmounted::run(opened, &end, signals, ready),
+            };
+            Ok((run, server))
         }
         Err(error) => Err(error),
     };
@@ -132,6 +148,10 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     }
     tracing::info!(clean = outcome.is_ok(), "store closed");
     outcome.map(|()| ExitCode::SUCCESS)
+}
+
+fn cannot_start(what: &str, error: &std::io::Error) -> CliError {
+    CliError::new(Code::Failed, format!("cannot start {what}: {error}"))
 }
 
 /// A store that is only to be read may lie where no socket can be made: then there is none, and commands open the store
@@ -178,24 +198,22 @@ fn protect_process() {
 
 /// From mount to unmount.
 fn run_session(
-    plan: &Plan,
-    store: &StoreDir,
-    fs: &Arc<kvfs_fs::FileSystem>,
-    service: &Arc<Service>,
+    opened: Store<'_>,
+    dir: &Path,
     signals: Signals,
-    public: Option<&PublicSockets>,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
+    let Store { plan, dir: store, fs, service, public } = opened;
     let source = store.path().to_string_lossy().into_owned();
     let options = MountOptions { source, ..plan.mount.clone() };
-    let (mounted, device) =
-        kvfs_fuse::mount::mount(&plan.dir, &options).map_err(|error| explain_mount(&error))?;
+    let (mounted, device) = kvfs_fuse::mount::mount(dir, &options).map_err(|error| explain_mount(&error))?;
     let mounted = Arc::new(mounted);
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        CliError::new(Code::Failed, format!("cannot {what} {}: {error}", plan.dir.display()))
+        CliError::new(Code::Failed, format!("cannot {what} {}: {error}", dir.display()))
     };
-    let (also, keys_socket) = public.and_then(PublicSockets::listen_for_keys).unzip();
-    let keys_socket = keys_socket.unwrap_or_else(|| store.keys_name());
+    let keys = public.and_then(PublicSockets::listen_for_keys);
+    let public = public.filter(|_| keys.is_some());
+    let keys_socket = public.map_or_else(|| store.keys_name(), PublicSockets::keys_name);
     let hidden = Some(control_dir::directory(service, fs, keys_socket));
     let control = Some(control_handler::control_handler(service));
     let writeback = plan.writeback;
@@ -218,88 +236,25 @@ fn run_session(
     let kernel = KernelSides { main: Arc::downgrade(&bridge), views: Arc::clone(&views) };
     let mounts =
         Arc::new(MainMount { bridge, buffers, steers: plan.steers, options, store: store_dir, views });
-    let main = MainLine { fs: Arc::clone(fs), mounts, views_max: plan.open.memory.views_max() };
-    let branches = Branches::new(main.clone())?;
-    let transactions = Transactions::new(main, &branches)?;
-    service.serve_transactions(&transactions, &branches);
-    let keys = serve_keys(plan, store, fs, &transactions, also)?;
-    let files = serve_files(plan, store, fs, &transactions, public, kernel)?;
+    let front_ends = FrontEnds::start(opened, mounts, keys, OnceLock::new(), Some(kernel))?;
     if let Err(error) = kvfs_fuse::mount::set_read_ahead(mounted.path(), READ_AHEAD_BYTES) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
-    tracing::info!(store = %store.path().display(), dir = %plan.dir.display(), "mounted");
+    tracing::info!(store = %store.path().display(), dir = %dir.display(), "mounted");
 
     // From here on the way out is the end of the session, whatever fails.
-    let unmounter = signals.unmount(&mounted, fs, &transactions);
+    let unmounter = signals.unmount(&mounted, fs, front_ends.transactions());
     let announced = unmounter.as_ref().map_or_else(|error| Err(error.clone()), |_| ready());
     if announced.is_err() {
         detach_lazily(&mounted);
     }
     let ended = session.wait();
     mounted.forget();
-    tracing::info!(dir = %plan.dir.display(), "unmounted");
-    if let Some(keys) = keys {
-        keys.stop();
-    }
-    transactions.close();
-    if let Some(files) = files {
-        files.stop();
-    }
-    branches.close();
-    // Orphans that only those processes had open, and their names.
-    fs.nodes().forget_names();
-    if let Err(error) = fs.housekeep() {
-        tracing::warn!(%error, "what has no name any more stays until the next mount");
-    }
+    tracing::info!(dir = %dir.display(), "unmounted");
+    front_ends.end();
     drop(unmounter);
     announced?;
     ended.map_err(|error| failed("go on serving", &error))
-}
-
-/// The socket for keys.
-fn serve_keys(
-    plan: &Plan,
-    store: &StoreDir,
-    fs: &Arc<kvfs_fs::FileSystem>,
-    transactions: &Arc<Transactions>,
-    also: Option<UnixListener>,
-) -> Result<Option<kvfs_rpc::server::Server>> {
-    let failed = |error: std::io::Error| CliError::io("listen on", &store.keys_name(), &error);
-    let Some(socket) = unless_unwritable(plan, store.bind_keys()).map_err(failed)? else { return Ok(None) };
-    let bytes_max = plan.open.memory.message_bytes(kvfs_rpc::MESSAGE_LEN_MAX);
-    let limits = kvfs_rpc::server::Limits {
-        bytes_max,
-        bytes_per_user_max: bytes_max / 2,
-        ..kvfs_rpc::server::Limits::default()
-    };
-    let also = also.map(Arc::new);
-    let options =
-        kvfs_rpc::server::Options { masters: masters(fs).into(), mount: plan.dir.clone(), also, limits };
-    let transactions = keys_handler::handler(transactions);
-    let server = kvfs_rpc::server::Server::start(Arc::clone(fs), transactions, socket, options);
-    server.map(Some).map_err(failed)
-}
-
-/// The socket for processes without a mount.
-fn serve_files(
-    plan: &Plan,
-    store: &StoreDir,
-    fs: &Arc<kvfs_fs::FileSystem>,
-    transactions: &Arc<Transactions>,
-    public: Option<&PublicSockets>,
-    kernel: KernelSides,
-) -> Result<Option<Files>> {
-    if plan.writeback {
-        tracing::info!(
-            "no processes without a mount: the kernel keeps dirty pages, and owns sizes and times"
-        );
-        return Ok(None);
-    }
-    let failed = |error: std::io::Error| CliError::io("listen on", &store.files_name(), &error);
-    let Some(socket) = unless_unwritable(plan, store.bind_files()).map_err(failed)? else { return Ok(None) };
-    let also = public.and_then(PublicSockets::listen_for_files);
-    let files = Files::start(socket, also, fs, OnceLock::new(), transactions, Some(kernel), plan.open.memory);
-    files.map(Some).map_err(failed)
 }
 
 fn detach_lazily(mounted: &MountPoint) {

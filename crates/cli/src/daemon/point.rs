@@ -13,8 +13,7 @@ use crate::mounts;
 use crate::store_dir::StoreDir;
 
 /// Refuses a directory that can't be mounted on. What a killed daemon left there is detached.
-pub(super) fn check(plan: &Plan) -> Result<()> {
-    let dir = &plan.dir;
+pub(super) fn check(plan: &Plan, dir: &Path) -> Result<()> {
     detach_stale(dir)?;
     let unfit = |what: &str| Err(CliError::new(Code::MountPoint, format!("{} {what}", dir.display())));
     match mount::state(dir) {

@@ -1,4 +1,5 @@
-//! The sockets for the users of a mount of root's, to which the store's directory is closed (docs/decisions/public-sockets.md).
+//! The sockets for the users of a store that root has mounted, or serves, to whom its directory is closed
+//! (docs/decisions/public-sockets.md).
 //!
 //! Their directory belongs to root and can be neither listed nor written to by others. Which request is allowed for which user
 //! is decided for each one (`service/authority.rs`), for keys and transactions by their owners.
@@ -62,10 +63,14 @@ impl PublicSockets {
         self.listen(CONTROL)
     }
 
-    /// Listens for clients that want keys; with where that is.
-    pub(super) fn listen_for_keys(&self) -> Option<(UnixListener, PathBuf)> {
-        let listener = self.listen(kvfs_rpc::SOCKET_NAME)?;
-        Some((listener, self.directory.join(kvfs_rpc::SOCKET_NAME)))
+    /// Listens for clients that want keys.
+    pub(super) fn listen_for_keys(&self) -> Option<UnixListener> {
+        self.listen(kvfs_rpc::SOCKET_NAME)
+    }
+
+    /// Where clients that want keys are led to.
+    pub(super) fn keys_name(&self) -> PathBuf {
+        self.directory.join(kvfs_rpc::SOCKET_NAME)
     }
 
     /// Listens for processes without a mount.

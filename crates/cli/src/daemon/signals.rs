@@ -1,5 +1,6 @@
 //! SIGTERM, SIGINT and SIGHUP abort open transactions and unmount: cleanly the first time, lazily the second,
-//! by force the third. A mount that is in use when the first one comes is unmounted as soon as it is not.
+//! by force the third. A mount that is in use when the first one comes is unmounted as soon as it is not. Where there is no
+//! mount, the first one ends the daemon.
 //!
 //! Thread safety: one thread of its own; it may wait for the kernel, which needs the workers to write dirty
 //! pages.
@@ -17,6 +18,8 @@ use signal_hook::iterator::Handle;
 use crate::error::{CliError, Code, Result};
 use crate::procs;
 
+use super::unmounted::End;
+
 /// Between two attempts to unmount what is in use.
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
 
@@ -25,7 +28,7 @@ pub(super) struct Signals {
     caught: signal_hook::iterator::Signals,
 }
 
-/// The thread that unmounts; dropped, it ends.
+/// The thread that unmounts, or ends the daemon; dropped, it ends.
 pub(super) struct Unmounter {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -61,11 +64,32 @@ impl Signals {
             }
             drop(waiting);
         };
+        Unmounter::start(handle, body)
+    }
+
+    /// From now on a signal ends a daemon without a mount; also one that came before.
+    pub(super) fn end(self, transactions: &Arc<Transactions>, end: &Arc<End>) -> Result<Unmounter> {
+        let Self { mut caught } = self;
+        let handle = caught.handle();
+        let (transactions, end) = (Arc::clone(transactions), Arc::clone(end));
+        let body = move || {
+            for signal in caught.forever() {
+                tracing::info!(signal, "ending");
+                transactions.abort_all("the daemon was told to end");
+                end.ask();
+            }
+        };
+        Unmounter::start(handle, body)
+    }
+}
+
+impl Unmounter {
+    fn start(handle: Handle, body: impl FnOnce() + Send + 'static) -> Result<Self> {
         let thread = std::thread::Builder::new()
             .name("kvfs-signals".into())
             .spawn(body)
             .map_err(|error| CliError::new(Code::Failed, format!("cannot start a thread: {error}")))?;
-        Ok(Unmounter { handle, thread: Some(thread) })
+        Ok(Self { handle, thread: Some(thread) })
     }
 }
 

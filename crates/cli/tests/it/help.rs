@@ -8,6 +8,7 @@ fn every_command_has_help_with_examples() {
         "mkfs",
         "defrag",
         "mount",
+        "serve",
         "umount",
         "check",
         "stats",

@@ -10,8 +10,12 @@ use kvfs_lane::{At, Bytes, Call, Connection, Greeting, LaneError, Reply};
 use kvfs_rpc::client::{BeginOptions, blocking::Store};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::{Signal, kill_process};
 
-use crate::world::{World, can_mount, daemons_of, is_mounted, kvfs};
+use crate::user::{as_nobody, can_be_nobody, give};
+use crate::world::{World, can_mount, daemon_of, daemons_of, is_mounted, kvfs, wait_until};
+
+const NOT_MOUNTED: i32 = 9;
 
 /// A process without a mount.
 pub(crate) struct Client(Connection);
@@ -208,4 +212,67 @@ fn transactions_and_the_end_of_a_mount_reach_processes_without_one() {
     assert!(!public.exists() && !Path::new(&store).join("files.sock").exists());
     assert!(Client::try_connect(&store, 0).is_err());
     assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+}
+
+#[test]
+fn an_ordinary_user_serves_a_store_without_fuse_and_what_was_synced_stays() {
+    let test = "an_ordinary_user_serves_a_store_without_fuse_and_what_was_synced_stays";
+    if !can_be_nobody(test) {
+        return;
+    }
+    let world = World::new();
+    let home = world.dir("home");
+    give(&home);
+    let store = format!("{home}/store");
+    let path = Path::new(&store);
+    as_nobody(&["serve", "--create", "--size", "256M", &store]).ok();
+    as_nobody(&["serve", &store]).fails(3, &["served without a mount", "kvfs umount"]);
+    let client = Client::connect(&store, 0);
+    client.call(&Call::Mkdir { at: at("/dir"), mode: 0o777, umask: 0 }, &[]).unwrap();
+    client.write("/dir/a", "synced");
+    client.rename("/dir/a", "/dir/b").unwrap();
+    client.write("/c", "after it");
+    assert_eq!((client.read("/dir/b").unwrap(), client.stat("/dir/a")), ("synced".into(), Err(Errno::NOENT)));
+    kill_process(daemon_of(&store), Signal::KILL).unwrap();
+    wait_until("the end of the daemon", || daemons_of(path).is_empty());
+    let over = client.0.call(&Call::SyncAll, &[], |reply, _| reply);
+    assert!(matches!(over, Err(LaneError::Over)), "{over:?}");
+
+    as_nobody(&["serve", &store]).ok();
+    let client = Client::connect(&store, 0);
+    assert_eq!(
+        (client.read("/dir/b").unwrap(), client.read("/c").unwrap()),
+        ("synced".into(), "after it".into())
+    );
+    let status = as_nobody(&["status"]).ok();
+    assert!(status.contains(&format!("{store} without a mount")), "{status}");
+    // Keys, snapshots and transactions as on a mount; views of transactions are none.
+    as_nobody(&["kv", "put", "-s", &store, "tags", "a", "1"]).ok();
+    as_nobody(&["snapshot", "create", "-s", &store, "before"]).ok();
+    as_nobody(&["txn", "run", "-s", &store, "--", "true"]).fails(NOT_MOUNTED, &["kvfs serve", "kvfs mount"]);
+    let id: u64 = as_nobody(&["txn", "begin", "-s", &store]).ok().trim().parse().unwrap();
+    let inside = Client::connect(&store, id);
+    inside.write("/c", "inside");
+    assert_eq!(
+        (inside.read("/c").unwrap(), client.read("/c").unwrap()),
+        ("inside".into(), "after it".into())
+    );
+    as_nobody(&["umount", &store]).fails(3, &["transaction"]);
+    as_nobody(&["txn", "commit", "-s", &store, &id.to_string()]).ok();
+    assert_eq!((inside.read("/c"), client.read("/c").unwrap()), (Err(Errno::STALE), "inside".into()));
+
+    let sockets =
+        || ["control.sock", "kv.sock", "files.sock"].iter().filter(|name| path.join(name).exists()).count();
+    assert_eq!(sockets(), 3);
+    kill_process(daemon_of(&store), Signal::TERM).unwrap();
+    wait_until("the end of the daemon", || daemons_of(path).is_empty());
+    assert_eq!(sockets(), 0);
+    as_nobody(&["serve", "-o", "ro", &store]).ok();
+    let client = Client::connect(&store, 0);
+    assert_eq!(client.read("/c").unwrap(), "inside");
+    assert_eq!(client.open("/c", OFlags::WRONLY), Err(Errno::ROFS));
+    as_nobody(&["umount", &store]).ok();
+    assert_eq!((sockets(), daemons_of(path).len()), (0, 0));
+    assert!(as_nobody(&["check", &store]).ok().starts_with("clean"));
+    assert_eq!(as_nobody(&["kv", "get", "-s", &store, "tags", "a"]).ok(), "1");
 }

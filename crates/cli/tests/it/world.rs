@@ -185,7 +185,7 @@ pub(crate) fn is_mounted(dir: &str) -> bool {
     mounts_below(Path::new(dir)).iter().any(|point| point == Path::new(dir))
 }
 
-/// Processes of `kvfs mount` whose arguments name something at or below `path`.
+/// Processes of `kvfs mount` and `kvfs serve` whose arguments name something at or below `path`.
 pub(crate) fn daemons_of(path: &Path) -> Vec<Pid> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -194,7 +194,7 @@ pub(crate) fn daemons_of(path: &Path) -> Vec<Pid> {
         let words: Vec<PathBuf> =
             line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).as_ref().into()).collect();
         let ours = words.first().is_some_and(|word| word.file_name() == Some(OsStr::new("kvfs")))
-            && words.get(1).is_some_and(|word| word == Path::new("mount"));
+            && words.get(1).is_some_and(|word| [Path::new("mount"), Path::new("serve")].contains(&&**word));
         if ours && words.iter().any(|word| word.starts_with(path)) {
             found.extend(Pid::from_raw(pid));
         }

@@ -34,12 +34,20 @@ pub struct RequestHandler {
     service: Arc<Service>,
     /// Where it is mounted; nowhere for a command that has opened the store itself.
     mounted: Mounted,
+    /// Ends the daemon, where no unmount does.
+    end: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl RequestHandler {
     /// Answers from `service`, which is mounted there.
     pub fn new(service: Arc<Service>, mounted: Mounted) -> Self {
-        Self { service, mounted }
+        Self { service, mounted, end: None }
+    }
+
+    /// The daemon has no mount, and ends by this.
+    #[must_use]
+    pub fn ended_by(self, end: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { end: Some(Box::new(end)), ..self }
     }
 
     /// The store that it answers from.
@@ -157,6 +165,12 @@ impl RequestHandler {
             // What follows is the server's.
             Request::AwaitClosed => {
                 self.service.check_may_leave(caller)?;
+                Response::Done
+            }
+            Request::End => {
+                self.service.check_may_leave(caller)?;
+                let mounted = || ServiceError::new(ErrorKind::Usage, "the store is mounted: unmount it");
+                self.end.as_ref().ok_or_else(mounted)?();
                 Response::Done
             }
             request => return Ok(Err(request)),

@@ -215,6 +215,7 @@ fn may(request: &Request) -> May {
         | Request::View { .. }
         | Request::Grow { .. }
         | Request::Leave { .. }
+        | Request::End
         | Request::AwaitClosed => May::Server,
         Request::Mount { .. } | Request::Commit { .. } | Request::Abort { .. } | Request::Diff { .. } => {
             May::Owner
@@ -300,6 +301,7 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Defrag(defrag(false)),
         Request::Health,
         Request::AwaitClosed,
+        Request::End,
         Request::Commit { id, durable: true },
         Request::Abort { id },
         Request::Leave { abort_open: false, checkpoint_open: false },

@@ -117,14 +117,14 @@ impl Transactions {
     }
 
     /// Begins a transaction as [`Self::begin`] does, and mounts its view at once if that is to be used by others than its
-    /// connection, where `caller` gets to it. Returns its number and where the view is mounted; empty: nowhere yet.
+    /// connection, where `caller` gets to it and there are mounts. Returns its number and where the view is mounted; empty: nowhere yet.
     ///
     /// # Errors
     /// As [`Self::begin`] and [`Self::path`].
     pub fn begin_mounted(&self, caller: &Caller, begin: Begin) -> Result<(u64, PathBuf)> {
         let is_tied = begin.tied;
         let id = self.begin(caller, begin)?;
-        if is_tied || !is_server(caller.uid) {
+        if is_tied || !is_server(caller.uid) || !self.main.mounts.has_kernel() {
             return Ok((id, PathBuf::new()));
         }
         match self.path(caller, id) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use super::cover::{Cover, open_view};
-use super::{STORE_VARIABLE, TXN_VARIABLE, connect_to_main};
+use super::{STORE_VARIABLE, TXN_VARIABLE, connect_to_main, expect_mount};
 use crate::control::{self, Client, Request, Response};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::MountedStore;
@@ -15,6 +15,7 @@ use crate::namespace;
 
 pub(super) fn run(store: Option<&Path>, id: u64, command: &[OsString]) -> Result<ExitCode> {
     let (mut client, mount) = connect_to_main(store)?;
+    expect_mount(&mount, "txn join")?;
     let [program, arguments @ ..] = command else {
         return Err(CliError::new(Code::Usage, "which command?"));
     };

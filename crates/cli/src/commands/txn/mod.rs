@@ -100,6 +100,19 @@ fn connect_to_main(target: Option<&Path>) -> Result<(Client, MountedStore)> {
     connect(target)
 }
 
+/// Refuses what mounts views, where the daemon mounts nothing.
+fn expect_mount(mount: &MountedStore, what: &str) -> Result<()> {
+    if !mount.dir.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let store = mount.store.display();
+    let message = format!(
+        "{store} is served without a mount (`kvfs serve`), and {what} needs `kvfs mount`; `kvfs txn begin -s {store}` \
+         begins a transaction for programs that use it without a mount"
+    );
+    Err(CliError::new(Code::NotMounted, message))
+}
+
 fn simple(store: Option<&Path>, request: &Request) -> Result<ExitCode> {
     let (mut client, _) = connect(store)?;
     match client.call(request)? {
@@ -129,7 +142,11 @@ fn print_begun(store: Option<&Path>, args: &BeginArgs) -> Result<ExitCode> {
     let (mut client, _) = connect_to_main(store)?;
     let (id, view) = begin(&mut client, args, "txn begin".to_owned(), false)?;
     // At once, so that `| head -n 1` takes it whole.
-    let view = if client.is_public() { String::new() } else { format!("{}\n", view.display()) };
+    let view = if client.is_public() || view.as_os_str().is_empty() {
+        String::new()
+    } else {
+        format!("{}\n", view.display())
+    };
     std::io::stdout()
         .write_all(format!("{id}\n{view}").as_bytes())
         .map_err(|error| CliError::io("write", Path::new("standard output"), &error))?;

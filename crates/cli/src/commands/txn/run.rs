@@ -20,7 +20,7 @@ use super::cover::{Cover, open_view};
 use super::join::cannot_run;
 use super::processes::{self, Process};
 use super::supervise::{Ended, SIGNALED, Watch};
-use super::{STORE_VARIABLE, TXN_VARIABLE, begin, connect_to_main, diff, label};
+use super::{STORE_VARIABLE, TXN_VARIABLE, begin, connect_to_main, diff, expect_mount, label};
 use kvfs_service::ErrorKind;
 
 use crate::args::RunArgs;
@@ -44,6 +44,7 @@ pub(super) fn run(store: Option<&Path>, args: &RunArgs) -> Result<ExitCode> {
     let conflict_to = args.conflict_to.map(listener).transpose()?;
     let watch = Watch::begin(&[])?;
     let (mut client, mount) = connect_to_main(store)?;
+    expect_mount(&mount, "txn run")?;
     let (id, _) = begin(&mut client, &args.begin, label(&args.command), true)?;
     let late = args.begin.timeout.map(|timeout| watch.now() + timeout);
     let mut run = Run { client: &mut client, mount: &mount, id, args, watch: &watch, late };
