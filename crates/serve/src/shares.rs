@@ -1,59 +1,27 @@
 //! What users have of something that a server has not without end: connections, lanes, descriptors.
 //!
-//! Thread safety: one lock, held for moments.
+//! Thread safety: as [`kvfs_socket::Shares`].
 //!
 //! Invariants: what is taken is given back by a drop; a user takes half at most, so that there is some for others, but for the user
 //! whose server it is.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use kvfs_socket::Exempt;
+pub(crate) use kvfs_socket::Share;
 
 /// All of it.
 #[derive(Debug)]
-pub(crate) struct Shares {
-    max: usize,
-    /// The user whose server it is.
-    own_uid: u32,
-    taken: Mutex<HashMap<u32, usize>>,
-}
-
-/// One of it, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<Shares>,
-    uid: u32,
-}
+pub(crate) struct Shares(kvfs_socket::Shares);
 
 impl Shares {
     pub(crate) fn new(max: usize, own_uid: u32) -> Arc<Self> {
-        Arc::new(Self { max, own_uid, taken: Mutex::default() })
+        Arc::new(Self(kvfs_socket::Shares::new(max, max / 2, Exempt::Whole(own_uid))))
     }
 
-    /// One more for a user; `None`: there are too many. O(users).
-    pub(crate) fn take(self: &Arc<Self>, uid: u32) -> Option<Share> {
-        let mut taken = self.taken.lock();
-        let all: usize = taken.values().sum();
-        let own = taken.entry(uid).or_default();
-        let own_max = if uid == self.own_uid { self.max } else { self.max / 2 };
-        if all >= self.max || *own >= own_max {
-            return None;
-        }
-        *own += 1;
-        Some(Share { of: Arc::clone(self), uid })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut taken = self.of.taken.lock();
-        if let Some(own) = taken.get_mut(&self.uid) {
-            *own -= 1;
-            if *own == 0 {
-                taken.remove(&self.uid);
-            }
-        }
+    /// One more for a user; `None`: there are too many.
+    pub(crate) fn take(&self, uid: u32) -> Option<Share> {
+        self.0.take(uid, 1)
     }
 }
 
@@ -72,6 +40,6 @@ mod tests {
         assert!(shares.take(1002).is_some());
         drop(held);
         assert_eq!((0..6).filter_map(|_| shares.take(1000)).collect::<Vec<_>>().len(), 6);
-        assert!(shares.taken.lock().is_empty());
+        assert!(shares.0.is_whole());
     }
 }

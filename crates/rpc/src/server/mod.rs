@@ -157,7 +157,7 @@ impl Server {
             .thread_keep_alive(WORKER_IDLE_MAX)
             .build()?;
         let syncer = Syncer::start(Arc::clone(fs.store()))?;
-        let users = Users::new(options.limits.clone());
+        let users = Users::new(&options.limits);
         let shared = Arc::new(Shared { fs, transactions, syncer, users, options });
         let (stop, stopped) = watch::channel(false);
         let listeners = std::iter::once(listener).chain(also).collect();

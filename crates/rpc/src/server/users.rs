@@ -1,12 +1,12 @@
 //! What each user takes of the server, and how much it may.
 //!
-//! Thread safety: all methods are `&self`; counts are atomic. Invariants: whatever is taken is given back by a
+//! Thread safety: all methods are `&self`. Invariants: whatever is taken is given back by a
 //! drop; one user never takes the last connection, byte or thread from the others.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use kvfs_socket::{Exempt, Share, Shares};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -16,91 +16,57 @@ use super::unread::Mark;
 /// All users with connections.
 #[derive(Debug)]
 pub(super) struct Users {
-    limits: Limits,
-    connections: Arc<AtomicUsize>,
-    bytes: Arc<AtomicUsize>,
-    scans: Arc<AtomicUsize>,
+    connections: Shares,
+    bytes: Shares,
+    scans: Shares,
+    /// Threads that work for one user at once.
+    turns_max: usize,
     by_uid: Mutex<BTreeMap<u32, Weak<User>>>,
 }
 
 /// One of them.
 #[derive(Debug)]
 pub(super) struct User {
-    connections: Counter,
-    bytes: Counter,
-    scans: Counter,
+    uid: u32,
+    bytes: Shares,
+    scans: Shares,
     /// Threads that work for the user at once.
     pub(super) turns: Arc<Semaphore>,
 }
 
-/// A count of one user beside that of all.
-#[derive(Debug)]
-struct Counter {
-    own: AtomicUsize,
-    own_max: usize,
-    all: Arc<AtomicUsize>,
-    all_max: usize,
-}
-
-impl Counter {
-    fn try_add(&self, count: usize) -> bool {
-        if add_below(&self.all, count, self.all_max) {
-            if add_below(&self.own, count, self.own_max) {
-                return true;
-            }
-            self.all.fetch_sub(count, Ordering::AcqRel);
-        }
-        false
-    }
-
-    fn sub(&self, count: usize) {
-        self.own.fetch_sub(count, Ordering::AcqRel);
-        self.all.fetch_sub(count, Ordering::AcqRel);
-    }
-}
-
-fn add_below(counter: &AtomicUsize, count: usize, max: usize) -> bool {
-    let add = |now: usize| now.checked_add(count).filter(|&sum| sum <= max);
-    counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
-}
-
 /// A connection of a user.
 #[derive(Debug)]
-pub(super) struct ConnectionSlot(Arc<User>);
+pub(super) struct ConnectionSlot {
+    user: Arc<User>,
+    _share: Share,
+}
 
 impl ConnectionSlot {
     pub(super) fn user(&self) -> &Arc<User> {
-        &self.0
-    }
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.0.connections.sub(1);
+        &self.user
     }
 }
 
 /// A scan of a user.
 #[derive(Debug)]
-pub(super) struct ScanSlot(Arc<User>);
+pub(super) struct ScanSlot {
+    _user: Arc<User>,
+    _share: Share,
+}
 
 impl ScanSlot {
     /// For another scan, if there are not too many.
     pub(super) fn try_take(user: &Arc<User>) -> Option<Self> {
-        user.scans.try_add(1).then(|| Self(Arc::clone(user)))
-    }
-}
-
-impl Drop for ScanSlot {
-    fn drop(&mut self) {
-        self.0.scans.sub(1);
+        let share = user.scans.take(user.uid, 1)?;
+        Some(Self { _user: Arc::clone(user), _share: share })
     }
 }
 
 /// Bytes that a request or an answer keeps in memory.
 pub(super) struct Hold {
     user: Arc<User>,
-    bytes: usize,
+    /// `None`: nothing yet.
+    share: Option<Share>,
     /// Of an answer: since when it waits.
     _mark: Option<Mark>,
 }
@@ -108,65 +74,56 @@ pub(super) struct Hold {
 impl Hold {
     /// Nothing yet.
     pub(super) fn new(user: &Arc<User>) -> Self {
-        Self { user: Arc::clone(user), bytes: 0, _mark: None }
+        Self { user: Arc::clone(user), share: None, _mark: None }
     }
 
     /// The same for an answer.
     pub(super) fn of_answer(user: &Arc<User>, mark: Mark) -> Self {
-        Self { user: Arc::clone(user), bytes: 0, _mark: Some(mark) }
+        Self { user: Arc::clone(user), share: None, _mark: Some(mark) }
     }
 
     /// Takes more. False: there is no more.
     pub(super) fn try_grow(&mut self, bytes: usize) -> bool {
-        let taken = self.user.bytes.try_add(bytes);
-        self.bytes += if taken { bytes } else { 0 };
-        taken
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.user.bytes.sub(self.bytes);
+        if let Some(share) = &mut self.share {
+            return share.grow(bytes);
+        }
+        self.share = self.user.bytes.take(self.user.uid, bytes);
+        self.share.is_some()
     }
 }
 
 impl Users {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let shares = |all_max, user_max| Shares::new(all_max, user_max, Exempt::None);
         Self {
-            limits,
-            connections: Arc::default(),
-            bytes: Arc::default(),
-            scans: Arc::default(),
+            connections: shares(limits.connections_max, limits.connections_per_user_max),
+            bytes: shares(limits.bytes_max, limits.bytes_per_user_max),
+            scans: shares(limits.scans_max, limits.scans_per_user_max),
+            turns_max: limits.threads.saturating_sub(2).max(1),
             by_uid: Mutex::default(),
         }
     }
 
     /// A connection for a user, if neither the user nor all users together have too many.
     pub(super) fn try_connect(&self, uid: u32) -> Option<ConnectionSlot> {
+        let share = self.connections.take(uid, 1)?;
         let mut users = self.by_uid.lock();
         let known = users.get(&uid).and_then(Weak::upgrade);
         let user = known.unwrap_or_else(|| {
             users.retain(|_, user| user.strong_count() > 0);
-            let user = Arc::new(self.new_user());
+            let user = Arc::new(self.new_user(uid));
             users.insert(uid, Arc::downgrade(&user));
             user
         });
-        user.connections.try_add(1).then(|| ConnectionSlot(Arc::clone(&user)))
+        Some(ConnectionSlot { user, _share: share })
     }
 
-    fn new_user(&self) -> User {
-        let limits = &self.limits;
-        let counter = |own_max, all: &Arc<AtomicUsize>, all_max| Counter {
-            own: AtomicUsize::new(0),
-            own_max,
-            all: Arc::clone(all),
-            all_max,
-        };
+    fn new_user(&self, uid: u32) -> User {
         User {
-            connections: counter(limits.connections_per_user_max, &self.connections, limits.connections_max),
-            bytes: counter(limits.bytes_per_user_max, &self.bytes, limits.bytes_max),
-            scans: counter(limits.scans_per_user_max, &self.scans, limits.scans_max),
-            turns: Arc::new(Semaphore::new(limits.threads.saturating_sub(2).max(1))),
+            uid,
+            bytes: self.bytes.clone(),
+            scans: self.scans.clone(),
+            turns: Arc::new(Semaphore::new(self.turns_max)),
         }
     }
 }
@@ -176,7 +133,7 @@ mod tests {
     use super::*;
 
     fn users() -> Users {
-        Users::new(Limits {
+        Users::new(&Limits {
             connections_max: 3,
             connections_per_user_max: 2,
             bytes_max: 100,

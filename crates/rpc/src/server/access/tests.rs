@@ -19,7 +19,7 @@ fn shared(limits: Limits) -> Shared {
     FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).unwrap();
     let fs = Arc::new(FileSystem::open(store, clock, MountOptions::default()).unwrap());
     let syncer = Syncer::start(Arc::clone(fs.store())).unwrap();
-    let users = Users::new(limits.clone());
+    let users = Users::new(&limits);
     let options = Options { masters: vec![0, 500], mount: PathBuf::new(), also: None, limits };
     Shared { fs, transactions: Arc::new(NoTransactions), syncer, users, options }
 }
