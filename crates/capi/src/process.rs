@@ -5,7 +5,6 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use kvfs_client::ServedStore;
 use kvfs_posix::Identity;
 use libc::{gid_t, mode_t, size_t, uid_t};
 
@@ -59,14 +58,14 @@ pub(crate) fn identity(uid: uid_t, gid: gid_t, groups: &Groups, len: size_t) -> 
 fn in_volume(store: &Arc<OpenVolume>, identity: &Identity) -> Result<Process> {
     Ok(match &**store {
         OpenVolume::Embedded(own) => Process::new(own.volume.process(identity), store),
-        OpenVolume::Served(daemon) => Process::new(served(daemon, identity)?, store),
+        OpenVolume::Served(daemon) if is_own(identity)? => Process::new(daemon.process()?, store),
+        OpenVolume::Served(daemon) => Process::new(daemon.process_as(identity)?, store),
     })
 }
 
-/// Who runs this program has a process without being root or the daemon's user.
-fn served(daemon: &ServedStore, identity: &Identity) -> Result<kvfs_client::Process> {
-    let process = if own_identity()? == *identity { daemon.process() } else { daemon.process_as(identity) };
-    Ok(process?)
+/// Whether it is the user that runs this program, who has a process of a daemon without being root or the daemon's user.
+pub(crate) fn is_own(identity: &Identity) -> Result<bool> {
+    Ok(own_identity()? == *identity)
 }
 
 /// A process that acts for the user that runs this program: working directory `/`, umask 022, no open files. Free it with

@@ -253,7 +253,7 @@ pub extern "C" fn kvfs_store_format(path: Text, options: Option<&Options>) -> c_
 ///
 /// If a daemon has the store open, mounted or not, that daemon does what this program calls, as the user that the program
 /// runs as (`kvfs_store_is_served`). `path` may also be the directory where it is mounted. `options` are then the daemon's, and there are
-/// files and keys: calls for transactions and snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
+/// files, keys and transactions: calls for snapshots fail with ENOTSUP. All fail with ENOTCONN when the daemon is gone.
 ///
 /// EBUSY: another program has it open, or a daemon, and it is to be read only (`KVFS_RDONLY`). ENOENT: nothing is there. EINVAL: something else is there.
 /// EACCES: it is another user's, or other users may write to its directory. EIO: it is damaged.

@@ -5,13 +5,14 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use kvfs_client::ServedTransaction;
 use kvfs_fs::{BeginOptions, Isolation, Owner};
 use kvfs_posix::Identity;
 use libc::{gid_t, size_t, uid_t};
 
-use crate::failure::{call, end, refuse};
+use crate::failure::{Result, call, end, refuse};
 use crate::foreign::{Groups, Text, missing};
-use crate::process::{Process, identity, own_identity};
+use crate::process::{Process, identity, is_own, own_identity};
 use crate::store::{OpenVolume, Store};
 
 /// For `kvfs_txn_begin`: what it reads must not be changed by others until it is committed, either.
@@ -20,13 +21,23 @@ pub const KVFS_SERIALIZABLE: c_int = 1;
 /// An open transaction.
 // The order of the fields is that in which they go.
 pub struct Transaction {
-    inner: kvfs_posix::Transaction,
+    inner: Kind,
     store: Arc<OpenVolume>,
 }
 
+enum Kind {
+    Embedded(kvfs_posix::Transaction),
+    /// Of a daemon.
+    Served(ServedTransaction),
+}
+
 impl Transaction {
-    fn process(&self, identity: &Identity) -> Process {
-        Process::new(self.inner.process(identity), &self.store)
+    fn process(&self, identity: &Identity) -> Result<Process> {
+        Ok(match &self.inner {
+            Kind::Embedded(txn) => Process::new(txn.process(identity), &self.store),
+            Kind::Served(txn) if is_own(identity)? => Process::new(txn.process()?, &self.store),
+            Kind::Served(txn) => Process::new(txn.process_as(identity)?, &self.store),
+        })
     }
 }
 
@@ -49,15 +60,22 @@ pub extern "C" fn kvfs_txn_begin(
             _ => return refuse(libc::EINVAL, "flags that mean nothing here"),
         };
         let name = String::from_utf8_lossy(name.optional()?.unwrap_or_default()).into_owned();
-        let owner = Owner { uid: rustix::process::geteuid().as_raw(), pid: std::process::id(), name };
-        let inner = store.own()?.volume.begin(&BeginOptions {
-            isolation,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
-            owner,
-        })?;
+        let inner = match &**store {
+            OpenVolume::Embedded(own) => {
+                let owner = Owner { uid: rustix::process::geteuid().as_raw(), pid: std::process::id(), name };
+                Kind::Embedded(own.volume.begin(&BeginOptions {
+                    isolation,
+                    priority: 0,
+                    timeout: None,
+                    idle_max: None,
+                    lock_wait_max: None,
+                    owner,
+                })?)
+            }
+            OpenVolume::Served(daemon) => {
+                Kind::Served(daemon.begin(isolation == Isolation::Serializable, &name)?)
+            }
+        };
         Ok(Some(Box::new(Transaction { inner, store: Arc::clone(store) })))
     })
 }
@@ -66,7 +84,7 @@ pub extern "C" fn kvfs_txn_begin(
 /// committed any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvfs_txn_process(txn: Option<&Transaction>) -> Option<Box<Process>> {
-    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&own_identity()?)))))
+    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&own_identity()?)?))))
 }
 
 /// As `kvfs_process_new_as`, in the transaction.
@@ -78,7 +96,9 @@ pub extern "C" fn kvfs_txn_process_as(
     groups: Groups,
     group_count: size_t,
 ) -> Option<Box<Process>> {
-    call(|| Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&identity(uid, gid, &groups, group_count)?)))))
+    call(|| {
+        Ok(Some(Box::new(txn.ok_or_else(missing)?.process(&identity(uid, gid, &groups, group_count)?)?)))
+    })
 }
 
 /// Commits everything at once, durably, and frees the transaction, whatever this returns. Its processes are to be freed as well.
@@ -89,7 +109,10 @@ pub extern "C" fn kvfs_txn_process_as(
 pub extern "C" fn kvfs_txn_commit(txn: Option<Box<Transaction>>) -> c_int {
     call(|| {
         let Transaction { inner, store } = *txn.ok_or_else(missing)?;
-        let committed = inner.commit();
+        let committed = match inner {
+            Kind::Embedded(txn) => txn.commit().map(drop),
+            Kind::Served(txn) => txn.commit(),
+        };
         drop(store);
         committed?;
         Ok(0)

@@ -18,4 +18,4 @@ mod store;
 pub use directory::Directory;
 pub use keys::{KeyCursor, Keys};
 pub use process::Process;
-pub use store::ServedStore;
+pub use store::{ServedStore, ServedTransaction};

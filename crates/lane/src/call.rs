@@ -334,6 +334,13 @@ pub enum Call<'a> {
     DropKeyspace { name: &'a str },
     /// Names of keyspaces: the payload, a zero behind each.
     ListKeyspaces,
+    /// Begins a transaction, for [`Greeting::txn`](crate::Greeting::txn) of other connections: [`Reply::Number`]. It is aborted with
+    /// this connection, if it is open then.
+    Begin { is_serializable: bool, label: &'a str },
+    /// Commits a transaction that this connection has begun, durably.
+    Commit { txn: u64 },
+    /// Aborts a transaction that this connection has begun.
+    Abort { txn: u64 },
 }
 
 /// What `stat` tells.

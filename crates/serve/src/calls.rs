@@ -141,6 +141,11 @@ impl Caller<'_> {
             | Call::Listxattr { .. }
             | Call::Removexattr { .. } => self.xattr(call, payload),
             Call::Flock { .. } | Call::Lock { .. } | Call::FindLock { .. } => self.lock(call),
+            Call::Begin { is_serializable, label } => {
+                self.session.begun().begin(is_serializable, label).map(number)
+            }
+            Call::Commit { txn } => self.session.begun().commit(txn).map(done),
+            Call::Abort { txn } => self.session.begun().abort(txn).map(done),
             Call::GetKey { .. }
             | Call::WriteKeys { .. }
             | Call::DeleteKey { .. }

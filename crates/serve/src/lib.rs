@@ -9,6 +9,7 @@
 //! Invariants: a connection does what its user may do, and uses open files of this user alone; when it ends, its locks and numbered
 //! files end; no wait outlives it. No user takes all that the server has.
 
+mod begun;
 mod calls;
 mod keys;
 mod placeholders;

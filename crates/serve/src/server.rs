@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
-use kvfs_posix::{Identity, Process};
+use kvfs_posix::{Identity, PosixError, Process};
 use kvfs_socket::{peer_credentials, peer_groups};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::begun::Begun;
 use crate::calls;
 use crate::placeholders::Placeholders;
 use crate::session::Session;
@@ -57,7 +58,34 @@ pub trait World: Send + Sync {
     /// # Errors
     /// There is no such transaction, or not for this user.
     fn process(&self, visitor: &Visitor) -> Result<Process, Errno>;
+
+    /// Begins a transaction of a visitor; returns its number.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: there are none here; those of the file system.
+    fn begin(&self, _: &Visitor, _is_serializable: bool, _label: &str) -> kvfs_posix::Result<u64> {
+        Err(UNSUPPORTED)
+    }
+
+    /// Commits one, durably.
+    ///
+    /// # Errors
+    /// ECANCELED: a conflict; those of the file system. It may be open still.
+    fn commit(&self, _: &Visitor, _txn: u64) -> kvfs_posix::Result<()> {
+        Err(UNSUPPORTED)
+    }
+
+    /// Aborts one.
+    ///
+    /// # Errors
+    /// It has ended already.
+    fn abort(&self, _: &Visitor, _txn: u64) -> kvfs_posix::Result<()> {
+        Err(UNSUPPORTED)
+    }
 }
+
+const UNSUPPORTED: PosixError =
+    PosixError::Refused { errno: Errno::OPNOTSUPP, reason: "no transactions are begun here" };
 
 /// Without transactions.
 impl<F: Fn(&Identity) -> Process + Send + Sync> World for F {
@@ -88,7 +116,7 @@ impl Drop for Leaving {
 }
 
 struct Shared {
-    world: Box<dyn World>,
+    world: Arc<dyn World>,
     placeholders: Arc<Placeholders>,
     connections: Arc<Connections>,
     connection_shares: Arc<Shares>,
@@ -138,7 +166,7 @@ impl Server {
         let lane_shares = Shares::new(lanes_max.min(LANES_MAX), own_uid);
         let watched = Arc::clone(&placeholders);
         let is_stopping = AtomicBool::new(false);
-        let world = Box::new(world);
+        let world = Arc::new(world);
         let shared = Arc::new(Shared {
             world,
             placeholders,
@@ -244,10 +272,10 @@ fn begin(shared: &Arc<Shared>, socket: UnixStream) -> io::Result<()> {
 
 /// The connection of a child of a process.
 fn fork(shared: &Arc<Shared>, session: &Session) -> io::Result<UnixStream> {
-    let (uid, process) = (session.uid(), session.process().fork());
+    let (uid, process, begun) = (session.uid(), session.process().fork(), session.begun().forked());
     let (ours, theirs) = UnixStream::pair()?;
     start(shared, ours, uid, move |shared, leaving, _| {
-        Ok(Session::new(process, uid, Arc::clone(&shared.placeholders), leaving))
+        Ok(Session::new(process, begun, Arc::clone(&shared.placeholders), leaving))
     })?;
     Ok(theirs)
 }
@@ -312,7 +340,8 @@ fn welcome(
         Ok(process) => process.placed(&place),
         Err(errno) => return refused(errno),
     };
-    let session = Session::new(process, visitor.uid, Arc::clone(&shared.placeholders), leaving);
+    let begun = Begun::new(Arc::clone(&shared.world), visitor);
+    let session = Session::new(process, begun, Arc::clone(&shared.placeholders), leaving);
     greeting::grant(socket, &[], &[])?;
     Ok(session)
 }

@@ -12,13 +12,14 @@ use kvfs_posix::{Fd, Process, SharedFile};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::begun::Begun;
 use crate::placeholders::Placeholders;
 use crate::server::Leaving;
 
 /// See the module.
 pub(crate) struct Session {
     process: Process,
-    uid: u32,
+    begun: Begun,
     placeholders: Arc<Placeholders>,
     /// Descriptors of placeholders.
     table: Mutex<HashMap<u64, Fd>>,
@@ -31,12 +32,12 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         process: Process,
-        uid: u32,
+        begun: Begun,
         placeholders: Arc<Placeholders>,
         leaving: Leaving,
     ) -> Arc<Self> {
         let (table, lanes) = (Mutex::default(), Mutex::new(Some(Vec::new())));
-        Arc::new(Self { process, uid, placeholders, table, lanes, _leaving: leaving })
+        Arc::new(Self { process, begun, placeholders, table, lanes, _leaving: leaving })
     }
 
     pub(crate) fn process(&self) -> &Process {
@@ -44,7 +45,12 @@ impl Session {
     }
 
     pub(crate) fn uid(&self) -> u32 {
-        self.uid
+        self.begun.uid()
+    }
+
+    /// The transactions that it has begun.
+    pub(crate) fn begun(&self) -> &Begun {
+        &self.begun
     }
 
     /// A lane is to be ended with the connection.
@@ -113,7 +119,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        tracing::debug!(uid = self.uid, "a connection has ended");
+        tracing::debug!(uid = self.uid(), "a connection has ended");
     }
 }
 

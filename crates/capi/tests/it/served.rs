@@ -1,13 +1,17 @@
 //! A store that this process has open, and serves to programs.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
+use kvfs_fs::{BeginOptions, Isolation, Owner};
 use kvfs_lane::SOCKET_NAME;
 use kvfs_open::{INLINE_DEFAULT, Memory, OpenOptions, OpenedStore, StoreDir, make_store, own_device};
-use kvfs_posix::{Identity, Volume};
-use kvfs_serve::Server;
+use kvfs_posix::{PosixError, Process, Transaction, Volume};
+use kvfs_serve::{Server, Visitor, World};
+use parking_lot::Mutex;
+use rustix::io::Errno;
 use tempfile::TempDir;
 
 /// In the directory `store` of one of its own.
@@ -29,8 +33,7 @@ impl ServedStore {
         let opened = OpenedStore::open(&store, &options).expect("opens");
         let volume = Volume::over(Arc::clone(&opened.fs)).expect("starts");
         let listener = UnixListener::bind(path.join(SOCKET_NAME)).expect("binds");
-        let server =
-            Server::start(listener, move |identity: &Identity| volume.process(identity)).expect("starts");
+        let server = Server::start(listener, Served { volume, open: Mutex::default() }).expect("starts");
         Self { server, opened, directory }
     }
 
@@ -41,5 +44,52 @@ impl ServedStore {
     pub(crate) fn stop(self) {
         self.server.stop();
         self.opened.close().expect("closes");
+    }
+}
+
+/// A volume, with transactions that need no daemon.
+struct Served {
+    volume: Volume,
+    open: Mutex<BTreeMap<u64, Transaction>>,
+}
+
+impl Served {
+    fn take(&self, txn: u64) -> kvfs_posix::Result<Transaction> {
+        let gone = PosixError::Refused { errno: Errno::NOENT, reason: "no transaction" };
+        self.open.lock().remove(&txn).ok_or(gone)
+    }
+}
+
+impl World for Served {
+    fn process(&self, visitor: &Visitor) -> Result<Process, Errno> {
+        match visitor.txn {
+            0 => Ok(self.volume.process(&visitor.identity)),
+            txn => {
+                let open = self.open.lock();
+                Ok(open.get(&txn).ok_or(Errno::NOENT)?.process(&visitor.identity))
+            }
+        }
+    }
+
+    fn begin(&self, visitor: &Visitor, is_serializable: bool, label: &str) -> kvfs_posix::Result<u64> {
+        let txn = self.volume.begin(&BeginOptions {
+            isolation: if is_serializable { Isolation::Serializable } else { Isolation::Snapshot },
+            priority: 0,
+            timeout: None,
+            idle_max: None,
+            lock_wait_max: None,
+            owner: Owner { uid: visitor.uid, pid: visitor.pid, name: label.to_owned() },
+        })?;
+        let id = txn.file_system().txn().map_or(0, |txn| txn.id().0);
+        self.open.lock().insert(id, txn);
+        Ok(id)
+    }
+
+    fn commit(&self, _: &Visitor, txn: u64) -> kvfs_posix::Result<()> {
+        self.take(txn)?.commit().map(drop)
+    }
+
+    fn abort(&self, _: &Visitor, txn: u64) -> kvfs_posix::Result<()> {
+        self.take(txn).map(drop)
     }
 }

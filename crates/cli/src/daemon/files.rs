@@ -11,12 +11,12 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 
-use kvfs_fs::{FileSystem, Invalidations};
+use kvfs_fs::{Durability, FileSystem, Invalidations};
 use kvfs_fuse::bridge::Bridge;
 use kvfs_open::Memory;
-use kvfs_posix::{Observer, Process, View, WeakView};
+use kvfs_posix::{Observer, PosixError, Process, View, WeakView};
 use kvfs_serve::{LANE_BYTES_MAX, Server, Visitor, World};
-use kvfs_service::{Caller, ServiceError, Transactions};
+use kvfs_service::{Begin, Caller, ErrorKind, ServiceError, Transactions};
 use kvfs_socket::BoundSocket;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -87,6 +87,33 @@ impl World for Served {
         };
         Ok(view.process(&visitor.identity))
     }
+
+    fn begin(&self, visitor: &Visitor, is_serializable: bool, label: &str) -> kvfs_posix::Result<u64> {
+        let begin = Begin {
+            serializable: is_serializable,
+            label: label.to_owned(),
+            needs_files: true,
+            ..Begin::default()
+        };
+        self.transactions.begin(&caller(visitor), begin).map_err(|error| explained(&error))
+    }
+
+    fn commit(&self, visitor: &Visitor, txn: u64) -> kvfs_posix::Result<()> {
+        let committed = self.transactions.commit(&caller(visitor), txn, Durability::Synced, None);
+        committed.map(drop).map_err(|error| explained(&error))
+    }
+
+    fn abort(&self, visitor: &Visitor, txn: u64) -> kvfs_posix::Result<()> {
+        self.transactions.abort(&caller(visitor), txn).map(drop).map_err(|error| explained(&error))
+    }
+}
+
+fn caller(visitor: &Visitor) -> Caller {
+    Caller::of_mount(visitor.uid, visitor.pid)
+}
+
+fn explained(error: &ServiceError) -> PosixError {
+    PosixError::Explained { errno: errno(error), message: error.to_string().into() }
 }
 
 impl Served {
@@ -96,8 +123,7 @@ impl Served {
     }
 
     fn in_txn(&self, visitor: &Visitor, txn: u64) -> Result<View, Errno> {
-        let caller = Caller::of_mount(visitor.uid, visitor.pid);
-        let fs = self.transactions.view_or_branch(&caller, txn).map_err(|error| errno(&error))?;
+        let fs = self.transactions.view_or_branch(&caller(visitor), txn).map_err(|error| errno(&error))?;
         let mut views = self.views.lock();
         views.retain(|_, view| view.upgrade().is_some());
         // A branch that is mounted again has another view.
@@ -122,7 +148,13 @@ fn errno(error: &ServiceError) -> Errno {
         ServiceError::Unknown(_) => Errno::NOENT,
         ServiceError::Ended { .. } => Errno::STALE,
         ServiceError::NotYours { .. } => Errno::PERM,
-        ServiceError::Busy { .. } => Errno::BUSY,
+        ServiceError::Busy { .. } | ServiceError::Refused { kind: ErrorKind::InUse, .. } => Errno::BUSY,
+        ServiceError::NoFiles => Errno::OPNOTSUPP,
+        ServiceError::NotCommitted { error, .. } | ServiceError::Fs(error) => {
+            Errno::from_raw_os_error(error.errno())
+        }
+        ServiceError::Refused { kind: ErrorKind::Denied, .. } => Errno::ACCESS,
+        ServiceError::Refused { kind: ErrorKind::NoSpace, .. } => Errno::NOSPC,
         _ => Errno::IO,
     }
 }

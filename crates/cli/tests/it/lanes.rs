@@ -182,6 +182,26 @@ fn transactions_and_the_end_of_a_mount_reach_processes_without_one() {
     fs::write(&seen, "inside").unwrap();
     assert_eq!(inside.read("/made").unwrap(), "inside");
     txn.commit().unwrap();
+    // Begun without a mount, too; what is not committed ends with the connection that has begun it.
+    let begun = |owner: &Client| match owner.call(&Call::Begin { is_serializable: false, label: "own" }, &[])
+    {
+        Ok((Reply::Number(txn), _)) => txn,
+        other => panic!("{other:?}"),
+    };
+    let (owner, gone) = (Client::connect(&dir, 0), Client::connect(&dir, 0));
+    let (kept, lost) = (begun(&owner), begun(&gone));
+    Client::connect(&dir, kept).write("/kept", "kept");
+    let losing = Client::connect(&dir, lost);
+    losing.write("/lost", "lost");
+    assert!(!fs::exists(format!("{dir}/kept")).unwrap());
+    assert_eq!(gone.call(&Call::Commit { txn: kept }, &[]), Err(Errno::NOENT));
+    owner.call(&Call::Commit { txn: kept }, &[]).unwrap();
+    assert_eq!(fs::read_to_string(format!("{dir}/kept")).unwrap(), "kept");
+    drop(gone);
+    while losing.read("/lost") != Err(Errno::STALE) {
+        thread::yield_now();
+    }
+    drop(losing);
     assert_eq!((main.read("/a").unwrap(), main.read("/made").unwrap()), ("after".into(), "inside".into()));
     assert_eq!((on("a").unwrap(), on("made").unwrap()), ("after".to_owned(), "inside".to_owned()));
     assert_eq!(inside.read("/a"), Err(Errno::STALE));
