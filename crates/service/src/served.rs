@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Isolation, Owner, TxnId, TxnView};
+use kvfs_fs::{BeginOptions, Durability, FileSystem, FsError, Owner, TxnId, TxnView};
 use parking_lot::Mutex;
 
 use crate::branches::Branches;
@@ -81,12 +81,9 @@ pub(crate) fn commit_unseen(view: &Arc<FileSystem>) -> Result<(), FsError> {
 /// How a transaction begins in which one operation of the caller's is carried out.
 pub(crate) fn begin_for(caller: &Caller, name: String) -> BeginOptions {
     BeginOptions {
-        isolation: Isolation::Snapshot,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
         lock_wait_max: Some(LOCK_WAIT_MAX),
         owner: Owner { uid: caller.uid, pid: caller.pid, name },
+        ..BeginOptions::default()
     }
 }
 

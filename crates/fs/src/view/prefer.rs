@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use kvfs_store::Isolation;
 use kvfs_txn::{Owner, Rival};
 
 use super::branch::Opened;
@@ -36,14 +35,8 @@ pub fn begin_merge_preferring(
     let branch = Opened::resume(main, name, |_, _| None)?.into_view(main)?;
     let Some(view) = branch.origin.txn() else { return Err(FsError::Invalid("not a branch")) };
     let base = main.view_of(view.txn.base()?)?;
-    let merging = main.begin(&BeginOptions {
-        isolation: Isolation::Snapshot,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
-        lock_wait_max: Some(LOCK_WAIT_MAX),
-        owner,
-    })?;
+    let merging =
+        main.begin(&BeginOptions { lock_wait_max: Some(LOCK_WAIT_MAX), owner, ..BeginOptions::default() })?;
     let sides = Sides { before: &branch, after: &base };
     match apply_reversed(sides, &merging, selection)? {
         TakenBack::Done(_) => Ok(merging),

@@ -31,8 +31,8 @@ pub(super) const TXN_NODE_SHARE: u64 = 4;
 /// The same for the view of a snapshot, of which front ends keep a handful.
 const SNAPSHOT_NODE_SHARE: u64 = 16;
 
-/// How to begin a transaction.
-#[derive(Debug, Clone)]
+/// How to begin a transaction; by default with snapshot isolation, of no known process, for as long as it takes.
+#[derive(Debug, Clone, Default)]
 pub struct BeginOptions {
     /// What it sees of others.
     pub isolation: Isolation,
