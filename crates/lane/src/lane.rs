@@ -37,8 +37,13 @@ const SERVER: u32 = 1;
 /// No end's: the server has ended it.
 const OVER: u32 = 2;
 
-/// Fewest and most looks before an end sleeps.
-const LOOKS: std::ops::RangeInclusive<u32> = 16..=4096;
+/// Looks before an end sleeps: as long as that is worth it, and when it is not.
+const LOOKS_LONG: u32 = 4096;
+const LOOKS_SHORT: u32 = 16;
+
+/// So many long looks in vain, one after the other, and it is not worth it; of those behind, one in so many is long, to find out.
+const IN_VAIN_MAX: u32 = 8;
+const PROBE_EACH: u32 = 64;
 
 /// How long a client sleeps before it asks whether the server lives.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -163,13 +168,13 @@ fn wake(word: &AtomicU32) {
 #[derive(Debug)]
 struct End<M> {
     memory: M,
-    /// How often it looks before it sleeps.
-    looks: u32,
+    /// Waits since the last one that looking has ended.
+    in_vain: u32,
 }
 
 impl<M: Borrow<Mapping>> End<M> {
     fn of(memory: M) -> Self {
-        Self { memory, looks: *LOOKS.end() }
+        Self { memory, in_vain: 0 }
     }
 
     fn mapping(&self) -> &Mapping {
@@ -184,16 +189,15 @@ impl<M: Borrow<Mapping>> End<M> {
         nap: Option<&Timespec>,
     ) -> Result<bool, LaneError> {
         let mut turn = self.mapping().head().turn.load(Ordering::Acquire);
-        for _ in 0..self.looks {
+        let is_long = self.in_vain < IN_VAIN_MAX || self.in_vain.is_multiple_of(PROBE_EACH);
+        for _ in 0..if is_long { LOOKS_LONG } else { LOOKS_SHORT } {
             if turn == mine || turn == OVER {
                 break;
             }
             std::hint::spin_loop();
             turn = self.mapping().head().turn.load(Ordering::Acquire);
         }
-        let was_worth_it = turn == mine;
-        let looks = if was_worth_it { self.looks.saturating_mul(2) } else { self.looks / 2 };
-        self.looks = looks.clamp(*LOOKS.start(), *LOOKS.end());
+        self.in_vain = if turn == mine { 0 } else { self.in_vain.wrapping_add(1) };
         loop {
             match turn {
                 OVER => return Err(LaneError::Over),

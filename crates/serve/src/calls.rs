@@ -253,12 +253,24 @@ impl Caller<'_> {
         }
     }
 
+    /// What is refused because another one has a lock is tried again when all files have ended that are closed.
+    fn settled<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        match work() {
+            Err(error) if error.errno() == Errno::AGAIN => {
+                self.session.settle();
+                work()
+            }
+            done => done,
+        }
+    }
+
     /// Of locks.
     fn lock(&self, call: &Call<'_>) -> Result<Answered> {
         let process = self.session.process();
         match *call {
             Call::Flock { handle, is_exclusive, waits } => {
-                process.flock(self.descriptor(handle)?, is_exclusive, waits).map(done)
+                let fd = self.descriptor(handle)?;
+                self.settled(|| process.flock(fd, is_exclusive, waits)).map(done)
             }
             Call::Lock { handle, lock, waits } => {
                 let (fd, range) = (self.descriptor(handle)?, lock.start..lock.end);
@@ -266,7 +278,7 @@ impl Caller<'_> {
                     None => process.unlock_range(fd, &range, lock.of_file).map(done),
                     Some(is_exclusive) => {
                         let wish = RangeLock { range, is_exclusive };
-                        process.lock_range(fd, &wish, lock.of_file, waits).map(done)
+                        self.settled(|| process.lock_range(fd, &wish, lock.of_file, waits)).map(done)
                     }
                 }
             }

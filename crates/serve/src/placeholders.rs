@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use kvfs_posix::SharedFile;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
@@ -26,6 +28,9 @@ const STOP: u64 = u64::MAX;
 
 /// Hang-ups that are looked at together.
 const EVENTS_MAX: usize = 256;
+
+/// How long hang-ups gather.
+const PAUSE: Duration = Duration::from_millis(1);
 
 struct Placeholder {
     /// Its hang-up is the end.
@@ -46,8 +51,9 @@ pub(crate) struct Placeholders {
     epoll: OwnedFd,
     /// Closed to end the thread.
     stop: Mutex<Option<OwnedFd>>,
+    stopped: Condvar,
     /// Its other end, which the thread watches.
-    _stopped: OwnedFd,
+    _stop_end: OwnedFd,
 }
 
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -59,14 +65,25 @@ impl Placeholders {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (stop, stopped) = pair()?;
         epoll::add(&epoll, &stopped, EventData::new_u64(STOP), EventFlags::HUP)?;
-        Ok(Self { known: Mutex::default(), shares, epoll, stop: Mutex::new(Some(stop)), _stopped: stopped })
+        Ok(Self {
+            known: Mutex::default(),
+            shares,
+            epoll,
+            stop: Mutex::new(Some(stop)),
+            stopped: Condvar::new(),
+            _stop_end: stopped,
+        })
     }
 
     /// New ones, with their handles. EMFILE: the user has too many.
     pub(crate) fn give(&self, uid: u32, count: usize) -> io::Result<Vec<(u64, OwnedFd)>> {
         let mut given = Vec::with_capacity(count);
         for _ in 0..count {
-            let share = self.shares.take(uid).ok_or(Errno::MFILE)?;
+            let share = self.shares.take(uid).or_else(|| {
+                self.settle();
+                self.shares.take(uid)
+            });
+            let share = share.ok_or(Errno::MFILE)?;
             let (end, theirs) = pair()?;
             // Programs that poll it find that it can be read and written, as a file.
             send(&end, &[0], SendFlags::NOSIGNAL)?;
@@ -101,36 +118,50 @@ impl Placeholders {
         Ok(file)
     }
 
-    /// Body of the thread: ends open files whose last placeholder was closed.
+    /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon after the other end
+    /// together: a thread that wakes for each takes the processor from those that call.
     pub(crate) fn watch(&self) {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         loop {
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
-                Ok(_) => {}
-                Err(Errno::INTR) => continue,
+            match self.end_closed(&mut events, None) {
+                Ok(()) | Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "closed files of clients are no longer noticed");
                     return;
                 }
             }
-            for event in events.drain(..) {
-                let handle = event.data.u64();
-                if handle == STOP {
-                    return;
-                }
-                // Leaves the set with its last descriptor.
-                let ended = self.known.lock().remove(&handle);
-                let Some(ended) = ended else { continue };
-                for session in ended.adopters.iter().filter_map(Weak::upgrade) {
-                    session.lose(handle);
-                }
+            let mut stop = self.stop.lock();
+            if stop.is_none() {
+                return;
+            }
+            self.stopped.wait_for(&mut stop, PAUSE);
+        }
+    }
+
+    /// Ends open files whose last placeholder is closed by now, for what is refused because of one.
+    pub(crate) fn settle(&self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // If it fails, the thread says so.
+        let _ = self.end_closed(&mut Vec::with_capacity(EVENTS_MAX), Some(&now));
+    }
+
+    fn end_closed(&self, events: &mut Vec<Event>, until: Option<&Timespec>) -> Result<(), Errno> {
+        epoll::wait(&self.epoll, spare_capacity(events), until)?;
+        for handle in events.drain(..).map(|event| event.data.u64()) {
+            // Leaves the set with its last descriptor. What tells to stop is none of them.
+            let ended = self.known.lock().remove(&handle);
+            let Some(ended) = ended else { continue };
+            for session in ended.adopters.iter().filter_map(Weak::upgrade) {
+                session.lose(handle);
             }
         }
+        Ok(())
     }
 
     /// Ends the thread.
     pub(crate) fn stop(&self) {
         *self.stop.lock() = None;
+        self.stopped.notify_all();
     }
 
     /// All of them are gone: what they keep open ends.

@@ -110,6 +110,11 @@ impl Session {
         fd.map_or(Ok(()), |fd| self.process.close(fd))
     }
 
+    /// Files end that clients have closed.
+    pub(crate) fn settle(&self) {
+        self.placeholders.settle();
+    }
+
     /// The last placeholder was closed.
     pub(crate) fn lose(&self, handle: u64) {
         // It is the process's own.

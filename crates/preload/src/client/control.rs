@@ -31,9 +31,8 @@ pub(super) fn serve(call: &Call<'_>) -> Done {
             do_it(call, &kvfs_lane::Call::Allocate { handle, mode, offset, len })
         }
         libc::SYS_ioctl => ioctl(call, handle, args[1], args[2]),
-        libc::SYS_readahead | libc::SYS_fadvise64 | libc::SYS_sync_file_range => {
-            known(call, handle).map(|_| 0)
-        }
+        // Whosever socket it is, advice does nothing.
+        libc::SYS_readahead | libc::SYS_fadvise64 | libc::SYS_sync_file_range => Ok(0),
         // As of every file.
         libc::SYS_epoll_ctl => known(call, handle).and_then(|_| error(libc::EPERM)),
         libc::SYS_getdents => known(call, handle).and_then(|_| error(libc::EINVAL)),
@@ -147,7 +146,8 @@ fn ioctl(call: &Call<'_>, handle: u64, request: u64, argument: u64) -> Done {
             sys::bytes(argument, 4).copy_from_slice(&(rest as u32).to_ne_bytes());
             Ok(0)
         }
-        FICLONE | FICLONERANGE => known(call, handle).and_then(|_| error(libc::EOPNOTSUPP)),
+        // No socket can do it, either.
+        FICLONE | FICLONERANGE => error(libc::EOPNOTSUPP),
         _ => known(call, handle).and_then(|_| error(libc::ENOTTY)),
     }
 }

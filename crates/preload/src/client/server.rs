@@ -117,9 +117,9 @@ fn connect() -> Result<OwnedFd, Errno> {
 
 /// The connection that is kept; `None`: a child of vfork has to make one for itself.
 fn connection(page: &Page) -> Result<Option<BorrowedFd<'static>>, Errno> {
-    let mine = who(page);
+    // A fork has emptied it.
     if page.socket.load(Acquire) == 0 {
-        if mine == Who::Child {
+        if who(page) == Who::Child {
             return Ok(None);
         }
         let _alone = Asking::begin(page);
