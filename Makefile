@@ -13,7 +13,7 @@ KVFS    := target/release/kvfs
 SHARE   := target/release/share
 UNIT    := $(PREFIX)/lib/systemd/system/kvfs@.service
 # Both at once, so that what they share is compiled once.
-BUILD   := cargo build --release --locked -p kvfs-cli -p kvfs-capi --bins --lib
+BUILD   := cargo build --release --locked -p kvfs-cli -p kvfs-capi -p kvfs-preload --bins --lib
 
 # The library: where cargo has put it, and where it goes.
 LIBRARIES := target/release
@@ -36,7 +36,7 @@ run: ## set up, build, mount a demonstration store and show it
 stop: ## unmount and remove the demonstration of `make run`
 	@scripts/demo.sh --stop
 
-build: ## binary, library, manual, completions: target/release/kvfs, libkvfs.so, libkvfs.a, share
+build: ## binary, libraries, manual, completions: target/release/kvfs, libkvfs.so, libkvfs.a, libkvfs_preload.so, share
 	@$(BUILD)
 	@rm -rf $(SHARE) && $(KVFS) pages $(SHARE)
 
@@ -122,6 +122,7 @@ install: build install-files install-library-files ## binary, mount.fuse.kvfs, m
 
 install-files:
 	@install -D -m 755 $(KVFS) $(DESTDIR)$(PREFIX)/bin/kvfs
+	@install -D -m 644 $(LIBRARIES)/libkvfs_preload.so $(DESTDIR)$(PREFIX)/lib/kvfs/libkvfs_preload.so
 	@mkdir -p $(DESTDIR)$(SBINDIR)
 	@ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs
 	@ln -sf $(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs
@@ -149,11 +150,12 @@ uninstall-library:
 	@! [ -d $(DESTDIR)$(LIBDIR)/cmake/kvfs ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(LIBDIR)/cmake/kvfs
 
 uninstall: uninstall-library ## remove what `make install` has installed
-	@rm -f $(DESTDIR)$(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs \
+	@rm -f $(DESTDIR)$(PREFIX)/lib/kvfs/libkvfs_preload.so $(DESTDIR)$(PREFIX)/bin/kvfs $(DESTDIR)$(SBINDIR)/mount.fuse.kvfs $(DESTDIR)$(SBINDIR)/umount.fuse.kvfs \
 		$(DESTDIR)$(UNIT) $(DESTDIR)$(PREFIX)/share/man/man1/kvfs.1 $(DESTDIR)$(PREFIX)/share/man/man1/kvfs-*.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man8/{,u}mount.fuse.kvfs.8 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/kvfs \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_kvfs $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/kvfs.fish
+	@! [ -d $(DESTDIR)$(PREFIX)/lib/kvfs ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/kvfs
 
 deb: build ## packages for Debian and its relatives: target/{kvfs,libkvfs0,libkvfs-dev}_VERSION_ARCH.deb
 	@packaging/deb.sh target

@@ -22,7 +22,7 @@ strip --strip-unneeded "$kvfs/usr/bin/kvfs"
 find "$kvfs/usr/share/man" -type f -exec gzip -9n {} +
 
 make --no-print-directory install-library-files ${LIBRARIES:+LIBRARIES="$LIBRARIES"} DESTDIR="$dev" PREFIX=/usr LIBDIR="$libdir" >&2
-strip --strip-unneeded "$dev$libdir/libkvfs.so.$version"
+strip --strip-unneeded "$dev$libdir/libkvfs.so.$version" "$kvfs/usr/lib/kvfs/libkvfs_preload.so"
 strip --strip-debug "$dev$libdir/libkvfs.a"
 # Programs need these, and compilers the rest.
 mkdir -p "$library$libdir"

@@ -2,6 +2,7 @@
 
 mod branch;
 mod defrag;
+mod exec;
 mod front;
 mod grow;
 mod kv;
@@ -18,6 +19,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::units::parse_size;
 pub(crate) use branch::{BranchArgs, BranchCommand};
 pub(crate) use defrag::{DefragArgs, PolicyArg};
+pub(crate) use exec::{ExecArgs, StaticArg};
 pub(crate) use front::{CompletionsArgs, PagesArgs, StatusArgs, SyncArgs, TableForm};
 pub(crate) use grow::GrowArgs;
 pub(crate) use kv::{KvArgs, KvCommand, KvRange};
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Mount(MountArgs),
     /// Serve a store to other programs without a mount
     Serve(ServeArgs),
+    /// Run a program on a store without a mount
+    Exec(ExecArgs),
     /// Unmount, or end what `kvfs serve` has begun, after everything is written
     #[command(after_help = "Examples:\n  kvfs umount ~/mnt\n  kvfs umount --abort-open ~/mnt\n  \
         kvfs umount --checkpoint-open ~/mnt      and later `kvfs branch merge txn-17`\n  \

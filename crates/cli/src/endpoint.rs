@@ -16,6 +16,9 @@ use crate::open;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
+/// Tells commands under `kvfs exec` which store it is.
+pub(crate) const EXEC_STORE_VARIABLE: &str = "KVFS_EXEC_STORE";
+
 /// A store that answers requests.
 pub(crate) struct Endpoint {
     /// `None`: only its daemon can be reached.
@@ -24,18 +27,21 @@ pub(crate) struct Endpoint {
     via: Via,
 }
 
-/// The store at `target` (default: the current directory): itself, or that of the mount that the path is on,
-/// with this mount.
+/// The store at `target` (default: the current directory, or that of `kvfs exec`): itself, or that of the mount that the path is
+/// on, with this mount.
 pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<MountedStore>)> {
     let mounted = mounted_at(target)?;
     let store = match (&mounted, target) {
         (Some(mounted), _) => StoreDir::open(&mounted.store)?,
         (None, Some(path)) => StoreDir::open(path)?,
         (None, None) => {
-            return Err(CliError::new(
-                Code::NotMounted,
-                "the current directory is not on a mounted kvfs store; name one with -s STORE",
-            ));
+            let around = std::env::var_os(EXEC_STORE_VARIABLE).ok_or_else(|| {
+                CliError::new(
+                    Code::NotMounted,
+                    "the current directory is not on a mounted kvfs store; name one with -s STORE",
+                )
+            })?;
+            StoreDir::open(Path::new(&around))?
         }
     };
     Ok((store, mounted))

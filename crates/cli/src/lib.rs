@@ -85,6 +85,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
         Command::Defrag(args) => commands::defrag::run(args),
         Command::Mount(args) => commands::mount::run(args, words),
         Command::Serve(args) => commands::serve::run(args, words),
+        Command::Exec(args) => commands::exec::run(args),
         Command::Umount(args) => commands::umount::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Stats(args) => commands::stats::run(args),

@@ -7,8 +7,8 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -99,6 +99,7 @@ impl<F: Fn(&Identity) -> Process + Send + Sync> World for F {
 struct Connections {
     open: Mutex<HashMap<u64, UnixStream>>,
     changed: Condvar,
+    when_unused: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Tells the server when the last part of a connection is gone.
@@ -110,8 +111,15 @@ pub(crate) struct Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.from.open.lock().remove(&self.number);
+        let is_unused = {
+            let mut open = self.from.open.lock();
+            open.remove(&self.number);
+            open.is_empty()
+        };
         self.from.changed.notify_all();
+        if is_unused && let Some(when_unused) = self.from.when_unused.get() {
+            when_unused();
+        }
     }
 }
 
@@ -204,6 +212,12 @@ impl Server {
     /// Connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.open.lock().len()
+    }
+
+    /// Calls `told` each time that the last connection has ended. Can be said once.
+    pub fn when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
+        // The first one stays.
+        let _ = self.shared.connections.when_unused.set(Box::new(told));
     }
 
     /// Ends all connections. Calls under way are done first, waits for locks are not waited for.

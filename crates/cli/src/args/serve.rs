@@ -26,12 +26,16 @@ create.";
 /// `kvfs serve`.
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct ServeArgs {
     /// The store
     pub(crate) store: PathBuf,
     /// Make the store when it is missing
     #[arg(long)]
     pub(crate) create: bool,
+    /// End when the last program that uses the files has ended, as `kvfs exec` does it
+    #[arg(long)]
+    pub(crate) while_used: bool,
     /// Stay in the foreground and log to standard error (default: to STORE/kvfs.log)
     #[arg(long, short = 'f')]
     pub(crate) foreground: bool,

@@ -3,6 +3,7 @@
 pub(crate) mod branch;
 pub(crate) mod check;
 pub(crate) mod defrag;
+pub(crate) mod exec;
 pub(crate) mod grow;
 pub(crate) mod kv;
 pub(crate) mod locks;

@@ -71,6 +71,7 @@ fn plan(args: &MountArgs) -> Result<Plan> {
         store: &args.store,
         dir: Some(&args.dir),
         create: args.create,
+        while_used: false,
         size: args.size,
         memory: args.memory,
         workers: args.workers,
@@ -86,6 +87,7 @@ pub(super) struct Wish<'a> {
     /// `None`: nowhere.
     pub(super) dir: Option<&'a Path>,
     pub(super) create: bool,
+    pub(super) while_used: bool,
     pub(super) size: Option<u64>,
     pub(super) memory: Option<u64>,
     pub(super) workers: Option<u16>,
@@ -135,6 +137,7 @@ impl Wish<'_> {
             dir: self.dir.map(mounts::resolve).transpose()?,
             store_owner: ours.store_owner,
             create: self.create || ours.create,
+            while_used: self.while_used,
             size: self.size.or(ours.size),
             nonempty: ours.nonempty,
             writeback: ours.writeback,

@@ -11,11 +11,12 @@ use crate::error::Result;
 
 /// `words`: all of the command line, the program's name first.
 pub(crate) fn run(args: &ServeArgs, words: &[OsString]) -> Result<ExitCode> {
-    let ServeArgs { store, create, size, memory, options, .. } = args;
+    let ServeArgs { store, create, while_used, size, memory, options, .. } = args;
     let wish = Wish {
         store,
         dir: None,
         create: *create,
+        while_used: *while_used,
         size: *size,
         memory: *memory,
         workers: None,

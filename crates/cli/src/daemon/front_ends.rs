@@ -58,6 +58,13 @@ impl FrontEnds {
         &self.transactions
     }
 
+    /// Calls `told` each time that the last process without a mount has gone.
+    pub(super) fn when_unused(&self, told: impl Fn() + Send + Sync + 'static) {
+        if let Some(files) = &self.files {
+            files.when_unused(told);
+        }
+    }
+
     /// Ends them, transactions before all that may wait for one.
     pub(super) fn end(self) {
         if let Some(keys) = self.keys {

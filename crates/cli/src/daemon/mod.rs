@@ -66,6 +66,8 @@ pub(crate) struct Plan {
     /// Another user whose store is mounted all the same.
     pub(crate) store_owner: Option<u32>,
     pub(crate) create: bool,
+    /// Without a mount: until the last process has gone.
+    pub(crate) while_used: bool,
     pub(crate) size: Option<u64>,
     pub(crate) nonempty: bool,
     /// The kernel keeps dirty pages.

@@ -50,6 +50,10 @@ pub(super) fn run(
     tracing::info!(store = %store.dir.path().display(), "served without a mount");
 
     let ender = signals.end(front_ends.transactions(), end);
+    if store.plan.while_used {
+        let end = Arc::clone(end);
+        front_ends.when_unused(move || end.ask());
+    }
     let announced = ender.as_ref().map_or_else(|error| Err(error.clone()), |_| ready());
     if announced.is_ok() {
         end.wait();

@@ -5,6 +5,7 @@
 mod changes;
 mod crash;
 mod defrag;
+mod exec;
 mod foreign;
 mod help;
 mod kv;

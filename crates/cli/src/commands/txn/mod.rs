@@ -1,5 +1,6 @@
 //! `kvfs txn`.
 
+mod begun;
 mod content;
 mod cover;
 mod diff;
@@ -7,12 +8,13 @@ mod init;
 mod join;
 mod list;
 mod lock;
-mod processes;
+pub(crate) mod processes;
 mod retry;
 mod run;
-mod supervise;
+pub(crate) mod supervise;
 mod undo;
 
+pub(crate) use begun::Begun;
 pub(crate) use diff::print_changes;
 
 use std::ffi::OsStr;

@@ -20,8 +20,8 @@ const NAMED_MAX: usize = 5;
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: Pid,
+pub(crate) struct Process {
+    pub(crate) pid: Pid,
     parent: u32,
     /// Since the system's start (clock ticks); with the number, an identity.
     started: u64,
@@ -31,7 +31,7 @@ pub(super) struct Process {
 
 impl Process {
     /// The process of this number, if there is one.
-    pub(super) fn of(pid: Pid) -> Option<Self> {
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
         let text = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
         Self::parse(pid, &String::from_utf8_lossy(&text))
     }
@@ -59,14 +59,14 @@ impl Process {
 }
 
 /// From now on orphaned descendants become children of this process.
-pub(super) fn adopt_orphans() -> Result<()> {
+pub(crate) fn adopt_orphans() -> Result<()> {
     set_child_subreaper(Some(getpid())).map_err(|errno| {
         CliError::new(Code::Failed, format!("cannot adopt the command's processes: {errno}"))
     })
 }
 
 /// The living descendants of this process.
-pub(super) fn descendants() -> Vec<Process> {
+pub(crate) fn descendants() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let all = pids.filter_map(Pid::from_raw).filter_map(Process::of);
@@ -92,14 +92,14 @@ fn below(root: u32, all: impl Iterator<Item = Process>) -> Vec<Process> {
 }
 
 /// Sends `signal` to every living descendant.
-pub(super) fn signal_all(signal: Signal) {
+pub(crate) fn signal_all(signal: Signal) {
     for process in descendants() {
         process.signal(signal);
     }
 }
 
 /// Kills every descendant that is not older than `eldest`, and returns when they are gone.
-pub(super) fn kill_all(eldest: Option<&Process>) {
+pub(crate) fn kill_all(eldest: Option<&Process>) {
     if reap() {
         return;
     }
@@ -129,7 +129,7 @@ fn reap() -> bool {
 }
 
 /// `2 processes: 4711 (make), 4712 (cc)`.
-pub(super) fn named(processes: &[Process]) -> String {
+pub(crate) fn named(processes: &[Process]) -> String {
     let names = processes.iter().take(NAMED_MAX);
     let names: Vec<String> =
         names.map(|process| format!("{} ({})", process.pid.as_raw_nonzero(), process.name)).collect();

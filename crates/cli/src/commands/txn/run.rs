@@ -15,6 +15,7 @@ use std::time::Duration;
 use kvfs_fuse::mount::{MountOptions, mount_in_namespace, open_place};
 use rustix::process::Pid;
 
+use super::begun;
 use super::content::Contents;
 use super::cover::{Cover, open_view};
 use super::join::cannot_run;
@@ -29,9 +30,7 @@ use crate::daemon::explain_mount;
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::namespace;
-use crate::progress::tell;
 use crate::store_dir::StoreDir;
-use crate::units::human_duration;
 
 /// What tells a conflict apart from a command's own exit status.
 pub(super) const CONFLICT_MARK: &[u8] = b"c";
@@ -86,37 +85,23 @@ impl Run<'_> {
         }
         match ended {
             Ended::Exit(0) => match self.review(main.as_ref())? {
-                Verdict::Commit => self.commit().map_err(|error| self.explain(error)),
+                Verdict::Commit => {
+                    begun::commit(self.client, id, !self.args.is_async).map_err(|error| self.explain(error))
+                }
                 Verdict::Drop => {
-                    self.abort()?;
+                    begun::abort(self.client, id)?;
                     eprintln!("kvfs: transaction {id} was aborted; nothing happened");
                     // Declining a review is no success.
                     Ok(ExitCode::FAILURE)
                 }
             },
-            Ended::Exit(code) => self.drop_after(code),
-            Ended::Told(signal) => {
-                self.abort()?;
-                tell(&format!("dropped: ended by signal {signal}; nothing happened"));
-                Ok(ExitCode::from(SIGNALED as u8 + signal))
+            Ended::Exit(code) => {
+                begun::drop_after(self.client, id, code).map_err(|error| self.explain(error))
             }
+            Ended::Told(signal) => begun::drop_told(self.client, id, signal),
             Ended::Late => Err(self.timed_out()),
             Ended::Cut => Err(self.explain(cut(self.mount, id))),
         }
-    }
-
-    /// The command has failed.
-    fn drop_after(&mut self, code: u8) -> Result<ExitCode> {
-        let id = self.id;
-        if let Some(why) = self.abort()? {
-            // It failed because its files did.
-            let message = format!(
-                "transaction {id}: {why}; the command ended with {code}; nothing happened, try again"
-            );
-            return Err(self.explain(CliError::new(Code::Conflict, message)));
-        }
-        tell(&format!("dropped: the command exited with {code}; nothing happened"));
-        Ok(ExitCode::from(code))
     }
 
     /// What has failed after the transaction's time was over, has failed for that.
@@ -126,12 +111,7 @@ impl Run<'_> {
     }
 
     fn timed_out(&self) -> CliError {
-        let time = self.args.begin.timeout.map(human_duration).unwrap_or_default();
-        let message = format!(
-            "transaction {} took longer than its time of {time} (--timeout); nothing happened",
-            self.id
-        );
-        CliError::new(Code::TimedOut, message)
+        begun::timed_out(self.id, self.args.begin.timeout)
     }
 
     /// Mounts the view in the place of the main line, for this process and its children alone.
@@ -156,40 +136,6 @@ impl Run<'_> {
             drop(device);
         }
         cover.show(&open_view(&point)?, Some(&point))
-    }
-
-    fn commit(&mut self) -> Result<ExitCode> {
-        let id = self.id;
-        let answer = self.client.call(&Request::Commit { id, durable: !self.args.is_async });
-        match answer.map_err(CliError::from) {
-            Ok(Response::TxnCommitted { has_changes, is_kept }) => {
-                tell(&match (has_changes, is_kept) {
-                    (false, _) => "nothing was changed".to_owned(),
-                    (true, true) => format!("committed as {id}; undo: kvfs txn undo {id}"),
-                    (true, false) => format!("committed as {id}"),
-                });
-                Ok(ExitCode::SUCCESS)
-            }
-            Ok(_) => Err(control::confused()),
-            Err(error) if error.code == Code::Conflict => {
-                Err(CliError::new(Code::Conflict, format!("{error}; nothing happened, try again")))
-            }
-            Err(error) if error.code == Code::NotMounted => Err(CliError::new(
-                Code::Failed,
-                format!(
-                    "lost the daemon during the commit of transaction {id}: look whether it took place ({error})"
-                ),
-            )),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Returns why the transaction could not have been committed, if so.
-    fn abort(&mut self) -> Result<Option<String>> {
-        match self.client.call(&Request::Abort { id: self.id })? {
-            Response::Aborted { doomed } => Ok(doomed),
-            _ => Err(control::confused()),
-        }
     }
 
     /// Whether the person at the terminal wants the commit, if that was to be asked. `main`: the main line's root.

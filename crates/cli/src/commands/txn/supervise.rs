@@ -28,17 +28,17 @@ use signal_hook::{flag, low_level};
 use crate::error::{CliError, Code, Result};
 
 /// Added to the number of the signal that ended a command, as shells do.
-pub(super) const SIGNALED: i32 = 128;
+pub(crate) const SIGNALED: i32 = 128;
 
 /// Sent to the process above the command when `kvfs txn run` has died.
-pub(super) const ORPHANED: i32 = SIGUSR1;
+pub(crate) const ORPHANED: i32 = SIGUSR1;
 
 /// Signals that are noted; those of a terminal reach the command by themselves.
 const NOTED: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// With this exit status.
     Exit(u8),
     /// This process was told to end by this signal, and passed it on.
@@ -50,7 +50,7 @@ pub(super) enum Ended {
 }
 
 /// Signals are caught, and wait.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     wake: UnixStream,
     noted: Vec<(i32, Arc<AtomicBool>)>,
     clock: SystemClock,
@@ -58,7 +58,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// From now on signals are noted, `also` among them.
-    pub(super) fn begin(also: &[i32]) -> Result<Self> {
+    pub(crate) fn begin(also: &[i32]) -> Result<Self> {
         let failed =
             |error: std::io::Error| CliError::new(Code::Failed, format!("cannot catch signals: {error}"));
         let (wake, waker) = UnixStream::pair().map_err(failed)?;
@@ -76,18 +76,18 @@ impl Watch {
     }
 
     /// A signal that has come, if one has.
-    pub(super) fn take_signal(&self) -> Option<i32> {
+    pub(crate) fn take_signal(&self) -> Option<i32> {
         let came = self.noted.iter().find(|(_, flag)| flag.swap(false, Ordering::AcqRel));
         came.map(|(signal, _)| *signal)
     }
 
     /// By this watch's clock.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.clock.monotonic()
     }
 
     /// Waits for the end of `child`. When something happens on `line`, or `until` has come, the child is killed.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &self,
         child: &Child,
         line: Option<BorrowedFd<'_>>,
@@ -131,7 +131,7 @@ impl Watch {
     }
 
     /// Waits until something happens, at most until `until`. Whether something happened on the line.
-    pub(super) fn sleep(&self, line: Option<BorrowedFd<'_>>, until: Option<Duration>) -> Result<bool> {
+    pub(crate) fn sleep(&self, line: Option<BorrowedFd<'_>>, until: Option<Duration>) -> Result<bool> {
         let mut polled = vec![PollFd::new(&self.wake, PollFlags::IN)];
         polled.extend(line.map(|line| PollFd::from_borrowed_fd(line, PollFlags::IN)));
         let left = until.map(|until| until.saturating_sub(self.now()));
@@ -153,7 +153,7 @@ impl Watch {
 
 /// Stops this process because its child has stopped, and lets the child go on when it goes on itself. Without a
 /// terminal there is no shell that would let it go on.
-pub(super) fn stop_with(child: Pid) {
+pub(crate) fn stop_with(child: Pid) {
     let Ok(terminal) = File::open("/dev/tty") else { return };
     // Returns when this process goes on.
     let _ = kill_process(getpid(), Signal::STOP);
@@ -167,6 +167,6 @@ pub(super) fn stop_with(child: Pid) {
 }
 
 /// An exit status as shells have it.
-pub(super) fn number(how: WaitStatus) -> i32 {
+pub(crate) fn number(how: WaitStatus) -> i32 {
     how.exit_status().or_else(|| Some(SIGNALED + how.terminating_signal()?)).unwrap_or(1)
 }

@@ -1,0 +1,160 @@
+//! `kvfs exec`: a program on a store without a mount.
+//!
+//! The program is given a library that brings its system calls to the server of the store
+//! (docs/decisions/interception.md). Where there is no server yet, one is begun that ends with its last client: this process is
+//! one of them, for as long as the command runs.
+
+mod library;
+mod server;
+mod session;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::process::{Child, Command, ExitCode};
+
+use super::txn::supervise::{Ended, SIGNALED, Watch};
+use super::txn::{Begun, STORE_VARIABLE, TXN_VARIABLE, processes};
+use crate::args::{ExecArgs, StaticArg};
+use crate::endpoint::EXEC_STORE_VARIABLE;
+use crate::error::{CliError, Code, Result};
+use server::Server;
+use session::Session;
+
+/// Longest place (bytes), as the library takes it.
+const PLACE_LEN_MAX: usize = 255;
+
+/// A shell starts the command, so that one that lies in the store is found, too.
+const STARTER: [&str; 3] = ["/bin/sh", "-c", "exec \"$0\" \"$@\""];
+
+pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
+    check_place(&args.at)?;
+    let library = library::find()?;
+    let watch = Watch::begin(&[])?;
+    let server = Server::reach(args.store.as_deref(), args.create)?;
+    let session = Session::begin(server.socket())?;
+    let mut txn =
+        if args.txn { Some(Begun::begin(args.store.as_deref(), &args.begin, &args.command)?) } else { None };
+    let late = args.begin.timeout.filter(|_| args.txn).map(|timeout| watch.now() + timeout);
+    processes::adopt_orphans()?;
+    let child = start(args, &library, &session, &server, txn.as_ref().map(Begun::id))?;
+    let ended = watch.wait(&child, txn.as_ref().map(Begun::line), late)?;
+    if !matches!(ended, Ended::Exit(_)) {
+        processes::kill_all(None);
+    }
+    let done = match &mut txn {
+        Some(txn) => finish(txn, ended, args),
+        None => Ok(ExitCode::from(status(ended))),
+    };
+    drop(txn);
+    server.leave();
+    done
+}
+
+/// Commits or drops.
+fn finish(txn: &mut Begun, ended: Ended, args: &ExecArgs) -> Result<ExitCode> {
+    match ended {
+        Ended::Exit(0) => txn.commit(true),
+        Ended::Exit(code) => txn.drop_after(code),
+        Ended::Told(signal) => txn.drop_told(signal),
+        Ended::Late => Err(txn.timed_out(args.begin.timeout)),
+        Ended::Cut => {
+            let message = format!("transaction {} was ended from outside; nothing happened", txn.id());
+            Err(CliError::new(Code::Conflict, message))
+        }
+    }
+}
+
+fn status(ended: Ended) -> u8 {
+    match ended {
+        Ended::Exit(code) => code,
+        Ended::Told(signal) => SIGNALED as u8 + signal,
+        // Of transactions.
+        Ended::Late | Ended::Cut => Code::Failed as u8,
+    }
+}
+
+/// An absolute path with no `.` and no `..` in it, and not all of the file system.
+fn check_place(place: &Path) -> Result<()> {
+    let mut parts = place.components();
+    let is_absolute = parts.next() == Some(Component::RootDir);
+    let mut names = 0;
+    let is_plain = parts.all(|part| {
+        names += 1;
+        matches!(part, Component::Normal(_))
+    });
+    let bytes = place.as_os_str().as_bytes();
+    if is_absolute && is_plain && names > 0 && bytes.len() <= PLACE_LEN_MAX && !bytes.ends_with(b"/") {
+        return Ok(());
+    }
+    let message = format!(
+        "--at {}: an absolute path like /kvfs is needed, of at most {PLACE_LEN_MAX} bytes",
+        place.display()
+    );
+    Err(CliError::new(Code::Usage, message))
+}
+
+fn start(
+    args: &ExecArgs,
+    library: &Path,
+    session: &Session,
+    server: &Server,
+    txn: Option<u64>,
+) -> Result<Child> {
+    let [shell, option, script] = STARTER;
+    let mut command = Command::new(shell);
+    command.args([option, script]).args(&args.command);
+    command.env("LD_PRELOAD", preloaded(library, std::env::var_os("LD_PRELOAD").as_deref()));
+    command.env("KVFS_EXEC_PREFIX", &args.at);
+    command.env("KVFS_EXEC_SOCKET", session.socket());
+    command.env("KVFS_EXEC_RUN", session.directory());
+    command.env(EXEC_STORE_VARIABLE, server.store());
+    command.env(
+        "KVFS_EXEC_STATIC",
+        match args.of_static {
+            StaticArg::Refuse => "refuse",
+            StaticArg::Warn => "warn",
+            StaticArg::Allow => "allow",
+        },
+    );
+    command.env_remove("KVFS_EXEC_TXN");
+    if let Some(id) = txn {
+        command.env("KVFS_EXEC_TXN", id.to_string());
+        command.env(TXN_VARIABLE, id.to_string()).env(STORE_VARIABLE, server.store());
+    }
+    command.spawn().map_err(|error| CliError::new(Code::Failed, format!("cannot run {shell}: {error}")))
+}
+
+/// The libraries to be loaded first, ours in front of those that are set already.
+fn preloaded(library: &Path, before: Option<&OsStr>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    let others = before.unwrap_or_default().as_bytes().split(|byte| matches!(byte, b' ' | b':'));
+    for other in others.filter(|other| !other.is_empty() && !other.ends_with(library::NAME.as_bytes())) {
+        list.push(":");
+        list.push(OsStr::from_bytes(other));
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_absolute_and_plain() {
+        for place in ["/kvfs", "/a/b.c"] {
+            check_place(Path::new(place)).expect(place);
+        }
+        for place in ["", "/", "kvfs", "/a/../b", "/kvfs/"] {
+            assert_eq!(check_place(Path::new(place)).expect_err(place).code, Code::Usage, "{place}");
+        }
+    }
+
+    #[test]
+    fn libraries_that_are_set_are_kept_behind_ours() {
+        let ours = Path::new("/new/libkvfs_preload.so");
+        let list = preloaded(ours, Some(OsStr::new("/a.so /old/libkvfs_preload.so:/b.so")));
+        assert_eq!(list, "/new/libkvfs_preload.so:/a.so:/b.so");
+        assert_eq!(preloaded(ours, None), ours);
+    }
+}

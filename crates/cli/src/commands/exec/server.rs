@@ -1,0 +1,105 @@
+//! The server of the store: a daemon that is there, or one that is begun.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kvfs_lane::SOCKET_NAME;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::control::{self, Client, Daemon};
+use crate::endpoint::find_store;
+use crate::error::{CliError, Code, Result};
+use crate::store_dir::StoreDir;
+
+/// How long the store may take to be closed.
+const CLOSING: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+pub(super) struct Server {
+    store: PathBuf,
+    socket: PathBuf,
+    /// The server lives as long as it has clients.
+    client: kvfs_lane::Connection,
+    /// To one that was begun here.
+    begun: Option<Client>,
+}
+
+impl Server {
+    /// Of the store that `target` means: itself, or that of the mount that the path is on.
+    pub(super) fn reach(target: Option<&Path>, creates: bool) -> Result<Self> {
+        let place = target.unwrap_or(Path::new("."));
+        if let Some(server) = Self::connect(place)? {
+            return Ok(server);
+        }
+        let store = match target {
+            Some(path) if creates && !StoreDir::is_occupied(path) => path.to_owned(),
+            _ => find_store(target)?.0.path().to_owned(),
+        };
+        begin(&store, creates)?;
+        let connected = Self::connect(&store)?.ok_or_else(|| {
+            let message =
+                format!("the server of {} does not answer; kvfs.log there may say why", store.display());
+            CliError::new(Code::Failed, message)
+        })?;
+        let begun = match control::connect(&StoreDir::open(&store)?)? {
+            Daemon::Serving { client, .. } => Some(client),
+            Daemon::Closing(_) | Daemon::Absent => None,
+        };
+        Ok(Self { begun, ..connected })
+    }
+
+    /// What was begun here ends with its last client: the store is free then, unless others use it.
+    pub(super) fn leave(self) {
+        let Self { client, begun, .. } = self;
+        drop(client);
+        let Some(begun) = begun else { return };
+        // A signal ends the wait, too.
+        let _ = poll(&mut [PollFd::from_borrowed_fd(begun.line(), PollFlags::IN)], Some(&CLOSING));
+    }
+
+    /// `None`: there is no server.
+    fn connect(place: &Path) -> Result<Option<Self>> {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let failed = |error: std::io::Error| CliError::io("reach the server of", place, &error);
+        let found = match kvfs_socket::locate::locate(place, SOCKET_NAME) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(error) if error.kind() == NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        match found.connect(SOCKET_NAME) {
+            Ok(stream) => {
+                let client = kvfs_lane::Connection::new(stream).map_err(failed)?;
+                let (socket, _) = found.socket(SOCKET_NAME);
+                Ok(Some(Self { store: found.store, socket, client, begun: None }))
+            }
+            Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The directory of the store.
+    pub(super) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// Where it listens.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// Begins a server that ends with its last client.
+fn begin(store: &Path, creates: bool) -> Result<()> {
+    let program = "/proc/self/exe";
+    let mut command = Command::new(program);
+    command.args(["serve", "--while-used"]).args(creates.then_some("--create")).arg("--").arg(store);
+    let ended = command
+        .status()
+        .map_err(|error| CliError::new(Code::Failed, format!("cannot run {program}: {error}")))?;
+    if ended.success() {
+        return Ok(());
+    }
+    // It has said why.
+    Err(CliError::new(Code::Failed, format!("{} can't be served", store.display())))
+}
