@@ -75,7 +75,7 @@ pub use types::{
     Append, AtimePolicy, Attr, Caller, DirEntry, Entry, FILE_SIZE_MAX, FallocateMode, FileType, Fill,
     INODE_MAX, LINK_MAX, MkfsOptions, MountOptions, NAME_LEN_MAX, NodeId, NodeStats, PruneCandidate,
     RenameMode, SYMLINK_LEN_MAX, SeekKind, SetAttr, SetTime, StatFs, Timestamp, WriteFlags, Written,
-    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled,
+    XATTR_BYTES_MAX, XATTR_LEN_MAX, XATTR_NAME_LEN_MAX, XattrMode, settled, settled_for,
 };
 pub use view::{
     Area, AsFsError, BRANCHES_MAX, BeginOptions, BranchInfo, Branches, CommitPlan, Committed, DiffKind,

@@ -69,17 +69,21 @@ pub struct Caller {
 ///
 /// # Errors
 /// Those of `operation`, but for `Parked`.
-pub fn settled<T>(mut operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
-    let mut caller = Caller::default();
-    loop {
-        match operation(&caller) {
-            Err(FsError::Parked(ticket)) => {
-                ticket.wait();
-                caller.ticket = Some(ticket);
-            }
-            done => return done,
-        }
+pub fn settled<T>(operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+    settled_for(&Caller::default(), operation)
+}
+
+/// As [`settled`], for this caller.
+///
+/// # Errors
+/// Those of `operation`, but for `Parked`.
+pub fn settled_for<T>(caller: &Caller, mut operation: impl FnMut(&Caller) -> Result<T>) -> Result<T> {
+    let mut outcome = operation(caller);
+    while let Err(FsError::Parked(ticket)) = outcome {
+        ticket.wait();
+        outcome = operation(&Caller { ticket: Some(ticket), ..caller.clone() });
     }
+    outcome
 }
 
 /// Kind of a file.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Caller, Entry, FileSystem, FsError, HeldNode, NodeId};
+use kvfs_fs::{Attr, Caller, Entry, FileSystem, HeldNode, NodeId};
 
 use crate::error::Result;
 
@@ -43,24 +43,8 @@ impl Held {
 }
 
 /// Tries `operation` until no other holds what it needs. Blocks meanwhile.
-pub(crate) fn settled<T>(
-    caller: &Caller,
-    mut operation: impl FnMut(&Caller) -> kvfs_fs::Result<T>,
-) -> Result<T> {
-    let mut ticket = None;
-    loop {
-        let outcome = match ticket.take() {
-            None => operation(caller),
-            Some(ticket) => operation(&Caller { ticket: Some(ticket), ..caller.clone() }),
-        };
-        match outcome {
-            Err(FsError::Parked(parked)) => {
-                parked.wait();
-                ticket = Some(parked);
-            }
-            done => return Ok(done?),
-        }
-    }
+pub(crate) fn settled<T>(caller: &Caller, operation: impl FnMut(&Caller) -> kvfs_fs::Result<T>) -> Result<T> {
+    Ok(kvfs_fs::settled_for(caller, operation)?)
 }
 
 /// As [`settled`], for what takes space: again while space that it lacks is made.
