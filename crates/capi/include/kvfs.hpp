@@ -139,6 +139,9 @@ class Store {
         detail::Checked(kvfs_store_format(path.c_str(), options.Get()));
     }
 
+    /* Whether a daemon has it open, and does the calls. */
+    bool IsServed() const { return detail::Checked(kvfs_store_is_served(store_)) != 0; }
+
     /* EBUSY: something of it is used; then it stays open. */
     void Close() {
         if (kvfs_store_close(store_) != 0) {

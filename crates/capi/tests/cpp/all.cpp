@@ -207,6 +207,7 @@ int main(int count, char **arguments) {
     kvfs::Store::Format(path, Small());
     THROWS(EEXIST, kvfs::Store(path, KVFS_CREATE | KVFS_EXCL));
     auto store = std::make_shared<kvfs::Store>(path, 0, Small());
+    CHECK(!store->IsServed());
     {
         const kvfs::FileSystem fs(store, kRoot);
         Files(fs);
