@@ -145,7 +145,7 @@ fn close_range(args: &Args) -> Verdict {
 /// A copy of a descriptor belongs where the descriptor does.
 fn duplicate(nr: Number, args: &Args) -> Verdict {
     let is_onto = matches!(nr as i64, libc::SYS_dup2 | libc::SYS_dup3);
-    if client::is_hidden(args[0] as i32) || (is_onto && client::is_hidden(args[1] as i32)) {
+    if client::is_hidden(args[0] as i32) || (is_onto && !client::gives_up(args[1] as i32)) {
         return Verdict::Done(-(libc::EBADF as isize));
     }
     let result = sys::call(nr, args);

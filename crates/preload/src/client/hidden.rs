@@ -35,12 +35,13 @@ fn process() -> u64 {
     sys::call(libc::SYS_getpid as u64, &[0; 6]) as u64
 }
 
-/// Looks how many descriptors the process may have.
+/// Looks how many descriptors the process may have: half of few, and few of many, are this library's.
 pub(super) fn set_up() {
     let mut limit = [0_u64; 2];
     let args = [libc::RLIMIT_NOFILE.into(), limit.as_mut_ptr() as u64, 0, 0, 0, 0];
     if sys::call(libc::SYS_getrlimit as u64, &args) == 0 {
-        FLOOR.store((limit[0].min(1024) as i32 - 64).max(32), Relaxed);
+        let limit = limit[0].min(1024) as i32;
+        FLOOR.store((limit - 64).max(limit / 2), Relaxed);
     }
 }
 
@@ -56,7 +57,12 @@ pub(super) fn close(fd: i32) {
 /// Moves a descriptor to a high number; it stays where it is if there is none.
 fn lift(fd: OwnedFd, command: i32) -> i32 {
     let fd = fd.into_raw_fd();
-    let lifted = fcntl(fd, command, FLOOR.load(Relaxed));
+    let mut lifted = fcntl(fd, command, FLOOR.load(Relaxed));
+    if lifted < 0 {
+        // The program has fewer than when it began.
+        set_up();
+        lifted = fcntl(fd, command, FLOOR.load(Relaxed));
+    }
     if lifted < 0 {
         return fd;
     }
@@ -158,6 +164,24 @@ pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
         note(new);
     }
     DIRECTORY.store(new.map_or(0, |fd| fd + 1), Relaxed);
+}
+
+/// The program wants a number for something of its own. Returns `false` if it can't have it.
+#[must_use]
+pub(super) fn make_room(fd: i32) -> bool {
+    let is_directory = DIRECTORY.load(Relaxed) == fd + 1;
+    let command = if is_directory { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+    let moved = fcntl(fd, command, FLOOR.load(Relaxed));
+    if moved < 0 {
+        return false;
+    }
+    forget(fd);
+    note(moved);
+    if is_directory {
+        DIRECTORY.store(moved + 1, Relaxed);
+    }
+    super::server::has_moved(fd, moved);
+    true
 }
 
 /// The lowest number for a placeholder, which is closed; a negative one is an error.

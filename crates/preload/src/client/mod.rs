@@ -175,6 +175,16 @@ pub(crate) fn may_own_descriptor(fd: i32) -> bool {
     true
 }
 
+/// Whether the program may give a number to something else.
+pub(crate) fn gives_up(fd: i32) -> bool {
+    if !is_hidden(fd) {
+        return true;
+    }
+    // A child of vfork has its own table: what it needs of this number is the connection alone.
+    let is_own = page::page().is_some_and(|page| server::who(page) == server::Who::Own);
+    is_own && hidden::make_room(fd)
+}
+
 const fn fail(errno: i32) -> Verdict {
     Verdict::Done(-(errno as isize))
 }

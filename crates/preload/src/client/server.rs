@@ -109,8 +109,9 @@ fn connect() -> Result<OwnedFd, Errno> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(rustix::io::Errno::raw_os_error)?;
-    // Whatever it is that keeps the server from answering, the program can only fail.
-    rustix::net::connect(&socket, address).map_err(|_| libc::EIO)?;
+    // Another user may not; whatever else keeps the server from answering, the program can only fail.
+    let refused = |errno| if errno == rustix::io::Errno::ACCESS { libc::EACCES } else { libc::EIO };
+    rustix::net::connect(&socket, address).map_err(refused)?;
     greeting::ask(&socket, HELLO.get().ok_or(libc::EIO)?).map_err(|error| errno(&error))?;
     Ok(socket)
 }
@@ -141,6 +142,19 @@ fn disconnect(page: &Page, socket: RawFd) {
             }
         }
         hidden::end(socket);
+    }
+}
+
+/// A hidden descriptor has another number.
+pub(super) fn has_moved(from: i32, to: i32) {
+    let Some(page) = page() else { return };
+    // What it was not, it stays.
+    let _ = page.socket.compare_exchange(from + 1, to + 1, Release, Relaxed);
+    for spare in &page.spares {
+        let packed = spare.load(Acquire);
+        if packed != 0 && packed as u32 as i32 == from {
+            let _ = spare.compare_exchange(packed, packed >> 32 << 32 | to as u64, Release, Relaxed);
+        }
     }
 }
 

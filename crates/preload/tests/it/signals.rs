@@ -56,6 +56,15 @@ fn handlers_forks_and_raw_calls_reach_the_prefix() {
 }
 
 #[test]
+fn few_descriptors_are_enough_and_all_numbers_can_be_had() {
+    compare(
+        &["ls"],
+        "seq 100 > $D/f; (ulimit -n 40; cd $D; for i in 3 9 22 30 39; do eval \"exec $i<f\"; head -n 1 <&$i; done; pwd; ls; cat f > g)
+        (for i in $(seq 3 255) $(seq 940 1023); do eval \"exec $i>&-\"; done; cd $D; head -n 1 g; exec 961<f; head -n 1 <&961; pwd)",
+    );
+}
+
+#[test]
 fn static_executable_is_told_of_or_refused() {
     if !is_installed("gcc") {
         return eprintln!("skipped: gcc is not installed");
