@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 /// Both ends have the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Most placeholders of one answer.
 pub const PLACEHOLDERS_MAX: usize = DESCRIPTORS_MAX;
@@ -62,6 +62,12 @@ pub enum Request {
         /// At most [`PLACEHOLDERS_MAX`].
         count: u32,
     },
+    /// Memory of a file that is open for reading and writing, for a mapping that is shared: all processes that ask have the same. It
+    /// is the file's for as long as a copy of this placeholder is there.
+    Memory {
+        /// Of a placeholder.
+        handle: u32,
+    },
     /// The connection of a child of this process, as fork(2) makes it: a socket that is greeted already.
     Fork,
 }
@@ -69,7 +75,7 @@ pub enum Request {
 /// What a client gets.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The memory of a lane, placeholders, or the socket of a connection.
+    /// The memory of a lane or of a file, placeholders, or the socket of a connection.
     pub descriptors: ArrayVec<OwnedFd, DESCRIPTORS_MAX>,
     /// Handles of the placeholders, in their order.
     pub handles: ArrayVec<u64, PLACEHOLDERS_MAX>,
@@ -83,6 +89,7 @@ impl Request {
             Self::Lane => (1, 0, None),
             Self::Placeholders { count } => (2, *count, None),
             Self::Fork => (3, 0, None),
+            Self::Memory { handle } => (4, *handle, None),
         };
         let (txn, place, ids) = greeting
             .map_or((0, &[][..], &[][..]), |greeting| (greeting.txn, &greeting.place, &greeting.acts_as));
@@ -153,6 +160,7 @@ pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
         1 => Ok(Request::Lane),
         2 => Ok(Request::Placeholders { count: number }),
         3 => Ok(Request::Fork),
+        4 => Ok(Request::Memory { handle: number }),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kvfs_fs::{Attr, Caller, Entry, FileSystem, HeldNode, NodeId};
 
 use crate::error::Result;
+use crate::open_file::FileIdentity;
 
 /// A node in use; forgotten when it is dropped.
 #[derive(Debug)]
@@ -29,6 +30,11 @@ impl Held {
     /// Whether it is a node of that file system.
     pub(crate) fn is_of(&self, fs: &Arc<FileSystem>) -> bool {
         self.0.is_of(fs)
+    }
+
+    pub(crate) fn identity(&self) -> FileIdentity {
+        let (view, inode) = self.0.identity();
+        FileIdentity { view, inode }
     }
 
     pub(crate) fn attr(&self, caller: &Caller) -> Result<Attr> {

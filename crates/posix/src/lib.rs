@@ -64,7 +64,7 @@ pub use error::{PosixError, Result};
 pub use identity::Identity;
 pub use keys::ProcessKeys;
 pub use locks::RangeLock;
-pub use open_file::SharedFile;
+pub use open_file::{FileIdentity, SharedFile};
 pub use place::{Fd, Place};
 pub use process::{Access, Directory, DirectoryEntry, Process, Whence, close_all};
 pub use volume::{Observer, SnapshotView, Transaction, View, Volume, WeakView};

@@ -27,6 +27,13 @@ pub(crate) struct OpenFile {
     offset: Mutex<u64>,
 }
 
+/// Tells files of all views of all file systems apart, for as long as they are open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    pub(crate) view: usize,
+    pub(crate) inode: u64,
+}
+
 /// An open file without a descriptor, on its way from one process to another ([`SharedFile::of`]). It stays
 /// open as long as this is there.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@
 
 use crate::kinds::KINDS;
 use crate::slow::{Verdict, slow};
-use crate::state::{CWD, MARKS, PREFIX};
+use crate::state::{CWD, HAS_SHARED, MARKS, PREFIX};
 use crate::sys::Args;
 use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -106,6 +106,8 @@ global_asm!(
     "je .Lkp_fd2",
     "cmp r11d, 14",
     "je .Lkp_cwd",
+    "cmp r11d, 15",
+    "je .Lkp_memory",
     "jmp .Lkp_slow",
     ".Lkp_fd01:",
     "mov ecx, edi",
@@ -138,6 +140,10 @@ global_asm!(
     "mov rcx, [rsp]",
     "lea rsp, [rsp + 152]",
     "jmp rcx",
+    ".Lkp_memory:",
+    "cmp byte ptr [rip + {has_shared}], 0",
+    "jne .Lkp_slow",
+    "jmp .Lkp_native",
     ".Lkp_cwd:",
     "cmp byte ptr [rip + {cwd}], 0",
     "jne .Lkp_slow",
@@ -327,6 +333,7 @@ global_asm!(
     "ret",
     kinds = sym KINDS,
     cwd = sym CWD,
+    has_shared = sym HAS_SHARED,
     marks = sym MARKS,
     prefix = sym PREFIX,
     save_size = sym SAVE_SIZE,

@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     Fd2 = 13,
     /// The current directory is asked for.
     Cwd = 14,
+    /// Memory may be shared with other processes by way of the store.
+    Memory = 15,
 }
 
 const LISTS: &[(Kind, &[i64])] = &[
@@ -178,6 +180,7 @@ const LISTS: &[(Kind, &[i64])] = &[
     (Kind::Receive, &[l::SYS_recvmsg]),
     (Kind::Fd2, &[l::SYS_epoll_ctl]),
     (Kind::Cwd, &[l::SYS_getcwd]),
+    (Kind::Memory, &[l::SYS_munmap, l::SYS_msync]),
 ];
 
 /// The kind of each system call.

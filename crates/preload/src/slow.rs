@@ -30,6 +30,8 @@ pub(crate) fn slow(nr: Number, args: &Args) -> Verdict {
         libc::SYS_io_uring_setup => Verdict::Done(-(libc::ENOSYS as isize)),
         libc::SYS_chdir | libc::SYS_fchdir => change_directory(nr, args),
         libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => duplicate(nr, args),
+        libc::SYS_munmap => Verdict::Done(client::unmap(args)),
+        libc::SYS_msync => Verdict::Done(client::sync_mapping(args)),
         libc::SYS_close_range => close_range(args),
         libc::SYS_fcntl if matches!(args[1] as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
             duplicate(nr, args)
@@ -71,7 +73,7 @@ fn sort(nr: Number, args: &Args) -> Call<'_> {
     let path = |directory: i32, at: usize| Some((at, resolve(directory, args[at])));
     let (mut fds, mut paths) = ([None, None], [None, None]);
     match kind(nr) {
-        Kind::Pass | Kind::Always | Kind::Cwd => {}
+        Kind::Pass | Kind::Always | Kind::Cwd | Kind::Memory => {}
         Kind::Fd | Kind::Receive => fds[0] = fd(0),
         Kind::Fd2 => fds[0] = fd(2),
         Kind::Fd4 => fds[0] = fd(4),

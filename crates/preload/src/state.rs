@@ -20,6 +20,8 @@ pub(crate) const CWD_NEAR: u8 = 1;
 pub(crate) static MARKS: [AtomicU32; DESCRIPTORS / 32] = [const { AtomicU32::new(0) }; DESCRIPTORS / 32];
 /// Where the working directory is.
 pub(crate) static CWD: AtomicU8 = AtomicU8::new(CWD_OUTSIDE);
+/// Whether memory is or was shared with other processes by way of the store.
+pub(crate) static HAS_SHARED: AtomicU8 = AtomicU8::new(0);
 /// The prefix as a C string; an empty one is none.
 pub(crate) static PREFIX: [AtomicU8; PREFIX_MAX] = [const { AtomicU8::new(0) }; PREFIX_MAX];
 static PREFIX_LENGTH: AtomicUsize = AtomicUsize::new(0);

@@ -9,10 +9,11 @@ use kvfs_fs::{SetTime, Timestamp};
 use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
 };
-use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, close_all, linux};
+use kvfs_posix::{Access, Fd, Place, PosixError, RangeLock, Result, Whence, close_all, linux};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::images::Image;
 use crate::session::{Session, refused};
 use crate::{keys, records};
 
@@ -98,7 +99,13 @@ impl Caller<'_> {
         match *call {
             Call::Open { at, flags, mode, umask, handle } => {
                 process.umask(umask);
-                let fd = process.open(self.place(&at)?, OFlags::from_bits_retain(flags), mode)?;
+                let flags = OFlags::from_bits_retain(flags);
+                let fd = process.open(self.place(&at)?, flags, mode)?;
+                if flags.contains(OFlags::TRUNC)
+                    && let Some(image) = self.session.images().of(process, fd)
+                {
+                    image.reload(0..0)?;
+                }
                 let handle = self.session.name(fd, handle)?;
                 Ok(Answered::With(Reply::Opened { handle }))
             }
@@ -128,7 +135,11 @@ impl Caller<'_> {
             Call::ListFrom { handle, offset, len } => {
                 self.list(handle, Some(offset), &mut space[..PAYLOAD_MAX.min(len as usize)])
             }
-            Call::SyncAll => process.sync().map(done),
+            Call::Settle => self.session.settle_all().map(done),
+            Call::SyncAll => {
+                self.session.settle_all()?;
+                process.sync().map(done)
+            }
             Call::Stat { .. }
             | Call::Access { .. }
             | Call::Chmod { .. }
@@ -213,7 +224,13 @@ impl Caller<'_> {
             Call::Utimens { at, atime, mtime } => {
                 process.utimens(self.place(&at)?, atime.map(time), mtime.map(time)).map(done)
             }
-            Call::Truncate { at, size } => process.truncate(self.place(&at)?, size).map(done),
+            Call::Truncate { at, size } => {
+                let place = self.place(&at)?;
+                let image = self.image_at(place)?;
+                image.as_ref().map_or(Ok(()), |image| image.write_back())?;
+                process.truncate(place, size)?;
+                image.map_or(Ok(()), |image| image.reload(0..0)).map(done)
+            }
             Call::StatFs { at } => {
                 let found = process.statvfs(self.place(&at)?)?;
                 Ok(Answered::With(Reply::FileSystem(FsNumbers {
@@ -298,8 +315,65 @@ impl Caller<'_> {
         }
     }
 
-    /// Of content and open files.
+    /// Of content and open files. Memory of a file that is mapped holds what the file does.
     fn content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
+        let (read, written) = match *call {
+            Call::Read { handle, .. } | Call::Sync { handle } => (Some(handle), None),
+            Call::Write { handle, .. } | Call::Allocate { handle, .. } => (None, Some(handle)),
+            Call::Copy { from, to, .. } => (Some(from), Some(to)),
+            _ => (None, None),
+        };
+        let image = |handle: Option<u64>| handle.and_then(|handle| self.image_of(handle));
+        if let Some(image) = image(read) {
+            image.write_back()?;
+        }
+        let Some(image) = image(written) else { return self.move_content(call, payload, space) };
+        image.write_back()?;
+        let answered = self.move_content(call, payload, space)?;
+        let moved = match (*call, &answered) {
+            (Call::Write { handle, offset }, Answered::With(Reply::Number(len))) => {
+                Some((handle, offset, *len))
+            }
+            (Call::Copy { to, to_offset, .. }, Answered::With(Reply::Number(len))) => {
+                Some((to, to_offset, *len))
+            }
+            (Call::Allocate { handle, offset, len, .. }, _) => Some((handle, Some(offset), len)),
+            _ => None,
+        };
+        let Some((handle, offset, len)) = moved else { return Ok(answered) };
+        let start = if let Some(offset) = offset {
+            offset
+        } else {
+            // It stands behind what was moved.
+            let fd = self.descriptor(handle)?;
+            self.session.process().lseek(fd, 0, Whence::Current)?.saturating_sub(len)
+        };
+        image.reload(start..start.saturating_add(len))?;
+        Ok(answered)
+    }
+
+    /// The memory of an open file that is mapped.
+    fn image_of(&self, handle: u64) -> Option<Arc<Image>> {
+        let images = self.session.images();
+        if images.is_empty() {
+            return None;
+        }
+        images.of(self.session.process(), self.descriptor(handle).ok()?)
+    }
+
+    /// That of what is at a place.
+    fn image_at(&self, place: Place<'_>) -> Result<Option<Arc<Image>>> {
+        if self.session.images().is_empty() {
+            return Ok(None);
+        }
+        let process = self.session.process();
+        let fd = process.open(place, OFlags::PATH, 0)?;
+        let image = self.session.images().of(process, fd);
+        process.close(fd)?;
+        Ok(image)
+    }
+
+    fn move_content(&self, call: &Call<'_>, payload: &[u8], space: &mut [u8]) -> Result<Answered> {
         let process = self.session.process();
         match *call {
             Call::Read { handle, len, offset } => {

@@ -11,6 +11,7 @@
 
 mod begun;
 mod calls;
+mod images;
 mod keys;
 mod placeholders;
 mod records;

@@ -20,6 +20,7 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
+use crate::images::Image;
 use crate::session::Session;
 use crate::shares::{Share, Shares};
 
@@ -39,6 +40,8 @@ struct Placeholder {
     uid: u32,
     /// None: given, not used yet.
     file: Option<SharedFile>,
+    /// It is or was mapped.
+    image: Option<Arc<Image>>,
     /// Connections with a descriptor of it.
     adopters: Vec<Weak<Session>>,
 }
@@ -88,7 +91,8 @@ impl Placeholders {
             // Programs that poll it find that it can be read and written, as a file.
             send(&end, &[0], SendFlags::NOSIGNAL)?;
             let handle = fstat(&theirs)?.st_ino;
-            let given_out = Placeholder { end, _share: share, uid, file: None, adopters: Vec::new() };
+            let given_out =
+                Placeholder { end, _share: share, uid, file: None, image: None, adopters: Vec::new() };
             let (data, flags) = (EventData::new_u64(handle), EventFlags::HUP | EventFlags::RDHUP);
             let mut known = self.known.lock();
             epoll::add(&self.epoll, &given_out.end, data, flags)?;
@@ -116,6 +120,14 @@ impl Placeholders {
         found.adopters.retain(|one| one.strong_count() > 0);
         found.adopters.push(Arc::downgrade(by));
         Ok(file)
+    }
+
+    /// Keeps the image of a mapped file for as long as the placeholder is there.
+    pub(crate) fn keep_image(&self, handle: u64, image: Arc<Image>, by: &Session) -> Result<(), Errno> {
+        let mut known = self.known.lock();
+        let found = known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)?;
+        found.image = Some(image);
+        Ok(())
     }
 
     /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon after the other end

@@ -22,6 +22,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::begun::Begun;
 use crate::calls;
+use crate::images::Images;
 use crate::placeholders::Placeholders;
 use crate::session::Session;
 use crate::shares::{Share, Shares};
@@ -126,6 +127,7 @@ impl Drop for Leaving {
 struct Shared {
     world: Arc<dyn World>,
     placeholders: Arc<Placeholders>,
+    images: Arc<Images>,
     connections: Arc<Connections>,
     connection_shares: Arc<Shares>,
     lane_shares: Arc<Shares>,
@@ -133,6 +135,13 @@ struct Shared {
     /// Number of the next connection.
     next: AtomicU64,
     own_uid: u32,
+}
+
+impl Shared {
+    /// What sessions share: open files, and memory of those that are mapped.
+    fn files(&self) -> (Arc<Placeholders>, Arc<Images>) {
+        (Arc::clone(&self.placeholders), Arc::clone(&self.images))
+    }
 }
 
 /// See the module.
@@ -178,6 +187,7 @@ impl Server {
         let shared = Arc::new(Shared {
             world,
             placeholders,
+            images: Arc::new(Images::new(own_uid)),
             connections,
             connection_shares,
             lane_shares,
@@ -289,7 +299,7 @@ fn fork(shared: &Arc<Shared>, session: &Session) -> io::Result<UnixStream> {
     let (uid, process, begun) = (session.uid(), session.process().fork(), session.begun().forked());
     let (ours, theirs) = UnixStream::pair()?;
     start(shared, ours, uid, move |shared, leaving, _| {
-        Ok(Session::new(process, begun, Arc::clone(&shared.placeholders), leaving))
+        Ok(Session::new(process, begun, shared.files(), leaving))
     })?;
     Ok(theirs)
 }
@@ -355,7 +365,7 @@ fn welcome(
         Err(errno) => return refused(errno),
     };
     let begun = Begun::new(Arc::clone(&shared.world), visitor);
-    let session = Session::new(process, begun, Arc::clone(&shared.placeholders), leaving);
+    let session = Session::new(process, begun, shared.files(), leaving);
     greeting::grant(socket, &[], &[])?;
     Ok(session)
 }
@@ -372,6 +382,10 @@ fn converse(shared: &Arc<Shared>, session: &Arc<Session>, socket: &UnixStream) -
             Request::Fork => match fork(shared, session) {
                 Ok(theirs) => greeting::grant(socket, &[theirs.as_fd()], &[])?,
                 Err(error) => refuse(socket, &error)?,
+            },
+            Request::Memory { handle } => match session.map(handle.into()) {
+                Ok(image) => greeting::grant(socket, &[image.memory()], &[])?,
+                Err(error) => greeting::refuse(socket, error.errno().raw_os_error())?,
             },
             Request::Placeholders { count } => {
                 let count = (count as usize).min(PLACEHOLDERS_MAX);

@@ -10,9 +10,11 @@ use std::sync::Arc;
 use kvfs_lane::{LaneEnd, NUMBERED};
 use kvfs_posix::{Fd, Process, SharedFile};
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::begun::Begun;
+use crate::images::{Image, Images};
 use crate::placeholders::Placeholders;
 use crate::server::Leaving;
 
@@ -21,6 +23,7 @@ pub(crate) struct Session {
     process: Process,
     begun: Begun,
     placeholders: Arc<Placeholders>,
+    images: Arc<Images>,
     /// Descriptors of placeholders.
     table: Mutex<HashMap<u64, Fd>>,
     /// None: the connection has ended.
@@ -33,11 +36,11 @@ impl Session {
     pub(crate) fn new(
         process: Process,
         begun: Begun,
-        placeholders: Arc<Placeholders>,
+        (placeholders, images): (Arc<Placeholders>, Arc<Images>),
         leaving: Leaving,
     ) -> Arc<Self> {
         let (table, lanes) = (Mutex::default(), Mutex::new(Some(Vec::new())));
-        Arc::new(Self { process, begun, placeholders, table, lanes, _leaving: leaving })
+        Arc::new(Self { process, begun, placeholders, images, table, lanes, _leaving: leaving })
     }
 
     pub(crate) fn process(&self) -> &Process {
@@ -83,6 +86,23 @@ impl Session {
         Ok(fd)
     }
 
+    /// The memory of an open file, for mappings that are shared.
+    pub(crate) fn map(self: &Arc<Self>, handle: u64) -> kvfs_posix::Result<Arc<Image>> {
+        let fd = self.descriptor(handle)?;
+        let flags = self.process.flags(fd)?;
+        if flags.intersection(OFlags::RWMODE) != OFlags::RDWR || flags.contains(OFlags::APPEND) {
+            return Err(refused(Errno::NODEV));
+        }
+        let image = self.images.open(&self.process, fd, self.uid())?;
+        self.placeholders.keep_image(handle, Arc::clone(&image), self).map_err(refused)?;
+        Ok(image)
+    }
+
+    /// Memories of mapped files.
+    pub(crate) fn images(&self) -> &Images {
+        &self.images
+    }
+
     /// Names what was opened.
     pub(crate) fn name(self: &Arc<Self>, fd: Fd, handle: Option<u64>) -> kvfs_posix::Result<u64> {
         let Some(handle) = handle else { return Ok(NUMBERED | fd.0 as u64) };
@@ -113,6 +133,12 @@ impl Session {
     /// Files end that clients have closed.
     pub(crate) fn settle(&self) {
         self.placeholders.settle();
+    }
+
+    /// Files end that clients have closed, and what was written into mapped memory reaches its file.
+    pub(crate) fn settle_all(&self) -> kvfs_posix::Result<()> {
+        self.settle();
+        self.images.write_all()
     }
 
     /// The last placeholder was closed.

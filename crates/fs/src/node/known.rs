@@ -103,6 +103,11 @@ impl HeldNode {
         NodeId(self.node.inode)
     }
 
+    /// Tells it apart from the nodes of all views of all file systems, for as long as it is there.
+    pub fn identity(&self) -> (usize, u64) {
+        (Arc::as_ptr(&self.fs).addr(), self.node().0)
+    }
+
     /// Whether it is a node of that view.
     pub fn is_of(&self, fs: &Arc<FileSystem>) -> bool {
         Arc::ptr_eq(&self.fs, fs)

@@ -11,7 +11,7 @@ use crate::error::{Result, refuse};
 use crate::held::{Held, with_space};
 use crate::identity::{EXECUTE, READ, WRITE};
 use crate::locks::{LockOwner, LockSpace};
-use crate::open_file::{OpenFile, SharedFile};
+use crate::open_file::{FileIdentity, OpenFile, SharedFile};
 use crate::walk::{End, Found, LINKS_MAX};
 use crate::{Fd, Place};
 
@@ -159,6 +159,11 @@ impl Process {
 }
 
 impl SharedFile {
+    /// Which file it is.
+    pub fn identity(&self) -> FileIdentity {
+        self.0.held.identity()
+    }
+
     /// The open file of a descriptor, for other processes (`SCM_RIGHTS`).
     ///
     /// # Errors

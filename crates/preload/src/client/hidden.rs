@@ -10,6 +10,7 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
+use super::map;
 use crate::state;
 use crate::sys;
 
@@ -105,7 +106,10 @@ pub(crate) fn is_hidden(fd: i32) -> bool {
         let listed = place.load(Relaxed);
         listed as u32 as i32 == fd + 1 && listed >> 32 == process()
     };
-    fd >= 0 && (HIDDEN.iter().any(|place| place.load(Relaxed) == fd + 1) || CHILDREN.iter().any(of_child))
+    fd >= 0
+        && (map::descriptors().any(|kept| kept == fd)
+            || HIDDEN.iter().any(|place| place.load(Relaxed) == fd + 1)
+            || CHILDREN.iter().any(of_child))
 }
 
 /// The lowest hidden number of a range.
@@ -116,6 +120,7 @@ pub(crate) fn first_within(first: u32, last: u32) -> Option<u32> {
         if listed >> 32 == process { listed as u32 as i32 } else { 0 }
     };
     let listed = HIDDEN.iter().map(|place| place.load(Relaxed)).chain(CHILDREN.iter().map(of_child));
+    let listed = listed.chain(map::descriptors().map(|fd| fd + 1));
     let numbers = listed.filter_map(|number| u32::try_from(number - 1).ok());
     numbers.filter(|fd| (first..=last).contains(fd)).min()
 }
@@ -164,6 +169,12 @@ pub(super) fn keep_directory(fd: Option<OwnedFd>, is_shared: bool) {
         note(new);
     }
     DIRECTORY.store(new.map_or(0, |fd| fd + 1), Relaxed);
+}
+
+/// A hidden copy of a descriptor of the program's, which is on another list; a negative one is an error.
+pub(super) fn copy(fd: i32) -> i32 {
+    let copied = fcntl(fd, libc::F_DUPFD_CLOEXEC, FLOOR.load(Relaxed));
+    if copied < 0 { fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } else { copied }
 }
 
 /// The program wants a number for something of its own. Returns `false` if it can't have it.

@@ -1,15 +1,41 @@
-//! Mapping a file: its content is copied into memory of the process.
+//! Mapping a file.
 //!
-//! A private mapping is a copy that nothing else sees, and so is a shared one that is only read, but that it does not follow later
-//! writes. A shared one that is written would have to be one memory for all, and is refused.
+//! A private mapping is a copy that nothing else sees, and so is a shared one of a file that is open for reading alone, but that it does
+//! not follow later writes. For a shared one of a file that is open for writing, too, the server has memory: all processes map the
+//! same, and it is the file's as long as a hidden copy of the descriptor is there.
 //!
-//! Thread safety: see the back end.
+//! Thread safety: see the back end; the list of mappings is atomic, and a child of fork has a copy of it.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI32, AtomicU64};
+
+use kvfs_lane::Reply;
 
 use super::content::PIECE;
-use super::{Done, ask, error, first, number};
+use super::{Done, ask, error, first, hidden, number, server};
 use crate::call::Call;
 use crate::slow::Verdict;
-use crate::sys;
+use crate::state;
+use crate::sys::{self, Args};
+
+const PAGE: u64 = 4096;
+
+/// Mappings that are listed.
+const MAPPINGS_MAX: usize = 64;
+
+/// A mapping of memory that is shared.
+struct Mapping {
+    /// 0: none.
+    start: AtomicU64,
+    len: AtomicU64,
+    /// What keeps its file, and one; 0: the place is free.
+    fd: AtomicI32,
+}
+
+static MAPPINGS: [Mapping; MAPPINGS_MAX] =
+    [const { Mapping { start: AtomicU64::new(0), len: AtomicU64::new(0), fd: AtomicI32::new(0) } };
+        MAPPINGS_MAX];
 
 /// Flags of a mapping that mean something without a file.
 const KEPT: i32 = libc::MAP_FIXED
@@ -29,14 +55,14 @@ pub(super) fn map(call: &Call<'_>) -> Done {
     let handle = first(call)?;
     let mode = number(call, &kvfs_lane::Call::Flags { handle })? as i32 & libc::O_ACCMODE;
     let is_shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
-    if len == 0 || offset % 4096 != 0 {
+    if len == 0 || offset % PAGE != 0 {
         return error(libc::EINVAL);
     }
     if mode == libc::O_WRONLY || (is_shared && protection & libc::PROT_WRITE != 0 && mode != libc::O_RDWR) {
         return error(libc::EACCES);
     }
-    if is_shared && protection & libc::PROT_WRITE != 0 {
-        return error(libc::ENODEV);
+    if is_shared && mode == libc::O_RDWR {
+        return share(call, handle);
     }
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags & KEPT;
     let while_filled = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -53,6 +79,80 @@ pub(super) fn map(call: &Call<'_>) -> Done {
         sys::call(libc::SYS_mprotect as u64, &[start as u64, len, protection as u64, 0, 0, 0]);
     }
     Ok(start)
+}
+
+/// Maps the memory of the file, and remembers where.
+fn share(call: &Call<'_>, handle: u64) -> Done {
+    let memory = server::memory(handle).map_err(super::fail)?;
+    let fd = call.fds[0].ok_or(Verdict::Native)?;
+    let copy = hidden::copy(fd);
+    if copy < 0 {
+        return Err(Verdict::Done(copy as isize));
+    }
+    let mut args = *call.args;
+    args[4] = memory.as_raw_fd() as u64;
+    let start = sys::call(call.nr, &args);
+    if start < 0 {
+        hidden::close(copy);
+        return Err(Verdict::Done(start));
+    }
+    state::HAS_SHARED.store(1, Relaxed);
+    state::mark(copy);
+    let mapping =
+        MAPPINGS.iter().find(|mapping| mapping.fd.compare_exchange(0, copy + 1, Acquire, Relaxed).is_ok());
+    // One that is not listed keeps its file for as long as the process lives.
+    if let Some(mapping) = mapping {
+        mapping.len.store(args[1], Relaxed);
+        mapping.start.store(start as u64, Release);
+    }
+    Ok(start)
+}
+
+/// munmap: files whose mappings are gone are let go.
+pub(crate) fn unmap(args: &Args) -> isize {
+    let last = args[0].saturating_add(args[1]).next_multiple_of(PAGE);
+    let mut kept = [0; MAPPINGS_MAX];
+    for (mapping, kept) in MAPPINGS.iter().zip(&mut kept) {
+        let start = mapping.start.load(Acquire);
+        let end = start.saturating_add(mapping.len.load(Relaxed)).next_multiple_of(PAGE);
+        let is_gone = start != 0 && args[0] <= start && end <= last;
+        if is_gone && mapping.start.compare_exchange(start, 0, Acquire, Relaxed).is_ok() {
+            *kept = mapping.fd.swap(0, Release);
+        }
+    }
+    let result = sys::call(libc::SYS_munmap as u64, args);
+    for fd in kept.into_iter().filter(|fd| *fd > 0) {
+        hidden::close(fd - 1);
+    }
+    result
+}
+
+/// msync: what was written reaches the file, and the disk.
+pub(crate) fn sync(args: &Args) -> isize {
+    let range = args[0]..args[0].saturating_add(args[1]);
+    for mapping in &MAPPINGS {
+        let start = mapping.start.load(Acquire);
+        let is_meant = start != 0 && start < range.end && range.start < start + mapping.len.load(Relaxed);
+        if !is_meant || args[2] as i32 & libc::MS_SYNC == 0 {
+            continue;
+        }
+        let Ok(handle) = super::handle(mapping.fd.load(Relaxed) - 1) else { continue };
+        let failed = |reply, _: &mut [u8]| match reply {
+            Reply::Failed { errno } => errno,
+            _ => 0,
+        };
+        let errno =
+            server::exchange(&kvfs_lane::Call::Sync { handle }, |_| 0, failed).unwrap_or_else(|errno| errno);
+        if errno != 0 {
+            return -(errno as isize);
+        }
+    }
+    sys::call(libc::SYS_msync as u64, args)
+}
+
+/// Descriptors that keep files which are mapped.
+pub(super) fn descriptors() -> impl Iterator<Item = i32> {
+    MAPPINGS.iter().map(|mapping| mapping.fd.load(Relaxed) - 1).filter(|fd| *fd >= 0)
 }
 
 /// Copies what there is of the file.

@@ -297,6 +297,21 @@ pub(super) fn spare() -> Result<Spare, Errno> {
     }
 }
 
+/// The memory of an open file.
+pub(super) fn memory(handle: u64) -> Result<OwnedFd, Errno> {
+    let handle = u32::try_from(handle).map_err(|_| libc::ENODEV)?;
+    let request = Request::Memory { handle };
+    let page = page().ok_or(libc::EIO)?;
+    let given = match connection(page)? {
+        Some(socket) => {
+            let _alone = Asking::begin(page);
+            greeting::ask(socket, &request)
+        }
+        None => greeting::ask(&connect()?, &request),
+    };
+    given.map_err(|error| errno(&error))?.descriptors.pop().ok_or(libc::EIO)
+}
+
 fn one(given: std::io::Result<Answer>) -> Result<Spare, Errno> {
     let mut given = given.map_err(|error| errno(&error))?;
     let (handle, fd) = given.handles.pop().zip(given.descriptors.pop()).ok_or(libc::EMFILE)?;

@@ -52,7 +52,7 @@ fn git_keeps_a_repository() {
 fn sqlite_keeps_a_database() {
     compare(
         &["sqlite3"],
-        r#"for m in delete truncate; do sqlite3 $D/$m.db "pragma journal_mode=$m; create table t(a,b); insert into t values(1,2),(3,4); begin; insert into t select a+10,b from t; commit; select sum(a) from t; pragma integrity_check; vacuum;"; done; sqlite3 $D/truncate.db 'select * from t'"#,
+        r#"for m in delete wal; do sqlite3 $D/$m.db "pragma journal_mode=$m; create table t(a,b); insert into t values(1,2),(3,4); begin; insert into t select a+10,b from t; commit; select sum(a) from t; pragma integrity_check; vacuum;"; done; sqlite3 $D/wal.db 'select * from t'"#,
     );
 }
 
@@ -72,6 +72,11 @@ fd = os.open('c', os.O_DIRECTORY); print(os.stat('f', dir_fd=fd).st_size); os.fc
 print([e.name for e in os.scandir(fd) if e.is_file()])
 with open('f', 'rb') as f:
     m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(m[0:5], len(m)); m.close()
+with open('f', 'r+b') as f:
+    m = mmap.mmap(f.fileno(), 0); m[0:3] = b'abc'; print(open('f').read(5)); m.flush(); f.write(b'Z'); f.flush(); print(m[0:5])
+    if os.fork() == 0: m[9:11] = b'**'; os._exit(0)
+    os.wait(); print(m[8:12]); m[5000:5003] = b'end'; f.truncate(6000); m.close()
+print(subprocess.run(['cat', 'f'], capture_output=True).stdout[4995:5010], os.stat('f').st_size)
 open(d + '/mod.py', 'w').write('value = 42\n'); sys.path.insert(0, d); sys.dont_write_bytecode = True
 import mod; print(mod.value, mod.__file__)
 os.symlink('f', 'l'); print(os.readlink('l')); os.rename('l', d + '/k'); os.unlink(d + '/k')

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ExecArgs) -> Result<ExitCode> {
         processes::kill_all(None);
     }
     let done = match &mut txn {
-        Some(txn) => finish(txn, ended, args),
+        Some(txn) => server.settle().and_then(|()| finish(txn, ended, args)),
         None => Ok(ExitCode::from(status(ended))),
     };
     drop(txn);

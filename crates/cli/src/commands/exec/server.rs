@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kvfs_lane::SOCKET_NAME;
+use kvfs_lane::{Call, Reply, SOCKET_NAME};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -46,6 +46,17 @@ impl Server {
             Daemon::Closing(_) | Daemon::Absent => None,
         };
         Ok(Self { begun, ..connected })
+    }
+
+    /// What programs have closed and written into mapped memory has reached their files when this returns.
+    pub(super) fn settle(&self) -> Result<()> {
+        let failed =
+            |errno: i32| CliError::io("settle", &self.store, &std::io::Error::from_raw_os_error(errno));
+        match self.client.call(&Call::Settle, &[], |reply, _| reply) {
+            Ok(Reply::Failed { errno }) => Err(failed(errno)),
+            Ok(_) => Ok(()),
+            Err(error) => Err(CliError::new(Code::Failed, error.to_string())),
+        }
     }
 
     /// What was begun here ends with its last client: the store is free then, unless others use it.
