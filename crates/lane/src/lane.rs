@@ -138,6 +138,12 @@ impl Mapping {
         Ok(())
     }
 
+    fn end(&self) {
+        self.head().turn.store(OVER, Ordering::SeqCst);
+        // Both may sleep.
+        let _ = futex::wake(&self.head().turn, futex::Flags::empty(), 2);
+    }
+
     /// Gives the turn to the other end, unless the lane is over.
     fn give(&self, from: u32, to: u32, other_sleeps: &AtomicU32) -> Result<(), LaneError> {
         self.head()
@@ -303,11 +309,16 @@ impl ServerLane {
     }
 }
 
+impl Drop for ServerLane {
+    fn drop(&mut self) {
+        // However the thread ends: its client must not wait for it.
+        self.0.mapping().end();
+    }
+}
+
 impl LaneEnd {
     /// Both ends find it over from now on.
     pub fn end(&self) {
-        self.0.head().turn.store(OVER, Ordering::SeqCst);
-        // Both may sleep.
-        let _ = futex::wake(&self.0.head().turn, futex::Flags::empty(), 2);
+        self.0.end();
     }
 }

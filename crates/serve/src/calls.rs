@@ -66,6 +66,11 @@ pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -
     encoded.unwrap_or_default()
 }
 
+/// Puts a failure into `space`. Returns its length.
+pub(crate) fn failed(errno: Errno, space: &mut [u8]) -> usize {
+    encode(&Reply::Failed { errno: errno.raw_os_error() }, &[], space).unwrap_or_default()
+}
+
 struct Caller<'s> {
     session: &'s Arc<Session>,
     /// No open file has a handle that the call names.

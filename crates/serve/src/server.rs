@@ -7,6 +7,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -418,7 +419,11 @@ fn lane(shared: &Shared, session: &Arc<Session>) -> io::Result<OwnedFd> {
         let (mut message, mut space) = (Vec::new(), vec![0; LANE_DATA_BYTES]);
         // Until it is over.
         while lane.next(&mut message).is_ok() {
-            let len = calls::answer(&session, &message, &mut space);
+            let answer = || calls::answer(&session, &message, &mut space);
+            let len = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+                tracing::error!("a call of a client panicked; it gets EIO");
+                calls::failed(Errno::IO, &mut space)
+            });
             if lane.answer(&space[..len]).is_err() {
                 break;
             }
