@@ -113,6 +113,11 @@ typedef struct kvfs_cursor kvfs_cursor;
 typedef struct kvfs_dir kvfs_dir;
 
 /*
+ A piece of a file in memory.
+ */
+typedef struct kvfs_mapping kvfs_mapping;
+
+/*
  How a store is made and opened.
  */
 typedef struct kvfs_options kvfs_options;
@@ -781,6 +786,36 @@ int kvfs_fcntl_lock(const struct kvfs_process *process,
                     int fd,
                     int command,
                     struct flock *lock);
+
+/*
+ Copies length bytes of an open file from offset on into memory, with zeros behind its end: mmap(2) for files whose blocks no memory
+ shows. fd has to stay open until the last kvfs_mapping_sync. Free it with kvfs_unmap.
+
+ EBADF: not open for reading. EINVAL: no length, or an offset below 0. ENOMEM.
+ */
+struct kvfs_mapping *kvfs_map(const struct kvfs_process *process,
+                              int fd,
+                              off_t offset,
+                              size_t length);
+
+/*
+ The memory, length bytes that may be read and written until kvfs_unmap.
+ */
+void *kvfs_mapping_data(struct kvfs_mapping *mapping);
+
+/*
+ Writes the pages that were changed to the file, no further than it goes. Others that map or read it see them then; kvfs_fsync makes them
+ durable.
+
+ EBADF: not open for writing.
+ */
+int kvfs_mapping_sync(const struct kvfs_process *process,
+                      struct kvfs_mapping *mapping);
+
+/*
+ Frees a mapping. What was changed since the last kvfs_mapping_sync is lost. NULL: nothing happens.
+ */
+void kvfs_unmap(struct kvfs_mapping *mapping);
 
 /*
  opendir(3). Close the stream with kvfs_closedir.

@@ -21,6 +21,7 @@ pub mod io;
 pub mod keys;
 mod layout;
 pub mod locks;
+pub mod mapping;
 pub mod names;
 mod places;
 pub mod process;

@@ -11,11 +11,13 @@
 
 mod directory;
 mod keys;
+mod mapping;
 mod process;
 mod served;
 mod store;
 
 pub use directory::Directory;
 pub use keys::{KeyCursor, Keys};
+pub use mapping::Mapping;
 pub use process::Process;
 pub use store::{ServedStore, ServedTransaction};

@@ -17,6 +17,7 @@ const SOURCES: &[&str] = &[
     "attributes",
     "xattrs",
     "locks",
+    "mapping",
     "directory",
     "transactions",
     "keys",
