@@ -12,11 +12,11 @@ Examples:
   kvfs exec -s ~/store -- git clone https://… /kvfs/project
   kvfs exec -s ~/store -- bash                       a shell; `cd /kvfs`
   kvfs exec -s ~/store --txn -- make -C /kvfs/project install
-  kvfs exec -s ~/store --create --at /data -- tar xf files.tar -C /data
+  kvfs exec -s ~/store --create --at /data -- tar xf all.tar -C /data
 
-Needs neither a mount nor root nor /dev/fuse. A store that is not mounted or served
-yet is served (as by `kvfs serve`) until the last of these commands has ended.
-Programs need to be dynamically linked against glibc; `--static` says what becomes of
+Needs neither a mount nor root nor /dev/fuse. A store that no daemon has is
+served (as by `kvfs serve`) until the last of these commands has ended. Programs
+need to be dynamically linked against glibc; --static says what becomes of
 others. The command's exit status is passed on; 75: with --txn, a conflict, and
 nothing happened.";
 
