@@ -112,7 +112,10 @@ fn connect() -> Result<OwnedFd, Errno> {
     // Another user may not; whatever else keeps the server from answering, the program can only fail.
     let refused = |errno| if errno == rustix::io::Errno::ACCESS { libc::EACCES } else { libc::EIO };
     rustix::net::connect(&socket, address).map_err(refused)?;
-    greeting::ask(&socket, HELLO.get().ok_or(libc::EIO)?).map_err(|error| errno(&error))?;
+    let greeted = greeting::ask(&socket, HELLO.get().ok_or(libc::EIO)?);
+    // There is no transaction any more.
+    let ended = |errno| if errno == libc::ENOENT { libc::ESTALE } else { errno };
+    greeted.map_err(|error| ended(errno(&error)))?;
     Ok(socket)
 }
 
