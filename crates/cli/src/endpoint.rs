@@ -16,7 +16,7 @@ use crate::open;
 use crate::progress::Bar;
 use crate::store_dir::StoreDir;
 
-/// Tells commands under `kvfs exec` which store it is.
+/// Tells commands under `kvfs exec` which store it is: its directory, or that of its mount.
 pub(crate) const EXEC_STORE_VARIABLE: &str = "KVFS_EXEC_STORE";
 
 /// A store that answers requests.
@@ -49,8 +49,14 @@ pub(crate) fn find_store(target: Option<&Path>) -> Result<(StoreDir, Option<Moun
 
 /// The mount that `target` is on, if it means that: a store may lie on the mount of another one.
 pub(crate) fn mounted_at(target: Option<&Path>) -> Result<Option<MountedStore>> {
-    let path = target.unwrap_or(Path::new("."));
-    Ok(mounts::containing(path)?.filter(|_| target.is_none() || !open::is_store(path)))
+    if target.is_none()
+        && let Some(mounted) = mounts::containing(Path::new("."))?
+    {
+        return Ok(Some(mounted));
+    }
+    let around = std::env::var_os(EXEC_STORE_VARIABLE);
+    let Some(path) = target.or(around.as_deref().map(Path::new)) else { return Ok(None) };
+    Ok(mounts::containing(path)?.filter(|_| !open::is_store(path)))
 }
 
 /// The daemon of the mount that `target` is on, with where it has mounted the store, by the socket for users of the

@@ -108,7 +108,7 @@ fn start(
     command.env("KVFS_EXEC_PREFIX", &args.at);
     command.env("KVFS_EXEC_SOCKET", session.socket());
     command.env("KVFS_EXEC_RUN", session.directory());
-    command.env(EXEC_STORE_VARIABLE, server.store());
+    command.env(EXEC_STORE_VARIABLE, server.place());
     command.env(
         "KVFS_EXEC_STATIC",
         match args.of_static {

@@ -17,6 +17,8 @@ const CLOSING: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 pub(super) struct Server {
     store: PathBuf,
+    /// The store, or the mount by which it was found.
+    place: PathBuf,
     socket: PathBuf,
     /// The server lives as long as it has clients.
     client: kvfs_lane::Connection,
@@ -82,11 +84,17 @@ impl Server {
             Ok(stream) => {
                 let client = kvfs_lane::Connection::new(stream).map_err(failed)?;
                 let (socket, _) = found.socket(SOCKET_NAME);
-                Ok(Some(Self { store: found.store, socket, client, begun: None }))
+                let place = place.canonicalize().map_err(failed)?;
+                Ok(Some(Self { store: found.store, place, socket, client, begun: None }))
             }
             Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => Ok(None),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The store, or the mount by which it was found.
+    pub(super) fn place(&self) -> &Path {
+        &self.place
     }
 
     /// The directory of the store.
