@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{Attr, Caller, Entry, FileSystem, HeldNode, NodeId};
+use kvfs_fs::{Attr, Caller, DirEntry, Entry, FileSystem, Fill, HeldNode, NodeId};
 
 use crate::error::Result;
 use crate::open_file::FileIdentity;
@@ -45,6 +45,16 @@ impl Held {
     pub(crate) fn lookup(&self, caller: &Caller, name: &[u8]) -> Result<(Arc<Self>, Attr)> {
         let (found, attr) = settled(caller, |caller| self.0.lookup(caller, name))?;
         Ok((Arc::new(Self(found)), attr))
+    }
+
+    /// Lists this directory, and keeps what is listed for lookups that follow; see [`HeldNode::list`].
+    pub(crate) fn list(
+        &self,
+        caller: &Caller,
+        offset: u64,
+        sink: &mut dyn FnMut(&DirEntry<'_>) -> Fill,
+    ) -> kvfs_fs::Result<()> {
+        self.0.list(caller, offset, sink)
     }
 }
 

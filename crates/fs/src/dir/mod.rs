@@ -15,11 +15,22 @@ use crate::node::{Node, NodeTable, Pin};
 use crate::schema::Row;
 use crate::types::ShownPrivileges;
 use crate::view::{Locker, Origin};
-use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, NodeId, Result};
+use crate::{Attr, Caller, DirEntry, Entry, FileSystem, FileType, Fill, FsError, HeldNode, NodeId, Result};
 use cookies::{OFFSET_DOT, OFFSET_DOT_DOT};
 
 /// Takes entries until it is full.
 type Sink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> Fill;
+
+/// What becomes of the nodes of what is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nodes {
+    /// They are not looked at.
+    Unread,
+    /// Each counts a lookup, and the sink is told its [`Entry`].
+    Counted,
+    /// They are kept with their names, where names are kept.
+    Kept,
+}
 
 /// Walks over the rows of a directory.
 struct Listing<'v> {
@@ -45,7 +56,7 @@ impl<'v> Listing<'v> {
         }
     }
 
-    fn list(&self, caller: &Caller, node: NodeId, offset: u64, plus: bool, sink: Sink<'_>) -> Result<()> {
+    fn list(&self, caller: &Caller, node: NodeId, offset: u64, nodes: Nodes, sink: Sink<'_>) -> Result<()> {
         let (node, directory) = self.locker.pin_directory(node)?;
         if node.is_orphan() {
             return Ok(());
@@ -60,9 +71,9 @@ impl<'v> Listing<'v> {
         let resume = directory.cookies.lock().resolve(offset);
         let resume = resume.ok_or(FsError::Invalid("a directory offset that was not given out"))?;
         // Attributes are locked one by one, when the caller looks at them.
-        let plus = plus && !self.origin.locks_reads();
+        let nodes = if self.origin.locks_reads() { Nodes::Unread } else { nodes };
         let mut has_entries = false;
-        let result = self.list_entries(&node, (offset, &resume), plus, &mut |entry| {
+        let result = self.list_entries(&node, (offset, &resume), nodes, &mut |entry| {
             let filled = sink(entry);
             has_entries |= filled != Fill::Full;
             filled
@@ -77,12 +88,13 @@ impl<'v> Listing<'v> {
         self.origin.confirm_read()?;
         if has_entries { Ok(()) } else { result }
     }
+
     /// `from`: the offset after which the listing goes on, and where that is.
-    fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), plus: bool, sink: Sink<'_>) -> Result<()> {
+    fn list_entries(&self, node: &Pin<'_>, from: (u64, &Resume), nodes: Nodes, sink: Sink<'_>) -> Result<()> {
         let Some(directory) = &node.directory else { return Err(FsError::NotDirectory) };
         let (mut offset, resume) = from;
         let prefix_len = directory.placement.prefix_len();
-        let (keeps_names, listed) = (self.nodes.keeps_names(), self.nodes.begin_listing());
+        let listed = if nodes == Nodes::Kept { self.nodes.begin_listing() } else { None };
         let epoch = self.nodes.epoch();
         let mut cursor =
             self.origin.read().cursor(self.meta, directory.placement.entries_after(&resume.after))?;
@@ -97,7 +109,8 @@ impl<'v> Listing<'v> {
             let name = &key[prefix_len..];
             let row = Row::decode(key, bytes)?;
             let (inode, kind) = (row.inode(), row.kind());
-            if !plus {
+            let is_counted = nodes == Nodes::Counted;
+            if !is_counted && listed.is_none() {
                 offset = directory.cookies.lock().offset_of(name, offset);
                 if sink(&DirEntry { name, inode, kind, offset, entry: None }) == Fill::Full {
                     return Ok(());
@@ -105,14 +118,15 @@ impl<'v> Listing<'v> {
                 continue;
             }
             let Some((pin, attr)) = self.listed_node(node, name, row, epoch)? else { continue };
-            let entry = Some(Entry { node: NodeId(inode), generation: 0, attr });
+            let entry = is_counted.then_some(Entry { node: NodeId(inode), generation: 0, attr });
             offset = directory.cookies.lock().offset_of(name, offset);
             if sink(&DirEntry { name, inode, kind, offset, entry }) == Fill::Full {
                 return Ok(());
             }
             if let Some(listed) = listed {
                 self.nodes.keep_listed(listed, node.inode, name, &pin);
-            } else if !keeps_names {
+            }
+            if is_counted {
                 pin.count_lookup();
             }
         }
@@ -152,16 +166,26 @@ impl FileSystem {
     /// # Errors
     /// `NotDirectory`; `Invalid` for an offset that was never given out; store errors.
     pub fn readdir(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
-        Listing::new(self).list(caller, node, offset, false, sink)
+        Listing::new(self).list(caller, node, offset, Nodes::Unread, sink)
     }
 
-    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up; where names are kept
-    /// ([`NodeTable::keep_names`]), they are kept instead. Never parks.
+    /// As [`Self::readdir`], with an [`Entry`] each whose lookup count goes up. Never parks.
     ///
     /// # Errors
     /// As [`Self::readdir`].
     pub fn readdirplus(&self, caller: &Caller, node: NodeId, offset: u64, sink: Sink<'_>) -> Result<()> {
-        Listing::new(self).list(caller, node, offset, true, sink)
+        Listing::new(self).list(caller, node, offset, Nodes::Counted, sink)
+    }
+}
+
+impl HeldNode {
+    /// As [`FileSystem::readdir`] of this directory. Where names are kept ([`NodeTable::keep_names`]) those that are listed are
+    /// kept, too, with their nodes: for a caller that looks up what it lists.
+    ///
+    /// # Errors
+    /// As [`FileSystem::readdir`].
+    pub fn list(&self, caller: &Caller, offset: u64, sink: Sink<'_>) -> Result<()> {
+        Listing::new(self.fs()).list(caller, self.node(), offset, Nodes::Kept, sink)
     }
 }
 

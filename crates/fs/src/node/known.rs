@@ -98,6 +98,10 @@ impl HeldNode {
         held
     }
 
+    pub(crate) fn fs(&self) -> &FileSystem {
+        &self.fs
+    }
+
     /// The number by which the file system is asked about it, while this is kept.
     pub fn node(&self) -> NodeId {
         NodeId(self.node.inode)

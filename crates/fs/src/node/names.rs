@@ -270,7 +270,7 @@ impl NameCache {
     }
 
     /// Whether names are kept.
-    pub(super) fn is_on(&self) -> bool {
+    fn is_on(&self) -> bool {
         self.buckets.get().is_some()
     }
 

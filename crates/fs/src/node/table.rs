@@ -222,11 +222,6 @@ impl NodeTable {
         }
     }
 
-    /// Whether names are kept.
-    pub(crate) fn keeps_names(&self) -> bool {
-        self.names.is_on()
-    }
-
     /// Before the rows of a directory are read, whose names are to be kept. `None`: they can't be.
     pub(crate) fn begin_listing(&self) -> Option<Listed> {
         self.names.begin_listing()
@@ -395,12 +390,18 @@ impl NodeTable {
         }
     }
 
-    /// Gives back lookups of the front end.
+    /// Gives back lookups of the front end. Those that it never had are not taken: the node stays for its other users.
     pub(crate) fn forget(&self, inode: u64, count: u64) {
-        let Some(pin) = self.get(inode) else { return };
+        let Some(pin) = self.get(inode) else {
+            tracing::error!(inode, count, "lookups of an unknown node were given back");
+            return;
+        };
         let mut lookups = pin.lookups.load(Ordering::Relaxed);
         loop {
             let taken = lookups.min(count);
+            if taken < count {
+                tracing::error!(inode, count, lookups, "more lookups were given back than there were");
+            }
             match pin.lookups.compare_exchange_weak(
                 lookups,
                 lookups - taken,

@@ -582,6 +582,21 @@ fn small_files_are_read_from_what_the_listing_saw() {
 }
 
 #[test]
+fn a_kernels_listing_counts_its_lookups_where_names_are_kept() {
+    let setup = Setup::new(4096);
+    let file = setup.file(ROOT, "f");
+    setup.nodes().keep_names();
+    for _ in 0..3 {
+        // Forgotten as often as it was listed.
+        assert_eq!(setup.list(ROOT, 100, true).len(), 3);
+    }
+    setup.nodes().forget_names();
+    assert!(setup.nodes().knows(file), "the lookup that is left keeps it");
+    setup.forget(file, 1);
+    assert!(!setup.nodes().knows(file));
+}
+
+#[test]
 fn the_checker_finds_damage() {
     let setup = Setup::new(100);
     let dir = setup.dir(ROOT, "d");

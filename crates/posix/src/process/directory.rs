@@ -180,7 +180,7 @@ impl Directory<'_> {
         };
         let (node, offset) = (self.held.node(), self.offset);
         if with_nodes {
-            fs.readdirplus(caller, node, offset, &mut take)?;
+            self.held.list(caller, offset, &mut take)?;
         } else {
             fs.readdir(caller, node, offset, &mut take)?;
         }
