@@ -100,13 +100,13 @@ bench-txn: build ## transactions: the engine and a mount, beside what the thesis
 	@cd bench && cargo run --release --locked --bin kvfs-bench-txn -- --kvfs ../$(KVFS) \
 		--json ../target/bench-txn.json --plots ../target/bench-txn $(BENCH)
 
-bench-papers: build ## what thesis and TableFS measured, the library among it; a full store and an aged one: an hour; root, an idle machine
+bench-papers: build ## what thesis and TableFS measured, the library and kvfs exec among it; a full store and an aged one: two hours; root, an idle machine
 	@scripts/setup.sh bench
 	@cd bench && status=0; \
 	cargo run --release --locked --bin kvfs-bench-papers -- --kvfs ../$(KVFS) \
 		--json ../$(BENCH_OUT)/papers.json $(BENCH) || status=$$?; \
-	cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --targets library,kvfs,ext4,xfs,btrfs \
-		--only library,tablefs,large --runs 5 --json ../$(BENCH_OUT)/library.json --plots ../$(BENCH_OUT)/library \
+	cargo run --release --locked --bin kvfs-bench -- --kvfs ../$(KVFS) --targets library,exec,exec-client,kvfs,ext4,xfs,btrfs \
+		--only exec,library,tablefs,large --runs 5 --json ../$(BENCH_OUT)/library.json --plots ../$(BENCH_OUT)/library \
 		$(BENCH_LIBRARY) || status=$$?; \
 	exit $$status
 

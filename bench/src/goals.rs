@@ -17,7 +17,7 @@ enum Against {
 /// A demand on one row: the other's time divided by that of kvfs is to be at least `factor`.
 #[derive(Clone, Copy, Debug)]
 struct Goal {
-    /// Which of ours: `kvfs` or `library`.
+    /// Which of ours: `kvfs`, `library`, `exec` or `exec client`.
     ours: &'static str,
     workload: &'static str,
     against: Against,
@@ -42,6 +42,16 @@ const fn goal(workload: &'static str, against: Against, factor: f64) -> Goal {
 /// Of kvfs without a mount.
 const fn library(workload: &'static str, against: Against, factor: f64) -> Goal {
     Goal { ours: "library", workload, against, factor }
+}
+
+/// Of programs under `kvfs exec` on a store that it serves itself.
+const fn exec(workload: &'static str, against: &'static str, factor: f64) -> Goal {
+    Goal { ours: "exec", workload, against: Against::One(against), factor }
+}
+
+/// Of programs under `kvfs exec` beside a mount.
+const fn client(workload: &'static str) -> Goal {
+    Goal { ours: "exec client", workload, against: Against::One("kvfs"), factor: 1.5 }
 }
 
 const GOALS: &[Goal] = &[
@@ -70,6 +80,18 @@ const GOALS: &[Goal] = &[
     library("lib-chmod-cold", Against::One("ext4"), 1.0),
     library("lib-rm-cold", Against::One("ext4"), 1.0),
     library("lib-rm-warm", Against::One("ext4"), 1.0),
+    exec("exec-untar", "kvfs", 4.0),
+    exec("exec-untar", "ext4", 1.0),
+    client("exec-untar"),
+    exec("exec-copy", "kvfs", 4.0),
+    exec("exec-copy", "ext4", 1.0),
+    client("exec-copy"),
+    exec("exec-remove", "kvfs", 4.0),
+    exec("exec-remove", "ext4", 1.0),
+    client("exec-remove"),
+    exec("exec-git-status", "kvfs", 4.0),
+    exec("exec-git-status", "ext4", 1.0),
+    client("exec-git-status"),
     goal("engine-fill-seq", Against::BestOf(ENGINES), 1.0),
     goal("engine-fill-random", Against::BestOf(ENGINES), 1.0),
     goal("engine-blocks-seq", Against::BestOf(ENGINES), 2.0),
@@ -173,7 +195,7 @@ pub fn changes(before: &Results, after: &Results) -> Vec<Change> {
 pub struct Verdict {
     /// Key of the row.
     pub workload: String,
-    /// Which of ours: `kvfs`, `kvfs aged` or `library`.
+    /// Which of ours: `kvfs`, `kvfs aged`, `library`, `exec` or `exec client`.
     pub ours: &'static str,
     /// Whom it was compared with.
     pub other: &'static str,

@@ -10,6 +10,7 @@ pub mod interrupt;
 pub mod json;
 pub mod mount;
 pub mod page;
+pub mod programs;
 pub mod report;
 pub mod results;
 pub mod source;

@@ -144,7 +144,7 @@ fn verdicts(results: &Results) -> String {
         let title = title(results, workload);
         let _ = writeln!(
             text,
-            "  {title:50}{ours:10} {ratio:>6.2} x {other:10} at least {factor:.2} ({against}): {}",
+            "  {title:50}{ours:12} {ratio:>6.2} x {other:10} at least {factor:.2} ({against}): {}",
             verdict.text()
         );
     }

@@ -4,8 +4,8 @@
 
 use crate::image::Image;
 use crate::target::{
-    Aged, BINDFS, BTRFS, Backing, Device, Disk, EXT4, Floor, GOCRYPTFS, Kind, Kvfs, KvfsOptions, Library,
-    Overlay, OverlayKind, Target, XFS,
+    Aged, BINDFS, BTRFS, Backing, Device, Disk, EXT4, Exec, ExecClient, Floor, GOCRYPTFS, Kind, Kvfs,
+    KvfsOptions, Library, Overlay, OverlayKind, Target, XFS,
 };
 use crate::workload::ScenarioName;
 use anyhow::{Context, Result, bail};
@@ -173,13 +173,17 @@ pub(crate) enum TargetName {
     Floor,
     /// kvfs in the process of the benchmark
     Library,
+    /// kvfs without a mount: programs under `kvfs exec`
+    Exec,
+    /// The same beside a mount, by its daemon
+    ExecClient,
 }
 
 impl TargetName {
     /// The program that has to be installed for it, and the package that has it.
     fn needs(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Kvfs | Self::Library | Self::Floor => None,
+            Self::Kvfs | Self::Library | Self::Exec | Self::ExecClient | Self::Floor => None,
             Self::Ext4 => Some(("mkfs.ext4", "e2fsprogs")),
             Self::Xfs => Some(("mkfs.xfs", "xfsprogs")),
             Self::Btrfs => Some(("mkfs.btrfs", "btrfs-progs")),
@@ -236,6 +240,14 @@ impl Maker<'_> {
                     let kvfs = self.kvfs(program, "-library")?;
                     Box::new(Library::new(kvfs, self.args.memory)?)
                 }
+                None => return Ok(None),
+            },
+            TargetName::Exec => match &self.args.kvfs {
+                Some(program) => Box::new(Exec::new(self.kvfs(program, "-exec")?)),
+                None => return Ok(None),
+            },
+            TargetName::ExecClient => match &self.args.kvfs {
+                Some(program) => Box::new(ExecClient::new(self.kvfs(program, "-exec-client")?)),
                 None => return Ok(None),
             },
             TargetName::Floor => match &self.args.floor {

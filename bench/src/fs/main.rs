@@ -50,12 +50,12 @@ fn run(args: &Args) -> Result<bool> {
         ([], Suite::Aged) => SCENARIOS
             .iter()
             .map(|it| it.name)
-            .filter(|it| *it != ScenarioName::Million && !it.is_by_calls())
+            .filter(|it| !matches!(it, ScenarioName::Million | ScenarioName::Exec) && !it.is_by_calls())
             .collect(),
         ([], _) => SCENARIOS.iter().map(|scenario| scenario.name).collect(),
         (only, _) => only.to_vec(),
     };
-    let tarball = if scenarios.contains(&ScenarioName::Tree) {
+    let tarball = if scenarios.iter().any(|scenario| scenario.needs_source()) {
         source::tarball(args.tar.as_deref(), args.sizes != Suite::Full)?
     } else {
         PathBuf::new()

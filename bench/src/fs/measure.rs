@@ -156,12 +156,13 @@ fn run_workload(
     let sizes = plan.sizes;
     {
         let calls = target.calls(dir)?;
-        (workload.prepare)(&Job { dir, calls: &*calls, sizes })?;
+        (workload.prepare)(&Job { dir, calls: &*calls, programs: &target.programs(dir), sizes })?;
     }
     settle(target, workload.start, sizes)?;
     // It has a directory open, so it does not outlast a mount.
     let calls = target.calls(dir)?;
-    let job = Job { dir, calls: &*calls, sizes };
+    let programs = target.programs(dir);
+    let job = Job { dir, calls: &*calls, programs: &programs, sizes };
     touch_memory(cgroup)?;
     let recording = plan.flames.map(|flames| flames.start(workload.key, target.name())).transpose()?;
     let mut meter = Meter::start(target.probe()?)?;

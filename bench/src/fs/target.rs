@@ -7,6 +7,8 @@
 mod aged;
 mod bindfs;
 mod disk;
+mod exec;
+mod exec_client;
 mod floor;
 mod fuse;
 mod gocryptfs;
@@ -17,6 +19,8 @@ mod overlay;
 pub(crate) use aged::Aged;
 pub(crate) use bindfs::BINDFS;
 pub(crate) use disk::{BTRFS, Device, Disk, EXT4, Kind, XFS};
+pub(crate) use exec::Exec;
+pub(crate) use exec_client::ExecClient;
 pub(crate) use floor::Floor;
 pub(crate) use gocryptfs::GOCRYPTFS;
 pub(crate) use kvfs::{Backing, Kvfs, KvfsOptions};
@@ -29,6 +33,7 @@ use anyhow::{Context, Result, bail};
 use kvfs_bench::calls::{Calls, System};
 use kvfs_bench::counters::Probe;
 use kvfs_bench::host;
+use kvfs_bench::programs::Programs;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -86,6 +91,11 @@ pub(crate) trait Target {
     /// The calls of workloads that the library can do, too, beneath `dir`; while mounted.
     fn calls(&self, dir: &Path) -> Result<Box<dyn Calls>> {
         Ok(Box::new(System::new(dir)?))
+    }
+
+    /// How programs are run that work beneath `dir`; while mounted.
+    fn programs(&self, dir: &Path) -> Programs {
+        Programs::on_mount(dir)
     }
 
     /// Why a scenario cannot be run on it.

@@ -3,6 +3,7 @@
 //! Thread safety: a workload runs on the calling thread; one that reads with several joins them before it ends.
 
 mod append;
+mod exec;
 mod files;
 mod library;
 pub(crate) mod million;
@@ -14,6 +15,7 @@ mod tree;
 use anyhow::Result;
 use clap::ValueEnum;
 use kvfs_bench::calls::Calls;
+use kvfs_bench::programs::Programs;
 use kvfs_bench::results::Class;
 use kvfs_device::Rng;
 use std::path::{Path, PathBuf};
@@ -86,6 +88,8 @@ pub(crate) struct Job<'a> {
     pub(crate) dir: &'a Path,
     /// Calls beneath it, where the scenario is one for the library, too.
     pub(crate) calls: &'a dyn Calls,
+    /// Programs in it, where the scenario is one for `kvfs exec`, too.
+    pub(crate) programs: &'a Programs,
     pub(crate) sizes: &'a Sizes,
 }
 
@@ -121,6 +125,8 @@ pub(crate) enum ScenarioName {
     Stream,
     /// Append and fsync
     Append,
+    /// A source tree by programs under `kvfs exec`, and on mounts: unpack, copy, git status, remove
+    Exec,
     /// Empty and small files by the library, and by system calls
     Library,
     /// The experiments of `TableFS`, by the library and by system calls
@@ -140,6 +146,7 @@ impl ScenarioName {
             Self::Tree => "tree",
             Self::Stream => "stream",
             Self::Append => "append",
+            Self::Exec => "exec",
             Self::Library => "library",
             Self::Tablefs => "tablefs",
             Self::Large => "large",
@@ -151,6 +158,11 @@ impl ScenarioName {
     pub(crate) fn is_by_calls(self) -> bool {
         matches!(self, Self::Library | Self::Tablefs | Self::Large)
     }
+
+    /// Whether a source tree is unpacked.
+    pub(crate) fn needs_source(self) -> bool {
+        matches!(self, Self::Tree | Self::Exec)
+    }
 }
 
 /// All of them, in the order of the tables.
@@ -160,6 +172,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     tree::SCENARIO,
     stream::SCENARIO,
     append::SCENARIO,
+    exec::SCENARIO,
     library::SCENARIO,
     tablefs::SCENARIO,
     tablefs::LARGE,

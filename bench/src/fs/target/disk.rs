@@ -110,7 +110,11 @@ impl Target for Disk {
     }
 
     fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
-        (scenario == ScenarioName::Large).then_some("it is compared with itself, and ext4 has fewer inodes")
+        match scenario {
+            ScenarioName::Large => Some("it is compared with itself, and ext4 has fewer inodes"),
+            ScenarioName::Exec if self.kind.name != EXT4.name => Some("`kvfs exec` is compared with ext4"),
+            _ => None,
+        }
     }
 
     fn probe(&self) -> Result<Probe> {

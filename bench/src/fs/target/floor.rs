@@ -77,6 +77,7 @@ impl Target for Floor {
     fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
         match scenario {
             ScenarioName::Million => Some("keeps everything in memory"),
+            ScenarioName::Exec => Some("is not what `kvfs exec` is compared with"),
             _ => scenario.is_by_calls().then_some("is not what the library is compared with"),
         }
     }

@@ -74,6 +74,16 @@ impl Kvfs {
         &self.store
     }
 
+    /// The `kvfs` binary.
+    pub(super) fn program(&self) -> &Path {
+        &self.options.program
+    }
+
+    /// What a daemon may take that is begun without `--memory` (bytes).
+    pub(super) fn default_memory_limit_bytes(&self) -> u64 {
+        self.options.default_memory_bytes + MEMORY_SLACK_BYTES
+    }
+
     /// An empty store in place of the one that is there.
     pub(super) fn make_store(&self) -> Result<()> {
         self.remove_store()?;

@@ -64,7 +64,10 @@ impl Target for Overlay {
     }
 
     fn unfit_for(&self, scenario: ScenarioName) -> Option<&'static str> {
-        scenario.is_by_calls().then_some("is not what the library is compared with")
+        match scenario {
+            ScenarioName::Exec => Some("is not what `kvfs exec` is compared with"),
+            _ => scenario.is_by_calls().then_some("is not what the library is compared with"),
+        }
     }
 
     fn mount_fresh(&mut self) -> Result<()> {
