@@ -124,7 +124,8 @@ pub enum Call<'a> {
         umask: u32,
         handle: Option<u64>,
     },
-    /// The process has closed a descriptor of an open file: its locks of ranges end. The handle goes on, if it is a placeholder's.
+    /// The process has closed a descriptor of an open file: its locks of ranges end. The handle goes on, if it is a placeholder's that
+    /// was opened.
     Close { handle: u64 },
     /// `stat`, `lstat`, `fstat`: [`Reply::Attributes`].
     Stat {

@@ -4,8 +4,8 @@
 //! answers, one message at a time; everything else goes through lanes.
 //!
 //! A *placeholder* is a descriptor that stands for an open file in the tables of the client, its children, and the programs that it
-//! sends it to. The kernel counts its copies: when the last one is closed, the server sees the hang-up of its other end, and the
-//! open file ends. Its number is its inode's, so every process that has a copy can tell.
+//! sends it to. The client opens it: an empty file that the server has named to it. The kernel counts its copies: when the last one is
+//! closed, it tells the server, and the open file ends. Its number is its inode's, so every process that has a copy can tell.
 //!
 //! Thread safety: functions; none allocates.
 
@@ -18,10 +18,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 /// Both ends have the same.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Most placeholders of one answer.
-pub const PLACEHOLDERS_MAX: usize = DESCRIPTORS_MAX;
+pub const PLACEHOLDERS_MAX: usize = 64;
+
+/// `st_mode` of a placeholder: no other file has such rights.
+pub const PLACEHOLDER_MODE: u32 = 0o10_1222;
 
 /// Longest place of a [`Greeting`] (bytes).
 pub const PLACE_LEN_MAX: usize = 4095;
@@ -57,7 +60,7 @@ pub enum Request {
     },
     /// A lane.
     Lane,
-    /// Placeholders.
+    /// Placeholders: the directory in which a file for each is to be opened for writing alone, once.
     Placeholders {
         /// At most [`PLACEHOLDERS_MAX`].
         count: u32,
@@ -66,7 +69,7 @@ pub enum Request {
     /// is the file's for as long as a copy of this placeholder is there.
     Memory {
         /// Of a placeholder.
-        handle: u32,
+        handle: u64,
     },
     /// The connection of a child of this process, as fork(2) makes it: a socket that is greeted already.
     Fork,
@@ -75,32 +78,41 @@ pub enum Request {
 /// What a client gets.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// The memory of a lane or of a file, placeholders, or the socket of a connection.
+    /// The memory of a lane or of a file, the directory of placeholders, or the socket of a connection.
     pub descriptors: ArrayVec<OwnedFd, DESCRIPTORS_MAX>,
-    /// Handles of the placeholders, in their order.
+    /// Handles of the placeholders.
     pub handles: ArrayVec<u64, PLACEHOLDERS_MAX>,
 }
 
 impl Request {
     /// Its head, and behind it the place and the numbers of the user.
     fn to_bytes(&self) -> ([u8; REQUEST_BYTES], &[u8], &[u32]) {
-        let (what, number, greeting) = match self {
-            Self::Hello { version, greeting } => (0, *version, Some(greeting)),
-            Self::Lane => (1, 0, None),
-            Self::Placeholders { count } => (2, *count, None),
-            Self::Fork => (3, 0, None),
-            Self::Memory { handle } => (4, *handle, None),
+        let (what, number, word, greeting) = match self {
+            Self::Hello { version, greeting } => (0, *version, greeting.txn, Some(greeting)),
+            Self::Lane => (1, 0, 0, None),
+            Self::Placeholders { count } => (2, *count, 0, None),
+            Self::Fork => (3, 0, 0, None),
+            Self::Memory { handle } => (4, 0, *handle, None),
         };
-        let (txn, place, ids) = greeting
-            .map_or((0, &[][..], &[][..]), |greeting| (greeting.txn, &greeting.place, &greeting.acts_as));
+        let (place, ids) =
+            greeting.map_or((&[][..], &[][..]), |greeting| (&greeting.place[..], &greeting.acts_as[..]));
         let mut head = [0; REQUEST_BYTES];
         let lengths = place.len() as u64 | (ids.len() as u64) << 32;
-        let words = [what | u64::from(number) << 32, txn, lengths];
+        let words = [what | u64::from(number) << 32, word, lengths];
         for (space, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *space = word.to_le_bytes();
         }
         (head, place, ids)
     }
+}
+
+/// The name of a placeholder in its directory, with a zero behind it.
+pub fn placeholder_name(handle: u64) -> [u8; 17] {
+    let mut name = [0; 17];
+    for (at, digit) in name[..16].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(handle >> (60 - 4 * at) & 15) as usize];
+    }
+    name
 }
 
 /// Asks the server, and waits for its answer.
@@ -121,7 +133,7 @@ pub fn ask(socket: impl AsFd, request: &Request) -> io::Result<Answer> {
     if errno != 0 {
         return Err(io::Error::from_raw_os_error(errno as i32));
     }
-    if count > PLACEHOLDERS_MAX || (count > 0 && count != descriptors.len()) {
+    if count > PLACEHOLDERS_MAX {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(Answer { descriptors, handles: words.take(count).collect() })
@@ -145,7 +157,7 @@ pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
     // What comes along is closed.
     receive_descriptors(&socket, &mut bytes)?;
     let mut words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-    let [head, txn, lengths] = [(); 3].map(|()| words.next().unwrap_or_default());
+    let [head, word, lengths] = [(); 3].map(|()| words.next().unwrap_or_default());
     let (place_len, id_count) = (lengths as u32 as usize, (lengths >> 32) as usize);
     let number = (head >> 32) as u32;
     match head as u32 {
@@ -155,12 +167,12 @@ pub fn next_request(socket: impl AsFd) -> io::Result<Request> {
             receive_descriptors(&socket, &mut place)?;
             receive_descriptors(&socket, &mut ids)?;
             let acts_as = ids.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id)).collect();
-            Ok(Request::Hello { version: number, greeting: Greeting { txn, place, acts_as } })
+            Ok(Request::Hello { version: number, greeting: Greeting { txn: word, place, acts_as } })
         }
         1 => Ok(Request::Lane),
         2 => Ok(Request::Placeholders { count: number }),
         3 => Ok(Request::Fork),
-        4 => Ok(Request::Memory { handle: number }),
+        4 => Ok(Request::Memory { handle: word }),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

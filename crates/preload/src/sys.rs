@@ -107,9 +107,9 @@ impl Stat {
         call(libc::SYS_fstat as u64, &[fd as u64, self.0.as_mut_ptr() as u64, 0, 0, 0, 0]) == 0
     }
 
-    /// Whether it is a socket.
-    pub(crate) fn is_socket(&self) -> bool {
-        self.0[3] as u32 & libc::S_IFMT == libc::S_IFSOCK
+    /// Type and rights.
+    pub(crate) fn mode(&self) -> u32 {
+        self.0[3] as u32
     }
 
     /// Asks about the path at an address.

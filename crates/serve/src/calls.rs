@@ -114,7 +114,7 @@ impl Caller<'_> {
                 let handle = self.session.name(fd, handle)?;
                 Ok(Answered::With(Reply::Opened { handle }))
             }
-            Call::Close { handle } => self.session.close(handle).map(done),
+            Call::Close { handle } => self.session.close_or_abandon(handle).map(done),
             Call::Mkdir { at, mode, umask } => {
                 process.umask(umask);
                 process.mkdir(self.place(&at)?, mode).map(done)

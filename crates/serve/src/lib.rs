@@ -14,6 +14,7 @@ mod calls;
 mod images;
 mod keys;
 mod placeholders;
+mod places;
 mod records;
 mod server;
 mod session;

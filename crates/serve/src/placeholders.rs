@@ -1,12 +1,17 @@
 //! Placeholders: what stands for an open file in the tables of clients ([`kvfs_lane::greeting`]).
 //!
-//! Thread safety: one lock, held for a few instructions; a thread of its own waits for hang-ups.
+//! Each user has a directory of empty files. A client opens one for an open file; the kernel reports when that was opened, and when
+//! the last copy of the descriptor was closed (inotify).
+//!
+//! Thread safety: a lock for the table, held for a few instructions, and one around it while closed files end; a thread of its own
+//! waits for reports.
 //!
 //! Invariants: an open file is kept as long as any copy of its placeholder is there, and is used by its user alone. A handle
-//! is given out again only when the kernel has given the inode number to another socket, when no copy of the old one is left.
+//! is given out again only when no copy of the old one is left, and no connection has a descriptor for it.
 
 use std::collections::HashMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,30 +19,29 @@ use std::time::Duration;
 use kvfs_posix::SharedFile;
 use parking_lot::{Condvar, Mutex};
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::fs::fstat;
+use rustix::fs::inotify::{ReadFlags, Reader};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::images::Image;
+use crate::places::{Directory, Places};
 use crate::session::Session;
 use crate::shares::{Share, Shares};
 
-/// By which the end of the thread is told.
-const STOP: u64 = u64::MAX;
+/// Reports are read in pieces of so many bytes.
+const REPORT_BYTES: usize = 16 << 10;
 
-/// Hang-ups that are looked at together.
-const EVENTS_MAX: usize = 256;
-
-/// How long hang-ups gather.
+/// How long reports gather.
 const PAUSE: Duration = Duration::from_millis(1);
 
 struct Placeholder {
-    /// Its hang-up is the end.
-    end: OwnedFd,
     _share: Share,
     uid: u32,
+    /// The connection that it was given to.
+    giver: Weak<Session>,
+    /// The client has opened it.
+    is_open: bool,
     /// None: given, not used yet.
     file: Option<SharedFile>,
     /// It is or was mapped.
@@ -46,67 +50,127 @@ struct Placeholder {
     adopters: Vec<Weak<Session>>,
 }
 
+#[derive(Default)]
+struct Table {
+    known: HashMap<u64, Placeholder>,
+    users: HashMap<u32, Places>,
+}
+
+impl Table {
+    fn of(&mut self, handle: u64, by: &Session) -> Result<&mut Placeholder, Errno> {
+        self.known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)
+    }
+
+    /// Takes the reports of the kernel; returns what was closed.
+    fn take_reports(&mut self, buffer: &mut [MaybeUninit<u8>]) -> Vec<(u64, Placeholder)> {
+        let mut closed = Vec::new();
+        for (uid, places) in &self.users {
+            let mut reader = Reader::new(places.reports(), buffer);
+            loop {
+                let report = match reader.next() {
+                    Ok(report) => report,
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => break,
+                    Err(errno) => {
+                        tracing::error!(%errno, "closed files of clients are not noticed");
+                        break;
+                    }
+                };
+                if report.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                    tracing::error!(uid, "files that clients have closed stay open until the server ends");
+                }
+                let Some(handle) = report.file_name().and_then(Places::handle_of) else { continue };
+                let Some(found) = self.known.get_mut(&handle).filter(|one| one.uid == *uid) else { continue };
+                if report.events().contains(ReadFlags::OPEN) {
+                    found.is_open = true;
+                } else if found.is_open {
+                    closed.extend(self.known.remove_entry(&handle));
+                }
+            }
+        }
+        closed
+    }
+}
+
 /// See the module.
 pub(crate) struct Placeholders {
-    known: Mutex<HashMap<u64, Placeholder>>,
-    /// A descriptor each.
+    table: Mutex<Table>,
+    /// One for each placeholder.
     shares: Arc<Shares>,
+    /// Held while closed files end; what reports are read into.
+    ending: Mutex<Vec<MaybeUninit<u8>>>,
     epoll: OwnedFd,
     /// Closed to end the thread.
     stop: Mutex<Option<OwnedFd>>,
     stopped: Condvar,
     /// Its other end, which the thread watches.
     _stop_end: OwnedFd,
-}
-
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
+    directory: Directory,
 }
 
 impl Placeholders {
     pub(crate) fn new(shares: Arc<Shares>) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let (stop, stopped) = pair()?;
-        epoll::add(&epoll, &stopped, EventData::new_u64(STOP), EventFlags::HUP)?;
+        let (stop, stopped) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        epoll::add(&epoll, &stopped, EventData::new_u64(0), EventFlags::HUP)?;
         Ok(Self {
-            known: Mutex::default(),
+            table: Mutex::default(),
             shares,
+            ending: Mutex::new(vec![MaybeUninit::uninit(); REPORT_BYTES]),
             epoll,
             stop: Mutex::new(Some(stop)),
             stopped: Condvar::new(),
             _stop_end: stopped,
+            directory: Directory::make()?,
         })
     }
 
-    /// New ones, with their handles. EMFILE: the user has too many.
-    pub(crate) fn give(&self, uid: u32, count: usize) -> io::Result<Vec<(u64, OwnedFd)>> {
+    /// At most `count` new ones for a connection: the directory of its user, and their handles. EMFILE: the user has too many.
+    pub(crate) fn give(&self, by: &Arc<Session>, count: usize) -> io::Result<(Arc<OwnedFd>, Vec<u64>)> {
+        let uid = by.uid();
         let mut given = Vec::with_capacity(count);
-        for _ in 0..count {
+        while given.len() < count {
             let share = self.shares.take(uid).or_else(|| {
                 self.settle();
                 self.shares.take(uid)
             });
-            let share = share.ok_or(Errno::MFILE)?;
-            let (end, theirs) = pair()?;
-            // Programs that poll it find that it can be read and written, as a file.
-            send(&end, &[0], SendFlags::NOSIGNAL)?;
-            let handle = fstat(&theirs)?.st_ino;
-            let given_out =
-                Placeholder { end, _share: share, uid, file: None, image: None, adopters: Vec::new() };
-            let (data, flags) = (EventData::new_u64(handle), EventFlags::HUP | EventFlags::RDHUP);
-            let mut known = self.known.lock();
-            epoll::add(&self.epoll, &given_out.end, data, flags)?;
-            known.insert(handle, given_out);
-            given.push((handle, theirs));
+            let Some(share) = share else { break };
+            let mut table = self.table.lock();
+            let Table { known, users } = &mut *table;
+            let places = match users.entry(uid) {
+                std::collections::hash_map::Entry::Occupied(places) => places.into_mut(),
+                std::collections::hash_map::Entry::Vacant(vacant) => {
+                    let places = vacant.insert(self.directory.places(uid)?);
+                    epoll::add(&self.epoll, places.reports(), EventData::new_u64(0), EventFlags::IN)?;
+                    places
+                }
+            };
+            let handle = places.take()?;
+            let placeholder = Placeholder {
+                _share: share,
+                uid,
+                giver: Arc::downgrade(by),
+                is_open: false,
+                file: None,
+                image: None,
+                adopters: Vec::new(),
+            };
+            known.insert(handle, placeholder);
+            given.push(handle);
         }
-        Ok(given)
+        let table = self.table.lock();
+        let places = table.users.get(&uid).filter(|_| !given.is_empty()).ok_or(Errno::MFILE)?;
+        Ok((places.directory(), given))
     }
 
     /// Lets a placeholder that was given to this user stand for an open file.
     pub(crate) fn bind(&self, handle: u64, file: SharedFile, by: &Arc<Session>) -> Result<(), Errno> {
-        let mut known = self.known.lock();
-        let found = known.get_mut(&handle).filter(|one| one.uid == by.uid() && one.file.is_none());
-        let found = found.ok_or(Errno::BADF)?;
+        let mut table = self.table.lock();
+        let found = table.of(handle, by)?;
+        if found.file.is_some() {
+            return Err(Errno::BADF);
+        }
         found.file = Some(file);
         found.adopters.push(Arc::downgrade(by));
         Ok(())
@@ -114,8 +178,8 @@ impl Placeholders {
 
     /// The open file of a placeholder, for a connection of the same user.
     pub(crate) fn adopt(&self, handle: u64, by: &Arc<Session>) -> Result<SharedFile, Errno> {
-        let mut known = self.known.lock();
-        let found = known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)?;
+        let mut table = self.table.lock();
+        let found = table.of(handle, by)?;
         let file = found.file.clone().ok_or(Errno::BADF)?;
         found.adopters.retain(|one| one.strong_count() > 0);
         found.adopters.push(Arc::downgrade(by));
@@ -124,19 +188,19 @@ impl Placeholders {
 
     /// Keeps the image of a mapped file for as long as the placeholder is there.
     pub(crate) fn keep_image(&self, handle: u64, image: Arc<Image>, by: &Session) -> Result<(), Errno> {
-        let mut known = self.known.lock();
-        let found = known.get_mut(&handle).filter(|one| one.uid == by.uid()).ok_or(Errno::BADF)?;
-        found.image = Some(image);
+        self.table.lock().of(handle, by)?.image = Some(image);
         Ok(())
     }
 
     /// Body of the thread: ends open files whose last placeholder was closed. Those that are closed one soon after the other end
     /// together: a thread that wakes for each takes the processor from those that call.
     pub(crate) fn watch(&self) {
-        let mut events = Vec::with_capacity(EVENTS_MAX);
+        let mut events: Vec<Event> = Vec::with_capacity(16);
         loop {
-            match self.end_closed(&mut events, None) {
-                Ok(()) | Err(Errno::INTR) => {}
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) => self.settle(),
+                Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::error!(%errno, "closed files of clients are no longer noticed");
                     return;
@@ -150,24 +214,55 @@ impl Placeholders {
         }
     }
 
-    /// Ends open files whose last placeholder is closed by now, for what is refused because of one.
+    /// Ends open files whose last placeholder is closed by now.
     pub(crate) fn settle(&self) {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // If it fails, the thread says so.
-        let _ = self.end_closed(&mut Vec::with_capacity(EVENTS_MAX), Some(&now));
+        self.end_with(|_| false);
     }
 
-    fn end_closed(&self, events: &mut Vec<Event>, until: Option<&Timespec>) -> Result<(), Errno> {
-        epoll::wait(&self.epoll, spare_capacity(events), until)?;
-        for handle in events.drain(..).map(|event| event.data.u64()) {
-            // Leaves the set with its last descriptor. What tells to stop is none of them.
-            let ended = self.known.lock().remove(&handle);
-            let Some(ended) = ended else { continue };
-            for session in ended.adopters.iter().filter_map(Weak::upgrade) {
+    /// A connection ends, and with it what it was given and has not opened. What it has opened others may have, too.
+    pub(crate) fn leave(&self, session: &Arc<Session>) {
+        self.end_with(|one| std::ptr::eq(one.giver.as_ptr(), Arc::as_ptr(session)));
+    }
+
+    /// A client could not open what it was given, for which a file is open already.
+    pub(crate) fn abandon(&self, handle: u64, by: &Session) {
+        let is_open = self.table.lock().known.get(&handle).is_none_or(|one| one.is_open);
+        if !is_open && self.table.lock().of(handle, by).is_ok() {
+            self.end_one(handle);
+        }
+    }
+
+    fn end_one(&self, handle: u64) {
+        let mut buffer = self.ending.lock();
+        let mut table = self.table.lock();
+        let mut ended = table.take_reports(&mut buffer);
+        if table.known.get(&handle).is_some_and(|one| !one.is_open) {
+            ended.extend(table.known.remove_entry(&handle));
+        }
+        drop(table);
+        self.end(ended);
+    }
+
+    /// Ends what is closed, and of those that no client has opened what is so.
+    fn end_with(&self, is_so: impl Fn(&Placeholder) -> bool) {
+        let mut buffer = self.ending.lock();
+        let mut table = self.table.lock();
+        let mut ended = table.take_reports(&mut buffer);
+        ended.extend(table.known.extract_if(|_, one| !one.is_open && is_so(one)));
+        drop(table);
+        self.end(ended);
+    }
+
+    fn end(&self, ended: Vec<(u64, Placeholder)>) {
+        for (handle, placeholder) in ended {
+            for session in placeholder.adopters.iter().filter_map(Weak::upgrade) {
                 session.lose(handle);
             }
+            // Only now: until here the handle was known to connections.
+            if let Some(places) = self.table.lock().users.get_mut(&placeholder.uid) {
+                places.put(handle);
+            }
         }
-        Ok(())
     }
 
     /// Ends the thread.
@@ -178,35 +273,12 @@ impl Placeholders {
 
     /// All of them are gone: what they keep open ends.
     pub(crate) fn clear(&self) {
-        let all = std::mem::take(&mut *self.known.lock());
+        let all = std::mem::take(&mut self.table.lock().known);
         drop(all);
     }
 
     /// Open files.
     pub(crate) fn len(&self) -> usize {
-        self.known.lock().values().filter(|one| one.file.is_some()).count()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn placeholders_end_before_the_descriptors_of_the_server_do() {
-        let placeholders = Placeholders::new(Shares::new(4, 0)).expect("are made");
-        let given = placeholders.give(1000, 2).expect("half of them");
-        let refused = placeholders.give(1000, 1).expect_err("is too many");
-        assert_eq!(refused.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
-        placeholders.give(1001, 1).expect("are another user's");
-        drop(given);
-        std::thread::scope(|scope| {
-            scope.spawn(|| placeholders.watch());
-            while !placeholders.known.lock().is_empty() {
-                std::thread::yield_now();
-            }
-            placeholders.give(1000, 2).expect("came back");
-            placeholders.stop();
-        });
+        self.table.lock().known.values().filter(|one| one.file.is_some()).count()
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,6 @@ use kvfs_posix::{Identity, PosixError, Process};
 use kvfs_socket::{peer_credentials, peer_groups};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
 use crate::begun::Begun;
 use crate::calls;
@@ -33,6 +32,9 @@ const CONNECTIONS_MAX: usize = 4096;
 
 /// Most lanes, unless told otherwise.
 const LANES_MAX: usize = 1024;
+
+/// Most open files of clients: the kernel reports an opening and a closing of each, and keeps 16,384 reports that were not taken.
+const PLACEHOLDERS_OPEN_MAX: usize = 8192;
 
 /// Memory of a lane that was filled: the lane, the message and the answer (bytes).
 pub const LANE_BYTES_MAX: u64 = 3 * LANE_DATA_BYTES as u64;
@@ -175,9 +177,7 @@ impl Server {
         lanes_max: usize,
     ) -> io::Result<Self> {
         let own_uid = rustix::process::geteuid().as_raw();
-        // Half of the descriptors of this process: connections, lanes and the store need some, too.
-        let descriptors_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
-        let of_placeholders = Shares::new(descriptors_max as usize, own_uid);
+        let of_placeholders = Shares::new(PLACEHOLDERS_OPEN_MAX, own_uid);
         let placeholders = Arc::new(Placeholders::new(of_placeholders)?);
         let connections = Arc::default();
         let connection_shares = Shares::new(CONNECTIONS_MAX, own_uid);
@@ -384,18 +384,15 @@ fn converse(shared: &Arc<Shared>, session: &Arc<Session>, socket: &UnixStream) -
                 Ok(theirs) => greeting::grant(socket, &[theirs.as_fd()], &[])?,
                 Err(error) => refuse(socket, &error)?,
             },
-            Request::Memory { handle } => match session.map(handle.into()) {
+            Request::Memory { handle } => match session.map(handle) {
                 Ok(image) => greeting::grant(socket, &[image.memory()], &[])?,
                 Err(error) => greeting::refuse(socket, error.errno().raw_os_error())?,
             },
             Request::Placeholders { count } => {
                 let count = (count as usize).min(PLACEHOLDERS_MAX);
-                match shared.placeholders.give(session.uid(), count) {
-                    Ok(given) => {
-                        let descriptors: Vec<BorrowedFd<'_>> =
-                            given.iter().map(|(_, fd)| fd.as_fd()).collect();
-                        let handles: Vec<u64> = given.iter().map(|(handle, _)| *handle).collect();
-                        greeting::grant(socket, &descriptors, &handles)?;
+                match shared.placeholders.give(session, count) {
+                    Ok((directory, handles)) => {
+                        greeting::grant(socket, &[directory.as_fd()], &handles)?;
                     }
                     Err(error) => refuse(socket, &error)?,
                 }

@@ -63,11 +63,12 @@ impl Session {
     }
 
     /// The connection ends: so do its lanes, and what they wait for.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(self: &Arc<Self>) {
         self.process.interrupt();
         for lane in self.lanes.lock().take().into_iter().flatten() {
             lane.end();
         }
+        self.placeholders.leave(self);
     }
 
     /// The descriptor of a handle; adopts the open file of a placeholder that came from elsewhere.
@@ -128,6 +129,13 @@ impl Session {
         let fd = self.table.lock().remove(&handle);
         // Others may still have the open file; of this process the locks end.
         fd.map_or(Ok(()), |fd| self.process.close(fd))
+    }
+
+    /// The program has closed a descriptor, or could not open the placeholder of a file.
+    pub(crate) fn close_or_abandon(&self, handle: u64) -> kvfs_posix::Result<()> {
+        self.close(handle)?;
+        self.placeholders.abandon(handle, self);
+        Ok(())
     }
 
     /// Files end that clients have closed.

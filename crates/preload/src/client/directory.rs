@@ -88,10 +88,10 @@ pub(super) fn change(call: &Call<'_>) -> Done {
             return Err(verdict);
         }
     };
+    let descriptor = sys::own(spare.take(true)?);
     let here = kvfs_lane::At { base: Some(handle), path: None, follows: true, is_named: true };
     let entered = super::do_it(call, &kvfs_lane::Call::Access { at: here, access: libc::X_OK as u32 })
         .and_then(|_| enter(handle));
-    let descriptor = spare.into_descriptor();
     if entered.is_ok() {
         hidden::keep_directory(Some(descriptor), is_shared());
     }

@@ -1,5 +1,5 @@
-//! Descriptors of the library's own in the table of the program: the connection, placeholders of files to be opened, and the one
-//! that stands for the working directory.
+//! Descriptors of the library's own in the table of the program: the connection, the directory of placeholders, and the placeholder of
+//! the working directory.
 //!
 //! They have high numbers, and what the program does to them by number finds no descriptor: shells and daemons close all numbers
 //! that they don't know.
@@ -14,8 +14,8 @@ use super::map;
 use crate::state;
 use crate::sys;
 
-/// Room for one connection, one working directory, and placeholders.
-const HIDDEN_MAX: usize = 32;
+/// Room for each of them, and for those that are moved or replaced meanwhile.
+const HIDDEN_MAX: usize = 8;
 
 /// Numbers from here on are taken; set at start.
 static FLOOR: AtomicI32 = AtomicI32::new(960);
@@ -56,7 +56,7 @@ pub(super) fn close(fd: i32) {
 }
 
 /// Moves a descriptor to a high number; it stays where it is if there is none.
-fn lift(fd: OwnedFd, command: i32) -> i32 {
+pub(super) fn lift(fd: OwnedFd, command: i32) -> i32 {
     let fd = fd.into_raw_fd();
     let mut lifted = fcntl(fd, command, FLOOR.load(Relaxed));
     if lifted < 0 {
@@ -80,7 +80,7 @@ fn note(fd: i32) {
     }
 }
 
-pub(super) fn forget(fd: i32) {
+fn forget(fd: i32) {
     for place in &HIDDEN {
         // Another one than this has not the number.
         let _ = place.compare_exchange(fd + 1, 0, Relaxed, Relaxed);
@@ -125,7 +125,7 @@ pub(crate) fn first_within(first: u32, last: u32) -> Option<u32> {
     numbers.filter(|fd| (first..=last).contains(fd)).min()
 }
 
-/// In a child of fork: the parent's connection and spare placeholders are closed.
+/// In a child of fork: the parent's connection and directory of placeholders are closed.
 pub(super) fn leave_parent() {
     let directory = DIRECTORY.load(Relaxed);
     for place in &HIDDEN {
@@ -193,13 +193,4 @@ pub(super) fn make_room(fd: i32) -> bool {
     }
     super::server::has_moved(fd, moved);
     true
-}
-
-/// The lowest number for a placeholder, which is closed; a negative one is an error.
-pub(super) fn lower(fd: i32, is_noted: bool, closes_on_exec: bool) -> i32 {
-    let command = if closes_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    let lowered = fcntl(fd, command, 0);
-    let close_high = if is_noted { end } else { close };
-    close_high(fd);
-    lowered
 }

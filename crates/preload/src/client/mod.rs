@@ -26,6 +26,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use kvfs_lane::greeting::PLACEHOLDER_MODE;
 use kvfs_lane::{At, Bytes, Reply};
 
 use crate::buffer::PathBuffer;
@@ -248,7 +249,7 @@ fn outside(call: &Call<'_>, path: u64) -> Verdict {
 /// The handle of an open file of the store's.
 fn handle(fd: i32) -> Result<u64, Verdict> {
     let mut stat = sys::Stat::new();
-    if !stat.of_descriptor(fd) || !stat.is_socket() {
+    if !stat.of_descriptor(fd) || stat.mode() != PLACEHOLDER_MODE {
         return Err(Verdict::Native);
     }
     Ok(stat.identity().1)

@@ -39,7 +39,7 @@ pub(super) fn open(call: &Call<'_>) -> Done {
     };
     match ask(call, &asked, |reply, _| matches!(reply, Reply::Opened { .. }).then_some(())) {
         Ok(()) => {
-            let fd = spare.take(flags & libc::O_CLOEXEC != 0);
+            let fd = spare.take(flags & libc::O_CLOEXEC != 0)?;
             state::mark(fd);
             Ok(fd as isize)
         }

@@ -18,7 +18,7 @@ use crate::sys;
 const LANES: usize = 64;
 
 /// Placeholders that are kept for files to be opened.
-pub(super) const SPARES: usize = 16;
+pub(super) const SPARES: usize = 64;
 
 const EMPTY: u32 = 0;
 const IDLE: u32 = 1;
@@ -34,7 +34,11 @@ pub(super) struct Page {
     pub(super) asking: AtomicU32,
     /// Whether the process has taken a lock of a range.
     pub(super) has_locks: AtomicBool,
-    /// A handle, and the number of its descriptor; 0: none.
+    /// The number of the directory of placeholders and one; 0: there is none.
+    pub(super) directory: AtomicI32,
+    /// How many placeholders were asked for at last.
+    pub(super) batch: AtomicU32,
+    /// Handles of placeholders that are not used yet; 0: none.
     pub(super) spares: [AtomicU64; SPARES],
     lanes: [Slot; LANES],
 }

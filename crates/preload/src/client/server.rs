@@ -18,7 +18,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::hidden;
 use super::page::{Page, SPARES, page};
+use crate::slow::Verdict;
 use crate::sys;
+
+/// Placeholders that are asked for first.
+const SPARES_MIN: u32 = 8;
 
 /// An errno.
 pub(super) type Errno = i32;
@@ -138,11 +142,10 @@ fn connection(page: &Page) -> Result<Option<BorrowedFd<'static>>, Errno> {
 fn disconnect(page: &Page, socket: RawFd) {
     let is_own = who(page) == Who::Own;
     if is_own && page.socket.compare_exchange(socket + 1, 0, Release, Relaxed).is_ok() {
-        for spare in &page.spares {
-            let spare = spare.swap(0, Acquire);
-            if spare != 0 {
-                hidden::end(spare as u32 as i32);
-            }
+        page.spares.iter().for_each(|spare| spare.store(0, Relaxed));
+        let directory = page.directory.swap(0, Acquire);
+        if directory != 0 {
+            hidden::end(directory - 1);
         }
         hidden::end(socket);
     }
@@ -153,12 +156,7 @@ pub(super) fn has_moved(from: i32, to: i32) {
     let Some(page) = page() else { return };
     // What it was not, it stays.
     let _ = page.socket.compare_exchange(from + 1, to + 1, Release, Relaxed);
-    for spare in &page.spares {
-        let packed = spare.load(Acquire);
-        if packed != 0 && packed as u32 as i32 == from {
-            let _ = spare.compare_exchange(packed, packed >> 32 << 32 | to as u64, Release, Relaxed);
-        }
-    }
+    let _ = page.directory.compare_exchange(from + 1, to + 1, Release, Relaxed);
 }
 
 fn new_lane(socket: BorrowedFd<'_>) -> Result<ClientLane, Errno> {
@@ -235,74 +233,110 @@ fn converse<T>(
 /// A placeholder for a file to be opened.
 pub(super) struct Spare {
     pub(super) handle: u64,
-    fd: i32,
-    /// It is hidden, and goes back if it is not used.
-    is_kept: bool,
+    /// In which it is opened.
+    directory: i32,
+    /// That one, and the connection to which the placeholder was given, of a process that can't keep them.
+    _own: [Option<OwnedFd>; 2],
 }
 
 impl Spare {
-    /// The descriptor for the program, with the lowest number.
-    pub(super) fn take(self, closes_on_exec: bool) -> i32 {
-        hidden::lower(self.fd, self.is_kept, closes_on_exec)
-    }
-
-    /// As a descriptor of this library's.
-    pub(super) fn into_descriptor(self) -> OwnedFd {
-        if self.is_kept {
-            hidden::forget(self.fd);
+    /// Opens it for the program: the descriptor with the lowest number.
+    pub(super) fn take(self, closes_on_exec: bool) -> Result<i32, Verdict> {
+        let name = greeting::placeholder_name(self.handle);
+        let flags = libc::O_WRONLY | if closes_on_exec { libc::O_CLOEXEC } else { 0 };
+        let args = [self.directory as u64, name.as_ptr() as u64, flags as u64, 0, 0, 0];
+        let opened = sys::call(libc::SYS_openat as u64, &args);
+        if opened < 0 {
+            // Without it the file can't stay open. If there is no server any more, it does not.
+            let _ = exchange(&Call::Close { handle: self.handle }, |_| 0, |_, _| ());
+            return Err(Verdict::Done(opened));
         }
-        sys::own(self.fd)
+        Ok(opened as i32)
     }
 
     /// Nothing was opened.
     pub(super) fn give_back(self) {
-        if !self.is_kept {
-            return hidden::close(self.fd);
-        }
-        let packed = self.handle << 32 | self.fd as u64;
-        let is_kept = page().is_some_and(|page| {
-            page.spares.iter().any(|place| place.compare_exchange(0, packed, Release, Relaxed).is_ok())
-        });
-        if !is_kept {
-            hidden::end(self.fd);
+        if let Some(page) = page() {
+            keep(page, self.handle);
         }
     }
+}
+
+/// Keeps a placeholder that is not used; where there is no room for it, it ends with the connection.
+fn keep(page: &Page, handle: u64) {
+    for place in &page.spares {
+        if place.compare_exchange(0, handle, Release, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// A placeholder that is kept.
+fn kept(page: &Page) -> Option<Spare> {
+    let directory = page.directory.load(Acquire) - 1;
+    if directory < 0 {
+        return None;
+    }
+    let is_there = |handle: &u64| *handle != 0;
+    let handle = page.spares.iter().map(|place| place.swap(0, Acquire)).find(is_there)?;
+    Some(Spare { handle, directory, _own: [None, None] })
 }
 
 /// A placeholder. EMFILE: the user, or the process, has too many.
 pub(super) fn spare() -> Result<Spare, Errno> {
     let page = page().ok_or(libc::EIO)?;
     let Some(socket) = connection(page)? else {
-        let socket = connect()?;
-        return one(greeting::ask(&socket, &Request::Placeholders { count: 1 }));
+        let socket = lifted(connect()?);
+        let mut given = ask(&socket, 1)?;
+        return alone(&mut given, Some(socket));
     };
+    if let Some(spare) = kept(page) {
+        return Ok(spare);
+    }
+    let _alone = Asking::begin(page);
+    // Another thread may have asked meanwhile.
+    if let Some(spare) = kept(page) {
+        return Ok(spare);
+    }
+    // A program that opens many is given many at a time.
+    let count = (page.batch.load(Relaxed) * 2).clamp(SPARES_MIN, SPARES as u32);
+    page.batch.store(count, Relaxed);
+    let mut given = ask(socket, count)?;
+    if page.directory.load(Relaxed) != 0 {
+        let handle = given.handles.pop().ok_or(libc::EMFILE)?;
+        given.handles.iter().for_each(|handle| keep(page, *handle));
+        return Ok(Spare { handle, directory: page.directory.load(Relaxed) - 1, _own: [None, None] });
+    }
     if who(page) == Who::Child {
-        let _alone = Asking::begin(page);
-        return one(greeting::ask(socket, &Request::Placeholders { count: 1 }));
+        let spare = alone(&mut given, None);
+        given.handles.iter().for_each(|handle| keep(page, *handle));
+        return spare;
     }
-    loop {
-        let kept = page.spares.iter().map(|place| place.swap(0, Acquire)).find(|packed| *packed != 0);
-        if let Some(packed) = kept {
-            return Ok(Spare { handle: packed >> 32, fd: packed as u32 as i32, is_kept: true });
-        }
-        let _alone = Asking::begin(page);
-        if page.spares.iter().any(|place| place.load(Acquire) != 0) {
-            continue;
-        }
-        let asked = greeting::ask(socket, &Request::Placeholders { count: SPARES as u32 });
-        let given = asked.map_err(|error| errno(&error))?;
-        for (handle, fd) in given.handles.into_iter().zip(given.descriptors) {
-            // Numbers of sockets have 32 bits.
-            if handle >> 32 == 0 {
-                Spare { handle, fd: hidden::hide(fd), is_kept: true }.give_back();
-            }
-        }
-    }
+    let handle = given.handles.pop().ok_or(libc::EMFILE)?;
+    let directory = hidden::hide(given.descriptors.pop().ok_or(libc::EIO)?);
+    page.directory.store(directory + 1, Release);
+    given.handles.iter().for_each(|handle| keep(page, *handle));
+    Ok(Spare { handle, directory, _own: [None, None] })
+}
+
+fn ask(socket: impl AsFd, count: u32) -> Result<Answer, Errno> {
+    greeting::ask(socket, &Request::Placeholders { count }).map_err(|error| errno(&error))
+}
+
+/// A descriptor out of the way of the program's.
+fn lifted(fd: OwnedFd) -> OwnedFd {
+    sys::own(hidden::lift(fd, libc::F_DUPFD_CLOEXEC))
+}
+
+/// One that was given to a process that can't keep the directory: its memory is its parent's, its descriptors are not.
+fn alone(given: &mut Answer, connection: Option<OwnedFd>) -> Result<Spare, Errno> {
+    let handle = given.handles.pop().ok_or(libc::EMFILE)?;
+    let directory = lifted(given.descriptors.pop().ok_or(libc::EIO)?);
+    Ok(Spare { handle, directory: directory.as_raw_fd(), _own: [Some(directory), connection] })
 }
 
 /// The memory of an open file.
 pub(super) fn memory(handle: u64) -> Result<OwnedFd, Errno> {
-    let handle = u32::try_from(handle).map_err(|_| libc::ENODEV)?;
     let request = Request::Memory { handle };
     let page = page().ok_or(libc::EIO)?;
     let given = match connection(page)? {
@@ -313,11 +347,4 @@ pub(super) fn memory(handle: u64) -> Result<OwnedFd, Errno> {
         None => greeting::ask(&connect()?, &request),
     };
     given.map_err(|error| errno(&error))?.descriptors.pop().ok_or(libc::EIO)
-}
-
-fn one(given: std::io::Result<Answer>) -> Result<Spare, Errno> {
-    let mut given = given.map_err(|error| errno(&error))?;
-    let (handle, fd) = given.handles.pop().zip(given.descriptors.pop()).ok_or(libc::EMFILE)?;
-    let fd = std::os::fd::IntoRawFd::into_raw_fd(fd);
-    Ok(Spare { handle, fd, is_kept: false })
 }

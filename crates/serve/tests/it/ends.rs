@@ -2,18 +2,29 @@
 
 use std::os::fd::OwnedFd;
 
-use kvfs_lane::greeting::Answer;
+use kvfs_lane::greeting::{Answer, PLACEHOLDER_MODE, placeholder_name};
 use kvfs_lane::{Call, LaneError, LockRange};
 use kvfs_posix::Identity;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{OFlags, fstat};
+use rustix::fs::{Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
 use crate::world::{Client, World, at};
 
 fn placeholder(client: &Client) -> (u64, OwnedFd) {
+    let (handle, directory) = given(client);
+    (handle, open(&directory, handle))
+}
+
+/// One that is not open yet, and its directory.
+fn given(client: &Client) -> (u64, OwnedFd) {
     let Answer { mut descriptors, mut handles } = client.0.placeholders(1).expect("are given");
-    (handles.pop().expect("one"), descriptors.pop().expect("one"))
+    (handles.pop().expect("one"), descriptors.pop().expect("their directory"))
+}
+
+fn open(directory: &OwnedFd, handle: u64) -> OwnedFd {
+    let name = placeholder_name(handle);
+    openat(directory, &name[..16], OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).expect("opens")
 }
 
 #[test]
@@ -21,7 +32,8 @@ fn a_placeholder_is_known_by_its_inode_number_and_ready_as_a_file() {
     let world = World::new();
     let client = world.connect();
     let (handle, descriptor) = placeholder(&client);
-    assert_eq!(fstat(&descriptor).expect("is open").st_ino, handle);
+    let found = fstat(&descriptor).expect("is open");
+    assert_eq!((found.st_ino, found.st_mode), (handle, PLACEHOLDER_MODE));
     let mut polled = [PollFd::new(&descriptor, PollFlags::IN | PollFlags::OUT)];
     poll(&mut polled, None).expect("is ready");
     assert_eq!(polled[0].revents(), PollFlags::IN | PollFlags::OUT);
@@ -43,6 +55,56 @@ fn an_open_file_ends_with_the_last_copy_of_its_placeholder() {
     drop(copy);
     world.until(|server| server.open_files() == 0);
     assert_eq!(client.read(handle, 100, Some(0)), Err(Errno::BADF));
+}
+
+#[test]
+fn placeholder_that_was_never_opened_ends_with_its_connection() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let (handle, directory) = given(&one);
+    one.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    assert_eq!(other.read(handle, 1, Some(0)), Ok(Vec::new()), "it is open");
+    drop(one);
+    world.until(|server| server.open_files() == 0);
+    // It is another open file's now.
+    let (again, _) = given(&other);
+    assert_eq!(again, handle);
+    other.open("/file", OFlags::RDWR, Some(handle)).expect("opens");
+    drop(open(&directory, handle));
+    world.until(|server| server.open_files() == 0);
+}
+
+#[test]
+fn placeholder_that_cannot_be_opened_is_given_up_by_close() {
+    let world = World::new();
+    let client = world.connect();
+    let (handle, directory) = given(&client);
+    client.open("/file", OFlags::CREATE | OFlags::RDWR, Some(handle)).expect("opens");
+    client.call(&Call::Close { handle }, &[]).expect("closes");
+    assert_eq!(world.server().open_files(), 0);
+    let (again, _) = given(&client);
+    client.open("/file", OFlags::RDWR, Some(again)).expect("opens");
+    let _descriptor = open(&directory, again);
+    client.call(&Call::Close { handle: again }, &[]).expect("ends locks alone");
+    assert_eq!(world.server().open_files(), 1);
+}
+
+#[test]
+fn placeholders_run_out_and_come_back_with_the_connection() {
+    let world = World::new();
+    let (one, other) = (world.connect(), world.connect());
+    let mut given = 0;
+    let refused = loop {
+        match one.0.placeholders(64) {
+            Ok(answer) => given += answer.handles.len(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+    assert_eq!(given, 8192, "half of the reports that the kernel keeps");
+    assert!(other.0.placeholders(1).is_err());
+    drop(one);
+    world.until(|_| other.0.placeholders(1).is_ok());
 }
 
 #[test]

@@ -1,0 +1,186 @@
+//! Files that clients open as placeholders, in memory where the machine has a file system there.
+//!
+//! Thread safety: plain values. Invariants: the directory is this server's alone, and is gone with it, or, if it was killed, with the
+//! next one of its user; a user's clients reach the files by an open directory that they are given.
+
+use std::ffi::CStr;
+use std::fs::{self, DirBuilder, Permissions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kvfs_lane::NUMBERED;
+use kvfs_lane::greeting::{PLACEHOLDER_MODE, placeholder_name};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock, fstat, inotify, openat, renameat};
+use rustix::io::Errno;
+
+/// Where it lies, if it is there.
+const IN_MEMORY: &str = "/dev/shm";
+
+/// What its name begins with.
+const PREFIX: &str = "kvfs-open-";
+
+/// Names that are tried.
+const TRIES: usize = 100;
+
+/// What a file is called until its number is known.
+const NEW: &CStr = c"new";
+
+/// See the module.
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// A lock on it says that its server lives.
+    _lock: OwnedFd,
+}
+
+impl Directory {
+    pub(crate) fn make() -> io::Result<Self> {
+        let mut refused = io::Error::from(Errno::EXIST);
+        for base in [PathBuf::from(IN_MEMORY), std::env::temp_dir()] {
+            match Self::make_in(&base) {
+                Ok(made) => return Ok(made),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    fn make_in(base: &Path) -> io::Result<Self> {
+        remove_left_behind(base);
+        for _ in 0..TRIES {
+            // Each state is seeded anew.
+            let path = base.join(format!("{PREFIX}{:016x}", RandomState::new().hash_one(0)));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made?,
+            }
+            let lock = open(&path)?;
+            flock(&lock, FlockOperation::LockExclusive)?;
+            // Another server may have taken it for one that was left behind.
+            if path.exists() {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+        Err(Errno::EXIST.into())
+    }
+
+    /// The files of a user.
+    pub(crate) fn places(&self, uid: u32) -> io::Result<Places> {
+        let path = self.path.join(uid.to_string());
+        DirBuilder::new().create(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o711))?;
+        let (kind, new) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, inotify::CreateFlags::CLOEXEC);
+        let directory = Arc::new(rustix::fs::open(&path, kind, Mode::empty())?);
+        let reports = inotify::init(new | inotify::CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&reports, &path, inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_WRITE)?;
+        Ok(Places { directory, reports, free: Vec::new() })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the directory of open files");
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+/// Removes directories of this user's servers that were killed.
+fn remove_left_behind(base: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let is_one = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
+            && entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
+        if is_one
+            && let Ok(lock) = open(&entry.path())
+            && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            // The next server tries again.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The files of a user.
+pub(crate) struct Places {
+    directory: Arc<OwnedFd>,
+    reports: OwnedFd,
+    free: Vec<u64>,
+}
+
+impl Places {
+    /// In which they are opened.
+    pub(crate) fn directory(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.directory)
+    }
+
+    /// Which of them are opened and closed.
+    pub(crate) fn reports(&self) -> BorrowedFd<'_> {
+        self.reports.as_fd()
+    }
+
+    /// One that is not in use.
+    pub(crate) fn take(&mut self) -> io::Result<u64> {
+        if let Some(handle) = self.free.pop() {
+            return Ok(handle);
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&*self.directory, NEW, flags, Mode::RUSR)?;
+        fchmod(&file, Mode::from_raw_mode(PLACEHOLDER_MODE & 0o7777))?;
+        let handle = fstat(&file)?.st_ino;
+        if handle & NUMBERED != 0 {
+            return Err(Errno::OVERFLOW.into());
+        }
+        renameat(&*self.directory, NEW, &*self.directory, &placeholder_name(handle)[..16])?;
+        Ok(handle)
+    }
+
+    /// It is not in use any more.
+    pub(crate) fn put(&mut self, handle: u64) {
+        self.free.push(handle);
+    }
+
+    /// The handle of a file's name.
+    pub(crate) fn handle_of(name: &CStr) -> Option<u64> {
+        u64::from_str_radix(name.to_str().ok()?, 16).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_of_a_killed_server_is_removed_by_the_next_one() {
+        let base = std::env::temp_dir().join(format!("kvfs-places-{}", std::process::id()));
+        fs::create_dir(&base).expect("makes");
+        let left = base.join(format!("{PREFIX}left"));
+        fs::create_dir(&left).expect("makes");
+        let one = Directory::make_in(&base).expect("makes");
+        let other = Directory::make_in(&base).expect("makes");
+        assert!(!left.exists() && one.path.exists() && other.path.exists());
+        drop((one, other));
+        fs::remove_dir(&base).expect("nothing is left");
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let directory = Directory::make().expect("makes");
+        let mut places = directory.places(1000).expect("makes");
+        let (one, other) = (places.take().expect("makes"), places.take().expect("makes"));
+        assert_ne!(one, other);
+        places.put(one);
+        assert_eq!(places.take().expect("is there"), one);
+    }
+}
