@@ -6,15 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvfs_device::Device;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{
     Batch, Capabilities, ChangedRanges, CheckpointInfo, Checkpoints, Compress, Compression, Durability,
     KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Position, Result, Seqno,
-    Snapshot, SnapshotInfo, SpaceStats, Store, TrackChanges, Transactions, Txn, TxnId, TxnOptions,
+    Snapshot, SnapshotInfo, SpaceStats, Store, Tier, TrackChanges, Transactions, Txn, TxnId, TxnOptions,
     TxnOutcome, UndoHistory, UndoPoint, UndoViews,
 };
 
 use crate::check::{self, Checked, ZoneMap};
+use crate::devices::DeviceInfo;
 use crate::format::Feature;
 use crate::layers::Layers;
 use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented};
@@ -111,6 +113,46 @@ impl Db {
         goes_on: &mut dyn FnMut(DefragProgress) -> bool,
     ) -> Result<Defragmented> {
         self.parts.merger.defragment(policy, limit, goes_on)
+    }
+
+    /// The devices of the store, the first one first. O(zones).
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.parts.devices.list()
+    }
+
+    /// Takes `device`, whatever was on it, into the store; its number. Rows, metadata and the journal are on fast devices, data of
+    /// files on slow ones, as far as these have room. Open the store with it from now on ([`Db::open_joined`]).
+    ///
+    /// # Errors
+    /// It is too small; I/O errors.
+    pub fn add_device(&self, device: Arc<dyn Device>, tier: Tier) -> Result<u32> {
+        self.parts.devices.add(device, tier)
+    }
+
+    /// Moves everything from a device to others, until `goes_on`, which is told how many bytes are left, says no. True: it holds
+    /// nothing, and [`Db::remove_device`] lets go of it. False: the rest is held by transactions or readers, or finds no space; call it
+    /// again. Nothing new goes there, unless [`Db::refill_device`] says so.
+    ///
+    /// # Errors
+    /// There is no such device, or it is the first one; I/O errors.
+    pub fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+        self.parts.devices.drain(id, goes_on)
+    }
+
+    /// What [`Db::drain_device`] has begun is given up: the device is filled again.
+    ///
+    /// # Errors
+    /// As [`Db::drain_device`].
+    pub fn refill_device(&self, id: u32) -> Result<()> {
+        self.parts.devices.refill(id)
+    }
+
+    /// Lets go of a device that holds nothing: it is no part of the store any more.
+    ///
+    /// # Errors
+    /// It was not drained; as [`Db::drain_device`].
+    pub fn remove_device(&self, id: u32) -> Result<()> {
+        self.parts.devices.remove(id)
     }
 
     /// Verifies every checksum and every reference of the engine.

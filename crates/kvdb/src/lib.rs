@@ -41,7 +41,7 @@
 //! Modules, each using only those before it: `format` (pure codecs and record types), `salvage` (the tolerant decoder), `space`
 //! (zones), `cache` (blocks, the accountant of memory), `journal`, `memtable`, `table` (pieces of runs), `version` (manifest),
 //! `iter`, `compaction`, `commit`; then the owners of an open store, each made from those before it: `runtime`, `layers`,
-//! `pressure`, `live`, `order`, `history`, `read`, `commits`, `flush`, `merge`, `write`, `txn`; at last `check`, `threads`, [`Db`],
+//! `pressure`, `live`, `order`, `history`, `read`, `commits`, `flush`, `merge`, `devices`, `write`, `txn`; at last `check`, `threads`, [`Db`],
 //! `open`, `repair`.
 //!
 //! Thread safety: `Db` is shared by `Arc`; every method takes `&self`.
@@ -53,6 +53,7 @@ mod commit;
 mod commits;
 mod compaction;
 mod db;
+mod devices;
 mod flush;
 pub mod format;
 #[cfg(feature = "fuzzing")]
@@ -85,6 +86,7 @@ pub use cache::Policy;
 pub use check::{Checked, LostKeys, Unreadable, ZoneInfo, ZoneKind, ZoneMap};
 pub use compaction::MergeOptions;
 pub use db::Db;
+pub use devices::{DeviceInfo, MissingDevices};
 pub use format::FORMAT_VERSION;
 pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented, Fragmentation};
 pub use repair::{Lost, Repaired, repair};

@@ -7,6 +7,7 @@ mod figures;
 use std::sync::Arc;
 
 use crate::commits::{Checkpoints, Transactions, Undo};
+use crate::devices::Devices;
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
 use crate::history::History;
@@ -42,6 +43,7 @@ pub(crate) struct Parts {
     pub(crate) deleted: Arc<Deleted>,
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) merger: Arc<Merger>,
+    pub(crate) devices: Devices,
     pub(crate) writer: Arc<Writer>,
     pub(crate) txns: Arc<Txns>,
 }

@@ -51,6 +51,7 @@ pub mod model;
 mod named;
 mod pass_on;
 pub mod progress;
+mod tier;
 mod txn;
 mod types;
 mod undo;
@@ -60,6 +61,7 @@ pub use compression::{Compress, Compression, UnknownCompression};
 pub use difference::{ChangedRanges, Differences, KeyDifference, TrackChanges};
 pub use error::{Result, StoreError};
 pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
+pub use tier::{Tier, UnknownTier};
 pub use txn::{
     CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints, Isolation, Records,
     Touch, Transactions, Txn, TxnId, TxnOptions, TxnOutcome, TxnStats, check_owner,

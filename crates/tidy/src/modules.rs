@@ -28,6 +28,7 @@ pub const ORDER: &[&str] = &[
     "commits",
     "flush",
     "merge",
+    "devices",
     "write",
     "txn",
     "parts",

@@ -282,6 +282,7 @@ impl Mover<'_> {
 
     fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
         let region = moving.source.region();
+        self.output.writer().set_tier(self.job.spec.ctx.zones.tier_at(region.addr))?;
         if region.unit.is_some() {
             let piece = Arc::clone(self.piece(moving.source.place));
             return self.copy_unit(layer, moving, &piece, &region);

@@ -12,8 +12,13 @@ pub const FORMAT_VERSION_PLAIN: u32 = 1;
 pub const FORMAT_VERSION: u32 = ANNOUNCED[ANNOUNCED.len() - 1].0;
 
 /// Which version announces what, ascending.
-const ANNOUNCED: [(u32, Feature); 4] =
-    [(2, Feature::Packed), (3, Feature::Patches), (4, Feature::Bound), (5, Feature::Steps)];
+const ANNOUNCED: [(u32, Feature); 5] = [
+    (2, Feature::Packed),
+    (3, Feature::Patches),
+    (4, Feature::Bound),
+    (5, Feature::Steps),
+    (6, Feature::Members),
+];
 
 /// Something that a store of the first version does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub enum Feature {
     Bound,
     /// The manifest records merges under way, and replaces pieces. It stays for good.
     Steps,
+    /// The store has more than one device, or had. It stays for good.
+    Members,
 }
 
 impl Feature {

@@ -7,6 +7,7 @@ mod codec;
 mod crc;
 mod features;
 mod frame;
+mod member;
 mod packing;
 mod piece_desc;
 mod piece_meta;
@@ -20,6 +21,7 @@ pub use codec::{DecodeError, Decoder, Sink, varint_len};
 pub use crc::{Crc32c, crc32c};
 pub use features::{FORMAT_VERSION, FORMAT_VERSION_PLAIN, Feature, Features};
 pub(crate) use frame::{FRAME_HEADER_BYTES, FrameFields, FrameHeader, group_len, payload_crc};
+pub use member::{MEMBER_DATA_FROM, Member};
 pub use packing::{Codec, Packer, unpack};
 pub use piece_desc::{PieceDesc, PieceId, ZoneUse};
 pub use piece_meta::{

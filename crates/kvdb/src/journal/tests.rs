@@ -72,7 +72,7 @@ fn random_bindings(seed: u64, batch: &Batch) -> Bindings {
             && rng.chance(1, 2)
         {
             let crcs = data.chunks_exact(4096).map(crc32c).collect();
-            let bound = Bound::allocate(&zones, Stream::FlushBlock, Budget::Ordinary, crcs).unwrap();
+            let bound = Bound::allocate(&zones, Stream::FlushBlock.into(), Budget::Ordinary, crcs).unwrap();
             bindings.push(at, bound);
         }
     }

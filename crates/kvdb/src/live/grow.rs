@@ -18,6 +18,11 @@ pub(crate) fn grow(live: &LiveSet, capacity_bytes: u64) -> Result<u64> {
     let wanted = u32::try_from(capacity_bytes / zone_bytes).unwrap_or(u32::MAX);
     let ledger = live.ledger.lock();
     let zones_now = zones.space().zones_total;
+    if wanted > zones_now && zones.members().len() > 1 {
+        let message = "its first device can't grow, since others lie behind it; add a device";
+        let error = std::io::Error::new(std::io::ErrorKind::Unsupported, message);
+        return Err(StoreError::io("growing the store", error));
+    }
     if wanted > zones_now {
         runtime.health.observe(ledger.manifest.set_capacity(u64::from(wanted) * zone_bytes))?;
         zones.set_total(wanted);

@@ -16,6 +16,7 @@ use crate::commits::checkpoints::{Checkpoints, open_runs};
 use crate::commits::transactions::Transactions;
 use crate::commits::undo::Undo;
 use crate::db::Db;
+use crate::devices::{Devices, Found};
 use crate::flush::Flusher;
 use crate::flush::headroom::Space;
 use crate::format::{FORMAT_VERSION_PLAIN, Features, SUPERBLOCK_ADDRS, SUPERBLOCK_BYTES, Superblock, ZoneId};
@@ -100,7 +101,21 @@ impl Db {
     /// # Errors
     /// Not a store, another version, damage (each says so), I/O errors.
     pub fn open(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
-        let parts = owners(device, options, clock)?;
+        Self::open_joined(device, &[], options, clock)
+    }
+
+    /// As [`Db::open`], of a store that has other devices, too ([`Db::add_device`]): those among `others`, in any order. A store that
+    /// is only read is opened without a slow one that is missing; what lies there can't be read then.
+    ///
+    /// # Errors
+    /// As [`Db::open`]; an I/O error with [`MissingDevices`](crate::MissingDevices) inside.
+    pub fn open_joined(
+        first: Arc<dyn Device>,
+        others: &[Arc<dyn Device>],
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>> {
+        let parts = owners(Found::first(first), others, options, clock)?;
         parts.live.update_debt();
         parts.pressure.pace.note_sealed(parts.live.view().sealed.len());
         Self::start(parts)
@@ -119,7 +134,13 @@ fn grow_to(device: &dyn Device, len: u64) -> Result<()> {
 
 /// Reads the manifest, opens the runs, puts the journal back into memtables, and makes the owners, each of those before
 /// it. No thread runs yet.
-fn owners(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> Result<Parts> {
+fn owners(
+    mut found: Found,
+    others: &[Arc<dyn Device>],
+    options: Options,
+    clock: Arc<dyn Clock>,
+) -> Result<Parts> {
+    let device = Arc::clone(&found.joined) as Arc<dyn Device>;
     let superblock = Superblock::read_newest(device.as_ref())?;
     let area = JournalArea { part_bytes: options.journal_part_bytes, ..JournalArea::of(&superblock) };
     let (zone_bytes, first_data) = (superblock.zone_bytes, superblock.first_data_zone());
@@ -127,6 +148,7 @@ fn owners(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> R
     let (uuid, next_epoch) = (superblock.uuid, superblock.epoch + 1);
     let announced = Announced::new(Features::announced_by(superblock.format_version));
     let (manifest, mut state) = Manifest::open(Arc::clone(&device), superblock, Arc::clone(&zones))?;
+    found.join(&state, others, &zones, (uuid, options.read_only))?;
     if !options.read_only {
         manifest.begin_epoch()?;
     }
@@ -168,6 +190,7 @@ fn owners(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> R
     let flusher = Arc::new(Flusher::new(&keyspaces, &history, &sequencer, &transactions, &undo, &space));
     let deleted = Arc::new(Deleted::new(&keyspaces, &history, &sequencer));
     let merger = Arc::new(Merger::new(&flusher, &deleted));
+    let devices = Devices::new(&merger, found, uuid);
     let writer = Arc::new(Writer::new(&flusher, &Arc::new(Admission::new(&merger)), &deleted));
     let txns = Arc::new(Txns::new(&reader, &checkpoints, &writer));
     Ok(Parts {
@@ -188,6 +211,7 @@ fn owners(device: Arc<dyn Device>, options: Options, clock: Arc<dyn Clock>) -> R
         deleted,
         flusher,
         merger,
+        devices,
         writer,
         txns,
     })

@@ -24,7 +24,7 @@ use kvfs_store::{Compression, KeyspaceKind, Op, Result, Seqno, StoreError};
 pub use lost::Lost;
 
 use crate::cache::Policy;
-use crate::format::{PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
+use crate::format::{Feature, Features, PieceDesc, SECTOR_BYTES, Superblock, ZoneId};
 use crate::runtime::options::Options;
 use crate::space::Zones;
 use crate::table::{Piece, RunContext, RunOptions, salvage};
@@ -60,6 +60,12 @@ pub struct Repaired {
 pub fn repair(device: Arc<dyn Device>, keyspaces: &[(&str, KeyspaceKind)]) -> Result<Repaired> {
     let mut repaired = Repaired::default();
     let mut superblock = Superblock::read_newest(device.as_ref())?;
+    if Features::announced_by(superblock.format_version).has(Feature::Members) {
+        // What lies on the others would be taken for lost.
+        let message = "the store has, or had, several devices: copy what can be read of it elsewhere";
+        let error = std::io::Error::new(std::io::ErrorKind::Unsupported, message);
+        return Err(StoreError::io("repairing the store", error));
+    }
     repaired.findings.extend(Superblock::damaged_slots(device.as_ref()));
     let found = manifest_salvage::salvage(device.as_ref(), &superblock);
     let mut state = found.state;

@@ -41,14 +41,7 @@ impl CreateOptions {
     /// # Errors
     /// The kernel gives no random bytes.
     pub fn with_new_uuid(capacity_bytes: u64) -> Result<Self> {
-        let mut uuid = [0; 16];
-        let filled = rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty());
-        let error = match filled {
-            Ok(count) if count == uuid.len() => return Ok(Self::new(capacity_bytes, uuid)),
-            Ok(_) => std::io::ErrorKind::UnexpectedEof.into(),
-            Err(error) => error.into(),
-        };
-        Err(StoreError::io("asking the kernel for random bytes, for the store's identity", error))
+        Ok(Self::new(capacity_bytes, new_uuid()?))
     }
 
     /// Zones of the journal area: what was asked for, else an eighth of the capacity between
@@ -58,6 +51,21 @@ impl CreateOptions {
         let wanted = self.journal_bytes.unwrap_or((self.capacity_bytes / 8).min(512 << 20));
         wanted.div_ceil(zone).max(2) as u32
     }
+}
+
+/// An identity that nothing else has.
+///
+/// # Errors
+/// The kernel gives no random bytes.
+pub(crate) fn new_uuid() -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let filled = rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty());
+    let error = match filled {
+        Ok(count) if count == uuid.len() => return Ok(uuid),
+        Ok(_) => std::io::ErrorKind::UnexpectedEof.into(),
+        Err(error) => error.into(),
+    };
+    Err(StoreError::io("asking the kernel for random bytes, for an identity", error))
 }
 
 /// Where the work is done that no caller waits for.

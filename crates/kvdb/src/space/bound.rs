@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvfs_store::{BLOCK_BYTES, Result, StoreError};
 
-use super::{Budget, Stream, Zones};
+use super::{Budget, Destination, Zones};
 use crate::format::Extent;
 
 /// The place of one operation's blocks on the device, and their checksums.
@@ -40,13 +40,13 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Space for the blocks with these checksums in the zone that `stream` fills.
+    /// Space there for the blocks with these checksums.
     ///
     /// # Errors
     /// As [`Zones::allocate_outside_gaps`].
     pub(crate) fn allocate(
         zones: &Arc<Zones>,
-        stream: Stream,
+        to: Destination,
         budget: Budget,
         crcs: Vec<u32>,
     ) -> Result<Self> {
@@ -54,7 +54,7 @@ impl Bound {
         let mut bound = Self { zones: Arc::clone(zones), place: Place { extents: Vec::new(), crcs } };
         while left > 0 {
             let len_max = left.min(zones.zone_bytes() as usize) as u32;
-            let extent = match zones.allocate_outside_gaps(stream, len_max, budget) {
+            let extent = match zones.allocate_outside_gaps(to, len_max, budget) {
                 Ok(extent) => extent,
                 Err(error) => {
                     // Nothing was written there: the newest first, all of it can be given out again.

@@ -15,6 +15,7 @@
 //!   known which pieces are on disk, so no space may be used again.
 
 mod bound;
+mod members;
 pub(crate) mod passes;
 pub(crate) mod planner;
 #[cfg(test)]
@@ -25,12 +26,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvfs_device::Device;
-use kvfs_store::{Result, StoreError};
+use kvfs_store::{Result, StoreError, Tier};
 use parking_lot::Mutex;
 
 pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub(crate) use bound::{Bindings, Bound, Place};
+pub(crate) use members::{Destination, MemberSpace, MemberZones};
 use table::Table;
 
 /// One of the merges that are under way at a time.
@@ -228,8 +230,8 @@ impl Zones {
     ///
     /// # Errors
     /// `Full`, which is not sticky; `Failed` after [`Zones::fail`].
-    pub(crate) fn allocate(&self, stream: Stream, len: u32, budget: Budget) -> Result<Extent> {
-        self.allocate_between(stream, len, len, budget)
+    pub(crate) fn allocate(&self, to: impl Into<Destination>, len: u32, budget: Budget) -> Result<Extent> {
+        self.allocate_between(to.into(), len, len, budget)
     }
 
     /// As [`Zones::allocate_up_to`], but leaves the gaps of zones alone that are nearly full: they are for what can't wait.
@@ -238,11 +240,11 @@ impl Zones {
     /// As [`Zones::allocate`].
     pub(crate) fn allocate_outside_gaps(
         &self,
-        stream: Stream,
+        to: Destination,
         len_max: u32,
         budget: Budget,
     ) -> Result<Extent> {
-        self.allocate_in_zone(stream, SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)?
+        self.allocate_in_zone(to, SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)?
             .ok_or(StoreError::Full)
     }
 
@@ -251,12 +253,23 @@ impl Zones {
     ///
     /// # Errors
     /// As [`Zones::allocate`].
-    pub(crate) fn allocate_up_to(&self, stream: Stream, len_max: u32, budget: Budget) -> Result<Extent> {
-        self.allocate_between(stream, SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)
+    pub(crate) fn allocate_up_to(
+        &self,
+        to: impl Into<Destination>,
+        len_max: u32,
+        budget: Budget,
+    ) -> Result<Extent> {
+        self.allocate_between(to.into(), SECTOR_BYTES as u32, len_max.min(self.zone_bytes), budget)
     }
 
-    fn allocate_between(&self, stream: Stream, len_min: u32, len_max: u32, budget: Budget) -> Result<Extent> {
-        match self.allocate_in_zone(stream, len_min, len_max, budget)? {
+    fn allocate_between(
+        &self,
+        to: Destination,
+        len_min: u32,
+        len_max: u32,
+        budget: Budget,
+    ) -> Result<Extent> {
+        match self.allocate_in_zone(to, len_min, len_max, budget)? {
             Some(extent) => Ok(extent),
             None => self.table.lock().allocate_in_gap(len_min, len_max).ok_or(StoreError::Full),
         }
@@ -265,7 +278,7 @@ impl Zones {
     /// An extent at the end of the stream's zone, or of one that is at most half filled; `None`: there is none.
     fn allocate_in_zone(
         &self,
-        stream: Stream,
+        Destination { stream, tier }: Destination,
         len_min: u32,
         len_max: u32,
         budget: Budget,
@@ -279,18 +292,56 @@ impl Zones {
             "an extent is whole sectors within a zone, not {len_min} to {len_max} bytes"
         );
         loop {
-            let zones_present = {
+            let (zones_present, has_others) = {
                 let mut table = self.table.lock();
                 table.check_usable()?;
-                if let Some(extent) = table.allocate(stream, len_min, len_max, budget) {
+                if let Some(extent) = table.allocate((stream, tier), len_min, len_max, budget) {
                     return Ok(Some(extent));
                 }
-                table.zones_present()
+                (table.zones_present(), table.members().list().len() > 1)
             };
             if !self.grow_beyond(zones_present) {
-                return Ok(None);
+                // A device of the other tier is taken when the first one does not grow.
+                let again = || self.table.lock().allocate((stream, tier), len_min, len_max, budget);
+                return Ok(if has_others { again() } else { None });
             }
         }
+    }
+
+    /// The store has another device, with these zones behind all others; nothing of it is in use.
+    pub(crate) fn add_member(&self, member: MemberZones) {
+        self.table.lock().add_member(member);
+    }
+
+    /// Whether anything new goes to the device.
+    pub(crate) fn set_takes_new(&self, id: u32, takes_new: bool) {
+        self.table.lock().set_takes_new(id, takes_new);
+    }
+
+    /// The device, to which nothing new goes, holds nothing, and is gone.
+    pub(crate) fn drop_member(&self, id: u32) {
+        self.table.lock().drop_member(id);
+    }
+
+    /// The devices of the store.
+    pub(crate) fn members(&self) -> Vec<MemberZones> {
+        self.table.lock().members().list().to_vec()
+    }
+
+    /// What each of them holds, in their order. O(zones).
+    pub(crate) fn members_space(&self) -> Vec<MemberSpace> {
+        self.table.lock().members_space()
+    }
+
+    /// Where new data of files goes.
+    pub(crate) fn tier_of_new_data(&self) -> Tier {
+        self.table.lock().members().tier_of_new_data()
+    }
+
+    /// The tier on which the device address `addr` lies.
+    pub(crate) fn tier_at(&self, addr: u64) -> Tier {
+        let zone = self.zone_of(addr);
+        self.table.lock().members().tier_of(zone.0)
     }
 
     /// One more reference to the bytes of `extent`, which is live.
@@ -375,8 +426,8 @@ impl Zones {
         let _one_at_a_time = self.growth.lock();
         let on_device = (self.device.len_bytes() / u64::from(self.zone_bytes)).min(u64::from(zones)) as u32;
         let mut table = self.table.lock();
-        table.set_total(zones);
-        let present = table.zones_present().max(on_device);
+        table.set_first_total(zones);
+        let present = table.members().of_first().start.max(on_device);
         table.add_zones(present);
     }
 
@@ -461,11 +512,12 @@ impl Zones {
     /// tells of more room, or after [`Zones::retry_growth`]: each refusal costs it a search.
     fn grow_beyond(&self, zones_seen: u32) -> bool {
         let _one_at_a_time = self.growth.lock();
-        let (zones_present, zones_total, data_zones) = {
+        let (zones_all, first, data_zones) = {
             let table = self.table.lock();
-            (table.zones_present(), table.zones_total(), table.data_zones())
+            (table.zones_present(), table.members().of_first(), table.data_zones())
         };
-        if zones_present > zones_seen {
+        let (zones_present, zones_total) = (first.start, first.end);
+        if zones_all > zones_seen {
             return true;
         }
         let room = self.device.room_bytes();

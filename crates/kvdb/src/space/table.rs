@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kvfs_store::{Result, StoreError};
+use kvfs_store::{Result, StoreError, Tier};
 
-use super::{Budget, Stream, ZoneRow, ZoneState, ZoneStats};
+use super::members::Members;
+use super::{Budget, MemberSpace, MemberZones, Stream, ZoneRow, ZoneState, ZoneStats};
 use crate::format::{Extent, SECTOR_BYTES, ZoneId, ZoneUse};
 
 /// Zones of the reserve: what deletions need, and a merge of two runs and more when there is no other space.
@@ -34,16 +35,18 @@ struct Entry {
 
 pub(super) struct Table {
     zone_bytes: u32,
-    zones_total: u32,
     first_data: u32,
-    /// Present zones by number.
+    /// The first one has the superblocks, the journal and the manifest.
+    members: Members,
+    /// By number; a zone that is not there has an entry, too, if one behind it has.
     entries: Vec<Entry>,
+    /// Those that may be taken.
     free: BTreeSet<u32>,
     /// Closed zones of which at least half may still be filled: what a reopened store left behind.
     partly: BTreeSet<u32>,
-    /// The zone that each stream fills.
-    open: BTreeMap<Stream, u32>,
-    /// Free zones that only the manifest may take.
+    /// The zone that each stream fills on each tier.
+    open: BTreeMap<(Stream, Tier), u32>,
+    /// Free zones of the first device that only the manifest may take.
     manifest_zones: u32,
     can_grow: bool,
     /// What the medium said to have room for (bytes) when it refused a zone: with no more than that it refuses again.
@@ -55,8 +58,8 @@ impl Table {
     pub(super) fn new(zone_bytes: u32, zones_total: u32, zones_present: u32, first_data: ZoneId) -> Self {
         let mut table = Self {
             zone_bytes,
-            zones_total,
             first_data: first_data.0,
+            members: Members::first(zones_total),
             entries: Vec::new(),
             free: BTreeSet::new(),
             partly: BTreeSet::new(),
@@ -75,7 +78,7 @@ impl Table {
     }
 
     pub(super) fn zones_present(&self) -> u32 {
-        self.entries.len() as u32
+        self.members.zones_present()
     }
 
     /// Present zones but for those of superblocks and journal.
@@ -83,26 +86,61 @@ impl Table {
         self.zones_present().saturating_sub(self.first_data)
     }
 
-    pub(super) fn zones_total(&self) -> u32 {
-        self.zones_total
+    pub(super) fn members(&self) -> &Members {
+        &self.members
     }
 
-    pub(super) fn set_total(&mut self, zones: u32) {
-        self.zones_total = self.zones_total.max(zones);
+    pub(super) fn set_first_total(&mut self, zones: u32) {
+        self.members.set_first_total(zones);
     }
 
-    /// The device has `zones` zones now.
+    /// The first device has `zones` zones now.
     pub(super) fn add_zones(&mut self, zones: u32) {
-        let old = self.zones_present();
+        let old = self.members.of_first().start;
+        self.members.grow_first(zones);
+        self.add_entries(zones);
         self.free.extend(old..zones);
-        self.entries.extend((old..zones).map(|_| Entry {
-            state: ZoneState::Free,
-            bump: 0,
-            generation: 0,
-            stretches: 0,
-            bytes_live: 0,
-        }));
         (self.can_grow, self.room_refused) = (true, None);
+    }
+
+    fn add_entries(&mut self, end: u32) {
+        let entry = || Entry { state: ZoneState::Free, bump: 0, generation: 0, stretches: 0, bytes_live: 0 };
+        if self.entries.len() < end as usize {
+            self.entries.resize_with(end as usize, entry);
+        }
+    }
+
+    /// The store has another device, behind all that it has.
+    pub(super) fn add_member(&mut self, member: MemberZones) {
+        self.add_entries(member.zones.end);
+        if member.takes_new {
+            self.free.extend(member.zones.clone());
+        }
+        self.members.add(member);
+    }
+
+    /// Whether anything new goes to the device. What streams fill there is closed.
+    pub(super) fn set_takes_new(&mut self, id: u32, takes_new: bool) {
+        let Some(zones) = self.members.set_takes_new(id, takes_new) else { return };
+        if takes_new {
+            let entries = &self.entries;
+            self.free.extend(zones.clone().filter(|&zone| entries[zone as usize].state == ZoneState::Free));
+        } else {
+            let closed = self.open.extract_if(.., |_, zone| zones.contains(zone));
+            let closed: Vec<u32> = closed.map(|(_, zone)| zone).collect();
+            for zone in closed {
+                self.close(zone);
+            }
+            self.free.retain(|zone| !zones.contains(zone));
+        }
+        for zone in zones {
+            self.note_partly(zone);
+        }
+    }
+
+    /// The device has nothing any more, and is gone.
+    pub(super) fn drop_member(&mut self, id: u32) {
+        self.members.remove(id);
     }
 
     /// A medium that told of so much room has refused a zone.
@@ -131,7 +169,10 @@ impl Table {
     }
 
     pub(super) fn restore(&mut self, zone_use: &ZoneUse) -> Result<(), &'static str> {
-        let entry = self.entries.get_mut(zone_use.zone.0 as usize).ok_or("the device has no such zone")?;
+        if !self.members.is_present(zone_use.zone.0) {
+            return Err("the device has no such zone");
+        }
+        let entry = &mut self.entries[zone_use.zone.0 as usize];
         if zone_use.end > self.zone_bytes
             || !u64::from(zone_use.end).is_multiple_of(SECTOR_BYTES)
             || zone_use.bytes > zone_use.end.into()
@@ -156,7 +197,10 @@ impl Table {
     }
 
     pub(super) fn claim(&mut self, zone: ZoneId) -> Result<(), &'static str> {
-        let entry = self.entries.get_mut(zone.0 as usize).ok_or("the device has no such zone")?;
+        if zone.0 >= self.members.of_first().start {
+            return Err("the device has no such zone");
+        }
+        let entry = &mut self.entries[zone.0 as usize];
         if entry.state != ZoneState::Free {
             return Err("that zone is in use already");
         }
@@ -165,44 +209,56 @@ impl Table {
         Ok(())
     }
 
-    /// An extent in the stream's zone or in a new one; `None` when no zone may be taken.
+    /// An extent in the stream's zone or in a new one, on `tier` if it has room; `None` when no zone may be taken, or the first
+    /// device, which is of that tier, may grow.
     pub(super) fn allocate(
         &mut self,
-        stream: Stream,
+        (stream, tier): (Stream, Tier),
         len_min: u32,
         len_max: u32,
         budget: Budget,
     ) -> Option<Extent> {
+        let zone = self.zone_for((stream, tier), len_min, budget).or_else(|| {
+            let is_growing = tier == Tier::Fast && self.growth_left() > 0;
+            let has_others = self.members.list().len() > 1 && !is_growing;
+            has_others.then(|| self.zone_for((stream, tier.other()), len_min, budget)).flatten()
+        })?;
+        Some(self.bump(zone, len_max))
+    }
+
+    /// The zone that the stream fills on that tier, with room for `len_min`.
+    fn zone_for(&mut self, stream: (Stream, Tier), len_min: u32, budget: Budget) -> Option<u32> {
         if let Some(&zone) = self.open.get(&stream)
             && self.room(zone) >= len_min
         {
-            return Some(self.bump(zone, len_max));
+            return Some(zone);
         }
-        let zone = match self.take_partly(len_min) {
+        let zone = match self.take_partly(stream.1, len_min) {
             Some(zone) => zone,
-            None => self.take_zone(self.zones_held_back(budget))?,
+            None => self.take_zone(stream.1, self.zones_held_back(budget))?,
         };
         if let Some(full) = self.open.insert(stream, zone) {
             self.close(full);
         }
-        self.entries[zone as usize].state = ZoneState::Open(stream);
-        Some(self.bump(zone, len_max))
+        self.entries[zone as usize].state = ZoneState::Open(stream.0);
+        Some(zone)
     }
 
     /// Keeps `partly` right for a zone whose bump pointer or state has changed.
     fn note_partly(&mut self, zone: u32) {
         let is_closed = self.entries[zone as usize].state == ZoneState::Closed;
-        if is_closed && self.room(zone) >= self.zone_bytes / 2 {
+        if is_closed && self.room(zone) >= self.zone_bytes / 2 && self.members.takes_new(zone) {
             self.partly.insert(zone);
         } else {
             self.partly.remove(&zone);
         }
     }
 
-    /// A closed zone with room for `len_min`. Without this each opening of the store would cost a
+    /// A closed zone of that tier with room for `len_min`. Without this each opening of the store would cost a
     /// new zone per stream.
-    fn take_partly(&mut self, len_min: u32) -> Option<u32> {
-        let zone = self.partly.iter().copied().find(|&zone| self.room(zone) >= len_min)?;
+    fn take_partly(&mut self, tier: Tier, len_min: u32) -> Option<u32> {
+        let fits = |&zone: &u32| self.room(zone) >= len_min && self.members.tier_of(zone) == tier;
+        let zone = self.partly.iter().copied().find(fits)?;
         self.partly.remove(&zone);
         Some(zone)
     }
@@ -211,7 +267,8 @@ impl Table {
     /// `len_max`, else the roomiest that holds `len_min`. O(zones).
     pub(super) fn allocate_in_gap(&mut self, len_min: u32, len_max: u32) -> Option<Extent> {
         let is_data = |state| matches!(state, ZoneState::Open(_) | ZoneState::Closed);
-        let data_zones = (0..self.zones_present()).filter(|&zone| is_data(self.entries[zone as usize].state));
+        let data_zones = (0..self.entries.len() as u32)
+            .filter(|&zone| is_data(self.entries[zone as usize].state) && self.members.takes_new(zone));
         let (_, zone) =
             data_zones
                 .map(|zone| (self.room(zone), zone))
@@ -237,12 +294,28 @@ impl Table {
         Extent { addr, len }
     }
 
-    /// The lowest free zone, if more than `zones_held_back` are free.
-    fn take_zone(&mut self, zones_held_back: u32) -> Option<u32> {
+    /// The lowest free zone of that tier, if more than `zones_held_back` are free in all.
+    fn take_zone(&mut self, tier: Tier, zones_held_back: u32) -> Option<u32> {
         if self.free.len() as u64 <= u64::from(zones_held_back) {
             return None;
         }
-        self.free.pop_first()
+        let zone =
+            self.members.list().iter().enumerate().filter(|(_, member)| member.tier == tier).find_map(
+                |(number, member)| {
+                    // The manifest has no other device to go to.
+                    let kept = if number == 0 { self.manifest_zones as usize } else { 0 };
+                    let mut free = self.free.range(member.zones.clone());
+                    let lowest = free.next().copied();
+                    lowest.filter(|_| kept == 0 || free.nth(kept - 1).is_some())
+                },
+            )?;
+        self.free.remove(&zone);
+        Some(zone)
+    }
+
+    /// By how many zones the first device may still grow.
+    fn growth_left(&self) -> u32 {
+        if self.can_grow { self.members.of_first().len() as u32 } else { 0 }
     }
 
     fn zones_reserved(&self) -> u32 {
@@ -254,7 +327,7 @@ impl Table {
     /// The reserve of a device with so many zones.
     fn zones_reserved_of(&self, zones_present: u32) -> u32 {
         let ends = u64::from(zones_present) * u64::from(RESERVE_OF_ZONE) / u64::from(self.zone_bytes);
-        let zones = (RESERVE_ZONES + ends as u32).min(self.zones_total / RESERVE_SHARE_MAX);
+        let zones = (RESERVE_ZONES + ends as u32).min(self.members.zones_total() / RESERVE_SHARE_MAX);
         let zones = zones.max(RESERVE_ZONES_MIN);
         zones.max(zones_present / RESERVE_SHARE).max(self.manifest_zones)
     }
@@ -269,8 +342,7 @@ impl Table {
 
     /// Free zones, those included by which the store may still grow.
     fn zones_to_take(&self) -> u64 {
-        let zones_growth = if self.can_grow { self.zones_total - self.zones_present() } else { 0 };
-        self.free.len() as u64 + u64::from(zones_growth)
+        self.free.len() as u64 + u64::from(self.growth_left())
     }
 
     /// Free zones that an allocation of data has to leave.
@@ -319,7 +391,7 @@ impl Table {
     /// Those of which `is_meant` says so.
     pub(super) fn close_streams(&mut self, is_meant: impl Fn(Stream) -> bool) {
         let closed: Vec<u32> =
-            self.open.extract_if(.., |stream, _| is_meant(*stream)).map(|(_, zone)| zone).collect();
+            self.open.extract_if(.., |(stream, _), _| is_meant(*stream)).map(|(_, zone)| zone).collect();
         for zone in closed {
             self.close(zone);
         }
@@ -339,22 +411,31 @@ impl Table {
         if self.failed.is_some() {
             return;
         }
+        let takes_new = self.members.takes_new(zone);
         let entry = &mut self.entries[zone as usize];
         entry.bump = 0;
         entry.stretches = 0;
         entry.generation = entry.generation.wrapping_add(1);
         if !matches!(entry.state, ZoneState::Open(_)) {
             entry.state = ZoneState::Free;
-            self.free.insert(zone);
+            if takes_new {
+                self.free.insert(zone);
+            }
             self.partly.remove(&zone);
         }
     }
 
+    /// One of the first device, which alone is read before the manifest is known.
     pub(super) fn take_manifest_zone(&mut self, budget: Budget) -> Option<ZoneId> {
-        let zone = self.take_zone(match budget {
+        let held_back = match budget {
             Budget::Reserve => 0,
             budget => self.zones_held_back(budget),
-        })?;
+        };
+        if self.free.len() as u64 <= u64::from(held_back) {
+            return None;
+        }
+        let zone = self.free.range(..self.members.of_first().end).next().copied()?;
+        self.free.remove(&zone);
         self.entries[zone as usize].state = ZoneState::Manifest;
         Some(ZoneId(zone))
     }
@@ -385,7 +466,7 @@ impl Table {
         let data = || self.entries.iter().filter(is_data);
         ZoneStats {
             zone_bytes: self.zone_bytes,
-            zones_total: self.zones_total,
+            zones_total: self.members.zones_total(),
             zones_present: self.zones_present(),
             zones_system: self.count(ZoneState::System),
             zones_manifest: self.count(ZoneState::Manifest),
@@ -393,7 +474,7 @@ impl Table {
             zones_reserved: self.zones_reserved(),
             bytes_live: data().map(|entry| entry.bytes_live).sum(),
             bytes_unfilled: data().map(|entry| u64::from(self.zone_bytes - entry.bump)).sum(),
-            bytes_capacity: u64::from(self.zones_total) * u64::from(self.zone_bytes),
+            bytes_capacity: u64::from(self.members.zones_total()) * u64::from(self.zone_bytes),
         }
     }
 
@@ -411,7 +492,7 @@ impl Table {
         let zones = self.zones_to_take();
         // An allocation that takes the zones by which the store may grow makes the reserve larger, too.
         let held_back = match budget {
-            Budget::Ordinary if self.can_grow => self.zones_reserved_of(self.zones_total),
+            Budget::Ordinary if self.can_grow => self.zones_reserved_of(self.members.zones_total()),
             budget => self.zones_held_back(budget),
         };
         zones.saturating_sub(held_back.into()) * u64::from(self.zone_bytes) + self.bytes_in_partly()
@@ -419,7 +500,7 @@ impl Table {
 
     /// As [`Table::free_bytes`] for ordinary writes, on a medium that has room for `room_bytes` more.
     pub(super) fn free_bytes_within(&self, room_bytes: u64) -> u64 {
-        let growth = u64::from(self.zones_total - self.zones_present());
+        let growth = self.members.of_first().len() as u64;
         let growth = match growth.min(room_bytes / u64::from(self.zone_bytes)) as u32 {
             _ if self.refuses_growth(Some(room_bytes)) => 0,
             growth => growth,
@@ -427,6 +508,21 @@ impl Table {
         let held_back = self.zones_reserved_of(self.zones_present() + growth);
         let zones = (self.free.len() as u64 + u64::from(growth)).saturating_sub(held_back.into());
         zones * u64::from(self.zone_bytes) + self.bytes_in_partly()
+    }
+
+    pub(super) fn members_space(&self) -> Vec<MemberSpace> {
+        let space_of = |member: &MemberZones| {
+            let there = member.zones.start..member.zones.end.min(self.entries.len() as u32);
+            let entries = || there.clone().map(|zone| &self.entries[zone as usize]);
+            let in_use = entries().filter(|entry| entry.state != ZoneState::Free).count() as u32;
+            let is_data = |entry: &&Entry| matches!(entry.state, ZoneState::Open(_) | ZoneState::Closed);
+            MemberSpace {
+                zones_total: member.len(),
+                zones_free: member.len() - in_use,
+                bytes_live: entries().filter(is_data).map(|entry| entry.bytes_live).sum(),
+            }
+        };
+        self.members.list().iter().map(space_of).collect()
     }
 
     pub(super) fn zones(&self) -> Vec<ZoneRow> {
@@ -437,11 +533,11 @@ impl Table {
             bytes_filled: entry.bump.into(),
             stretches: entry.stretches.into(),
         };
-        self.entries.iter().zip(0..).map(row).collect()
+        let present = self.entries.iter().zip(0..).filter(|&(_, zone)| self.members.is_present(zone));
+        present.map(row).collect()
     }
 
     pub(super) fn rows(&self) -> Vec<(ZoneId, ZoneState, u64)> {
-        let row = |(zone, entry): (usize, &Entry)| (ZoneId(zone as u32), entry.state, entry.bytes_live);
-        self.entries.iter().enumerate().map(row).collect()
+        self.zones().into_iter().map(|row| (row.zone, row.state, row.bytes_live)).collect()
     }
 }

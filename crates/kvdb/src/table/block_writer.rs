@@ -8,6 +8,7 @@ use super::held::HeldExtents;
 use super::unit_buffer::UnitBuffer;
 use super::writer::Target;
 use crate::format::{Codec, Extent, Layer, Region, SeqnoSpan, Unit, crc32c};
+use crate::space::Destination;
 
 /// A region on its way into the layer, in order.
 struct Pending {
@@ -69,6 +70,8 @@ pub(super) struct LayerOutput {
     queue: Vec<Pending>,
     chunk: Option<AlignedBuf>,
     chunk_len: usize,
+    /// Where the chunk goes.
+    to: Option<Destination>,
     /// Blocks that are to be packed together; they come behind the queue.
     unit: UnitBuffer,
 }
@@ -138,7 +141,7 @@ impl LayerOutput {
     }
 
     /// Packs the blocks that were collected, or leaves them as they are if that wins nothing.
-    fn end_unit(&mut self, target: &Target, held: &mut HeldExtents) -> Result<()> {
+    pub(super) fn end_unit(&mut self, target: &Target, held: &mut HeldExtents) -> Result<()> {
         if self.unit.bytes().is_empty() {
             return Ok(());
         }
@@ -231,8 +234,10 @@ impl LayerOutput {
         bytes: &[u8],
         len: u32,
     ) -> Result<()> {
-        if self.chunk_len + len as usize > target.chunk_bytes() {
+        let is_elsewhere = self.to != Some(target.data());
+        if is_elsewhere || self.chunk_len + len as usize > target.chunk_bytes() {
             self.write_chunk(target, held)?;
+            self.to = Some(target.data());
         }
         let chunk_bytes = target.chunk_bytes().max(len as usize);
         let chunk = self.chunk.get_or_insert_with(|| AlignedBuf::zeroed(chunk_bytes));
@@ -267,7 +272,8 @@ impl LayerOutput {
             while at < self.chunk_len {
                 let len_max = ((self.chunk_len - at) as u32).min(target.ctx.zones.zone_bytes());
                 let (whole, cut) = (first_whole(&atoms, at as u32), |len| fitting(&atoms, at as u32, len));
-                let extent = held.allocate_fitting(target.stream, len_max, target.budget, whole, cut)?;
+                let to = self.to.unwrap_or_else(|| target.data());
+                let extent = held.allocate_fitting(to, len_max, target.budget, whole, cut)?;
                 target.write(&chunk.as_ref()[at..at + extent.len as usize], extent.addr)?;
                 at += extent.len as usize;
                 extents.push(extent);

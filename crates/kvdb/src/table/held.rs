@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kvfs_store::Result;
 
 use crate::format::{Extent, ZoneId, ZoneUse};
-use crate::space::{Budget, Stream, Zones};
+use crate::space::{Budget, Destination, Zones};
 
 /// References on extents; released on drop unless a piece takes them over.
 pub(super) struct HeldExtents {
@@ -23,8 +23,8 @@ impl HeldExtents {
     }
 
     /// A contiguous extent of `len` bytes.
-    pub(super) fn allocate(&mut self, stream: Stream, len: u32, budget: Budget) -> Result<Extent> {
-        let extent = self.zones.allocate(stream, len, budget)?;
+    pub(super) fn allocate(&mut self, to: Destination, len: u32, budget: Budget) -> Result<Extent> {
+        let extent = self.zones.allocate(to, len, budget)?;
         self.push(extent);
         Ok(extent)
     }
@@ -33,20 +33,20 @@ impl HeldExtents {
     /// that is nothing, one of `len_whole` bytes.
     pub(super) fn allocate_fitting(
         &mut self,
-        stream: Stream,
+        to: Destination,
         len_max: u32,
         budget: Budget,
         len_whole: u32,
         fit: impl FnOnce(u32) -> u32,
     ) -> Result<Extent> {
-        let extent = self.zones.allocate_up_to(stream, len_max, budget)?;
+        let extent = self.zones.allocate_up_to(to, len_max, budget)?;
         let len = fit(extent.len);
         if len < extent.len {
             let addr = extent.addr + u64::from(len);
             self.zones.release(Extent { addr, len: extent.len - len });
         }
         if len == 0 {
-            return self.allocate(stream, len_whole, budget);
+            return self.allocate(to, len_whole, budget);
         }
         let extent = Extent { addr: extent.addr, len };
         self.push(extent);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kvfs_device::AlignedBuf;
-use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, Seqno, StoreError};
+use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, Seqno, StoreError, Tier};
 
 use super::RunContext;
 use super::block_writer::LayerOutput;
@@ -25,7 +25,7 @@ use crate::format::{
     encode_tuples,
 };
 use crate::memtable::{Merger, RangeTombstone, TombstoneSet, block_key};
-use crate::space::{Budget, Stream};
+use crate::space::{Budget, Destination, Stream};
 
 /// Blocks that are packed together: the more, the fewer bytes, and the more of them to read one block.
 const UNIT_BLOCKS: u32 = 32;
@@ -56,7 +56,9 @@ const COPY_SHARE: usize = 8;
 /// Where the data of a piece goes.
 pub(super) struct Target {
     pub(super) ctx: Arc<RunContext>,
-    pub(super) stream: Stream,
+    stream: Stream,
+    /// Of the data that comes next.
+    tier: Tier,
     pub(super) budget: Budget,
     pub(super) packing: Packing,
     keyspace: u32,
@@ -65,11 +67,17 @@ pub(super) struct Target {
 
 impl Target {
     /// Where the metadata goes: that of a transaction's pieces dies with them.
-    fn meta_stream(&self) -> Stream {
-        match self.stream {
+    fn meta(&self) -> Destination {
+        let stream = match self.stream {
             Stream::SpillTuple | Stream::SpillBlock => Stream::SpillTuple,
             _ => Stream::Meta,
-        }
+        };
+        stream.into()
+    }
+
+    /// Where the data goes that comes next.
+    pub(super) fn data(&self) -> Destination {
+        self.stream.on(self.tier)
     }
 
     /// Size of the write buffer (bytes).
@@ -153,7 +161,8 @@ impl PieceWriter {
         budget: Budget,
         id: PieceId,
     ) -> Self {
-        let target = Target { ctx, stream, budget, packing: Packing::default(), keyspace, id };
+        let (tier, packing) = (Tier::Fast, Packing::default());
+        let target = Target { ctx, stream, tier, budget, packing, keyspace, id };
         let ctx = &target.ctx;
         Self {
             held: HeldExtents::new(Arc::clone(&ctx.zones)),
@@ -193,6 +202,27 @@ impl PieceWriter {
     pub(crate) fn filtered(mut self, makes_filter: bool) -> Self {
         self.makes_filter = makes_filter;
         self
+    }
+
+    /// Data goes to that tier, unless [`PieceWriter::set_tier`] says otherwise; the fast one before.
+    #[must_use]
+    pub(crate) fn on(mut self, tier: Tier) -> Self {
+        self.target.tier = tier;
+        self
+    }
+
+    /// What is added from here on goes to that tier.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
+    pub(crate) fn set_tier(&mut self, tier: Tier) -> Result<()> {
+        if self.target.tier == tier {
+            return Ok(());
+        }
+        let (target, held) = (&self.target, &mut self.held);
+        self.layers.iter_mut().try_for_each(|layer| layer.end_unit(target, held))?;
+        self.target.tier = tier;
+        Ok(())
     }
 
     /// What is added is packed as `packing` says.
@@ -492,7 +522,7 @@ impl PieceWriter {
             // At most 1 GiB at a time: an extent's length has 32 bits.
             let len_max = (rest.len().min(1 << 30) as u32).min(self.target.ctx.zones.zone_bytes());
             let extent = self.held.allocate_fitting(
-                self.target.meta_stream(),
+                self.target.meta(),
                 len_max,
                 self.target.budget,
                 SECTOR_BYTES as u32,
@@ -514,7 +544,7 @@ impl PieceWriter {
         if bytes.len() > share || !self.copies_meta {
             return Ok(());
         }
-        match self.held.allocate(self.target.stream, bytes.len() as u32, self.target.budget) {
+        match self.held.allocate(self.target.data(), bytes.len() as u32, self.target.budget) {
             Ok(extent) => self.target.write(bytes, extent.addr),
             Err(StoreError::Full) => Ok(()),
             Err(error) => Err(error),

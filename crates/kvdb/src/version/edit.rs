@@ -4,10 +4,12 @@
 //! varints, byte strings with their length in front.
 
 use bytes::Bytes;
-use kvfs_store::{Compression, Isolation, KeyspaceKind, Seqno, TxnId};
+use kvfs_store::{Compression, Isolation, KeyspaceKind, Seqno, Tier, TxnId};
 
 use super::state::CheckpointState;
-use crate::format::{DecodeError, Decoder, Extent, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse};
+use crate::format::{
+    DecodeError, Decoder, Extent, Member, PieceDesc, PieceId, SECTOR_BYTES, Sink, ZoneId, ZoneUse,
+};
 use crate::journal::Lsn;
 
 /// Number of a run, unique in the store for ever.
@@ -63,6 +65,12 @@ pub(crate) enum Edit {
     Checkpoint { txn: TxnId, checkpoint: CheckpointState },
     /// Values of `keyspace` are to be stored so from now on.
     SetCompression { keyspace: u32, compression: Compression },
+    /// The store has this device from now on; its zones lie behind those of all others.
+    AddMember(Member),
+    /// Whether anything new goes to the device `id`.
+    FillMember { id: u32, takes_new: bool },
+    /// The device `id`, to which nothing new goes, holds nothing, and is gone.
+    DropMember { id: u32 },
 }
 
 const ADD_KEYSPACE: u8 = 1;
@@ -86,6 +94,9 @@ const CHECKPOINT: u8 = 24;
 const SET_COMPRESSION: u8 = 34;
 const DROP_PIECE: u8 = 35;
 const RECORD_MERGE: u8 = 36;
+const ADD_MEMBER: u8 = 37;
+const FILL_MEMBER: u8 = 38;
+const DROP_MEMBER: u8 = 39;
 
 const SNAPSHOT_ISOLATION: u8 = 1;
 const SERIALIZABLE: u8 = 2;
@@ -175,6 +186,12 @@ impl Edit {
             Self::SetCompression { keyspace, compression } => {
                 encode_compression(*keyspace, *compression, sink);
             }
+            Self::AddMember(member) => encode_member(member, sink),
+            Self::FillMember { id, takes_new } => {
+                put_number(sink, FILL_MEMBER, (*id).into());
+                sink.put_u8((*takes_new).into());
+            }
+            Self::DropMember { id } => put_number(sink, DROP_MEMBER, (*id).into()),
         }
     }
 
@@ -240,6 +257,9 @@ impl Edit {
                 Self::DropPiece { keyspace, run, piece: PieceId(decoder.varint()?) }
             }
             RECORD_MERGE => decode_merge(decoder)?,
+            ADD_MEMBER => decode_member(decoder)?,
+            FILL_MEMBER => Self::FillMember { id: decoder.varint_u32()?, takes_new: decoder.u8()? != 0 },
+            DROP_MEMBER => Self::DropMember { id: decoder.varint_u32()? },
             _ => return Err(DecodeError("an edit has an unknown tag")),
         })
     }
@@ -294,6 +314,23 @@ fn decode_merge(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
     let (keyspace, output) = run_of(decoder)?;
     let input = |decoder: &mut Decoder<'_>| decoder.varint().map(RunId);
     Ok(Edit::RecordMerge { keyspace, output, inputs: decode_list(decoder, input)? })
+}
+
+fn encode_member(member: &Member, sink: &mut impl Sink) {
+    sink.put_u8(ADD_MEMBER);
+    for number in [member.id, member.first_zone.0, member.zones] {
+        sink.put_varint(number.into());
+    }
+    sink.put_u8(member.tier.code());
+    sink.put_bytes(&member.uuid);
+}
+
+fn decode_member(decoder: &mut Decoder<'_>) -> Result<Edit, DecodeError> {
+    let (id, first_zone, zones) =
+        (decoder.varint_u32()?, ZoneId(decoder.varint_u32()?), decoder.varint_u32()?);
+    let tier = Tier::from_code(decoder.u8()?).ok_or(DecodeError("a device is of an unknown tier"))?;
+    let uuid = decoder.bytes()?.try_into().map_err(|_| DecodeError("a device has no identity"))?;
+    Ok(Edit::AddMember(Member { id, uuid, tier, first_zone, zones }))
 }
 
 fn encode_compression(keyspace: u32, compression: Compression, sink: &mut impl Sink) {

@@ -18,8 +18,8 @@ pub(crate) use edit::{Edit, RunId};
 pub(crate) use live::{Run, Version};
 pub(crate) use manifest::Manifest;
 pub(crate) use state::{
-    COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, MergeState, RunState, SnapshotState,
-    UndoState,
+    COMMITTED_MAX, CheckpointState, KeyspaceState, ManifestState, MemberState, MergeState, RunState,
+    SnapshotState, UndoState,
 };
 pub(crate) use units::{Unit, bytes_of, of_one_age, units_of};
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use kvfs_store::{Compression, Isolation, KeyspaceKind, Result, Seqno, StoreError, TxnId};
 
 use super::edit::{Edit, RunId, encode_add_piece};
-use crate::format::{PieceDesc, PieceId, ZoneUse};
+use crate::format::{Member, PieceDesc, PieceId, ZoneUse};
 use crate::journal::Lsn;
 
 /// The outcome of all edits so far.
@@ -32,6 +32,17 @@ pub(crate) struct ManifestState {
     pub checkpoints: BTreeMap<TxnId, CheckpointState>,
     /// Transactions that can be taken back, by their last seqnos.
     pub undo: BTreeMap<Seqno, UndoState>,
+    /// The devices beside the first one, by their zones.
+    pub members: Vec<MemberState>,
+}
+
+/// A device beside the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemberState {
+    /// Which, and where.
+    pub member: Member,
+    /// Whether anything new goes there.
+    pub takes_new: bool,
 }
 
 /// A transaction that can be taken back.
@@ -221,7 +232,36 @@ impl ManifestState {
                 self.keyspace(*keyspace)?.compression = *compression;
                 Ok(())
             }
+            Edit::AddMember(_) | Edit::FillMember { .. } | Edit::DropMember { .. } => self.apply_member(edit),
         }
+    }
+
+    fn apply_member(&mut self, edit: &Edit) -> Result<(), &'static str> {
+        let at = |id: u32| {
+            let at = self.members.iter().position(|known| known.member.id == id);
+            at.ok_or("there is no such device")
+        };
+        match edit {
+            Edit::AddMember(member) => {
+                let overlaps = |other: &MemberState| {
+                    other.member.id == member.id || other.member.end() > member.first_zone.0
+                };
+                if member.id == 0 || member.zones == 0 || self.members.iter().any(overlaps) {
+                    return Err("the device has the place of another one");
+                }
+                self.members.push(MemberState { member: *member, takes_new: true });
+            }
+            Edit::FillMember { id, takes_new } => {
+                let at = at(*id)?;
+                self.members[at].takes_new = *takes_new;
+            }
+            Edit::DropMember { id } => {
+                let at = at(*id)?;
+                self.members.remove(at);
+            }
+            _ => return Err("the edit is not about a device"),
+        }
+        Ok(())
     }
 
     fn add_keyspace(&mut self, id: u32, name: &str, kind: KeyspaceKind) -> Result<(), &'static str> {
@@ -302,6 +342,12 @@ impl ManifestState {
             encode(&mut buf);
             each(&buf);
         };
+        for &MemberState { member, takes_new } in &self.members {
+            give(&|buf| Edit::AddMember(member).encode(buf));
+            if !takes_new {
+                give(&|buf| Edit::FillMember { id: member.id, takes_new }.encode(buf));
+            }
+        }
         for (&id, keyspace) in &self.keyspaces {
             let (name, kind) = (keyspace.name.clone(), keyspace.kind);
             give(&|buf| Edit::AddKeyspace { id, name: name.clone(), kind }.encode(buf));

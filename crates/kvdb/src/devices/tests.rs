@@ -1,0 +1,266 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, MemoryDevice, Rng};
+use kvfs_store::clock::ManualClock;
+use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
+
+use super::*;
+use crate::{Background, CreateOptions, Db, Options};
+
+const ZONE_BYTES: u64 = 256 << 10;
+const FIRST_ZONES: u64 = 100;
+const SLOW_BYTES: u64 = MEMBER_DATA_FROM + 160 * ZONE_BYTES;
+const FILES: u64 = 24;
+const BLOCKS: u64 = 64;
+
+fn options() -> Options {
+    Options { background: Background::Manual, ..Options::with_memory(64 << 20) }
+}
+
+fn create(device: &Arc<dyn Device>) {
+    let options = CreateOptions {
+        zone_bytes: ZONE_BYTES as u32,
+        journal_bytes: Some(4 << 20),
+        ..CreateOptions::new(FIRST_ZONES * ZONE_BYTES, [5; 16])
+    };
+    Db::create(Arc::clone(device), &options).expect("creates");
+}
+
+fn open(first: &Arc<dyn Device>, others: &[Arc<dyn Device>], options: Options) -> Result<Arc<Db>> {
+    let clock = Arc::new(ManualClock::at(Duration::from_secs(1)));
+    Db::open_joined(Arc::clone(first), others, options, clock)
+}
+
+fn memory(bytes: u64) -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new(bytes))
+}
+
+/// One that grows.
+fn first() -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::growable(0, FIRST_ZONES * ZONE_BYTES))
+}
+
+fn files(db: &Db) -> Keyspace {
+    db.open_keyspace("files", KeyspaceKind::Block, None).expect("opens")
+}
+
+fn content(file: u64, version: u64) -> Bytes {
+    let mut bytes = vec![0; BLOCKS as usize * BLOCK_BYTES];
+    let mut rng = Rng::new(file * 1000 + version);
+    bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next_u64().to_le_bytes()));
+    bytes.into()
+}
+
+fn write(db: &Db, file: u64, version: u64) -> Result<()> {
+    let keyspace = files(db);
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None)?;
+    let mut batch = Batch::new();
+    batch.put(rows, file.to_be_bytes().to_vec(), version.to_be_bytes().to_vec());
+    batch.put_blocks(keyspace, file.to_be_bytes().to_vec(), 0, content(file, version));
+    db.apply(batch, Durability::Synced).map(drop)
+}
+
+/// Every file has the content of the version that its row tells, at least `version`.
+fn check(db: &Db, version: u64) {
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    for file in 0..FILES {
+        let row = db.get(rows, &file.to_be_bytes()).expect("reads").expect("is there");
+        let found = u64::from_be_bytes(row[..].try_into().expect("8 bytes"));
+        assert!(found >= version, "file {file}: {found}");
+        let mut blocks = AlignedBuf::zeroed(BLOCKS as usize * BLOCK_BYTES);
+        db.read_blocks(files(db), &file.to_be_bytes(), 0, blocks.as_mut()).expect("reads");
+        assert!(blocks.as_ref() == &content(file, found)[..], "file {file}");
+    }
+    let checked = db.check().expect("checks");
+    assert!(checked.findings.is_empty(), "{:?}", checked.findings);
+}
+
+fn live(db: &Db, id: u32) -> u64 {
+    db.devices().into_iter().find(|device| device.id == id).expect("is there").bytes_live
+}
+
+#[test]
+fn files_go_to_the_slow_device_and_rows_stay_on_the_fast_one() {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let capacity = db.space().capacity_bytes;
+    assert_eq!(db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds"), 1);
+    assert_eq!(db.space().capacity_bytes, capacity + 160 * ZONE_BYTES);
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    let files_bytes = FILES * BLOCKS * BLOCK_BYTES as u64;
+    // With the copies of indexes, which lie beside the data.
+    assert!((files_bytes..files_bytes / 16 * 17).contains(&live(&db, 1)), "{}", live(&db, 1));
+    assert!(live(&db, 0) < files_bytes / 8, "{}", live(&db, 0));
+    check(&db, 1);
+    db.close().expect("closes");
+    drop(db);
+
+    // A device of another store is none of this one's.
+    let others = [memory(SLOW_BYTES), Arc::clone(&slow)];
+    let db = open(&first, &others, options()).expect("opens");
+    check(&db, 1);
+    (0..FILES).for_each(|file| write(&db, file, 2).expect("writes"));
+    db.compact().expect("merges");
+    check(&db, 2);
+    assert!(db.grow(1 << 40).is_err(), "others lie behind the first device");
+    assert!(crate::repair(Arc::clone(&first), &[]).is_err(), "what lies on others would be lost");
+}
+
+#[test]
+fn a_store_whose_slow_device_is_missing_is_read_as_far_as_the_fast_one_goes() {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(slow, Tier::Slow).expect("adds");
+    write(&db, 0, 1).expect("writes");
+    db.close().expect("closes");
+    drop(db);
+
+    let error = open(&first, &[], options()).map(drop).expect_err("a device is missing");
+    assert!(error.to_string().contains("the slow device 1"), "{error}");
+    let db = open(&first, &[], Options { read_only: true, ..options() }).expect("opens");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    assert!(db.get(rows, &0_u64.to_be_bytes()).expect("reads").is_some());
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
+    let error = db.read_blocks(files(&db), &0_u64.to_be_bytes(), 0, block.as_mut()).expect_err("is missing");
+    assert!(error.to_string().contains("slow device 1 is missing"), "{error}");
+}
+
+#[test]
+fn a_missing_fast_device_keeps_the_store_from_being_read() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Fast).expect("adds");
+    db.close().expect("closes");
+    drop(db);
+    let error = open(&first, &[], Options { read_only: true, ..options() }).map(drop);
+    assert!(error.expect_err("is missing").to_string().contains("the fast device 1"));
+}
+
+#[test]
+fn a_store_is_full_only_when_both_tiers_are() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let fill = |from: u64| (from..1000).take_while(|&file| write(&db, file, 1).is_ok()).count() as u64;
+    let on_first = fill(0);
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    let on_slow = fill(on_first);
+    assert!(on_slow >= 100, "{on_slow} files of one zone each fit 160 zones");
+    assert!(live(&db, 1) >= on_slow * ZONE_BYTES / 2);
+}
+
+#[test]
+fn a_drained_device_leaves_the_store_and_can_come_back() {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    assert!(db.remove_device(1).is_err() && db.remove_device(0).is_err() && db.remove_device(2).is_err());
+    assert!(!db.drain_device(1, &mut |_| false).expect("drains"), "it was told to end");
+    db.refill_device(1).expect("is filled again");
+    assert!(db.devices()[1].takes_new);
+    assert!(!db.drain_device(1, &mut |_| false).expect("drains"), "it was told to end");
+    db.close().expect("closes");
+    drop(db);
+
+    let db = open(&first, &[Arc::clone(&slow)], options()).expect("opens");
+    assert!(!db.devices()[1].takes_new, "what was begun is remembered");
+    assert!(db.drain_device(1, &mut |_| true).expect("drains"));
+    assert_eq!(live(&db, 1), 0);
+    check(&db, 1);
+    db.remove_device(1).expect("removes");
+    let capacity = db.space().capacity_bytes;
+    db.close().expect("closes");
+    drop(db);
+
+    let db = open(&first, &[Arc::clone(&slow)], options()).expect("opens");
+    assert_eq!((db.devices().len(), db.space().capacity_bytes), (1, capacity));
+    check(&db, 1);
+    db.add_device(slow, Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 2).expect("writes"));
+    db.flush().expect("flushes");
+    assert!(live(&db, 1) > 0);
+    check(&db, 2);
+}
+
+#[test]
+fn power_cut_at_any_step_of_adding_draining_and_removing_loses_nothing() {
+    // Both devices are parts of one, so that each image cuts them off at the same moment.
+    let whole = Arc::new(
+        CrashDevice::in_memory(0, FIRST_ZONES * ZONE_BYTES + SLOW_BYTES).with_log().expect("is new"),
+    );
+    let parts = |device: &Arc<dyn Device>| {
+        let part = |offset: u64, len: u64| {
+            Arc::new(Part { device: Arc::clone(device), offset, len }) as Arc<dyn Device>
+        };
+        (part(0, FIRST_ZONES * ZONE_BYTES), part(FIRST_ZONES * ZONE_BYTES, SLOW_BYTES))
+    };
+    let shared = Arc::clone(&whole) as Arc<dyn Device>;
+    shared.grow(FIRST_ZONES * ZONE_BYTES + SLOW_BYTES).expect("grows");
+    let (first, slow) = parts(&shared);
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    let begin = whole.events_len();
+    db.add_device(slow, Tier::Slow).expect("adds");
+    let added = whole.events_len();
+    (0..FILES).for_each(|file| write(&db, file, 2).expect("writes"));
+    let written = whole.events_len();
+    assert!(db.drain_device(1, &mut |_| true).expect("drains"));
+    db.remove_device(1).expect("removes");
+    let end = whole.events_len();
+    let step = ((end - begin) / 60).max(1);
+    let events = (begin..end).step_by(step).chain(begin..added).chain([written, end]);
+    for event in events {
+        let image: Arc<dyn Device> =
+            Arc::new(whole.image_at(event, 11, CrashMode::KeepSubset).expect("is in the log"));
+        let (first, slow) = parts(&image);
+        let db = open(&first, &[slow], options()).unwrap_or_else(|error| panic!("event {event}: {error}"));
+        check(&db, if event >= written { 2 } else { 1 });
+        if db.devices().len() == 2 {
+            assert!(db.drain_device(1, &mut |_| true).expect("drains"), "event {event}");
+            db.remove_device(1).expect("removes");
+            check(&db, if event >= written { 2 } else { 1 });
+        }
+    }
+}
+
+/// A part of a device.
+struct Part {
+    device: Arc<dyn Device>,
+    offset: u64,
+    len: u64,
+}
+
+impl Device for Part {
+    fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.device.read_at(buf, self.offset + offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.device.write_at(buf, self.offset + offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+
+    fn grow(&self, len: u64) -> io::Result<()> {
+        if len <= self.len { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.discard(self.offset + offset, len)
+    }
+}
