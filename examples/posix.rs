@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use kvfs_fs::{BeginOptions, FileSystem, FsError, Isolation, MkfsOptions, MountOptions, Owner};
+use kvfs_fs::{BeginOptions, FileSystem, FsError, MkfsOptions, MountOptions, Owner};
 use kvfs_kvdb::Db;
 use kvfs_posix::{Identity, Volume};
 use kvfs_store::Store;
@@ -24,14 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let volume = Volume::over(Arc::new(FileSystem::open(store, clock, MountOptions::default())?))?;
 
     let owner = Owner { uid: 0, pid: std::process::id(), name: "example".to_owned() };
-    let transaction = volume.begin(&BeginOptions {
-        isolation: Isolation::Snapshot,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
-        lock_wait_max: None,
-        owner,
-    })?;
+    let transaction = volume.begin(&BeginOptions { owner, ..BeginOptions::default() })?;
     let inside = transaction.process(&Identity::root());
     let name = format!("/{}", std::process::id());
     inside.mkdir(name.as_str(), 0o755)?;

@@ -65,11 +65,8 @@ pub extern "C" fn kvfs_txn_begin(
                 let owner = Owner { uid: rustix::process::geteuid().as_raw(), pid: std::process::id(), name };
                 Kind::Embedded(own.volume.begin(&BeginOptions {
                     isolation,
-                    priority: 0,
-                    timeout: None,
-                    idle_max: None,
-                    lock_wait_max: None,
                     owner,
+                    ..BeginOptions::default()
                 })?)
             }
             OpenVolume::Served(daemon) => {

@@ -74,11 +74,8 @@ impl World for Served {
     fn begin(&self, visitor: &Visitor, is_serializable: bool, label: &str) -> kvfs_posix::Result<u64> {
         let txn = self.volume.begin(&BeginOptions {
             isolation: if is_serializable { Isolation::Serializable } else { Isolation::Snapshot },
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
             owner: Owner { uid: visitor.uid, pid: visitor.pid, name: label.to_owned() },
+            ..BeginOptions::default()
         })?;
         let id = txn.file_system().txn().map_or(0, |txn| txn.id().0);
         self.open.lock().insert(id, txn);

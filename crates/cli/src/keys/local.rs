@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Isolation, Owner};
+use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, FsError, Owner};
 use kvfs_kv::{AccessError, KeyChange, KeyspaceOwner, KeyspaceUser, OwnerChange, UserKeyspaces};
 use kvfs_rpc::client::Range;
 use kvfs_rpc::proto::{KeyValue, KeyspaceInfo};
@@ -98,16 +98,12 @@ impl Local {
     ) -> Result<u64> {
         let keyspace = self.make(keyspace)?;
         let view = self.store.fs.begin(&BeginOptions {
-            isolation: Isolation::Snapshot,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
             owner: Owner {
                 uid: rustix::process::geteuid().as_raw(),
                 pid: std::process::id(),
                 name: "import".into(),
             },
+            ..BeginOptions::default()
         });
         let view = view.map_err(explain)?;
         let mut count = 0;

@@ -55,11 +55,8 @@ impl Runner {
     fn run(&self, ops: &[TxnOp]) -> Result<Vec<Option<Vec<i64>>>> {
         let options = BeginOptions {
             isolation: self.isolation,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
             owner: Owner { uid: 1000, pid: 1, name: "history".into() },
+            ..BeginOptions::default()
         };
         let view = self.main.begin(&options)?;
         let mut seen = Vec::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{BeginOptions, DoomReason, FsError, MountOptions, NodeId, Owner};
+use kvfs_fs::{BeginOptions, DoomReason, FsError, MountOptions, NodeId};
 use kvfs_kv::KeyChange;
 use kvfs_kvdb::Background;
 use kvfs_store::{Isolation, KeyspaceKind, Store};
@@ -22,14 +22,7 @@ fn idle_transaction_is_ended_by_the_mounts_timeout_and_its_owner_told() {
     let setup = Setup::with(store, 4096, options);
     let idle = begin(&setup, Isolation::Snapshot);
     let used = begin(&setup, Isolation::Snapshot);
-    let patient = BeginOptions {
-        isolation: Isolation::Snapshot,
-        priority: 0,
-        timeout: None,
-        idle_max: Some(Duration::MAX),
-        lock_wait_max: None,
-        owner: Owner::default(),
-    };
+    let patient = BeginOptions { idle_max: Some(Duration::MAX), ..BeginOptions::default() };
     let patient = setup.through(setup.fs.begin(&patient).unwrap(), setup.options);
     idle.file(ROOT, "idle");
     setup.clock.advance(Duration::from_secs(50));

@@ -511,14 +511,7 @@ fn view_of_a_user_leads_device_nodes_to_no_device() {
     main.mknod(&main.caller, NodeId::ROOT, b"disk", 0o060_666, 0x0800).unwrap();
     let rdev_for = |uid| {
         let owner = kvfs_fs::Owner { uid, pid: 1, name: "test".to_owned() };
-        let view = main.fs.begin(&kvfs_fs::BeginOptions {
-            isolation: Isolation::Snapshot,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
-            owner,
-        });
+        let view = main.fs.begin(&kvfs_fs::BeginOptions { owner, ..kvfs_fs::BeginOptions::default() });
         let view = view.unwrap();
         let view = main.through(view, main.options);
         let found = view.lookup(&view.caller, NodeId::ROOT, b"disk").unwrap();

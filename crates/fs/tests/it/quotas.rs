@@ -404,14 +404,7 @@ fn usage_is_exact_among_threads_and_transactions() {
 }
 
 fn owned() -> BeginOptions {
-    BeginOptions {
-        isolation: Isolation::Snapshot,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
-        lock_wait_max: None,
-        owner: Owner { uid: 1000, pid: 1, name: "thread".into() },
-    }
+    BeginOptions { owner: Owner { uid: 1000, pid: 1, name: "thread".into() }, ..BeginOptions::default() }
 }
 
 fn some_changes(fs: &Arc<FileSystem>, files: &[NodeId], random: &mut Random, number: u64) -> Result<()> {

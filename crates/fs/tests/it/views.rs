@@ -17,11 +17,8 @@ const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
 pub(crate) fn begin(main: &Setup, isolation: Isolation) -> Setup {
     let options = BeginOptions {
         isolation,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
-        lock_wait_max: None,
         owner: Owner { uid: 1000, pid: 1, name: "test".into() },
+        ..BeginOptions::default()
     };
     main.through(main.fs.begin(&options).unwrap(), main.options)
 }

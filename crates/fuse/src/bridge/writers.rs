@@ -280,7 +280,7 @@ fn give_way(view: &FileSystem, node: u64, pid: u32) {
 mod tests {
     use std::ops::Deref;
 
-    use kvfs_fs::{BeginOptions, Doom, Isolation, MkfsOptions, MountOptions, Owner, PlannedCommit, Rival};
+    use kvfs_fs::{BeginOptions, Doom, MkfsOptions, MountOptions, PlannedCommit, Rival};
     use kvfs_store::Store;
     use kvfs_store::clock::SystemClock;
     use kvfs_store::model::ModelStore;
@@ -306,14 +306,7 @@ mod tests {
         let clock = Arc::new(SystemClock::new());
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes");
         let main = FileSystem::open(store, clock, MountOptions::default()).expect("opens");
-        let options = BeginOptions {
-            isolation: Isolation::Snapshot,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
-            owner: Owner::default(),
-        };
+        let options = BeginOptions::default();
         let view = Arc::new(main).begin(&options).expect("begins");
         let frozen = view.expect_txn().expect("is one").freeze().expect("freezes");
         Committing { view, _planned: frozen.plan().expect("plans") }

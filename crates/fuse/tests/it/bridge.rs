@@ -5,10 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_fs::{
-    BeginOptions, Caller, Durability, FileSystem, Isolation, MkfsOptions, MountOptions, NodeId, Owner,
-    WriteFlags,
-};
+use kvfs_fs::{BeginOptions, Caller, Durability, FileSystem, MkfsOptions, MountOptions, NodeId, WriteFlags};
 use kvfs_fuse::abi::flags::READ_LOCKOWNER;
 use kvfs_fuse::abi::notify::{INVAL_INODE, InvalInodeOut};
 use kvfs_fuse::abi::{self, Opcode, UNIQUE_INTERRUPT_BIT};
@@ -289,16 +286,7 @@ impl Transport for Forgetful {
 
 /// A transaction that makes a file longer.
 fn commit_change_of(name: &[u8], fs: &Arc<FileSystem>, bridge: &Bridge) {
-    let view = fs
-        .begin(&BeginOptions {
-            isolation: Isolation::Snapshot,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
-            owner: Owner::default(),
-        })
-        .unwrap();
+    let view = fs.begin(&BeginOptions::default()).unwrap();
     let node = view.lookup(&Caller::default(), NodeId::ROOT, name).unwrap().node;
     let data = bytes::Bytes::from_static(b"longer than before");
     view.write(&Caller::default(), node, 0, data, WriteFlags::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvfs_fs::{BeginOptions, FileSystem, Isolation, MountOptions, NodeId, Owner, RenameMode};
+use kvfs_fs::{BeginOptions, FileSystem, MountOptions, NodeId, Owner, RenameMode};
 use kvfs_kvdb::Db;
 use kvfs_posix::{Identity, Volume};
 use kvfs_store::Store;
@@ -14,14 +14,7 @@ use rustix::io::Errno;
 use crate::world::{errno, over};
 
 fn options() -> BeginOptions {
-    BeginOptions {
-        isolation: Isolation::Snapshot,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
-        lock_wait_max: None,
-        owner: Owner { uid: 0, pid: 0, name: "test".to_owned() },
-    }
+    BeginOptions { owner: Owner { uid: 0, pid: 0, name: "test".to_owned() }, ..BeginOptions::default() }
 }
 
 #[test]

@@ -31,8 +31,8 @@ impl Transactions for Registry {
             priority: begin.nice,
             timeout: begin.timeout,
             idle_max: begin.idle_max,
-            lock_wait_max: None,
             owner: Owner { uid: peer.uid, pid: peer.pid, name: begin.label.clone() },
+            ..BeginOptions::default()
         };
         let view = main.begin(&options).map_err(|error| TxnError::of(&main, &error))?;
         let id = view.txn().unwrap().id().0;

@@ -153,8 +153,8 @@ impl Transactions {
             priority: begin.nice,
             timeout: begin.timeout,
             idle_max: begin.idle_max,
-            lock_wait_max: None,
             owner: Owner { uid: caller.uid, pid: caller.pid, name: cut_label(begin.label) },
+            ..BeginOptions::default()
         };
         let line = if begin.tied {
             let kept =

@@ -100,11 +100,8 @@ impl Scene<'_> {
         let isolation = if rng.chance(1, 2) { Isolation::Snapshot } else { Isolation::Serializable };
         let options = BeginOptions {
             isolation,
-            priority: 0,
-            timeout: None,
-            idle_max: None,
-            lock_wait_max: None,
             owner: Owner { uid: 0, pid: 1, name: name.into() },
+            ..BeginOptions::default()
         };
         let view = self.running.fs.begin(&options)?;
         let at = self.world.dir(&format!("view{thread}"));

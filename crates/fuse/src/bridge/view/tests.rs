@@ -14,15 +14,7 @@ fn main_line() -> Arc<FileSystem> {
 
 fn begin(fs: &Arc<FileSystem>, isolation: Isolation) -> Arc<FileSystem> {
     let owner = Owner { uid: 0, pid: 1, name: String::new() };
-    fs.begin(&BeginOptions {
-        isolation,
-        priority: 0,
-        timeout: None,
-        idle_max: None,
-        lock_wait_max: None,
-        owner,
-    })
-    .expect("begins a transaction")
+    fs.begin(&BeginOptions { isolation, owner, ..BeginOptions::default() }).expect("begins a transaction")
 }
 
 #[test]
