@@ -12,11 +12,11 @@ use kvfs_device::{Device, JoinedDevice, MissingDevice, Segment};
 use kvfs_store::{Result, StoreError, Tier};
 use parking_lot::Mutex;
 
-use crate::format::{Feature, MEMBER_DATA_FROM, Member, ZoneId};
+use crate::format::{Feature, MEMBER_DATA_FROM, Member, Superblock, ZoneId};
 use crate::live::LiveSet;
 use crate::merge::Merger;
 use crate::runtime::options::new_uuid;
-use crate::space::{MemberZones, Zones};
+use crate::space::{MemberSpace, MemberZones, Zones};
 use crate::version::{Edit, ManifestState, MemberState};
 
 /// A device of an open store.
@@ -81,7 +81,7 @@ impl Devices {
         let zone_bytes = u64::from(self.zones().zone_bytes());
         let (members, space) = (self.zones().members(), self.zones().members_space());
         let info = |(member, space): (MemberZones, _)| {
-            let crate::space::MemberSpace { zones_total, zones_free, bytes_live } = space;
+            let MemberSpace { zones_total, zones_free, bytes_live } = space;
             DeviceInfo {
                 id: member.id,
                 tier: member.tier,
@@ -108,6 +108,9 @@ impl Devices {
                 format!("a device needs at least {} bytes", MEMBER_DATA_FROM + u64::from(zone_bytes));
             return Err(refused("adding a device", message));
         }
+        if self.is_own(device.as_ref(), &others)? {
+            return Err(refused("adding a device", "it is one of the store's already".to_owned()));
+        }
         let member = Member { id, uuid: new_uuid()?, tier, first_zone: ZoneId(first_zone), zones };
         member.write(device.as_ref(), self.store, zone_bytes)?;
         self.live.announce(Feature::Members)?;
@@ -120,6 +123,14 @@ impl Devices {
         self.live.runtime.work.notify();
         self.live.runtime.progress.notify();
         Ok(id)
+    }
+
+    /// Whether `device` is the first one, or among `others`.
+    fn is_own(&self, device: &dyn Device, others: &[(Member, Arc<dyn Device>)]) -> Result<bool> {
+        let superblock = Superblock::read_newest(device);
+        let label = Member::read(device, self.store, self.zones().zone_bytes())?;
+        Ok(superblock.is_ok_and(|superblock| superblock.uuid == self.store)
+            || label.is_some_and(|label| others.iter().any(|(member, _)| *member == label)))
     }
 
     /// Nothing new goes to the device from now on, and what it holds is moved to others, until `goes_on`, which is told how many
@@ -170,6 +181,7 @@ impl Devices {
         Ok(())
     }
 
+    /// A device that can be drained and removed: not the first one.
     fn member(&self, id: u32, what: &'static str) -> Result<MemberZones> {
         let member = self.zones().members().into_iter().find(|member| member.id == id);
         match member {

@@ -86,7 +86,9 @@ fn files_go_to_the_slow_device_and_rows_stay_on_the_fast_one() {
     create(&first);
     let db = open(&first, &[], options()).expect("opens");
     let capacity = db.space().capacity_bytes;
+    assert!(db.add_device(Arc::clone(&first), Tier::Slow).is_err(), "it would overwrite its superblocks");
     assert_eq!(db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds"), 1);
+    assert!(db.add_device(Arc::clone(&slow), Tier::Slow).is_err(), "it is there already");
     assert_eq!(db.space().capacity_bytes, capacity + 160 * ZONE_BYTES);
     (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
     db.flush().expect("flushes");
@@ -152,6 +154,31 @@ fn a_store_is_full_only_when_both_tiers_are() {
     let on_slow = fill(on_first);
     assert!(on_slow >= 100, "{on_slow} files of one zone each fit 160 zones");
     assert!(live(&db, 1) >= on_slow * ZONE_BYTES / 2);
+}
+
+#[test]
+fn rows_of_a_full_store_leave_the_manifest_its_room_on_the_first_device() {
+    let first = first();
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(memory(SLOW_BYTES), Tier::Slow).expect("adds");
+    let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+    let put = |key: u32| {
+        let mut batch = Batch::new();
+        batch.put(rows, key.to_be_bytes().to_vec(), vec![key as u8; 64 << 10]);
+        db.apply(batch, Durability::Buffered)
+    };
+    let fitted = (0..10_000).take_while(|&key| put(key).is_ok()).count() as u32;
+    let on_slow = live(&db, 1) / ZONE_BYTES;
+    assert!(on_slow > 80, "{fitted} rows, {on_slow} zones on the slow device");
+    let kept = db.devices()[0].bytes_free / ZONE_BYTES;
+    assert!(kept >= 4, "{kept} zones are left for the manifest");
+    assert!(matches!(put(fitted), Err(StoreError::Full)));
+    let mut batch = Batch::new();
+    (0..fitted).for_each(|key| batch.delete(rows, key.to_be_bytes().to_vec()));
+    db.apply(batch, Durability::Synced).expect("deletes on a full store");
+    db.reclaim().expect("reclaims");
+    put(fitted).expect("has room again");
 }
 
 #[test]

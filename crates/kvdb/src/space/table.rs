@@ -210,7 +210,7 @@ impl Table {
     }
 
     /// An extent in the stream's zone or in a new one, on `tier` if it has room; `None` when no zone may be taken, or the first
-    /// device, which is of that tier, may grow.
+    /// device, which is a fast one, may grow.
     pub(super) fn allocate(
         &mut self,
         (stream, tier): (Stream, Tier),
@@ -218,24 +218,40 @@ impl Table {
         len_max: u32,
         budget: Budget,
     ) -> Option<Extent> {
-        let zone = self.zone_for((stream, tier), len_min, budget).or_else(|| {
-            let is_growing = tier == Tier::Fast && self.growth_left() > 0;
-            let has_others = self.members.list().len() > 1 && !is_growing;
-            has_others.then(|| self.zone_for((stream, tier.other()), len_min, budget)).flatten()
+        if self.members.list().len() == 1 {
+            let zone = self.zone_for((stream, tier), len_min, (budget, budget))?;
+            return Some(self.bump(zone, len_max));
+        }
+        let is_growing = tier == Tier::Fast && self.growth_left() > 0;
+        // The reserve of the first device comes last.
+        let zone = self.zone_for((stream, tier), len_min, (budget, Budget::Ordinary)).or_else(|| {
+            let other = (stream, tier.other());
+            if is_growing { None } else { self.zone_for(other, len_min, (budget, Budget::Ordinary)) }
+        });
+        let zone = zone.or_else(|| {
+            if is_growing { None } else { self.zone_for((stream, Tier::Fast), len_min, (budget, budget)) }
         })?;
         Some(self.bump(zone, len_max))
     }
 
-    /// The zone that the stream fills on that tier, with room for `len_min`.
-    fn zone_for(&mut self, stream: (Stream, Tier), len_min: u32, budget: Budget) -> Option<u32> {
+    /// The zone that the stream fills on that tier, with room for `len_min`; a new one within the first budget, of the first device
+    /// within the second.
+    fn zone_for(
+        &mut self,
+        stream: (Stream, Tier),
+        len_min: u32,
+        (budget, on_first): (Budget, Budget),
+    ) -> Option<u32> {
         if let Some(&zone) = self.open.get(&stream)
             && self.room(zone) >= len_min
         {
             return Some(zone);
         }
-        let zone = match self.take_partly(stream.1, len_min) {
-            Some(zone) => zone,
-            None => self.take_zone(stream.1, self.zones_held_back(budget))?,
+        let zone = if let Some(zone) = self.take_partly(stream.1, len_min) {
+            zone
+        } else {
+            let kept_on_first = self.zones_kept_on_first(self.zones_held_back(on_first));
+            self.take_zone(stream.1, self.zones_held_back(budget), kept_on_first)?
         };
         if let Some(full) = self.open.insert(stream, zone) {
             self.close(full);
@@ -294,23 +310,27 @@ impl Table {
         Extent { addr, len }
     }
 
-    /// The lowest free zone of that tier, if more than `zones_held_back` are free in all.
-    fn take_zone(&mut self, tier: Tier, zones_held_back: u32) -> Option<u32> {
+    /// The lowest free zone of that tier, if more than `zones_held_back` are free in all, and, of the first device, more than
+    /// `kept_on_first` there.
+    fn take_zone(&mut self, tier: Tier, zones_held_back: u32, kept_on_first: usize) -> Option<u32> {
         if self.free.len() as u64 <= u64::from(zones_held_back) {
             return None;
         }
-        let zone =
-            self.members.list().iter().enumerate().filter(|(_, member)| member.tier == tier).find_map(
-                |(number, member)| {
-                    // The manifest has no other device to go to.
-                    let kept = if number == 0 { self.manifest_zones as usize } else { 0 };
-                    let mut free = self.free.range(member.zones.clone());
-                    let lowest = free.next().copied();
-                    lowest.filter(|_| kept == 0 || free.nth(kept - 1).is_some())
-                },
-            )?;
+        let zone = self.members.list().iter().filter(|member| member.tier == tier).find_map(|member| {
+            let kept = if member.id == 0 { kept_on_first } else { 0 };
+            let mut free = self.free.range(member.zones.clone());
+            let lowest = free.next().copied();
+            lowest.filter(|_| kept == 0 || free.nth(kept - 1).is_some())
+        })?;
         self.free.remove(&zone);
         Some(zone)
+    }
+
+    /// Free zones of the first device that an allocation leaves which leaves so many in all: the manifest, which grows with the
+    /// store, has no other one to go to.
+    fn zones_kept_on_first(&self, zones_held_back: u32) -> usize {
+        let own_reserve = self.zones_reserved_of(self.members.of_first().start);
+        self.manifest_zones.max(own_reserve.min(zones_held_back)) as usize
     }
 
     /// By how many zones the first device may still grow.
