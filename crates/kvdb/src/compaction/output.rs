@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{Compression, KeyspaceKind, Result, Seqno, Tier};
+use kvfs_store::{Compression, KeyspaceKind, Result, Seqno};
 
 use super::pace::{Meter, Pace};
 use crate::format::PieceId;
@@ -47,8 +47,6 @@ pub(crate) struct OutputSpec {
     pub(crate) keyspace: u32,
     pub(crate) kind: KeyspaceKind,
     pub(crate) stream: Stream,
-    /// Where data goes that is new: a merge leaves the rest on the tier where it is, unless it moves it.
-    pub(crate) tier: Tier,
     /// What seqnos are counted from on the device; 0 but for private runs.
     pub(crate) base: Seqno,
     /// How far allocations may go.
@@ -73,7 +71,6 @@ impl OutputSpec {
         let ctx = Arc::clone(&self.ctx);
         let id = PieceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         PieceWriter::new(ctx, self.keyspace, self.kind, self.stream, self.budget, id)
-            .on(self.tier)
             .counting_from(self.base)
             .packing(self.packing.clone())
             .filtered(self.filters)

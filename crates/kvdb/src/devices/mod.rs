@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::format::{Feature, MEMBER_DATA_FROM, Member, Superblock, ZoneId};
 use crate::live::LiveSet;
 use crate::merge::Merger;
+use crate::merge::drain::drain;
 use crate::runtime::options::new_uuid;
 use crate::space::{MemberSpace, MemberZones, Zones};
 use crate::version::{Edit, ManifestState, MemberState};
@@ -79,19 +80,15 @@ impl Devices {
     /// All of them, the first one first. O(zones).
     pub(crate) fn list(&self) -> Vec<DeviceInfo> {
         let zone_bytes = u64::from(self.zones().zone_bytes());
-        let (members, space) = (self.zones().members(), self.zones().members_space());
-        let info = |(member, space): (MemberZones, _)| {
-            let MemberSpace { zones_total, zones_free, bytes_live } = space;
-            DeviceInfo {
-                id: member.id,
-                tier: member.tier,
-                bytes_total: u64::from(zones_total) * zone_bytes,
-                bytes_free: u64::from(zones_free) * zone_bytes,
-                bytes_live,
-                takes_new: member.takes_new,
-            }
+        let info = |(member, space): (MemberZones, MemberSpace)| DeviceInfo {
+            id: member.id,
+            tier: member.tier,
+            bytes_total: u64::from(space.zones_total) * zone_bytes,
+            bytes_free: u64::from(space.zones_free) * zone_bytes,
+            bytes_live: space.bytes_live,
+            takes_new: member.takes_new,
         };
-        members.into_iter().zip(space).map(info).collect()
+        self.zones().members_space().into_iter().map(info).collect()
     }
 
     /// Takes `device` into the store, whatever was on it; its number. Two flushes of it, and two or three of the first one.
@@ -146,7 +143,7 @@ impl Devices {
             }
             member.zones
         };
-        self.merger.drain(&zones, goes_on)
+        drain(&self.merger, &zones, goes_on)
     }
 
     /// The device is filled again.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, StoreError, Tier, progress};
+use kvfs_store::{BLOCK_BYTES, Compression, KeyspaceKind, Result, StoreError, progress};
 
 use crate::cache::Pool;
 use crate::commits::transactions::Transactions;
@@ -232,16 +232,11 @@ impl Flusher {
             (KeyspaceKind::Tuple, Some(lane)) => Stream::MergeTuple(lane),
             (KeyspaceKind::Block, Some(lane)) => Stream::MergeBlock(lane),
         };
-        let tier = match meta.kind {
-            KeyspaceKind::Tuple => Tier::Fast,
-            KeyspaceKind::Block => self.runtime.ctx.zones.tier_of_new_data(),
-        };
         OutputSpec {
             ctx: Arc::clone(&self.runtime.ctx),
             keyspace,
             kind: meta.kind,
             stream,
-            tier,
             base: 0,
             budget,
             piece_bytes: self.runtime.options.merge.piece_bytes,

@@ -38,7 +38,8 @@ const ROUND_BYTES_MAX: u64 = 1 << 30;
 
 /// Rounds that free nothing, while no merge is under way, before it ends: others may take what becomes free.
 const ROUNDS_IN_VAIN_MAX: u32 = 8;
-const WAIT_FOR_OTHERS: Duration = Duration::from_millis(20);
+/// How long a round that has freed nothing waits for others.
+pub(super) const WAIT_FOR_OTHERS: Duration = Duration::from_millis(20);
 
 /// Looks at merges under way before anything is chosen: between two steps of one there is none. At most ten seconds.
 const LOOKS_QUIET: u32 = 3;

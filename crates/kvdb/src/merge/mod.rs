@@ -21,7 +21,7 @@
 mod choice;
 pub(crate) mod defrag;
 pub(crate) mod deleted;
-mod drain;
+pub(crate) mod drain;
 mod due;
 pub(crate) mod reclaim;
 pub(crate) mod registry;

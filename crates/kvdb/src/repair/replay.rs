@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, StoreError, Tier, TxnId};
+use kvfs_store::{Batch, Keyspace, KeyspaceKind, Op, Result, Seqno, StoreError, TxnId};
 
 use crate::compaction::{CopyBound, OutputSpec};
 use crate::flush::patches::Below;
@@ -266,10 +266,6 @@ impl<'a> Layers<'a> {
                             stream: match meta.kind {
                                 KeyspaceKind::Tuple => Stream::FlushTuple,
                                 KeyspaceKind::Block => Stream::FlushBlock,
-                            },
-                            tier: match meta.kind {
-                                KeyspaceKind::Tuple => Tier::Fast,
-                                KeyspaceKind::Block => self.ctx.zones.tier_of_new_data(),
                             },
                             base: 0,
                             packing: Packing::default(),

@@ -19,8 +19,12 @@ pub(crate) struct Destination {
 
 impl Stream {
     /// On a device of that tier.
-    pub(crate) fn on(self, tier: Tier) -> Destination {
+    fn on(self, tier: Tier) -> Destination {
         Destination { stream: self, tier }
+    }
+
+    fn is_of_blocks(self) -> bool {
+        matches!(self, Self::FlushBlock | Self::SpillBlock | Self::MergeBlock(_))
     }
 }
 
@@ -139,9 +143,10 @@ impl Members {
         self.of(zone).map_or(Tier::Fast, |member| member.tier)
     }
 
-    /// Where new data of files goes: to a slow device, if there is one.
-    pub(super) fn tier_of_new_data(&self) -> Tier {
-        let has_slow = self.list[1..].iter().any(|member| member.tier == Tier::Slow && member.takes_new);
-        if has_slow { Tier::Slow } else { Tier::Fast }
+    /// Where new things of that stream go: data of files to a slow device, if there is one.
+    pub(super) fn for_new(&self, stream: Stream) -> Destination {
+        let is_slow = |member: &MemberZones| member.tier == Tier::Slow && member.takes_new;
+        let goes_slow = stream.is_of_blocks() && self.list[1..].iter().any(is_slow);
+        stream.on(if goes_slow { Tier::Slow } else { Tier::Fast })
     }
 }

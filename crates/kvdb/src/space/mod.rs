@@ -328,14 +328,14 @@ impl Zones {
         self.table.lock().members().list().to_vec()
     }
 
-    /// What each of them holds, in their order. O(zones).
-    pub(crate) fn members_space(&self) -> Vec<MemberSpace> {
+    /// The same, with what each of them holds. O(zones).
+    pub(crate) fn members_space(&self) -> Vec<(MemberZones, MemberSpace)> {
         self.table.lock().members_space()
     }
 
-    /// Where new data of files goes.
-    pub(crate) fn tier_of_new_data(&self) -> Tier {
-        self.table.lock().members().tier_of_new_data()
+    /// Where new things of that stream go.
+    pub(crate) fn for_new(&self, stream: Stream) -> Destination {
+        self.table.lock().members().for_new(stream)
     }
 
     /// The tier on which the device address `addr` lies.

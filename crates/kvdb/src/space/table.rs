@@ -530,17 +530,18 @@ impl Table {
         zones * u64::from(self.zone_bytes) + self.bytes_in_partly()
     }
 
-    pub(super) fn members_space(&self) -> Vec<MemberSpace> {
+    pub(super) fn members_space(&self) -> Vec<(MemberZones, MemberSpace)> {
         let space_of = |member: &MemberZones| {
             let there = member.zones.start..member.zones.end.min(self.entries.len() as u32);
             let entries = || there.clone().map(|zone| &self.entries[zone as usize]);
             let in_use = entries().filter(|entry| entry.state != ZoneState::Free).count() as u32;
             let is_data = |entry: &&Entry| matches!(entry.state, ZoneState::Open(_) | ZoneState::Closed);
-            MemberSpace {
+            let space = MemberSpace {
                 zones_total: member.len(),
                 zones_free: member.len() - in_use,
                 bytes_live: entries().filter(is_data).map(|entry| entry.bytes_live).sum(),
-            }
+            };
+            (member.clone(), space)
         };
         self.members.list().iter().map(space_of).collect()
     }

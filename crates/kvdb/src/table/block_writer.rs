@@ -234,10 +234,10 @@ impl LayerOutput {
         bytes: &[u8],
         len: u32,
     ) -> Result<()> {
-        let is_elsewhere = self.to != Some(target.data());
+        let is_elsewhere = self.to != Some(target.data);
         if is_elsewhere || self.chunk_len + len as usize > target.chunk_bytes() {
             self.write_chunk(target, held)?;
-            self.to = Some(target.data());
+            self.to = Some(target.data);
         }
         let chunk_bytes = target.chunk_bytes().max(len as usize);
         let chunk = self.chunk.get_or_insert_with(|| AlignedBuf::zeroed(chunk_bytes));
@@ -272,7 +272,7 @@ impl LayerOutput {
             while at < self.chunk_len {
                 let len_max = ((self.chunk_len - at) as u32).min(target.ctx.zones.zone_bytes());
                 let (whole, cut) = (first_whole(&atoms, at as u32), |len| fitting(&atoms, at as u32, len));
-                let to = self.to.unwrap_or_else(|| target.data());
+                let to = self.to.unwrap_or(target.data);
                 let extent = held.allocate_fitting(to, len_max, target.budget, whole, cut)?;
                 target.write(&chunk.as_ref()[at..at + extent.len as usize], extent.addr)?;
                 at += extent.len as usize;

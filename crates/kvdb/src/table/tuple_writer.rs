@@ -211,7 +211,7 @@ impl TupleOutput {
             let len_first = self.entries[first].extent.len;
             let len_max = ((self.chunk_len - at) as u32).min(target.ctx.zones.zone_bytes());
             let mut fitting = 0;
-            let extent = held.allocate_fitting(target.data(), len_max, target.budget, len_first, |len| {
+            let extent = held.allocate_fitting(target.data, len_max, target.budget, len_first, |len| {
                 let mut end = 0;
                 for &index in pending {
                     let next = end + self.entries[index].extent.len;

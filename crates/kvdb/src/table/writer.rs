@@ -56,9 +56,8 @@ const COPY_SHARE: usize = 8;
 /// Where the data of a piece goes.
 pub(super) struct Target {
     pub(super) ctx: Arc<RunContext>,
-    stream: Stream,
-    /// Of the data that comes next.
-    tier: Tier,
+    /// Where the data goes that comes next.
+    pub(super) data: Destination,
     pub(super) budget: Budget,
     pub(super) packing: Packing,
     keyspace: u32,
@@ -68,16 +67,11 @@ pub(super) struct Target {
 impl Target {
     /// Where the metadata goes: that of a transaction's pieces dies with them.
     fn meta(&self) -> Destination {
-        let stream = match self.stream {
+        let stream = match self.data.stream {
             Stream::SpillTuple | Stream::SpillBlock => Stream::SpillTuple,
             _ => Stream::Meta,
         };
         stream.into()
-    }
-
-    /// Where the data goes that comes next.
-    pub(super) fn data(&self) -> Destination {
-        self.stream.on(self.tier)
     }
 
     /// Size of the write buffer (bytes).
@@ -161,8 +155,8 @@ impl PieceWriter {
         budget: Budget,
         id: PieceId,
     ) -> Self {
-        let (tier, packing) = (Tier::Fast, Packing::default());
-        let target = Target { ctx, stream, tier, budget, packing, keyspace, id };
+        let data = ctx.zones.for_new(stream);
+        let target = Target { ctx, data, budget, packing: Packing::default(), keyspace, id };
         let ctx = &target.ctx;
         Self {
             held: HeldExtents::new(Arc::clone(&ctx.zones)),
@@ -204,24 +198,17 @@ impl PieceWriter {
         self
     }
 
-    /// Data goes to that tier, unless [`PieceWriter::set_tier`] says otherwise; the fast one before.
-    #[must_use]
-    pub(crate) fn on(mut self, tier: Tier) -> Self {
-        self.target.tier = tier;
-        self
-    }
-
-    /// What is added from here on goes to that tier.
+    /// What is added from here on goes to that tier, and not to that of new data.
     ///
     /// # Errors
     /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.
     pub(crate) fn set_tier(&mut self, tier: Tier) -> Result<()> {
-        if self.target.tier == tier {
+        if self.target.data.tier == tier {
             return Ok(());
         }
         let (target, held) = (&self.target, &mut self.held);
         self.layers.iter_mut().try_for_each(|layer| layer.end_unit(target, held))?;
-        self.target.tier = tier;
+        self.target.data.tier = tier;
         Ok(())
     }
 
@@ -544,7 +531,7 @@ impl PieceWriter {
         if bytes.len() > share || !self.copies_meta {
             return Ok(());
         }
-        match self.held.allocate(self.target.data(), bytes.len() as u32, self.target.budget) {
+        match self.held.allocate(self.target.data, bytes.len() as u32, self.target.budget) {
             Ok(extent) => self.target.write(bytes, extent.addr),
             Err(StoreError::Full) => Ok(()),
             Err(error) => Err(error),

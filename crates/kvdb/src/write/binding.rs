@@ -27,8 +27,7 @@ impl Writer {
             }
             let crcs = data.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
             let zones = &self.runtime.ctx.zones;
-            let to = Stream::FlushBlock.on(zones.tier_of_new_data());
-            match Bound::allocate(zones, to, Budget::Ordinary, crcs) {
+            match Bound::allocate(zones, zones.for_new(Stream::FlushBlock), Budget::Ordinary, crcs) {
                 Ok(bound) => bindings.push(at, bound),
                 Err(StoreError::Full) => {
                     tracing::debug!(bytes = data.len(), "blocks find no place, and go through the journal");
