@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvfs_device::{FileDevice, WatchedDevice};
 use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
-use kvfs_kvdb::{Db, Options};
+use kvfs_kvdb::{Db, Options, Policy};
 use kvfs_service::UndoLimits;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
@@ -38,6 +38,8 @@ pub struct OpenOptions {
     pub undo: Option<(usize, Duration)>,
     /// Merges read and write at most so many bytes each second; `None`: any.
     pub io_limit: Option<u64>,
+    /// Which blocks leave the engine's cache first.
+    pub cache_policy: Policy,
     /// How long a transaction may go without an operation, unless its begin says otherwise; `None`: for ever.
     pub txn_idle: Option<Duration>,
     /// Snapshots are shown to root and the store's owner alone.
@@ -73,6 +75,7 @@ impl OpenedStore {
         if let Some(interval) = commit_interval {
             engine.commit_interval = interval;
         }
+        engine.cache_policy = options.cache_policy;
         engine.merge_bytes_per_second = io_limit.unwrap_or(0);
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
         let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kvfs_fs::AtimePolicy;
 use kvfs_fuse::mount::{AtimeMode, MountOptions};
+use kvfs_kvdb::Policy;
 
 use super::remount;
 use crate::args::{Command, MountArgs};
@@ -158,6 +159,7 @@ impl Wish<'_> {
                 commit_interval: ours.commit_interval,
                 undo: Some((ours.undo_count.unwrap_or(UNDO_COUNT), ours.undo_age.unwrap_or(UNDO_AGE))),
                 io_limit: ours.io_limit,
+                cache_policy: ours.cache.unwrap_or_default(),
                 txn_idle: Some(ours.txn_idle.unwrap_or(TXN_IDLE)).filter(|&idle| idle != Duration::MAX),
                 private_snapshots: ours.private_snapshots,
             },
@@ -185,6 +187,7 @@ struct Ours {
     memory: Option<u64>,
     workers: Option<u16>,
     io_limit: Option<u64>,
+    cache: Option<Policy>,
     private_snapshots: bool,
     store_owner: Option<u32>,
 }
@@ -212,6 +215,7 @@ impl Ours {
             Some(("memory", size)) => self.memory = Some(parse_bytes(option, size)?),
             Some(("workers", count)) => self.workers = Some(parse_workers(count)?),
             Some(("store_owner", name)) => self.store_owner = Some(parse_owner(option, name)?),
+            Some(("cache", policy)) => self.cache = Some(parse_cache_policy(policy)?),
             Some(("io_limit", size)) => self.io_limit = parse_io_limit(option, size)?,
             _ => return Ok(false),
         }
@@ -241,6 +245,10 @@ fn parse_io_limit(option: &str, text: &str) -> Result<Option<u64>> {
         return Err(CliError::new(Code::Usage, least));
     }
     Ok(Some(bytes).filter(|&bytes| bytes > 0))
+}
+
+fn parse_cache_policy(text: &str) -> Result<Policy> {
+    text.parse().map_err(|error| CliError::new(Code::Usage, format!("cache={text}: {error}")))
 }
 
 fn parse_owner(option: &str, name: &str) -> Result<u32> {
@@ -322,6 +330,11 @@ mod tests {
         for (option, limit) in limits {
             assert_eq!(planned(&[option]).expect("is valid").open.io_limit, limit);
         }
+        for policy in Policy::ALL {
+            let plan = planned(&[&format!("cache={policy}")]).expect("is valid");
+            assert_eq!(plan.open.cache_policy, policy);
+        }
+        assert_eq!(planned(&[]).expect("is valid").open.cache_policy, Policy::default());
         assert_eq!(planned(&["store_owner=1000"]).expect("is valid").store_owner, Some(1000));
         assert_eq!(planned(&["store_owner=root"]).expect("is valid").store_owner, Some(0));
         let plan = planned(&["undo_count=0,undo_age=30m"]).expect("is valid");
@@ -369,6 +382,8 @@ mod tests {
             "size=",
             "io_limit=x",
             "io_limit=1K",
+            "cache=",
+            "cache=clock",
             "store_owner=no such user",
         ] {
             let error = planned(&[wrong]).expect_err("is refused");

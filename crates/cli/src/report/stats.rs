@@ -8,6 +8,9 @@ use crate::units::{human_bytes, human_duration, human_value};
 /// Counters of this name are a histogram.
 const HISTOGRAM: &str = "write.stalls_ms.";
 
+/// A counter whose name begins with this ends with that of the policy in use.
+const POLICY: &str = "cache.policy.";
+
 /// Longest bar of a histogram (columns).
 const BAR_LEN: u64 = 40;
 
@@ -18,11 +21,9 @@ pub(crate) fn as_report(stats: &[(String, u64)]) -> String {
 
 /// How the store is, in ten lines.
 fn summary(stats: &[(String, u64)]) -> String {
-    let get = |name: &str| stats.iter().find(|(known, _)| known == name).map_or(0, |&(_, value)| value);
+    let get = |name: &str| value_of(stats, name);
     let bytes = |name: &str| human_bytes(get(name));
-    let percent = |part: u64, all: u64| part.saturating_mul(100).checked_div(all).unwrap_or(0);
     let (live, capacity) = (get("zones.live_bytes"), get("zones.capacity_bytes"));
-    let (hits, misses) = (get("cache.hits"), get("cache.misses"));
     let seconds = |name: &str| human_duration(Duration::from_micros(get(name)));
     let lines = [
         (
@@ -46,7 +47,7 @@ fn summary(stats: &[(String, u64)]) -> String {
                 bytes("memory.peak_bytes")
             ),
         ),
-        ("cache", format!("{} % of {} reads found their block", percent(hits, hits + misses), hits + misses)),
+        ("cache", cache_line(stats)),
         (
             "journal",
             format!(
@@ -100,6 +101,28 @@ fn summary(stats: &[(String, u64)]) -> String {
         lines.push(format!("\ndefragmentation would give back {gain}: kvfs defrag DIR"));
     }
     lines.join("\n") + "\n"
+}
+
+/// How many reads of blocks hit, the policy, and, where there are two classes of devices, where the others were read.
+fn cache_line(stats: &[(String, u64)]) -> String {
+    let get = |name: &str| value_of(stats, name);
+    let (hits, misses) = (get("cache.hits"), get("cache.misses"));
+    let policy = stats.iter().find_map(|(name, value)| name.strip_prefix(POLICY).filter(|_| *value == 1));
+    let policy = policy.map_or_else(String::new, |policy| format!(" ({policy})"));
+    let by_tier = if get("cache.hits_slow") + get("cache.misses_slow") > 0 {
+        format!("; misses: {} fast, {} slow", get("cache.misses_fast"), get("cache.misses_slow"))
+    } else {
+        String::new()
+    };
+    format!("{} % of {} reads hit{policy}{by_tier}", percent(hits, hits + misses), hits + misses)
+}
+
+fn value_of(stats: &[(String, u64)], name: &str) -> u64 {
+    stats.iter().find(|(known, _)| known == name).map_or(0, |&(_, value)| value)
+}
+
+fn percent(part: u64, all: u64) -> u64 {
+    part.saturating_mul(100).checked_div(all).unwrap_or(0)
 }
 
 /// For people: names and rounded values, and a histogram as bars.
@@ -167,6 +190,20 @@ mod tests {
         assert_eq!(&lines[10..12], ["", "All counters:"]);
         assert!(lines[..10].iter().all(|line| !line.is_empty() && line.len() <= 80), "{text}");
         assert_eq!(summary(&[]).lines().count(), 10);
+    }
+
+    #[test]
+    fn report_names_the_cache_policy_and_the_class_of_what_was_missed() {
+        let line = |stats: &[(&str, u64)]| {
+            let stats: Vec<_> = stats.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+            cache_line(&stats)
+        };
+        let one =
+            [("cache.hits", 90), ("cache.misses", 10), ("cache.misses_fast", 10), ("cache.policy.arc", 1)];
+        assert_eq!(line(&one), "90 % of 100 reads hit (arc)");
+        let two =
+            [("cache.hits", 90), ("cache.misses", 10), ("cache.misses_fast", 3), ("cache.misses_slow", 7)];
+        assert_eq!(line(&two), "90 % of 100 reads hit; misses: 3 fast, 7 slow");
     }
 
     #[test]

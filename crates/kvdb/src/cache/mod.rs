@@ -9,54 +9,29 @@
 //! generation of its zone, so a block of a zone that was freed and filled anew is never found.
 
 mod eviction;
+mod key;
 mod memory;
 mod pages;
+mod shard;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use eviction::Eviction;
-pub use eviction::Policy;
+pub use eviction::{Policy, UnknownPolicy};
+pub(crate) use key::CacheKey;
 pub(crate) use memory::{Accountant, Charge, Pool};
 pub(crate) use pages::Pages;
 pub(crate) use pages::{Loaded, Page, PageRef};
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use kvfs_store::Tier;
 use parking_lot::Mutex;
 
 use crate::format::ZoneId;
 
-/// Where a block lies, and in which life of its zone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct CacheKey {
-    /// Zone.
-    pub zone: ZoneId,
-    /// How often the zone was freed before.
-    pub generation: u32,
-    /// Byte offset in the zone.
-    pub offset: u32,
-}
-
-impl CacheKey {
-    /// Neighbours are far from each other.
-    fn mixed(self) -> u64 {
-        let place = u64::from(self.zone.0) << 32 | u64::from(self.offset >> 12);
-        place.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    /// Spreads keys over shards; neighbours go to different ones.
-    fn shard(self) -> usize {
-        (self.mixed() >> 32) as usize % SHARDS
-    }
-
-    /// What a policy remembers of a block that is gone.
-    fn hash(self) -> u64 {
-        self.mixed() ^ u64::from(self.generation)
-    }
-}
+use shard::Shard;
 
 /// The verified bytes of a tuple block (without the padding) or a 4 KiB data block.
 #[derive(Debug, Clone)]
@@ -77,6 +52,11 @@ impl CachedBlock {
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
+
+    /// Memory that it takes in the cache, bookkeeping included (bytes).
+    fn charge(&self) -> u64 {
+        self.bytes_held + OVERHEAD_BYTES
+    }
 }
 
 /// Shards of the cache.
@@ -86,25 +66,31 @@ const SHARDS: usize = 32;
 /// rounds up (bytes, about).
 const OVERHEAD_BYTES: u64 = 320;
 
-struct Slot {
-    key: CacheKey,
-    block: Arc<CachedBlock>,
+/// A count for each class of devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TierCounts([u64; Tier::ALL.len()]);
+
+impl TierCounts {
+    fn add(&mut self, tier: Tier) {
+        self.0[tier as usize] += 1;
+    }
+
+    /// For that class.
+    pub(crate) fn of(self, tier: Tier) -> u64 {
+        self.0[tier as usize]
+    }
+
+    /// For all classes.
+    pub(crate) fn total(self) -> u64 {
+        self.0.iter().sum()
+    }
 }
 
-struct Shard {
-    slots: Vec<Option<Slot>>,
-    slots_free: Vec<u32>,
-    map: HashMap<CacheKey, u32>,
-    eviction: Box<dyn Eviction>,
-}
-
-impl Shard {
-    fn evict_one(&mut self) -> Option<Arc<CachedBlock>> {
-        let slot = self.eviction.evict()?;
-        self.slots_free.push(slot);
-        let entry = self.slots[slot as usize].take()?;
-        self.map.remove(&entry.key);
-        Some(entry.block)
+impl std::ops::AddAssign for TierCounts {
+    fn add_assign(&mut self, other: Self) {
+        for (own, more) in self.0.iter_mut().zip(other.0) {
+            *own += more;
+        }
     }
 }
 
@@ -112,23 +98,26 @@ impl Shard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CacheStats {
     /// Lookups that found their block.
-    pub hits: u64,
+    pub hits: TierCounts,
     /// Lookups that did not.
-    pub misses: u64,
+    pub misses: TierCounts,
     /// Blocks that came in.
     pub insertions: u64,
     /// Blocks that were pushed out.
     pub evictions: u64,
+    /// Blocks that are there.
+    pub blocks: usize,
+    /// Blocks that are remembered though they are gone.
+    pub ghosts: usize,
 }
 
 /// A sharded cache of verified blocks with a pluggable eviction policy.
 pub(crate) struct BlockCache {
     accountant: Arc<Accountant>,
+    policy: Policy,
     shards: Vec<Mutex<Shard>>,
     /// The shard that gives next when the inserting one has nothing left.
     next_victim: AtomicUsize,
-    hits: AtomicU64,
-    misses: AtomicU64,
     insertions: AtomicU64,
     evictions: AtomicU64,
 }
@@ -136,66 +125,56 @@ pub(crate) struct BlockCache {
 impl BlockCache {
     /// An empty cache.
     pub(crate) fn new(accountant: Arc<Accountant>, policy: Policy) -> Arc<Self> {
-        let shard = || Shard {
-            slots: Vec::new(),
-            slots_free: Vec::new(),
-            map: HashMap::new(),
-            eviction: policy.eviction(),
-        };
         Arc::new(Self {
             accountant,
-            shards: (0..SHARDS).map(|_| Mutex::new(shard())).collect(),
+            policy,
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(policy))).collect(),
             next_victim: AtomicUsize::new(0),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
             insertions: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         })
     }
 
-    /// The block under `key`, marked as used.
-    pub(crate) fn get(&self, key: CacheKey) -> Option<Arc<CachedBlock>> {
-        let mut guard = self.shards[key.shard()].lock();
-        let shard = &mut *guard;
-        let found = shard.map.get(&key).and_then(|&slot| {
-            shard.eviction.hit(slot);
-            shard.slots[slot as usize].as_ref().map(|s| Arc::clone(&s.block))
-        });
-        drop(guard);
-        let counter = if found.is_some() { &self.hits } else { &self.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
-        found
+    /// Which blocks go first.
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The block under `key`, marked as used; `tier` is the class of the device that has it.
+    pub(crate) fn get(&self, key: CacheKey, tier: Tier) -> Option<Arc<CachedBlock>> {
+        self.shards[shard_of(key)].lock().get(key, tier)
     }
 
     /// Puts a verified block in; when another thread was first, its block stays and is returned.
     /// Evicts until the cache is within its budget again, the new block itself if need be.
-    pub(crate) fn insert(&self, key: CacheKey, block: CachedBlock) -> Arc<CachedBlock> {
-        let bytes = block.bytes_held + OVERHEAD_BYTES;
+    pub(crate) fn insert(&self, key: CacheKey, tier: Tier, block: CachedBlock) -> Arc<CachedBlock> {
         let block = Arc::new(block);
-        let shard_index = key.shard();
+        let shard_index = shard_of(key);
         {
-            let mut guard = self.shards[shard_index].lock();
-            let shard = &mut *guard;
-            if let Some(&slot) = shard.map.get(&key)
-                && let Some(present) = &shard.slots[slot as usize]
-            {
-                return Arc::clone(&present.block);
+            let mut shard = self.shards[shard_index].lock();
+            if let Some(present) = shard.peek(key) {
+                return Arc::clone(present);
             }
-            let entry = Some(Slot { key, block: Arc::clone(&block) });
-            let slot = if let Some(slot) = shard.slots_free.pop() {
-                shard.slots[slot as usize] = entry;
-                slot
-            } else {
-                shard.slots.push(entry);
-                (shard.slots.len() - 1) as u32
-            };
-            shard.map.insert(key, slot);
-            shard.eviction.insert(slot, key.hash());
-            self.accountant.charge(Pool::BlockCache, bytes);
+            shard.insert(key, tier, Arc::clone(&block));
+            self.accountant.charge(Pool::BlockCache, block.charge());
         }
         self.insertions.fetch_add(1, Ordering::Relaxed);
         self.evict_down_to(self.accountant.cache_budget(), shard_index);
         block
+    }
+
+    /// Gives back what is held of zones in lives that have ended: it can't be asked for any more, yet a policy would keep what was
+    /// popular. Each of `ended` is a zone and the number of that life. O(blocks in the cache).
+    pub(crate) fn forget(&self, ended: &[(ZoneId, u32)]) {
+        if ended.is_empty() {
+            return;
+        }
+        let is_gone = |key: &CacheKey| ended.contains(&(key.zone, key.generation));
+        for shard in &self.shards {
+            shard.lock().remove_if(is_gone, |block| {
+                self.accountant.discharge(Pool::BlockCache, block.charge());
+            });
+        }
     }
 
     /// Evicts until at most `bytes` are held.
@@ -216,12 +195,19 @@ impl BlockCache {
 
     /// Counters since the start.
     pub(crate) fn stats(&self) -> CacheStats {
-        CacheStats {
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
+        let mut stats = CacheStats {
             insertions: self.insertions.load(Ordering::Relaxed),
             evictions: self.evictions.load(Ordering::Relaxed),
+            ..CacheStats::default()
+        };
+        for shard in &self.shards {
+            let shard = shard.lock();
+            stats.hits += shard.hits;
+            stats.misses += shard.misses;
+            stats.blocks += shard.blocks();
+            stats.ghosts += shard.ghosts();
         }
+        stats
     }
 
     /// Takes victims from the shards in turn, beginning at `first`. One block of each at a time, so
@@ -230,9 +216,9 @@ impl BlockCache {
         let mut shard = first;
         let mut shards_empty = 0;
         while self.bytes() > bytes && shards_empty < SHARDS {
-            let victim = self.shards[shard].lock().evict_one();
+            let victim = self.shards[shard].lock().evict();
             if let Some(block) = victim {
-                self.accountant.discharge(Pool::BlockCache, block.bytes_held + OVERHEAD_BYTES);
+                self.accountant.discharge(Pool::BlockCache, block.charge());
                 self.evictions.fetch_add(1, Ordering::Relaxed);
                 shards_empty = 0;
             } else {
@@ -241,6 +227,11 @@ impl BlockCache {
             shard = (shard + 1) % SHARDS;
         }
     }
+}
+
+/// Neighbours go to different shards. The bits are none that the shard's map uses.
+fn shard_of(key: CacheKey) -> usize {
+    (key.mixed() >> 40) as usize % SHARDS
 }
 
 impl Drop for BlockCache {

@@ -1,6 +1,6 @@
 //! What a store tells of itself in figures.
 
-use kvfs_store::SpaceStats;
+use kvfs_store::{SpaceStats, Tier};
 
 use super::Parts;
 use crate::cache::Pool;
@@ -63,9 +63,16 @@ impl Parts {
         add("snapshots.pins", self.history.pins() as u64);
         add("memtable.bytes", view.memtable_bytes());
         add("memtable.sealed", view.sealed.len() as u64);
-        add("cache.hits", cached.hits);
-        add("cache.misses", cached.misses);
+        add(&format!("cache.policy.{}", self.runtime.ctx.cache.policy()), 1);
+        add("cache.hits", cached.hits.total());
+        add("cache.misses", cached.misses.total());
+        for tier in Tier::ALL {
+            add(&format!("cache.hits_{tier}"), cached.hits.of(tier));
+            add(&format!("cache.misses_{tier}"), cached.misses.of(tier));
+        }
         add("cache.evictions", cached.evictions);
+        add("cache.blocks", cached.blocks as u64);
+        add("cache.ghosts", cached.ghosts as u64);
         add("cache.bytes", self.runtime.ctx.cache.bytes());
         add("index.loads", paged.loads);
         add("index.evictions", paged.evictions);
@@ -115,6 +122,6 @@ fn amplification(ctx: &RunContext, counted: &[(String, u64)], logged_bytes: u64)
         live_bytes: live,
         zones_bytes: used * u64::from(ctx.zones.zone_bytes()),
         lookups: count("read.lookups"),
-        blocks_read: ctx.cache.stats().misses,
+        blocks_read: ctx.cache.stats().misses.total(),
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{Result, StoreError};
+use kvfs_store::{Result, StoreError, Tier};
 
 use super::RunContext;
 use super::meta_read::place;
@@ -15,23 +15,37 @@ use super::read_ahead::ReadAhead;
 use crate::cache::{CacheKey, CachedBlock};
 use crate::format::{PieceDesc, ZoneId, ZoneUse};
 
+/// A zone from the time when it was filled to the time when it is free.
+#[derive(Clone, Copy)]
+struct ZoneLife {
+    generation: u32,
+    tier: Tier,
+}
+
+impl ZoneLife {
+    fn of(ctx: &RunContext, zone: ZoneId) -> Self {
+        let addr = u64::from(zone.0) * u64::from(ctx.zones.zone_bytes());
+        Self { generation: ctx.zones.generation(zone), tier: ctx.zones.tier_at(addr) }
+    }
+}
+
 /// See the module.
 pub(super) struct Storage {
     ctx: Arc<RunContext>,
     /// Not shared for long: it goes when the references on the zones have gone.
     desc: Arc<PieceDesc>,
     keyspace: u32,
-    /// Generation of each zone in `desc.zones`; fixed while this lives.
-    generations: Vec<u32>,
+    /// Of each zone in `desc.zones`; fixed while this lives.
+    lives: Vec<ZoneLife>,
     read_ahead: ReadAhead,
 }
 
 impl Storage {
     /// Takes over the references on `desc.zones`.
     pub(super) fn new(ctx: Arc<RunContext>, keyspace: u32, desc: Arc<PieceDesc>) -> Self {
-        let generations = desc.zones.iter().map(|zone_use| ctx.zones.generation(zone_use.zone)).collect();
+        let lives = desc.zones.iter().map(|zone_use| ZoneLife::of(&ctx, zone_use.zone)).collect();
         let read_ahead = ReadAhead::new(ctx.windows.new_owner());
-        Self { ctx, desc, keyspace, generations, read_ahead }
+        Self { ctx, desc, keyspace, lives, read_ahead }
     }
 
     pub(super) fn ctx(&self) -> &Arc<RunContext> {
@@ -61,7 +75,7 @@ impl Storage {
         Some(&self.desc.zones[self.zone_index(self.ctx.zones.zone_of(addr))?])
     }
 
-    /// Where `zone` is in `desc.zones`, and in `generations`.
+    /// Where `zone` is in `desc.zones`, and in `lives`.
     fn zone_index(&self, zone: ZoneId) -> Option<usize> {
         self.desc.zones.binary_search_by_key(&zone, |zone_use| zone_use.zone).ok()
     }
@@ -82,24 +96,24 @@ impl Storage {
         StoreError::corrupt(self.place(what, addr), detail)
     }
 
-    /// The key in the block cache of what lies at `addr`.
-    fn cache_key(&self, addr: u64) -> CacheKey {
+    /// The key in the block cache of what lies at `addr`, and on which class of devices it lies.
+    fn cache_key(&self, addr: u64) -> (CacheKey, Tier) {
         let (zone, offset) = self.ctx.zone_offset(addr);
-        let at = self.zone_index(zone);
-        let generation = at.map_or_else(|| self.ctx.zones.generation(zone), |at| self.generations[at]);
-        CacheKey { zone, generation, offset }
+        let life = self.zone_index(zone).map_or_else(|| ZoneLife::of(&self.ctx, zone), |at| self.lives[at]);
+        (CacheKey { zone, generation: life.generation, offset }, life.tier)
     }
 
     /// The verified bytes at `addr`, if the cache has them.
     pub(super) fn cached(&self, addr: u64) -> Option<Arc<CachedBlock>> {
-        self.ctx.cache.get(self.cache_key(addr))
+        let (key, tier) = self.cache_key(addr);
+        self.ctx.cache.get(key, tier)
     }
 
     /// Puts verified bytes, which no other holds, into the cache.
     pub(super) fn cache_own(&self, addr: u64, bytes: Bytes) -> Bytes {
         let len = bytes.len() as u64;
-        let block = CachedBlock::new(bytes, len);
-        self.ctx.cache.insert(self.cache_key(addr), block).bytes().clone()
+        let (key, tier) = self.cache_key(addr);
+        self.ctx.cache.insert(key, tier, CachedBlock::new(bytes, len)).bytes().clone()
     }
 
     /// Puts verified bytes into the cache, in memory of their own.
@@ -111,8 +125,13 @@ impl Storage {
 impl Drop for Storage {
     fn drop(&mut self) {
         self.ctx.windows.forget(self.read_ahead.owner());
-        for zone_use in &self.desc.zones {
+        let mut ended = Vec::new();
+        for (zone_use, life) in self.desc.zones.iter().zip(&self.lives) {
             self.ctx.zones.release_use(zone_use);
+            if self.ctx.zones.generation(zone_use.zone) != life.generation {
+                ended.push((zone_use.zone, life.generation));
+            }
         }
+        self.ctx.cache.forget(&ended);
     }
 }

@@ -1,7 +1,7 @@
 //! Least recently used first.
 
-use super::Eviction;
 use super::list::{Chain, List};
+use super::{BlockInfo, Eviction};
 
 /// Evicts the slot whose last use is longest ago.
 #[derive(Debug, Default)]
@@ -11,7 +11,8 @@ pub(super) struct Lru {
 }
 
 impl Eviction for Lru {
-    fn insert(&mut self, slot: u32, _hash: u64) {
+    fn insert(&mut self, slot: u32, block: BlockInfo) {
+        self.chain.enter(slot, block.bytes);
         self.list.push(&mut self.chain, slot);
     }
 
@@ -21,5 +22,13 @@ impl Eviction for Lru {
 
     fn evict(&mut self) -> Option<u32> {
         self.list.pop_oldest(&mut self.chain)
+    }
+
+    fn remove(&mut self, slot: u32) {
+        self.list.remove(&mut self.chain, slot);
+    }
+
+    fn ghosts(&self) -> usize {
+        0
     }
 }

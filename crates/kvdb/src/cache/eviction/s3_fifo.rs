@@ -2,14 +2,14 @@
 //!
 //! New slots pass through a small queue; those that were used meanwhile go on to the main one, the others leave, and
 //! their keys are remembered for a while: a block that comes back goes to the main queue at once. A hit is a counter, no list
-//! is touched.
+//! is touched. Queues and ghosts are measured in bytes.
 
-use super::Eviction;
-use super::ghosts::Ghosts;
+use super::ghosts::{GhostBound, Ghosts};
 use super::list::{Chain, List};
+use super::{BlockInfo, Eviction};
 
-/// One slot in so many belongs to the small queue.
-const SMALL_DIVISOR: usize = 10;
+/// One byte in so many belongs to the small queue.
+const SMALL_DIVISOR: u64 = 10;
 /// Uses that are counted, at most.
 const USES_MAX: u8 = 3;
 /// Uses in the small queue that lead to the main one.
@@ -19,6 +19,7 @@ const USES_TO_STAY: u8 = 2;
 struct Entry {
     hash: u64,
     uses: u8,
+    is_main: bool,
 }
 
 /// Evicts from a small probationary queue first.
@@ -32,20 +33,32 @@ pub(super) struct S3Fifo {
 }
 
 impl S3Fifo {
-    fn len(&self) -> usize {
-        self.small.len() + self.main.len()
+    fn bytes(&self) -> u64 {
+        self.small.bytes() + self.main.bytes()
+    }
+
+    /// As much as belongs to the main queue.
+    fn ghost_bound(&self) -> GhostBound {
+        let bytes = self.bytes();
+        GhostBound { len_max: self.small.len() + self.main.len(), bytes_max: bytes - bytes / SMALL_DIVISOR }
+    }
+
+    fn push_main(&mut self, slot: u32) {
+        self.entries[slot as usize].is_main = true;
+        self.main.push(&mut self.chain, slot);
     }
 
     fn evict_small(&mut self) -> Option<u32> {
+        let bound = self.ghost_bound();
         while let Some(slot) = self.small.pop_oldest(&mut self.chain) {
             let entry = &mut self.entries[slot as usize];
             if entry.uses < USES_TO_STAY {
-                let hash = entry.hash;
-                self.ghosts.remember(hash, self.len().max(1));
+                let block = BlockInfo::gone(entry.hash, self.chain.bytes_of(slot));
+                self.ghosts.remember(block, bound);
                 return Some(slot);
             }
             entry.uses = 0;
-            self.main.push(&mut self.chain, slot);
+            self.push_main(slot);
         }
         None
     }
@@ -65,13 +78,17 @@ impl S3Fifo {
 }
 
 impl Eviction for S3Fifo {
-    fn insert(&mut self, slot: u32, hash: u64) {
+    fn insert(&mut self, slot: u32, block: BlockInfo) {
+        self.chain.enter(slot, block.bytes);
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::default());
         }
-        self.entries[slot as usize] = Entry { hash, uses: 0 };
-        let queue = if self.ghosts.recall(hash) { &mut self.main } else { &mut self.small };
-        queue.push(&mut self.chain, slot);
+        self.entries[slot as usize] = Entry { hash: block.hash, uses: 0, is_main: false };
+        if self.ghosts.recall(block.hash) {
+            self.push_main(slot);
+        } else {
+            self.small.push(&mut self.chain, slot);
+        }
     }
 
     fn hit(&mut self, slot: u32) {
@@ -80,10 +97,19 @@ impl Eviction for S3Fifo {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        if self.small.len() * SMALL_DIVISOR >= self.len() {
+        if self.small.bytes() * SMALL_DIVISOR >= self.bytes() {
             self.evict_small().or_else(|| self.evict_main())
         } else {
             self.evict_main().or_else(|| self.evict_small())
         }
+    }
+
+    fn remove(&mut self, slot: u32) {
+        let list = if self.entries[slot as usize].is_main { &mut self.main } else { &mut self.small };
+        list.remove(&mut self.chain, slot);
+    }
+
+    fn ghosts(&self) -> usize {
+        self.ghosts.len()
     }
 }

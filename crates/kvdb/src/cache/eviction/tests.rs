@@ -2,6 +2,10 @@ use std::collections::HashMap;
 
 use super::*;
 
+fn block(key: u64, bytes: u32) -> BlockInfo {
+    BlockInfo { hash: key.wrapping_mul(0x9e37_79b9_7f4a_7c15), bytes, tier: Tier::Fast }
+}
+
 /// A cache of `capacity` blocks in front of `policy`; counts hits.
 struct Toy {
     policy: Box<dyn Eviction>,
@@ -29,7 +33,7 @@ impl Toy {
         });
         self.keys[slot as usize] = key;
         self.slots.insert(key, slot);
-        self.policy.insert(slot, key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        self.policy.insert(slot, block(key, 4096));
     }
 }
 
@@ -37,7 +41,7 @@ impl Toy {
 fn lru_evicts_the_least_recently_used() {
     let mut lru = Lru::default();
     for slot in 0..4 {
-        lru.insert(slot, u64::from(slot));
+        lru.insert(slot, block(u64::from(slot), 4096));
     }
     lru.hit(0);
     let order: Vec<_> = std::iter::from_fn(|| lru.evict()).collect();
@@ -94,15 +98,50 @@ fn what_comes_back_after_its_eviction_stays() {
 #[test]
 fn ghosts_are_bounded_and_recalled_once() {
     let mut ghosts = ghosts::Ghosts::default();
+    let bound = ghosts::GhostBound { len_max: 10, bytes_max: 1 << 20 };
     for hash in 0..1000 {
-        ghosts.remember(hash, 10);
+        ghosts.remember(BlockInfo::gone(hash, 4096), bound);
         assert!(ghosts.len() <= 10);
     }
     assert!(!ghosts.recall(989) && ghosts.recall(990));
     assert!(!ghosts.recall(990));
     for _ in 0..1000 {
-        ghosts.remember(7, 10);
+        ghosts.remember(BlockInfo::gone(7, 4096), bound);
         ghosts.recall(7);
     }
     assert!(ghosts.len() <= 10);
+    let bound = ghosts::GhostBound { len_max: 10, bytes_max: 3 * 4096 };
+    for hash in 0..10 {
+        ghosts.remember(BlockInfo::gone(hash, 4096), bound);
+        assert!(ghosts.bytes() <= 3 * 4096);
+    }
+    assert_eq!(ghosts.len(), 3);
+}
+
+/// A large block takes the share of many small ones, so it is the bytes that decide which queue gives.
+#[test]
+fn s3_fifo_measures_its_small_queue_in_bytes() {
+    let mut policy = S3Fifo::default();
+    for slot in 0..20 {
+        policy.insert(slot, block(u64::from(slot), 4096));
+        (0..2).for_each(|_| policy.hit(slot));
+    }
+    // The first eviction moves all of those to the main queue.
+    policy.insert(20, block(20, 4096));
+    assert_eq!(policy.evict(), Some(20), "not used since it came");
+    // One of 20 slots, and most of the bytes.
+    policy.insert(20, block(21, 1 << 20));
+    assert_eq!(policy.evict(), Some(20), "the small queue is too large");
+    // One of 20 slots, and few of the bytes.
+    policy.insert(20, block(22, 4096));
+    assert_eq!(policy.evict(), Some(0), "the main queue gives");
+}
+
+#[test]
+fn names_lead_to_policies_and_other_words_to_the_list() {
+    for policy in Policy::ALL {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    let error = "clock".parse::<Policy>().expect_err("is none");
+    assert_eq!(error.to_string(), "\"clock\" is no cache policy; there are lru, s3fifo, arc");
 }
