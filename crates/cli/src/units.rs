@@ -99,7 +99,7 @@ pub(crate) fn human_value(name: &str, value: u64) -> String {
 }
 
 /// `1234567` as `1 234 567`.
-fn group_digits(value: u64) -> String {
+pub(crate) fn group_digits(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (i, c) in digits.chars().enumerate() {

@@ -20,8 +20,9 @@ pub use answer::{Mounted, RequestHandler};
 pub use client::{Bars, Client, Closing, Daemon};
 pub use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DoomLine, FactsLine,
-    FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines, PartyLine, PlaceLine,
-    QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TxnLine, WaiterLine, ZoneLines,
+    FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines, OperationLine,
+    OperationLines, PartyLine, PlaceLine, QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine,
+    TraceLine, TraceRequest, TxnLine, WaiterLine, ZoneLines,
 };
 pub use peer::Peer;
 pub use protocol::{

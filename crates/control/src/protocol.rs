@@ -17,8 +17,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
     BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, FactsLine, FindingLine,
-    HealthLine, LockLines, LockPlaceParts, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine, TxnLine,
-    ZoneLines,
+    HealthLine, LockLines, LockPlaceParts, OperationLines, QuotaRequest, QuotaRow, SelectionLine,
+    SnapshotLine, TraceLine, TraceRequest, TxnLine, ZoneLines,
 };
 use kvfs_service::{ErrorKind, ServiceError};
 
@@ -99,6 +99,12 @@ pub enum Request {
     Health,
     /// Ends the daemon of a store that is served without a mount; answered before it has ended.
     End,
+    /// Counts and latencies of operations by kind.
+    Operations,
+    /// From now on operations are told of as they end: ask for them by `TraceNext`, on this connection.
+    Trace(TraceRequest),
+    /// Answered with `Traced` when there is something, or after a moment; with `Closing` when there is no more.
+    TraceNext,
 }
 
 /// What is asked about committed transactions.
@@ -362,6 +368,12 @@ pub enum Response {
     Health(HealthLine),
     DefragPlan(DefragPlanLine),
     Defragmented(DefragmentedLine),
+    Operations(OperationLines),
+    /// Operations that have ended, and how many were lost behind them because they were not asked for in time.
+    Traced {
+        lines: Vec<TraceLine>,
+        lost: u64,
+    },
 }
 
 /// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.

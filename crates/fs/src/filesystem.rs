@@ -1,7 +1,7 @@
 //! The file system: opening, and what all operations share.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kvfs_store::clock::Clock;
 use kvfs_store::{Batch, Durability, Position, Store};
@@ -102,6 +102,7 @@ impl FileSystem {
                 naming_branches: Mutex::default(),
                 snapshots: Snapshots::read(&store, keyspaces.meta, &options)?,
                 quotas,
+                recorder: OnceLock::new(),
             }),
             origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,

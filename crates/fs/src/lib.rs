@@ -44,6 +44,7 @@ mod file;
 mod filesystem;
 mod namespace;
 mod node;
+pub mod operations;
 mod orphan;
 mod quota;
 pub mod repair;

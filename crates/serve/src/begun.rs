@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kvfs_fs::operations::Recorder;
 use kvfs_posix::Result;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -27,6 +28,16 @@ impl Begun {
     /// Of a child: none yet.
     pub(crate) fn forked(&self) -> Self {
         Self::new(Arc::clone(&self.world), self.visitor.clone())
+    }
+
+    /// Is told of each call that is answered.
+    pub(crate) fn recorder(&self) -> Option<Arc<dyn Recorder>> {
+        self.world.recorder()
+    }
+
+    /// The process at the other end, and the transaction that it is in.
+    pub(crate) fn visitor(&self) -> &Visitor {
+        &self.visitor
     }
 
     /// The user of the connection.

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use kvfs_fs::operations::OperationKind;
 use kvfs_fs::{SetTime, Timestamp};
 use kvfs_lane::{
     At, Attributes, Bytes, Call, FsNumbers, LANE_DATA_BYTES, LockRange, Reply, Time, decode, encode,
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::images::Image;
 use crate::session::{Session, refused};
-use crate::{keys, records};
+use crate::{keys, records, report};
 
 /// Bytes of an answer in front of its payload, at most.
 const HEAD_BYTES: usize = 256;
@@ -39,17 +40,34 @@ pub(crate) fn number(number: u64) -> Answered {
     Answered::With(Reply::Number(number))
 }
 
-/// Does what `message` asks; the answer lies at the beginning of `space`. Returns its length.
-pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -> usize {
+/// A call that was answered.
+pub(crate) struct Done {
+    /// Of the answer (bytes).
+    pub(crate) len: usize,
+    /// `None`: it is not reported here.
+    pub(crate) kind: Option<OperationKind>,
+    /// 0: it was done.
+    pub(crate) errno: i32,
+    /// Content or values that were moved.
+    pub(crate) bytes: u64,
+}
+
+/// Does what `message` asks; the answer lies at the beginning of `space`.
+pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -> Done {
     // An answer without a payload is one byte: what is read lies behind it at once.
     let head = encode(&Reply::Done, &[], space).unwrap_or_default();
     let caller = Caller { session, has_unknown: Cell::new(false) };
+    let (mut kind, mut written) = (Some(OperationKind::Other), 0);
     let answered = match decode::<Call<'_>>(message) {
-        Ok((call, payload)) => caller.call(&call, payload, &mut space[head..head + PAYLOAD_MAX]),
+        Ok((call, payload)) => {
+            (kind, written) = (report::kind_of(&call), payload.len() as u64);
+            caller.call(&call, payload, &mut space[head..head + PAYLOAD_MAX])
+        }
         Err(_) => Err(refused(Errno::PROTO)),
     };
+    let errno = answered.as_ref().err().map_or(0, |error| error.errno().raw_os_error());
     let encoded = match answered {
-        Ok(Answered::Payload(len)) => return head + len,
+        Ok(Answered::Payload(len)) => return Done { len: head + len, kind, errno, bytes: len as u64 },
         Ok(Answered::With(reply)) => encode(&reply, &[], space),
         Ok(Answered::Bytes(bytes)) if bytes.len() > PAYLOAD_MAX => {
             encode(&Reply::Failed { errno: Errno::OVERFLOW.raw_os_error() }, &[], space)
@@ -63,12 +81,14 @@ pub(crate) fn answer(session: &Arc<Session>, message: &[u8], space: &mut [u8]) -
         }
     };
     // Replies and paths are shorter than a lane.
-    encoded.unwrap_or_default()
+    Done { len: encoded.unwrap_or_default(), kind, errno, bytes: written }
 }
 
-/// Puts a failure into `space`. Returns its length.
-pub(crate) fn failed(errno: Errno, space: &mut [u8]) -> usize {
-    encode(&Reply::Failed { errno: errno.raw_os_error() }, &[], space).unwrap_or_default()
+/// Puts the failure of a call that has not come to its end into `space`.
+pub(crate) fn panicked(space: &mut [u8]) -> Done {
+    let errno = Errno::IO.raw_os_error();
+    let len = encode(&Reply::Failed { errno }, &[], space).unwrap_or_default();
+    Done { len, kind: Some(OperationKind::Other), errno, bytes: 0 }
 }
 
 struct Caller<'s> {

@@ -16,6 +16,7 @@ mod keys;
 mod placeholders;
 mod places;
 mod records;
+mod report;
 mod server;
 mod session;
 mod shares;

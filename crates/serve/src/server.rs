@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvfs_fs::operations::Recorder;
 use kvfs_lane::greeting::{self, Greeting, PLACEHOLDERS_MAX, Request, VERSION};
 use kvfs_lane::{LANE_DATA_BYTES, ServerLane};
 use kvfs_posix::{Identity, PosixError, Process};
@@ -24,6 +25,7 @@ use crate::begun::Begun;
 use crate::calls;
 use crate::images::Images;
 use crate::placeholders::Placeholders;
+use crate::report;
 use crate::session::Session;
 use crate::shares::{Share, Shares};
 
@@ -62,6 +64,11 @@ pub trait World: Send + Sync {
     /// # Errors
     /// There is no such transaction, or not for this user.
     fn process(&self, visitor: &Visitor) -> Result<Process, Errno>;
+
+    /// Is told of each call that is answered.
+    fn recorder(&self) -> Option<Arc<dyn Recorder>> {
+        None
+    }
 
     /// Begins a transaction of a visitor; returns its number.
     ///
@@ -414,14 +421,19 @@ fn lane(shared: &Shared, session: &Arc<Session>) -> io::Result<OwnedFd> {
     spawn("kvfs-lane", move || {
         let _until_it_ends = share;
         let (mut message, mut space) = (Vec::new(), vec![0; LANE_DATA_BYTES]);
+        let recorder = session.begun().recorder();
         // Until it is over.
         while lane.next(&mut message).is_ok() {
+            let start = recorder.as_ref().map(|recorder| recorder.now());
             let answer = || calls::answer(&session, &message, &mut space);
-            let len = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+            let done = catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
                 tracing::error!("a call of a client panicked; it gets EIO");
-                calls::failed(Errno::IO, &mut space)
+                calls::panicked(&mut space)
             });
-            if lane.answer(&space[..len]).is_err() {
+            if let (Some(recorder), Some(start)) = (&recorder, start) {
+                report::tell(&**recorder, start, &session, &message, &done);
+            }
+            if lane.answer(&space[..done.len]).is_err() {
                 break;
             }
         }

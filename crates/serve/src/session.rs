@@ -87,6 +87,14 @@ impl Session {
         Ok(fd)
     }
 
+    /// The descriptor of a handle that a call has used.
+    pub(crate) fn opened(&self, handle: u64) -> Option<Fd> {
+        if handle & NUMBERED != 0 {
+            return Some(Fd((handle & !NUMBERED) as i32));
+        }
+        self.table.lock().get(&handle).copied()
+    }
+
     /// The memory of an open file, for mappings that are shared.
     pub(crate) fn map(self: &Arc<Self>, handle: u64) -> kvfs_posix::Result<Arc<Image>> {
         let fd = self.descriptor(handle)?;

@@ -20,6 +20,7 @@ mod error;
 mod grow;
 pub mod lines;
 mod mounts;
+pub mod operations;
 mod quota;
 mod selection;
 mod served;

@@ -6,6 +6,7 @@
 
 mod engine;
 mod locks;
+mod operations;
 mod quota;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use engine::{DefragPlanLine, DefragRequest, DefragmentedLine, FragmentationLine, ZoneLines, zone_codes};
 pub use locks::{DoomLine, LockLine, LockLines, LockPlaceParts, PartyLine, WaiterLine};
+pub use operations::{OperationLine, OperationLines, TraceLine, TraceRequest};
 pub use quota::{LimitChanges, QuotaOwner, QuotaRequest, QuotaRow};
 
 /// A part of the store.

@@ -13,6 +13,7 @@ use crate::caller::Caller;
 use crate::defrag::DefragGate;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, Result, ServiceError};
+use crate::operations::Operations;
 use crate::service::not_mounted;
 use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
@@ -27,6 +28,8 @@ pub struct ServedStore<'s> {
     pub fs: &'s Arc<FileSystem>,
     /// What is below it.
     pub engine: &'s dyn Engine,
+    /// What its operations come to.
+    pub operations: &'s Operations,
     /// Admits its defragmentations.
     pub defrag: &'s DefragGate,
     /// Held during a check.

@@ -15,7 +15,8 @@ use crate::caller::Caller;
 use crate::defrag::DefragGate;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::HealthLine;
+use crate::lines::{HealthLine, TraceLine};
+use crate::operations::Operations;
 use crate::served::ServedStore;
 use crate::snapshots::{Comparisons, Streams};
 use crate::transactions::Transactions;
@@ -59,6 +60,7 @@ pub struct Service {
     pub comparisons: Comparisons,
     /// The streams that are being made.
     pub streams: Streams,
+    operations: Arc<Operations>,
     defrag: DefragGate,
     /// Held during a check.
     checks: Mutex<()>,
@@ -69,7 +71,10 @@ pub struct Service {
 impl Service {
     /// Of a store that is not mounted, or not yet.
     pub fn new(store: Opened) -> Self {
+        let operations = Arc::new(Operations::default());
+        operations.watch(&store.fs);
         Self {
+            operations,
             store: RwLock::new(Some(store)),
             comparisons: Comparisons::default(),
             streams: Streams::default(),
@@ -106,6 +111,17 @@ impl Service {
     /// The counters of now, as far as the caller may know of them; none of a closed store.
     pub fn stats(&self, caller: &Caller) -> Vec<(String, u64)> {
         self.with(|store| store.stats(caller)).unwrap_or_default()
+    }
+
+    /// What the operations of all front ends come to.
+    pub fn operations(&self) -> &Arc<Operations> {
+        &self.operations
+    }
+
+    /// The next operations for a caller that has begun to [trace](ServedStore::trace) them, and how many were lost behind
+    /// them: waits for some, for a moment. `None`: the store is being closed, or the caller has not begun.
+    pub fn traced(&self, caller: &Caller) -> Option<(Vec<TraceLine>, u64)> {
+        self.operations.traced(caller.number)
     }
 
     /// Commits a transaction, and tells what has come of it.
@@ -149,6 +165,7 @@ impl Service {
     pub fn connection_gone(&self, number: u64) {
         self.streams.forget(number);
         self.comparisons.forget(number);
+        self.operations.forget_reader(number);
         if let Ok(transactions) = self.transactions() {
             transactions.line_gone(number);
         }
@@ -166,6 +183,7 @@ impl Service {
     pub fn close(&self) -> Result<(), StoreError> {
         // It is waited for.
         self.defrag.stop();
+        self.operations.end_readers();
         let store = self.store.write().take();
         self.streams.clear();
         self.comparisons.clear();
@@ -186,6 +204,7 @@ impl Service {
             fs: &store.fs,
             engine: &*store.engine,
             undo: store.undo,
+            operations: &self.operations,
             defrag: &self.defrag,
             checks: &self.checks,
             transactions: mounted.map(|(transactions, _)| &**transactions),

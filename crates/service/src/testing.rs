@@ -21,6 +21,7 @@ use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
 use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{DefragPlanLine, DefragmentedLine, HealthLine, ZoneLines};
 use crate::mounts::{MainLine, Mounts, ViewMount};
+use crate::operations::Operations;
 use crate::served::ServedStore;
 use crate::transactions::Transactions;
 use crate::undo::UndoLimits;
@@ -185,6 +186,7 @@ pub(crate) struct World {
     pub(crate) transactions: Arc<Transactions>,
     pub(crate) branches: Arc<Branches>,
     pub(crate) engine: TestEngine,
+    pub(crate) operations: Arc<Operations>,
     pub(crate) defrag: DefragGate,
     pub(crate) checks: Mutex<()>,
 }
@@ -203,6 +205,8 @@ impl World {
         FileSystem::mkfs(&store, &*clock, &MkfsOptions::default()).expect("makes a file system");
         let options = MountOptions { owner_uid, ..MountOptions::default() };
         let fs = Arc::new(FileSystem::open(store, clock, options).expect("opens"));
+        let operations = Arc::new(Operations::default());
+        operations.watch(&fs);
         let main =
             MainLine { fs: Arc::clone(&fs), mounts: Arc::new(NoMounts { is_writeback }), views_max: 16 };
         let branches = Branches::new(main.clone()).expect("starts");
@@ -212,6 +216,7 @@ impl World {
             transactions,
             branches,
             engine: TestEngine::default(),
+            operations,
             defrag: DefragGate::default(),
             checks: Mutex::default(),
         }
@@ -232,6 +237,7 @@ impl World {
         ServedStore {
             fs: &self.fs,
             engine: &self.engine,
+            operations: &self.operations,
             defrag: &self.defrag,
             checks: &self.checks,
             undo,

@@ -11,6 +11,19 @@ pub fn human_duration(duration: Duration) -> String {
     }
 }
 
+/// A time of which parts of a second matter: `850 ns`, `12 µs`, `3.4 ms`, `1.2 s`; from two minutes on as [`human_duration`].
+pub fn human_latency(duration: Duration) -> String {
+    let nanos = duration.as_nanos() as f64;
+    let (value, unit) = match duration.as_nanos() {
+        0..1_000 => return format!("{nanos} ns"),
+        1_000..1_000_000 => (nanos / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (nanos / 1e6, "ms"),
+        _ if duration.as_secs() >= 120 => return human_duration(duration),
+        _ => (nanos / 1e9, "s"),
+    };
+    if value < 10.0 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
 /// `1.5 GiB`, `12 KiB`, `7 B`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -9,22 +9,36 @@ use crate::error::Result;
 use crate::report::{stats as report, zones};
 
 pub(crate) fn run(args: &StatsArgs) -> Result<ExitCode> {
-    let request = if args.zones { Request::Zones } else { Request::Stats };
     let target = args.target.as_deref().or(args.store.as_deref());
-    let ask = |endpoint: &mut Endpoint| Ok((endpoint.call(&request)?, endpoint.call(&Request::Health)?));
-    let (answer, health) = Endpoint::with(target, true, ask)?;
+    let (text, health) = Endpoint::with(target, true, |endpoint| {
+        let text = if args.zones { zones_of(endpoint, args.json) } else { stats_of(endpoint, args.json) };
+        Ok((text?, endpoint.call(&Request::Health)?))
+    })?;
     if let Response::Health(health) = health
         && let Some(trouble) = health.trouble()
     {
         eprintln!("kvfs: {trouble}");
     }
-    let text = match answer {
-        Response::Zones(map) if args.json => zones::as_json(&map),
-        Response::Zones(map) => zones::as_text(&map),
-        Response::Stats(stats) if args.json => report::as_json(&stats),
-        Response::Stats(stats) => report::as_report(&stats),
-        _ => return Err(control::confused()),
-    };
     print!("{text}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn zones_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {
+    match endpoint.call(&Request::Zones)? {
+        Response::Zones(map) if is_json => Ok(zones::as_json(&map)),
+        Response::Zones(map) => Ok(zones::as_text(&map)),
+        _ => Err(control::confused()),
+    }
+}
+
+fn stats_of(endpoint: &mut Endpoint, is_json: bool) -> Result<String> {
+    match (endpoint.call(&Request::Stats)?, endpoint.call(&Request::Operations)?) {
+        (Response::Stats(stats), Response::Operations(operations)) if is_json => {
+            Ok(report::as_json(&stats, &operations))
+        }
+        (Response::Stats(stats), Response::Operations(operations)) => {
+            Ok(report::as_report(&stats, &operations))
+        }
+        _ => Err(control::confused()),
+    }
 }

@@ -26,7 +26,8 @@ use kvfs_fuse::bridge::{Folder, HiddenDirectory, Item, Name};
 use kvfs_service::{Caller, Service, Transactions};
 
 use crate::commands::version;
-use crate::report::{locks, stats};
+use crate::control::OperationLines;
+use crate::report::{locks, prometheus, stats};
 use snapshots::Snapshots;
 use transactions::OpenTransactions;
 
@@ -87,10 +88,11 @@ impl Told {
     }
 
     /// The counters that user `uid` may know of, as `render` writes them.
-    fn stats(&self, uid: u32, render: impl Fn(&[(String, u64)]) -> String) -> Item {
-        let stats =
-            self.service().map(|service| service.stats(&Caller::of_mount(uid, 0))).unwrap_or_default();
-        Item::File(render(&stats).into())
+    fn stats(&self, uid: u32, render: impl Fn(&[(String, u64)], &OperationLines) -> String) -> Item {
+        let told =
+            |service: Arc<Service>| (service.stats(&Caller::of_mount(uid, 0)), service.operations().lines());
+        let (stats, operations) = self.service().map(told).unwrap_or_default();
+        Item::File(render(&stats, &operations).into())
     }
 
     /// The locks that user `uid` may see.
@@ -167,7 +169,7 @@ impl Folder for Stats {
     fn find(&self, uid: u32, name: &[u8]) -> Result<Option<Item>, FsError> {
         Ok(match name {
             b"stats.json" => Some(self.service.stats(uid, stats::as_json)),
-            b"stats.prom" => Some(self.service.stats(uid, stats::as_prometheus)),
+            b"stats.prom" => Some(self.service.stats(uid, prometheus::as_prometheus)),
             b"stats.txt" => Some(self.service.stats(uid, stats::as_text)),
             _ => None,
         })

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, OnceLock, Weak};
 
+use kvfs_fs::operations::Recorder;
 use kvfs_fs::{Durability, FileSystem, Invalidations};
 use kvfs_fuse::bridge::Bridge;
 use kvfs_open::Memory;
@@ -85,6 +86,10 @@ struct Served {
 }
 
 impl World for Served {
+    fn recorder(&self) -> Option<Arc<dyn Recorder>> {
+        kvfs_fs::operations::recorder(&self.fs).cloned()
+    }
+
     fn process(&self, visitor: &Visitor) -> Result<Process, Errno> {
         let view = match visitor.txn {
             0 => self.main(),

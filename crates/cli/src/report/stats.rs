@@ -1,8 +1,10 @@
-//! Counters as text, as JSON, and as Prometheus reads them.
+//! Counters as text and as JSON; for Prometheus: `prometheus`.
 
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::operations::{as_counters, as_table};
+use crate::control::OperationLines;
 use crate::units::{human_bytes, human_duration, human_value};
 
 /// Counters of this name are a histogram.
@@ -14,9 +16,9 @@ const POLICY: &str = "cache.policy.";
 /// Longest bar of a histogram (columns).
 const BAR_LEN: u64 = 40;
 
-/// For people: what matters in ten lines, then all counters by name.
-pub(crate) fn as_report(stats: &[(String, u64)]) -> String {
-    format!("{}\nAll counters:\n{}", summary(stats), as_text(stats))
+/// For people: what matters in ten lines, operations by kind, then all counters by name.
+pub(crate) fn as_report(stats: &[(String, u64)], operations: &OperationLines) -> String {
+    format!("{}\n{}\nAll counters:\n{}", summary(stats), as_table(operations), counters(stats))
 }
 
 /// How the store is, in ten lines.
@@ -125,8 +127,13 @@ fn percent(part: u64, all: u64) -> u64 {
     part.saturating_mul(100).checked_div(all).unwrap_or(0)
 }
 
-/// For people: names and rounded values, and a histogram as bars.
-pub(crate) fn as_text(stats: &[(String, u64)]) -> String {
+/// For people: all counters, then operations by kind.
+pub(crate) fn as_text(stats: &[(String, u64)], operations: &OperationLines) -> String {
+    format!("{}\n{}", counters(stats), as_table(operations))
+}
+
+/// Names and rounded values, and a histogram as bars.
+fn counters(stats: &[(String, u64)]) -> String {
     let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let buckets = stats.iter().filter(|(name, _)| name.starts_with(HISTOGRAM));
     let bar_max = buckets.map(|&(_, value)| value).max().unwrap_or(0);
@@ -148,31 +155,22 @@ fn bar(name: &str, value: u64, value_max: u64) -> Option<String> {
     name.starts_with(HISTOGRAM).then(|| "#".repeat(columns as usize))
 }
 
-/// One object with exact numbers, and a line break.
-pub(crate) fn as_json(stats: &[(String, u64)]) -> String {
-    let map: serde_json::Map<_, _> =
-        stats.iter().map(|(name, value)| (name.clone(), (*value).into())).collect();
+/// One object with exact numbers, and a line break; operations are `operations.KIND.FIGURE`.
+pub(crate) fn as_json(stats: &[(String, u64)], operations: &OperationLines) -> String {
+    let all = stats.iter().cloned().chain(as_counters(operations));
+    let map: serde_json::Map<_, _> = all.map(|(name, value)| (name, value.into())).collect();
     format!("{}\n", serde_json::Value::Object(map))
-}
-
-/// Prometheus' text format: names of letters, digits and underscores, one value a line.
-pub(crate) fn as_prometheus(stats: &[(String, u64)]) -> String {
-    let mut text = String::new();
-    for (name, value) in stats {
-        let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-        let _ = writeln!(text, "# TYPE kvfs_{name} untyped\nkvfs_{name} {value}");
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::operations::tests::sample;
     use super::*;
 
     #[test]
     fn stalls_are_shown_as_bars() {
         let stats = [("write.stalls_ms.below_0001", 80), ("write.stalls_ms.below_0256", 1), ("zones", 3)];
-        let text = as_text(&stats.map(|(name, value)| (name.to_owned(), value)));
+        let text = counters(&stats.map(|(name, value)| (name.to_owned(), value)));
         let lines: Vec<&str> = text.lines().collect();
         let full = "#".repeat(40);
         assert_eq!(lines[0], format!("write.stalls_ms.below_0001  80        {full}"));
@@ -183,11 +181,12 @@ mod tests {
     #[test]
     fn report_begins_with_ten_lines_for_people() {
         let stats = [("zones.live_bytes", 1 << 20), ("zones.capacity_bytes", 4 << 20), ("txn.open", 3)];
-        let text = as_report(&stats.map(|(name, value)| (name.to_owned(), value)));
+        let stats = stats.map(|(name, value)| (name.to_owned(), value));
+        let text = as_report(&stats, &OperationLines::default());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "space         1.0 MiB of 4.0 MiB (25 %)");
         assert_eq!(lines[8], "transactions  3 open, 0 committed, 0 aborted, 0 conflicts");
-        assert_eq!(&lines[10..12], ["", "All counters:"]);
+        assert_eq!(&lines[10..14], ["", "Operations: none in 0 s", "", "All counters:"]);
         assert!(lines[..10].iter().all(|line| !line.is_empty() && line.len() <= 80), "{text}");
         assert_eq!(summary(&[]).lines().count(), 10);
     }
@@ -210,18 +209,19 @@ mod tests {
     fn report_advises_defragmentation_when_it_is_worth_it() {
         let stats =
             |is_worth_it| [("zones.reclaimable_bytes", 5 << 28), ("zones.defrag_is_worth_it", is_worth_it)];
-        let text = |is_worth_it| as_report(&stats(is_worth_it).map(|(name, value)| (name.to_owned(), value)));
+        let text = |is_worth_it| summary(&stats(is_worth_it).map(|(name, value)| (name.to_owned(), value)));
         let advice = "\ndefragmentation would give back 1.2 GiB: kvfs defrag DIR\n";
         assert!(text(1).contains(advice) && !text(0).contains(advice), "{}", text(1));
     }
 
     #[test]
-    fn three_forms_of_the_same_numbers() {
+    fn two_forms_of_the_same_numbers() {
         let stats = [("cache.used_bytes".to_owned(), 2048), ("ops".to_owned(), 12_345)];
-        assert_eq!(as_text(&stats), "cache.used_bytes  2.0 KiB\nops               12 345\n");
-        assert_eq!(as_json(&stats), "{\"cache.used_bytes\":2048,\"ops\":12345}\n");
-        let prometheus = "# TYPE kvfs_cache_used_bytes untyped\nkvfs_cache_used_bytes 2048\n\
-                          # TYPE kvfs_ops untyped\nkvfs_ops 12345\n";
-        assert_eq!(as_prometheus(&stats), prometheus);
+        assert_eq!(counters(&stats), "cache.used_bytes  2.0 KiB\nops               12 345\n");
+        let none = OperationLines::default();
+        let json = "{\"cache.used_bytes\":2048,\"operations.since_ms\":0,\"ops\":12345}\n";
+        assert_eq!(as_json(&stats, &none), json);
+        assert!(as_json(&stats, &sample()).contains("\"operations.read.count\":1000,"));
+        assert!(as_text(&stats, &sample()).contains("12 345\n\nOperations in 100 s:\n"));
     }
 }

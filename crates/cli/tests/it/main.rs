@@ -12,6 +12,7 @@ mod kv;
 mod lanes;
 mod life;
 mod mount_errors;
+mod observed;
 mod output;
 mod repair;
 mod revoked;

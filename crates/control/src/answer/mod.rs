@@ -78,6 +78,10 @@ impl RequestHandler {
         if matches!(request, Request::Health) {
             return Ok(self.service.health().map_or(Response::Closing, Response::Health));
         }
+        if matches!(request, Request::TraceNext) {
+            let traced = self.service.traced(&peer.caller);
+            return Ok(traced.map_or(Response::Closing, |(lines, lost)| Response::Traced { lines, lost }));
+        }
         let answered = self.service.with(|store| self.answer_of_store(store, &peer.caller, request));
         answered.unwrap_or(Ok(Response::Closing))
     }
@@ -94,6 +98,11 @@ impl RequestHandler {
                 Response::Serving { dir: raw(dir), source }
             }
             Request::Stats => Response::Stats(store.stats(caller)),
+            Request::Operations => Response::Operations(store.operations.lines()),
+            Request::Trace(request) => {
+                store.trace(caller, &request)?;
+                Response::Done
+            }
             Request::Check => {
                 let Checked { findings, counts } = store.check(caller)?;
                 Response::Checked { findings, counts }

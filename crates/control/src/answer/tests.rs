@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
 use kvfs_service::lines::{
     DefragPlanLine, DefragRequest, DefragmentedLine, HealthLine, LimitChanges, QuotaOwner, QuotaRequest,
-    SelectionLine, ZoneLines,
+    SelectionLine, TraceRequest, ZoneLines,
 };
 use kvfs_service::{
     Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
@@ -208,8 +208,14 @@ fn may(request: &Request) -> May {
         | Request::Transactions
         | Request::Locks { .. }
         | Request::Sync
+        | Request::Operations
+        | Request::TraceNext
         | Request::Health => May::Everyone,
-        Request::Check | Request::Zones | Request::Compression { .. } | Request::Defrag(_) => May::Masters,
+        Request::Trace(_)
+        | Request::Check
+        | Request::Zones
+        | Request::Compression { .. }
+        | Request::Defrag(_) => May::Masters,
         // What is about the process, its mounts, and the disk below.
         Request::Attach { .. }
         | Request::View { .. }
@@ -300,6 +306,9 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Defrag(defrag(true)),
         Request::Defrag(defrag(false)),
         Request::Health,
+        Request::Operations,
+        Request::Trace(TraceRequest::default()),
+        Request::TraceNext,
         Request::AwaitClosed,
         Request::End,
         Request::Commit { id, durable: true },

@@ -3,13 +3,15 @@
 //! Thread safety: as [`FileSystem`]. Nothing here parks.
 
 use std::fmt;
+use std::sync::Arc;
 
-use kvfs_store::Store;
+use kvfs_store::{Store, TxnId};
 use kvfs_txn::{Admission, Doom, LockNameBuf, Rival};
 
 use super::Processes;
 use crate::FileSystem;
 use crate::node::NodeTable;
+use crate::operations::Recorder;
 
 impl FileSystem {
     /// The locks of all views, and the transactions that are open. [`Admission::tick`] must be called about ten times a
@@ -23,6 +25,28 @@ impl FileSystem {
         let main_nodes = self.txn().map_or(&self.nodes, |txn| &txn.main.nodes);
         LockWords { nodes: &self.nodes, main_nodes, store: &*self.store, processes: &self.shared.processes }
     }
+}
+
+/// From now on `recorder` is told of the operations that front ends answer, in all views of `fs`. The first one stays.
+pub fn record_operations(fs: &FileSystem, recorder: Arc<dyn Recorder>) {
+    let _ = fs.shared.recorder.set(recorder);
+}
+
+/// What front ends have to tell of the operations that they answer, in any view of `fs`.
+pub fn recorder(fs: &FileSystem) -> Option<&Arc<dyn Recorder>> {
+    fs.shared.recorder.get()
+}
+
+/// The path from the root of an inode that has a node, in a transaction if one of this number is open, else in `fs`.
+pub fn path_in(fs: &FileSystem, txn: u64, inode: u64) -> Option<String> {
+    let view = if txn == 0 { None } else { fs.shared.open.of(TxnId(txn)) };
+    view.as_deref().unwrap_or(fs).lock_words().path_of(inode)
+}
+
+/// What a process is called now, or was lately. Reads a file now and then.
+pub fn command_of(fs: &FileSystem, pid: u32) -> Option<String> {
+    fs.shared.processes.see(pid, fs.shared.clock.monotonic());
+    fs.shared.processes.command(pid)
 }
 
 /// Names of locks in words, as a view knows its paths.

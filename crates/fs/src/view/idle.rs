@@ -62,6 +62,11 @@ impl OpenViews {
         self.count.load(Ordering::Acquire)
     }
 
+    /// The view of a transaction that is open.
+    pub(super) fn of(&self, id: TxnId) -> Option<Arc<FileSystem>> {
+        self.views.lock().get(&id).and_then(Weak::upgrade)
+    }
+
     fn all(&self) -> Vec<Arc<FileSystem>> {
         self.views.lock().values().filter_map(Weak::upgrade).collect()
     }

@@ -52,7 +52,7 @@ pub use commit::{CommitPlan, Committed, FrozenView, Invalidations, PlannedCommit
 pub(crate) use compare::Sides;
 use created::Created;
 pub use diff::{DiffKind, Difference, FACTS_VALUE_LEN_MAX, Facts, diff, hide_unreadable};
-pub use front::LockWords;
+pub use front::{LockWords, command_of, path_in, record_operations, recorder};
 pub use idle::AsFsError;
 pub(crate) use idle::OpenViews;
 pub(crate) use keys::{RESERVED, keyspace_table};

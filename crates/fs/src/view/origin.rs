@@ -2,7 +2,7 @@
 //!
 //! Thread safety: any number of threads. Invariant: of the three kinds of views this alone knows which one it is.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kvfs_kv::KeyspaceTable;
 use kvfs_store::clock::Clock;
@@ -16,6 +16,7 @@ use super::idle::OpenViews;
 use super::processes::Processes;
 use crate::attr::LazyTimes;
 use crate::node::NodeTable;
+use crate::operations::Recorder;
 use crate::quota::Quotas;
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) naming_branches: Mutex<()>,
     pub(crate) snapshots: Snapshots,
     pub(crate) quotas: Quotas,
+    /// Is told of operations by front ends.
+    pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
 }
 
 impl Shared {

@@ -19,7 +19,7 @@ use crate::abi::flags::open::KEEP_CACHE;
 use crate::dispatch::{
     AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, DirectoryEntry, Entry,
     ExtendedAttributes, FallocateArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
-    ReaddirArgs, Reply, RequestContext, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
+    ReaddirArgs, Reply, RequestContext, SessionRecorder, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
 };
 use crate::notify::Notification;
 
@@ -186,6 +186,12 @@ fn xattr(value: Bytes, size: u32) -> Result<Xattr, Failure> {
 }
 
 impl Operations for Files {
+    fn recorder(&self) -> Option<SessionRecorder> {
+        let fs = &self.shared.fs;
+        let recorder = Arc::clone(kvfs_fs::operations::recorder(fs)?);
+        Some(SessionRecorder { recorder, txn: fs.txn().map_or(0, |txn| txn.id().0) })
+    }
+
     fn destroy(&self) {
         // A view has the threads of the main line.
         if self.shared.fs.txn().is_none() {

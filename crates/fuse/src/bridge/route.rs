@@ -17,7 +17,7 @@ use super::{Bridge, Files};
 use crate::dispatch::{
     AttributeChange, Attributes, Copied, CopyArgs, Created, Data, DirectoryBuffer, Entry, ExtendedAttributes,
     FallocateArgs, Ioctl, IoctlArgs, NodeMode, Offset, OpenArgs, Opened, Operations, Payload, ReadArgs,
-    ReaddirArgs, Reply, RequestContext, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
+    ReaddirArgs, Reply, RequestContext, SessionRecorder, SetxattrArgs, Statfs, WriteArgs, Written, Xattr,
 };
 
 /// Files of some view.
@@ -93,6 +93,10 @@ impl Bridge {
 }
 
 impl Operations for Bridge {
+    fn recorder(&self) -> Option<SessionRecorder> {
+        self.files.recorder()
+    }
+
     fn destroy(&self) {
         self.files.destroy();
     }

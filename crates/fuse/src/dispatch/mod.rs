@@ -17,7 +17,7 @@ pub use directory::{DirectoryBuffer, DirectoryEntry};
 pub use operations::Operations;
 pub use park::{ParkError, Parked};
 pub use payload::*;
-pub use reply::Reply;
+pub use reply::{Reply, SessionRecorder};
 
 pub(crate) use park::Registry;
 pub(crate) use reply::{Channel, send_parts};

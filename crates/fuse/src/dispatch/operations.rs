@@ -11,7 +11,7 @@ use super::payload::{
     Attributes, Copied, Created, Data, DeviceBlock, Entry, ExtendedAttributes, Ioctl, Lock, Offset, Opened,
     PollEvents, Statfs, Written, Xattr,
 };
-use super::{DirectoryBuffer, Reply};
+use super::{DirectoryBuffer, Reply, SessionRecorder};
 use crate::session::Negotiated;
 
 /// One method per request. What isn't implemented answers ENOSYS, which makes the kernel do without and, for
@@ -21,6 +21,11 @@ use crate::session::Negotiated;
 /// without NUL; a method that answers later must copy what is borrowed.
 #[expect(unused_variables, reason = "defaults ignore their arguments")]
 pub trait Operations: Send + Sync + 'static {
+    /// Where the requests of the session are reported; asked once, first of all. `None`: nowhere.
+    fn recorder(&self) -> Option<SessionRecorder> {
+        None
+    }
+
     /// The connection is negotiated; requests come next.
     fn init(&self, negotiated: &Negotiated) {}
 

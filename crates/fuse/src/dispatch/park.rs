@@ -69,14 +69,15 @@ impl Registry {
         if self.has_ended() {
             return Err((slot, ParkError::Ended));
         }
-        if let Some(index) = state.early.iter().position(|&unique| unique == slot.unique) {
+        if let Some(index) = state.early.iter().position(|&unique| unique == slot.unique()) {
             state.early.remove(index);
             return Err((slot, ParkError::Interrupted));
         }
         if state.parked.len() >= self.parked_max {
             return Err((slot, ParkError::Full));
         }
-        state.parked.insert(slot.unique, (slot, cancel));
+        let unique = slot.unique();
+        state.parked.insert(unique, (slot, cancel));
         Ok(())
     }
 

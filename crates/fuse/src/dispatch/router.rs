@@ -46,7 +46,7 @@ pub(crate) enum Special {
 }
 
 struct Request<'a> {
-    cx: RequestContext,
+    cx: &'a RequestContext,
     opcode: Opcode,
     node: u64,
     args: Decoder<'a>,
@@ -55,7 +55,12 @@ struct Request<'a> {
 
 impl Request<'_> {
     fn reply<T: Payload>(&self) -> Reply<T> {
-        Reply::new(self.channel, self.cx.unique, self.opcode)
+        Reply::new(self.channel, self.channel.arrive(self.cx, self.opcode, self.node))
+    }
+
+    /// As [`Self::reply`], of a request that is about an entry of its node.
+    fn reply_about<T: Payload>(&self, name: &[u8]) -> Reply<T> {
+        Reply::new(self.channel, self.channel.arrive(self.cx, self.opcode, self.node).about(name))
     }
 }
 
@@ -93,8 +98,8 @@ impl Router {
         }
         let start = size_of::<abi::InHeader>();
         let args = Decoder::new(&message.bytes()[start..start + args_bytes]);
-        let request = Request { cx, opcode, node: header.nodeid, args, channel };
-        let special = Self::guarded(channel, header.unique, opcode, || self.call(request)).flatten();
+        let request = Request { cx: &cx, opcode, node: header.nodeid, args, channel };
+        let special = Self::guarded(channel, &cx, opcode, || self.call(request)).flatten();
         (Some(message.into_buffer()), special)
     }
 
@@ -102,19 +107,19 @@ impl Router {
     /// that the handler held has answered already.)
     fn guarded<R>(
         channel: &Arc<Channel>,
-        unique: u64,
+        cx: &RequestContext,
         opcode: Opcode,
         call: impl FnOnce() -> Result<R, Malformed>,
     ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(call)) {
             Ok(Ok(value)) => return Some(value),
             Ok(Err(error)) => {
-                tracing::error!(unique, ?opcode, %error, "refused a request");
+                tracing::error!(unique = cx.unique, ?opcode, %error, "refused a request");
                 if !matches!(
                     opcode,
                     Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::NotifyReply
                 ) {
-                    refuse(channel, unique, Errno::INVAL);
+                    Reply::<()>::new(channel, channel.arrive(cx, opcode, 0)).error(Errno::INVAL);
                 }
             }
             Err(panic) => {
@@ -123,7 +128,7 @@ impl Router {
                     .map(ToString::to_string)
                     .or_else(|| panic.downcast_ref::<String>().cloned())
                     .unwrap_or_default();
-                tracing::error!(unique, ?opcode, what, "a handler panicked");
+                tracing::error!(unique = cx.unique, ?opcode, what, "a handler panicked");
             }
         }
         None
@@ -156,8 +161,9 @@ impl Router {
             cache: wire.write_flags & flags::WRITE_CACHE != 0,
             kill_suidgid: wire.write_flags & flags::WRITE_KILL_SUIDGID != 0,
         };
-        Self::guarded(channel, cx.unique, Opcode::Write, || {
-            self.operations.write(cx, node, args, data, Reply::new(channel, cx.unique, Opcode::Write));
+        let arrival = channel.arrive(cx, Opcode::Write, node).with_bytes(wire.size.into());
+        Self::guarded(channel, cx, Opcode::Write, || {
+            self.operations.write(cx, node, args, data, Reply::new(channel, arrival));
             Ok(())
         });
         buffer
@@ -222,36 +228,36 @@ impl Router {
         match request.opcode {
             Opcode::Lookup => {
                 let name = args.name()?;
-                ops.lookup(&request.cx, node, name, request.reply());
+                ops.lookup(request.cx, node, name, request.reply_about(name));
             }
             Opcode::Symlink => {
                 let (name, target) = (args.name()?, args.string()?);
-                ops.symlink(&request.cx, node, name, target, request.reply());
+                ops.symlink(request.cx, node, name, target, request.reply_about(name));
             }
             Opcode::Mknod => {
                 let wire = args.take::<abi::MknodIn>()?;
                 let name = args.name()?;
                 let mode = NodeMode { mode: wire.mode, rdev: wire.rdev, umask: wire.umask };
-                ops.mknod(&request.cx, node, name, mode, request.reply());
+                ops.mknod(request.cx, node, name, mode, request.reply_about(name));
             }
             Opcode::Mkdir => {
                 let wire = args.take::<abi::MkdirIn>()?;
                 let name = args.name()?;
                 let mode = NodeMode { mode: wire.mode, rdev: 0, umask: wire.umask };
-                ops.mkdir(&request.cx, node, name, mode, request.reply());
+                ops.mkdir(request.cx, node, name, mode, request.reply_about(name));
             }
             Opcode::Unlink => {
                 let name = args.name()?;
-                ops.unlink(&request.cx, node, name, request.reply());
+                ops.unlink(request.cx, node, name, request.reply_about(name));
             }
             Opcode::Rmdir => {
                 let name = args.name()?;
-                ops.rmdir(&request.cx, node, name, request.reply());
+                ops.rmdir(request.cx, node, name, request.reply_about(name));
             }
             Opcode::Link => {
                 let old = args.take::<abi::LinkIn>()?.oldnodeid;
                 let name = args.name()?;
-                ops.link(&request.cx, old, node, name, request.reply());
+                ops.link(request.cx, old, node, name, request.reply_about(name));
             }
             _ => {
                 let (new_parent, bits) = if request.opcode == Opcode::Rename2 {
@@ -261,7 +267,7 @@ impl Router {
                     (args.take::<abi::RenameIn>()?.newdir, 0)
                 };
                 let (name, new_name) = (args.name()?, args.name()?);
-                ops.rename(&request.cx, node, name, new_parent, new_name, bits, request.reply());
+                ops.rename(request.cx, node, name, new_parent, new_name, bits, request.reply_about(name));
             }
         }
         Ok(())
@@ -277,33 +283,33 @@ impl Router {
             _ => false,
         };
         if zero {
-            refuse(request.channel, request.cx.unique, Errno::NOSYS);
+            request.reply::<()>().error(Errno::NOSYS);
             return Ok(());
         }
         let node = request.node;
         match request.opcode {
             Opcode::Open => {
                 let args = open_args(request.args.take()?);
-                ops.open(&request.cx, node, args, request.reply());
+                ops.open(request.cx, node, args, request.reply());
             }
             Opcode::Opendir => {
                 let args = open_args(request.args.take()?);
-                ops.opendir(&request.cx, node, args, request.reply());
+                ops.opendir(request.cx, node, args, request.reply());
             }
             Opcode::Create | Opcode::Tmpfile => {
                 let wire = request.args.take::<abi::CreateIn>()?;
                 let mode = NodeMode { mode: wire.mode, rdev: 0, umask: wire.umask };
                 let args = open_args(abi::OpenIn { flags: wire.flags, open_flags: wire.open_flags });
                 if request.opcode == Opcode::Tmpfile {
-                    ops.tmpfile(&request.cx, node, mode, args, request.reply());
+                    ops.tmpfile(request.cx, node, mode, args, request.reply());
                 } else {
                     let name = request.args.name()?;
-                    ops.create(&request.cx, node, name, mode, args, request.reply());
+                    ops.create(request.cx, node, name, mode, args, request.reply_about(name));
                 }
             }
             Opcode::Flush => {
                 let wire = request.args.take::<abi::FlushIn>()?;
-                ops.flush(&request.cx, node, wire.fh, wire.lock_owner, request.reply());
+                ops.flush(request.cx, node, wire.fh, wire.lock_owner, request.reply());
             }
             _ => {
                 let wire = request.args.take::<abi::ReleaseIn>()?;
@@ -314,9 +320,9 @@ impl Router {
                     flock_unlock: wire.release_flags & flags::RELEASE_FLOCK_UNLOCK != 0,
                 };
                 if request.opcode == Opcode::Release {
-                    ops.release(&request.cx, node, args, request.reply());
+                    ops.release(request.cx, node, args, request.reply());
                 } else {
-                    ops.releasedir(&request.cx, node, args, request.reply());
+                    ops.releasedir(request.cx, node, args, request.reply());
                 }
             }
         }
@@ -331,22 +337,22 @@ impl Router {
             Opcode::Getattr => {
                 let wire = args.take::<abi::GetattrIn>()?;
                 let fh = (wire.getattr_flags & flags::GETATTR_FH != 0).then_some(wire.fh);
-                ops.getattr(&request.cx, node, fh, request.reply());
+                ops.getattr(request.cx, node, fh, request.reply());
             }
             Opcode::Statx => {
                 let wire = args.take::<abi::StatxIn>()?;
                 let fh = (wire.getattr_flags & flags::GETATTR_FH != 0).then_some(wire.fh);
-                ops.statx(&request.cx, node, fh, wire.sx_mask, request.reply());
+                ops.statx(request.cx, node, fh, wire.sx_mask, request.reply());
             }
             Opcode::Setattr => {
                 let change = AttributeChange::from(&args.take::<abi::SetattrIn>()?);
-                ops.setattr(&request.cx, node, &change, request.reply());
+                ops.setattr(request.cx, node, &change, request.reply());
             }
-            Opcode::Readlink => ops.readlink(&request.cx, node, request.reply()),
-            Opcode::Statfs => ops.statfs(&request.cx, node, request.reply()),
+            Opcode::Readlink => ops.readlink(request.cx, node, request.reply()),
+            Opcode::Statfs => ops.statfs(request.cx, node, request.reply()),
             Opcode::Access => {
                 let mask = args.take::<abi::AccessIn>()?.mask;
-                ops.access(&request.cx, node, mask, request.reply());
+                ops.access(request.cx, node, mask, request.reply());
             }
             Opcode::Setxattr => {
                 let wire = args.take::<abi::SetxattrInCompat>()?;
@@ -358,20 +364,20 @@ impl Router {
                 };
                 let name = args.name()?;
                 let value = args.bytes(wire.size as usize)?;
-                ops.setxattr(&request.cx, node, name, value, how, request.reply());
+                ops.setxattr(request.cx, node, name, value, how, request.reply());
             }
             Opcode::Getxattr => {
                 let size = args.take::<abi::GetxattrIn>()?.size;
                 let name = args.name()?;
-                ops.getxattr(&request.cx, node, name, size, request.reply());
+                ops.getxattr(request.cx, node, name, size, request.reply());
             }
             Opcode::Listxattr => {
                 let size = args.take::<abi::GetxattrIn>()?.size;
-                ops.listxattr(&request.cx, node, size, request.reply());
+                ops.listxattr(request.cx, node, size, request.reply());
             }
             _ => {
                 let name = args.name()?;
-                ops.removexattr(&request.cx, node, name, request.reply());
+                ops.removexattr(request.cx, node, name, request.reply());
             }
         }
         Ok(())
@@ -387,38 +393,38 @@ impl Router {
                 let is_cached = wire.read_flags & flags::READ_LOCKOWNER == 0;
                 let (fh, offset, size, flags) = (wire.fh, wire.offset, wire.size, wire.flags);
                 let args = ReadArgs { fh, offset, size, flags, is_cached };
-                ops.read(&request.cx, node, args, request.reply());
+                ops.read(request.cx, node, args, request.reply());
             }
             Opcode::Readdir | Opcode::Readdirplus => {
                 let wire = self.read_args(args)?;
                 let plus = request.opcode == Opcode::Readdirplus;
                 let (fh, offset, size) = (wire.fh, wire.offset, wire.size);
                 let args = ReaddirArgs { fh, offset, size, flags: wire.flags, plus };
-                ops.readdir(&request.cx, node, args, request.reply());
+                ops.readdir(request.cx, node, args, request.reply());
             }
             Opcode::Fsync | Opcode::Fsyncdir => {
                 let wire = args.take::<abi::FsyncIn>()?;
                 let datasync = wire.fsync_flags & flags::FSYNC_FDATASYNC != 0;
                 if request.opcode == Opcode::Fsync {
-                    ops.fsync(&request.cx, node, wire.fh, datasync, request.reply());
+                    ops.fsync(request.cx, node, wire.fh, datasync, request.reply());
                 } else {
-                    ops.fsyncdir(&request.cx, node, wire.fh, datasync, request.reply());
+                    ops.fsyncdir(request.cx, node, wire.fh, datasync, request.reply());
                 }
             }
-            Opcode::Syncfs => ops.syncfs(&request.cx, request.reply()),
+            Opcode::Syncfs => ops.syncfs(request.cx, request.reply()),
             Opcode::Fallocate => {
                 let wire = args.take::<abi::FallocateIn>()?;
                 let args =
                     FallocateArgs { fh: wire.fh, offset: wire.offset, length: wire.length, mode: wire.mode };
-                ops.fallocate(&request.cx, node, args, request.reply());
+                ops.fallocate(request.cx, node, args, request.reply());
             }
             Opcode::Lseek => {
                 let wire = args.take::<abi::LseekIn>()?;
-                ops.lseek(&request.cx, node, wire.fh, wire.offset, wire.whence, request.reply());
+                ops.lseek(request.cx, node, wire.fh, wire.offset, wire.whence, request.reply());
             }
             Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
                 let args = copy_args(&args.take()?);
-                ops.copy_file_range(&request.cx, node, args, request.reply());
+                ops.copy_file_range(request.cx, node, args, request.reply());
             }
             _ => return self.rare(request),
         }
@@ -449,14 +455,14 @@ impl Router {
                     wait: request.opcode == Opcode::Setlkw,
                 };
                 if request.opcode == Opcode::Getlk {
-                    ops.getlk(&request.cx, node, args, request.reply());
+                    ops.getlk(request.cx, node, args, request.reply());
                 } else {
-                    ops.setlk(&request.cx, node, args, request.reply());
+                    ops.setlk(request.cx, node, args, request.reply());
                 }
             }
             Opcode::Bmap => {
                 let wire = args.take::<abi::BmapIn>()?;
-                ops.bmap(&request.cx, node, wire.block, wire.blocksize, request.reply());
+                ops.bmap(request.cx, node, wire.block, wire.blocksize, request.reply());
             }
             Opcode::Ioctl => {
                 let wire = args.take::<abi::IoctlIn>()?;
@@ -468,19 +474,19 @@ impl Router {
                     arg: wire.arg,
                     out_size: wire.out_size,
                 };
-                ops.ioctl(&request.cx, node, args, data, request.reply());
+                ops.ioctl(request.cx, node, args, data, request.reply());
             }
             Opcode::Poll => {
                 let wire = args.take::<abi::PollIn>()?;
                 let wakeup = (wire.flags & flags::POLL_SCHEDULE_NOTIFY != 0).then_some(wire.kh);
-                ops.poll(&request.cx, node, wire.fh, wire.events, wakeup, request.reply());
+                ops.poll(request.cx, node, wire.fh, wire.events, wakeup, request.reply());
             }
             Opcode::NotifyReply => {
                 let wire = args.take::<abi::NotifyRetrieveIn>()?;
                 let data = args.bytes(wire.size as usize)?;
                 ops.retrieved(request.cx.unique, node, wire.offset, data);
             }
-            _ => refuse(request.channel, request.cx.unique, Errno::NOSYS),
+            _ => request.reply::<()>().error(Errno::NOSYS),
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 pub use init::{InitConfig, Negotiated, Readdirplus};
 
 use crate::abi::{UNIQUE_INTERRUPT_BIT, flags::init as bit};
-use crate::dispatch::{Channel, Operations, Registry, Router, ZeroMessage, send_parts};
+use crate::dispatch::{Channel, Operations, Registry, Router, SessionRecorder, ZeroMessage, send_parts};
 use crate::notify::Notifier;
 use crate::transport::{BufferPool, Delivery, Received, RequestBuffer, Transport};
 use init::Handshake;
@@ -152,7 +152,8 @@ impl Session {
         tracing::debug!(?negotiated, workers, "FUSE connection negotiated");
 
         let registry = Arc::new(Registry::new(config.parked_max));
-        let channels = open_channels(transport, &registry, if config.clone_device { workers } else { 1 });
+        let count = if config.clone_device { workers } else { 1 };
+        let channels = open_channels(transport, &registry, operations.recorder().as_ref(), count);
         let notifier = Notifier::new(Arc::clone(&channels[0]), &negotiated, config.notifications_max);
         operations.init(&negotiated);
         let shared = Arc::new(Shared {
@@ -283,7 +284,12 @@ fn zero_message(config: &InitConfig, negotiated: &Negotiated) -> ZeroMessage {
 }
 
 /// One channel per worker; fewer when the system gives no more.
-fn open_channels(first: Box<dyn Transport>, registry: &Arc<Registry>, count: usize) -> Vec<Arc<Channel>> {
+fn open_channels(
+    first: Box<dyn Transport>,
+    registry: &Arc<Registry>,
+    recorder: Option<&SessionRecorder>,
+    count: usize,
+) -> Vec<Arc<Channel>> {
     let mut transports = vec![first];
     while transports.len() < count {
         match transports[0].another() {
@@ -296,7 +302,10 @@ fn open_channels(first: Box<dyn Transport>, registry: &Arc<Registry>, count: usi
     }
     transports
         .into_iter()
-        .map(|transport| Arc::new(Channel { transport, registry: Arc::clone(registry) }))
+        .map(|transport| {
+            let (registry, recorder) = (Arc::clone(registry), recorder.cloned());
+            Arc::new(Channel { transport, registry, recorder })
+        })
         .collect()
 }
 

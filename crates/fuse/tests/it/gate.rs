@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kvfs_fs::operations::{Operation, OperationKind, Recorder, Target};
 use kvfs_fuse::abi::Attr;
 use kvfs_fuse::dispatch::{
-    AttributeChange, Attributes, Data, Entry, OpenArgs, Opened, Parked, ReadArgs, WriteArgs, Written,
+    AttributeChange, Attributes, Data, Entry, OpenArgs, Opened, Parked, ReadArgs, SessionRecorder, WriteArgs,
+    Written,
 };
 use kvfs_fuse::{Errno, Operations, Reply, RequestContext};
 use parking_lot::{Condvar, Mutex};
@@ -30,8 +32,49 @@ pub(crate) struct State {
     pub(crate) kept: Option<Reply<()>>,
 }
 
+/// What was reported of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reported {
+    pub(crate) kind: OperationKind,
+    pub(crate) inode: u64,
+    pub(crate) name: Vec<u8>,
+    pub(crate) bytes: u64,
+    pub(crate) errno: i32,
+    pub(crate) has_waited: bool,
+}
+
+/// Keeps what is reported.
+#[derive(Debug, Default)]
+pub(crate) struct Reports(Mutex<Vec<Reported>>);
+
+impl Reports {
+    pub(crate) fn take(&self) -> Vec<Reported> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
+impl Recorder for Reports {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn record(&self, operation: &Operation<'_>) {
+        let (inode, name) = match operation.target {
+            Target::Inode { inode, name } => (inode, name),
+            _ => (0, &b""[..]),
+        };
+        let &Operation { kind, bytes, errno, has_waited, .. } = operation;
+        self.0.lock().push(Reported { kind, inode, name: name.to_vec(), bytes, errno, has_waited });
+    }
+
+    fn wants_target(&self, _: Duration) -> bool {
+        true
+    }
+}
+
 #[derive(Default)]
 struct Shared {
+    reports: Arc<Reports>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -48,6 +91,10 @@ fn attr(node: u64, size: usize) -> Attr {
 }
 
 impl Gate {
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.shared.reports
+    }
+
     pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
         self.shared.state.lock()
     }
@@ -83,6 +130,10 @@ impl Gate {
 }
 
 impl Operations for Gate {
+    fn recorder(&self) -> Option<SessionRecorder> {
+        Some(SessionRecorder { recorder: Arc::clone(&self.shared.reports) as Arc<dyn Recorder>, txn: 0 })
+    }
+
     fn destroy(&self) {
         self.change(|state| state.ended = true);
     }

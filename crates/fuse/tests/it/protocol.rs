@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kvfs_fs::operations::OperationKind;
 use kvfs_fuse::abi::{self, Opcode, UNIQUE_INTERRUPT_BIT};
 use kvfs_fuse::notify::{Notification, NotifyError};
 use kvfs_fuse::session::{InitConfig, SessionConfig};
@@ -67,6 +68,40 @@ fn an_interrupt_that_comes_before_its_request_parks_is_not_lost() {
     assert_eq!((answer.unique, answer.error), (4, minus(Errno::INTR)));
     let state = gate.state();
     assert_eq!((state.waiting.len(), state.cancelled), (0, 0), "park refuses, so there is nothing to cancel");
+}
+
+#[test]
+fn each_request_is_reported_once_when_it_is_answered() {
+    let init = InitConfig { no_open: true, ..InitConfig::default() };
+    let (kernel, session, gate) = start_with(&SessionConfig { workers: 1, init, ..SessionConfig::default() });
+    let reports = || {
+        let reports = gate.reports().take().into_iter();
+        reports.map(|r| (r.kind, r.inode, r.name, r.errno, r.has_waited)).collect::<Vec<_>>()
+    };
+    let lookup = |name: &[u8], errno: i32, waits| (OperationKind::Lookup, 1, name.to_vec(), errno, waits);
+    kernel.send(Opcode::Lookup, 4, 1, &[b"blocked\0"]);
+    kernel.send(Opcode::Lookup, 6, 1, &[b"blocked\0"]);
+    kernel.send(Opcode::Lookup, 8, 1, &[b"plain\0"]);
+    assert_eq!(kernel.answer().unique, 8);
+    assert_eq!(reports(), [lookup(b"plain", 0, false)], "those that wait are not answered");
+    interrupt(&kernel, 4);
+    assert_eq!(kernel.answer().unique, 4);
+    assert_eq!(gate.open_gate(), 1);
+    assert_eq!(kernel.answer().unique, 6);
+    let interrupted = Errno::INTR.raw_os_error();
+    assert_eq!(reports(), [lookup(b"blocked", interrupted, true), lookup(b"blocked", 0, true)]);
+    kernel.send(Opcode::Open, 10, 2, &[abi::OpenIn::default().as_bytes()]);
+    assert_eq!(kernel.answer().unique, 10);
+    let refused = Errno::NOSYS.raw_os_error();
+    assert_eq!(reports(), [(OperationKind::Open, 2, Vec::new(), refused, false)]);
+    let write = abi::WriteIn { size: 5, ..abi::WriteIn::default() };
+    kernel.send(Opcode::Write, 12, 2, &[write.as_bytes(), b"hello"]);
+    assert_eq!(kernel.answer().unique, 12);
+    assert_eq!(
+        gate.reports().take().iter().map(|r| (r.kind, r.bytes)).collect::<Vec<_>>(),
+        [(OperationKind::Write, 5)]
+    );
+    assert_eq!(session.parked_count(), 0);
 }
 
 #[test]

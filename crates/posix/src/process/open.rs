@@ -164,6 +164,11 @@ impl SharedFile {
         self.0.held.identity()
     }
 
+    /// The number of its inode. Reads nothing.
+    pub fn inode(&self) -> u64 {
+        self.0.held.node().0
+    }
+
     /// The open file of a descriptor, for other processes (`SCM_RIGHTS`).
     ///
     /// # Errors

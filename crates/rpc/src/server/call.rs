@@ -13,6 +13,7 @@ use tonic::{Request, Status};
 use super::Shared;
 use super::failure::{Failure, of_store};
 use super::peer::Peer;
+use super::report::Report;
 use super::unread::Unread;
 use super::users::{Hold, User};
 use crate::proto;
@@ -27,6 +28,8 @@ pub(super) struct Call {
     pub(super) is_over: Arc<AtomicBool>,
     /// Answers of the connection that wait to be taken.
     pub(super) unread: Arc<Unread>,
+    /// What will be reported of it.
+    pub(super) report: Arc<Report>,
 }
 
 impl Call {
@@ -86,6 +89,7 @@ impl Shared {
                 Ok(done) => return Ok(done),
                 Err(Failure::Status(status)) => return Err(status),
                 Err(Failure::Parked(ticket)) => {
+                    call.report.wait();
                     let (ready, waiting) = oneshot::channel();
                     ticket.on_ready(Box::new(move || {
                         // A client that has gone waits no more.

@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kvfs_fs::operations::Recorder;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
@@ -28,6 +29,7 @@ use super::Shared;
 use super::body::{Held, Metered};
 use super::call::Call;
 use super::peer::Peer;
+use super::report::kind_of;
 use super::service::Service;
 use super::timeout::timeout;
 use super::unread::Unread;
@@ -108,12 +110,17 @@ async fn attend(
     let over = Arc::clone(&is_over);
     let unread = Arc::new(Unread::default());
     let user = Arc::clone(slot.user());
-    let call = Call { peer: Arc::new(peer), user, timeout: None, is_over, unread: Arc::clone(&unread) };
+    let (peer, report) = (Arc::new(peer), Arc::default());
+    let call = Call { peer, user, timeout: None, is_over, unread: Arc::clone(&unread), report };
+    let recorder = kvfs_fs::operations::recorder(&shared.fs).cloned();
     let server = StoreServer::new(Service(Arc::clone(&shared)))
         .max_decoding_message_size(MESSAGE_LEN_MAX)
         .max_encoding_message_size(MESSAGE_LEN_MAX + (1 << 20));
     let request_time_max = shared.options.limits.request_time_max;
-    let service = service_fn(move |request| answer(server.clone(), call.clone(), request, request_time_max));
+    let service = service_fn(move |request| {
+        let call = Call { report: Arc::default(), ..call.clone() };
+        reported(recorder.clone(), server.clone(), call, request, request_time_max)
+    });
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(shared.options.limits.streams_max)
@@ -139,6 +146,23 @@ async fn attend(
     if gone.await.is_err() {
         tracing::error!("what was tied to a connection was not ended");
     }
+}
+
+/// Answers one request, and reports it.
+async fn reported(
+    recorder: Option<Arc<dyn Recorder>>,
+    server: StoreServer<Service>,
+    call: Call,
+    request: Request<Incoming>,
+    request_time_max: Duration,
+) -> Result<Response<Held>, Infallible> {
+    let (Some(recorder), Some(kind)) = (recorder, kind_of(request.uri().path())) else {
+        return answer(server, call, request, request_time_max).await;
+    };
+    let (begun, peer, report) = ((kind, recorder.now()), Arc::clone(&call.peer), Arc::clone(&call.report));
+    let Ok(answered) = answer(server, call, request, request_time_max).await;
+    report.tell(&*recorder, begun, &peer, &answered);
+    Ok(answered)
 }
 
 /// Answers one request, within its deadline.

@@ -19,6 +19,7 @@ mod failure;
 mod keys;
 mod locks;
 mod peer;
+mod report;
 mod scan;
 mod service;
 mod syncer;

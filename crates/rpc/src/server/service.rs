@@ -61,21 +61,29 @@ impl Store for Service {
 
     async fn get(&self, request: Request<GetRequest>) -> Answer<GetResponse> {
         let call = Call::of(&request)?;
-        let value = self.0.get(&call, request.into_inner()).await?;
+        let request = request.into_inner();
+        call.report.about(&request.keyspace, &request.key, request.txn);
+        let value = self.0.get(&call, request).await?;
         let bytes = value.as_ref().map_or(0, bytes::Bytes::len);
+        call.report.moved(bytes);
         held(&call, bytes, GetResponse { value })
     }
 
     async fn multi_get(&self, request: Request<MultiGetRequest>) -> Answer<MultiGetResponse> {
         let call = Call::of(&request)?;
-        let values = self.0.multi_get(&call, request.into_inner()).await?;
+        let request = request.into_inner();
+        call.report.about(&request.keyspace, &bytes::Bytes::new(), request.txn);
+        let values = self.0.multi_get(&call, request).await?;
         let bytes = values.iter().filter_map(|value| value.value.as_ref()).map(bytes::Bytes::len).sum();
+        call.report.moved(bytes);
         held(&call, bytes, MultiGetResponse { values })
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Answer<WriteResponse> {
         let call = Call::of(&request)?;
         let PutRequest { keyspace, key, value, txn, durability } = request.into_inner();
+        call.report.about(&keyspace, &key, txn);
+        call.report.moved(value.len());
         let change = Some(Change::Put(KeyValue { key, value }));
         self.0.apply(&call, vec![Operation { keyspace, change }], txn, durability).await?;
         Ok(Response::new(WriteResponse {}))
@@ -83,13 +91,16 @@ impl Store for Service {
 
     async fn delete(&self, request: Request<DeleteRequest>) -> Answer<DeleteResponse> {
         let call = Call::of(&request)?;
-        let existed = self.0.delete(&call, request.into_inner()).await?;
+        let request = request.into_inner();
+        call.report.about(&request.keyspace, &request.key, request.txn);
+        let existed = self.0.delete(&call, request).await?;
         Ok(Response::new(DeleteResponse { existed }))
     }
 
     async fn delete_range(&self, request: Request<DeleteRangeRequest>) -> Answer<WriteResponse> {
         let call = Call::of(&request)?;
         let DeleteRangeRequest { keyspace, range, txn, durability } = request.into_inner();
+        call.report.about(&keyspace, &bytes::Bytes::new(), txn);
         let change = Some(Change::DeleteRange(range.unwrap_or_default()));
         self.0.apply(&call, vec![Operation { keyspace, change }], txn, durability).await?;
         Ok(Response::new(WriteResponse {}))
@@ -98,13 +109,18 @@ impl Store for Service {
     async fn apply(&self, request: Request<ApplyRequest>) -> Answer<WriteResponse> {
         let call = Call::of(&request)?;
         let ApplyRequest { operations, txn, durability } = request.into_inner();
+        if let Some(first) = operations.first() {
+            call.report.about(&first.keyspace, &bytes::Bytes::new(), txn);
+        }
         self.0.apply(&call, operations, txn, durability).await?;
         Ok(Response::new(WriteResponse {}))
     }
 
     async fn scan(&self, request: Request<ScanRequest>) -> Answer<Pages> {
         let call = Call::of(&request)?;
-        Ok(Response::new(self.0.scan(call, request.into_inner()).await?))
+        let request = request.into_inner();
+        call.report.about(&request.keyspace, &request.prefix, request.txn);
+        Ok(Response::new(self.0.scan(call, request).await?))
     }
 
     async fn list_keyspaces(&self, request: Request<ListKeyspacesRequest>) -> Answer<ListKeyspacesResponse> {

@@ -18,6 +18,7 @@ mod limits;
 mod locks;
 mod names;
 mod taken;
+mod timer;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use kvfs_fs::operations::OperationKind;
 use kvfs_fs::{
     BeginOptions, Difference, Durability, FileSystem, FsError, Isolation, Owner, Position, TxnId, TxnView,
 };
@@ -44,6 +46,7 @@ use ended::Ended;
 use entry::{Entry, Line, ServedView};
 use limits::{Slot, Slots, cut_label};
 use taken::{Taken, Use};
+use timer::Timer;
 
 /// See the module.
 pub struct Transactions {
@@ -348,6 +351,7 @@ impl Transactions {
         durability: Durability,
         pages_max: Option<Duration>,
     ) -> Result<Committed> {
+        let timer = Timer::start(&self.main.fs);
         let taken = self.take(caller, id, "committing")?;
         let view = Arc::clone(&taken.view);
         let operations = view.txn().map(TxnView::stats).unwrap_or_default().operations;
@@ -357,6 +361,7 @@ impl Transactions {
         };
         let stays = view.txn().is_some_and(|txn| !txn.is_over());
         self.give_back(taken, stays);
+        timer.end(OperationKind::Commit, caller, id, done.as_ref().err().map_or(0, FsError::errno));
         match &done {
             Ok(position) => tracing::debug!(id, ?position, "transaction committed"),
             Err(FsError::Canceled(doom)) => {
@@ -385,10 +390,14 @@ impl Transactions {
     /// # Errors
     /// As [`Self::view`].
     pub fn commit_unwritten(&self, caller: &Caller, id: u64) -> Result<bool> {
+        let timer = Timer::start(&self.main.fs);
         let taken = self.take(caller, id, "committing")?;
         let Taken { view, view_mount, .. } = &taken;
         let is_committed = view_mount.is_none() && view.txn().and_then(TxnView::commit_unwritten).is_some();
         self.give_back(taken, !is_committed);
+        if is_committed {
+            timer.end(OperationKind::Commit, caller, id, 0);
+        }
         Ok(is_committed)
     }
 
@@ -431,11 +440,13 @@ impl Transactions {
     /// # Errors
     /// As [`Self::view`].
     pub fn abort(&self, caller: &Caller, id: u64) -> Result<Option<String>> {
+        let timer = Timer::start(&self.main.fs);
         let taken = self.take(caller, id, "being aborted")?;
         let view = &taken.view;
         let doomed = view.txn().and_then(TxnView::doom).map(|doom| view.lock_words().explain(&doom));
         let why = format!("aborted by user {} (pid {})", caller.uid, caller.pid);
         self.drop_taken(taken, Some(caller), Some(why));
+        timer.end(OperationKind::Drop, caller, id, 0);
         Ok(doomed)
     }
 
