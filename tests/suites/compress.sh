@@ -24,6 +24,8 @@ settings() {
     "$KVFS" set packed/sub compression=lz4 && ends 0 "$KVFS" get packed packed/sub && said 'packed/sub: compression=lz4' &&
     ends 2 "$KVFS" set packed compression=gzip && said 'zstd:1 to zstd:19' && ends 2 "$KVFS" set packed colour=red &&
     ends 2 "$KVFS" set compression=lz4 && ends 9 "$KVFS" get /proc/version &&
+    "$KVFS" set packed/sub tier=slow && echo x >packed/sub/tiered && ends 0 "$KVFS" get packed/sub/tiered && said '^tier=slow$' && said '^compression=lz4$' &&
+    rm packed/sub/tiered && "$KVFS" set packed/sub tier=auto && ends 2 "$KVFS" set packed tier=warm && said 'fast, slow or auto' &&
     [ "$(getfattr -n kvfs.compression --only-values packed/sub)" = lz4 ] && [ -z "$(getfattr -d -m - packed)" ]
 }
 # What cuts it off makes it fail.

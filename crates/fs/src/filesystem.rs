@@ -14,6 +14,7 @@ use crate::quota::{self, Quotas};
 use crate::schema::{Header, Keyspaces, Placement, ROOT_INODE, Superblock, encode_row, superblock_key};
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
+use crate::tiers::TierWishes;
 use crate::transfer::finish_receive;
 use crate::types::ShownPrivileges;
 use crate::view::{Authors, OpenViews, Origin, Processes, Shared, keyspace_table};
@@ -103,6 +104,7 @@ impl FileSystem {
                 snapshots: Snapshots::read(&store, keyspaces.meta, &options)?,
                 quotas,
                 recorder: OnceLock::new(),
+                tiers: TierWishes::open(&store, &keyspaces)?,
             }),
             origin: Origin::Main(Arc::clone(&store)),
             shows: ShownPrivileges::Everything,

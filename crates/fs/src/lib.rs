@@ -51,6 +51,7 @@ pub mod repair;
 mod schema;
 mod snapshots;
 mod superblock;
+mod tiers;
 pub mod transfer;
 mod types;
 mod view;
@@ -85,7 +86,7 @@ pub use view::{
     begin_merge_preferring, diff, hide_unreadable, is_read_only, name_processes, owner_of_note, restore,
     restore_paths, show_snapshot, undo_points,
 };
-pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
+pub use xattr::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
 
 /// Largest inline threshold that `mkfs` accepts (bytes).
 pub const INLINE_LEN_LIMIT: u32 = 65536;

@@ -10,9 +10,9 @@ use kvfs_device::Device;
 use kvfs_store::progress::{self, Unit};
 use kvfs_store::{
     Batch, Capabilities, ChangedRanges, CheckpointInfo, Checkpoints, Compress, Compression, Durability,
-    KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Position, Result, Seqno,
-    Snapshot, SnapshotInfo, SpaceStats, Store, Tier, TrackChanges, Transactions, Txn, TxnId, TxnOptions,
-    TxnOutcome, UndoHistory, UndoPoint, UndoViews,
+    KeyRange, Keyspace, KeyspaceInfo, KeyspaceKind, MergeFunction, NamedSnapshots, Place, Position, Result,
+    Seqno, Snapshot, SnapshotInfo, SpaceStats, Store, Tier, TrackChanges, Transactions, Txn, TxnId,
+    TxnOptions, TxnOutcome, UndoHistory, UndoPoint, UndoViews,
 };
 
 use crate::check::{self, Checked, ZoneMap};
@@ -23,7 +23,7 @@ use crate::merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress
 use crate::parts::Parts;
 use crate::read::changed::DbChangedRanges;
 use crate::read::{DbSnapshot, ReadAt, Reader, read_at_layers};
-use crate::space::Budget;
+use crate::space::{Budget, Placement};
 use crate::threads::Threads;
 use crate::txn::DbTxn;
 
@@ -155,6 +155,16 @@ impl Db {
         self.parts.devices.remove(id)
     }
 
+    /// On which tier blocks of files go that have no wish, from now on; a store does not keep it.
+    pub fn set_placement(&self, placement: Placement) {
+        self.parts.runtime.ctx.zones.set_placement(placement);
+    }
+
+    /// See [`Db::set_placement`].
+    pub fn placement(&self) -> Placement {
+        self.parts.runtime.ctx.zones.placement()
+    }
+
     /// Verifies every checksum and every reference of the engine.
     ///
     /// # Errors
@@ -261,6 +271,10 @@ impl Store for Db {
         Some(self)
     }
 
+    fn place(&self) -> Option<&dyn Place> {
+        Some(self)
+    }
+
     fn snapshots(&self) -> Option<&dyn NamedSnapshots> {
         Some(self)
     }
@@ -294,6 +308,12 @@ impl Compress for Db {
 
     fn compression(&self, keyspace: Keyspace) -> Compression {
         self.parts.keyspaces.get(keyspace.0).map_or(Compression::None, |meta| meta.compression)
+    }
+}
+
+impl Place for Db {
+    fn place_by(&self, data: Keyspace, wishes: Keyspace) -> Result<()> {
+        self.parts.live.place_by(&self.parts.keyspaces, data, wishes)
     }
 }
 

@@ -91,4 +91,5 @@ pub use format::FORMAT_VERSION;
 pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented, Fragmentation};
 pub use repair::{Lost, Repaired, repair};
 pub use runtime::options::{Background, CreateOptions, Options};
+pub use space::{Placement, UnknownPlacement};
 pub use table::LostPart;

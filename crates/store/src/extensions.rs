@@ -38,6 +38,14 @@ impl dyn Store + '_ {
         self.compress().map_or(Compression::None, |extension| extension.compression(keyspace))
     }
 
+    /// As [`Place::place_by`](crate::Place::place_by). An engine without tiers heeds no wish.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn place_by(&self, data: Keyspace, wishes: Keyspace) -> Result<()> {
+        self.place().map_or(Ok(()), |extension| extension.place_by(data, wishes))
+    }
+
     /// As [`NamedSnapshots::create_snapshot`](crate::NamedSnapshots::create_snapshot).
     ///
     /// # Errors

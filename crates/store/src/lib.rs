@@ -50,6 +50,7 @@ mod extensions;
 pub mod model;
 mod named;
 mod pass_on;
+mod place;
 pub mod progress;
 mod tier;
 mod txn;
@@ -61,6 +62,7 @@ pub use compression::{Compress, Compression, UnknownCompression};
 pub use difference::{ChangedRanges, Differences, KeyDifference, TrackChanges};
 pub use error::{Result, StoreError};
 pub use named::{NamedSnapshots, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, check_snapshot_name};
+pub use place::Place;
 pub use tier::{Tier, UnknownTier};
 pub use txn::{
     CHECKPOINT_OWNER_LEN_MAX, Change, ChangeCursor, Changed, CheckpointInfo, Checkpoints, Isolation, Records,
@@ -239,6 +241,11 @@ pub trait Store: Read {
 
     /// Counters and gauges by dotted name, for people and monitors, in a stable order.
     fn stats(&self) -> Vec<(String, u64)>;
+
+    /// [`Place`], if the engine has it.
+    fn place(&self) -> Option<&dyn Place> {
+        None
+    }
 
     /// [`Compress`], if the engine has it.
     fn compress(&self) -> Option<&dyn Compress> {

@@ -4,24 +4,54 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvfs_store::Compression;
+use kvfs_store::{Compression, Tier};
 
 const EXAMPLES: &str = "\
 Examples:
   kvfs set ~/mnt/src compression=zstd:3    all that is made in it from now on
   kvfs set ~/mnt/video compression=none
   kvfs set --keyspace tags compression=lz4
-  kvfs get ~/mnt/src                       compression=zstd:3
+  kvfs set ~/mnt/video tier=slow           on a slow device, if there is one
+  kvfs set ~/mnt/db/hot.db tier=fast
+  kvfs get ~/mnt/src                       compression=zstd:3 and tier=auto
   kvfs get --keyspace tags
 
 Compressions are none, lz4, zstd (zstd:3) and zstd:1 to zstd:19. What is there
-already stays as it is until it is written again. A file keeps its setting
-wherever it is moved. Data that does not shrink is stored as it is.";
+already stays as it is until it is written again. Data that does not shrink is
+stored as it is.
+
+A tier is fast, slow or auto, which leaves it to the store, and matters in a
+store of several devices. It is a wish: where the tier has no room, or no
+device, data goes to the other one. What is there already moves when it is
+merged.
+
+What is made in a directory takes its settings over, and keeps them wherever it
+is moved.";
 
 /// A property and its value.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Setting {
-    pub(crate) compression: Compression,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setting {
+    Compression(Compression),
+    /// `None`: the store decides.
+    Tier(Option<Tier>),
+}
+
+impl Setting {
+    /// # Errors
+    /// Words that make no sense, for people.
+    fn parse(words: &str) -> Result<Self, String> {
+        match words.split_once('=') {
+            Some(("compression", value)) => {
+                value.parse().map(Self::Compression).map_err(|error| format!("{error}"))
+            }
+            Some(("tier", "auto")) => Ok(Self::Tier(None)),
+            Some(("tier", value)) => match value.parse() {
+                Ok(tier) => Ok(Self::Tier(Some(tier))),
+                Err(_) => Err(format!("{value:?} is no tier; it is fast, slow or auto")),
+            },
+            _ => Err(format!("{words:?} is no property; try compression=lz4 or tier=slow")),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -59,14 +89,14 @@ impl SetArgs {
     /// Words that make no sense, for people.
     pub(crate) fn parse(&self) -> Result<(Setting, Vec<PathBuf>), String> {
         let (last, paths) = self.words.split_last().ok_or("nothing to set")?;
-        let value = last.to_str().and_then(|last| last.strip_prefix("compression="));
-        let value = value
-            .ok_or_else(|| format!("{:?} is no property; try compression=lz4", last.to_string_lossy()))?;
-        let compression = value.parse().map_err(|error| format!("{error}"))?;
+        let setting = Setting::parse(&last.to_string_lossy())?;
         match (paths, &self.keyspace) {
+            (_, Some(_)) if matches!(setting, Setting::Tier(_)) => {
+                Err("a --keyspace has no tier: keys are on fast devices".to_owned())
+            }
             ([], None) => Err("name a file or directory on a mount, or a --keyspace".to_owned()),
             ([_, ..], Some(_)) => Err("a --keyspace is not in a directory".to_owned()),
-            _ => Ok((Setting { compression }, paths.iter().map(PathBuf::from).collect())),
+            _ => Ok((setting, paths.iter().map(PathBuf::from).collect())),
         }
     }
 }
@@ -84,12 +114,14 @@ mod tests {
 
     #[test]
     fn a_property_is_set_on_paths_that_are_no_text() {
-        let (Setting { compression }, paths) =
-            set(&[b"a\xff", b"compression=lz4"], None).expect("makes sense");
-        assert_eq!(
-            (compression, paths),
-            (Compression::Lz4, vec![OsString::from_vec(b"a\xff".to_vec()).into()])
-        );
+        let paths: Vec<PathBuf> = vec![OsString::from_vec(b"a\xff".to_vec()).into()];
+        let found = set(&[b"a\xff", b"compression=lz4"], None);
+        assert_eq!(found, Ok((Setting::Compression(Compression::Lz4), paths.clone())));
+        for (words, tier) in
+            [("tier=fast", Some(Tier::Fast)), ("tier=slow", Some(Tier::Slow)), ("tier=auto", None)]
+        {
+            assert_eq!(set(&[b"a\xff", words.as_bytes()], None), Ok((Setting::Tier(tier), paths.clone())));
+        }
     }
 
     #[test]
@@ -98,5 +130,9 @@ mod tests {
         assert!(set(&[b"compression=lz4"], None).is_err_and(|message| message.contains("--keyspace")));
         assert!(set(&[b"dir", b"compression=lz4"], Some("tags")).is_err());
         assert!(set(&[b"compression=lz4"], Some("tags")).is_ok());
+        assert!(
+            set(&[b"dir", b"tier=hot"], None).is_err_and(|message| message.contains("fast, slow or auto"))
+        );
+        assert!(set(&[b"tier=fast"], Some("tags")).is_err_and(|message| message.contains("no tier")));
     }
 }

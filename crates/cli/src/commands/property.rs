@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use kvfs_fs::COMPRESSION_ATTRIBUTE;
+use kvfs_fs::{COMPRESSION_ATTRIBUTE, TIER_ATTRIBUTE};
 use kvfs_store::Compression;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
@@ -26,28 +26,34 @@ pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for path in &args.paths {
-        let mut value = [0; VALUE_LEN_MAX];
-        let len = getxattr(path, COMPRESSION_ATTRIBUTE, &mut value[..])
-            .map_err(|error| explain("read a property of", path, error))?;
-        let value = String::from_utf8_lossy(&value[..len]).into_owned();
-        if args.paths.len() == 1 {
-            println!("compression={value}");
-        } else {
-            println!("{}: compression={value}", path.display());
+        for (property, attribute) in [("compression", COMPRESSION_ATTRIBUTE), ("tier", TIER_ATTRIBUTE)] {
+            let mut value = [0; VALUE_LEN_MAX];
+            let len = getxattr(path, attribute, &mut value[..])
+                .map_err(|error| explain("read a property of", path, error))?;
+            let value = String::from_utf8_lossy(&value[..len]).into_owned();
+            if args.paths.len() == 1 {
+                println!("{property}={value}");
+            } else {
+                println!("{}: {property}={value}", path.display());
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn set(args: &SetArgs) -> Result<ExitCode> {
-    let (Setting { compression }, paths) =
-        args.parse().map_err(|message| CliError::new(Code::Usage, message))?;
-    if let Some(name) = &args.keyspace {
+    let (setting, paths) = args.parse().map_err(|message| CliError::new(Code::Usage, message))?;
+    if let (Some(name), Setting::Compression(compression)) = (&args.keyspace, setting) {
         ask(args.store.as_deref(), name, Some(compression))?;
     }
-    let value = compression.to_string();
+    let (attribute, value) = match setting {
+        Setting::Compression(compression) => (COMPRESSION_ATTRIBUTE, compression.to_string()),
+        Setting::Tier(tier) => {
+            (TIER_ATTRIBUTE, tier.map_or_else(|| "auto".to_owned(), |tier| tier.to_string()))
+        }
+    };
     for path in &paths {
-        setxattr(path, COMPRESSION_ATTRIBUTE, value.as_bytes(), XattrFlags::empty())
+        setxattr(path, attribute, value.as_bytes(), XattrFlags::empty())
             .map_err(|error| explain("change a property of", path, error))?;
     }
     Ok(ExitCode::SUCCESS)

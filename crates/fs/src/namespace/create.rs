@@ -108,6 +108,7 @@ impl FileSystem {
         }
         let mut batch = Batch::new();
         inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
+        self.shared.tiers.stage_new(&mut batch, &header)?;
         batch.put(self.keyspaces.orphans, crate::schema::inode_key(header.inode), encode_row(&header, b""));
         // An orphan only when there is one: an orphan is reaped when its node is dropped.
         let node = self.resolver().intern_new(header, &|| Location::Own, None);
@@ -190,6 +191,7 @@ impl<'v> Maker<'v> {
         let placement = Placement::own_subtree(header.inode);
         let mut batch = Batch::new();
         inherited.stage(self.keyspaces.xattr, &mut header, &mut batch);
+        self.shared.tiers.stage_new(&mut batch, &header)?;
         if is_directory {
             batch.put(self.keyspaces.meta, key, encode_directory_link(header.inode, &placement));
             batch.put(self.keyspaces.meta, placement.own_key(), encode_row(&header, b""));
@@ -239,7 +241,7 @@ impl<'v> Maker<'v> {
             }
         }
         if matches!(new.kind, FileType::Directory | FileType::Regular) {
-            header.flags = RowFlags(above.flags.0 & RowFlags::COMPRESSION.0);
+            header.flags = RowFlags(above.flags.0 & RowFlags::HANDED_DOWN.0);
         }
         if new.kind == FileType::Directory {
             header.nlink = 2;

@@ -22,6 +22,7 @@ use crate::namespace::removal_wants;
 use crate::node::{DeadOrphan, Location, NodeTable, Pin};
 use crate::quota::{Gate, Quotas};
 use crate::schema::{Header, Keyspaces, Row, RowFlags, encode_row, inode_key, parse_inode_key};
+use crate::tiers::TierWishes;
 use crate::view::{Names, NodeWriter, Origin};
 use crate::{FileSystem, Result};
 
@@ -35,6 +36,7 @@ pub struct Orphans<'v> {
     keyspaces: Keyspaces,
     contents: Contents<'v>,
     quotas: &'v Quotas,
+    tiers: &'v TierWishes,
     writer: NodeWriter<'v>,
     is_read_only: bool,
 }
@@ -64,6 +66,7 @@ impl FileSystem {
             keyspaces: self.keyspaces,
             contents: Contents::new(self),
             quotas: self.quotas(),
+            tiers: &self.shared.tiers,
             writer: self.writer(),
             is_read_only: self.options.read_only,
         }
@@ -110,7 +113,7 @@ impl Orphans<'_> {
         }
         let mut batch = Batch::new();
         for orphan in &orphans {
-            self.stage_death(&mut batch, *orphan);
+            self.stage_death(&mut batch, *orphan)?;
         }
         let ends: Vec<Header> = orphans.iter().map(|orphan| orphan.header).collect();
         gate.apply_ends(batch, &ends).map(drop).inspect_err(|_| self.nodes.queue_dead(orphans))
@@ -144,7 +147,8 @@ impl Orphans<'_> {
     }
 
     /// Adds the end of an orphan to the batch, without reading anything.
-    fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) {
+    fn stage_death(&self, batch: &mut Batch, orphan: DeadOrphan) -> Result<()> {
+        self.tiers.stage_end(batch, &orphan.header)?;
         let Header { inode, flags, .. } = orphan.header;
         if flags.has(RowFlags::BLOCKS) {
             self.contents.stage_block_deletion(batch, inode, 0, u64::MAX);
@@ -153,6 +157,7 @@ impl Orphans<'_> {
             batch.delete_range(self.keyspaces.xattr, inode_key(inode), inode_key(inode + 1));
         }
         batch.delete(self.keyspaces.orphans, inode_key(inode));
+        Ok(())
     }
 
     /// Queues everything in `orphans`. Called right after opening, when the table has no node of an orphan.

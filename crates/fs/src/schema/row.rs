@@ -6,7 +6,7 @@
 use std::mem::offset_of;
 
 use bytes::Bytes;
-use kvfs_store::Compression;
+use kvfs_store::{Compression, Tier};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -43,8 +43,12 @@ impl RowFlags {
     /// A directory that hands its project down to what is made in it.
     pub(crate) const HANDS_PROJECT_DOWN: Self = Self(64);
 
-    /// The upper byte says how content is to be stored, and in a directory that of new files.
-    pub(crate) const COMPRESSION: Self = Self(0xff00);
+    /// How content is to be stored, and in a directory that of new files.
+    pub(crate) const COMPRESSION: Self = Self(0x3f00);
+    /// On which tier content is wished to lie, and in a directory that of new files: the code of a tier, 0 for none.
+    pub(crate) const TIER: Self = Self(0xc000);
+    /// What new files and directories take over from their directory.
+    pub(crate) const HANDED_DOWN: Self = Self(Self::COMPRESSION.0 | Self::TIER.0);
 
     pub(crate) fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
@@ -57,7 +61,17 @@ impl RowFlags {
 
     /// How content is to be stored. A code of a later version is none.
     pub(crate) fn compression(self) -> Compression {
-        Compression::from_code((self.0 >> 8) as u8).unwrap_or_default()
+        Compression::from_code(((self.0 & Self::COMPRESSION.0) >> 8) as u8).unwrap_or_default()
+    }
+
+    /// The flag of a wish for a tier.
+    pub(crate) fn of_tier(tier: Option<Tier>) -> Self {
+        Self(tier.map_or(0, |tier| u16::from(tier.code()) << 14))
+    }
+
+    /// On which tier content is wished to lie; `None`: where the store decides.
+    pub(crate) fn tier(self) -> Option<Tier> {
+        Tier::from_code((self.0 >> 14) as u8)
     }
 
     /// All others.
@@ -197,7 +211,7 @@ impl Header {
 
     /// Whether anything of the inode is, or was, stored beside its row.
     pub(crate) fn has_more_than_its_row(&self) -> bool {
-        self.flags.has(RowFlags::BLOCKS | RowFlags::XATTRS)
+        self.flags.has(RowFlags::BLOCKS | RowFlags::XATTRS | RowFlags::TIER)
     }
 
     /// Whether the content is in the row.

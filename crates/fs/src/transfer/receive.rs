@@ -24,7 +24,8 @@ use crate::schema::{
     Header, Keyspaces, Placement, ROOT_INODE, Receiving, Row, Superblock, decode_receiving, encode_received,
     encode_receiving, parse_received_key, received_key, received_keys, receiving_key, rows, superblock_key,
 };
-use crate::{FileSystem, FsError, Result, quota};
+use crate::tiers::TierWishes;
+use crate::{FileSystem, FileType, FsError, Result, quota};
 
 /// What was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +131,7 @@ impl<'f> Receiver<'f> {
         }
         self.go_back(&mut receipt, rollback)?;
         while let Some(frame) = next {
-            receipt.take(frame)?;
+            receipt.take(frame, &self.main.shared.tiers)?;
             next = reader.next(source)?;
         }
         tree::expect_tree(&*receipt.txn, own.meta)?;
@@ -200,7 +201,7 @@ impl<'f> Receiver<'f> {
                 }
                 receipt.done.rolled_back = true;
             }
-            receipt.txn.apply(batch)?;
+            receipt.apply(part, batch, &self.main.shared.tiers)?;
         }
         Ok(())
     }
@@ -275,14 +276,31 @@ pub(crate) fn finish_receive(store: &dyn Store, meta: Keyspace) -> Result<()> {
 }
 
 impl Receipt {
-    fn take(&mut self, frame: Frame) -> Result<()> {
+    fn take(&mut self, frame: Frame, tiers: &TierWishes) -> Result<()> {
         let Frame::Records { keyspace, batch } = frame else { return Ok(()) };
         let handle = self.keyspaces.get(keyspace as usize).copied();
         let handle = handle.ok_or(FsError::Invalid("records of a keyspace without a name"))?;
         let mut mapped = Batch::new();
         batch.into_ops().into_iter().for_each(|op| mapped.push(with_keyspace(op, handle)));
         self.done.records += mapped.len() as u64;
-        Ok(self.txn.apply(mapped)?)
+        self.apply(keyspace, mapped, tiers)
+    }
+
+    /// Rows of files tell on which tier these are wished to lie, which is in no stream besides.
+    fn apply(&self, part: u32, mut batch: Batch, tiers: &TierWishes) -> Result<()> {
+        if part == META {
+            let mut wishes = Batch::new();
+            for op in batch.ops() {
+                if let Op::Put { value, .. } = op
+                    && let Some(Row::Inode(header, _)) = Row::parse(value)
+                    && header.kind == FileType::Regular
+                {
+                    tiers.stage(&mut wishes, header.inode, header.flags.tier())?;
+                }
+            }
+            wishes.into_ops().into_iter().for_each(|op| batch.push(op));
+        }
+        Ok(self.txn.apply(batch)?)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::operations::Recorder;
 use crate::quota::Quotas;
 use crate::snapshots::Snapshots;
 use crate::superblock::LiveSuperblock;
+use crate::tiers::TierWishes;
 use crate::types::ShownPrivileges;
 use crate::{FileSystem, FsError, Result, Timestamp};
 
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) quotas: Quotas,
     /// Is told of operations by front ends.
     pub(crate) recorder: OnceLock<Arc<dyn Recorder>>,
+    pub(crate) tiers: TierWishes,
 }
 
 impl Shared {

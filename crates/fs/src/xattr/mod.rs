@@ -1,6 +1,7 @@
 //! Extended attributes: one record each, under inode and name.
 //!
-//! Two names are none of them: [`COMPRESSION_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`] stand for properties of the row.
+//! Three names are none of them: [`COMPRESSION_ATTRIBUTE`], [`TIER_ATTRIBUTE`] and [`PROJECT_ATTRIBUTE`] stand for properties of
+//! the row.
 //!
 //! A flag in the row tells whether an inode ever had one, so that the many questions about attributes that
 //! were never set cost no store access.
@@ -8,8 +9,9 @@
 mod property;
 mod usage;
 
-pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE};
-use property::{CompressionAttribute, project_of, project_text};
+pub(crate) use property::Storage;
+pub use property::{COMPRESSION_ATTRIBUTE, PROJECT_ATTRIBUTE, TIER_ATTRIBUTE};
+use property::{StorageAttribute, project_of, project_text};
 pub(crate) use usage::XattrUsage;
 
 use bytes::Bytes;
@@ -74,8 +76,8 @@ impl FileSystem {
     /// `NoAttribute`, `NotSupported` for foreign namespaces.
     pub fn getxattr(&self, caller: &Caller, node: NodeId, name: &[u8]) -> Result<Bytes> {
         let node = self.locker().pin(node)?;
-        if name == COMPRESSION_ATTRIBUTE {
-            return CompressionAttribute::new(self).get(caller, &node);
+        if let Some(what) = Storage::by_name(name) {
+            return StorageAttribute::new(self, what).get(caller, &node);
         }
         if name == PROJECT_ATTRIBUTE {
             return Ok(project_text(self.project(caller, NodeId(node.inode))?, node.kind));
@@ -112,8 +114,8 @@ impl FileSystem {
         }
         self.locker().check_writable()?;
         let node = self.locker().pin(node)?;
-        if name == COMPRESSION_ATTRIBUTE {
-            return CompressionAttribute::new(self).set(caller, &node, value, mode);
+        if let Some(what) = Storage::by_name(name) {
+            return StorageAttribute::new(self, what).set(caller, &node, value, mode);
         }
         if name == PROJECT_ATTRIBUTE {
             return self.set_project(caller, NodeId(node.inode), project_of(value, mode)?);
@@ -202,8 +204,8 @@ impl FileSystem {
         }
         self.locker().check_writable()?;
         let node = self.locker().pin(node)?;
-        if name == COMPRESSION_ATTRIBUTE {
-            return CompressionAttribute::new(self).set(caller, &node, b"none", XattrMode::Set);
+        if let Some(what) = Storage::by_name(name) {
+            return StorageAttribute::new(self, what).set(caller, &node, what.unset(), XattrMode::Set);
         }
         if name == PROJECT_ATTRIBUTE {
             return self.set_project(caller, NodeId(node.inode), Project::default());

@@ -1,11 +1,11 @@
-//! How content is stored, and which project it counts for, as attributes that are not listed: tools that copy
+//! How content is stored, on which tier, and which project it counts for, as attributes that are not listed: tools that copy
 //! attributes leave them alone.
 //!
-//! New files and directories take it over from their directory, and keep it wherever they are moved. What is
-//! there already stays as it is until it is written again.
+//! New files and directories take them over from their directory, and keep them wherever they are moved. What is
+//! there already is compressed when it is written again, and goes to the wished tier when merges copy it.
 
 use bytes::Bytes;
-use kvfs_store::{Batch, Compression, Store};
+use kvfs_store::{Batch, Store, Tier};
 
 use super::{read_wants, wants};
 use crate::node::{Node, NodeTable, Pin};
@@ -16,6 +16,11 @@ use crate::{Caller, FileSystem, FileType, FsError, Project, Result, XattrMode};
 
 /// Its name. Its value is `none`, `lz4`, or `zstd:` with a level.
 pub const COMPRESSION_ATTRIBUTE: &[u8] = b"kvfs.compression";
+
+/// Its name. Its value is `fast`, `slow`, or `auto`: where the store decides.
+pub const TIER_ATTRIBUTE: &[u8] = b"kvfs.tier";
+
+const NO_TIER: &str = "auto";
 
 /// Its name. Its value is the number of a project, 0 for none, in decimal digits; of a directory that does not hand its
 /// project down, followed by ` alone`.
@@ -34,7 +39,7 @@ fn has_content(node: &Node) -> Result<()> {
     if matches!(node.kind, FileType::Directory | FileType::Regular) {
         return Ok(());
     }
-    Err(FsError::NotSupported("only files and directories have a compression"))
+    Err(FsError::NotSupported("only files and directories have a compression and a tier"))
 }
 
 /// The value of [`PROJECT_ATTRIBUTE`].
@@ -52,8 +57,69 @@ pub(super) fn project_of(value: &[u8], mode: XattrMode) -> Result<Project> {
     parse_project(value).ok_or(FsError::Invalid("a project is a number below 2^32"))
 }
 
-/// How content of a view is stored.
-pub(super) struct CompressionAttribute<'v> {
+/// How content is stored, or where: a part of the flags of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Storage {
+    Compression,
+    Tier,
+}
+
+impl Storage {
+    pub(super) fn by_name(name: &[u8]) -> Option<Self> {
+        match name {
+            COMPRESSION_ATTRIBUTE => Some(Self::Compression),
+            TIER_ATTRIBUTE => Some(Self::Tier),
+            _ => None,
+        }
+    }
+
+    /// The value that stands for nothing being set.
+    pub(super) fn unset(self) -> &'static [u8] {
+        match self {
+            Self::Compression => b"none",
+            Self::Tier => NO_TIER.as_bytes(),
+        }
+    }
+
+    /// The flags of it.
+    fn mask(self) -> RowFlags {
+        match self {
+            Self::Compression => RowFlags::COMPRESSION,
+            Self::Tier => RowFlags::TIER,
+        }
+    }
+
+    /// The value that a row with these flags has.
+    pub(crate) fn value(self, flags: RowFlags) -> String {
+        match self {
+            Self::Compression => flags.compression().to_string(),
+            Self::Tier => flags.tier().map_or_else(|| NO_TIER.to_owned(), |tier| tier.to_string()),
+        }
+    }
+
+    /// The flags of a value.
+    fn parse(self, value: &[u8]) -> Result<RowFlags> {
+        let words = std::str::from_utf8(value).ok().map(str::trim_end);
+        match self {
+            Self::Compression => {
+                let compression = words.and_then(|words| words.parse().ok());
+                compression
+                    .map(RowFlags::of_compression)
+                    .ok_or(FsError::Invalid("a compression is none, lz4, zstd or zstd:1 to zstd:19"))
+            }
+            Self::Tier if words == Some(NO_TIER) => Ok(RowFlags::of_tier(None)),
+            Self::Tier => {
+                let tier: Option<Tier> = words.and_then(|words| words.parse().ok());
+                let tier = tier.ok_or(FsError::Invalid("a tier is fast, slow or auto"))?;
+                Ok(RowFlags::of_tier(Some(tier)))
+            }
+        }
+    }
+}
+
+/// How content of a view is stored, and where.
+pub(super) struct StorageAttribute<'v> {
+    what: Storage,
     origin: &'v Origin,
     nodes: &'v NodeTable,
     locker: Locker<'v>,
@@ -63,9 +129,10 @@ pub(super) struct CompressionAttribute<'v> {
     store: &'v dyn Store,
 }
 
-impl<'v> CompressionAttribute<'v> {
-    pub(super) fn new(fs: &'v FileSystem) -> Self {
+impl<'v> StorageAttribute<'v> {
+    pub(super) fn new(fs: &'v FileSystem, what: Storage) -> Self {
         Self {
+            what,
             origin: &fs.origin,
             nodes: &fs.nodes,
             locker: fs.locker(),
@@ -76,35 +143,39 @@ impl<'v> CompressionAttribute<'v> {
         }
     }
 
-    /// The value of [`COMPRESSION_ATTRIBUTE`].
+    /// The value of the attribute.
     pub(super) fn get(&self, caller: &Caller, node: &Pin<'_>) -> Result<Bytes> {
         has_content(node)?;
         self.locker.lock_read(caller, &read_wants(node.inode))?;
         let _settled = self.nodes.settled();
-        let value = node.header().flags.compression().to_string();
+        let value = self.what.value(node.header().flags);
         self.origin.confirm_read()?;
         Ok(value.into())
     }
 
-    /// Sets it, for what is written from now on.
+    /// Sets it: a compression for what is written from now on, a tier for what is there, too.
     pub(super) fn set(&self, caller: &Caller, node: &Pin<'_>, value: &[u8], mode: XattrMode) -> Result<()> {
         has_content(node)?;
         if mode == XattrMode::Create {
             return Err(FsError::Exists);
         }
-        let words = std::str::from_utf8(value).ok().and_then(|text| text.trim_end().parse().ok());
-        let compression: Compression =
-            words.ok_or(FsError::Invalid("a compression is none, lz4, zstd or zstd:1 to zstd:19"))?;
+        let (mask, wanted) = (self.what.mask(), self.what.parse(value)?);
         let gate = self.shared.quotas.gate(self.writer);
         let mut names = self.locker.latch(caller, &wants(node))?;
         self.orphans.give_row(&gate, &mut names, node)?;
-        if node.header().flags.compression() == compression {
+        if RowFlags(node.header().flags.0 & mask.0) == wanted {
             return Ok(());
         }
-        self.store.allow_compression()?;
-        let patch = RowPatch::changed(self.shared.time());
-        let patch = patch.with_flags(RowFlags::of_compression(compression), RowFlags::COMPRESSION);
-        self.writer.apply_to_node(Batch::new(), node, &patch)?;
+        let mut batch = Batch::new();
+        match self.what {
+            Storage::Compression => self.store.allow_compression()?,
+            Storage::Tier if node.kind == FileType::Regular => {
+                self.shared.tiers.stage(&mut batch, node.inode, wanted.tier())?;
+            }
+            Storage::Tier => {}
+        }
+        let patch = RowPatch::changed(self.shared.time()).with_flags(wanted, mask);
+        self.writer.apply_to_node(batch, node, &patch)?;
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ mod repair;
 mod setup;
 mod snapshots;
 mod threads;
+mod tiers;
 mod transfer;
 mod undo;
 mod unwritten;

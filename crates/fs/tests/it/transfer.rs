@@ -8,16 +8,17 @@ use kvfs_device::{CrashDevice, CrashMode};
 use kvfs_fs::transfer::{
     Begin, Frame, ReceiveError, Received, Receiver, SendStream, SnapshotId, StreamError, StreamReader,
 };
-use kvfs_fs::{FileSystem, FsError, KEYSPACES, MountOptions, NodeId};
+use kvfs_fs::{FileSystem, FsError, KEYSPACES, MountOptions, NodeId, TIER_ATTRIBUTE, XattrMode};
 use kvfs_kv::KeyspaceOwner;
 use kvfs_kvdb::Background;
 use kvfs_store::model::ModelStore;
-use kvfs_store::{Durability, KeyRange, Read, Store};
+use kvfs_store::{Durability, KeyRange, Read, Store, Tier};
 
 use crate::driver::Driver;
 use crate::engine;
 use crate::setup::{Random, Setup};
 use crate::snapshots::diff_from;
+use crate::tiers::told;
 
 const ROOT: NodeId = NodeId::ROOT;
 const OWNER: KeyspaceOwner = KeyspaceOwner { uid: 7, gid: 8, mode: 0o640 };
@@ -495,4 +496,23 @@ fn deep_tree_is_checked_sent_received_and_compared() {
     // Names of one byte: from here on paths begin with a number.
     assert!((8000..9000).contains(&lines.iter().filter(|line| line.place.starts_with(b"/")).count()));
     assert!(lines.len() >= DEPTH && longest < 17 << 10, "{} {longest}", lines.len());
+}
+
+#[test]
+fn received_files_are_wished_to_lie_where_they_were() {
+    let (source, mut target) = (model(1), model(2));
+    let set = |setup: &Setup, node, words: &[u8]| {
+        setup.setxattr(&setup.caller, node, TIER_ATTRIBUTE, words, XattrMode::Set).unwrap();
+    };
+    set(&source, ROOT, b"slow");
+    let (a, b) = (source.file(ROOT, "a"), source.file(ROOT, "b"));
+    source.store.create_snapshot("one").unwrap();
+    set(&source, a, b"fast");
+    set(&source, b, b"auto");
+    source.store.create_snapshot("two").unwrap();
+    pass_on(&source, None, "one", &mut target, false).unwrap();
+    assert_eq!(told(&target.store), [(a.0, Tier::Slow), (b.0, Tier::Slow)]);
+    pass_on(&source, Some("one"), "two", &mut target, false).unwrap();
+    assert_eq!(told(&target.store), [(a.0, Tier::Fast)]);
+    target.assert_sound("after both");
 }

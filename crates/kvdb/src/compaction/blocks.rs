@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Result, Seqno};
+use kvfs_store::{BLOCK_BYTES, Result, Seqno, Tier};
 
 use super::copy::CopyReader;
 use super::job::MergeJob;
@@ -94,6 +94,7 @@ pub(super) fn merge(job: &MergeJob, sink: &mut dyn Sink) -> Result<Totals> {
         output: Output::new(job.spec.clone(), survivors, sink),
         groups: BTreeMap::new(),
         pending_bytes: 0,
+        wish: None,
         reader: CopyReader::new(&job.spec, job.inputs.len()),
     };
     for interval in sweep {
@@ -193,6 +194,8 @@ struct Mover<'a> {
     groups: BTreeMap<usize, Group>,
     /// Bytes of moves that are not in the output yet.
     pending_bytes: u64,
+    /// Of the prefix before, where its blocks are wished to lie.
+    wish: Option<(Bytes, Option<Tier>)>,
     reader: CopyReader,
 }
 
@@ -280,9 +283,22 @@ impl Mover<'_> {
         Ok(())
     }
 
+    /// Where blocks of `prefix` are wished to lie.
+    fn tier_wished(&mut self, prefix: &Bytes) -> Option<Tier> {
+        match &self.wish {
+            Some((known, wish)) if known == prefix => *wish,
+            _ => {
+                let wish = self.job.spec.tier_wished(prefix);
+                self.wish = Some((prefix.clone(), wish));
+                wish
+            }
+        }
+    }
+
     fn copy(&mut self, layer: usize, moving: &Move) -> Result<()> {
         let region = moving.source.region();
-        self.output.writer().set_tier(self.job.spec.ctx.zones.tier_at(region.addr))?;
+        let wish = self.tier_wished(region.prefix);
+        self.output.writer().set_tier(self.job.spec.ctx.zones.for_copy(region.addr, wish))?;
         if region.unit.is_some() {
             let piece = Arc::clone(self.piece(moving.source.place));
             return self.copy_unit(layer, moving, &piece, &region);

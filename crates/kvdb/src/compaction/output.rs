@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use kvfs_store::{Compression, KeyspaceKind, Result, Seqno};
+use kvfs_store::{Compression, KeyspaceKind, Result, Seqno, Tier};
 
 use super::pace::{Meter, Pace};
 use crate::format::PieceId;
 use crate::memtable::TombstoneSet;
-use crate::space::{Budget, Stream};
+use crate::space::{Budget, Stream, TierWishes};
 use crate::table::{Packing, Piece, PieceWriter, RunContext};
 
 /// A piece ends when its metadata has about so many bytes, too: with small records it has much, which each merge holds
@@ -63,9 +63,16 @@ pub(crate) struct OutputSpec {
     pub(crate) next_id: Arc<AtomicU64>,
     /// Where the work gives way to others; `None`: nowhere.
     pub(crate) pace: Option<Arc<dyn Pace>>,
+    /// On which tier blocks are wished to lie; `None`: no matter.
+    pub(crate) wishes: Option<Arc<dyn TierWishes>>,
 }
 
 impl OutputSpec {
+    /// Where blocks of `prefix` are wished to lie.
+    pub(crate) fn tier_wished(&self, prefix: &[u8]) -> Option<Tier> {
+        self.wishes.as_ref().and_then(|wishes| wishes.tier_of(prefix))
+    }
+
     /// A piece with a number of its own.
     pub(super) fn writer(&self) -> PieceWriter {
         let ctx = Arc::clone(&self.ctx);
@@ -111,6 +118,11 @@ impl<'a> Output<'a> {
     /// Whether the open piece is full: [`Output::writer_at`] will replace it.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes() >= self.spec.piece_bytes || self.writer.meta_bytes() >= META_BYTES_MAX
+    }
+
+    /// Where blocks of `prefix` are wished to lie.
+    pub(crate) fn tier_wished(&self, prefix: &[u8]) -> Option<Tier> {
+        self.spec.tier_wished(prefix)
     }
 
     /// How blocks are packed that have no wish of their own.

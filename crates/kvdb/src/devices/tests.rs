@@ -8,6 +8,8 @@ use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, S
 use super::*;
 use crate::{Background, CreateOptions, Db, Options};
 
+mod placement;
+
 const ZONE_BYTES: u64 = 256 << 10;
 const FIRST_ZONES: u64 = 100;
 const SLOW_BYTES: u64 = MEMBER_DATA_FROM + 160 * ZONE_BYTES;

@@ -10,13 +10,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kvfs_store::{BLOCK_BYTES, Compression, Result, Seqno};
+use kvfs_store::{BLOCK_BYTES, Compression, Result, Seqno, Tier};
 
 use crate::compaction::{Output, Totals};
 use crate::flush::patches::WINDOW_RECORDS;
 use crate::format::{Region, SeqnoSpan};
 use crate::iter::{CompactionIter, Kept};
 use crate::memtable::{BoundOp, MemTable, split_block_key};
+use crate::space::NewBlocks;
 
 /// A stretch is cut there, so that what is under way stays small.
 const STRETCH_BLOCKS_MAX: usize = 1024;
@@ -35,9 +36,12 @@ pub(crate) fn write_blocks<'a>(
     let mut window = Vec::new();
     let mut writer = Writer::new(table, output);
     records.first()?;
+    let mut in_row = Row::default();
     while take_window(records, &mut window)? {
         resolve(&mut window)?;
+        let mut rows = rows_of(&mut in_row, &window).into_iter();
         for record in window.drain(..) {
+            let bytes_in_row = rows.next().unwrap_or(0) * BLOCK_BYTES as u64;
             let again = record.key == last_key;
             layer = if again { layer + 1 } else { 0 };
             if !again {
@@ -48,7 +52,7 @@ pub(crate) fn write_blocks<'a>(
             if !writer.is_under(prefix) {
                 wish = wish_of(prefix);
             }
-            writer.add(layer, (prefix, block), record, wish)?;
+            writer.add(layer, (prefix, block), record, (wish, bytes_in_row))?;
         }
     }
     writer.finish()
@@ -63,6 +67,42 @@ fn take_window(records: &mut CompactionIter, window: &mut Vec<Kept>) -> Result<b
     Ok(!window.is_empty())
 }
 
+/// Consecutive blocks of one file, as far as they were met: the last one, and how many they are.
+#[derive(Default)]
+struct Row {
+    last_key: Bytes,
+    blocks: u64,
+}
+
+impl Row {
+    /// Whether `key` is the block behind the last one, or another version of it.
+    fn goes_on(&self, key: &[u8]) -> bool {
+        match (split_block_key(&self.last_key), split_block_key(key)) {
+            (Some((before, last)), Some((prefix, block))) => {
+                before == prefix && (block == last || last.checked_add(1) == Some(block))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How many blocks each record of a window is in a row with: those before it, and those behind it in the window. `row` leads from
+/// one window to the next.
+fn rows_of(row: &mut Row, window: &[Kept]) -> Vec<u64> {
+    let mut rows = vec![0; window.len()];
+    let mut begin = 0;
+    for (at, record) in window.iter().enumerate() {
+        if !row.goes_on(&record.key) {
+            rows[begin..at].fill(row.blocks);
+            (begin, row.blocks) = (at, 0);
+        }
+        row.blocks += u64::from(record.key != row.last_key);
+        row.last_key = record.key.clone();
+    }
+    rows[begin..].fill(row.blocks);
+    rows
+}
+
 /// Consecutive blocks of one bound operation in one extent.
 struct Stretch {
     op: BoundOp,
@@ -72,6 +112,8 @@ struct Stretch {
     extent: usize,
     blocks: Vec<Bytes>,
     wish: Compression,
+    /// Length of the row that it is a part of (bytes).
+    bytes_in_row: u64,
 }
 
 impl Stretch {
@@ -94,6 +136,8 @@ struct Writer<'a> {
     output: Output<'a>,
     /// Of the block before.
     prefix: Option<Bytes>,
+    /// Where its blocks are wished to lie.
+    tier: Option<Tier>,
     /// What is not in the output yet, by layer; all of `prefix`.
     stretches: BTreeMap<usize, Stretch>,
     /// How the operation of the block before is bound: the next one is mostly of the same.
@@ -102,7 +146,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(table: &'a MemTable, output: Output<'a>) -> Self {
-        Self { table, output, prefix: None, stretches: BTreeMap::new(), last: None }
+        Self { table, output, prefix: None, tier: None, stretches: BTreeMap::new(), last: None }
     }
 
     /// Whether the block before this one was of the same prefix.
@@ -124,16 +168,19 @@ impl<'a> Writer<'a> {
         layer: usize,
         (prefix, block): (&[u8], u64),
         record: Kept,
-        wish: Compression,
+        (wish, bytes_in_row): (Compression, u64),
     ) -> Result<()> {
         if !self.is_under(prefix) {
             self.end_all()?;
             self.prefix = Some(Bytes::copy_from_slice(prefix));
+            self.tier = self.output.tier_wished(prefix);
         }
         let Some((op, extent)) = self.extent_of(record.seqno, block) else {
             self.end(layer)?;
             let span = SeqnoSpan { count: 1, seqno: record.seqno };
-            return self.output.writer().add_blocks(layer, prefix, block, &[span], &[&record.value], wish);
+            let (blocks, writer) = (self.placed(bytes_in_row), self.output.writer());
+            writer.place(blocks)?;
+            return writer.add_blocks(layer, prefix, block, &[span], &[&record.value], wish);
         };
         if let Some(stretch) = self.stretches.get_mut(&layer)
             && stretch.goes_on(record.seqno, block, extent)
@@ -143,9 +190,13 @@ impl<'a> Writer<'a> {
         }
         self.end(layer)?;
         let (seqno, blocks) = (record.seqno, vec![record.value]);
-        let stretch = Stretch { op, seqno, first: block, extent, blocks, wish };
+        let stretch = Stretch { op, seqno, first: block, extent, blocks, wish, bytes_in_row };
         self.stretches.insert(layer, stretch);
         Ok(())
+    }
+
+    fn placed(&self, bytes_in_row: u64) -> NewBlocks {
+        NewBlocks { wish: self.tier, bytes_in_row }
     }
 
     /// The operation of `seqno`, and the number of the extent in which its `block` lies; `None`: it is not bound.
@@ -175,6 +226,8 @@ impl<'a> Writer<'a> {
             return self.output.writer().take_over(layer, region);
         }
         let data: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
+        let placed = self.placed(stretch.bytes_in_row);
+        self.output.writer().place(placed)?;
         self.output.writer().add_blocks(layer, prefix, first, seqnos, &data, wish)
     }
 

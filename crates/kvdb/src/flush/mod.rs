@@ -246,6 +246,7 @@ impl Flusher {
             copies_meta: true,
             next_id: Arc::clone(self.live.ids()),
             pace: None,
+            wishes: self.live.tier_wishes(keyspace, None),
         }
     }
 

@@ -48,6 +48,7 @@ impl Flusher {
                 _ => Stream::SpillTuple,
             };
             spec.base = PRIVATE;
+            spec.wishes = self.live.tier_wishes(keyspace, Some(table));
             // Transactions keep whole blocks: patches would be put over zeros here.
             debug_assert!(!table.has_patches(), "a private table has whole blocks alone");
             let (pieces, _) = write_table(table, spec, rules, &mut Below::nothing())?;

@@ -11,7 +11,9 @@ pub(crate) mod features;
 pub(crate) mod grow;
 pub(crate) mod keyspaces;
 pub(crate) mod pinned_garbage;
+pub(crate) mod wishes;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,6 +52,8 @@ pub(crate) struct LiveSet {
     next_id: Arc<AtomicU64>,
     /// What the superblocks say that the store may hold.
     announced: Announced,
+    /// See [`wishes`].
+    placed_by: RwLock<BTreeMap<u32, u32>>,
 }
 
 impl LiveSet {
@@ -71,6 +75,7 @@ impl LiveSet {
             pieces_pinned: PinnedGarbage::default(),
             next_id,
             announced,
+            placed_by: RwLock::default(),
         }
     }
 

@@ -152,6 +152,7 @@ fn owners(
     if !options.read_only {
         manifest.begin_epoch()?;
     }
+    zones.set_placement(options.placement);
     zones.restore(state.zone_uses())?;
     let run_options = RunOptions { tuple_block_bytes: options.tuple_block_bytes, ..RunOptions::default() };
     let (memory, policy) = (options.memory_bytes, options.cache_policy);

@@ -276,6 +276,7 @@ impl<'a> Layers<'a> {
                             copy_bound: CopyBound::Never,
                             next_id: Arc::clone(*next_id),
                             pace: None,
+                            wishes: None,
                         };
                         // Without the function operands stay as they are.
                         let merger = match meta.kind {

@@ -7,6 +7,7 @@ use kvfs_store::{Compression, Result, StoreError};
 use crate::cache::Policy;
 use crate::compaction::MergeOptions;
 use crate::journal::JOURNAL_PART_BYTES;
+use crate::space::Placement;
 
 /// Fixed at creation; see `docs/FORMAT.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +103,8 @@ pub struct Options {
     pub tuple_block_bytes: usize,
     /// Which blocks leave the cache first.
     pub cache_policy: Policy,
+    /// On which tier blocks of files go that have no wish.
+    pub placement: Placement,
     /// So many of the last committed transactions can be taken back; 0: none.
     pub undo_count: usize,
     /// None that was committed longer ago than this can be taken back.
@@ -156,6 +159,7 @@ impl Options {
             commit_interval: Duration::from_secs(1),
             tuple_block_bytes: 16 << 10,
             cache_policy: Policy::default(),
+            placement: Placement::default(),
             undo_count: 0,
             undo_age: Duration::MAX,
             merge: MergeOptions::default(),

@@ -8,6 +8,7 @@ use std::ops::Range;
 use kvfs_store::Tier;
 
 use super::Stream;
+use super::placement::{NewBlocks, Placement};
 
 /// Where something is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,10 +144,37 @@ impl Members {
         self.of(zone).map_or(Tier::Fast, |member| member.tier)
     }
 
-    /// Where new things of that stream go: data of files to a slow device, if there is one.
-    pub(super) fn for_new(&self, stream: Stream) -> Destination {
-        let is_slow = |member: &MemberZones| member.tier == Tier::Slow && member.takes_new;
-        let goes_slow = stream.is_of_blocks() && self.list[1..].iter().any(is_slow);
-        stream.on(if goes_slow { Tier::Slow } else { Tier::Fast })
+    /// Whether a device of that tier takes anything new.
+    pub(super) fn has(&self, tier: Tier) -> bool {
+        self.list.iter().any(|member| member.tier == tier && member.takes_new)
+    }
+
+    /// Whether anything may lie on a slow device.
+    pub(super) fn are_of_both_tiers(&self) -> bool {
+        self.list[1..].iter().any(|member| member.tier == Tier::Slow)
+    }
+
+    /// Where new things of that stream go: to the tier that blocks of files wish for, or `placement` chooses, if there are both.
+    pub(super) fn for_new(
+        &self,
+        stream: Stream,
+        blocks: NewBlocks,
+        placement: Placement,
+        fast_has_room: &dyn Fn() -> bool,
+    ) -> Destination {
+        if !stream.is_of_blocks() || !self.has(Tier::Slow) {
+            return stream.on(Tier::Fast);
+        }
+        let chosen = || placement.policy().tier_of_new(blocks.bytes_in_row, fast_has_room);
+        stream.on(blocks.wish.unwrap_or_else(chosen))
+    }
+
+    /// Where blocks go that lie in `zone`, and are copied.
+    pub(super) fn for_copy(&self, zone: u32, wish: Option<Tier>, placement: Placement) -> Tier {
+        let tier = self.tier_of(zone);
+        if !self.are_of_both_tiers() {
+            return tier;
+        }
+        wish.filter(|wish| self.has(*wish)).unwrap_or_else(|| placement.policy().tier_of_copy(tier))
     }
 }

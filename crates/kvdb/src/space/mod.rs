@@ -17,6 +17,7 @@
 mod bound;
 mod members;
 pub(crate) mod passes;
+mod placement;
 pub(crate) mod planner;
 #[cfg(test)]
 pub(crate) mod small_medium;
@@ -33,6 +34,8 @@ pub(crate) use crate::format::ZoneUse;
 use crate::format::{Extent, SECTOR_BYTES, ZoneId};
 pub(crate) use bound::{Bindings, Bound, Place};
 pub(crate) use members::{Destination, MemberSpace, MemberZones};
+pub(crate) use placement::{NewBlocks, TierWishes};
+pub use placement::{Placement, UnknownPlacement};
 use table::Table;
 
 /// One of the merges that are under way at a time.
@@ -333,15 +336,37 @@ impl Zones {
         self.table.lock().members_space()
     }
 
-    /// Where new things of that stream go.
-    pub(crate) fn for_new(&self, stream: Stream) -> Destination {
-        self.table.lock().members().for_new(stream)
+    /// Where new things of that stream go; of `blocks` this is known.
+    pub(crate) fn for_new(&self, stream: Stream, blocks: NewBlocks) -> Destination {
+        self.table.lock().for_new(stream, blocks)
     }
 
     /// The tier on which the device address `addr` lies.
     pub(crate) fn tier_at(&self, addr: u64) -> Tier {
         let zone = self.zone_of(addr);
         self.table.lock().members().tier_of(zone.0)
+    }
+
+    /// The tier to which blocks go that lie at `addr`, wish to lie somewhere, and are copied.
+    pub(crate) fn for_copy(&self, addr: u64, wish: Option<Tier>) -> Tier {
+        let zone = self.zone_of(addr);
+        let table = self.table.lock();
+        table.members().for_copy(zone.0, wish, table.placement())
+    }
+
+    /// Whether it makes a difference where something wishes to lie.
+    pub(crate) fn are_of_both_tiers(&self) -> bool {
+        self.table.lock().members().are_of_both_tiers()
+    }
+
+    /// What is written from now on is placed so.
+    pub(crate) fn set_placement(&self, placement: Placement) {
+        self.table.lock().set_placement(placement);
+    }
+
+    /// How it is placed.
+    pub(crate) fn placement(&self) -> Placement {
+        self.table.lock().placement()
     }
 
     /// One more reference to the bytes of `extent`, which is live.

@@ -25,7 +25,7 @@ use crate::format::{
     encode_tuples,
 };
 use crate::memtable::{Merger, RangeTombstone, TombstoneSet, block_key};
-use crate::space::{Budget, Destination, Stream};
+use crate::space::{Budget, Destination, NewBlocks, Stream};
 
 /// Blocks that are packed together: the more, the fewer bytes, and the more of them to read one block.
 const UNIT_BLOCKS: u32 = 32;
@@ -155,7 +155,7 @@ impl PieceWriter {
         budget: Budget,
         id: PieceId,
     ) -> Self {
-        let data = ctx.zones.for_new(stream);
+        let data = ctx.zones.for_new(stream, NewBlocks::default());
         let target = Target { ctx, data, budget, packing: Packing::default(), keyspace, id };
         let ctx = &target.ctx;
         Self {
@@ -198,7 +198,16 @@ impl PieceWriter {
         self
     }
 
-    /// What is added from here on goes to that tier, and not to that of new data.
+    /// What is added from here on is new, and goes where it is placed.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::set_tier`].
+    pub(crate) fn place(&mut self, blocks: NewBlocks) -> Result<()> {
+        let Destination { tier, .. } = self.target.ctx.zones.for_new(self.target.data.stream, blocks);
+        self.set_tier(tier)
+    }
+
+    /// What is added from here on goes to that tier.
     ///
     /// # Errors
     /// As [`PieceWriter::add_blocks`], since a packed unit that is being filled ends here.

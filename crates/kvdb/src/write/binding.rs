@@ -10,7 +10,7 @@
 use kvfs_store::{BLOCK_BYTES, Batch, Compression, Op, Result, StoreError};
 
 use crate::format::{Feature, crc32c};
-use crate::space::{Bindings, Bound, Budget, Stream};
+use crate::space::{Bindings, Bound, Budget, NewBlocks, Stream};
 use crate::write::Writer;
 
 impl Writer {
@@ -19,7 +19,9 @@ impl Writer {
     pub(super) fn bind(&self, batch: &Batch) -> Result<Bindings> {
         let mut bindings = Bindings::default();
         for (at, op) in batch.ops().iter().enumerate() {
-            let Op::PutBlocks { keyspace, data, compression: Compression::None, .. } = op else { continue };
+            let Op::PutBlocks { keyspace, prefix, data, compression: Compression::None, .. } = op else {
+                continue;
+            };
             if data.len() < self.runtime.options.bind_bytes_min
                 || self.live.packing(&self.keyspaces.get(keyspace.0)?).compression != Compression::None
             {
@@ -27,7 +29,9 @@ impl Writer {
             }
             let crcs = data.chunks_exact(BLOCK_BYTES).map(crc32c).collect();
             let zones = &self.runtime.ctx.zones;
-            match Bound::allocate(zones, zones.for_new(Stream::FlushBlock), Budget::Ordinary, crcs) {
+            let wish = self.live.tier_wished_with(batch, keyspace.0, prefix);
+            let blocks = NewBlocks { wish, bytes_in_row: data.len() as u64 };
+            match Bound::allocate(zones, zones.for_new(Stream::FlushBlock, blocks), Budget::Ordinary, crcs) {
                 Ok(bound) => bindings.push(at, bound),
                 Err(StoreError::Full) => {
                     tracing::debug!(bytes = data.len(), "blocks find no place, and go through the journal");

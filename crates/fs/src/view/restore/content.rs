@@ -10,7 +10,7 @@ use super::Restore;
 use crate::acl::{AclKind, AclWriter};
 use crate::file::Contents;
 use crate::schema::{Header, RowFlags, block_prefix, inode_key};
-use crate::xattr::COMPRESSION_ATTRIBUTE;
+use crate::xattr::{COMPRESSION_ATTRIBUTE, Storage, TIER_ATTRIBUTE};
 use crate::{
     FallocateMode, FileType, FsError, NodeId, Result, SetAttr, SetTime, WriteFlags, XattrMode, settled,
 };
@@ -203,9 +203,12 @@ impl Restore<'_> {
     /// Makes the extended attributes those of the snapshot's inode.
     pub(super) fn set_xattrs(&self, inode: u64, then: &Header) -> Result<()> {
         let now = self.header_now(inode)?;
-        let compression = then.flags.compression();
-        if compression != now.flags.compression() {
-            self.set_xattr(inode, COMPRESSION_ATTRIBUTE, Some(compression.to_string().into()))?;
+        let kinds = [(COMPRESSION_ATTRIBUTE, Storage::Compression), (TIER_ATTRIBUTE, Storage::Tier)];
+        for (name, what) in kinds {
+            let value = what.value(then.flags);
+            if value != what.value(now.flags) {
+                self.set_xattr(inode, name, Some(value.into()))?;
+            }
         }
         if !(then.flags | now.flags).has(RowFlags::XATTRS) {
             return Ok(());

@@ -1,0 +1,160 @@
+//! Where blocks come to lie that wish to lie somewhere, and those that a policy places.
+
+use kvfs_store::{Place, Transactions, TxnOptions};
+
+use super::*;
+use crate::{MergeOptions, Placement};
+
+/// All wishes are in one keyspace of tuples.
+fn wishes(db: &Db) -> Keyspace {
+    let keyspace = db.open_keyspace("wishes", KeyspaceKind::Tuple, None).expect("opens");
+    db.place_by(files(db), keyspace).expect("is heeded");
+    keyspace
+}
+
+fn wish(db: &Db, file: u64, tier: Option<Tier>) -> Batch {
+    let (mut batch, keyspace) = (Batch::new(), wishes(db));
+    let key = file.to_be_bytes().to_vec();
+    match tier {
+        Some(tier) => batch.put(keyspace, key, vec![tier.code()]),
+        None => batch.delete(keyspace, key),
+    }
+    batch
+}
+
+fn set(db: &Db, file: u64, tier: Option<Tier>) {
+    db.apply(wish(db, file, tier), Durability::Buffered).expect("is noted");
+}
+
+/// A store with a slow device, of which every merge copies.
+fn store(mut options: Options) -> (Arc<Db>, Arc<dyn Device>, Arc<dyn Device>) {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    options.merge.stitch_bytes_min = u64::MAX;
+    let db = open(&first, &[], options).expect("opens");
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    (db, first, slow)
+}
+
+/// Blocks on the slow device.
+fn on_slow(db: &Db) -> u64 {
+    live(db, 1) / BLOCK_BYTES as u64
+}
+
+const FILES_BLOCKS: u64 = FILES * BLOCKS;
+
+#[test]
+fn new_blocks_go_to_the_tier_that_their_file_wishes_for() {
+    // By way of the memtable, and bound in the same batch as the wish.
+    for bind_bytes_min in [usize::MAX, 1 << 16] {
+        let (db, ..) = store(Options { bind_bytes_min, ..options() });
+        for file in 0..FILES {
+            let mut batch = wish(&db, file, [None, Some(Tier::Fast), Some(Tier::Slow)][file as usize % 3]);
+            batch.put_blocks(files(&db), file.to_be_bytes().to_vec(), 0, content(file, 1));
+            db.apply(batch, Durability::Buffered).expect("writes");
+        }
+        (0..FILES).for_each(|file| {
+            let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
+            let mut batch = Batch::new();
+            batch.put(rows, file.to_be_bytes().to_vec(), 1_u64.to_be_bytes().to_vec());
+            db.apply(batch, Durability::Buffered).expect("writes");
+        });
+        db.flush().expect("flushes");
+        let slow = FILES_BLOCKS / 3 * 2;
+        assert!((slow..slow / 16 * 17).contains(&on_slow(&db)), "{} of {slow} blocks", on_slow(&db));
+        check(&db, 1);
+    }
+}
+
+#[test]
+fn spilled_blocks_of_a_transaction_go_to_the_tier_that_it_wishes_for() {
+    let (db, ..) = store(Options { private_bytes: 64 << 10, batch_commit_bytes_max: 64 << 10, ..options() });
+    let txn = db.begin(TxnOptions::default()).expect("begins");
+    for file in 0..FILES {
+        let mut batch = wish(&db, file, Some(Tier::Fast));
+        batch.put_blocks(files(&db), file.to_be_bytes().to_vec(), 0, content(file, 1));
+        txn.apply(batch).expect("writes");
+    }
+    txn.commit(Durability::Synced).expect("commits");
+    db.flush().expect("flushes");
+    assert!(on_slow(&db) < FILES_BLOCKS / 8, "{} blocks", on_slow(&db));
+}
+
+#[test]
+fn blocks_go_to_the_tier_of_a_changed_wish_when_a_merge_copies_them() {
+    let (db, first, slow) = store(options());
+    let write_all = |db: &Db, version: u64| {
+        for file in 0..FILES {
+            write(db, file, version).expect("writes");
+            // So that there is a run for each.
+            db.flush().expect("flushes");
+        }
+    };
+    write_all(&db, 1);
+    assert!(on_slow(&db) >= FILES_BLOCKS);
+    (0..FILES).for_each(|file| set(&db, file, Some(Tier::Fast)));
+    db.reclaim().expect("reclaims");
+    db.compact().expect("merges");
+    let before = on_slow(&db);
+    db.close().expect("closes");
+    drop(db);
+
+    // The store is told of the wishes anew.
+    let merge = MergeOptions { stitch_bytes_min: u64::MAX, ..MergeOptions::default() };
+    let db = open(&first, &[slow], Options { merge, ..options() }).expect("opens");
+    wishes(&db);
+    assert!(before < FILES_BLOCKS / 8, "{before} blocks");
+    check(&db, 1);
+    (0..FILES).for_each(|file| set(&db, file, None));
+    write_all(&db, 2);
+    assert!(on_slow(&db) >= FILES_BLOCKS, "without a wish new blocks are slow again");
+    check(&db, 2);
+}
+
+#[test]
+fn a_full_tier_is_no_reason_to_refuse_blocks_that_wish_for_it() {
+    let (db, ..) = store(options());
+    let fill = |from: u64, tier| {
+        (from..1000)
+            .take_while(|&file| {
+                let mut batch = wish(&db, file, Some(tier));
+                batch.put_blocks(files(&db), file.to_be_bytes().to_vec(), 0, content(file, 1));
+                db.apply(batch, Durability::Buffered).is_ok()
+            })
+            .count() as u64
+    };
+    let fitted = fill(0, Tier::Fast);
+    // Both devices together, but for the reserve.
+    assert!(fitted > 160, "{fitted} files of one zone each");
+    assert!(on_slow(&db) > 100 * BLOCKS, "{} blocks", on_slow(&db));
+    let mut batch = Batch::new();
+    batch.delete_range(files(&db), vec![0; 8], vec![0xff; 8]);
+    db.apply(batch, Durability::Synced).expect("deletes");
+    db.flush().expect("flushes");
+    db.reclaim().expect("reclaims");
+    assert!(fill(2000, Tier::Slow) == 0 && fill(0, Tier::Slow) > 160);
+}
+
+#[test]
+fn a_policy_tells_long_stretches_from_short_ones() {
+    let (db, ..) = store(Options { placement: Placement::SequentialToSlow, ..options() });
+    assert_eq!(db.placement(), Placement::SequentialToSlow);
+    let rows = |file: u64, first: u64, blocks: u64| {
+        let mut batch = Batch::new();
+        let data: Vec<u8> = vec![file as u8; (blocks * BLOCK_BYTES as u64) as usize];
+        batch.put_blocks(files(&db), file.to_be_bytes().to_vec(), first, data);
+        db.apply(batch, Durability::Buffered).expect("writes");
+    };
+    // 2 MiB in a row, in pieces; then single blocks here and there.
+    (0..32).for_each(|at| rows(1, at * 16, 16));
+    db.flush().expect("flushes");
+    let long = on_slow(&db);
+    assert!((512..512 / 16 * 17).contains(&long), "{long} blocks");
+    (0..512).for_each(|at| rows(2, at * 3, 1));
+    db.flush().expect("flushes");
+    assert_eq!(on_slow(&db), long);
+    db.set_placement(Placement::Static);
+    (0..64).for_each(|at| rows(3, at * 3, 1));
+    db.flush().expect("flushes");
+    assert!(on_slow(&db) >= long + 64, "the change is heeded at once");
+}
