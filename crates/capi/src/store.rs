@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use kvfs_client::ServedStore;
 use kvfs_fs::AtimePolicy;
-use kvfs_open::{INLINE_DEFAULT, Memory, OpenOptions, OpenedStore, StoreDir, make_store, own_device};
+use kvfs_open::{
+    INLINE_DEFAULT, Memory, NewStore, OpenOptions, OpenedStore, StoreDir, make_store, own_device,
+};
 use kvfs_posix::Volume;
 use kvfs_service::ErrorKind;
 
@@ -163,7 +165,8 @@ fn as_path(text: &Text) -> Result<&Path> {
 }
 
 fn make(path: &Path, options: &Options) -> Result<()> {
-    make_store(path, options.capacity, options.inline, |dir| own_device(dir, options.capacity))?;
+    let new = NewStore { inline: options.inline, ..NewStore::of_size(options.capacity) };
+    make_store(path, new, |dir| own_device(dir, options.capacity))?;
     Ok(())
 }
 

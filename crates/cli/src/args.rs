@@ -10,6 +10,7 @@ mod property;
 mod quota;
 mod serve;
 mod snapshot;
+mod tier;
 mod txn;
 
 use std::path::PathBuf;
@@ -27,6 +28,10 @@ pub(crate) use property::{GetArgs, SetArgs, Setting};
 pub(crate) use quota::{ProjectCommand, QuotaArgs, QuotaCommand, QuotaOf};
 pub(crate) use serve::ServeArgs;
 pub(crate) use snapshot::{ReceiveArgs, SendArgs, SnapshotArgs, SnapshotCommand};
+pub(crate) use tier::{
+    DeviceArg, TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs,
+    device_parser,
+};
 pub(crate) use txn::{BeginArgs, IsolationArg, RunArgs, TxnArgs, TxnCommand, TxnLockArgs};
 
 const AFTER_HELP: &str = "\
@@ -68,6 +73,8 @@ pub(crate) enum Command {
     Mkfs(MkfsArgs),
     /// Make a store larger, mounted or not
     Grow(GrowArgs),
+    /// Fast and slow devices of a store: which there are, and how they come and go
+    Tier(TierArgs),
     /// Give partly used zones back and join what is scattered, mounted or not
     Defrag(DefragArgs),
     /// Mount a store
@@ -119,17 +126,21 @@ const MKFS_EXAMPLES: &str = "\
 Examples:
   kvfs mkfs ~/store                        a file inside that grows with use
   kvfs mkfs ~/store --size 20G             at most 20 GiB
-  kvfs mkfs ~/store --device /dev/sdb1     a block device; ~/store names it";
+  kvfs mkfs ~/store --device /dev/sdb1     a block device; ~/store names it
+  kvfs mkfs ~/store --device fast:/dev/nvme0n1p3 --device slow:/dev/sdb
+                                           a small SSD and a large disk";
 
 #[derive(Debug, Args)]
 #[command(after_help = MKFS_EXAMPLES)]
 pub(crate) struct MkfsArgs {
     /// Directory of the store; made when missing, must be empty
     pub(crate) store: PathBuf,
-    /// File or block device that holds the data, instead of a file inside STORE
-    #[arg(long, value_name = "FILE_OR_BLOCKDEV")]
-    pub(crate) device: Option<PathBuf>,
-    /// Most bytes the store may take, such as 20G (default: the block device, or what is free now)
+    /// File or block device that holds the data, instead of a file inside STORE; several, fast:PATH
+    /// and slow:PATH: see `kvfs tier --help`
+    #[arg(long, value_name = "[TIER:]PATH", value_parser = device_parser())]
+    pub(crate) device: Vec<DeviceArg>,
+    /// Most bytes its first device may take, such as 20G (default: the block device, or what is free
+    /// now)
     #[arg(long, value_parser = parse_size)]
     pub(crate) size: Option<u64>,
     /// Files up to this size live inside their row, such as 4K; 0 = never

@@ -9,7 +9,9 @@ use kvfs_service::ErrorKind;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::control::{self, BranchRequest, Client, Daemon, Mounted, Peer, Request, RequestHandler, Response};
+use crate::control::{
+    self, BranchRequest, Client, Daemon, Mounted, Peer, Request, RequestHandler, Response, TierRequest,
+};
 use crate::error::{CliError, Code, Result};
 use crate::mounts::{self, MountedStore};
 use crate::open;
@@ -188,7 +190,10 @@ impl Endpoint {
                 // there, and one that takes long would keep a store that was just unmounted.
                 Err(error)
                     if error.kind() == ErrorKind::NotMounted
-                        && !matches!(request, Request::Snapshot(_) | Request::Defrag(_)) => {}
+                        && !matches!(
+                            request,
+                            Request::Snapshot(_) | Request::Defrag(_) | Request::Tier(_)
+                        ) => {}
                 answer => return Ok(answer?),
             }
             self.via = match &self.store {
@@ -199,7 +204,7 @@ impl Endpoint {
         let Via::Local(handler) = &self.via else {
             return Err(CliError::new(Code::NotMounted, "the store was unmounted meanwhile"));
         };
-        if matches!(request, Request::Defrag(request) if !request.dry_run) {
+        if ends_by_signals(request) {
             stop_by_signals(handler.service().defrag_gate().flag())?;
         }
         let bar = Bar::new("at work");
@@ -212,6 +217,15 @@ impl Endpoint {
             Via::Local(handler) => Ok(Bar::new("closing the store").watch(|| handler.service().close())?),
             Via::Daemon(_) | Via::Gone => Ok(()),
         }
+    }
+}
+
+/// Whether it takes long, and what is done stays where it is ended.
+fn ends_by_signals(request: &Request) -> bool {
+    match request {
+        Request::Defrag(request) => !request.dry_run,
+        Request::Tier(request) => matches!(request, TierRequest::Drain { .. } | TierRequest::Remove { .. }),
+        _ => false,
     }
 }
 

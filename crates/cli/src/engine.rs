@@ -4,12 +4,19 @@
 
 use std::sync::Arc;
 
-use kvfs_device::{Device, FileDevice, WatchedDevice};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use kvfs_device::Device;
 use kvfs_fs::repair::DamagedKeys;
-use kvfs_kvdb::{Db, DefragLimit, DefragPolicy, Fragmentation, Unreadable};
-use kvfs_service::lines::{DefragPlanLine, DefragmentedLine, FragmentationLine, HealthLine, ZoneLines};
+use kvfs_kvdb::{Db, DefragLimit, DefragPolicy, DeviceInfo, DrainInfo, Fragmentation, Unreadable};
+use kvfs_open::{DeviceHealth, NewDevice, StoreDevices};
+use kvfs_service::lines::{
+    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, FragmentationLine, HealthLine, NewDeviceLine,
+    ZoneLines,
+};
 use kvfs_service::{DefragOrder, DefragStep, Engine, EngineCheck, Result, ServiceError};
-use kvfs_store::StoreError;
+use kvfs_store::{StoreError, Tier};
 
 use crate::daemon::log::messages_lost;
 use crate::report::zones;
@@ -17,15 +24,13 @@ use crate::report::zones;
 /// See the module.
 pub(crate) struct OpenEngine {
     pub(crate) db: Arc<Db>,
-    pub(crate) device: Arc<FileDevice>,
-    /// The same, as the engine uses it.
-    pub(crate) watched: Arc<WatchedDevice<Arc<FileDevice>>>,
+    pub(crate) devices: Arc<StoreDevices>,
     pub(crate) is_read_only: bool,
 }
 
 impl Engine for OpenEngine {
     fn room(&self) -> Result<u64> {
-        let device = &self.device;
+        let device = self.devices.first();
         let failed = |error: &std::io::Error| ServiceError::io("ask for space at", device.path(), error);
         if device.is_block_device() {
             return device.refresh_len().map_err(|error| failed(&error));
@@ -34,7 +39,8 @@ impl Engine for OpenEngine {
     }
 
     fn block_device(&self) -> Option<String> {
-        self.device.is_block_device().then(|| self.device.path().display().to_string())
+        let device = self.devices.first();
+        device.is_block_device().then(|| device.path().display().to_string())
     }
 
     fn grow(&self, bytes: u64) -> Result<u64, StoreError> {
@@ -65,10 +71,39 @@ impl Engine for OpenEngine {
         })
     }
 
+    fn devices(&self) -> Vec<DeviceLine> {
+        self.db.devices().into_iter().map(|device| self.device_line(device)).collect()
+    }
+
+    fn add_device(&self, new: &NewDeviceLine) -> Result<u32> {
+        let new = NewDevice {
+            path: OsString::from_vec(new.path.clone()).into(),
+            tier: if new.is_slow { Tier::Slow } else { Tier::Fast },
+            size_bytes: new.size_bytes,
+            force: new.force,
+        };
+        let added = self.devices.add(&self.db, &new);
+        added.map_err(|error| ServiceError::new(error.kind(), error.to_string()))
+    }
+
+    fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
+        self.db.drain_device(id, goes_on)
+    }
+
+    fn refill_device(&self, id: u32) -> Result<(), StoreError> {
+        self.db.refill_device(id)
+    }
+
+    fn remove_device(&self, id: u32) -> Result<(), StoreError> {
+        self.devices.remove(&self.db, id)
+    }
+
     fn check(&self) -> Result<EngineCheck, StoreError> {
         let checked = self.db.check()?;
         let damaged = checked.unreadable.into_iter().map(damaged_keys).collect();
-        Ok(EngineCheck { findings: checked.findings, counts: checked.counts, damaged })
+        let missing = kvfs_open::missing(&self.db);
+        let findings = missing.into_iter().chain(checked.findings).collect();
+        Ok(EngineCheck { findings, counts: checked.counts, damaged })
     }
 
     fn zones(&self) -> ZoneLines {
@@ -82,15 +117,19 @@ impl Engine for OpenEngine {
     }
 
     fn health(&self) -> HealthLine {
+        let devices = self.devices.health(&self.db);
         HealthLine {
             failure: self.db.failure().map(|reason| reason.to_string()),
-            device_failures: self.watched.failed(),
-            device_failure: self.watched.first_failure().map(str::to_owned),
+            device_failures: devices.failures,
+            device_failure: devices.first_failure,
         }
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        let counters = [("device.failures", self.watched.failed()), ("log.messages_lost", messages_lost())];
+        let counters = [
+            ("device.failures", self.devices.health(&self.db).failures),
+            ("log.messages_lost", messages_lost()),
+        ];
         counters.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
@@ -101,6 +140,30 @@ impl Engine for OpenEngine {
     fn close(self: Box<Self>) -> Result<(), StoreError> {
         self.db.close()
     }
+}
+
+impl OpenEngine {
+    fn device_line(&self, device: DeviceInfo) -> DeviceLine {
+        let DeviceInfo { id, tier, bytes_total, bytes_free, bytes_live, drain, is_missing } = device;
+        let DeviceHealth { failures, first_failure } = self.devices.health_of(&self.db, id);
+        let path = self.devices.target(&self.db, id).filter(|_| !is_missing);
+        DeviceLine {
+            id,
+            path: path.map(|path| path.into_os_string().into_vec()),
+            tier: tier.to_string(),
+            bytes_total,
+            bytes_free,
+            bytes_live,
+            drain: drain.map(drain_line),
+            failures,
+            failure: first_failure,
+        }
+    }
+}
+
+fn drain_line(drain: DrainInfo) -> DrainLine {
+    let DrainInfo { is_moving, bytes_moved, took, trouble } = drain;
+    DrainLine { is_moving, bytes_moved, took, trouble }
 }
 
 fn policy(rewrite: bool) -> DefragPolicy {

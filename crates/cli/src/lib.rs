@@ -82,6 +82,7 @@ fn carry_out(command: &Command, words: &[OsString]) -> Result<ExitCode> {
     match command {
         Command::Mkfs(args) => commands::mkfs::run(args),
         Command::Grow(args) => commands::grow::run(args),
+        Command::Tier(args) => commands::tier::run(args),
         Command::Defrag(args) => commands::defrag::run(args),
         Command::Mount(args) => commands::mount::run(args, words),
         Command::Serve(args) => commands::serve::run(args, words),

@@ -38,8 +38,8 @@ pub(crate) struct OpenStore {
 impl OpenStore {
     /// Opens everything; the journal is replayed.
     pub(crate) fn open_with(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let OpenedStore { fs, db, device, watched, undo } = OpenedStore::open(dir, options)?;
-        let engine = OpenEngine { db, device, watched, is_read_only: options.read_only };
+        let OpenedStore { fs, db, devices, is_read_only, undo } = OpenedStore::open(dir, options)?;
+        let engine = OpenEngine { db, devices, is_read_only };
         Ok(Self { fs, engine, undo })
     }
 
@@ -128,7 +128,7 @@ fn in_use(store: &StoreDir, dir: &Path) -> CliError {
 /// Whether the directory `path` holds a device that bears the signature of a store, whatever its state.
 pub(crate) fn is_store(path: &Path) -> bool {
     let Ok(store) = StoreDir::open(path) else { return false };
-    let Ok(device) = store.peek_device() else { return false };
+    let Ok(device) = store.device().peek() else { return false };
     SUPERBLOCK_ADDRS.into_iter().any(|addr| {
         let mut slot = [0; SUPERBLOCK_BYTES];
         let read = device.read_exact_at(&mut slot, addr);

@@ -19,10 +19,10 @@ mod shares;
 pub use answer::{Mounted, RequestHandler};
 pub use client::{Bars, Client, Closing, Daemon};
 pub use kvfs_service::lines::{
-    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DoomLine, FactsLine,
-    FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines, OperationLine,
-    OperationLines, PartyLine, PlaceLine, QuotaOwner, QuotaRequest, QuotaRow, SelectionLine, SnapshotLine,
-    TraceLine, TraceRequest, TxnLine, WaiterLine, ZoneLines,
+    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, DoomLine,
+    DrainLine, FactsLine, FindingLine, FragmentationLine, HealthLine, LimitChanges, LockLine, LockLines,
+    NewDeviceLine, OperationLine, OperationLines, PartyLine, PlaceLine, QuotaOwner, QuotaRequest, QuotaRow,
+    SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine, WaiterLine, ZoneLines,
 };
 pub use peer::Peer;
 pub use protocol::{

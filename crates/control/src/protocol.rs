@@ -16,9 +16,9 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use kvfs_service::lines::{
-    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, FactsLine, FindingLine,
-    HealthLine, LockLines, LockPlaceParts, OperationLines, QuotaRequest, QuotaRow, SelectionLine,
-    SnapshotLine, TraceLine, TraceRequest, TxnLine, ZoneLines,
+    BranchLine, CommittedLine, DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, FactsLine,
+    FindingLine, HealthLine, LockLines, LockPlaceParts, OperationLines, QuotaRequest, QuotaRow,
+    SelectionLine, SnapshotLine, TierRequest, TraceLine, TraceRequest, TxnLine, ZoneLines,
 };
 use kvfs_service::{ErrorKind, ServiceError};
 
@@ -105,6 +105,8 @@ pub enum Request {
     Trace(TraceRequest),
     /// Answered with `Traced` when there is something, or after a moment; with `Closing` when there is no more.
     TraceNext,
+    /// The devices of the store; answered with `Devices`, but for an addition.
+    Tier(TierRequest),
 }
 
 /// What is asked about committed transactions.
@@ -374,6 +376,9 @@ pub enum Response {
         lines: Vec<TraceLine>,
         lost: u64,
     },
+    Devices(Vec<DeviceLine>),
+    /// Its number.
+    DeviceAdded(u32),
 }
 
 /// Kinds of errors by their numbers, of which the first is 1. Other versions know these numbers.

@@ -12,6 +12,7 @@ use crate::{Device, SECTOR_BYTES};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
 /// One method of [`Device`] that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +132,7 @@ struct State {
     faults: u64,
     rules: Vec<FaultRule>,
     flips: Vec<Flip>,
+    unreadable: Vec<Range<u64>>,
 }
 
 /// The bits of `mask` are inverted in every read of the byte at `offset`.
@@ -162,11 +164,17 @@ impl<D: Device> FaultDevice<D> {
         self.state.lock().flips.push(Flip { offset, mask });
     }
 
-    /// Removes all rules and flips; the counts stay.
+    /// From now on every read that touches these bytes fails with `EIO`.
+    pub fn lose(&self, bytes: Range<u64>) {
+        self.state.lock().unreadable.push(bytes);
+    }
+
+    /// Removes all rules, flips and losses; the counts stay.
     pub fn clear(&self) {
         let mut state = self.state.lock();
         state.rules.clear();
         state.flips.clear();
+        state.unreadable.clear();
     }
 
     /// Calls made so far, failed ones included.
@@ -216,6 +224,10 @@ impl<D: Device> Device for FaultDevice<D> {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.judge_simple(Call::Read)?;
+        let end = offset + buf.len() as u64;
+        if self.state.lock().unreadable.iter().any(|lost| lost.start < end && offset < lost.end) {
+            return Err(FaultError::EIO.to_io());
+        }
         self.inner.read_at(buf, offset)?;
         for flip in &self.state.lock().flips {
             let place = flip.offset.checked_sub(offset).and_then(|place| buf.get_mut(place as usize));

@@ -129,9 +129,14 @@ impl Db {
         self.parts.devices.add(device, tier)
     }
 
+    /// The number of `device`, if it is one of the store's, and not the first one.
+    pub fn device_id(&self, device: &Arc<dyn Device>) -> Option<u32> {
+        self.parts.devices.id_of(device)
+    }
+
     /// Moves everything from a device to others, until `goes_on`, which is told how many bytes are left, says no. True: it holds
-    /// nothing, and [`Db::remove_device`] lets go of it. False: the rest is held by transactions or readers, or finds no space; call it
-    /// again. Nothing new goes there, unless [`Db::refill_device`] says so.
+    /// nothing, and [`Db::remove_device`] lets go of it. False: `goes_on` said no, or [`Db::devices`] tells why it does not get on; in
+    /// the background it does, after a restart, too, unless [`Db::refill_device`] says no. Nothing new goes there.
     ///
     /// # Errors
     /// There is no such device, or it is the first one; I/O errors.

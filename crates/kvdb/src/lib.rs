@@ -86,7 +86,7 @@ pub use cache::{Policy, UnknownPolicy};
 pub use check::{Checked, LostKeys, Unreadable, ZoneInfo, ZoneKind, ZoneMap};
 pub use compaction::MergeOptions;
 pub use db::Db;
-pub use devices::{DeviceInfo, MissingDevices};
+pub use devices::{DeviceInfo, DrainInfo, MissingDevices};
 pub use format::FORMAT_VERSION;
 pub use merge::defrag::{DefragLimit, DefragPlan, DefragPolicy, DefragProgress, Defragmented, Fragmentation};
 pub use repair::{Lost, Repaired, repair};

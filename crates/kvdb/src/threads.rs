@@ -1,5 +1,5 @@
 //! The threads of a store: one syncs the journal at each commit interval, one writes it in between, one flushes
-//! memtables, one reads ahead of walks, a few merge. They wait for events that writers notify and end when told to.
+//! memtables, one reads ahead of walks, one drains devices, a few merge. They wait for events that writers notify and end when told to.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -36,6 +36,7 @@ impl Threads {
             ("kvfs-journal".to_owned(), journal_loop),
             ("kvfs-flush".to_owned(), flush_loop),
             ("kvfs-ahead".to_owned(), ahead_loop),
+            ("kvfs-drain".to_owned(), drain_loop),
         ];
         let merging = 1..=parts.runtime.options.merge_threads();
         bodies.extend(merging.map(|n| (format!("kvfs-merge-{n}"), merge_loop as fn(&Parts))));
@@ -68,6 +69,18 @@ impl Threads {
 /// Reads what walks are about to come to.
 fn ahead_loop(parts: &Parts) {
     parts.runtime.ctx.windows.serve();
+}
+
+/// Moves what lies on devices that are to leave the store. What did not get on is tried again.
+fn drain_loop(parts: &Parts) {
+    loop {
+        let seen = parts.runtime.drain_due.count();
+        if parts.runtime.is_stopping() {
+            return;
+        }
+        parts.devices.advance_drains();
+        parts.runtime.drain_due.wait_after(seen, IDLE_WAIT_MAX);
+    }
 }
 
 /// Runs `step` until the store stops; waits for work when it did nothing.

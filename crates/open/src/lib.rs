@@ -5,14 +5,17 @@
 //!
 //! Thread safety: see the modules. Invariant: one process at a time has a store open; the device is locked.
 
+mod contents;
+mod devices;
 mod error;
 mod make;
 mod memory;
 mod open;
 mod store_dir;
 
+pub use devices::{DeviceHealth, NewDevice, StoreDevices, missing};
 pub use error::{Error, Result, explain_device, explain_open};
-pub use make::{CAPACITY_BYTES_MIN, INLINE_DEFAULT, make_store, own_device};
+pub use make::{CAPACITY_BYTES_MIN, INLINE_DEFAULT, NewStore, linked_device, make_store, own_device};
 pub use memory::{MEMORY_BYTES_MIN, Memory};
 pub use open::{OpenOptions, OpenedStore};
-pub use store_dir::{StoreDir, open_target};
+pub use store_dir::{DevicePlace, StoreDir};

@@ -5,16 +5,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kvfs_device::Device;
+use kvfs_device::{Device, FileDevice};
 use kvfs_fs::{FileSystem, MkfsOptions};
 use kvfs_kvdb::{CreateOptions, Db, Options};
 use kvfs_service::{ErrorKind, units::human_bytes};
 use kvfs_store::Store;
 use kvfs_store::clock::{Clock, SystemClock};
 
+use crate::devices::{NewDevice, StoreDevices, check_blank, explain_target};
 use crate::error::{Error, Result, explain_device, explain_fs};
 use crate::memory::MEMORY_BYTES_MIN;
-use crate::store_dir::StoreDir;
+use crate::store_dir::{StoreDir, open_target};
 
 /// The smallest store that is of any use (bytes).
 pub const CAPACITY_BYTES_MIN: u64 = 128 << 20;
@@ -22,16 +23,34 @@ pub const CAPACITY_BYTES_MIN: u64 = 128 << 20;
 /// Files up to this size live inside their row, unless told otherwise (bytes).
 pub const INLINE_DEFAULT: u64 = 4096;
 
-/// Makes a store of `size` bytes at most on what `find_device` gives, with its size. Returns its capacity (bytes).
+/// A store that is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewStore<'a> {
+    /// Most bytes that its first device may take; `None`: as it finds them.
+    pub size: Option<u64>,
+    /// Files up to this size live inside their row (bytes).
+    pub inline: u64,
+    /// Its devices beside the first one.
+    pub others: &'a [NewDevice],
+}
+
+impl NewStore<'_> {
+    /// On one device.
+    pub fn of_size(size: Option<u64>) -> Self {
+        Self { size, inline: INLINE_DEFAULT, others: &[] }
+    }
+}
+
+/// Makes a store whose first device is what `find_device` gives, with its size. Returns its capacity (bytes).
 ///
 /// # Errors
-/// The directory is no place for one; no space; what `find_device` says.
+/// The directory is no place for one; no space; a device can't be used; what `find_device` says.
 pub fn make_store(
     path: &Path,
-    size: Option<u64>,
-    inline: u64,
-    find_device: impl FnOnce(&StoreDir) -> Result<(Arc<dyn Device>, u64)>,
+    new: NewStore<'_>,
+    find_device: impl FnOnce(&StoreDir) -> Result<(FileDevice, u64)>,
 ) -> Result<u64> {
+    let NewStore { size, inline, others } = new;
     if inline > u64::from(kvfs_fs::INLINE_LEN_LIMIT) {
         let limit = human_bytes(u64::from(kvfs_fs::INLINE_LEN_LIMIT));
         return Err(Error::new(
@@ -45,10 +64,8 @@ pub fn make_store(
     }
     let existed = path.exists();
     let dir = StoreDir::prepare(path)?;
-    let made = find_device(&dir).and_then(|(device, capacity)| {
-        fill(&dir, device, capacity, inline as u32)?;
-        Ok(capacity)
-    });
+    let made =
+        find_device(&dir).and_then(|(device, capacity)| fill(&dir, device, capacity, inline as u32, others));
     made.map_err(|error| match remove_remains(&dir, existed) {
         Ok(()) => error,
         Err(left) => {
@@ -62,22 +79,52 @@ pub fn make_store(
 ///
 /// # Errors
 /// There is no space; I/O errors.
-pub fn own_device(dir: &StoreDir, size: Option<u64>) -> Result<(Arc<dyn Device>, u64)> {
+pub fn own_device(dir: &StoreDir, size: Option<u64>) -> Result<(FileDevice, u64)> {
     let capacity = match size {
         Some(size) => size,
         None => dir.free_bytes()?,
     };
-    let device = dir.create_device().map_err(|error| explain_device(dir.path(), &error))?;
-    Ok((Arc::new(device), capacity))
+    let device = dir.device().create().map_err(|error| explain_device(dir.path(), &error))?;
+    Ok((device, capacity))
 }
 
-/// Makes the engine's structures and an empty file system on `device`.
-fn fill(dir: &StoreDir, device: Arc<dyn Device>, capacity_bytes: u64, inline: u32) -> Result<()> {
+/// A file or block device elsewhere that the directory names from now on, and its size. What it holds is overwritten only if
+/// `force` says so.
+///
+/// # Errors
+/// It holds something; it is in use, or can't be opened; I/O errors.
+pub fn linked_device(dir: &StoreDir, new: &NewDevice) -> Result<(FileDevice, u64)> {
+    let (device, file) = open_target(&new.path).map_err(|error| explain_target(&new.path, &error))?;
+    let target = new.path.canonicalize().map_err(|error| Error::io("find", &new.path, &error))?;
+    if !new.force {
+        check_blank(&target, &file)?;
+    }
+    dir.device().link(&target).map_err(|error| explain_device(dir.path(), &error))?;
+    let failed = |error: &std::io::Error| Error::io("ask for free space at", &target, error);
+    let capacity = match new.size_bytes {
+        Some(size) if device.is_block_device() => size.min(device.len_bytes()),
+        Some(size) => size,
+        None if device.is_block_device() => device.len_bytes(),
+        None => device.file_len_max().map_err(|error| failed(&error))?,
+    };
+    Ok((device, capacity))
+}
+
+/// Makes the engine's structures and an empty file system on `device`, and takes in the others; its capacity (bytes).
+fn fill(
+    dir: &StoreDir,
+    device: FileDevice,
+    capacity_bytes: u64,
+    inline: u32,
+    others: &[NewDevice],
+) -> Result<u64> {
     if capacity_bytes < CAPACITY_BYTES_MIN {
         let (least, found) = (human_bytes(CAPACITY_BYTES_MIN), human_bytes(capacity_bytes));
         let message = format!("a store needs at least {least}; there are {found}");
         return Err(Error::new(ErrorKind::NoSpace, message));
     }
+    let devices = StoreDevices::over(dir, device);
+    let (device, _) = devices.for_engine();
     Db::create(Arc::clone(&device), &CreateOptions::with_new_uuid(capacity_bytes)?)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = Db::open(device, Options::with_memory(MEMORY_BYTES_MIN), Arc::clone(&clock))?;
@@ -86,12 +133,21 @@ fn fill(dir: &StoreDir, device: Arc<dyn Device>, capacity_bytes: u64, inline: u3
     let options = MkfsOptions { inline_len_max: inline, uid, gid, mode: 0o755 };
     FileSystem::mkfs(&store, clock.as_ref(), &options).map_err(|error| explain_fs(dir, error))?;
     drop(store);
+    let mut capacity = capacity_bytes;
+    for new in others {
+        let before = db.space().capacity_bytes;
+        devices.add(&db, new)?;
+        capacity += db.space().capacity_bytes - before;
+    }
     db.close()?;
-    Ok(())
+    Ok(capacity)
 }
 
 fn remove_remains(dir: &StoreDir, existed: bool) -> std::io::Result<()> {
-    match dir.remove_device() {
+    for other in dir.other_devices()? {
+        other.remove()?;
+    }
+    match dir.device().remove() {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ if existed => Ok(()),
         _ => dir.remove(),

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvfs_device::{FileDevice, WatchedDevice};
 use kvfs_fs::{AtimePolicy, FileSystem, MountOptions};
-use kvfs_kvdb::{Db, Options, Policy};
+use kvfs_kvdb::{Db, MissingDevices, Options, Policy};
 use kvfs_service::UndoLimits;
 use kvfs_store::clock::{Clock, SystemClock};
 use kvfs_store::{Store, StoreError};
 
-use crate::error::{Result, explain_device, explain_fs, explain_open};
+use crate::devices::{StoreDevices, missing};
+use crate::error::{Error, Result, explain_fs, explain_open};
 use crate::memory::Memory;
 use crate::store_dir::StoreDir;
 
@@ -24,6 +24,8 @@ pub struct OpenOptions {
     pub memory: Memory,
     /// Nothing is written.
     pub read_only: bool,
+    /// A store whose slow devices are missing is opened, and nothing is written.
+    pub degraded: bool,
     /// When access times change.
     pub atime: AtimePolicy,
     /// Those of directories never change.
@@ -53,9 +55,9 @@ pub struct OpenedStore {
     /// The engine.
     pub db: Arc<Db>,
     /// Where it keeps everything.
-    pub device: Arc<FileDevice>,
-    /// The same, as the engine uses it.
-    pub watched: Arc<WatchedDevice<Arc<FileDevice>>>,
+    pub devices: Arc<StoreDevices>,
+    /// Nothing is written.
+    pub is_read_only: bool,
     /// See [`OpenOptions::undo`].
     pub undo: UndoLimits,
 }
@@ -64,14 +66,12 @@ impl OpenedStore {
     /// Opens everything; the journal is replayed.
     ///
     /// # Errors
-    /// Another process has it open; damage; I/O errors.
+    /// Another process has it open; devices are missing; damage; I/O errors.
     pub fn open(dir: &StoreDir, options: &OpenOptions) -> Result<Self> {
-        let &OpenOptions { memory, read_only, commit_interval, undo, io_limit, .. } = options;
+        let &OpenOptions { memory, commit_interval, undo, io_limit, .. } = options;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let device = dir.open_device(read_only).map_err(|error| explain_device(dir.path(), &error))?;
-        let device = Arc::new(device);
         let mut engine = Options::with_memory(memory.engine_bytes(memory.reserve_bytes()));
-        engine.read_only = read_only;
+        engine.read_only = options.read_only;
         if let Some(interval) = commit_interval {
             engine.commit_interval = interval;
         }
@@ -79,9 +79,8 @@ impl OpenedStore {
         engine.merge_bytes_per_second = io_limit.unwrap_or(0);
         (engine.undo_count, engine.undo_age) = undo.unwrap_or((usize::MAX, Duration::MAX));
         let undo = UndoLimits { count_max: engine.undo_count, age_max: engine.undo_age };
-        let watched = Arc::new(WatchedDevice::over(Arc::clone(&device)));
-        let db = Db::open(Arc::clone(&watched) as _, engine, Arc::clone(&clock))
-            .map_err(|error| explain_open(dir, error))?;
+        let (devices, db) = open_engine(dir, engine, options.degraded, &clock)?;
+        let read_only = options.read_only || missing(&db).is_some();
         let mount = MountOptions {
             atime: options.atime,
             nodiratime: options.nodiratime,
@@ -98,7 +97,7 @@ impl OpenedStore {
         let store: Arc<dyn Store> = Arc::clone(&db) as Arc<dyn Store>;
         let fs = FileSystem::open(store, clock, mount).map_err(|error| explain_fs(dir, error))?;
         kvfs_fs::name_processes(&fs, command_of);
-        Ok(Self { fs: Arc::new(fs), db, device, watched, undo })
+        Ok(Self { fs: Arc::new(fs), db, devices: Arc::new(devices), is_read_only: read_only, undo })
     }
 
     /// Writes everything out and gives the device back.
@@ -109,6 +108,43 @@ impl OpenedStore {
         let Self { fs, db, .. } = self;
         drop(fs);
         db.close()
+    }
+}
+
+/// Opens the devices and the engine on them; `degraded`: to be read, where slow devices are missing.
+fn open_engine(
+    dir: &StoreDir,
+    mut options: Options,
+    degraded: bool,
+    clock: &Arc<dyn Clock>,
+) -> Result<(StoreDevices, Arc<Db>)> {
+    loop {
+        let devices = StoreDevices::open(dir, options.read_only)?;
+        let (first, others) = devices.for_engine();
+        match Db::open_joined(first, &others, options.clone(), Arc::clone(clock)) {
+            Ok(db) => {
+                devices.forget_unused(&db);
+                return Ok((devices, db));
+            }
+            Err(error) if degraded && !options.read_only && is_about_missing(&error) => {
+                options.read_only = true;
+            }
+            Err(error) => {
+                let lost = devices.lost().filter(|_| is_about_missing(&error));
+                let error = explain_open(dir, error);
+                let looked_for = |lost| Error::new(error.kind(), format!("{error}; not found: {lost}"));
+                return Err(lost.map(looked_for).unwrap_or(error));
+            }
+        }
+    }
+}
+
+fn is_about_missing(error: &StoreError) -> bool {
+    match error {
+        StoreError::Io { source, .. } => {
+            matches!(source.get_ref(), Some(inner) if inner.is::<MissingDevices>())
+        }
+        _ => false,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! STORE/device         sparse file that grows, or a symbolic link to a file or block device
+//! STORE/device.1       a symbolic link to another device of the store, if it has several; device.2 and so on
 //! STORE/control.sock   while mounted: the daemon's socket for the `kvfs` command
 //! STORE/kv.sock        while mounted: its socket for keys and transactions
 //! STORE/views/ID       while mounted: the view of an open transaction
@@ -14,12 +15,13 @@
 //! directory is opened once, and everything in it through that descriptor.
 //!
 //! Thread safety: immutable, cheap to clone. Invariants: no symbolic link in the directory is followed but that of the
-//! device; a device that is reached in another user's directory belongs to that user; a file is used only if it is a
+//! devices; a device that is reached in another user's directory belongs to that user; a file is used only if it is a
 //! regular one with one name, of the directory's owner or of this process's user.
 
 mod device;
 
-pub use device::open_target;
+pub use device::DevicePlace;
+pub(crate) use device::open_target;
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -90,7 +92,7 @@ impl StoreDir {
             Err(Errno::NOTDIR) => return Err(not_a_store()),
             reached => reached.map_err(|errno| Error::io("open the store", path, &errno.into()))?,
         };
-        match store.look(device::NAME) {
+        match store.look(device::FIRST) {
             Ok(_) => store.check_private().map(|()| store),
             Err(Errno::NOENT) => Err(not_a_store()),
             Err(errno) => Err(Error::io("look into", path, &errno.into())),
@@ -110,7 +112,7 @@ impl StoreDir {
         let failed = |errno: Errno| Error::io("make a store in", path, &errno.into());
         let absolute = path.canonicalize().map_err(|error| Error::io("open", path, &error))?;
         let store = Self::reach(absolute).map_err(failed)?;
-        if store.look(device::NAME).is_ok() {
+        if store.look(device::FIRST).is_ok() {
             return Err(Error::new(
                 ErrorKind::InUse,
                 format!("{} already holds a store; remove it first if you mean to lose it", path.display()),

@@ -18,7 +18,7 @@ use crate::error::{ErrorKind, Result, ServiceError};
 use crate::lines::{DefragPlanLine, DefragRequest, DefragmentedLine};
 use crate::served::ServedStore;
 
-/// Admits one defragmentation at a time, and ends it.
+/// Admits one defragmentation at a time, and ends it, and the waiting for other long work.
 #[derive(Debug, Default)]
 pub struct DefragGate {
     running: Mutex<()>,
@@ -26,7 +26,7 @@ pub struct DefragGate {
 }
 
 impl DefragGate {
-    /// The one that runs ends soon, and none runs after it.
+    /// The one that runs ends soon, and none runs after it; nor is a drain waited for.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }

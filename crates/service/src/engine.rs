@@ -10,7 +10,7 @@ use kvfs_fs::repair::DamagedKeys;
 use kvfs_store::StoreError;
 
 use crate::error::Result;
-use crate::lines::{DefragPlanLine, DefragmentedLine, HealthLine, ZoneLines};
+use crate::lines::{DefragPlanLine, DefragmentedLine, DeviceLine, HealthLine, NewDeviceLine, ZoneLines};
 
 /// See the module.
 pub trait Engine: Send + Sync + 'static {
@@ -41,6 +41,34 @@ pub trait Engine: Send + Sync + 'static {
         order: &DefragOrder,
         goes_on: &mut dyn FnMut(DefragStep) -> bool,
     ) -> Result<DefragmentedLine, StoreError>;
+
+    /// All devices of the store, the first one first.
+    fn devices(&self) -> Vec<DeviceLine>;
+
+    /// Takes a file or block device into the store; its number.
+    ///
+    /// # Errors
+    /// It can't be used; store errors.
+    fn add_device(&self, new: &NewDeviceLine) -> Result<u32>;
+
+    /// Moves everything away from a device, in the background, and waits for that, as long as it gets on, and `goes_on`, which is told
+    /// how many bytes are left, says yes. True: it holds nothing.
+    ///
+    /// # Errors
+    /// There is no such device, or it can't be drained; store errors.
+    fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError>;
+
+    /// The device is filled again.
+    ///
+    /// # Errors
+    /// As [`Engine::drain_device`].
+    fn refill_device(&self, id: u32) -> Result<(), StoreError>;
+
+    /// Lets go of a device that holds nothing.
+    ///
+    /// # Errors
+    /// It holds something; as [`Engine::drain_device`].
+    fn remove_device(&self, id: u32) -> Result<(), StoreError>;
 
     /// Verifies the engine's own structures.
     ///

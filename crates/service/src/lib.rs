@@ -29,6 +29,7 @@ mod snapshots;
 mod sync;
 #[cfg(test)]
 mod testing;
+mod tiers;
 mod transactions;
 mod undo;
 pub mod units;

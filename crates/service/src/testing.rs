@@ -19,7 +19,9 @@ use crate::caller::Caller;
 use crate::defrag::DefragGate;
 use crate::engine::{DefragOrder, DefragStep, Engine, EngineCheck};
 use crate::error::{ErrorKind, Result, ServiceError};
-use crate::lines::{DefragPlanLine, DefragmentedLine, HealthLine, ZoneLines};
+use crate::lines::{
+    DefragPlanLine, DefragmentedLine, DeviceLine, DrainLine, HealthLine, NewDeviceLine, ZoneLines,
+};
 use crate::mounts::{MainLine, Mounts, ViewMount};
 use crate::operations::Operations;
 use crate::served::ServedStore;
@@ -111,6 +113,8 @@ pub(crate) struct TestEngine {
     /// Called behind each piece.
     pub(crate) on_piece: Option<Box<dyn Fn() + Send + Sync>>,
     pub(crate) is_closed: Arc<AtomicBool>,
+    /// Beside the first one.
+    pub(crate) devices: Mutex<Vec<DeviceLine>>,
 }
 
 /// Pieces of a whole defragmentation.
@@ -151,6 +155,53 @@ impl Engine for TestEngine {
         }
         let bytes_moved = self.pieces.load(Ordering::Relaxed) + order.bytes_per_second;
         Ok(DefragmentedLine { bytes_moved, is_complete, ..DefragmentedLine::default() })
+    }
+
+    fn devices(&self) -> Vec<DeviceLine> {
+        self.devices.lock().clone()
+    }
+
+    fn add_device(&self, new: &NewDeviceLine) -> Result<u32> {
+        let mut devices = self.devices.lock();
+        let id = devices.len() as u32 + 1;
+        devices.push(DeviceLine {
+            id,
+            path: Some(new.path.clone()),
+            bytes_total: PIECES,
+            bytes_live: PIECES,
+            ..DeviceLine::default()
+        });
+        Ok(id)
+    }
+
+    fn drain_device(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
+        let no_device =
+            || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the store has no such device");
+        let mut devices = self.devices.lock();
+        let device = devices.iter_mut().find(|device| device.id == id);
+        let device = device.ok_or_else(|| StoreError::io("draining", no_device()))?;
+        device.drain = Some(DrainLine::default());
+        while device.bytes_live > 0 && goes_on(device.bytes_live) {
+            device.bytes_live -= 1;
+        }
+        if device.bytes_live == 0 {
+            device.bytes_free = device.bytes_total;
+        }
+        Ok(device.is_empty())
+    }
+
+    fn refill_device(&self, id: u32) -> Result<(), StoreError> {
+        self.devices
+            .lock()
+            .iter_mut()
+            .filter(|device| device.id == id)
+            .for_each(|device| device.drain = None);
+        Ok(())
+    }
+
+    fn remove_device(&self, id: u32) -> Result<(), StoreError> {
+        self.devices.lock().retain(|device| device.id != id);
+        Ok(())
     }
 
     fn check(&self) -> Result<EngineCheck, StoreError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvfs_fs::{BeginOptions, Isolation, Owner};
 use kvfs_lane::SOCKET_NAME;
-use kvfs_open::{INLINE_DEFAULT, Memory, OpenOptions, OpenedStore, StoreDir, make_store, own_device};
+use kvfs_open::{Memory, NewStore, OpenOptions, OpenedStore, StoreDir, make_store, own_device};
 use kvfs_posix::{PosixError, Process, Transaction, Volume};
 use kvfs_serve::{Server, Visitor, World};
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ impl ServedStore {
     pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("store");
-        make_store(&path, Some(512 << 20), INLINE_DEFAULT, |dir| own_device(dir, Some(512 << 20)))
+        make_store(&path, NewStore::of_size(Some(512 << 20)), |dir| own_device(dir, Some(512 << 20)))
             .expect("is made");
         let memory = Memory::new(Some(64 << 20)).expect("is enough");
         let options = OpenOptions { memory, ..OpenOptions::default() };

@@ -18,6 +18,7 @@ pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod sync;
+pub(crate) mod tier;
 pub(crate) mod txn;
 pub(crate) mod umount;
 pub(crate) mod version;

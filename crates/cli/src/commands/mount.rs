@@ -148,6 +148,7 @@ impl Wish<'_> {
             open: OpenOptions {
                 memory: Memory::new(self.memory.or(ours.memory))?,
                 read_only: mount.read_only,
+                degraded: true,
                 atime: match mount.atime {
                     AtimeMode::Relatime => AtimePolicy::Relatime,
                     AtimeMode::Noatime => AtimePolicy::Noatime,

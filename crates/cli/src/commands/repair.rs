@@ -65,7 +65,7 @@ fn by_way_of(args: &CheckArgs, store: &StoreDir) -> Result<Report> {
 }
 
 fn open_device(store: &StoreDir, read_only: bool) -> Result<Arc<dyn Device>> {
-    let device = store.open_device(read_only);
+    let device = store.device().open(read_only);
     Ok(Arc::new(device.map_err(|error| explain_device(store.path(), &error))?))
 }
 

@@ -36,11 +36,11 @@ use kvfs_open::OpenOptions;
 use kvfs_service::ServiceError;
 
 use crate::allocator;
-use crate::commands::mkfs::make_store;
+use crate::commands::mkfs::make_plain;
 use crate::control::{Mounted, RequestHandler, Server};
 use crate::control_dir;
 use crate::error::{CliError, Code, Result};
-use crate::open::open_unmounted;
+use crate::open::{OpenStore, open_unmounted};
 use crate::store_dir::StoreDir;
 use files::KernelSides;
 use front_ends::{FrontEnds, Store};
@@ -57,7 +57,7 @@ const OOM_SCORE_ADJUSTMENT: i16 = -900;
 const READ_AHEAD_BYTES: u32 = 1 << 20;
 
 /// What to serve, where to mount it, and how. Paths are absolute and without symbolic links.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Plan {
     pub(crate) store: PathBuf,
@@ -99,6 +99,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let signals = Signals::catch()?;
 
     let open = open_unmounted(&store, &plan.open)?;
+    let plan = &degraded(plan, &open);
     point::detach_dead_views(&store)?;
     let fs = Arc::clone(&open.fs);
     let keeper = Keeper::start(Arc::clone(&open.engine.db), Arc::clone(&fs), plan.open.memory)
@@ -152,6 +153,18 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
+/// What is served where devices are missing: the same, and nothing is written. The user is told.
+fn degraded(plan: &Plan, open: &OpenStore) -> Plan {
+    let mut plan = plan.clone();
+    if let Some(missing) = kvfs_open::missing(&open.engine.db) {
+        tracing::warn!("{missing}");
+        eprintln!("kvfs: {missing}; the store can only be read");
+        plan.open.read_only = true;
+        plan.mount.read_only = true;
+    }
+    plan
+}
+
 fn cannot_start(what: &str, error: &std::io::Error) -> CliError {
     CliError::new(Code::Failed, format!("cannot start {what}: {error}"))
 }
@@ -176,7 +189,7 @@ fn find_or_make(plan: &Plan) -> Result<StoreDir> {
         if plan.open.read_only {
             return Err(CliError::new(Code::Usage, "--create and -o ro contradict each other"));
         }
-        make_store(&plan.store, None, plan.size, kvfs_open::INLINE_DEFAULT, false)?;
+        make_plain(&plan.store, plan.size)?;
     }
     StoreDir::open(&plan.store)
 }

@@ -95,7 +95,6 @@ pub(super) fn detach_dead_views(store: &StoreDir) -> Result<()> {
 
 /// The daemon must never need its own mount: neither for the store directory nor for the device.
 pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
-    let device = store.device_place();
     let nested = |what: &str| {
         let message = format!("{what} {} lie inside each other; mount somewhere else", dir.display());
         Err(CliError::new(Code::MountPoint, message))
@@ -103,10 +102,12 @@ pub(super) fn check_apart(store: &StoreDir, dir: &Path) -> Result<()> {
     if store.path().starts_with(dir) || dir.starts_with(store.path()) {
         return nested(&format!("the store {} and the mount point", store.path().display()));
     }
-    if device.starts_with(dir) {
-        return nested(&format!("the device {} and the mount point", device.display()));
+    let others = store.other_devices().map_err(|error| CliError::io("look into", store.path(), &error))?;
+    let targets = std::iter::once(store.device()).chain(others).map(|device| device.target());
+    match targets.into_iter().find(|target| target.starts_with(dir)) {
+        Some(device) => nested(&format!("the device {} and the mount point", device.display())),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The mount of a view differs from the main line's in what the mount table shows, and gives a user nothing that the main

@@ -62,7 +62,9 @@ impl<'w> Victims<'w> {
             Plant::LinkToDirectory => link("etc"),
             Plant::LinkToSocket => link("socket"),
             Plant::LinkToDevice => {
-                fs::remove_file(at).unwrap();
+                if at.exists() {
+                    fs::remove_file(at).unwrap();
+                }
                 link("roots/device");
             }
             Plant::HardLink => fs::hard_link(self.world.path("letter"), at).unwrap(),
@@ -181,6 +183,11 @@ fn a_foreign_device_link_is_refused_by_every_command() {
         &["snapshot", "list", "-s", &store],
         &["mount", "-o", TRUSTED, &store, &world.dir("mnt")],
     ] {
+        kvfs(args).fails(DENIED, &["belongs to user 0", "user 65534"]);
+    }
+    let store = store_of_nobody(&world, "tiers");
+    victims.plant(Plant::LinkToDevice, &Path::new(&store).join("device.1"));
+    for args in [&["kv", "get", "-s", &store, "tags", "secret"][..], &["tier", "list", &store]] {
         kvfs(args).fails(DENIED, &["belongs to user 0", "user 65534"]);
     }
     victims.are_untouched("a link to root's device");

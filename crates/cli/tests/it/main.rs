@@ -19,6 +19,7 @@ mod revoked;
 mod sockets;
 mod space;
 mod stores;
+mod tiers;
 mod transactions;
 mod user;
 mod world;

@@ -12,6 +12,7 @@ mod undo;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kvfs_service::lines::TierRequest;
 use kvfs_service::{Caller, Checked, ErrorKind, Grown, Leave, Result, ServedStore, Service, ServiceError};
 use kvfs_store::Durability;
 
@@ -121,6 +122,7 @@ impl RequestHandler {
                 Response::DefragPlan(store.defrag_plan(caller, request.rewrite)?)
             }
             Request::Defrag(request) => Response::Defragmented(store.defragment(caller, request)?),
+            Request::Tier(request) => answer_tier(store, caller, request)?,
             Request::Compression { keyspace, compression } => {
                 Response::Compression(store.compression(caller, &keyspace, compression.as_deref())?)
             }
@@ -186,6 +188,19 @@ impl RequestHandler {
         };
         Ok(Ok(response))
     }
+}
+
+fn answer_tier(store: &ServedStore<'_>, caller: &Caller, request: TierRequest) -> Result<Response> {
+    match request {
+        TierRequest::List => {}
+        TierRequest::Add(new) => return Ok(Response::DeviceAdded(store.add_device(caller, &new)?)),
+        TierRequest::Drain { id, waits } => {
+            return Ok(Response::Devices(store.drain_device(caller, id, waits)?));
+        }
+        TierRequest::Refill { id } => store.refill_device(caller, id)?,
+        TierRequest::Remove { id } => store.remove_device(caller, id)?,
+    }
+    Ok(Response::Devices(store.devices(caller)?))
 }
 
 fn raw(path: PathBuf) -> Vec<u8> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use kvfs_fs::{FileSystem, FsError, MkfsOptions, MountOptions, Position};
 use kvfs_service::lines::{
-    DefragPlanLine, DefragRequest, DefragmentedLine, HealthLine, LimitChanges, QuotaOwner, QuotaRequest,
-    SelectionLine, TraceRequest, ZoneLines,
+    DefragPlanLine, DefragRequest, DefragmentedLine, DeviceLine, HealthLine, LimitChanges, NewDeviceLine,
+    QuotaOwner, QuotaRequest, SelectionLine, TierRequest, TraceRequest, ZoneLines,
 };
 use kvfs_service::{
     Branches, DefragOrder, DefragStep, Engine, EngineCheck, MainLine, Mounts, Opened, Transactions,
@@ -46,6 +46,26 @@ impl Engine for NoEngine {
         _: &mut dyn FnMut(DefragStep) -> bool,
     ) -> Result<DefragmentedLine, StoreError> {
         Ok(DefragmentedLine::default())
+    }
+
+    fn devices(&self) -> Vec<DeviceLine> {
+        Vec::new()
+    }
+
+    fn add_device(&self, _: &NewDeviceLine) -> Result<u32> {
+        Ok(1)
+    }
+
+    fn drain_device(&self, _: u32, _: &mut dyn FnMut(u64) -> bool) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    fn refill_device(&self, _: u32) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn remove_device(&self, _: u32) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn check(&self) -> Result<EngineCheck, StoreError> {
@@ -213,11 +233,13 @@ fn may(request: &Request) -> May {
         | Request::Health => May::Everyone,
         Request::Trace(_)
         | Request::Check
+        | Request::Tier(TierRequest::List)
         | Request::Zones
         | Request::Compression { .. }
         | Request::Defrag(_) => May::Masters,
         // What is about the process, its mounts, and the disk below.
-        Request::Attach { .. }
+        Request::Tier(_)
+        | Request::Attach { .. }
         | Request::View { .. }
         | Request::Grow { .. }
         | Request::Leave { .. }
@@ -265,6 +287,18 @@ fn may(request: &Request) -> May {
             | QuotaRequest::ProjectTrees => May::Masters,
         },
     }
+}
+
+fn tier_requests() -> Vec<Request> {
+    let path = b"/dev/x".to_vec();
+    let requests = [
+        TierRequest::List,
+        TierRequest::Add(NewDeviceLine { path, is_slow: true, size_bytes: None, force: true }),
+        TierRequest::Drain { id: 1, waits: false },
+        TierRequest::Refill { id: 1 },
+        TierRequest::Remove { id: u32::MAX },
+    ];
+    requests.map(Request::Tier).into()
 }
 
 /// One of each, about transaction `id`, and things that are not there.
@@ -317,6 +351,7 @@ fn requests(id: u64) -> Vec<Request> {
         Request::Leave { abort_open: true, checkpoint_open: false },
         Request::Leave { abort_open: false, checkpoint_open: true },
     ];
+    all.extend(tier_requests());
     all.extend(
         [
             SnapshotRequest::Create { name: name(), flush: true, private: true },

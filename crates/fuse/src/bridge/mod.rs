@@ -570,7 +570,7 @@ impl Shared {
 
     /// What must happen before the file system is gone.
     fn finish(&self) {
-        if self.fs.txn().is_some() {
+        if self.fs.txn().is_some() || kvfs_fs::is_read_only(&self.fs) {
             return;
         }
         self.housekeep();

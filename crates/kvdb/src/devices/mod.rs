@@ -5,8 +5,11 @@
 //! superblocks announce several devices, before the manifest names it; one that goes is empty before the manifest forgets it, and
 //! loses its label after that. So whatever a crash leaves, every zone that something lies in is on a device that the manifest names.
 
+mod drains;
+
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvfs_device::{Device, JoinedDevice, MissingDevice, Segment};
 use kvfs_store::{Result, StoreError, Tier};
@@ -15,13 +18,19 @@ use parking_lot::Mutex;
 use crate::format::{Feature, MEMBER_DATA_FROM, Member, Superblock, ZoneId};
 use crate::live::LiveSet;
 use crate::merge::Merger;
-use crate::merge::drain::drain;
-use crate::runtime::options::new_uuid;
+use crate::merge::drain::{Drained, drain};
+use crate::runtime::options::{Background, new_uuid};
 use crate::space::{MemberSpace, MemberZones, Zones};
 use crate::version::{Edit, ManifestState, MemberState};
 
+pub use drains::DrainInfo;
+use drains::Drains;
+
+/// News of a drain that is waited for come at least this often.
+const NEWS_WAIT_MAX: Duration = Duration::from_millis(250);
+
 /// A device of an open store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its number; the first one has 0.
     pub id: u32,
@@ -33,14 +42,23 @@ pub struct DeviceInfo {
     pub bytes_free: u64,
     /// What is stored there (bytes).
     pub bytes_live: u64,
-    /// Whether anything new goes there; false: it is being drained, or was.
-    pub takes_new: bool,
+    /// It is not there: what it holds can't be read.
+    pub is_missing: bool,
+    /// It is being drained, or was: nothing new goes there.
+    pub drain: Option<DrainInfo>,
+}
+
+impl DeviceInfo {
+    /// Whether nothing at all is there.
+    pub fn is_empty(&self) -> bool {
+        self.bytes_free == self.bytes_total
+    }
 }
 
 /// Why a store with several devices was not opened: some are not there.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{} of the store {} missing: {}; give {}", plural(.0.len(), "a device", "devices"), plural(.0.len(), "is", "are"),
-    .0.iter().map(name_of).collect::<Vec<_>>().join(", "), plural(.0.len(), "it", "them"))]
+#[error("{} of the store {} missing: {}", plural(.0.len(), "a device", "devices"), plural(.0.len(), "is", "are"),
+    .0.iter().map(name_of).collect::<Vec<_>>().join(", "))]
 pub struct MissingDevices(pub Vec<Member>);
 
 fn plural<'a>(count: usize, one: &'a str, more: &'a str) -> &'a str {
@@ -51,14 +69,18 @@ fn name_of(member: &Member) -> String {
     format!("the {} device {}", member.tier, member.id)
 }
 
+/// A device beside the first one; `None`: it is missing.
+type Other = (Member, Option<Arc<dyn Device>>);
+
 /// See the module.
 pub(crate) struct Devices {
     live: Arc<LiveSet>,
     merger: Arc<Merger>,
     joined: Arc<JoinedDevice>,
     store: [u8; 16],
-    /// Those beside the first one. Held while one comes or goes.
-    others: Mutex<Vec<(Member, Arc<dyn Device>)>>,
+    /// Held while one comes or goes.
+    others: Mutex<Vec<Other>>,
+    drains: Drains,
 }
 
 impl Devices {
@@ -70,6 +92,7 @@ impl Devices {
             joined,
             store,
             others: Mutex::new(others),
+            drains: Drains::default(),
         }
     }
 
@@ -80,13 +103,16 @@ impl Devices {
     /// All of them, the first one first. O(zones).
     pub(crate) fn list(&self) -> Vec<DeviceInfo> {
         let zone_bytes = u64::from(self.zones().zone_bytes());
+        let others = self.others.lock();
+        let is_missing = |id| others.iter().any(|(member, device)| member.id == id && device.is_none());
         let info = |(member, space): (MemberZones, MemberSpace)| DeviceInfo {
             id: member.id,
             tier: member.tier,
             bytes_total: u64::from(space.zones_total) * zone_bytes,
             bytes_free: u64::from(space.zones_free) * zone_bytes,
             bytes_live: space.bytes_live,
-            takes_new: member.takes_new,
+            is_missing: is_missing(member.id),
+            drain: (!member.takes_new).then(|| self.drains.of(member.id)),
         };
         self.zones().members_space().into_iter().map(info).collect()
     }
@@ -113,7 +139,7 @@ impl Devices {
         self.live.announce(Feature::Members)?;
         self.live.install(vec![Edit::AddMember(member)], &[], &[], |view| view)?;
         join(&self.joined, self.zones(), &MemberState { member, takes_new: true }, &device);
-        others.push((member, device));
+        others.push((member, Some(device)));
         drop(others);
         // What found no space may find some now.
         self.live.note_garbage();
@@ -123,27 +149,90 @@ impl Devices {
     }
 
     /// Whether `device` is the first one, or among `others`.
-    fn is_own(&self, device: &dyn Device, others: &[(Member, Arc<dyn Device>)]) -> Result<bool> {
+    fn is_own(&self, device: &dyn Device, others: &[Other]) -> Result<bool> {
         let superblock = Superblock::read_newest(device);
         let label = Member::read(device, self.store, self.zones().zone_bytes())?;
         Ok(superblock.is_ok_and(|superblock| superblock.uuid == self.store)
             || label.is_some_and(|label| others.iter().any(|(member, _)| *member == label)))
     }
 
-    /// Nothing new goes to the device from now on, and what it holds is moved to others, until `goes_on`, which is told how many
-    /// bytes are left, says no. True: it holds nothing. Goes on after a restart where it is called again.
+    /// The number of `device`, if it is one of those beside the first one.
+    pub(crate) fn id_of(&self, device: &Arc<dyn Device>) -> Option<u32> {
+        let others = self.others.lock();
+        let is_it = |own: &Arc<dyn Device>| std::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(device));
+        others.iter().find(|(_, own)| own.as_ref().is_some_and(is_it)).map(|(member, _)| member.id)
+    }
+
+    /// Nothing new goes to the device from now on, and what it holds is moved to others, after a restart, too.
+    pub(crate) fn begin_drain(&self, id: u32) -> Result<()> {
+        let _others = self.others.lock();
+        self.live.runtime.check_accepting()?;
+        if self.member(id, "draining a device")?.takes_new {
+            self.live.install(vec![Edit::FillMember { id, takes_new: false }], &[], &[], |view| view)?;
+            self.zones().set_takes_new(id, false);
+        }
+        self.live.runtime.drain_due.notify();
+        Ok(())
+    }
+
+    /// Drains the device, and waits for that, until `goes_on`, which is told how many bytes are left, says no. True: it holds nothing.
+    /// Where no thread does it, the caller does.
     pub(crate) fn drain(&self, id: u32, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
-        let zones = {
-            let _others = self.others.lock();
-            self.live.runtime.check_accepting()?;
+        self.drains.forget(id);
+        self.begin_drain(id)?;
+        if self.live.runtime.options.background == Background::Manual {
             let member = self.member(id, "draining a device")?;
-            if member.takes_new {
-                self.live.install(vec![Edit::FillMember { id, takes_new: false }], &[], &[], |view| view)?;
-                self.zones().set_takes_new(id, false);
+            return Ok(self.move_out(&member, goes_on)? == Drained::Empty);
+        }
+        loop {
+            let seen = self.drains.news.count();
+            self.live.runtime.check_accepting()?;
+            let Some(info) = self.list().into_iter().find(|info| info.id == id) else { return Ok(false) };
+            if info.is_empty() {
+                return Ok(true);
             }
-            member.zones
-        };
-        drain(&self.merger, &zones, goes_on)
+            let gets_on = info.drain.is_some_and(|drain| drain.trouble.is_none());
+            if !gets_on || !goes_on(info.bytes_live) {
+                return Ok(false);
+            }
+            self.drains.news.wait_after(seen, NEWS_WAIT_MAX);
+        }
+    }
+
+    /// Drains all devices that are to be drained, as far as that gets on.
+    pub(crate) fn advance_drains(&self) {
+        let waiting = |info: &DeviceInfo| info.drain.is_some() && !info.is_empty();
+        for info in self.list().into_iter().filter(waiting) {
+            let Ok(member) = self.member(info.id, "draining a device") else { continue };
+            let mut is_wanted =
+                |_| self.member(member.id, "draining a device").is_ok_and(|now| !now.takes_new);
+            let is_new = info.drain.is_none_or(|drain| drain.trouble.is_none());
+            match self.move_out(&member, &mut is_wanted) {
+                Ok(Drained::Empty) => {
+                    tracing::info!(id = member.id, "the device is empty and can be removed");
+                }
+                Err(error) if is_new => tracing::warn!(id = member.id, %error, "the device can't be drained"),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// Moves what lies on the device elsewhere, until `goes_on` says no.
+    fn move_out(&self, member: &MemberZones, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<Drained> {
+        let _moving = self.drains.begin();
+        let clock = &self.live.runtime.clock;
+        let mut before: Option<(u64, Duration)> = None;
+        let outcome = drain(&self.merger, &member.zones, &mut |left| {
+            let now = clock.monotonic();
+            let (left_before, then) = before.replace((left, now)).unwrap_or((left, now));
+            self.drains.advance(member.id, left_before.saturating_sub(left), now.saturating_sub(then));
+            goes_on(left)
+        });
+        if let Some((left, then)) = before.filter(|_| matches!(outcome, Ok(Drained::Empty))) {
+            self.drains.advance(member.id, left, clock.monotonic().saturating_sub(then));
+        }
+        self.drains.end(member.id, &outcome);
+        outcome
     }
 
     /// The device is filled again.
@@ -153,27 +242,29 @@ impl Devices {
         self.member(id, "filling a device")?;
         self.live.install(vec![Edit::FillMember { id, takes_new: true }], &[], &[], |view| view)?;
         self.zones().set_takes_new(id, true);
+        self.drains.forget(id);
         Ok(())
     }
 
     /// Lets go of a device that was drained.
     pub(crate) fn remove(&self, id: u32) -> Result<()> {
         let what = "removing a device";
+        let info = self.list().into_iter().find(|info| info.id == id);
         let mut others = self.others.lock();
         self.live.runtime.check_accepting()?;
         let member = self.member(id, what)?;
-        let info = self.list().into_iter().find(|info| info.id == id);
-        if member.takes_new || info.is_none_or(|info| info.bytes_free < info.bytes_total) {
+        if member.takes_new || info.is_none_or(|info| !info.is_empty()) {
             return Err(refused(what, format!("device {id} holds data; drain it first")));
         }
         self.live.install(vec![Edit::DropMember { id }], &[], &[], |view| view)?;
         self.zones().drop_member(id);
-        if let Some(at) = others.iter().position(|(member, _)| member.id == id) {
-            let (member, device) = others.remove(at);
-            self.joined.remove(u64::from(member.first_zone.0) * u64::from(self.zones().zone_bytes()));
-            if let Err(error) = Member::wipe(device.as_ref()) {
-                tracing::warn!(id, %error, "a device that has left the store keeps its label");
-            }
+        self.drains.forget(id);
+        let Some(at) = others.iter().position(|(member, _)| member.id == id) else { return Ok(()) };
+        let (member, device) = others.remove(at);
+        self.joined.remove(u64::from(member.first_zone.0) * u64::from(self.zones().zone_bytes()));
+        let wiped = device.map_or(Ok(()), |device| Member::wipe(device.as_ref()));
+        if let Err(error) = wiped {
+            tracing::warn!(id, %error, "a device that has left the store keeps its label");
         }
         Ok(())
     }
@@ -199,7 +290,7 @@ fn refused(what: &'static str, message: String) -> StoreError {
 /// The devices of a store that is being opened.
 pub(crate) struct Found {
     pub(crate) joined: Arc<JoinedDevice>,
-    others: Vec<(Member, Arc<dyn Device>)>,
+    others: Vec<Other>,
 }
 
 impl Found {
@@ -212,7 +303,7 @@ impl Found {
     /// lies there can't be read.
     ///
     /// # Errors
-    /// [`MissingDevices`] inside of an I/O error; a label can't be read; zones that overlap.
+    /// [`MissingDevices`] inside of an I/O error; zones that overlap.
     pub(crate) fn join(
         &mut self,
         state: &ManifestState,
@@ -221,9 +312,15 @@ impl Found {
         (store, is_read_only): ([u8; 16], bool),
     ) -> Result<()> {
         let zone_bytes = zones.zone_bytes();
-        let labels: Result<Vec<_>> =
-            candidates.iter().map(|device| Member::read(device.as_ref(), store, zone_bytes)).collect();
-        let labels = labels?;
+        let label = |device: &Arc<dyn Device>| {
+            let label = Member::read(device.as_ref(), store, zone_bytes);
+            // As good as missing.
+            label.unwrap_or_else(|error| {
+                tracing::warn!(%error, "the label of a device can't be read");
+                None
+            })
+        };
+        let labels: Vec<_> = candidates.iter().map(label).collect();
         let mut missing = Vec::new();
         for known in &state.members {
             let member = known.member;
@@ -234,15 +331,16 @@ impl Found {
             }
             let len_min = MEMBER_DATA_FROM + u64::from(member.zones) * u64::from(zone_bytes);
             let found = labels.iter().zip(candidates).find(|(label, _)| **label == Some(member));
-            let device = match found {
-                Some((_, device)) if device.len_bytes() >= len_min => Arc::clone(device),
-                _ => {
-                    missing.push(member);
-                    Arc::new(MissingDevice::new(name_of(&member), len_min)) as Arc<dyn Device>
-                }
-            };
-            join(&self.joined, zones, known, &device);
-            self.others.push((member, device));
+            let found = found.map(|(_, device)| Arc::clone(device));
+            let found = found.filter(|device| device.len_bytes() >= len_min);
+            if found.is_none() {
+                missing.push(member);
+            }
+            let joined = found.clone();
+            let joined =
+                joined.unwrap_or_else(|| Arc::new(MissingDevice::new(name_of(&member), len_min)) as _);
+            join(&self.joined, zones, known, &joined);
+            self.others.push((member, found));
         }
         let is_usable = is_read_only && missing.iter().all(|member| member.tier == Tier::Slow);
         if missing.is_empty() || is_usable {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, MemoryDevice, Rng};
+use kvfs_device::{AlignedBuf, CrashDevice, CrashMode, FaultDevice, MemoryDevice, Rng};
 use kvfs_store::clock::ManualClock;
 use kvfs_store::{BLOCK_BYTES, Batch, Durability, Keyspace, KeyspaceKind, Read, Store};
 
@@ -126,6 +126,7 @@ fn a_store_whose_slow_device_is_missing_is_read_as_far_as_the_fast_one_goes() {
     let error = open(&first, &[], options()).map(drop).expect_err("a device is missing");
     assert!(error.to_string().contains("the slow device 1"), "{error}");
     let db = open(&first, &[], Options { read_only: true, ..options() }).expect("opens");
+    assert!(db.devices()[1].is_missing && !db.devices()[0].is_missing);
     let rows = db.open_keyspace("rows", KeyspaceKind::Tuple, None).expect("opens");
     assert!(db.get(rows, &0_u64.to_be_bytes()).expect("reads").is_some());
     let mut block = AlignedBuf::zeroed(BLOCK_BYTES);
@@ -194,13 +195,13 @@ fn a_drained_device_leaves_the_store_and_can_come_back() {
     assert!(db.remove_device(1).is_err() && db.remove_device(0).is_err() && db.remove_device(2).is_err());
     assert!(!db.drain_device(1, &mut |_| false).expect("drains"), "it was told to end");
     db.refill_device(1).expect("is filled again");
-    assert!(db.devices()[1].takes_new);
+    assert_eq!(db.devices()[1].drain, None);
     assert!(!db.drain_device(1, &mut |_| false).expect("drains"), "it was told to end");
     db.close().expect("closes");
     drop(db);
 
     let db = open(&first, &[Arc::clone(&slow)], options()).expect("opens");
-    assert!(!db.devices()[1].takes_new, "what was begun is remembered");
+    assert!(db.devices()[1].drain.is_some(), "what was begun is remembered");
     assert!(db.drain_device(1, &mut |_| true).expect("drains"));
     assert_eq!(live(&db, 1), 0);
     check(&db, 1);
@@ -217,6 +218,63 @@ fn a_drained_device_leaves_the_store_and_can_come_back() {
     db.flush().expect("flushes");
     assert!(live(&db, 1) > 0);
     check(&db, 2);
+}
+
+#[test]
+fn a_drain_goes_on_after_a_restart_by_itself() {
+    let (first, slow) = (first(), memory(SLOW_BYTES));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    db.add_device(Arc::clone(&slow), Tier::Slow).expect("adds");
+    (0..FILES).for_each(|file| write(&db, file, 1).expect("writes"));
+    db.flush().expect("flushes");
+    assert!(!db.drain_device(1, &mut |_| false).expect("drains"), "it was told to end");
+    assert!(live(&db, 1) > 0);
+    db.close().expect("closes");
+    drop(db);
+
+    let db = open(&first, &[Arc::clone(&slow)], Options { background: Background::Threads, ..options() });
+    let db = db.expect("opens");
+    let mut told = Vec::new();
+    let mut watch = |left| {
+        told.push(left);
+        true
+    };
+    assert!(db.drain_device(1, &mut watch).expect("drains"), "{:?}", db.devices());
+    assert!(db.devices()[1].is_empty());
+    check(&db, 1);
+    db.remove_device(1).expect("removes");
+    assert_eq!(db.device_id(&slow), None);
+    db.close().expect("closes");
+}
+
+#[test]
+fn a_device_with_unreadable_places_is_drained_as_far_as_it_reads() {
+    let first = first();
+    let slow = Arc::new(FaultDevice::new(MemoryDevice::new(SLOW_BYTES)));
+    create(&first);
+    let db = open(&first, &[], options()).expect("opens");
+    let id = db.add_device(Arc::clone(&slow) as _, Tier::Slow).expect("adds");
+    for file in 0..FILES {
+        write(&db, file, 1).expect("writes");
+        db.flush().expect("flushes");
+    }
+    let before = live(&db, id);
+    // Nothing in one of the zones that hold data can be read any more.
+    let zone =
+        db.parts.runtime.ctx.zones.rows().into_iter().rfind(|row| row.bytes_live > 0).expect("holds data");
+    let first_zone = db.parts.runtime.ctx.zones.members()[1].zones.start;
+    let at = MEMBER_DATA_FROM + u64::from(zone.zone.0 - first_zone) * ZONE_BYTES;
+    slow.lose(at..at + ZONE_BYTES);
+    let error = db.drain_device(id, &mut |_| true).expect_err("does not read it");
+    assert!(matches!(error, StoreError::Io { .. }), "{error}");
+    let info = db.devices().swap_remove(1);
+    assert!(info.bytes_live > 0 && info.bytes_live < before / 4, "{} of {before} are left", info.bytes_live);
+    assert!(info.drain.and_then(|drain| drain.trouble).is_some());
+    write(&db, 0, 2).expect("the store goes on");
+    slow.clear();
+    assert!(db.drain_device(id, &mut |_| true).expect("reads it again"));
+    check(&db, 1);
 }
 
 #[test]

@@ -1,36 +1,48 @@
-//! Draining: all that lies in a stretch of zones is moved elsewhere, so that a device can leave the store.
+//! Draining: all that lies in a stretch of zones is moved elsewhere, as far as it can be read, so that a device can leave the store.
 //!
 //! Thread safety: any thread; each piece is rewritten in a claim of its run, beside reads, writes and merges. Invariants: nothing new
 //! goes to these zones; each rewrite is one edit, so that a drain may end behind any of them, and goes on where it ended.
 
 use std::ops::Range;
 
-use kvfs_store::Result;
+use kvfs_store::{Result, StoreError};
 
 use super::defrag::WAIT_FOR_OTHERS;
 use super::{Merger, StepConfig};
 use crate::compaction::Victims;
-use crate::runtime::ok_unless_full;
 use crate::space::{Budget, Lane, ZoneState, Zones};
 
 /// Rounds that free nothing, while no merge is under way, before it ends: others may hold what is left.
 const ROUNDS_IN_VAIN_MAX: u32 = 16;
 
-/// Moves everything out of `zones`, until `goes_on` says no: before each piece it is told how many bytes are left. False: it said
-/// no, or transactions and readers hold what is left, or there is too little space elsewhere.
+/// How a drain has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// Nothing lies there any more.
+    Empty,
+    /// It was told to end.
+    Ended,
+    /// Transactions, or readers of old versions, hold what is left.
+    Held,
+    /// What is left finds no space elsewhere.
+    NoSpace,
+}
+
+/// Moves everything out of `zones`, until `goes_on` says no: before each piece it is told how many bytes are left. What can't be read
+/// stays.
 ///
 /// # Errors
-/// I/O errors, corruption.
+/// I/O errors and corruption, when all that can be read has been moved.
 pub(crate) fn drain(
     merger: &Merger,
     zones: &Range<u32>,
     goes_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<bool> {
+) -> Result<Drained> {
     let runtime = &merger.runtime;
-    runtime.check_writable()?;
     let mut in_vain = 0;
     let mut left = in_use(&runtime.ctx.zones, zones);
     while !left.is_empty() {
+        runtime.check_writable()?;
         // What the journal has bound there comes into runs.
         merger.flusher.flush_everything()?;
         let bytes: u64 = left.iter().map(|&(_, bytes)| bytes).sum();
@@ -43,9 +55,7 @@ pub(crate) fn drain(
             is_told_to_end = !goes_on(bytes - bytes * done as u64 / all.max(1) as u64);
             !is_told_to_end
         };
-        if tell(0, 1) {
-            ok_unless_full(merger.empty(&config, false, &mut tell).map(drop))?;
-        }
+        let emptied = if tell(0, 1) { merger.empty(&config, false, &mut tell).map(drop) } else { Ok(()) };
         let before = left.len();
         left = in_use(&runtime.ctx.zones, zones);
         if left.len() < before {
@@ -54,11 +64,17 @@ pub(crate) fn drain(
             in_vain += u32::from(merger.claims() == 0);
             runtime.timer.wait(WAIT_FOR_OTHERS);
         }
-        if is_told_to_end || runtime.is_stopping() || in_vain == ROUNDS_IN_VAIN_MAX {
-            return Ok(left.is_empty());
+        match emptied {
+            _ if left.is_empty() => {}
+            _ if is_told_to_end || runtime.is_stopping() => return Ok(Drained::Ended),
+            // Others may make space.
+            Err(StoreError::Full) if in_vain >= ROUNDS_IN_VAIN_MAX => return Ok(Drained::NoSpace),
+            Ok(()) if in_vain >= ROUNDS_IN_VAIN_MAX => return Ok(Drained::Held),
+            Err(error) if in_vain > 0 && !matches!(error, StoreError::Full) => return Err(error),
+            Ok(()) | Err(_) => {}
         }
     }
-    Ok(true)
+    Ok(Drained::Empty)
 }
 
 /// Those of `wanted` that are not free, with their live bytes.

@@ -38,11 +38,11 @@ impl Sink for Pieces {
 
 impl Merger {
     /// Empties the zones of `config.victims`, piece by piece; `has_all`: the caller has all runs. Runs that are being merged are passed
-    /// over. Before each piece `goes_on` is told how many of how many are done. False when that said no, or it has given way, or the
-    /// store is being closed.
+    /// over, and those that can't be read. Before each piece `goes_on` is told how many of how many are done. False when that said no,
+    /// or it has given way, or the store is being closed.
     ///
     /// # Errors
-    /// `Full`: what lies in a zone finds no space within the budget; I/O errors, corruption.
+    /// `Full`: what lies in a zone finds no space within the budget; I/O errors, corruption: behind all that could be read.
     pub(super) fn empty(
         &self,
         config: &StepConfig,
@@ -50,13 +50,14 @@ impl Merger {
         goes_on: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<bool> {
         let targets = self.targets(&config.victims);
+        let mut unread = Ok(true);
         for (done, &target) in targets.iter().enumerate() {
             let is_wanted = !has_all && self.merging.is_wanted();
             if self.runtime.is_stopping() || is_wanted || !goes_on(done, targets.len()) {
                 return Ok(false);
             }
             if has_all {
-                self.stepper.rewrite(target, config)?;
+                pass_over(&mut unread, self.stepper.rewrite(target, config))?;
                 continue;
             }
             let claimed = self.merging.claim(|busy| {
@@ -64,10 +65,11 @@ impl Merger {
                 Ok(is_free.then(|| (vec![target.run], ())))
             })?;
             if let Some(((), claim)) = claimed {
-                self.stepper.rewrite(target, &StepConfig { lane: claim.lane(), ..config.clone() })?;
+                let config = StepConfig { lane: claim.lane(), ..config.clone() };
+                pass_over(&mut unread, self.stepper.rewrite(target, &config))?;
             }
         }
-        Ok(true)
+        unread
     }
 
     fn targets(&self, victims: &Victims) -> Vec<Target> {
@@ -80,6 +82,19 @@ impl Merger {
             }
         }
         targets
+    }
+}
+
+/// What can't be read stays where it is, and is told of behind everything else.
+fn pass_over(unread: &mut Result<bool>, rewritten: Result<()>) -> Result<()> {
+    match rewritten {
+        Err(error @ (StoreError::Io { .. } | StoreError::Corrupt { .. })) => {
+            if unread.is_ok() {
+                *unread = Err(error);
+            }
+            Ok(())
+        }
+        other => other,
     }
 }
 
@@ -138,10 +153,8 @@ impl Stepper {
             MergeOptions { stitch_bytes_min: 0, piece_bytes: u64::MAX, ..self.runtime.options.merge };
         let job = MergeJob { spec, inputs: vec![part], rules, options, victims: config.victims.clone() };
         let mut made = Pieces::default();
-        match job.run(&mut made) {
-            Err(StoreError::Full) => return Err(StoreError::Full),
-            result => self.runtime.health.observe(result)?,
-        };
+        // What could not be copied is where it was: nothing is lost yet.
+        job.run(&mut made)?;
         let count = |Finished { piece, totals }| {
             self.runtime.counters.note_merge_output(totals);
             piece

@@ -46,6 +46,8 @@ pub(crate) struct Runtime {
     pub(crate) timer: Event,
     /// Notified when the journal's open group should be written.
     pub(crate) journal_due: Event,
+    /// Notified when a device is to be drained.
+    pub(crate) drain_due: Event,
     stopping: AtomicBool,
     closed: AtomicBool,
 }
@@ -70,6 +72,7 @@ impl Runtime {
             progress: Event::default(),
             timer: Event::default(),
             journal_due: Event::default(),
+            drain_due: Event::default(),
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
@@ -83,7 +86,7 @@ impl Runtime {
     /// Tells the background threads to end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        for event in [&self.work, &self.progress, &self.timer, &self.journal_due] {
+        for event in [&self.work, &self.progress, &self.timer, &self.journal_due, &self.drain_due] {
             event.notify();
         }
     }

@@ -1,8 +1,9 @@
-//! The device of a store.
+//! The devices of a store: `device`, which has superblocks, journal and manifest, and `device.1` and so on, which hold more.
 //!
-//! It may be a symbolic link, since it may be a block device. In a directory of another user that link is this user's:
+//! Each may be a symbolic link, since it may be a block device. In a directory of another user that link is this user's:
 //! what it leads to must be this user's, too, and is opened only after that has been looked at.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,97 +15,156 @@ use rustix::io::Errno;
 
 use super::StoreDir;
 
-/// Its name in the directory.
-pub(super) const NAME: &str = "device";
+/// The name of the first one in the directory.
+pub(super) const FIRST: &str = "device";
+
+/// What those of the others begin with; a number follows.
+const OTHER: &str = "device.";
+
+/// The place of a device in the directory of a store. There may be nothing yet.
+#[derive(Debug, Clone)]
+pub struct DevicePlace {
+    store: StoreDir,
+    name: Cow<'static, str>,
+}
 
 impl StoreDir {
-    /// Opens and locks the device.
-    ///
-    /// # Errors
-    /// As [`FileDevice::open`]; it is not what the directory's owner may have there.
-    pub fn open_device(&self, read_only: bool) -> Result<FileDevice, OpenError> {
-        let (handle, name) = (self.device_handle()?, self.device_name());
-        FileDevice::open_by(&reach(&handle), &name, read_only)
+    /// The place of the first one.
+    pub fn device(&self) -> DevicePlace {
+        DevicePlace { store: self.clone(), name: FIRST.into() }
     }
 
-    /// The device as a file to read, without its lock.
-    ///
-    /// # Errors
-    /// As [`StoreDir::open_device`].
-    pub fn peek_device(&self) -> Result<File, OpenError> {
-        let handle = self.device_handle()?;
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(reach(&handle), flags, Mode::empty());
-        opened
-            .map(File::from)
-            .map_err(|errno| OpenError::Io { path: self.device_name(), source: errno.into() })
-    }
-
-    /// Makes an empty device.
-    ///
-    /// # Errors
-    /// As [`FileDevice::create`].
-    pub fn create_device(&self) -> Result<FileDevice, OpenError> {
-        let name = self.device_name();
-        let device = FileDevice::create_by(&self.by_descriptor(NAME), &name, 0)?;
-        self.give(NAME).map_err(|source| OpenError::Io { path: name, source })?;
-        Ok(device)
-    }
-
-    /// Names a file or block device elsewhere as the device, if the directory's owner may have it there.
-    ///
-    /// # Errors
-    /// There is one; it is not what the directory's owner may have there.
-    pub fn link_device(&self, target: &Path) -> Result<(), OpenError> {
-        let failed = |source| OpenError::Io { path: self.device_name(), source };
-        let linked = rustix::fs::symlinkat(target, &self.dir, NAME);
-        linked.map_err(|errno| failed(errno.into()))?;
-        self.give(NAME).map_err(failed)?;
-        self.device_handle().map(drop)
-    }
-
-    /// Removes the device, or the link to it.
+    /// The places of the others, in the order of their numbers. Each names something, which may have gone, or may be no device of
+    /// the store any more.
     ///
     /// # Errors
     /// I/O errors.
-    pub fn remove_device(&self) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.dir, NAME, AtFlags::empty())?)
+    pub fn other_devices(&self) -> io::Result<Vec<DevicePlace>> {
+        let mut numbers = Vec::new();
+        let entries = rustix::fs::openat(&self.dir, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        for entry in rustix::fs::Dir::new(entries)? {
+            let entry = entry?;
+            let number = entry.file_name().to_str().ok().and_then(|name| name.strip_prefix(OTHER));
+            numbers.extend(number.and_then(|number| number.parse::<u32>().ok()));
+        }
+        numbers.sort_unstable();
+        Ok(numbers.into_iter().map(|number| self.other_device(number)).collect())
     }
 
-    /// Where the device really is, without symbolic links.
-    pub fn device_place(&self) -> PathBuf {
-        let place = self.device_handle().ok().and_then(|handle| std::fs::read_link(reach(&handle)).ok());
-        place.unwrap_or_else(|| self.device_name())
+    /// A place for one more.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn place_for_device(&self) -> io::Result<DevicePlace> {
+        let taken = self.other_devices()?;
+        let mut places = (1..).map(|number| self.other_device(number));
+        let is_free = |place: &DevicePlace| taken.iter().all(|other| other.name != place.name);
+        places.find(is_free).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
+    }
+
+    fn other_device(&self, number: u32) -> DevicePlace {
+        DevicePlace { store: self.clone(), name: format!("{OTHER}{number}").into() }
+    }
+}
+
+impl DevicePlace {
+    /// Opens and locks what is there.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`]; it is not what the directory's owner may have there.
+    pub fn open(&self, read_only: bool) -> Result<FileDevice, OpenError> {
+        FileDevice::open_by(&reach(&self.handle()?), &self.path(), read_only)
+    }
+
+    /// What is there as a file to read, without its lock.
+    ///
+    /// # Errors
+    /// As [`DevicePlace::open`].
+    pub fn peek(&self) -> Result<File, OpenError> {
+        let handle = self.handle()?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(reach(&handle), flags, Mode::empty());
+        opened.map(File::from).map_err(|errno| OpenError::Io { path: self.path(), source: errno.into() })
+    }
+
+    /// Makes an empty device here.
+    ///
+    /// # Errors
+    /// As [`FileDevice::create`].
+    pub fn create(&self) -> Result<FileDevice, OpenError> {
+        let path = self.path();
+        let device = FileDevice::create_by(&self.store.by_descriptor(&self.name), &path, 0)?;
+        self.give().map_err(|source| OpenError::Io { path, source })?;
+        Ok(device)
+    }
+
+    /// Names a file or block device elsewhere here, if the directory's owner may have it here. Durable when this returns.
+    ///
+    /// # Errors
+    /// Something is here; it is not what the directory's owner may have here.
+    pub fn link(&self, target: &Path) -> Result<(), OpenError> {
+        let failed = |source| OpenError::Io { path: self.path(), source };
+        let linked = rustix::fs::symlinkat(target, &self.store.dir, &*self.name);
+        linked.map_err(|errno| failed(errno.into()))?;
+        let checked = self.give().map_err(failed).and_then(|()| self.handle().map(drop));
+        let linked = checked.and_then(|()| self.sync().map_err(failed));
+        if linked.is_err() {
+            // The first error is the one to tell.
+            let _ = self.remove();
+        }
+        linked
+    }
+
+    /// Removes what is here: the device, or the link to it.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn remove(&self) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.store.dir, &*self.name, AtFlags::empty())?)
+    }
+
+    /// Where the device really is, without symbolic links; where this place is, if it leads nowhere.
+    pub fn target(&self) -> PathBuf {
+        let target = self.handle().ok().and_then(|handle| std::fs::read_link(reach(&handle)).ok());
+        target.or_else(|| self.link_target()).unwrap_or_else(|| self.path())
+    }
+
+    /// What the link names, whether that is there or not.
+    fn link_target(&self) -> Option<PathBuf> {
+        use std::os::unix::ffi::OsStringExt;
+        let target = rustix::fs::readlinkat(&self.store.dir, &*self.name, Vec::new()).ok()?;
+        Some(std::ffi::OsString::from_vec(target.into_bytes()).into())
     }
 
     /// What messages call it.
-    fn device_name(&self) -> PathBuf {
-        self.path.join(NAME)
+    fn path(&self) -> PathBuf {
+        self.store.path.join(&*self.name)
     }
 
     /// Leads to the device; nothing is opened yet.
-    fn device_handle(&self) -> Result<OwnedFd, OpenError> {
-        let path = || self.device_name();
+    fn handle(&self) -> Result<OwnedFd, OpenError> {
+        let path = || self.path();
         let failed = |errno: Errno| match errno {
             Errno::NOENT => OpenError::NotFound { path: path() },
             Errno::ACCESS | Errno::PERM => OpenError::Permission { path: path(), source: errno.into() },
             _ => OpenError::Io { path: path(), source: errno.into() },
         };
+        let (dir, owner) = (&self.store.dir, self.store.owner);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let named =
-            rustix::fs::openat(&self.dir, NAME, flags | OFlags::NOFOLLOW, Mode::empty()).map_err(failed)?;
+        let named = rustix::fs::openat(dir, &*self.name, flags | OFlags::NOFOLLOW, Mode::empty());
+        let named = named.map_err(failed)?;
         let found = rustix::fs::fstat(&named).map_err(failed)?;
         let handle = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
-            rustix::fs::openat(&self.dir, NAME, flags, Mode::empty()).map_err(failed)?
+            rustix::fs::openat(dir, &*self.name, flags, Mode::empty()).map_err(failed)?
         } else {
             named
         };
         let uid = rustix::fs::fstat(&handle).map_err(failed)?.st_uid;
-        if self.owner.is_foreign() && uid != self.owner.uid {
+        if owner.is_foreign() && uid != owner.uid {
             let message = format!(
                 "it belongs to user {uid}, and the store to user {}, whose link may not lead other users there; \
                  `chown` it, or the directory",
-                self.owner.uid
+                owner.uid
             );
             let source = io::Error::new(io::ErrorKind::PermissionDenied, message);
             return Err(OpenError::Permission { path: path(), source });
@@ -113,22 +173,32 @@ impl StoreDir {
     }
 
     /// What this process has made in another user's directory is that user's.
-    fn give(&self, name: &str) -> io::Result<()> {
-        if !self.owner.is_foreign() {
+    fn give(&self) -> io::Result<()> {
+        let owner = self.store.owner;
+        if !owner.is_foreign() {
             return Ok(());
         }
-        let (uid, gid) = (Uid::from_raw(self.owner.uid), Gid::from_raw(self.owner.gid));
-        Ok(rustix::fs::chownat(&self.dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
+        let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(rustix::fs::chownat(&self.store.dir, &*self.name, Some(uid), Some(gid), flags)?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.store.dir, ".", flags, Mode::empty())?;
+        Ok(rustix::fs::fsync(dir)?)
     }
 }
 
-/// A file or block device for a new store, locked, and the same as a file to look into; `target` is what messages
-/// call it.
+/// A file or block device for a store, locked, and the same as a file to look into; `target` is what messages call it.
 ///
 /// # Errors
 /// As [`FileDevice::open`].
-pub fn open_target(target: &Path) -> Result<(FileDevice, File), OpenError> {
-    let failed = |errno: Errno| OpenError::Io { path: target.to_owned(), source: errno.into() };
+pub(crate) fn open_target(target: &Path) -> Result<(FileDevice, File), OpenError> {
+    let failed = |errno: Errno| match errno {
+        Errno::NOENT => OpenError::NotFound { path: target.to_owned() },
+        _ => OpenError::Io { path: target.to_owned(), source: errno.into() },
+    };
     let handle = rustix::fs::open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let device = FileDevice::open_by(&reach(&handle), target, false)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -21,7 +21,7 @@ pub(super) fn prepare(target: &Path) -> Result<StoreDir> {
 /// Copies `source` into a new device in `target`; says what could not be read.
 pub(super) fn fill(source: &Arc<dyn Device>, target: &StoreDir) -> Result<(Arc<dyn Device>, Vec<String>)> {
     let failed = |error: std::io::Error| CliError::io("copy the store to", target.path(), &error);
-    let device = target.create_device();
+    let device = target.device().create();
     let device = device.map_err(|error| explain_device(target.path(), &error))?;
     let len = source.len_bytes();
     device.grow(len).map_err(failed)?;
@@ -46,7 +46,7 @@ pub(super) fn fill(source: &Arc<dyn Device>, target: &StoreDir) -> Result<(Arc<d
 
 /// Takes an unfinished copy away.
 pub(super) fn remove(target: &StoreDir) {
-    let removed = target.remove_device().and_then(|()| target.remove());
+    let removed = target.device().remove().and_then(|()| target.remove());
     if let Err(error) = removed {
         eprintln!("kvfs: could not clean up {}: {error}", target.path().display());
     }

@@ -9,7 +9,7 @@ use kvfs_fs::transfer::{Frame, Prologue, ReceiveError, Received, Receiver, Strea
 use kvfs_store::progress::{self, Unit};
 
 use crate::args::ReceiveArgs;
-use crate::commands::mkfs::make_store;
+use crate::commands::mkfs::make_plain;
 use crate::endpoint::find_store;
 use crate::error::{CliError, Code, Result};
 use crate::open::{self, OpenStore};
@@ -17,7 +17,7 @@ use crate::progress::Bar;
 use crate::staging::{Staged, token};
 use crate::store_dir::StoreDir;
 use crate::units::human_bytes;
-use kvfs_open::{INLINE_DEFAULT, Memory, OpenOptions};
+use kvfs_open::{Memory, OpenOptions};
 
 pub(super) fn run(target: Option<&Path>, args: &ReceiveArgs) -> Result<ExitCode> {
     if args.status || args.resume_token {
@@ -72,7 +72,7 @@ fn source(args: &ReceiveArgs) -> Result<Box<dyn Read>> {
 fn find_or_make(target: Option<&Path>, args: &ReceiveArgs) -> Result<StoreDir> {
     match target {
         Some(path) if args.create && !StoreDir::is_occupied(path) => {
-            make_store(path, None, args.size, INLINE_DEFAULT, false)?;
+            make_plain(path, args.size)?;
             StoreDir::open(path)
         }
         _ => Ok(find_store(target)?.0),

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use crate::units::human_bytes;
+use kvfs_service::units::human_bytes;
 
 /// Looked at as a whole, at the begin and at the end of a block device (bytes).
 const EDGE_BYTES: u64 = 1 << 20;
@@ -22,7 +22,7 @@ const SAMPLE_BYTES: u64 = 4096;
 
 /// What is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// By its signature.
     Known(&'static str),
     /// No known signature, and so much data (bytes; `None`: of a block device).
@@ -54,6 +54,7 @@ const fn signature(name: &'static str, offset: u64, magic: &'static [u8]) -> Sig
 const SIGNATURES: &[Signature] = &[
     signature("a kvfs store", 0, b"\x89kvfs\r\n\x1a"),
     signature("a kvfs store", 32768, b"\x89kvfs\r\n\x1a"),
+    signature("a device of a kvfs store", 0, b"\x89kvfsM\r\n"),
     signature("an encrypted LUKS volume", 0, b"LUKS\xba\xbe"),
     signature("a BitLocker volume", 3, b"-FVE-FS-"),
     signature("an LVM physical volume", 536, b"LVM2 001"),
@@ -107,7 +108,7 @@ const SIGNATURES: &[Signature] = &[
 ];
 
 /// What `file` holds; `None`: nothing.
-pub(super) fn find(file: &File) -> io::Result<Option<Contents>> {
+pub(crate) fn find(file: &File) -> io::Result<Option<Contents>> {
     if !file.metadata()?.file_type().is_block_device() {
         let bytes = data_bytes(file)?;
         return Ok((bytes > 0).then_some(known(file, bytes)?.unwrap_or(Contents::Unknown(Some(bytes)))));

@@ -1,0 +1,279 @@
+//! `kvfs tier`: the devices of a store.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kvfs_store::Tier;
+use serde_json::{Value, json};
+
+use crate::args::{TierAddArgs, TierArgs, TierCommand, TierDevicesArgs, TierDrainArgs, TierListArgs};
+use crate::control::{self, DeviceLine, DrainLine, NewDeviceLine, Request, Response, TierRequest};
+use crate::endpoint::Endpoint;
+use crate::error::{CliError, Code, Result};
+use crate::output::print;
+use crate::units::{human_bytes, human_duration};
+
+pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
+    match &args.command {
+        TierCommand::List(args) => list(args, false),
+        TierCommand::Status(args) => list(args, true),
+        TierCommand::Add(args) => add(args),
+        TierCommand::Drain(args) => drain(args),
+        TierCommand::Refill(args) => {
+            each(args, |id| TierRequest::Refill { id }, |name, _, _| println!("{name} is filled again"))
+        }
+        TierCommand::Remove(args) => each(
+            args,
+            |id| TierRequest::Remove { id },
+            |name, _, _| println!("{name} is no device of the store any more"),
+        ),
+    }
+}
+
+fn list(args: &TierListArgs, with_status: bool) -> Result<ExitCode> {
+    let lines = Endpoint::with(args.target.as_deref(), true, devices)?;
+    let text = match (args.json, with_status) {
+        (true, _) => format!("{}\n", Value::Array(lines.iter().map(as_json).collect())),
+        (false, true) => table(&lines) + &lines.iter().map(status).collect::<String>(),
+        (false, false) => table(&lines),
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn devices(endpoint: &mut Endpoint) -> Result<Vec<DeviceLine>> {
+    match endpoint.call(&Request::Tier(TierRequest::List))? {
+        Response::Devices(lines) => Ok(lines),
+        _ => Err(control::confused()),
+    }
+}
+
+fn add(args: &TierAddArgs) -> Result<ExitCode> {
+    Endpoint::with(Some(&args.target), false, |endpoint| {
+        for device in &args.devices {
+            let path = std::path::absolute(&device.path);
+            let path = path.map_err(|error| CliError::io("find", &device.path, &error))?;
+            let new = NewDeviceLine {
+                path: path.into_os_string().into_vec(),
+                is_slow: device.tier == Tier::Slow,
+                size_bytes: device.size,
+                force: args.force,
+            };
+            let answer = endpoint.call(&Request::Tier(TierRequest::Add(new)))?;
+            let Response::DeviceAdded(id) = answer else { return Err(control::confused()) };
+            let lines = devices(endpoint)?;
+            let bytes = lines.iter().find(|line| line.id == id).map_or(0, |line| line.bytes_total);
+            println!(
+                "{} is device {id} of the store, {}, with {}",
+                device.path.display(),
+                device.tier,
+                human_bytes(bytes)
+            );
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn drain(args: &TierDrainArgs) -> Result<ExitCode> {
+    let waits = !args.no_wait;
+    let mut all_empty = true;
+    each(
+        &args.what,
+        |id| TierRequest::Drain { id, waits },
+        |name, id, lines| {
+            let Some(line) = lines.iter().find(|line| line.id == id) else { return };
+            all_empty &= line.is_empty() || !waits;
+            let store = args.what.target.display();
+            if line.is_empty() {
+                println!("{name} is empty; `kvfs tier remove {store} {id}` lets go of it");
+            } else if waits {
+                eprintln!("kvfs: {name}: {}", movement(line));
+            } else {
+                println!("{name} is drained in the background; `kvfs tier status {store}` tells how far");
+            }
+        },
+    )?;
+    Ok(if all_empty { ExitCode::SUCCESS } else { ExitCode::from(Code::Failed as u8) })
+}
+
+/// Asks for each device in turn, and tells of it.
+fn each(
+    args: &TierDevicesArgs,
+    request: impl Fn(u32) -> TierRequest,
+    mut tell: impl FnMut(&str, u32, &[DeviceLine]),
+) -> Result<ExitCode> {
+    Endpoint::with(Some(&args.target), false, |endpoint| {
+        let known = devices(endpoint)?;
+        // All are known before the first one is touched.
+        let wanted: Result<Vec<_>> =
+            args.devices.iter().map(|name| Ok((name, find(&known, name)?))).collect();
+        for (name, id) in wanted? {
+            let answer = endpoint.call(&Request::Tier(request(id)))?;
+            let Response::Devices(lines) = answer else { return Err(control::confused()) };
+            tell(&shown(name, id), id, &lines);
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The device that a number or path means.
+fn find(lines: &[DeviceLine], name: &OsString) -> Result<u32> {
+    let number: Option<u32> = name.to_str().and_then(|name| name.parse().ok());
+    let place = std::fs::canonicalize(name).unwrap_or_else(|_| PathBuf::from(name));
+    let is_it = |line: &&DeviceLine| Some(line.id) == number || path_of(line) == Some(&place);
+    lines.iter().find(is_it).map(|line| line.id).ok_or_else(|| {
+        let name = Path::new(name).display();
+        CliError::new(
+            Code::Usage,
+            format!("the store has no device {name}; `kvfs tier list` shows which it has"),
+        )
+    })
+}
+
+fn shown(name: &OsStr, id: u32) -> String {
+    let name = Path::new(name).display().to_string();
+    if name == id.to_string() { format!("device {id}") } else { name }
+}
+
+fn path_of(line: &DeviceLine) -> Option<&Path> {
+    line.path.as_deref().map(|path| Path::new(OsStr::from_bytes(path)))
+}
+
+fn table(lines: &[DeviceLine]) -> String {
+    let mut text =
+        format!("{:>3}  {:4}  {:>9}  {:>9}  {:>9}  DEVICE\n", "ID", "TIER", "SIZE", "STORED", "FREE");
+    for line in lines {
+        let size = human_bytes(line.bytes_total);
+        let (stored, free) = (human_bytes(line.bytes_live), human_bytes(line.bytes_free));
+        let mark = match &line.drain {
+            Some(_) if line.is_empty() => "  (drained)",
+            Some(_) => "  (being drained)",
+            None => "",
+        };
+        let path = path_of(line).map_or_else(|| "missing".to_owned(), |path| path.display().to_string());
+        // Writing to a string never fails.
+        let _ = writeln!(
+            text,
+            "{:>3}  {:4}  {size:>9}  {stored:>9}  {free:>9}  {path}{mark}",
+            line.id, line.tier
+        );
+    }
+    text
+}
+
+/// A line for what moves, and one for what has failed.
+fn status(line: &DeviceLine) -> String {
+    let mut text = format!("device {}: {}\n", line.id, movement(line));
+    if let Some(first) = &line.failure {
+        let _ = writeln!(
+            text,
+            "device {}: failed {} times since it was opened, first {first}",
+            line.id, line.failures
+        );
+    }
+    text
+}
+
+/// What moves away from the device, and if nothing does, why.
+fn movement(line: &DeviceLine) -> String {
+    if line.path.is_none() {
+        return "it is missing; what lies there can't be read, and the store not be written to".to_owned();
+    }
+    let left = human_bytes(line.bytes_live);
+    match &line.drain {
+        None => "nothing moves: it is not to be drained".to_owned(),
+        Some(_) if line.is_empty() => "it is empty, and can be removed".to_owned(),
+        Some(DrainLine { trouble: Some(why), .. }) => {
+            format!("{left} are left, and nothing moves: {why}; it is tried again")
+        }
+        Some(drain @ DrainLine { is_moving: true, .. }) => {
+            format!("it is being drained, {left} are left{}", speed(drain, line.bytes_live))
+        }
+        Some(_) => format!("{left} are left, and wait for their turn"),
+    }
+}
+
+/// As far as something has moved.
+fn speed(drain: &DrainLine, bytes_left: u64) -> String {
+    let seconds = drain.took.as_secs_f64();
+    if drain.bytes_moved == 0 || seconds <= 0.0 {
+        return String::new();
+    }
+    let rate = drain.bytes_moved as f64 / seconds;
+    let left = human_duration(Duration::from_secs_f64(bytes_left as f64 / rate));
+    format!("; {} each second, about {left} more", human_bytes(rate as u64))
+}
+
+fn as_json(line: &DeviceLine) -> Value {
+    let drain = line.drain.as_ref().map(|drain| {
+        json!({
+            "moving": drain.is_moving,
+            "moved_bytes": drain.bytes_moved,
+            "seconds": drain.took.as_secs_f64(),
+            "trouble": drain.trouble,
+        })
+    });
+    json!({
+        "id": line.id,
+        "tier": line.tier,
+        "path": path_of(line).map(Path::to_string_lossy),
+        "size_bytes": line.bytes_total,
+        "stored_bytes": line.bytes_live,
+        "free_bytes": line.bytes_free,
+        "empty": line.is_empty(),
+        "drain": drain,
+        "failures": line.failures,
+        "first_failure": line.failure,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(id: u32, drain: Option<DrainLine>) -> DeviceLine {
+        DeviceLine {
+            id,
+            path: Some(b"/dev/x".to_vec()),
+            tier: "slow".to_owned(),
+            bytes_total: 4 << 30,
+            bytes_free: 1 << 30,
+            bytes_live: 2 << 30,
+            drain,
+            ..DeviceLine::default()
+        }
+    }
+
+    #[test]
+    fn the_table_and_the_status_say_what_moves_and_why_nothing_does() {
+        let moving =
+            DrainLine { is_moving: true, bytes_moved: 1 << 30, took: Duration::from_secs(16), trouble: None };
+        let text = table(&[line(1, Some(moving.clone()))]);
+        assert_eq!(
+            text.lines().nth(1),
+            Some("  1  slow    4.0 GiB    2.0 GiB    1.0 GiB  /dev/x  (being drained)")
+        );
+        let said = |line: &DeviceLine| movement(line);
+        assert_eq!(
+            said(&line(1, Some(moving))),
+            "it is being drained, 2.0 GiB are left; 64.0 MiB each second, about 32 s more"
+        );
+        let stuck = DrainLine { trouble: Some("the disk is gone".to_owned()), ..DrainLine::default() };
+        assert_eq!(
+            said(&line(1, Some(stuck))),
+            "2.0 GiB are left, and nothing moves: the disk is gone; it is tried again"
+        );
+        assert!(said(&line(0, None)).contains("nothing moves"));
+        let empty = DeviceLine { bytes_free: 4 << 30, ..line(1, Some(DrainLine::default())) };
+        assert!(said(&empty).contains("can be removed"));
+        let missing = DeviceLine { path: None, ..line(1, None) };
+        assert!(said(&missing).contains("missing") && table(&[missing]).contains("missing"));
+        assert_eq!(find(&[line(3, None)], &"3".into()).expect("is there"), 3);
+        assert_eq!(find(&[line(3, None)], &"/dev/x".into()).expect("is there"), 3);
+        assert_eq!(find(&[line(3, None)], &"4".into()).expect_err("is not there").code, Code::Usage);
+    }
+}

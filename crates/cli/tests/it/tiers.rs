@@ -1,0 +1,92 @@
+//! `kvfs tier`: devices that come and go under a mount, and one that is missing.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+use crate::world::{World, can_mount, daemon_of, kvfs, wait_until};
+
+const IN_USE: i32 = 3;
+const USAGE: i32 = 2;
+const FILES: u64 = 8;
+const FILE_BYTES: usize = 4 << 20;
+
+fn device(world: &World, name: &str, bytes: u64) -> String {
+    File::create(world.path(name)).unwrap().set_len(bytes).unwrap();
+    world.text(name)
+}
+
+fn content(file: u64) -> Vec<u8> {
+    (0..FILE_BYTES as u64 / 8)
+        .flat_map(|word| (word ^ (file << 32)).wrapping_mul(0x9e37).to_le_bytes())
+        .collect()
+}
+
+#[track_caller]
+fn expect_content(dir: &str) {
+    for file in 0..FILES {
+        assert!(fs::read(format!("{dir}/{file}")).unwrap() == content(file), "file {file}");
+    }
+}
+
+fn list(target: &str) -> Vec<Value> {
+    let lines: Value = serde_json::from_str(&kvfs(&["tier", "list", "--json", target]).ok()).unwrap();
+    lines.as_array().unwrap().clone()
+}
+
+fn stored(target: &str, at: usize) -> u64 {
+    list(target)[at]["stored_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only() {
+    if !can_mount("devices_come_and_go_under_a_mount_and_a_missing_slow_one_leaves_it_read_only") {
+        return;
+    }
+    let world = World::new();
+    let (fast, slow) = (device(&world, "fast", 0), device(&world, "slow", 512 << 20));
+    let (store, dir) = (world.text("store"), world.dir("mnt"));
+    let named = [format!("fast:{fast},size=256M"), format!("slow:{slow}")];
+    kvfs(&["mkfs", &store, "--device", &named[0], "--device", &named[1]]).ok();
+    kvfs(&["mount", &store, &dir]).ok();
+    for file in 0..FILES {
+        fs::write(format!("{dir}/{file}"), content(file)).unwrap();
+    }
+    kvfs(&["sync", &dir]).ok();
+    assert!(stored(&dir, 1) >= FILES * FILE_BYTES as u64 && stored(&dir, 0) < 8 << 20, "{:?}", list(&dir));
+
+    // Another one takes its place; the daemon is killed on the way, and what was begun goes on.
+    let second = device(&world, "second", 0);
+    kvfs(&["tier", "add", &dir, &format!("slow:{second},size=512M")]).ok();
+    kvfs(&["tier", "add", &dir, &format!("slow:{second}")]).fails(IN_USE, &["in use"]);
+    kvfs(&["tier", "drain", "--no-wait", &dir, &slow]).ok();
+    kill_process(daemon_of(&store), Signal::KILL).unwrap();
+    kvfs(&["mount", &store, &dir]).ok();
+    wait_until("the end of the drain", || list(&dir)[1]["empty"] == true);
+    assert!(kvfs(&["tier", "status", &dir]).ok().contains("device 1: it is empty, and can be removed"));
+    kvfs(&["tier", "remove", &dir, "1"]).ok();
+    kvfs(&["tier", "remove", &dir, "0"]).fails(USAGE, &["the first device"]);
+    assert!(list(&dir).len() == 2 && !Path::new(&format!("{store}/device.1")).is_symlink());
+    expect_content(&dir);
+    kvfs(&["umount", &dir]).ok();
+    assert!(kvfs(&["check", &store]).ok().starts_with("clean"));
+
+    fs::rename(&second, world.path("elsewhere")).unwrap();
+    kvfs(&["kv", "put", "-s", &store, "tags", "song", "artist"]).fails(1, &["slow device 2", &second]);
+    kvfs(&["mount", &store, &dir]).ok();
+    let status = String::from_utf8(kvfs(&["status"]).stdout).unwrap();
+    assert!(status.contains("the slow device 2 is missing"), "{status}");
+    assert_eq!(fs::metadata(format!("{dir}/0")).unwrap().len(), FILE_BYTES as u64);
+    assert!(fs::read(format!("{dir}/0")).is_err() && fs::write(format!("{dir}/new"), "x").is_err());
+    kvfs(&["umount", &dir]).ok();
+
+    fs::rename(world.path("elsewhere"), &second).unwrap();
+    // Unmounted as well: everything comes back to the first device.
+    kvfs(&["tier", "remove", &store, &second]).ok();
+    assert_eq!(list(&store).len(), 1);
+    kvfs(&["mount", &store, &dir]).ok();
+    expect_content(&dir);
+    kvfs(&["umount", &dir]).ok();
+}

@@ -1,0 +1,300 @@
+//! The devices of an open store: where each of them is, and how they come and go.
+//!
+//! Thread safety: any thread; the list has a short lock of its own. Crash order: the store's directory names a device before the
+//! engine takes it in, and until the engine has let go of it; a name too many does no harm.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kvfs_device::{Device, FileDevice, OpenError, WatchedDevice};
+use kvfs_kvdb::Db;
+use kvfs_service::ErrorKind;
+use kvfs_store::{StoreError, Tier};
+use parking_lot::Mutex;
+
+use crate::contents;
+use crate::error::{Error, Result, explain_device};
+use crate::store_dir::{DevicePlace, StoreDir, open_target};
+
+/// A file or block device that becomes one of a store's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDevice {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How quick it is.
+    pub tier: Tier,
+    /// How much of it is used (bytes); `None`: all of a block device, and of a file what it has, or, if that is nothing, what its
+    /// file system has room for.
+    pub size_bytes: Option<u64>,
+    /// What it holds is overwritten.
+    pub force: bool,
+}
+
+/// Whether the devices of a store work.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceHealth {
+    /// Reads, writes and flushes that have failed; one more if devices are missing.
+    pub failures: u64,
+    /// What failed first, and why.
+    pub first_failure: Option<String>,
+}
+
+type Watched = WatchedDevice<Arc<FileDevice>>;
+
+/// A device beside the first one.
+struct Other {
+    place: DevicePlace,
+    watched: Arc<Watched>,
+}
+
+/// See the module.
+pub struct StoreDevices {
+    dir: StoreDir,
+    first: Arc<FileDevice>,
+    /// The same, as the engine uses it.
+    watched: Arc<Watched>,
+    others: Mutex<Vec<Other>>,
+    /// Where the directory names one, and none was found.
+    lost: Vec<PathBuf>,
+    /// Held while one comes or goes.
+    changing: Mutex<()>,
+}
+
+impl StoreDevices {
+    /// The first one alone.
+    pub(crate) fn over(dir: &StoreDir, first: FileDevice) -> Self {
+        let first = Arc::new(first);
+        let watched = Arc::new(WatchedDevice::over(Arc::clone(&first)));
+        Self {
+            dir: dir.clone(),
+            first,
+            watched,
+            others: Mutex::default(),
+            lost: Vec::new(),
+            changing: Mutex::default(),
+        }
+    }
+
+    /// Opens and locks all that `dir` names. Those that are not there are passed over: the engine knows whether it needs them.
+    pub(crate) fn open(dir: &StoreDir, read_only: bool) -> Result<Self> {
+        let explain = |error: &OpenError| explain_device(dir.path(), error);
+        let first = dir.device().open(read_only).map_err(|error| explain(&error))?;
+        let places = dir.other_devices().map_err(|error| Error::io("look into", dir.path(), &error))?;
+        let (mut others, mut lost) = (Vec::new(), Vec::new());
+        for place in places {
+            match place.open(read_only) {
+                Ok(device) => {
+                    let watched = Arc::new(WatchedDevice::over(Arc::new(device)));
+                    others.push(Other { place, watched });
+                }
+                Err(error @ (OpenError::NotFound { .. } | OpenError::Io { .. })) => {
+                    tracing::warn!(%error, "a device of the store can't be opened");
+                    lost.push(place.target());
+                }
+                Err(error) => return Err(explain(&error)),
+            }
+        }
+        Ok(Self { others: Mutex::new(others), lost, ..Self::over(dir, first) })
+    }
+
+    /// As the engine uses them: the first one, and the others.
+    pub(crate) fn for_engine(&self) -> (Arc<dyn Device>, Vec<Arc<dyn Device>>) {
+        let others = self.others.lock();
+        let others = others.iter().map(|other| Arc::clone(&other.watched) as _).collect();
+        (Arc::clone(&self.watched) as _, others)
+    }
+
+    /// Where devices were looked for in vain, in words; `None`: all that the directory names were found.
+    pub(crate) fn lost(&self) -> Option<String> {
+        let paths: Vec<_> = self.lost.iter().map(|path| path.display().to_string()).collect();
+        (!paths.is_empty()).then(|| paths.join(", "))
+    }
+
+    /// Lets go of what the engine does not use: a name that a crash has left, the device of another store.
+    pub(crate) fn forget_unused(&self, db: &Db) {
+        self.others.lock().retain(|other| {
+            let is_used = id_of(db, &other.watched).is_some();
+            if !is_used {
+                tracing::warn!(path = %other.place.target().display(), "it is no device of this store, and is not used");
+            }
+            is_used
+        });
+    }
+
+    /// The first one.
+    pub fn first(&self) -> &FileDevice {
+        &self.first
+    }
+
+    /// Where the device of that number in `db` is; `None`: it is missing.
+    pub fn target(&self, db: &Db, id: u32) -> Option<PathBuf> {
+        if id == 0 {
+            return Some(self.dir.device().target());
+        }
+        let others = self.others.lock();
+        others.iter().find(|other| id_of(db, &other.watched) == Some(id)).map(|other| other.place.target())
+    }
+
+    /// Whether the device of that number works.
+    pub fn health_of(&self, db: &Db, id: u32) -> DeviceHealth {
+        if id == 0 {
+            return health_of(&self.watched);
+        }
+        let others = self.others.lock();
+        let other = others.iter().find(|other| id_of(db, &other.watched) == Some(id));
+        other.map_or_else(DeviceHealth::default, |other| health_of(&other.watched))
+    }
+
+    /// Whether all of them work.
+    pub fn health(&self, db: &Db) -> DeviceHealth {
+        let mut health = health_of(&self.watched);
+        for other in &*self.others.lock() {
+            let own = health_of(&other.watched);
+            let place = other.place.target();
+            health.failures += own.failures;
+            let named = own.first_failure.map(|failure| format!("{}: {failure}", place.display()));
+            health.first_failure = health.first_failure.or(named);
+        }
+        if let Some(missing) = missing(db) {
+            health.failures += 1;
+            health.first_failure = health.first_failure.or(Some(missing));
+        }
+        health
+    }
+
+    /// Takes a file or block device into the store that `db` is; its number. It is given up again where that fails.
+    ///
+    /// # Errors
+    /// It holds something, and `force` is not set; it is in use, too small, or not what the owner of the store's directory may have
+    /// there; I/O errors.
+    pub fn add(&self, db: &Db, new: &NewDevice) -> Result<u32> {
+        let _changing = self.changing.lock();
+        let explain = |error: OpenError| explain_device(self.dir.path(), &error);
+        let device = prepare(new)?;
+        let target = new.path.canonicalize().map_err(|error| Error::io("find", &new.path, &error))?;
+        let place = self.dir.place_for_device();
+        let place = place.map_err(|error| Error::io("look into", self.dir.path(), &error))?;
+        place.link(&target).map_err(explain)?;
+        let watched = Arc::new(WatchedDevice::over(device));
+        match db.add_device(Arc::clone(&watched) as _, new.tier) {
+            Ok(id) => {
+                self.others.lock().push(Other { place, watched });
+                Ok(id)
+            }
+            Err(error) => {
+                take_away(&place);
+                Err(refused(&new.path, error))
+            }
+        }
+    }
+
+    /// Lets go of a device that holds nothing.
+    ///
+    /// # Errors
+    /// As [`Db::remove_device`].
+    pub fn remove(&self, db: &Db, id: u32) -> Result<(), StoreError> {
+        let _changing = self.changing.lock();
+        let find = |other: &Other| id_of(db, &other.watched) == Some(id);
+        let place = self.others.lock().iter().find(|other| find(other)).map(|other| other.place.clone());
+        db.remove_device(id)?;
+        if let Some(place) = &place {
+            take_away(place);
+        }
+        self.others.lock().retain(|other| id_of(db, &other.watched).is_some());
+        Ok(())
+    }
+}
+
+/// Which devices of the store are missing, in words; `None`: none.
+pub fn missing(db: &Db) -> Option<String> {
+    let missing = db.devices().into_iter().filter(|device| device.is_missing);
+    let names: Vec<_> = missing.map(|device| format!("{} device {}", device.tier, device.id)).collect();
+    let are = if names.len() == 1 { "is" } else { "are" };
+    let joined = names.join(", the ");
+    (!names.is_empty()).then(|| format!("the {joined} {are} missing; what lies there can't be read"))
+}
+
+/// The number that the engine has given it.
+fn id_of(db: &Db, watched: &Arc<Watched>) -> Option<u32> {
+    db.device_id(&(Arc::clone(watched) as Arc<dyn Device>))
+}
+
+fn health_of(watched: &Watched) -> DeviceHealth {
+    let first_failure = watched.first_failure().map(str::to_owned);
+    DeviceHealth { failures: watched.failed(), first_failure }
+}
+
+fn take_away(place: &DevicePlace) {
+    if let Err(error) = place.remove() {
+        tracing::warn!(path = %place.target().display(), %error, "the store's directory still names it");
+    }
+}
+
+/// What keeps the engine from taking in the device at `path`.
+fn refused(path: &Path, error: StoreError) -> Error {
+    match &error {
+        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
+            Error::new(ErrorKind::Usage, format!("{} can't be added: {source}", path.display()))
+        }
+        _ => error.into(),
+    }
+}
+
+/// Opens and locks it, and makes it as long as is to be used.
+fn prepare(new: &NewDevice) -> Result<Arc<FileDevice>> {
+    let NewDevice { path, size_bytes, force, .. } = new;
+    let (device, file) = open_target(path).map_err(|error| explain_target(path, &error))?;
+    if !force {
+        check_blank(path, &file)?;
+    }
+    fit(&device, *size_bytes).map_err(|error| Error::io("use", path, &error))?;
+    Ok(Arc::new(device))
+}
+
+/// Refuses to overwrite what `file`, which messages call `path`, holds.
+///
+/// # Errors
+/// It holds something; I/O errors.
+pub(crate) fn check_blank(path: &Path, file: &std::fs::File) -> Result<()> {
+    let found = contents::find(file).map_err(|error| Error::io("read", path, &error))?;
+    found.map_or(Ok(()), |found| {
+        let message = format!("{} holds {found}; --force overwrites it", path.display());
+        Err(Error::new(ErrorKind::InUse, message))
+    })
+}
+
+/// A file becomes as long as is to be used; its space is set aside as it is written to.
+fn fit(device: &FileDevice, size_bytes: Option<u64>) -> io::Result<()> {
+    let now = device.len_bytes();
+    if device.is_block_device() {
+        return match size_bytes {
+            Some(size) if size != now => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a block device is used as a whole; leave out its size",
+            )),
+            _ => Ok(()),
+        };
+    }
+    let wanted = match size_bytes {
+        Some(size) => size,
+        None if now > 0 => now,
+        None => device.file_len_max()?,
+    };
+    if wanted < now {
+        let message = format!("it is longer than that: it has {now} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    device.extend(wanted)
+}
+
+/// What a file or block device that can't be opened means to the user.
+pub(crate) fn explain_target(path: &Path, error: &OpenError) -> Error {
+    match error {
+        OpenError::NotFound { path } => {
+            let message = format!("{error}; `truncate -s 100G {}` makes a file of 100 GiB", path.display());
+            Error::new(ErrorKind::Failed, message)
+        }
+        _ => Error::new(explain_device(path, error).kind(), error.to_string()),
+    }
+}

@@ -1,0 +1,74 @@
+//! What is asked and told about the devices of a store. Plain values.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What is asked about devices.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum TierRequest {
+    List,
+    Add(NewDeviceLine),
+    /// `waits`: until it is empty, or can't be emptied.
+    Drain {
+        id: u32,
+        waits: bool,
+    },
+    Refill {
+        id: u32,
+    },
+    Remove {
+        id: u32,
+    },
+}
+
+/// A file or block device that is to become one of the store's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NewDeviceLine {
+    /// Absolute, as raw bytes.
+    pub path: Vec<u8>,
+    pub is_slow: bool,
+    pub size_bytes: Option<u64>,
+    pub force: bool,
+}
+
+/// A device of a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceLine {
+    /// The first one has 0.
+    pub id: u32,
+    /// As raw bytes; `None`: it is missing.
+    pub path: Option<Vec<u8>>,
+    /// `fast` or `slow`.
+    pub tier: String,
+    pub bytes_total: u64,
+    /// In zones that hold nothing.
+    pub bytes_free: u64,
+    /// What is stored there.
+    pub bytes_live: u64,
+    /// Nothing new goes there.
+    pub drain: Option<DrainLine>,
+    /// Reads, writes and flushes that have failed since the store was opened.
+    pub failures: u64,
+    /// The first of them.
+    pub failure: Option<String>,
+}
+
+impl DeviceLine {
+    /// Whether it holds nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.bytes_free == self.bytes_total
+    }
+}
+
+/// How far a device has been drained since the store was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainLine {
+    /// Just now.
+    pub is_moving: bool,
+    pub bytes_moved: u64,
+    /// How long that took.
+    pub took: Duration,
+    /// Why it does not get on.
+    pub trouble: Option<String>,
+}

@@ -1,0 +1,108 @@
+//! The devices of a store: which there are, how they come and how they go.
+//!
+//! Thread safety: for threads that may block. Invariants: what is about the disks below is for the user that has mounted the store;
+//! what has begun to leave goes on in the background, waited for or not; waiting ends when the store is to be closed, the caller
+//! has gone, or the process is told to end.
+
+use std::sync::atomic::Ordering;
+
+use kvfs_store::StoreError;
+use kvfs_store::progress::{self, Unit};
+
+use crate::authority::{authorize, authorize_server};
+use crate::caller::Caller;
+use crate::error::{ErrorKind, Result, ServiceError};
+use crate::lines::{DeviceLine, NewDeviceLine};
+use crate::served::ServedStore;
+use crate::units::human_bytes;
+
+impl ServedStore<'_> {
+    /// All devices, the first one first.
+    ///
+    /// # Errors
+    /// The caller may not.
+    pub fn devices(&self, caller: &Caller) -> Result<Vec<DeviceLine>> {
+        authorize(self.fs, caller, "see its devices")?;
+        Ok(self.engine.devices())
+    }
+
+    /// Takes a file or block device into the store; its number.
+    ///
+    /// # Errors
+    /// The caller may not; it holds something, is in use or too small; store errors.
+    pub fn add_device(&self, caller: &Caller, new: &NewDeviceLine) -> Result<u32> {
+        authorize_server(caller, "add devices to it")?;
+        let id = self.engine.add_device(new)?;
+        tracing::info!(id, path = %String::from_utf8_lossy(&new.path), is_slow = new.is_slow, "a device was added");
+        Ok(id)
+    }
+
+    /// Nothing new goes to the device from now on, and what it holds is moved to others. `waits`: as long as that gets on. What has
+    /// become of it, and of the others.
+    ///
+    /// # Errors
+    /// The caller may not; there is no such device, or it is the first one; store errors.
+    pub fn drain_device(&self, caller: &Caller, id: u32, waits: bool) -> Result<Vec<DeviceLine>> {
+        authorize_server(caller, "drain its devices")?;
+        self.drain(caller, id, waits)?;
+        Ok(self.engine.devices())
+    }
+
+    /// The device is filled again, and no longer drained.
+    ///
+    /// # Errors
+    /// As [`ServedStore::drain_device`].
+    pub fn refill_device(&self, caller: &Caller, id: u32) -> Result<()> {
+        authorize_server(caller, "fill its devices")?;
+        self.engine.refill_device(id).map_err(explain)
+    }
+
+    /// Drains the device, and lets go of it.
+    ///
+    /// # Errors
+    /// As [`ServedStore::drain_device`]; it could not be emptied, and stays.
+    pub fn remove_device(&self, caller: &Caller, id: u32) -> Result<()> {
+        authorize_server(caller, "remove its devices")?;
+        if !self.drain(caller, id, true)? {
+            let device = self.engine.devices().into_iter().find(|device| device.id == id).unwrap_or_default();
+            let trouble = device.drain.and_then(|drain| drain.trouble);
+            let trouble = trouble.map_or_else(String::new, |why| format!(": {why}"));
+            let left = human_bytes(device.bytes_live);
+            let message =
+                format!("device {id} stays, {left} are left on it{trouble}; it is drained in the background");
+            return Err(ServiceError::new(ErrorKind::InUse, message));
+        }
+        self.engine.remove_device(id).map_err(explain)?;
+        tracing::info!(id, "a device was removed");
+        Ok(())
+    }
+
+    /// Whether it is empty.
+    fn drain(&self, caller: &Caller, id: u32, waits: bool) -> Result<bool> {
+        let is_stopping = self.defrag.flag();
+        let mut left_before = None;
+        let drained = self.engine.drain_device(id, &mut |left| {
+            let before = left_before.unwrap_or_else(|| {
+                progress::stage("emptying the device", Unit::Bytes, left);
+                left
+            });
+            progress::advance(before.saturating_sub(left));
+            left_before = Some(left.min(before));
+            waits && !is_stopping.load(Ordering::Relaxed) && caller.is_there()
+        });
+        drained.map_err(explain)
+    }
+}
+
+/// What the engine refuses is the caller's mistake.
+fn explain(error: StoreError) -> ServiceError {
+    match &error {
+        StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
+            ServiceError::new(ErrorKind::Usage, source.to_string())
+        }
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
