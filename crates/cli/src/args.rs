@@ -182,8 +182,9 @@ Options for -o, separated by commas:
                       as the switches of these names, for /etc/fstab
   io_limit=SIZE       merges read and write at most so much each second, such
                       as 50M; writers slow down when it is too little
-  cache=POLICY        which blocks leave the block cache first: s3fifo, lru or
-                      arc (s3fifo); for as long as it is mounted
+  cache=POLICY        which blocks leave the block cache first: tiered (the
+                      default; those of slow devices stay longest), s3fifo,
+                      arc or lru; for as long as it is mounted
   private_snapshots   snapshots are shown to root and the store's owner alone
   store_owner=USER    mount the store of another user, which may contain
                       anything; without this such a store is refused

@@ -82,7 +82,7 @@ mod version;
 mod write;
 
 pub use builder::Builder;
-pub use cache::{Policy, UnknownPolicy};
+pub use cache::{CacheAccess, CacheEvent, CacheReplay, CacheTrace, CacheTraceInfo, Policy, UnknownPolicy};
 pub use check::{Checked, LostKeys, Unreadable, ZoneInfo, ZoneKind, ZoneMap};
 pub use compaction::MergeOptions;
 pub use db::Db;

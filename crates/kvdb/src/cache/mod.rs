@@ -12,18 +12,23 @@ mod eviction;
 mod key;
 mod memory;
 mod pages;
+mod replay;
 mod shard;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use eviction::{Policy, UnknownPolicy};
 pub(crate) use key::CacheKey;
 pub(crate) use memory::{Accountant, Charge, Pool};
 pub(crate) use pages::Pages;
 pub(crate) use pages::{Loaded, Page, PageRef};
+pub use replay::CacheReplay;
+pub use trace::{CacheAccess, CacheEvent, CacheTrace, CacheTraceInfo};
 
+use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use kvfs_store::Tier;
@@ -32,6 +37,7 @@ use parking_lot::Mutex;
 use crate::format::ZoneId;
 
 use shard::Shard;
+use trace::Recorder;
 
 /// The verified bytes of a tuple block (without the padding) or a 4 KiB data block.
 #[derive(Debug, Clone)]
@@ -120,6 +126,9 @@ pub(crate) struct BlockCache {
     next_victim: AtomicUsize,
     insertions: AtomicU64,
     evictions: AtomicU64,
+    /// Whether there is a recorder: what a lookup looks at.
+    is_traced: AtomicBool,
+    recorder: Mutex<Option<io::Result<Recorder>>>,
 }
 
 impl BlockCache {
@@ -132,6 +141,8 @@ impl BlockCache {
             next_victim: AtomicUsize::new(0),
             insertions: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
+            is_traced: AtomicBool::new(false),
+            recorder: Mutex::new(None),
         })
     }
 
@@ -142,7 +153,13 @@ impl BlockCache {
 
     /// The block under `key`, marked as used; `tier` is the class of the device that has it.
     pub(crate) fn get(&self, key: CacheKey, tier: Tier) -> Option<Arc<CachedBlock>> {
-        self.shards[shard_of(key)].lock().get(key, tier)
+        let found = self.shards[shard_of(key)].lock().get(key, tier);
+        if self.is_traced() {
+            let (event, bytes) =
+                found.as_ref().map_or((CacheEvent::Miss, 0), |block| (CacheEvent::Hit, block.bytes_held));
+            self.trace(CacheAccess::new(event, key, tier, bytes));
+        }
+        found
     }
 
     /// Puts a verified block in; when another thread was first, its block stays and is returned.
@@ -157,6 +174,9 @@ impl BlockCache {
             }
             shard.insert(key, tier, Arc::clone(&block));
             self.accountant.charge(Pool::BlockCache, block.charge());
+        }
+        if self.is_traced() {
+            self.trace(CacheAccess::new(CacheEvent::Insert, key, tier, block.bytes_held));
         }
         self.insertions.fetch_add(1, Ordering::Relaxed);
         self.evict_down_to(self.accountant.cache_budget(), shard_index);
@@ -174,6 +194,53 @@ impl BlockCache {
             shard.lock().remove_if(is_gone, |block| {
                 self.accountant.discharge(Pool::BlockCache, block.charge());
             });
+        }
+        for &(zone, generation) in ended.iter().filter(|_| self.is_traced()) {
+            let key = CacheKey { zone, generation, offset: 0 };
+            self.trace(CacheAccess::new(CacheEvent::Forget, key, Tier::Fast, 0));
+        }
+    }
+
+    /// Records all accesses from now on, in at most about so many bytes.
+    ///
+    /// # Errors
+    /// A trace is being recorded already; those of `out`.
+    pub(crate) fn start_trace(&self, out: Box<dyn Write + Send>, bytes_max: u64) -> io::Result<()> {
+        let mut recorder = self.recorder.lock();
+        if recorder.is_some() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a trace is being recorded already"));
+        }
+        *recorder = Some(Ok(Recorder::new(out, bytes_max)?));
+        self.is_traced.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the trace.
+    ///
+    /// # Errors
+    /// None is under way; what went wrong when it was written.
+    pub(crate) fn stop_trace(&self) -> io::Result<CacheTraceInfo> {
+        self.is_traced.store(false, Ordering::Relaxed);
+        let recorder = self.recorder.lock().take();
+        let none = || io::Error::new(io::ErrorKind::NotFound, "no trace is being recorded");
+        recorder.ok_or_else(none)?.and_then(Recorder::finish)
+    }
+
+    fn is_traced(&self) -> bool {
+        self.is_traced.load(Ordering::Relaxed)
+    }
+
+    /// One that is full, or can't be written, gets no more; [`BlockCache::stop_trace`] tells.
+    #[cold]
+    fn trace(&self, access: CacheAccess) {
+        let mut recorder = self.recorder.lock();
+        let Some(Ok(trace)) = &mut *recorder else { return };
+        let added = trace.add(&access);
+        if !matches!(added, Ok(true)) {
+            self.is_traced.store(false, Ordering::Relaxed);
+        }
+        if let Err(error) = added {
+            *recorder = Some(Err(error));
         }
     }
 
@@ -237,5 +304,10 @@ fn shard_of(key: CacheKey) -> usize {
 impl Drop for BlockCache {
     fn drop(&mut self) {
         self.shrink_to(0);
+        if self.recorder.lock().is_some()
+            && let Err(error) = self.stop_trace()
+        {
+            tracing::warn!(%error, "a trace of the block cache is incomplete");
+        }
     }
 }

@@ -218,7 +218,7 @@ fn survives_crashes_faults_and_flips_when_no_index_stays_in_memory() {
 
 #[test]
 fn like_the_model_with_the_other_cache_policies() {
-    for policy in [Policy::Lru, Policy::Arc] {
+    for policy in [Policy::Lru, Policy::S3Fifo, Policy::Arc] {
         check(
             850,
             &Kvdb::with(|e| {

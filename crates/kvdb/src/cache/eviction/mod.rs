@@ -2,7 +2,7 @@
 //!
 //! Thread safety: a policy belongs to one shard of the cache and is called under its lock. Invariants: a policy knows
 //! exactly the slots that were inserted and neither evicted nor removed since; what it remembers of evicted blocks is their keys'
-//! hashes, at the time of an eviction no more than it had slots (see [`ghosts`]).
+//! hashes, at most about one and a half times as many as it had slots when it last evicted one (see [`ghosts`]).
 
 mod arc;
 mod ghosts;
@@ -11,6 +11,7 @@ mod lru;
 mod s3_fifo;
 #[cfg(test)]
 mod tests;
+mod tiered;
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,6 +21,7 @@ use kvfs_store::Tier;
 use arc::Arc;
 use lru::Lru;
 use s3_fifo::S3Fifo;
+use tiered::Tiered;
 
 /// What a policy is told of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,15 +68,17 @@ pub enum Policy {
     /// Least recently used first.
     Lru,
     /// Three queues: what is used once passes through quickly.
-    #[default]
     S3Fifo,
     /// Recency against frequency, balanced by what was missed.
     Arc,
+    /// The three queues for each class of devices, so that what costs most to read again stays longest.
+    #[default]
+    Tiered,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Lru, Self::S3Fifo, Self::Arc];
+    pub const ALL: [Self; 4] = [Self::Lru, Self::S3Fifo, Self::Arc, Self::Tiered];
 
     /// By which users choose it.
     pub fn name(self) -> &'static str {
@@ -82,6 +86,7 @@ impl Policy {
             Self::Lru => "lru",
             Self::S3Fifo => "s3fifo",
             Self::Arc => "arc",
+            Self::Tiered => "tiered",
         }
     }
 
@@ -91,6 +96,7 @@ impl Policy {
             Self::Lru => Box::new(Lru::default()),
             Self::S3Fifo => Box::new(S3Fifo::default()),
             Self::Arc => Box::new(Arc::default()),
+            Self::Tiered => Box::new(Tiered::default()),
         }
     }
 }

@@ -33,14 +33,24 @@ pub(super) struct S3Fifo {
 }
 
 impl S3Fifo {
-    fn bytes(&self) -> u64 {
+    /// Of all blocks.
+    pub(super) fn bytes(&self) -> u64 {
         self.small.bytes() + self.main.bytes()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    /// What is known of the block that is, or was just now, in `slot`.
+    pub(super) fn info(&self, slot: u32) -> BlockInfo {
+        BlockInfo::gone(self.entries[slot as usize].hash, self.chain.bytes_of(slot))
     }
 
     /// As much as belongs to the main queue.
     fn ghost_bound(&self) -> GhostBound {
         let bytes = self.bytes();
-        GhostBound { len_max: self.small.len() + self.main.len(), bytes_max: bytes - bytes / SMALL_DIVISOR }
+        GhostBound { len_max: self.len(), bytes_max: bytes - bytes / SMALL_DIVISOR }
     }
 
     fn push_main(&mut self, slot: u32) {
@@ -51,13 +61,12 @@ impl S3Fifo {
     fn evict_small(&mut self) -> Option<u32> {
         let bound = self.ghost_bound();
         while let Some(slot) = self.small.pop_oldest(&mut self.chain) {
-            let entry = &mut self.entries[slot as usize];
-            if entry.uses < USES_TO_STAY {
-                let block = BlockInfo::gone(entry.hash, self.chain.bytes_of(slot));
-                self.ghosts.remember(block, bound);
+            let uses = &mut self.entries[slot as usize].uses;
+            if *uses < USES_TO_STAY {
+                self.ghosts.remember(self.info(slot), bound);
                 return Some(slot);
             }
-            entry.uses = 0;
+            *uses = 0;
             self.push_main(slot);
         }
         None

@@ -79,11 +79,12 @@ fn a_scan_leaves_what_is_used_often_but_with_lru() {
     assert_eq!(often(Policy::Lru), 0);
     assert_eq!(often(Policy::S3Fifo), 50);
     assert_eq!(often(Policy::Arc), 50);
+    assert_eq!(often(Policy::Tiered), 50);
 }
 
 #[test]
 fn what_comes_back_after_its_eviction_stays() {
-    for policy in [Policy::S3Fifo, Policy::Arc] {
+    for policy in [Policy::S3Fifo, Policy::Arc, Policy::Tiered] {
         let mut toy = Toy::new(policy, 100);
         (0..120).for_each(|key| toy.touch(key));
         // Evicted above, and remembered.
@@ -137,11 +138,66 @@ fn s3_fifo_measures_its_small_queue_in_bytes() {
     assert_eq!(policy.evict(), Some(0), "the main queue gives");
 }
 
+/// How many of the next victims have slots from 1000 on.
+fn evicted_slow(policy: &mut Tiered, count: usize) -> usize {
+    (0..count).filter(|_| policy.evict().expect("has some") >= 1000).count()
+}
+
+#[test]
+fn tiered_takes_fast_blocks_first_until_they_are_asked_for_again() {
+    let mut policy = Tiered::default();
+    let slow = |key: u32| BlockInfo { tier: Tier::Slow, ..block(key.into(), 4096) };
+    (0..1000).for_each(|slot| policy.insert(slot, block(slot.into(), 4096)));
+    (1000..2000).for_each(|slot| policy.insert(slot, slow(slot)));
+    assert_eq!(evicted_slow(&mut policy, 500), 0, "slow blocks cost more");
+    // Each fast block that goes is asked for again at once; no slow one ever is, and fast ones come in their place.
+    let mut keys: Vec<u64> = (0..2000).collect();
+    for _ in 0..100_000 {
+        let slot = policy.evict().expect("has some");
+        if (1000..2000).contains(&keys[slot as usize]) {
+            keys[slot as usize] += 10_000;
+        }
+        policy.insert(slot, block(keys[slot as usize], 4096));
+    }
+    assert!(policy.bytes_of(Tier::Slow) < 900 * 4096, "fast blocks have got some of the room");
+    assert!(policy.bytes_of(Tier::Fast) > 500 * 4096);
+}
+
+#[test]
+fn tiered_is_s3_fifo_where_there_is_one_class() {
+    for tier in Tier::ALL {
+        let (mut tiered, mut plain) = (Tiered::default(), S3Fifo::default());
+        let mut rng = kvfs_device::Rng::new(1);
+        let (mut slots, mut free): (HashMap<u64, u32>, Vec<u32>) = (HashMap::new(), (0..64).collect());
+        for _ in 0..20_000 {
+            let limit = 1 + rng.below(400);
+            let key = rng.below(limit);
+            if let Some(&slot) = slots.get(&key) {
+                tiered.hit(slot);
+                plain.hit(slot);
+                continue;
+            }
+            if free.is_empty() {
+                let slot = tiered.evict().expect("is full");
+                assert_eq!(plain.evict(), Some(slot));
+                slots.retain(|_, held| *held != slot);
+                free.push(slot);
+            }
+            let slot = free.pop().expect("was made free");
+            let info = BlockInfo { tier, ..block(key, 4096) };
+            tiered.insert(slot, info);
+            plain.insert(slot, info);
+            slots.insert(key, slot);
+        }
+        assert_eq!(tiered.ghosts(), plain.ghosts(), "nothing more is remembered");
+    }
+}
+
 #[test]
 fn names_lead_to_policies_and_other_words_to_the_list() {
     for policy in Policy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));
     }
     let error = "clock".parse::<Policy>().expect_err("is none");
-    assert_eq!(error.to_string(), "\"clock\" is no cache policy; there are lru, s3fifo, arc");
+    assert_eq!(error.to_string(), "\"clock\" is no cache policy; there are lru, s3fifo, arc, tiered");
 }
