@@ -166,6 +166,9 @@ Options for -o, separated by commas:
                       0 for either: none
   txn_idle=TIME       transactions without an operation for so long are
                       aborted (8h); 0: never
+  slow=TIME           operations that take as long are told of in the log, with
+                      path, process and user (1s); 0: none. What waits for
+                      another owner's lock does not count
   noacl               permission bits alone count: access-control lists are
                       neither heeded, shown nor inherited
   nonempty            mount over what is in DIR

@@ -33,6 +33,9 @@ const UNDO_COUNT_MAX: usize = 1000;
 /// what a user comes back to after a day's work is.
 const TXN_IDLE: Duration = Duration::from_hours(8);
 
+/// Operations that take as long are told of in the log, unless told otherwise.
+const SLOW: Duration = Duration::from_secs(1);
+
 /// Less would not even keep up with an idle store (bytes each second).
 const IO_LIMIT_MIN: u64 = 64 << 10;
 
@@ -145,6 +148,7 @@ impl Wish<'_> {
             steers: !ours.nosteer,
             nobtime: ours.nobtime,
             workers: self.workers.or(ours.workers).map(usize::from),
+            slow: Some(ours.slow.unwrap_or(SLOW)).filter(|&slow| slow != Duration::MAX),
             open: OpenOptions {
                 memory: Memory::new(self.memory.or(ours.memory))?,
                 read_only: mount.read_only,
@@ -183,6 +187,7 @@ struct Ours {
     undo_count: Option<usize>,
     undo_age: Option<Duration>,
     txn_idle: Option<Duration>,
+    slow: Option<Duration>,
     create: bool,
     size: Option<u64>,
     memory: Option<u64>,
@@ -209,6 +214,7 @@ impl Ours {
             Some(("commit", seconds)) => self.commit_interval = Some(parse_commit(seconds)?),
             Some(("undo_count", count)) => self.undo_count = Some(parse_undo_count(count)?),
             Some(("undo_age", age)) => self.undo_age = Some(parse_undo_age(age)?),
+            Some(("slow", time)) => self.slow = Some(parse_slow(time)?),
             Some(("txn_idle", time)) => self.txn_idle = Some(parse_txn_idle(time)?),
             None if option == "private_snapshots" => self.private_snapshots = true,
             None if option == "create" => self.create = true,
@@ -282,6 +288,10 @@ fn parse_txn_idle(text: &str) -> Result<Duration> {
         .map_err(|error| CliError::new(Code::Usage, format!("txn_idle={text}: {error}")))
 }
 
+fn parse_slow(text: &str) -> Result<Duration> {
+    parse_duration_or_ever(text).map_err(|error| CliError::new(Code::Usage, format!("slow={text}: {error}")))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -327,6 +337,11 @@ mod tests {
         let idle = |option| planned(&[option]).expect("is valid").open.txn_idle;
         assert_eq!(idle("rw"), Some(TXN_IDLE));
         assert_eq!((idle("txn_idle=30s"), idle("txn_idle=0")), (Some(Duration::from_secs(30)), None));
+        let slow = |option| planned(&[option]).expect("is valid").slow;
+        assert_eq!(
+            (slow("rw"), slow("slow=20ms"), slow("slow=0")),
+            (Some(SLOW), Some(Duration::from_millis(20)), None)
+        );
         let limits = [("io_limit=50M", Some(50 << 20)), ("io_limit=0", None), ("rw", None)];
         for (option, limit) in limits {
             assert_eq!(planned(&[option]).expect("is valid").open.io_limit, limit);
@@ -377,6 +392,7 @@ mod tests {
             "undo_count=1001",
             "undo_age=x",
             "txn_idle=x",
+            "slow=soon",
             "memory=x",
             "memory=1M",
             "workers=0",

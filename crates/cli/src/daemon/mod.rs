@@ -26,6 +26,7 @@ pub(crate) use point::explain_mount;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use kvfs_fuse::bridge::{Bridge, BridgeConfig, init_config};
 use kvfs_fuse::mount::{MountOptions, MountPoint, Unmount};
@@ -34,6 +35,7 @@ use kvfs_fuse::transport::DeviceTransport;
 use kvfs_fuse::{Session, process};
 use kvfs_open::OpenOptions;
 use kvfs_service::ServiceError;
+use kvfs_service::operations::SlowLog;
 
 use crate::allocator;
 use crate::commands::mkfs::make_plain;
@@ -77,6 +79,8 @@ pub(crate) struct Plan {
     /// Birth times are not asked for.
     pub(crate) nobtime: bool,
     pub(crate) workers: Option<usize>,
+    /// Operations that take as long are told of in the log; `None`: none are.
+    pub(crate) slow: Option<Duration>,
     pub(crate) mount: MountOptions,
     pub(crate) open: OpenOptions,
 }
@@ -107,6 +111,8 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
     let source = store.path().to_string_lossy().into_owned();
     let mounted = Mounted { dir: plan.dir.clone().unwrap_or_default(), source: source.clone() };
     let service = Arc::new(open.into_service());
+    let slow_log = plan.slow.map(|threshold| SlowLog::start(service.operations(), threshold)).transpose();
+    let slow_log = slow_log.map_err(|error| cannot_start("a thread", &error))?;
     let handler = RequestHandler::new(Arc::clone(&service), mounted);
     let end = Arc::new(End::default());
     let asked = Arc::clone(&end);
@@ -132,6 +138,7 @@ pub(crate) fn serve(plan: &Plan, log: log::Target, ready: impl FnOnce() -> Resul
         }
         Err(error) => Err(error),
     };
+    drop(slow_log);
     drop(fs);
     drop(keeper);
     // Before the store can be opened anew: the next daemon has the same directory.

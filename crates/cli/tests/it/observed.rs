@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::world::{World, can_mount, kvfs};
+use crate::world::{World, can_mount, kvfs, wait_until};
 
 fn json(args: &[&str]) -> Value {
     serde_json::from_str(&kvfs(args).ok()).unwrap()
@@ -38,4 +38,30 @@ fn operations_of_a_mount_are_counted_by_kind_and_told_in_all_forms() {
     let count = "kvfs_operation_duration_seconds_count{kind=\"unlink\"} 1";
     assert!(read("stats.prom").lines().any(|line| line == count), "{}", read("stats.prom"));
     kvfs(&["umount", &dir]).ok();
+}
+
+#[test]
+fn slow_operation_is_told_of_in_the_log_with_its_path() {
+    if !can_mount("slow_operation_is_told_of_in_the_log_with_its_path") {
+        return;
+    }
+    let world = World::new();
+    let (store, dir) = (world.store("store"), world.dir("mnt"));
+    // Nothing is as fast as this.
+    kvfs(&["mount", "-o", "slow=0.001ms", &store, &dir]).ok();
+    fs::create_dir(format!("{dir}/below")).unwrap();
+    fs::write(format!("{dir}/below/file"), "hello").unwrap();
+    let told = || fs::read_to_string(format!("{store}/kvfs.log")).unwrap();
+    let own = format!("pid={} ", std::process::id());
+    let line = |kind: &str, path: &str| {
+        let words = [&*format!("kind=\"{kind}\" path={path} "), &own, "slow operation"];
+        told().lines().any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    wait_until("the log tells of them", || line("mkdir", "/below") && line("write", "/below/file"));
+    kvfs(&["umount", &dir]).ok();
+    kvfs(&["mount", "-o", "slow=0", &store, &dir]).ok();
+    let before = told().matches("slow operation").count();
+    fs::write(format!("{dir}/below/file"), "again").unwrap();
+    kvfs(&["umount", &dir]).ok();
+    assert_eq!(told().matches("slow operation").count(), before);
 }
